@@ -1,0 +1,55 @@
+PYTHON = .venv/bin/python
+PIP = $(PYTHON) -m pip install --quiet --disable-pip-version-check --no-build-isolation
+
+.DEFAULT_GOAL := help
+.PHONY: help setup serve test lint format demo bench pin clean
+
+help:  ## Print this list
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1\t\2/p' Makefile
+
+setup: .venv/runtime  ## Create .venv and install what the server needs
+	@scripts/java || true
+
+serve: setup  ## Start the server on embedded defaults: ./conclave.db, port 8080
+	@.venv/bin/conclave serve
+
+test: setup .venv/development lint  ## Check and test everything
+	@scripts/java --required
+	@$(PYTHON) -m pytest
+
+lint: .venv/development  ## ruff and mypy
+	@$(PYTHON) -m ruff check .
+	@$(PYTHON) -m ruff format --check .
+	@$(PYTHON) -m mypy
+
+format: .venv/development  ## Lay the code out
+	@$(PYTHON) -m ruff check --fix .
+	@$(PYTHON) -m ruff format .
+
+demo: setup  ## Three users, groups of each policy, a cleanup: what was kept, what went, and why
+	@$(PYTHON) -m conclave.demo
+
+bench: setup .venv/development  ## Measure what docs/performance.md says
+	@$(PYTHON) -m bench
+
+pin: .venv/development  ## Renew the pinned requirements from pyproject.toml
+	$(PYTHON) -m uv pip compile $(PIN) -o requirements.txt pyproject.toml
+	$(PYTHON) -m uv pip compile $(PIN) --extra dev -o requirements-dev.txt pyproject.toml
+	$(PYTHON) -m uv pip compile $(PIN) -o requirements-build.txt requirements-build.in
+
+PIN = --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-emit-find-links
+
+clean:  ## Remove .venv and the caches
+	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis conclave.egg-info
+
+# Build tools first and pinned too: pip would otherwise fetch whichever are newest to build pyspark.
+.venv/runtime: requirements-build.txt requirements.txt pyproject.toml
+	@python=$$(scripts/python) && echo "setting up .venv (a few minutes the first time)" && $$python -m venv .venv
+	@$(PIP) --require-hashes -r requirements-build.txt
+	@$(PIP) --require-hashes -r requirements.txt
+	@$(PIP) --no-deps -e .
+	@touch $@
+
+.venv/development: .venv/runtime requirements-dev.txt
+	@$(PIP) --require-hashes -r requirements-dev.txt
+	@touch $@

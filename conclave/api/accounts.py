@@ -1,0 +1,50 @@
+"""Registering, logging in and out."""
+
+import hmac
+
+from aiohttp import web
+
+from conclave import auth, keys
+from conclave.errors import ForbiddenError
+from conclave.store import sessions, users
+from conclave.wire.exchange import read_body, reply
+from conclave.wire.schemas.accounts import LoginRequest, LoginResponse, RegisterRequest, RegisterResponse
+
+
+async def register(request: web.Request) -> web.Response:
+    """POST /register"""
+    app = request.app
+    body = await read_body(request, RegisterRequest)
+    config = app[keys.CONFIG]
+    if not config.registration_enabled:
+        raise ForbiddenError("registration is closed")
+    if config.registration_token is not None and not hmac.compare_digest(
+        config.registration_token.encode(), body["registration_token"].encode()
+    ):
+        raise ForbiddenError("wrong registration token")
+    await app[keys.STORE].read(users.require_free, body["username"])
+    password_hash = await app[keys.PASSWORDS].hash(body["password"])
+    user_id = await app[keys.STORE].write(
+        users.add, body["username"], password_hash, body["alias"], app[keys.CLOCK].now()
+    )
+    return reply(RegisterResponse, {"user_id": user_id}, status=201)
+
+
+async def login(request: web.Request) -> web.Response:
+    """POST /login"""
+    app = request.app
+    body = await read_body(request, LoginRequest)
+    known = await app[keys.STORE].read(users.credentials, body["username"])
+    user_id, password_hash = known or (b"", None)
+    await app[keys.PASSWORDS].require_match(password_hash, body["password"])
+    token = auth.new_token()
+    await app[keys.STORE].write(
+        sessions.add, user_id, auth.token_hash(token), app[keys.CLOCK].now(), app[keys.CONFIG].token_ttl_seconds
+    )
+    return reply(LoginResponse, {"token": token, "user_id": user_id, "username": body["username"]})
+
+
+async def logout(request: web.Request) -> web.Response:
+    """POST /logout"""
+    await request.app[keys.STORE].write(sessions.remove, request[auth.CALLER].session_id)
+    return web.Response(status=204)

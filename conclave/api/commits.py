@@ -1,0 +1,32 @@
+"""Uploading commits and reading group info."""
+
+import sqlite3
+
+from aiohttp import web
+
+from conclave import auth, keys
+from conclave.store import commits, members
+from conclave.store.commits import Commit
+from conclave.wire.exchange import path_id, read_body, reply, reply_empty
+from conclave.wire.schemas.commits import GetGroupInfoResponse, UploadCommitRequest
+
+
+async def upload(request: web.Request) -> web.Response:
+    """POST /groups/{group_id}/commit"""
+    app = request.app
+    group_id = path_id(request, "group_id")
+    commit = Commit(**await read_body(request, UploadCommitRequest))
+    await app[keys.STORE].write(_upload, group_id, request[auth.CALLER].user_id, commit, app[keys.CLOCK].now())
+    return reply_empty()
+
+
+def _upload(connection: sqlite3.Connection, group_id: bytes, user_id: bytes, commit: Commit, now: int) -> None:
+    commits.store(connection, members.require_member(connection, group_id, user_id), commit, now)
+
+
+async def group_info(request: web.Request) -> web.Response:
+    """GET /groups/{group_id}/group-info"""
+    stored = await request.app[keys.STORE].read(
+        commits.group_info, path_id(request, "group_id"), request[auth.CALLER].user_id
+    )
+    return reply(GetGroupInfoResponse, {"group_info": stored})

@@ -1,0 +1,85 @@
+"""Creating, listing, changing and deleting groups."""
+
+import sqlite3
+from collections.abc import Mapping
+from typing import Any
+
+from aiohttp import web
+
+from conclave import auth, keys
+from conclave.clock import Clock
+from conclave.errors import BadRequestError
+from conclave.policy import PolicySettings
+from conclave.store import groups, members
+from conclave.wire.exchange import path_id, read_body, reply, reply_empty
+from conclave.wire.fields import REQUIRED
+from conclave.wire.schemas.groups import (
+    CreateGroupRequest,
+    CreateGroupResponse,
+    ListGroupsResponse,
+    ListPublicGroupsResponse,
+    UpdateGroupRequest,
+)
+
+
+async def create(request: web.Request) -> web.Response:
+    """POST /groups"""
+    app = request.app
+    body = await read_body(request, CreateGroupRequest)
+    group_id = await app[keys.STORE].write(
+        groups.add, request[auth.CALLER].user_id, body["group_name"], body["alias"], app[keys.CLOCK].now()
+    )
+    return reply(CreateGroupResponse, {"group_id": group_id}, status=201)
+
+
+async def list_own(request: web.Request) -> web.Response:
+    """GET /groups"""
+    own = await request.app[keys.STORE].read(members.groups_of, request[auth.CALLER].user_id)
+    return reply(ListGroupsResponse, {"groups": own})
+
+
+async def list_public(request: web.Request) -> web.Response:
+    """GET /groups/public"""
+    found = await request.app[keys.STORE].read(groups.list_public, request.query.get("pattern", ""))
+    return reply(ListPublicGroupsResponse, {"groups": found})
+
+
+async def update(request: web.Request) -> web.Response:
+    """PATCH /groups/{group_id}"""
+    app = request.app
+    group_id = path_id(request, "group_id")
+    body = await read_body(request, UpdateGroupRequest)
+    await app[keys.STORE].write(
+        _update, group_id, request[auth.CALLER].user_id, body, app[keys.CONFIG].policy, app[keys.CLOCK]
+    )
+    return reply_empty()
+
+
+def _update(
+    connection: sqlite3.Connection,
+    group_id: bytes,
+    user_id: bytes,
+    body: Mapping[str, Any],
+    policy: PolicySettings,
+    clock: Clock,
+) -> None:
+    group = members.require_admin(connection, group_id, user_id).group
+    changes = {name: value for name, value in body.items() if name != "update_message_expiry"}
+    if not body["update_message_expiry"]:
+        changes.pop("message_expiry_seconds", None)
+    elif "message_expiry_seconds" not in changes:
+        raise BadRequestError("message_expiry_seconds is required", fields={"message_expiry_seconds": [REQUIRED]})
+    groups.change(connection, group, changes, policy, clock.now())
+
+
+async def delete(request: web.Request) -> web.Response:
+    """POST /groups/{group_id}/delete"""
+    app = request.app
+    await app[keys.STORE].write(
+        _delete, path_id(request, "group_id"), request[auth.CALLER].user_id, app[keys.CLOCK].now()
+    )
+    return reply_empty()
+
+
+def _delete(connection: sqlite3.Connection, group_id: bytes, user_id: bytes, now: int) -> None:
+    groups.remove(connection, members.require_admin(connection, group_id, user_id).group, now)

@@ -1,0 +1,55 @@
+"""Sending and fetching messages."""
+
+import sqlite3
+
+from aiohttp import web
+
+from conclave import auth, keys
+from conclave.clock import Clock
+from conclave.store import members, messages
+from conclave.wire.exchange import path_id, query_integer, read_body, reply
+from conclave.wire.handover import hand_over
+from conclave.wire.schemas.messages import GetMessagesResponse, SendMessageRequest, SendMessageResponse
+
+DEFAULT_LIMIT, MAX_LIMIT = 100, 500
+MAX_SEQUENCE_NUM = 2**63 - 1
+
+
+async def send(request: web.Request) -> web.Response:
+    """POST /groups/{group_id}/messages"""
+    app = request.app
+    group_id = path_id(request, "group_id")
+    body = await read_body(request, SendMessageRequest)
+    number = await app[keys.STORE].write(
+        _send, group_id, request[auth.CALLER].user_id, body["mls_message"], app[keys.CLOCK]
+    )
+    return reply(SendMessageResponse, {"sequence_num": number})
+
+
+def _send(connection: sqlite3.Connection, group_id: bytes, user_id: bytes, body: bytes, clock: Clock) -> int:
+    member = members.require_member(connection, group_id, user_id)
+    return messages.append(connection, member, body, clock.now(), is_commit=False)
+
+
+async def fetch(request: web.Request) -> web.StreamResponse:
+    """GET /groups/{group_id}/messages
+
+    The watermark moves only once the response was handed over: a message may be deleted after that.
+    """
+    app = request.app
+    group_id = path_id(request, "group_id")
+    after = query_integer(request, "after", default=0, least=0, most=MAX_SEQUENCE_NUM)
+    limit = query_integer(request, "limit", default=DEFAULT_LIMIT, least=1, most=MAX_LIMIT)
+    page = await app[keys.STORE].read(
+        messages.page,
+        group_id,
+        request[auth.CALLER].user_id,
+        after,
+        limit,
+        app[keys.CONFIG].policy,
+        app[keys.CLOCK],
+    )
+    response = reply(GetMessagesResponse, page)
+    if await hand_over(request, response) and page.fetched_up_to > page.member.watermark:
+        await app[keys.STORE].write(members.confirm_fetched, page.member.member_id, page.fetched_up_to)
+    return response

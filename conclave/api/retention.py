@@ -1,0 +1,21 @@
+"""What becomes of a group's messages."""
+
+from aiohttp import web
+
+from conclave import auth, keys
+from conclave.store import members
+from conclave.wire.exchange import path_id, reply
+from conclave.wire.schemas.retention import GetRetentionPolicyResponse
+
+
+async def policy(request: web.Request) -> web.Response:
+    """GET /groups/{group_id}/retention"""
+    app = request.app
+    member = await app[keys.STORE].read(
+        members.require_member, path_id(request, "group_id"), request[auth.CALLER].user_id
+    )
+    layers = {
+        "server_retention_seconds": app[keys.CONFIG].message_retention,
+        "group_expiry_seconds": member.group.message_expiry_seconds,
+    }
+    return reply(GetRetentionPolicyResponse, layers)

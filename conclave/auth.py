@@ -1,0 +1,127 @@
+"""Passwords, tokens, and who is calling."""
+
+import asyncio
+import hashlib
+import secrets
+from dataclasses import dataclass
+
+from aiohttp import web
+from argon2 import PasswordHasher
+from argon2.exceptions import VerifyMismatchError
+
+from conclave.errors import AuthHeaderInvalidError, AuthHeaderMissingError, CredentialsWrongError, TokenExpiredError
+from conclave.store.sessions import Session
+
+CONCURRENT_HASHES = 2
+"""Argon2 takes 19 MiB and a core for each."""
+
+MEMORY_KIB, PASSES, LANES = 19_456, 2, 1
+"""OWASP's parameters for Argon2id."""
+
+
+@dataclass(frozen=True)
+class Caller:
+    """The authenticated user of a request."""
+
+    user_id: bytes
+    session_id: int
+
+
+CALLER = web.RequestKey("caller", Caller)
+
+
+class Passwords:
+    """Hashes and checks passwords off the event loop, a few at a time."""
+
+    def __init__(self) -> None:
+        """Prepare the dummy hash that unknown users are checked against."""
+        self._hasher = PasswordHasher(time_cost=PASSES, memory_cost=MEMORY_KIB, parallelism=LANES)
+        self._dummy = self._hasher.hash(secrets.token_hex())
+        self._slots = asyncio.Semaphore(CONCURRENT_HASHES)
+
+    async def hash(self, password: str) -> str:
+        """Return the Argon2id hash of ``password``, with its salt and parameters."""
+        async with self._slots:
+            return await asyncio.to_thread(self._hasher.hash, password)
+
+    async def require_match(self, stored: str | None, password: str) -> None:
+        """Check a password against a stored hash; None, an unknown user, takes as long and never matches.
+
+        Raises CredentialsWrongError.
+        """
+        async with self._slots:
+            matches = await asyncio.to_thread(self._matches, stored or self._dummy, password)
+        if stored is None or not matches:
+            raise CredentialsWrongError
+
+    def _matches(self, stored: str, password: str) -> bool:
+        try:
+            return self._hasher.verify(stored, password)
+        except VerifyMismatchError:
+            return False
+
+
+def new_token() -> str:
+    """Return a new token: 32 random bytes in hex. Its last digit is even: it was issued to a JSON client."""
+    token = bytearray(secrets.token_bytes(32))
+    token[-1] &= 0xFE
+    return token.hex()
+
+
+def token_hash(token: str) -> bytes:
+    """Return what the store keeps of a token."""
+    return hashlib.sha256(token.encode()).digest()
+
+
+def token_of(request: web.Request, header: str) -> str:
+    """Read the token off a request: ``Bearer TOKEN`` in Authorization, or raw in a header of the operator's.
+
+    Raises AuthHeaderMissingError or AuthHeaderInvalidError.
+    """
+    value = request.headers.get(header)
+    if value is None:
+        raise AuthHeaderMissingError
+    if header.lower() != "authorization":
+        token = value
+    else:
+        scheme, _, token = value.partition(" ")
+        if scheme.lower() != "bearer":
+            raise AuthHeaderInvalidError
+    token = token.strip()
+    if not token or " " in token:
+        raise AuthHeaderInvalidError
+    return token
+
+
+class SessionActivity:
+    """When sessions were last used: in memory at once, in the store a little later, many at a time.
+
+    The stored expiry of a used session lags behind by policy.session_lag at most; here it is exact.
+    """
+
+    def __init__(self, ttl: int) -> None:
+        """``ttl``: the seconds that a session lives from its last use."""
+        self._ttl = ttl
+        self._last_used: dict[int, int] = {}
+
+    def use(self, session: Session | None, now: int) -> Caller:
+        """Return whose session it is and extend it. Raises TokenExpiredError if it is unknown or expired."""
+        if session is None:
+            raise TokenExpiredError
+        last_used = self._last_used.get(session.session_id)
+        expires_at = session.expires_at if last_used is None else max(session.expires_at, last_used + self._ttl)
+        if now >= expires_at:
+            raise TokenExpiredError
+        if now > session.last_used_at:
+            self._last_used[session.session_id] = now
+        return Caller(session.user_id, session.session_id)
+
+    def unwritten(self) -> dict[int, int]:
+        """Return the uses that the store does not have: session id to Unix second."""
+        return dict(self._last_used)
+
+    def written(self, uses: dict[int, int]) -> None:
+        """Forget ``uses``, which the store has now."""
+        for session_id, used in uses.items():
+            if self._last_used.get(session_id) == used:
+                del self._last_used[session_id]

@@ -1,0 +1,201 @@
+"""The operator's settings: TOML in, frozen dataclasses out, all faults reported at once."""
+
+import difflib
+import json
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any, Self
+
+from marshmallow import RAISE, Schema, ValidationError, validate
+from marshmallow.fields import Nested
+
+from conclave.fields import Duration, StrictBoolean, StrictInteger, Text
+from conclave.policy import KEEP, MAX_SECONDS, PolicySettings
+
+SEARCH_PATHS = (Path("conclave.toml"), Path("/etc/conclave/config.toml"))
+
+
+class ConfigError(Exception):
+    """A configuration that the server refuses to start with: one line for each fault."""
+
+    def __init__(self, source: str, faults: list[str]) -> None:
+        """Name the file and each of its faults."""
+        super().__init__("\n".join(f"{source}: {fault}" for fault in faults))
+
+
+@dataclass(frozen=True)
+class CleanupConfig:
+    """``[cleanup]``: how a cleanup run works."""
+
+    engine: str = "spark"
+
+
+@dataclass(frozen=True)
+class SparkConfig:
+    """``[spark]``: the session of the cleanup worker."""
+
+    master: str = "local[2]"
+    driver_memory: str = "1g"
+
+
+@dataclass(frozen=True)
+class Config:
+    """Every setting. Lifetimes are whole seconds; ``message_retention`` may also be KEEP or AFTER_FETCH."""
+
+    listen_address: str = "0.0.0.0"  # noqa: S104 - the documented default: a server is there to be reached
+    listen_port: int | None = None
+    database_path: str = "conclave.db"
+    data_path: str | None = None
+    token_ttl_seconds: int = 2_592_000
+    invite_ttl_seconds: int = 604_800
+    message_retention: int = KEEP
+    cleanup_interval: int = 3600
+    registration_enabled: bool = True
+    registration_token: str | None = None
+    auth_header: str = "Authorization"
+    tls_cert_path: str | None = None
+    tls_key_path: str | None = None
+    cleanup: CleanupConfig = field(default_factory=CleanupConfig)
+    spark: SparkConfig = field(default_factory=SparkConfig)
+
+    @property
+    def port(self) -> int:
+        """The port to listen on: as set, or 8443 with TLS and 8080 without; 0 takes any free one."""
+        if self.listen_port is not None:
+            return self.listen_port
+        return 8443 if self.tls_cert_path else 8080
+
+    @property
+    def database(self) -> Path:
+        """The absolute path of the hot database."""
+        return Path(self.database_path).absolute()
+
+    @property
+    def data(self) -> Path:
+        """The absolute path of the data directory: locks, work files, archive."""
+        return Path(self.data_path).absolute() if self.data_path else self.database.with_suffix(".data")
+
+    @property
+    def work(self) -> Path:
+        """The folder for the files that exist only while a cleanup run does."""
+        return self.data / "work"
+
+    @property
+    def policy(self) -> PolicySettings:
+        """The settings that decide what is deleted."""
+        return PolicySettings(self.message_retention, self.token_ttl_seconds, self.invite_ttl_seconds)
+
+    def to_json(self) -> str:
+        """Return the settings for another process; ``from_json`` reads them."""
+        return json.dumps(asdict(self) | {"database_path": str(self.database), "data_path": str(self.data)})
+
+    @classmethod
+    def from_json(cls, text: str) -> Self:
+        """Build from what ``to_json`` returned."""
+        return cls._from_mapping(json.loads(text))
+
+    @classmethod
+    def _from_mapping(cls, values: Mapping[str, Any]) -> Self:
+        tables = {"cleanup": CleanupConfig, "spark": SparkConfig}
+        return cls(**{name: tables[name](**value) if name in tables else value for name, value in values.items()})
+
+
+class _CleanupSchema(Schema):
+    class Meta:
+        unknown = RAISE
+
+    engine = Text(validate=validate.OneOf(["spark", "sql"], error='must be "spark" or "sql"'))
+
+
+class _SparkSchema(Schema):
+    class Meta:
+        unknown = RAISE
+
+    master = Text(validate=validate.Regexp(r"local\[[1-9][0-9]*\]", error='must be "local[N]", N worker threads'))
+    driver_memory = Text(validate=validate.Regexp(r"[1-9][0-9]*[mg]\Z", error='must be a size, as in "1g" or "800m"'))
+
+
+_NOT_EMPTY = validate.Length(min=1, error="must not be empty")
+_LIFETIME = validate.Range(1, MAX_SECONDS, error=f"must be between 1 and {MAX_SECONDS} seconds")
+
+
+class _ConfigSchema(Schema):
+    class Meta:
+        unknown = RAISE
+
+    listen_address = Text(validate=_NOT_EMPTY)
+    listen_port = StrictInteger(validate=validate.Range(0, 65535, error="must be between 0 and 65535"))
+    database_path = Text(validate=_NOT_EMPTY)
+    data_path = Text(validate=_NOT_EMPTY)
+    token_ttl_seconds = StrictInteger(validate=_LIFETIME)
+    invite_ttl_seconds = StrictInteger(validate=_LIFETIME)
+    message_retention = Duration(words=True)
+    cleanup_interval = Duration()
+    registration_enabled = StrictBoolean()
+    registration_token = Text(
+        validate=validate.Regexp(r"[a-zA-Z0-9_-]+\Z", error="may hold only letters, digits, _ and -, at least one")
+    )
+    auth_header = Text(validate=validate.Regexp(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+\Z", error="is not the name of a header"))
+    tls_cert_path = Text(validate=_NOT_EMPTY)
+    tls_key_path = Text(validate=_NOT_EMPTY)
+    cleanup = Nested(_CleanupSchema)
+    spark = Nested(_SparkSchema)
+
+
+def load_config(path: Path | None = None) -> Config:
+    """Read the settings from ``path``, else from the first of SEARCH_PATHS that exists, else the defaults.
+
+    Raises ConfigError with one line for each fault.
+    """
+    found = path or next((candidate for candidate in SEARCH_PATHS if candidate.is_file()), None)
+    if found is None:
+        return Config()
+    try:
+        text = found.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(str(found), [f"cannot be read: {error}"]) from error
+    return parse_config(text, str(found))
+
+
+def parse_config(text: str, source: str) -> Config:
+    """Read the settings from TOML ``text``; ``source`` names it in errors. Raises ConfigError."""
+    try:
+        values = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(source, [f"is not TOML: {error}"]) from error
+    faults: list[str] = []
+    loaded: dict[str, Any] = {}
+    try:
+        loaded = _ConfigSchema().load(values)
+    except ValidationError as error:
+        faults = list(_faults(error.messages_dict, _ConfigSchema()))
+    if ("tls_cert_path" in values) != ("tls_key_path" in values):
+        faults.append("tls_cert_path and tls_key_path: set both for TLS, or neither")
+    if faults:
+        raise ConfigError(source, faults)
+    return Config._from_mapping(loaded)
+
+
+def _faults(messages: Mapping[str, Any], schema: Schema, prefix: str = "") -> Iterator[str]:
+    """Yield a line for each fault in a marshmallow error."""
+    for name, found in messages.items():
+        declared = schema.fields.get(name)
+        if isinstance(found, dict) and isinstance(declared, Nested):
+            yield from _faults(found, declared.schema, f"{prefix}{name}.")
+        elif declared is None and name != "_schema":
+            near = difflib.get_close_matches(name, schema.fields, n=1)
+            yield f"{prefix}{name}: unknown setting" + (f"; did you mean {near[0]}?" if near else "")
+        else:
+            yield f"{prefix.rstrip('.') if name == '_schema' else prefix + name}: {' '.join(map(str, found))}"
+
+
+def setting_names(of: type = Config, prefix: str = "") -> list[str]:
+    """Return the names of all settings, those in tables as ``table.name``."""
+    tables = {"cleanup": CleanupConfig, "spark": SparkConfig}
+    names: list[str] = []
+    for each in fields(of):
+        nested = tables.get(each.name)
+        names += setting_names(nested, f"{each.name}.") if nested else [prefix + each.name]
+    return names

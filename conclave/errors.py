@@ -1,0 +1,169 @@
+"""The errors that a client can meet: status, code and default text live in the class."""
+
+from collections.abc import Mapping, Sequence
+from enum import IntEnum
+from typing import ClassVar
+
+FieldErrors = Mapping[str, Sequence[str]]
+
+
+class ErrorCode(IntEnum):
+    """The ``error_code`` of an error response."""
+
+    UNSPECIFIED = 0
+    INPUT_BAD_REQUEST = 100
+    INPUT_VALIDATION = 101
+    AUTH_HEADER_MISSING = 200
+    AUTH_HEADER_INVALID = 201
+    AUTH_TOKEN_EXPIRED = 202
+    AUTH_PASSWORD_WRONG = 203
+    RESOURCE_NOT_FOUND = 300
+    RESOURCE_CONFLICT = 301
+    RESOURCE_FORBIDDEN = 302
+    GROUP_NOT_MEMBER = 400
+    GROUP_NOT_ADMIN = 401
+    GROUP_NOT_PUBLIC = 402
+    GROUP_BANNED = 403
+
+
+class ApiError(Exception):
+    """An answer that is not a success.
+
+    ``fields`` names the request fields at fault, each with what is wrong with it; ``headers`` are sent
+    along (``Allow`` of a 405).
+    """
+
+    status: ClassVar[int] = 500
+    code: ClassVar[ErrorCode] = ErrorCode.UNSPECIFIED
+    text: ClassVar[str] = "internal server error"
+
+    def __init__(self, text: str | None = None, *, fields: FieldErrors | None = None) -> None:
+        """Take ``text`` in place of the class's own."""
+        super().__init__(text or self.text)
+        self.fields: FieldErrors = fields or {}
+        self.headers: dict[str, str] = {}
+
+    @property
+    def message(self) -> str:
+        """The text for the client."""
+        return str(self.args[0])
+
+
+class BadRequestError(ApiError):
+    """A malformed body, a missing required field, or a broken constraint."""
+
+    status = 400
+    code = ErrorCode.INPUT_BAD_REQUEST
+    text = "bad request"
+
+
+class InvalidValueError(ApiError):
+    """A field's value lies outside its rule."""
+
+    status = 400
+    code = ErrorCode.INPUT_VALIDATION
+    text = "invalid value"
+
+
+class MethodNotAllowedError(BadRequestError):
+    """The path exists, but not with this method; ``Allow`` lists those it has."""
+
+    status = 405
+    text = "method not allowed"
+
+    def __init__(self, allowed: Sequence[str]) -> None:
+        """Name the methods that the path has."""
+        super().__init__()
+        self.headers["Allow"] = ", ".join(sorted(allowed))
+
+
+class BodyTooLargeError(BadRequestError):
+    """The request body is over the limit."""
+
+    status = 413
+    text = "the request body is larger than 1 MiB"
+
+
+class UnsupportedMediaTypeError(BadRequestError):
+    """The body is written in a format that the server does not read."""
+
+    status = 415
+    text = "send the body as Content-Type: application/json"
+
+
+class AuthHeaderMissingError(ApiError):
+    """The request carries no credentials."""
+
+    status = 401
+    code = ErrorCode.AUTH_HEADER_MISSING
+    text = "authentication required"
+
+
+class AuthHeaderInvalidError(ApiError):
+    """The credentials are not written as ``Bearer TOKEN``."""
+
+    status = 401
+    code = ErrorCode.AUTH_HEADER_INVALID
+    text = "the authorization header must be: Bearer TOKEN"
+
+
+class TokenExpiredError(ApiError):
+    """The token is unknown, expired or revoked."""
+
+    status = 401
+    code = ErrorCode.AUTH_TOKEN_EXPIRED
+    text = "unknown or expired token"
+
+
+class CredentialsWrongError(TokenExpiredError):
+    """The username or the password of a login is wrong; which of them is not told."""
+
+    text = "wrong username or password"
+
+
+class NotFoundError(ApiError):
+    """What the request names does not exist."""
+
+    status = 404
+    code = ErrorCode.RESOURCE_NOT_FOUND
+    text = "not found"
+
+
+class ConflictError(ApiError):
+    """The request contradicts what is already there."""
+
+    status = 409
+    code = ErrorCode.RESOURCE_CONFLICT
+    text = "conflict"
+
+
+class ForbiddenError(ApiError):
+    """Registration is closed, or its token is wrong."""
+
+    status = 403
+    code = ErrorCode.RESOURCE_FORBIDDEN
+    text = "forbidden"
+
+
+class NotMemberError(ApiError):
+    """The caller is not a member; a group that does not exist looks the same."""
+
+    status = 401
+    code = ErrorCode.GROUP_NOT_MEMBER
+    text = "not a member of this group"
+
+
+class NotAdminError(ApiError):
+    """The caller is not an admin; a group that does not exist looks the same."""
+
+    status = 401
+    code = ErrorCode.GROUP_NOT_ADMIN
+    text = "the admin role in this group is needed"
+
+
+class NotPublicError(ApiError):
+    """The group can only be joined by invitation."""
+
+    status = 403
+    code = ErrorCode.GROUP_NOT_PUBLIC
+    text = "this group is not public"

@@ -1,0 +1,51 @@
+"""marshmallow fields that take only what they say: no "yes" for true, no true for 1, no "5" for 5."""
+
+from typing import Any
+
+from marshmallow import ValidationError, fields
+
+from conclave.policy import InvalidDurationError, parse_duration
+
+
+class StrictInteger(fields.Integer):
+    """An integer, written as one."""
+
+    default_error_messages = {"invalid": "must be an integer"}
+
+    def _deserialize(self, value: Any, *args: Any, **kwargs: Any) -> int:
+        if type(value) is not int:
+            raise self.make_error("invalid")
+        return value
+
+
+class StrictBoolean(fields.Boolean):
+    """true or false."""
+
+    default_error_messages = {"invalid": "must be true or false"}
+
+    def _deserialize(self, value: Any, *args: Any, **kwargs: Any) -> bool:
+        if type(value) is not bool:
+            raise self.make_error("invalid")
+        return value
+
+
+class Text(fields.String):
+    """A string."""
+
+    default_error_messages = {"invalid": "must be a string"}
+
+
+class Duration(Text):
+    """A duration, loaded as whole seconds; with ``words`` also "-1" and "0"."""
+
+    def __init__(self, *, words: bool = False, **kwargs: Any) -> None:
+        """Take ``words`` as parse_duration does."""
+        super().__init__(**kwargs)
+        self.words = words
+
+    def _deserialize(self, value: Any, *args: Any, **kwargs: Any) -> Any:
+        text = super()._deserialize(value, *args, **kwargs)
+        try:
+            return parse_duration(text, words=self.words)
+        except InvalidDurationError as error:
+            raise ValidationError(str(error)) from error

@@ -1,0 +1,19 @@
+"""What handlers find in the application."""
+
+from aiohttp import web
+from aiohttp.typedefs import Handler
+
+from conclave.auth import Passwords, SessionActivity
+from conclave.clock import Clock
+from conclave.config import Config
+from conclave.health import Health
+from conclave.store.database import Database
+
+CONFIG = web.AppKey("config", Config)
+CLOCK: web.AppKey[Clock] = web.AppKey("clock")
+STORE = web.AppKey("store", Database)
+PASSWORDS = web.AppKey("passwords", Passwords)
+ACTIVITY = web.AppKey("activity", SessionActivity)
+HEALTH = web.AppKey("health", Health)
+PUBLIC: web.AppKey[frozenset[Handler]] = web.AppKey("public")
+"""The handlers that need no authentication."""

@@ -1,0 +1,81 @@
+"""Around every request: its id and log line, the mapping of errors, authentication."""
+
+import time
+from uuid import uuid4
+
+import structlog
+from aiohttp import web
+from aiohttp.typedefs import Handler
+
+from conclave import auth, keys
+from conclave.errors import ApiError, BadRequestError, BodyTooLargeError, MethodNotAllowedError, NotFoundError
+from conclave.logs import get_logger
+from conclave.store import sessions
+from conclave.wire.exchange import reply_error
+
+log = get_logger(__name__)
+
+REQUEST_ID = web.RequestKey("request_id", str)
+
+
+async def add_headers(request: web.Request, response: web.StreamResponse) -> None:
+    """Set the headers that every response has."""
+    response.headers.setdefault("Cache-Control", "no-store")
+    response.headers["X-Content-Type-Options"] = "nosniff"
+    response.headers["Server"] = "conclave"
+    if REQUEST_ID in request:
+        response.headers["X-Request-ID"] = request[REQUEST_ID]
+
+
+@web.middleware
+async def observe(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Give the request an id, answer every error as an error response, and log the request.
+
+    Logged is the route, not the path: names and ids are nobody's business.
+    """
+    request[REQUEST_ID] = uuid4().hex
+    began = time.monotonic()
+    with structlog.contextvars.bound_contextvars(request_id=request[REQUEST_ID]):
+        try:
+            response = await handler(request)
+        except ApiError as error:
+            response = reply_error(error)
+        except web.HTTPException as error:
+            response = reply_error(_from_aiohttp(error))
+        except Exception:
+            log.exception("request_failed", method=request.method, route=_route(request))
+            response = reply_error(ApiError())
+        log.info(
+            "request",
+            method=request.method,
+            route=_route(request),
+            status=response.status,
+            ms=round((time.monotonic() - began) * 1000, 1),
+        )
+    return response
+
+
+@web.middleware
+async def authenticate(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Find out who is calling, unless the route is public or does not exist."""
+    app = request.app
+    if request.match_info.http_exception is None and request.match_info.handler not in app[keys.PUBLIC]:
+        token = auth.token_of(request, app[keys.CONFIG].auth_header)
+        session = await app[keys.STORE].read(sessions.by_token_hash, auth.token_hash(token))
+        request[auth.CALLER] = app[keys.ACTIVITY].use(session, app[keys.CLOCK].now())
+    return await handler(request)
+
+
+def _from_aiohttp(error: web.HTTPException) -> ApiError:
+    if isinstance(error, web.HTTPMethodNotAllowed):
+        return MethodNotAllowedError(sorted(error.allowed_methods))
+    if isinstance(error, web.HTTPNotFound):
+        return NotFoundError("no such path")
+    if isinstance(error, web.HTTPRequestEntityTooLarge):
+        return BodyTooLargeError()
+    return BadRequestError(error.reason)
+
+
+def _route(request: web.Request) -> str:
+    resource = request.match_info.route.resource
+    return resource.canonical if resource else "unknown"

@@ -1,0 +1,95 @@
+"""Serving: from the configuration to a clean exit."""
+
+import asyncio
+import fcntl
+import os
+import signal
+import ssl
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import uvloop
+from aiohttp import web
+
+from conclave import keys
+from conclave.app import create_app
+from conclave.config import Config
+from conclave.logs import get_logger
+from conclave.store.database import StoreError
+from conclave.supervise import Supervisor
+
+log = get_logger(__name__)
+
+SHUTDOWN_SECONDS = 3.0
+"""How long requests under way may take to finish."""
+
+
+class ServeError(Exception):
+    """The server cannot start; the message is one line for the operator."""
+
+
+def serve(config: Config) -> None:
+    """Serve until SIGTERM or SIGINT, then finish what is under way. Raises ServeError."""
+    with _only_server(config), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        try:
+            runner.run(_serve(config))
+        except StoreError as error:
+            raise ServeError(str(error)) from error
+
+
+@contextmanager
+def _only_server(config: Config) -> Iterator[None]:
+    """Hold the data directory: two servers on one database would each believe their own memory."""
+    try:
+        config.data.mkdir(mode=0o700, parents=True, exist_ok=True)
+        lock = (config.data / "server.lock").open("w")
+    except OSError as error:
+        raise ServeError(f"{config.data}: cannot be used as the data directory: {error.strerror}") from error
+    with lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise ServeError(f"{config.data}: another server is running on this data directory") from error
+        yield
+
+
+async def _serve(config: Config) -> None:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    app = create_app(config)
+    runner = web.AppRunner(app, access_log=None, shutdown_timeout=SHUTDOWN_SECONDS, handler_cancellation=False)
+    await runner.setup()
+    try:
+        await _listen(runner, config)
+        async with Supervisor(config, app[keys.HEALTH]):
+            await stop.wait()
+            log.info("stopping")
+    finally:
+        await runner.cleanup()
+    log.info("stopped")
+
+
+async def _listen(runner: web.AppRunner, config: Config) -> None:
+    tls = _tls(config)
+    site = web.TCPSite(runner, config.listen_address, config.port, ssl_context=tls)
+    try:
+        await site.start()
+    except OSError as error:
+        reason = os.strerror(error.errno) if error.errno else str(error)
+        raise ServeError(f"cannot listen on {config.listen_address} port {config.port}: {reason}") from error
+    host, port = runner.addresses[0][:2]
+    shown = f"[{host}]" if ":" in host else host
+    log.info("listening", url=f"{'https' if tls else 'http'}://{shown}:{port}", database=str(config.database))
+
+
+def _tls(config: Config) -> ssl.SSLContext | None:
+    if not (config.tls_cert_path and config.tls_key_path):
+        return None
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    try:
+        context.load_cert_chain(config.tls_cert_path, config.tls_key_path)
+    except (OSError, ssl.SSLError) as error:
+        raise ServeError(f"tls_cert_path, tls_key_path: cannot be used: {error}") from error
+    return context

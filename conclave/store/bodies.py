@@ -1,0 +1,154 @@
+"""Where bodies lie (messages, group info, what an invite carries), and how their bytes really go.
+
+``secure_delete`` zeroes what SQLite frees, but not the stale copies that it leaves behind when it moves a
+live row: deleting rows makes it merge half-empty pages, and the old place of a moved row stays readable
+in a page's unused middle, to be found long after that row was erased too. So rows of body tables are
+never deleted one by one. A body goes by an UPDATE to NULL, which zeroes it where it lies and moves
+nothing. The rows left over are removed with their whole table: bodies are appended to segments, each a
+table of its own; once enough of a segment is dead, its living bodies are appended to the newest segment
+(``compact``), and the table is emptied and dropped.
+"""
+
+import sqlite3
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+
+SEGMENT_BYTES = 32 * 1024 * 1024
+"""A segment is sealed once it has taken in so much."""
+
+ROW_OVERHEAD_BYTES = 24
+"""What a body costs beside its own bytes, about; so that many tiny bodies count too."""
+
+DEAD_SHARE = 4
+"""A segment is compacted when at least one part in so many of its bytes is dead."""
+
+_OWNERS = (
+    ("messages", "message_id"),
+    ("groups", "group_info_body"),
+    ("invites", "commit_body"),
+    ("invites", "welcome_body"),
+    ("invites", "group_info_body"),
+)
+"""Every column that refers to a body."""
+
+
+def put(connection: sqlite3.Connection, body: bytes) -> int:
+    """Append ``body`` and return its id."""
+    segment, number = _reserve(connection, len(body) + ROW_OVERHEAD_BYTES)
+    body_id = segment << 32 | number
+    connection.execute(f"INSERT INTO {_table(segment)} (body_id, body) VALUES (?, ?)", (body_id, body))
+    return body_id
+
+
+def get_many(connection: sqlite3.Connection, body_ids: Iterable[int]) -> dict[int, bytes]:
+    """Return the bodies of ``body_ids`` (at most some thousands), by id."""
+    found: dict[int, bytes] = {}
+    for segment, ids in _by_segment(body_ids).items():
+        rows = connection.execute(
+            f"SELECT body_id, body FROM {_table(segment)} WHERE body_id IN ({', '.join('?' * len(ids))})",
+            ids,
+        )
+        found.update((row["body_id"], row["body"]) for row in rows)
+    return found
+
+
+def get(connection: sqlite3.Connection, body_id: int) -> bytes:
+    """Return one body."""
+    return get_many(connection, [body_id])[body_id]
+
+
+def erase(connection: sqlite3.Connection, body_ids: Iterable[int]) -> None:
+    """Overwrite the bodies with zeros; what referred to them must go in the same transaction."""
+    for segment, ids in _by_segment(body_ids).items():
+        table = _table(segment)
+        freed = 0
+        for body_id in ids:
+            size = connection.execute(f"SELECT length(body) FROM {table} WHERE body_id = ?", (body_id,)).fetchone()[0]
+            connection.execute(f"UPDATE {table} SET body = NULL WHERE body_id = ?", (body_id,))
+            freed += size + ROW_OVERHEAD_BYTES
+        connection.execute("UPDATE body_segments SET live_bytes = live_bytes - ? WHERE segment = ?", (freed, segment))
+
+
+def compact(connection: sqlite3.Connection) -> Iterator[Callable[[], bool]]:
+    """Yield the steps that give the space of dead bodies back, segment by segment.
+
+    A step is a short piece of work inside a write transaction; it returns whether it has to be called
+    again. Stopping between two steps, or losing the transaction they run in, leaves a consistent store.
+    """
+    worth_it = (
+        "SELECT segment FROM body_segments WHERE (total_bytes - live_bytes) * ? >= total_bytes AND total_bytes > 0"
+    )
+    for (segment,) in connection.execute(worth_it, (DEAD_SHARE,)).fetchall():
+        yield partial(_seal, connection, segment)
+        yield _Mover(connection, segment).step
+        yield partial(_drop_some, connection, segment)
+
+
+def _reserve(connection: sqlite3.Connection, size: int) -> tuple[int, int]:
+    """Return the segment that takes the next body, and the body's number there."""
+    reserve = (
+        "UPDATE body_segments SET bodies = bodies + 1, total_bytes = total_bytes + ?1, live_bytes = live_bytes + ?1,"
+        " sealed = total_bytes + ?1 > ?2 WHERE segment = (SELECT max(segment) FROM body_segments) AND NOT sealed"
+        " RETURNING segment, bodies"
+    )
+    rows = connection.execute(reserve, (size, SEGMENT_BYTES)).fetchall()
+    if not rows:
+        segment = connection.execute("INSERT INTO body_segments DEFAULT VALUES").lastrowid
+        connection.execute(f"CREATE TABLE {_table(segment or 0)} (body_id INTEGER PRIMARY KEY, body BLOB) STRICT")
+        rows = connection.execute(reserve, (size, SEGMENT_BYTES)).fetchall()
+    return rows[0]["segment"], rows[0]["bodies"]
+
+
+def _seal(connection: sqlite3.Connection, segment: int) -> bool:
+    connection.execute("UPDATE body_segments SET sealed = 1 WHERE segment = ?", (segment,))
+    return False
+
+
+class _Mover:
+    """Moves the living bodies out of one segment, one a step; it remembers how far it came."""
+
+    def __init__(self, connection: sqlite3.Connection, segment: int) -> None:
+        self._connection = connection
+        self._table = _table(segment)
+        self._position = 0
+
+    def step(self) -> bool:
+        row = self._connection.execute(
+            f"SELECT body_id, body FROM {self._table} WHERE body_id > ? AND body IS NOT NULL LIMIT 1",
+            (self._position,),
+        ).fetchone()
+        if row is None:
+            return False
+        self._position = row["body_id"]
+        moved = put(self._connection, row["body"])
+        for owner, column in _OWNERS:
+            if self._connection.execute(
+                f"UPDATE {owner} SET {column} = ? WHERE {column} = ?",
+                (moved, self._position),
+            ).rowcount:
+                break
+        erase(self._connection, [self._position])
+        return True
+
+
+def _drop_some(connection: sqlite3.Connection, segment: int, count: int = 64) -> bool:
+    table = _table(segment)
+    rows = connection.execute(f"SELECT body_id FROM {table} WHERE body IS NULL LIMIT ?", (count,)).fetchall()
+    connection.executemany(f"DELETE FROM {table} WHERE body_id = ?", rows)
+    if rows:
+        return True
+    connection.execute(f"DROP TABLE {table}")
+    connection.execute("DELETE FROM body_segments WHERE segment = ?", (segment,))
+    return False
+
+
+def _by_segment(body_ids: Iterable[int]) -> dict[int, list[int]]:
+    grouped: dict[int, list[int]] = defaultdict(list)
+    for body_id in body_ids:
+        grouped[body_id >> 32].append(body_id)
+    return grouped
+
+
+def _table(segment: int) -> str:
+    return f"body_segment_{segment:d}"

@@ -1,0 +1,310 @@
+"""The hot store: one writer that batches, a few readers, migrations, checkpoints, a clean close.
+
+A store function is synchronous and takes the ``sqlite3`` connection first; ``write`` and ``read`` run it
+on the thread that owns a connection. Writes that wait at the same time share one transaction and one
+fsync, each in a savepoint of its own; nobody is answered before the commit.
+"""
+
+import asyncio
+import contextlib
+import sqlite3
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from importlib import resources
+from pathlib import Path
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar
+
+import aiosqlite
+
+from conclave.logs import get_logger
+
+log = get_logger(__name__)
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+READERS = 3
+BATCH_LIMIT = 256
+LOCK_WAIT_SECONDS = 30.0
+WAL_TARGET_BYTES = 4 * 1024 * 1024
+CHECKPOINT_INTERVAL_SECONDS = 1.0
+OLDEST_SQLITE = (3, 37, 0)
+
+_PRAGMAS = """
+PRAGMA secure_delete = ON;
+PRAGMA foreign_keys = ON;
+PRAGMA synchronous = FULL;
+PRAGMA temp_store = MEMORY;
+PRAGMA busy_timeout = 0;
+"""
+
+
+class StoreError(Exception):
+    """The store cannot be opened, or could not make a change durable."""
+
+
+def connect(path: Path) -> sqlite3.Connection:
+    """Open a connection to an existing database, with the pragmas that every connection of ours has.
+
+    Autocommit mode: transactions are opened by hand, see ``begin_immediate``. Raises StoreError.
+    """
+    try:
+        connection = sqlite3.connect(
+            f"{path.absolute().as_uri()}?mode=rw", uri=True, isolation_level=None, check_same_thread=False
+        )
+        connection.executescript(_PRAGMAS)
+    except sqlite3.Error as error:
+        raise StoreError(f"{path}: cannot be opened as a database: {error}") from error
+    connection.row_factory = sqlite3.Row
+    return connection
+
+
+def begin_immediate(connection: sqlite3.Connection) -> None:
+    """Take the write lock, polling every millisecond while another process holds it.
+
+    SQLite's own busy handler backs off to 100 ms, which a sender would feel. Raises
+    sqlite3.OperationalError after LOCK_WAIT_SECONDS.
+    """
+    deadline = time.monotonic() + LOCK_WAIT_SECONDS
+    while True:
+        try:
+            connection.execute("BEGIN IMMEDIATE")
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
+                raise
+            time.sleep(0.001)
+        else:
+            return
+
+
+@contextlib.contextmanager
+def write_transaction(connection: sqlite3.Connection) -> Iterator[None]:
+    """Hold the write lock for the block; commit at its end, roll back if it raises."""
+    begin_immediate(connection)
+    try:
+        yield
+        connection.execute("COMMIT")
+    finally:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+
+
+def migrations() -> list[tuple[int, str]]:
+    """Return the migrations in order: schema version reached, SQL."""
+    files = resources.files("conclave.store.migrations").iterdir()
+    return sorted((int(each.name[:4]), each.read_text()) for each in files if each.name.endswith(".sql"))
+
+
+def prepare(path: Path, *, create: bool) -> None:
+    """Bring the database at ``path`` to this program's schema; with ``create``, make it if there is none.
+
+    Raises StoreError: no database, not one of ours, or one of a newer program.
+    """
+    if sqlite3.sqlite_version_info < OLDEST_SQLITE:
+        raise StoreError(f"SQLite {sqlite3.sqlite_version} is too old: 3.37 or newer is needed")
+    if not path.exists():
+        if not create:
+            raise StoreError(f"{path}: no such database; `conclave serve` creates it")
+        try:
+            path.touch(mode=0o600)
+        except OSError as error:
+            raise StoreError(f"{path}: cannot be created: {error.strerror}") from error
+    with contextlib.closing(connect(path)) as connection:
+        try:
+            _migrate(connection, path)
+        except sqlite3.Error as error:
+            raise StoreError(f"{path}: {error}") from error
+
+
+def _migrate(connection: sqlite3.Connection, path: Path) -> None:
+    steps = migrations()
+    version = connection.execute("PRAGMA user_version").fetchone()[0]
+    if version > steps[-1][0]:
+        raise StoreError(
+            f"{path}: its schema version is {version}, this program knows up to {steps[-1][0]}: use a newer Conclave"
+        )
+    if version == 0:
+        if connection.execute("SELECT 1 FROM sqlite_schema").fetchone():
+            raise StoreError(f"{path}: is a database, but not one of Conclave's")
+        connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
+        connection.execute("PRAGMA journal_mode = WAL")
+    for number, script in steps:
+        if number > version:
+            with write_transaction(connection):
+                for statement in _statements(script):
+                    connection.execute(statement)
+                connection.execute(f"PRAGMA user_version = {number}")
+
+
+def _statements(script: str) -> list[str]:
+    """Split ``script``; executescript would commit the transaction that a migration runs in."""
+    statements, current = [], ""
+    for line in script.splitlines(keepends=True):
+        current += line
+        if sqlite3.complete_statement(current):
+            statements.append(current)
+            current = ""
+    return statements
+
+
+def truncate_wal(connection: sqlite3.Connection) -> bool:
+    """Copy the WAL into the database and empty its file; tell whether that succeeded.
+
+    PASSIVE first: TRUNCATE with a reader open would hold the write lock as long as it waits, so it is
+    tried without any waiting, when there is nothing left to copy.
+    """
+    connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+    busy, _, _ = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+    return not busy
+
+
+class _Owner(aiosqlite.Connection):
+    """An aiosqlite connection that runs whole functions on its thread: one hop a call, not one a statement."""
+
+    async def run(self, fn: Callable[[sqlite3.Connection], T]) -> T:
+        result: T = await self._execute(fn, self._conn)  # type: ignore[no-untyped-call]  # aiosqlite leaves it untyped
+        return result
+
+
+@dataclass
+class _Write:
+    fn: Callable[[sqlite3.Connection], Any]
+    done: asyncio.Future[Any]
+
+
+class Database:
+    """The open store of one server process."""
+
+    def __init__(self, path: Path) -> None:
+        """Use ``open``."""
+        self.path = path
+        self._waiting: list[_Write] = []
+        self._wake = asyncio.Event()
+        self._closing = False
+        self._idle_readers: asyncio.Queue[_Owner] = asyncio.Queue()
+        self._owners: list[_Owner] = []
+        self._tasks: list[asyncio.Task[None]] = []
+
+    @classmethod
+    async def open(cls, path: Path) -> Self:
+        """Open the store at ``path``, creating or migrating it. Raises StoreError."""
+        await asyncio.to_thread(prepare, path, create=True)
+        self = cls(path)
+        writer, checkpointer, *readers = [await self._open_owner() for _ in range(2 + READERS)]
+        await writer.run(lambda connection: connection.execute("PRAGMA wal_autocheckpoint = 0"))
+        for reader in readers:
+            await reader.run(lambda connection: connection.execute("PRAGMA query_only = ON"))
+            self._idle_readers.put_nowait(reader)
+        self._tasks = [
+            asyncio.create_task(self._write_batches(writer)),
+            asyncio.create_task(self._keep_wal_short(checkpointer)),
+        ]
+        return self
+
+    async def _open_owner(self) -> _Owner:
+        owner = _Owner(partial(connect, self.path), iter_chunk_size=64)
+        self._owners.append(owner)
+        await owner
+        return owner
+
+    async def close(self) -> None:
+        """Finish what waits, move the WAL into the database, and let go of every file."""
+        self._closing = True
+        self._wake.set()
+        await self._tasks[0]
+        self._tasks[1].cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await self._tasks[1]
+        writer, checkpointer, *readers = self._owners
+        for owner in (*readers, checkpointer):
+            await owner.close()
+        await writer.run(truncate_wal)
+        await writer.close()
+
+    async def write(self, fn: Callable[Concatenate[sqlite3.Connection, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Run ``fn`` in a transaction and return its result once that is durable.
+
+        What ``fn`` raises undoes its own changes only. Raises StoreError if the commit failed: then
+        nothing of the whole batch was applied.
+        """
+        if self._closing:
+            raise StoreError("the store is closed")
+        done: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        self._waiting.append(_Write(lambda connection: fn(connection, *args, **kwargs), done))
+        self._wake.set()
+        return await done
+
+    async def read(self, fn: Callable[Concatenate[sqlite3.Connection, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Run ``fn`` in a read transaction, one snapshot, and return its result."""
+        reader = await self._idle_readers.get()
+        try:
+            return await reader.run(lambda connection: _snapshot(connection, lambda: fn(connection, *args, **kwargs)))
+        finally:
+            self._idle_readers.put_nowait(reader)
+
+    async def _write_batches(self, writer: _Owner) -> None:
+        while self._waiting or not self._closing:
+            if not self._waiting:
+                self._wake.clear()
+                await self._wake.wait()
+                continue
+            batch, self._waiting = self._waiting[:BATCH_LIMIT], self._waiting[BATCH_LIMIT:]
+            try:
+                outcomes = await writer.run(partial(_run_batch, [each.fn for each in batch]))
+            except Exception as error:  # noqa: BLE001 - whatever it was, each caller of the batch must hear of it
+                log.error("commit_failed", error=str(error), writes=len(batch))
+                outcomes = [StoreError(f"the change could not be stored: {error}")] * len(batch)
+            for each, outcome in zip(batch, outcomes, strict=True):
+                _settle(each.done, outcome)
+
+    async def _keep_wal_short(self, checkpointer: _Owner) -> None:
+        wal = self.path.with_name(self.path.name + "-wal")
+        while True:
+            await asyncio.sleep(CHECKPOINT_INTERVAL_SECONDS)
+            try:
+                if wal.exists() and wal.stat().st_size > WAL_TARGET_BYTES:
+                    await checkpointer.run(truncate_wal)
+            except (OSError, sqlite3.Error) as error:
+                log.warning("checkpoint_failed", error=str(error))
+
+
+@dataclass
+class _Result:
+    value: Any
+
+
+def _run_batch(fns: list[Callable[[sqlite3.Connection], Any]], connection: sqlite3.Connection) -> list[Any]:
+    """Run ``fns`` in one transaction; return for each a _Result or the exception that it raised."""
+    outcomes: list[_Result | Exception] = []
+    with write_transaction(connection):
+        for fn in fns:
+            connection.execute("SAVEPOINT one_write")
+            try:
+                outcomes.append(_Result(fn(connection)))
+            except Exception as error:
+                if not connection.in_transaction:
+                    # SQLite gave up the whole transaction (disk full, I/O error): none of the batch is applied.
+                    raise
+                connection.execute("ROLLBACK TO one_write")
+                outcomes.append(error)
+            connection.execute("RELEASE one_write")
+    return outcomes
+
+
+def _settle(done: asyncio.Future[Any], outcome: Any) -> None:
+    if done.cancelled():
+        return
+    if isinstance(outcome, _Result):
+        done.set_result(outcome.value)
+    else:
+        done.set_exception(outcome)
+
+
+def _snapshot(connection: sqlite3.Connection, fn: Callable[[], T]) -> T:
+    connection.execute("BEGIN")
+    try:
+        return fn()
+    finally:
+        connection.execute("ROLLBACK")

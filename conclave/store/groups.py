@@ -1,0 +1,143 @@
+"""Groups: their settings, their counter, their end."""
+
+import sqlite3
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+from uuid import uuid4
+
+from conclave.errors import BadRequestError, ConflictError, NotFoundError
+from conclave.policy import PolicySettings, exceeds_cap
+from conclave.store import bodies, marks
+
+LONGEST_NAME = 64
+"""Characters of a group name, at most."""
+
+
+@dataclass(frozen=True)
+class Group:
+    """A group without its members. Marks are described in marks.py."""
+
+    group_key: int
+    group_id: bytes
+    group_name: str
+    alias: str
+    visibility: str
+    message_expiry_seconds: int
+    mls_group_id: str
+    group_info_body: int | None
+    last_seq: int
+    gone_below: int
+    expired_before: int
+
+
+@dataclass(frozen=True)
+class PublicGroup:
+    """What anybody may learn of a public group."""
+
+    group_id: bytes
+    group_name: str
+    alias: str
+    member_count: int
+
+
+COLUMNS = (
+    "groups.group_key, group_id, group_name, groups.alias, visibility, message_expiry_seconds, mls_group_id,"
+    " group_info_body, last_seq, gone_below, expired_before"
+)
+
+
+def add(connection: sqlite3.Connection, creator_id: bytes, group_name: str, alias: str, now: int) -> bytes:
+    """Create a group with its creator as sole member and admin; return its id. Raises ConflictError."""
+    _require_free(connection, group_name)
+    group_id = uuid4().bytes
+    group_key = connection.execute(
+        "INSERT INTO groups (group_id, group_name, alias, created_at) VALUES (?, ?, ?, ?)",
+        (group_id, group_name, alias, now),
+    ).lastrowid
+    connection.execute(
+        "INSERT INTO members (group_key, user_id, role, joined_at) VALUES (?, ?, 'admin', ?)",
+        (group_key, creator_id, now),
+    )
+    return group_id
+
+
+def by_id(connection: sqlite3.Connection, group_id: bytes) -> Group:
+    """Find a group. Raises NotFoundError."""
+    row = connection.execute(f"SELECT {COLUMNS} FROM groups WHERE group_id = ?", (group_id,)).fetchone()
+    if row is None:
+        raise NotFoundError("no such group")
+    return Group(**row)
+
+
+def list_public(connection: sqlite3.Connection, pattern: str) -> list[PublicGroup]:
+    """List the public groups whose name contains ``pattern``, whatever its case, by name."""
+    if len(pattern) > LONGEST_NAME:
+        return []
+    escaped = pattern.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
+    rows = connection.execute(
+        "SELECT group_id, group_name, alias,"
+        " (SELECT count(*) FROM members WHERE members.group_key = groups.group_key) AS member_count"
+        " FROM groups WHERE visibility = 'public' AND group_name LIKE ? ESCAPE '\\' ORDER BY group_name",
+        (f"%{escaped}%",),
+    )
+    return [PublicGroup(**row) for row in rows]
+
+
+def change(
+    connection: sqlite3.Connection, group: Group, changes: Mapping[str, Any], policy: PolicySettings, now: int
+) -> None:
+    """Set any of alias, group_name, visibility and message_expiry_seconds, all or none.
+
+    Raises ConflictError if the name is taken, BadRequestError if the expiry is over the server's cap.
+    """
+    changed = replace(group, **changes)
+    if changed.group_name != group.group_name:
+        _require_free(connection, changed.group_name)
+    if "message_expiry_seconds" in changes:
+        _require_within_cap(policy.message_retention, changed.message_expiry_seconds)
+        old, new = (policy.effective(each.message_expiry_seconds) for each in (group, changed))
+        marks.settle(connection, group.group_key, old, new, now)
+    connection.execute(
+        "UPDATE groups SET alias = ?, group_name = ?, visibility = ?, message_expiry_seconds = ? WHERE group_key = ?",
+        (changed.alias, changed.group_name, changed.visibility, changed.message_expiry_seconds, group.group_key),
+    )
+
+
+def set_mls_group_id(connection: sqlite3.Connection, group: Group, mls_group_id: str) -> None:
+    """Set the group's MLS id, once: a later one is ignored."""
+    connection.execute(
+        "UPDATE groups SET mls_group_id = ? WHERE group_key = ? AND mls_group_id = ''", (mls_group_id, group.group_key)
+    )
+
+
+def set_group_info(connection: sqlite3.Connection, group: Group, group_info: bytes) -> None:
+    """Replace the group info; the former one is erased."""
+    if group.group_info_body is not None:
+        bodies.erase(connection, [group.group_info_body])
+    connection.execute(
+        "UPDATE groups SET group_info_body = ? WHERE group_key = ?",
+        (bodies.put(connection, group_info), group.group_key),
+    )
+
+
+def remove(connection: sqlite3.Connection, group: Group, now: int) -> None:
+    """Delete a group: hidden at once; its messages are left to cleanup, by a tombstone."""
+    invited = connection.execute(
+        "SELECT commit_body, welcome_body, group_info_body FROM invites WHERE group_key = ?", (group.group_key,)
+    ).fetchall()
+    gone = [body_id for invite in invited for body_id in invite]
+    bodies.erase(connection, gone if group.group_info_body is None else [*gone, group.group_info_body])
+    connection.execute("DELETE FROM groups WHERE group_key = ?", (group.group_key,))
+    connection.execute("INSERT INTO tombstones (group_key, created_at) VALUES (?, ?)", (group.group_key, now))
+
+
+def _require_free(connection: sqlite3.Connection, group_name: str) -> None:
+    if connection.execute("SELECT 1 FROM groups WHERE group_name = ?", (group_name,)).fetchone():
+        raise ConflictError("this group name is taken")
+
+
+def _require_within_cap(server: int, requested: int) -> None:
+    if exceeds_cap(server, requested):
+        text = f"message_expiry_seconds must not exceed the server's retention of {server} seconds"
+        raise BadRequestError(text, fields={"message_expiry_seconds": [text]})

@@ -1,0 +1,79 @@
+"""Messages: appended under the group's counter, and served while they may be."""
+
+import sqlite3
+from dataclasses import dataclass
+
+from conclave.clock import Clock
+from conclave.policy import PolicySettings, expiry_cutoff
+from conclave.store import bodies, members
+from conclave.store.members import Membership
+
+
+@dataclass(frozen=True)
+class StoredMessage:
+    """A message as it is served."""
+
+    sequence_num: int
+    sender_id: bytes
+    mls_message: bytes
+    created_at: int
+
+
+@dataclass(frozen=True)
+class Page:
+    """Messages of one GET, ascending, and how far the reader has fetched once it has the response."""
+
+    messages: list[StoredMessage]
+    member: Membership
+    fetched_up_to: int
+
+
+def append(connection: sqlite3.Connection, member: Membership, body: bytes, now: int, *, is_commit: bool) -> int:
+    """Store a message and return its sequence number.
+
+    The sender's watermark follows only from the group's last number: sending counts as having seen one's
+    own message, not what others sent meanwhile.
+    """
+    group_key = member.group.group_key
+    number: int = connection.execute(
+        "UPDATE groups SET last_seq = last_seq + 1 WHERE group_key = ? RETURNING last_seq", (group_key,)
+    ).fetchone()[0]
+    connection.execute(
+        "INSERT INTO messages (message_id, group_key, sequence_num, sender_id, is_commit, created_at)"
+        " VALUES (?, ?, ?, ?, ?, ?)",
+        (bodies.put(connection, body), group_key, number, member.user_id, is_commit, now),
+    )
+    connection.execute(
+        "UPDATE members SET watermark = ? WHERE member_id = ? AND watermark = ?", (number, member.member_id, number - 1)
+    )
+    return number
+
+
+def page(
+    connection: sqlite3.Connection,
+    group_id: bytes,
+    user_id: bytes,
+    after: int,
+    limit: int,
+    policy: PolicySettings,
+    clock: Clock,
+) -> Page:
+    """Read up to ``limit`` messages with numbers greater than ``after``, none that is past its time.
+
+    Raises NotMemberError.
+    """
+    member = members.require_member(connection, group_id, user_id)
+    group = member.group
+    cutoff = max(group.expired_before, expiry_cutoff(clock.now(), policy.effective(group.message_expiry_seconds)))
+    rows = connection.execute(
+        "SELECT message_id, sequence_num, sender_id, created_at FROM messages"
+        " WHERE group_key = ? AND sequence_num > ? AND created_at >= ? ORDER BY sequence_num LIMIT ?",
+        (group.group_key, max(min(after, group.last_seq), group.gone_below), cutoff, limit),
+    ).fetchall()
+    found = bodies.get_many(connection, [row["message_id"] for row in rows])
+    served = [
+        StoredMessage(row["sequence_num"], row["sender_id"], found[row["message_id"]], row["created_at"])
+        for row in rows
+    ]
+    last = served[-1].sequence_num if served else 0
+    return Page(served, member, max(last, min(after, group.last_seq)))

@@ -1,0 +1,1 @@
+"""Schema migrations: NNNN_name.sql, applied in order, never changed once released."""

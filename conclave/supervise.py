@@ -1,0 +1,110 @@
+"""Keeps the cleanup worker running, a process of its own, and knows how it fares.
+
+The worker gets the configuration as the first line of its standard input, which stays open: its end is the
+server's end. It tells what it does in lines of JSON on its standard output.
+"""
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import sys
+from asyncio.subprocess import PIPE, Process
+from typing import Any, Self
+
+from conclave.config import Config
+from conclave.health import Health
+from conclave.logs import get_logger
+
+log = get_logger(__name__)
+
+PART = "cleanup"
+FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 1.0, 60.0
+STOP_SECONDS = 1.0
+"""How long the worker may take to end by itself: a run can be stopped anywhere."""
+
+LINE_LIMIT = 1024 * 1024
+EXIT_GIVE_UP = 78
+"""The worker's exit status when starting it again would change nothing (EX_CONFIG)."""
+
+
+class Supervisor:
+    """Runs the worker while the block lasts, and starts it again, ever more slowly, if it dies."""
+
+    def __init__(self, config: Config, health: Health) -> None:
+        """``health`` is told when cleanup does not work."""
+        self._config = config
+        self._health = health
+
+    async def __aenter__(self) -> Self:
+        """Start the worker beside the server."""
+        self._task = asyncio.create_task(self._keep_running())
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """End the worker."""
+        self._task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await self._task
+
+    async def _keep_running(self) -> None:
+        pause = FIRST_PAUSE_SECONDS
+        while True:
+            ran = False
+            try:
+                ran, status = await self._run_once()
+            except OSError as error:
+                status = error.errno or 1
+            if status == EXIT_GIVE_UP:
+                return
+            self._health.fault(PART, "the cleanup worker ended")
+            pause = FIRST_PAUSE_SECONDS if ran else min(2 * pause, LONGEST_PAUSE_SECONDS)
+            log.error("cleanup_worker_ended", status=status, restart_in_seconds=pause)
+            await asyncio.sleep(pause)
+
+    async def _run_once(self) -> tuple[bool, int]:
+        """Run a worker to its end; return whether it completed a run, and its exit status."""
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "spark.worker"), stdin=PIPE, stdout=PIPE, limit=LINE_LIMIT, start_new_session=True
+        )
+        ran = False
+        try:
+            if process.stdin and process.stdout:  # both were asked for as pipes
+                process.stdin.write(self._config.to_json().encode() + b"\n")
+                async for line in process.stdout:
+                    ran |= self._hear(json.loads(line))
+            return ran, await process.wait()
+        finally:
+            await _end(process)
+
+    def _hear(self, told: dict[str, Any]) -> bool:
+        """Take in what the worker tells; return whether it completed a run."""
+        if "fault" in told:
+            self._health.fault(PART, told["fault"])
+            log.error("cleanup_unavailable", reason=told["fault"])
+            return False
+        if "ready" in told:
+            log.info(
+                "cleanup_ready", engine=self._config.cleanup.engine, interval_seconds=self._config.cleanup_interval
+            )
+            return False
+        report = told["run"]
+        if report["error"]:
+            self._health.fault(PART, report["error"])
+            log.error("cleanup_run", **report)
+        else:
+            self._health.mend(PART)
+            log.info("cleanup_run", **report)
+        return True
+
+
+async def _end(process: Process) -> None:
+    """Close the worker's input; kill it and its JVM if it does not end by that."""
+    if process.stdin:
+        process.stdin.close()
+    with contextlib.suppress(TimeoutError):
+        await asyncio.wait_for(process.wait(), STOP_SECONDS)
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    await process.wait()

@@ -1,0 +1,76 @@
+"""The fields of requests and responses, as JSON writes them."""
+
+import base64
+import binascii
+import re
+from collections.abc import Callable
+from typing import Any
+from uuid import UUID
+
+from marshmallow import ValidationError, fields, validate
+
+from conclave.fields import Text
+from conclave.policy import MAX_SECONDS
+
+REQUIRED = "required, and must not be empty"
+"""The one message that makes an error a broken constraint (code 100) instead of an invalid value (101)."""
+
+_UUID = re.compile(r"[0-9a-fA-F]{32}|[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}", re.ASCII)
+
+NAME_RULE = validate.Regexp(
+    r"[a-zA-Z0-9][a-zA-Z0-9_]{0,63}\Z", error="must be 1 to 64 letters, digits or _, and not begin with _"
+)
+PASSWORD_RULE = validate.Length(min=8, error="must have at least 8 characters")
+ALIAS_RULE = validate.Regexp(
+    r"[^\x00-\x1f\x7f]{0,64}\Z", error="must have at most 64 characters, and no control characters"
+)
+HEX_RULE = validate.Regexp(r"[0-9a-fA-F]*\Z", error="must be hexadecimal")
+EXPIRY_RULE = validate.Range(
+    -1, MAX_SECONDS, error=f"must be -1 (inherit), 0 (delete-after-fetch) or 1 to {MAX_SECONDS}"
+)
+
+
+def parse_id(text: str) -> bytes:
+    """Return the 16 bytes of a UUID, written with hyphens or as 32 hex digits. Raises ValueError."""
+    if not _UUID.fullmatch(text):
+        raise ValueError("must be a UUID")
+    return UUID(text).bytes
+
+
+class Identifier(Text):
+    """A 16-byte id; a UUID string in JSON."""
+
+    def _serialize(self, value: Any, *args: Any, **kwargs: Any) -> str:
+        return str(UUID(bytes=value))
+
+    def _deserialize(self, value: Any, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return parse_id(super()._deserialize(value, *args, **kwargs))
+        except ValueError as error:
+            raise ValidationError(str(error)) from error
+
+
+class Bytes(Text):
+    """Opaque bytes; standard base64 with padding in JSON."""
+
+    def _serialize(self, value: Any, *args: Any, **kwargs: Any) -> str:
+        return base64.b64encode(value).decode()
+
+    def _deserialize(self, value: Any, *args: Any, **kwargs: Any) -> Any:
+        text = super()._deserialize(value, *args, **kwargs)
+        try:
+            return base64.b64decode(text.encode("ascii"), validate=True)
+        except (binascii.Error, UnicodeEncodeError) as error:
+            raise ValidationError("must be standard base64 with padding") from error
+
+
+def required(field: Callable[..., fields.Field[Any]], rule: Callable[[Any], Any] | None = None) -> fields.Field[Any]:
+    """Make ``field`` one that has to be there and not empty, and within ``rule`` then."""
+
+    def check(value: Any) -> None:
+        if not value:
+            raise ValidationError(REQUIRED)
+        if rule:
+            rule(value)
+
+    return field(required=True, error_messages={"required": REQUIRED}, validate=check)

@@ -1,0 +1,37 @@
+"""Knowing that a response has left: what has to wait until then must not be done for a broken connection."""
+
+import asyncio
+
+from aiohttp import web
+
+STALL_SECONDS = 60.0
+"""A client that takes nothing for so long is cut off."""
+
+
+async def hand_over(request: web.Request, response: web.StreamResponse) -> bool:
+    """Send ``response`` and tell whether all of it was handed to the connection.
+
+    False if the connection broke before, or stood still for STALL_SECONDS. Handed over means: taken by the
+    operating system; behind TLS, by the TLS layer, which may hold back up to 64 KiB.
+    """
+    transport = request.transport
+    if transport is None:
+        return False
+    # With a limit of nothing a write is tried at once, and draining waits until the kernel has taken it all.
+    transport.set_write_buffer_limits(high=0)
+    sending = asyncio.create_task(_send(request, response))
+    left = -1
+    while not sending.done():
+        await asyncio.wait({sending}, timeout=STALL_SECONDS)
+        if not sending.done() and left == (left := transport.get_write_buffer_size()):
+            transport.abort()
+    try:
+        await sending
+    except ConnectionError:
+        return False
+    return request.transport is not None
+
+
+async def _send(request: web.Request, response: web.StreamResponse) -> None:
+    await response.prepare(request)
+    await response.write_eof()

@@ -1,0 +1,1 @@
+"""Request and response messages, named as the protocol names them."""

@@ -1,0 +1,29 @@
+"""What all request and response schemas share."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from marshmallow import RAISE, Schema, pre_load
+
+
+class RequestSchema(Schema):
+    """A request message: null is the same as absent, an unknown field is an error."""
+
+    class Meta:
+        """A mistyped field must not be ignored silently."""
+
+        unknown = RAISE
+
+    error_messages = {"unknown": "unknown field"}
+
+    @pre_load
+    def _drop_nulls(self, data: Mapping[str, Any], **_: Any) -> dict[str, Any]:
+        return {name: value for name, value in data.items() if value is not None}
+
+
+class ResponseSchema(Schema):
+    """A response message: every field is always present."""
+
+
+class Empty(ResponseSchema):
+    """A response without fields."""

@@ -1,0 +1,70 @@
+"""Groups: creating, listing, changing."""
+
+from marshmallow import fields, validate
+
+from conclave.fields import StrictBoolean, StrictInteger, Text
+from conclave.wire.fields import ALIAS_RULE, EXPIRY_RULE, NAME_RULE, Identifier, required
+from conclave.wire.schemas.base import RequestSchema, ResponseSchema
+from conclave.wire.schemas.users import UserInfoResponse
+
+
+class CreateGroupRequest(RequestSchema):
+    """A new group."""
+
+    alias = Text(load_default="", validate=ALIAS_RULE)
+    group_name = required(Text, NAME_RULE)
+
+
+class CreateGroupResponse(ResponseSchema):
+    """The new group's id."""
+
+    group_id = Identifier()
+
+
+class GroupMember(UserInfoResponse):
+    """A member of a group."""
+
+    role = Text()
+
+
+class GroupInfo(ResponseSchema):
+    """A group as its members see it."""
+
+    group_id = Identifier(attribute="group.group_id")
+    alias = Text(attribute="group.alias")
+    members = fields.List(fields.Nested(GroupMember))
+    group_name = Text(attribute="group.group_name")
+    mls_group_id = Text(attribute="group.mls_group_id")
+    message_expiry_seconds = fields.Integer(attribute="group.message_expiry_seconds")
+    visibility = Text(attribute="group.visibility")
+
+
+class ListGroupsResponse(ResponseSchema):
+    """The caller's groups."""
+
+    groups = fields.List(fields.Nested(GroupInfo))
+
+
+class PublicGroupInfo(ResponseSchema):
+    """A public group as anybody sees it."""
+
+    group_id = Identifier()
+    group_name = Text()
+    alias = Text()
+    member_count = fields.Integer()
+
+
+class ListPublicGroupsResponse(ResponseSchema):
+    """The public groups that match."""
+
+    groups = fields.List(fields.Nested(PublicGroupInfo))
+
+
+class UpdateGroupRequest(RequestSchema):
+    """Changes to a group; an absent field means no change."""
+
+    alias = Text(validate=ALIAS_RULE)
+    group_name = Text(validate=NAME_RULE)
+    message_expiry_seconds = StrictInteger(validate=EXPIRY_RULE)
+    update_message_expiry = StrictBoolean(load_default=False)
+    visibility = Text(validate=validate.OneOf(["private", "public"], error='must be "private" or "public"'))

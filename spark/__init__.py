@@ -1,0 +1,1 @@
+"""The cleanup pipeline: decides what goes, and makes it go."""

@@ -1,0 +1,41 @@
+"""Names and types of every table that the pipeline reads and of the plan that it makes, once.
+
+Every column is a 64-bit integer: sequence numbers and times do not fit 32 bits.
+"""
+
+from pyspark.sql.types import LongType, StructField, StructType
+
+GROUP_KEY = "group_key"
+EXPIRY = "message_expiry_seconds"
+EFFECTIVE = "effective_expiry_seconds"
+"""The effective expiry of a group's setting: -1 keep, 0 delete-after-fetch, or seconds."""
+
+FLOOR = "floor_seq"
+GONE_BELOW = "gone_below"
+EXPIRED_BEFORE = "expired_before"
+OLDEST_SEQ = "oldest_seq"
+OLDEST_CREATED = "oldest_created_at"
+WATERMARK = "watermark"
+LEAST_WATERMARK = "least_watermark"
+SESSION_ID = "session_id"
+EXPIRES_AT = "expires_at"
+INVITE_KEY = "invite_key"
+CREATED_AT = "created_at"
+
+
+def _table(*names: str) -> StructType:
+    return StructType([StructField(name, LongType()) for name in names])
+
+
+GROUPS = _table(GROUP_KEY, EXPIRY, FLOOR, GONE_BELOW, EXPIRED_BEFORE, OLDEST_SEQ, OLDEST_CREATED)
+"""A row a group: setting, marks, and the least number and time among its stored messages (null: none)."""
+
+MEMBERS = _table(GROUP_KEY, WATERMARK)
+SESSIONS = _table(SESSION_ID, EXPIRES_AT)
+INVITES = _table(INVITE_KEY, CREATED_AT)
+TOMBSTONES = _table(GROUP_KEY)
+EFFECTIVE_POLICIES = _table(EXPIRY, EFFECTIVE)
+"""What the policy function says of each setting that occurs among the groups."""
+
+GROUP_PLAN = _table(GROUP_KEY, FLOOR, GONE_BELOW, EXPIRED_BEFORE)
+"""A row a group that has something due: its marks after the run, up to which its messages go."""

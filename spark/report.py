@@ -1,0 +1,78 @@
+"""What a run did: the table on a terminal, the log line, the row in the history."""
+
+import json
+import sqlite3
+from collections import Counter
+from dataclasses import dataclass, field
+
+from rich.console import Console
+from rich.table import Table
+
+from spark import apply
+
+HISTORY_ROWS = 1000
+"""Runs kept in the history."""
+
+_MEANINGS = {
+    apply.EXPIRED: ("messages", "past their group's expiry"),
+    apply.FETCHED: ("messages", "fetched by every member of a delete-after-fetch group"),
+    apply.DELETED_GROUP: ("messages", "their group was deleted"),
+    apply.SESSIONS: ("sessions", "expired"),
+    apply.INVITES: ("invites", "pending for longer than invite_ttl_seconds"),
+}
+
+
+@dataclass
+class Report:
+    """One run: times in Unix seconds; ``counts`` has the rows that went by each rule."""
+
+    engine: str
+    started_at: int
+    finished_at: int = 0
+    counts: Counter[str] = field(default_factory=Counter)
+    groups_touched: int = 0
+    bytes_returned: int = 0
+    error: str = ""
+
+    @property
+    def outcome(self) -> str:
+        """Ok or failed."""
+        return "failed" if self.error else "ok"
+
+    def to_mapping(self) -> dict[str, object]:
+        """Return the report as a log line has it."""
+        return {
+            "engine": self.engine,
+            "started_at": self.started_at,
+            "finished_at": self.finished_at,
+            "outcome": self.outcome,
+            "error": self.error,
+            "groups_touched": self.groups_touched,
+            "bytes_returned": self.bytes_returned,
+            "deleted": {rule: self.counts[rule] for rule in apply.RULES},
+        }
+
+
+def store(connection: sqlite3.Connection, report: Report) -> None:
+    """Add a run to the history, which keeps the last HISTORY_ROWS."""
+    shown = report.to_mapping()
+    counts = {name: shown[name] for name in ("groups_touched", "bytes_returned", "deleted")}
+    run_id = connection.execute(
+        "INSERT INTO cleanup_runs (started_at, finished_at, engine, outcome, error, counts) VALUES (?, ?, ?, ?, ?, ?)",
+        (report.started_at, report.finished_at, report.engine, report.outcome, report.error, json.dumps(counts)),
+    ).lastrowid
+    connection.execute("DELETE FROM cleanup_runs WHERE run_id <= ?", ((run_id or 0) - HISTORY_ROWS,))
+
+
+def show(report: Report, console: Console) -> None:
+    """Print what went, and why."""
+    table = Table(title=f"Cleanup run ({report.engine}): {report.outcome}")
+    table.add_column("what")
+    table.add_column("why")
+    table.add_column("deleted", justify="right")
+    for rule in apply.RULES:
+        table.add_row(*_MEANINGS[rule], f"{report.counts[rule]:,}")
+    console.print(table)
+    console.print(f"{report.groups_touched:,} groups touched, {report.bytes_returned:,} bytes returned to the disk")
+    if report.error:
+        console.print(f"error: {report.error}", style="red")

@@ -1,0 +1,62 @@
+"""The cleanup worker: one warm session and the schedule. Started by the server, it ends with it."""
+
+import json
+import os
+import signal
+import sys
+import threading
+import time
+from typing import Any, TextIO
+
+from conclave.clock import SystemClock
+from conclave.config import Config
+from conclave.supervise import EXIT_GIVE_UP
+from spark.job import CleanupError, Job
+
+
+def main() -> None:
+    """Run cleanup every ``cleanup_interval``, beginning now, until the standard input ends."""
+    os.umask(0o077)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole terminal; the server tells when to end
+    tell = _take_stdout()
+    config = Config.from_json(sys.stdin.readline())
+    job = Job(config, SystemClock())
+    threading.Thread(target=_end_with_server, args=(job,), daemon=True).start()
+    _work(job, config.cleanup_interval, tell)
+
+
+def _work(job: Job, interval: int, tell: TextIO) -> None:
+    try:
+        job.warm_up()
+        _say(tell, ready=True)
+        due = time.monotonic()
+        while True:
+            time.sleep(max(0.0, due - time.monotonic()))
+            due = max(due + interval, time.monotonic())
+            _say(tell, run=job.run().to_mapping())
+    except CleanupError as error:
+        _say(tell, fault=str(error))
+        raise SystemExit(EXIT_GIVE_UP) from error
+
+
+def _take_stdout() -> TextIO:
+    """Keep the standard output for what the server is told; whatever else writes there goes to stderr."""
+    tell = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)
+    return tell
+
+
+def _say(tell: TextIO, **told: Any) -> None:
+    tell.write(json.dumps(told) + "\n")
+
+
+def _end_with_server(job: Job) -> None:
+    """End with the server, however it ended: its side of the pipe closes then, and the JVM follows us."""
+    while sys.stdin.read(4096):
+        pass
+    job.remove_work_files()
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()
