@@ -94,10 +94,11 @@ class Config:
     @classmethod
     def from_json(cls, text: str) -> Self:
         """Build from what ``to_json`` returned."""
-        return cls._from_mapping(json.loads(text))
+        return cls.from_mapping(json.loads(text))
 
     @classmethod
-    def _from_mapping(cls, values: Mapping[str, Any]) -> Self:
+    def from_mapping(cls, values: Mapping[str, Any]) -> Self:
+        """Build from values that are as in the fields, tables as mappings."""
         tables = {"cleanup": CleanupConfig, "spark": SparkConfig}
         return cls(**{name: tables[name](**value) if name in tables else value for name, value in values.items()})
 
@@ -175,7 +176,7 @@ def parse_config(text: str, source: str) -> Config:
         faults.append("tls_cert_path and tls_key_path: set both for TLS, or neither")
     if faults:
         raise ConfigError(source, faults)
-    return Config._from_mapping(loaded)
+    return Config.from_mapping(loaded)
 
 
 def _faults(messages: Mapping[str, Any], schema: Schema, prefix: str = "") -> Iterator[str]:

@@ -42,6 +42,9 @@ async def observe(request: web.Request, handler: Handler) -> web.StreamResponse:
             response = reply_error(error)
         except web.HTTPException as error:
             response = reply_error(_from_aiohttp(error))
+        except ConnectionError:
+            log.info("client_gone", method=request.method, route=_route(request))
+            raise
         except Exception:
             log.exception("request_failed", method=request.method, route=_route(request))
             response = reply_error(ApiError())

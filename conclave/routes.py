@@ -48,8 +48,9 @@ ROUTES = (
 def add_routes(app: web.Application) -> None:
     """Give ``app`` its endpoints."""
     for route in ROUTES:
+        path = route.path.replace("}", ":[^/]+}")  # whatever stands for an id is a path of ours, if a malformed one
         if route.method == "GET":
-            app.router.add_get(route.path, route.handler, allow_head=route.head)
+            app.router.add_get(path, route.handler, allow_head=route.head)
         else:
-            app.router.add_route(route.method, route.path, route.handler)
+            app.router.add_route(route.method, path, route.handler)
     app[keys.PUBLIC] = frozenset(route.handler for route in ROUTES if route.public)

@@ -5,8 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import orjson
-from aiohttp import ClientPayloadError, web
-from aiohttp.http_exceptions import HttpProcessingError
+from aiohttp import web
 from marshmallow import ValidationError
 
 from conclave.errors import (
@@ -38,7 +37,7 @@ async def read_body(request: web.Request, schema: type[RequestSchema]) -> dict[s
         raise BodyTooLargeError
     try:
         body = await request.read()
-    except (ClientPayloadError, HttpProcessingError) as error:
+    except web.RequestPayloadError as error:
         raise BadRequestError("the body cannot be read") from error
     return _load(schema, _parse(body))
 

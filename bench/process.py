@@ -1,0 +1,148 @@
+"""Processes under measurement: the server, and cleanup in a process of its own."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Self
+
+from conclave.clock import FakeClock
+from conclave.config import Config
+from spark.job import Job
+
+PATIENCE_SECONDS = 60.0
+
+
+class Server:
+    """A ``conclave serve`` of its own, from its start to the end of the block."""
+
+    def __init__(self, config: Config) -> None:
+        folder = config.database.parent
+        self._log = folder / "server.log"
+        file = folder / "conclave.toml"
+        file.write_text(
+            f'listen_address = "127.0.0.1"\nlisten_port = 0\ndatabase_path = "{config.database}"\n'
+            f'[cleanup]\nengine = "{config.cleanup.engine}"\n'
+        )
+        with self._log.open("w") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "conclave", "serve", "--config", str(file)], cwd=folder, stderr=log
+            )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.process.poll() is None:
+            self.process.terminate()
+            try:
+                self.process.wait(20)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+                self.process.wait()
+
+    def wait_for(self, event: str) -> dict[str, Any]:
+        """Wait for a line of the log and return it."""
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while time.monotonic() < deadline and self.process.poll() is None:
+            for line in self._log.read_text().splitlines():
+                with suppress(json.JSONDecodeError):  # not every line is the server's own, or whole yet
+                    logged = json.loads(line)
+                    if isinstance(logged, dict) and logged.get("event") == event:
+                        return logged
+            time.sleep(0.002)
+        raise RuntimeError(f"no {event!r} from the server:\n{self._log.read_text()}")
+
+    @cached_property
+    def url(self) -> str:
+        return str(self.wait_for("listening")["url"])
+
+    def stop(self) -> float:
+        """End the server and return the seconds that it took; nothing that it started may be left."""
+        others = descendants(self.process.pid)
+        began = time.monotonic()
+        self.process.terminate()
+        self.process.wait(PATIENCE_SECONDS)
+        gone = time.monotonic() - began
+        while left := [pid for pid in others if _runs(pid)]:
+            if time.monotonic() - began > PATIENCE_SECONDS:
+                raise RuntimeError(f"the server left processes behind: {left}")
+            time.sleep(0.01)
+        return gone
+
+
+class Cleaning:
+    """Cleanup runs in one process, with one warm Spark session if the engine is Spark."""
+
+    def __init__(self, config: Config) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "bench.process"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        self._ask(config.to_json())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.communicate()
+
+    def run(self, now: int) -> dict[str, Any]:
+        """Do a run as if at ``now``; return its report, and the ``seconds`` that it took."""
+        report = self._ask(str(now))
+        if report["error"]:
+            raise RuntimeError(report["error"])
+        return report
+
+    def _ask(self, line: str) -> dict[str, Any]:
+        if not (self._process.stdin and self._process.stdout):
+            raise RuntimeError("no pipes")
+        self._process.stdin.write(line + "\n")
+        self._process.stdin.flush()
+        answer: dict[str, Any] = json.loads(self._process.stdout.readline())
+        return answer
+
+
+def descendants(pid: int) -> list[int]:
+    children = [int(each) for task in Path(f"/proc/{pid}/task").glob("*/children") for each in task.read_text().split()]
+    return [*children, *(below for each in children for below in descendants(each))]
+
+
+def resident_mb(pid: int) -> float:
+    line = next(each for each in Path(f"/proc/{pid}/status").read_text().splitlines() if each.startswith("VmRSS"))
+    return int(line.split()[1]) * 1024 / 1e6
+
+
+def name(pid: int) -> str:
+    return Path(f"/proc/{pid}/comm").read_text().strip()
+
+
+def _runs(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def _clean() -> None:
+    """The process of a Cleaning: the configuration is its first line, then a line a run."""
+    tell = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)
+    clock = FakeClock()
+    job = Job(Config.from_json(sys.stdin.readline()), clock)
+    began = time.perf_counter()
+    job.warm_up()
+    tell.write(json.dumps({"seconds": time.perf_counter() - began}) + "\n")
+    for line in sys.stdin:
+        clock.seconds = int(line)
+        began = time.perf_counter()
+        report = job.run().to_mapping()
+        tell.write(json.dumps(report | {"seconds": time.perf_counter() - began}) + "\n")
+    job.close()
+
+
+if __name__ == "__main__":
+    _clean()

@@ -1,0 +1,61 @@
+"""Builds stores directly, without a server."""
+
+import os
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from uuid import UUID
+
+from conclave import auth
+from conclave.config import CleanupConfig, Config
+from conclave.store import database, groups, members, messages, sessions, state, users
+
+BODY = os.urandom(300)
+
+
+@dataclass(frozen=True)
+class Store:
+    config: Config
+    tokens: list[str]
+    """One of each user."""
+    groups: list[str]
+    """Their ids."""
+
+
+@dataclass(frozen=True)
+class Shape:
+    """How many of what. Group n has the expiry ``expiries[n % len(expiries)]``."""
+
+    users: int
+    groups: int
+    members: int
+    expiries: Sequence[int] = (-1,)
+
+
+def build(folder: Path, engine: str, now: int, shape: Shape, sent: Sequence[int]) -> Store:
+    """Make a store in which each group has one message for each second in ``sent``, its creator's."""
+    config = Config(database_path=str(folder / "conclave.db"), cleanup=CleanupConfig(engine=engine))
+    tokens = [auth.new_token() for _ in range(shape.users)]
+    database.prepare(config.database, create=True)
+    with closing(database.connect(config.database)) as connection, database.write_transaction(connection):
+        state.begin_serving(connection, config.policy, now)
+        people = [users.add(connection, f"user{n}", "no password", "", now) for n in range(shape.users)]
+        for person, token in zip(people, tokens, strict=True):
+            sessions.add(connection, person, auth.token_hash(token), now, config.token_ttl_seconds)
+        creators = []
+        for n in range(shape.groups):
+            first, *others = [people[(n * shape.members + m) % shape.users] for m in range(shape.members)]
+            group_id = groups.add(connection, first, f"group{n}", "", now)
+            creators.append(members.require_member(connection, group_id, first))
+            key = creators[-1].group.group_key
+            connection.executemany(
+                "INSERT INTO members (group_key, user_id, role, joined_at) VALUES (?, ?, 'member', ?)",
+                [(key, each, now) for each in others],
+            )
+            expiry = shape.expiries[n % len(shape.expiries)]
+            connection.execute("UPDATE groups SET message_expiry_seconds = ? WHERE group_key = ?", (expiry, key))
+        for second in sent:
+            for creator in creators:
+                messages.append(connection, creator, BODY, second, is_commit=False)
+    return Store(config, tokens, [str(UUID(bytes=each.group.group_id)) for each in creators])

@@ -1,0 +1,185 @@
+"""What holds for every endpoint: formats, errors, limits, headers."""
+
+import io
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given, settings, strategies as st
+
+from conclave import keys
+from conclave.routes import ROUTES
+from tests.conftest import Running
+
+JSON = {"Content-Type": "application/json"}
+
+
+async def ask(
+    running: Running,
+    method: str,
+    path: str,
+    *,
+    data: Any = None,
+    headers: dict[str, str] | None = None,
+    token: str = "",
+) -> tuple[int, dict[str, Any], dict[str, str]]:
+    """Send a raw request; return status, body and headers."""
+    sent = (headers or {}) | ({"Authorization": f"Bearer {token}"} if token else {})
+    async with running.http.request(
+        method, running.url + path, data=data, headers=sent, skip_auto_headers=["Content-Type"]
+    ) as response:
+        body = await response.read()
+        return response.status, json.loads(body) if body else {}, dict(response.headers)
+
+
+async def test_an_unknown_path_is_404_with_the_error_body(running: Running) -> None:
+    status, body, headers = await ask(running, "GET", "/api/v1/nothing")
+    assert (status, body["error_code"], body["error"]) == (404, 300, "resource_not_found")
+    assert headers["Cache-Control"] == "no-store"
+    assert "aiohttp" not in headers["Server"]
+
+
+async def test_a_wrong_method_is_405_with_those_allowed(running: Running) -> None:
+    status, body, headers = await ask(running, "DELETE", "/api/v1/groups")
+    assert (status, body["error_code"], headers["Allow"]) == (405, 100, "GET, HEAD, POST")
+
+
+async def test_a_head_on_messages_is_405_without_a_body(running: Running) -> None:
+    alice = await running.user("alice")
+    group = await alice.create_group("friends")
+    status, body, _ = await ask(running, "HEAD", f"/api/v1/groups/{group}/messages", token=alice.token)
+    assert (status, body) == (405, {})
+    assert (await ask(running, "HEAD", "/api/v1/me", token=alice.token))[0] == 200
+
+
+@pytest.mark.parametrize("route", [route for route in ROUTES if not route.public], ids=lambda each: each.path)
+async def test_every_route_but_the_public_ones_needs_a_token_before_anything_else(running: Running, route: Any) -> None:
+    path = route.path.format(username="x", user_id="not an id", group_id="not an id")
+    status, body, _ = await ask(running, route.method, path, data=b"{", headers={"Content-Type": "text/plain"})
+    assert (status, body["error_code"]) == (401, 200)
+
+
+@pytest.mark.parametrize("route", [route for route in ROUTES if "_id}" in route.path], ids=lambda each: each.path)
+@pytest.mark.parametrize(
+    "bad", ["x", "123", "{00000000-0000-4000-8000-000000000000}", "0" * 31, "urn:uuid:" + "0" * 32]
+)
+async def test_a_malformed_id_is_400_before_content_type_and_body(running: Running, route: Any, bad: str) -> None:
+    alice = await running.user("alice")
+    path = route.path.format(user_id=bad, group_id=bad)
+    status, body, _ = await ask(
+        running, route.method, path, data=b"{", headers={"Content-Type": "text/plain"}, token=alice.token
+    )
+    assert (status, body["error_code"]) == (400, 101)
+
+
+@pytest.mark.parametrize("content_type", [None, "text/plain", "application/x-www-form-urlencoded", "application/jsonx"])
+async def test_another_content_type_is_415(running: Running, content_type: str | None) -> None:
+    headers = {"Content-Type": content_type} if content_type else {}
+    status, body, _ = await ask(running, "POST", "/api/v1/login", data=b"{}", headers=headers)
+    assert (status, body["error_code"]) == (415, 100)
+
+
+async def test_a_charset_does_no_harm(running: Running) -> None:
+    headers = {"Content-Type": "application/json; charset=utf-8"}
+    status, body, _ = await ask(running, "POST", "/api/v1/login", data=b"{}", headers=headers)
+    assert (status, set(body["errors"])) == (400, {"username", "password"})
+
+
+async def test_an_endpoint_without_a_body_ignores_the_content_type(running: Running) -> None:
+    alice = await running.user("alice")
+    status, _, _ = await ask(
+        running, "POST", "/api/v1/logout", data=b"<x>", headers={"Content-Type": "text/xml"}, token=alice.token
+    )
+    assert status == 204
+
+
+@pytest.mark.parametrize(
+    "data", [b"{", b"[]", b"null", b'"x"', b'{"username": "\xff"}', b"\x00", b"{} {}", b'{"a": NaN}']
+)
+async def test_a_malformed_body_is_400(running: Running, data: bytes) -> None:
+    status, body, _ = await ask(running, "POST", "/api/v1/login", data=data, headers=JSON)
+    assert (status, body["error_code"]) == (400, 100)
+
+
+async def test_a_body_over_1_mib_is_413_and_the_connection_is_not_reset(running: Running) -> None:
+    status, body, _ = await ask(running, "POST", "/api/v1/login", data=io.BytesIO(b" " * 1_048_577), headers=JSON)
+    assert (status, body["error_code"]) == (413, 100)
+
+    async def chunks() -> Any:
+        for _ in range(20):
+            yield b" " * 65_536
+
+    status, body, _ = await ask(running, "POST", "/api/v1/login", data=chunks(), headers=JSON)
+    assert (status, body["error_code"]) == (413, 100)
+    status, body, _ = await ask(
+        running, "POST", "/api/v1/login", data=io.BytesIO(b" " * 1_048_574 + b"{}"), headers=JSON
+    )
+    assert status == 400, "1 MiB is within the limit"
+
+
+async def test_a_body_that_cannot_be_decompressed_is_400(running: Running) -> None:
+    headers = JSON | {"Content-Encoding": "gzip"}
+    status, body, _ = await ask(running, "POST", "/api/v1/login", data=b"not gzip", headers=headers)
+    assert (status, body["error_code"]) == (400, 100)
+
+
+async def test_a_failure_inside_tells_nothing(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    alice = await running.user("alice")
+
+    async def fail(*_: object) -> None:
+        raise RuntimeError("SELECT secret FROM /var/lib")
+
+    monkeypatch.setattr(running.app[keys.STORE], "read", fail)
+    status, body, _ = await ask(running, "GET", "/api/v1/me", token=alice.token)
+    assert status == 500
+    assert body == {"message": "internal server error", "error_code": 0, "error": "unspecified", "errors": {}}
+
+
+async def test_health_says_only_ok_or_degraded(running: Running) -> None:
+    assert (await ask(running, "GET", "/healthz"))[:2] == (200, {"status": "ok"})
+    running.app[keys.HEALTH].fault("cleanup", "no Java")
+    assert (await ask(running, "GET", "/healthz"))[:2] == (200, {"status": "degraded"})
+    running.app[keys.HEALTH].mend("cleanup")
+    assert (await ask(running, "GET", "/healthz"))[:2] == (200, {"status": "ok"})
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.floats(allow_nan=False) | st.text(max_size=20),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=5,
+)
+FIELDS = [
+    *("username", "password", "alias", "registration_token", "group_name", "message_expiry_seconds"),
+    *("update_message_expiry", "visibility", "mls_message", "commit_message", "group_info", "mls_group_id"),
+]
+BODIES = [
+    route
+    for route in ROUTES
+    if route.method in ("POST", "PATCH") and not route.path.endswith(("/logout", "/delete", "/leave"))
+]
+
+
+async def test_no_body_causes_a_500(running: Running) -> None:
+    """Random JSON and random bytes at every endpoint that takes a body."""
+    alice = await running.user("alice")
+    group = await alice.create_group("friends")
+    sent: list[tuple[Any, bytes]] = []
+
+    @settings(max_examples=250, deadline=None, derandomize=True, database=None)
+    @given(
+        st.sampled_from(BODIES),
+        (json_values | st.dictionaries(st.sampled_from(FIELDS), json_values, max_size=4)).map(
+            lambda value: json.dumps(value).encode()
+        )
+        | st.binary(max_size=40),
+    )
+    def collect(route: Any, body: bytes) -> None:
+        sent.append((route, body))
+
+    collect()
+    for route, body in sent:
+        path = route.path.format(group_id=group)
+        status, answer, _ = await ask(running, route.method, path, data=body, headers=JSON, token=alice.token)
+        assert status < 500, (path, body)
+        if status >= 400:
+            assert set(answer) == {"message", "error_code", "error", "errors"}

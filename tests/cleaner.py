@@ -1,0 +1,72 @@
+"""Cleanup runs in a process of their own, with one Spark session for all tests.
+
+Run as a program it takes a line of JSON a run: the configuration, and the second at which the run takes
+place.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from conclave.clock import FakeClock
+from conclave.config import Config
+from spark.job import CleanupError, Job
+
+
+class Cleaner:
+    """Does runs at any time of one's choice."""
+
+    def __init__(self) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tests.cleaner"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+
+    def run(self, config: Config, now: int) -> dict[str, Any]:
+        """Do a run and return its report; a run that failed or could not begin is an error."""
+        report = self.try_run(config, now)
+        assert not report["error"], report["error"]
+        return report
+
+    def try_run(self, config: Config, now: int) -> dict[str, Any]:
+        assert self._process.stdin
+        assert self._process.stdout
+        self._process.stdin.write(json.dumps({"config": config.to_json(), "now": now}) + "\n")
+        self._process.stdin.flush()
+        report: dict[str, Any] = json.loads(self._process.stdout.readline())
+        return report
+
+    def close(self) -> None:
+        assert self._process.stdin
+        assert self._process.stdout
+        self._process.stdin.close()
+        self._process.wait(20)
+        self._process.stdout.close()
+
+
+def main() -> None:
+    tell = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)
+    warm: Job | None = None
+    with tempfile.TemporaryDirectory() as folder:
+        for line in sys.stdin:
+            task = json.loads(line)
+            config = Config.from_json(task["config"])
+            if warm is None and config.cleanup.engine == "spark":
+                # The session outlives each run's data directory, so its files lie elsewhere.
+                warm = Job(Config(data_path=str(Path(folder) / "warm")), FakeClock())
+                warm.warm_up()
+            try:
+                told = Job(config, FakeClock(task["now"])).run().to_mapping()
+            except CleanupError as error:
+                told = {"error": str(error), "refused": True}
+            tell.write(json.dumps(told) + "\n")
+        if warm:
+            warm.close()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,115 @@
+"""A typed client of the server, for tests and benchmarks."""
+
+import base64
+from collections.abc import Awaitable
+from dataclasses import dataclass
+from typing import Any, Self
+
+import pytest
+from aiohttp import ClientSession
+
+API = "/api/v1"
+PASSWORD = "correct horse"
+
+
+class RefusedError(Exception):
+    """An answer that is not a success."""
+
+    def __init__(self, status: int, body: dict[str, Any]) -> None:
+        super().__init__(f"{status} {body}")
+        self.status = status
+        self.code: int = body["error_code"]
+        self.body = body
+
+
+@dataclass
+class Message:
+    sequence_num: int
+    sender_id: str
+    body: bytes
+    created_at: int
+
+
+class Client:
+    """One user's session."""
+
+    def __init__(self, http: ClientSession, url: str, token: str = "", user_id: str = "") -> None:
+        self.http = http
+        self.url = url.rstrip("/")
+        self.token = token
+        self.user_id = user_id
+
+    @classmethod
+    async def register(cls, http: ClientSession, url: str, username: str) -> Self:
+        client = cls(http, url)
+        client.user_id = (await client.post("/register", username=username, password=PASSWORD))["user_id"]
+        await client.login(username)
+        return client
+
+    async def login(self, username: str) -> None:
+        self.token = (await self.post("/login", username=username, password=PASSWORD))["token"]
+
+    async def call(self, method: str, path: str, *, json: Any = None, **query: Any) -> dict[str, Any]:
+        headers = {"Authorization": f"Bearer {self.token}"} if self.token else {}
+        async with self.http.request(
+            method, self.url + API + path, json=json, params=query or None, headers=headers
+        ) as response:
+            body = await response.json() if response.status != 204 else {}
+            if response.status >= 400:
+                raise RefusedError(response.status, body)
+            return body
+
+    async def get(self, path: str, **query: Any) -> dict[str, Any]:
+        return await self.call("GET", path, **query)
+
+    async def post(self, path: str, **body: Any) -> dict[str, Any]:
+        return await self.call("POST", path, json=body)
+
+    async def create_group(self, name: str, *, public: bool = True, expiry: int | None = None) -> str:
+        """Create a group that others can join."""
+        group: str = (await self.post("/groups", group_name=name))["group_id"]
+        await self.post(f"/groups/{group}/commit", group_info=encode(b"group info"))
+        if public:
+            await self.patch(group, visibility="public")
+        if expiry is not None:
+            await self.set_expiry(group, expiry)
+        return group
+
+    async def patch(self, group: str, **changes: Any) -> None:
+        await self.call("PATCH", f"/groups/{group}", json=changes)
+
+    async def set_expiry(self, group: str, seconds: int) -> None:
+        await self.patch(group, message_expiry_seconds=seconds, update_message_expiry=True)
+
+    async def join(self, group: str) -> None:
+        await self.post(f"/groups/{group}/join")
+
+    async def leave(self, group: str) -> None:
+        await self.post(f"/groups/{group}/leave")
+
+    async def send(self, group: str, body: bytes = b"hello") -> int:
+        return int((await self.post(f"/groups/{group}/messages", mls_message=encode(body)))["sequence_num"])
+
+    async def fetch(self, group: str, after: int = 0, limit: int | None = None) -> list[Message]:
+        query = {"after": after} | ({} if limit is None else {"limit": limit})
+        page = await self.get(f"/groups/{group}/messages", **query)
+        return [
+            Message(each["sequence_num"], each["sender_id"], base64.b64decode(each["mls_message"]), each["created_at"])
+            for each in page["messages"]
+        ]
+
+    async def numbers(self, group: str, after: int = 0) -> list[int]:
+        """Fetch, and return the sequence numbers only."""
+        return [each.sequence_num for each in await self.fetch(group, after, 500)]
+
+
+def encode(body: bytes) -> str:
+    return base64.b64encode(body).decode()
+
+
+async def expect(request: Awaitable[Any], status: int, code: int) -> dict[str, Any]:
+    """Await ``request``, check how it is refused, and return the error response."""
+    with pytest.raises(RefusedError) as refused:
+        await request
+    assert (refused.value.status, refused.value.code) == (status, code), refused.value
+    return refused.value.body

@@ -1,0 +1,114 @@
+"""Fixtures: a clock, servers over real sockets, cleanup by either engine."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import ClientSession, web
+from aiohttp.test_utils import TestServer
+
+from conclave import keys
+from conclave.app import create_app
+from conclave.clock import FakeClock
+from conclave.config import CleanupConfig, Config
+from tests.cleaner import Cleaner
+from tests.client import Client
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock()
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Config:
+    return Config(database_path=str(tmp_path / "hot.db"))
+
+
+class Running:
+    """A server that runs in this process, on a clock of the test's."""
+
+    def __init__(self, server: TestServer, http: ClientSession, config: Config, clock: FakeClock) -> None:
+        self.server = server
+        self.http = http
+        self.config = config
+        self.clock = clock
+        self.app: web.Application = server.app
+
+    @property
+    def url(self) -> str:
+        return str(self.server.make_url("")).rstrip("/")
+
+    async def user(self, username: str) -> Client:
+        return await Client.register(self.http, self.url, username)
+
+    async def users(self, *usernames: str) -> list[Client]:
+        return [await self.user(username) for username in usernames]
+
+    async def settle(self) -> None:
+        """Wait until the server has finished what follows on the responses that were received so far.
+
+        A watermark moves only after its response has left; the connection takes its next request after that.
+        """
+        async with self.http.get(f"{self.url}/healthz") as response:
+            await response.read()
+
+    async def query(self, sql: str, *values: Any) -> list[tuple[Any, ...]]:
+        """Look into the store."""
+        return await self.app[keys.STORE].read(
+            lambda connection: [tuple(row) for row in connection.execute(sql, values).fetchall()]
+        )
+
+
+StartServer = Callable[[Config], contextlib.AbstractAsyncContextManager[Running]]
+
+
+@pytest.fixture
+def start_server(clock: FakeClock) -> StartServer:
+    """Start a server with a configuration; ``async with`` stops it."""
+
+    @contextlib.asynccontextmanager
+    async def start(config: Config) -> AsyncIterator[Running]:
+        server = TestServer(create_app(config, clock))
+        await server.start_server(shutdown_timeout=1)
+        try:
+            async with ClientSession() as http:
+                yield Running(server, http, config, clock)
+        finally:
+            await server.close()
+
+    return start
+
+
+@pytest.fixture
+async def running(config: Config, start_server: StartServer) -> AsyncIterator[Running]:
+    async with start_server(config) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def cleaner() -> Iterator[Cleaner]:
+    cleaning = Cleaner()
+    yield cleaning
+    cleaning.close()
+
+
+Cleanup = Callable[[Running], Awaitable[dict[str, Any]]]
+
+
+@pytest.fixture(params=["sql", "spark"])
+def cleanup(request: pytest.FixtureRequest, cleaner: Cleaner) -> Cleanup:
+    """Do one run on a running server's store, at its clock's time; every test has it in both engines."""
+
+    async def run(server: Running) -> dict[str, Any]:
+        await server.settle()
+        config = replace(server.config, cleanup=CleanupConfig(engine=request.param))
+        report = await asyncio.to_thread(cleaner.run, config, server.clock.now())
+        deleted: dict[str, Any] = report["deleted"]
+        return deleted
+
+    return run

@@ -1,0 +1,106 @@
+"""A server in a process of its own."""
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Self
+
+PATIENCE = 60.0
+
+
+class ServerProcess:
+    """`conclave serve` on a free port of loopback; its log lines are kept."""
+
+    def __init__(self, folder: Path, settings: str = "", env: dict[str, str] | None = None) -> None:
+        self.folder = folder
+        self.config = folder / "conclave.toml"
+        self.config.write_text(f'listen_address = "127.0.0.1"\nlisten_port = 0\n{settings}')
+        self._log = folder / "server.log"
+        with self._log.open("w") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "conclave", "serve", "--config", self.config],
+                cwd=folder,
+                env=os.environ | (env or {}),
+                stderr=log,
+            )
+
+    def __enter__(self) -> Self:
+        self.url = self.wait_for("listening")["url"]
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait()
+
+    def events(self) -> list[dict[str, Any]]:
+        """What it has logged so far."""
+        found = []
+        for line in self._log.read_text().splitlines():
+            with contextlib.suppress(ValueError):
+                found.append(json.loads(line))
+        return found
+
+    def wait_for(self, event: str) -> dict[str, Any]:
+        """Wait for a log line, and return it."""
+        for _ in waiting(f"the event {event}: {self._log.read_text()}"):
+            for each in self.events():
+                if each.get("event") == event:
+                    return each
+            assert self.process.poll() is None, self._log.read_text()
+        raise AssertionError
+
+    def stop(self) -> tuple[int, float]:
+        """Ask it to stop; return its exit status and the seconds it took."""
+        began = time.monotonic()
+        self.process.send_signal(signal.SIGTERM)
+        status = self.process.wait(PATIENCE)
+        return status, time.monotonic() - began
+
+    def descendants(self) -> set[int]:
+        """The ids of the worker and whatever it started."""
+        parents: dict[int, int] = {}
+        for entry in Path("/proc").iterdir():
+            if entry.name.isdigit():
+                with contextlib.suppress(OSError):
+                    parents[int(entry.name)] = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+        found = {self.process.pid}
+        while more := {child for child, parent in parents.items() if parent in found} - found:
+            found |= more
+        return found - {self.process.pid}
+
+
+def waiting(what: str) -> Iterator[None]:
+    """Come round ten times a second, until PATIENCE is at its end."""
+    deadline = time.monotonic() + PATIENCE
+    while time.monotonic() < deadline:
+        yield
+        time.sleep(0.1)
+    raise AssertionError(f"waited in vain for {what}")
+
+
+def alive(pid: int) -> bool:
+    """Whether a process runs; one that has ended and waits to be reaped does not."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return False
+    return state != "Z"
+
+
+def conclave(*arguments: str | Path, cwd: Path, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    """Run a command to its end."""
+    return subprocess.run(
+        [sys.executable, "-m", "conclave", *arguments],
+        cwd=cwd,
+        env=os.environ | (env or {}),
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+    )

@@ -1,0 +1,236 @@
+"""The server as a process: starting, refusing to, serving, stopping, dying."""
+
+import asyncio
+import contextlib
+import os
+import shutil
+import socket
+import sqlite3
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from aiohttp import ClientSession
+
+from tests.client import Client, encode
+from tests.processes.server import ServerProcess, alive, conclave, waiting
+
+SQL = '[cleanup]\nengine = "sql"\n'
+
+
+def lines(process: subprocess.CompletedProcess[str]) -> list[str]:
+    return process.stderr.splitlines()
+
+
+def test_the_server_never_imports_pyspark_or_pyarrow() -> None:
+    program = (
+        "import sys, conclave.cli, conclave.server, conclave.app\n"
+        "sys.exit(' '.join(name for name in ('pyspark', 'pyarrow', 'adbc_driver_sqlite') if name in sys.modules))"
+    )
+    assert subprocess.run([sys.executable, "-c", program], capture_output=True, text=True).stderr == ""
+
+
+async def test_a_stop_finishes_what_is_under_way_and_empties_the_wal(tmp_path: Path) -> None:
+    with ServerProcess(tmp_path, SQL) as server:
+        async with ClientSession() as http:
+            alice = await Client.register(http, server.url, "alice")
+            group = await alice.create_group("g")
+            sends = [asyncio.create_task(alice.send(group)) for _ in range(50)]
+            await asyncio.sleep(0.01)
+            stopping = asyncio.to_thread(server.stop)
+            status, seconds = await stopping
+            acknowledged = [each for each in await asyncio.gather(*sends, return_exceptions=True) if type(each) is int]
+    assert status == 0
+    assert seconds < 5
+    assert sorted(path.name for path in tmp_path.glob("conclave.db*")) == ["conclave.db"]
+    with contextlib.closing(sqlite3.connect(tmp_path / "conclave.db")) as connection:
+        stored = {row[0] for row in connection.execute("SELECT sequence_num FROM messages")}
+    assert set(acknowledged) <= stored
+
+
+async def test_what_was_acknowledged_survives_kill_9(tmp_path: Path) -> None:
+    with ServerProcess(tmp_path, SQL) as server:
+        async with ClientSession() as http:
+            alice = await Client.register(http, server.url, "alice")
+            group = await alice.create_group("g")
+            sends = [asyncio.create_task(alice.send(group, b"x" * 100)) for _ in range(200)]
+            await asyncio.wait(sends, return_when=asyncio.FIRST_COMPLETED)
+            server.process.kill()
+            acknowledged = [each for each in await asyncio.gather(*sends, return_exceptions=True) if type(each) is int]
+            assert acknowledged
+    with ServerProcess(tmp_path, SQL) as server:
+        async with ClientSession() as http:
+            again = Client(http, server.url, alice.token)
+            assert set(acknowledged) <= set(await again.numbers(group))
+            assert await again.send(group) > max(acknowledged)
+
+
+def test_the_worker_and_its_jvm_end_with_the_server_however_it_ends(tmp_path: Path) -> None:
+    for ending in ("stop", "kill"):
+        with ServerProcess(tmp_path) as server:
+            server.wait_for("cleanup_ready")
+            started = server.descendants()
+            assert len(started) >= 2, "the worker and its JVM"
+            if ending == "stop":
+                assert server.stop()[0] == 0
+            else:
+                server.process.kill()
+                server.process.wait()
+            for _ in waiting("the worker's end"):
+                if not any(alive(pid) for pid in started):
+                    break
+            assert not list((tmp_path / "conclave.data" / "work").iterdir()), "no temporary file is left"
+
+
+def test_the_server_runs_cleanup_by_itself_and_again_after_the_worker_died(tmp_path: Path) -> None:
+    with ServerProcess(tmp_path, 'cleanup_interval = "1s"\n' + SQL) as server:
+        server.wait_for("cleanup_run")
+        [worker] = server.descendants()
+        os.kill(worker, 9)
+        server.wait_for("cleanup_worker_ended")
+        for _ in waiting("a new worker's run"):
+            events = [event["event"] for event in server.events()]
+            if "cleanup_run" in events[events.index("cleanup_worker_ended") :]:
+                break
+
+
+async def test_without_java_the_server_serves_and_says_what_to_install(tmp_path: Path) -> None:
+    with ServerProcess(tmp_path, env={"PATH": str(tmp_path), "JAVA_HOME": ""}) as server:
+        reason = server.wait_for("cleanup_unavailable")["reason"]
+        assert "openjdk-17-jre-headless" in reason
+        async with ClientSession() as http:
+            assert (await (await http.get(f"{server.url}/healthz")).json()) == {"status": "degraded"}
+            assert await Client.register(http, server.url, "alice")
+        assert [event["event"] for event in server.events()].count("cleanup_unavailable") == 1, "nothing loops"
+
+
+async def test_a_broken_connection_moves_no_watermark_on_the_real_event_loop(tmp_path: Path) -> None:
+    with ServerProcess(tmp_path, SQL) as server:
+        async with ClientSession() as http:
+            alice = await Client.register(http, server.url, "alice")
+            bob = await Client.register(http, server.url, "bob")
+            group = await alice.create_group("g", expiry=0)
+            await bob.join(group)
+            for _ in range(30):
+                await alice.send(group, bytes(750_000))
+            port = int(server.url.rpartition(":")[2])
+            reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=2**16)
+            writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            request = (
+                f"GET /api/v1/groups/{group}/messages HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {bob.token}\r\n\r\n"
+            )
+            writer.write(request.encode())
+            await reader.read(16)
+            await asyncio.sleep(0.5)
+            assert watermark_of(tmp_path, "bob") == 0
+            writer.transport.abort()
+            await asyncio.sleep(0.5)
+            assert watermark_of(tmp_path, "bob") == 0
+            assert len(await bob.fetch(group)) == 30
+            await bob.get("/me")
+            assert watermark_of(tmp_path, "bob") == 30
+
+
+def watermark_of(folder: Path, username: str) -> int:
+    program = "SELECT watermark FROM members JOIN users USING (user_id) WHERE username = ?"
+    with contextlib.closing(sqlite3.connect(folder / "conclave.db")) as connection:
+        return int(connection.execute(program, (username,)).fetchone()[0])
+
+
+def test_files_are_the_operators_alone(tmp_path: Path) -> None:
+    with ServerProcess(tmp_path, SQL):
+        assert stat.S_IMODE((tmp_path / "conclave.data").stat().st_mode) == 0o700
+        for path in tmp_path.glob("conclave.db*"):
+            assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+def test_a_second_server_on_the_same_data_is_refused(tmp_path: Path) -> None:
+    with ServerProcess(tmp_path, SQL) as server:
+        second = conclave("serve", "--config", server.config, cwd=tmp_path)
+        assert second.returncode == 1
+        [line] = lines(second)
+        assert "another server is running" in line
+
+
+def test_a_port_in_use_is_told_in_one_line(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        (tmp_path / "c.toml").write_text(f'listen_address = "127.0.0.1"\nlisten_port = {taken.getsockname()[1]}\n{SQL}')
+        [line] = lines(conclave("serve", "--config", "c.toml", cwd=tmp_path))
+        assert line.startswith("conclave: cannot listen on 127.0.0.1 port")
+
+
+def test_config_faults_stop_the_start_with_a_line_each(tmp_path: Path) -> None:
+    (tmp_path / "conclave.toml").write_text('message_retention = "5x"\nlisten_port = -1\ncolour = "red"\n')
+    refused = conclave("serve", cwd=tmp_path)
+    assert refused.returncode == 1
+    assert len(lines(refused)) == 3
+    assert not (tmp_path / "conclave.db").exists()
+
+
+def test_a_newer_schema_and_a_foreign_database_are_refused(tmp_path: Path) -> None:
+    for text, sql in (
+        ("use a newer Conclave", "PRAGMA user_version = 9999"),
+        ("not one of Conclave's", "CREATE TABLE t (x)"),
+    ):
+        path = tmp_path / "conclave.db"
+        path.unlink(missing_ok=True)
+        with contextlib.closing(sqlite3.connect(path)) as connection:
+            connection.execute(sql)
+            connection.commit()
+        before = path.read_bytes()
+        refused = conclave("serve", cwd=tmp_path)
+        assert refused.returncode == 1
+        assert text in lines(refused)[-1]
+        assert path.read_bytes() == before, "left as it was"
+
+
+async def test_tls_is_served_with_a_certificate(tmp_path: Path) -> None:
+    if not shutil.which("openssl"):
+        pytest.skip("makes its certificate with openssl")
+    subprocess.run(
+        [
+            *("openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=localhost", "-days", "1"),
+            *("-keyout", "key.pem", "-out", "cert.pem"),
+        ],
+        cwd=tmp_path,
+        check=True,
+        capture_output=True,
+    )
+    with ServerProcess(tmp_path, 'tls_cert_path = "cert.pem"\ntls_key_path = "key.pem"\n' + SQL) as server:
+        assert server.url.startswith("https://")
+        async with ClientSession() as http:
+            response = await http.get(f"{server.url}/healthz", ssl=False)
+            assert (await response.json()) == {"status": "ok"}
+    (tmp_path / "cert.pem").write_text("nothing")
+    [line] = lines(conclave("serve", "--config", server.config, cwd=tmp_path))
+    assert line.startswith("conclave: tls_cert_path, tls_key_path: cannot be used")
+
+
+async def test_cleanup_by_hand_prints_what_went_and_why(tmp_path: Path) -> None:
+    with ServerProcess(tmp_path, SQL) as server:
+        server.wait_for("cleanup_run")
+        async with ClientSession() as http:
+            alice = await Client.register(http, server.url, "alice")
+            group = await alice.create_group("g", expiry=1)
+            await alice.post(f"/groups/{group}/messages", mls_message=encode(b"x"))
+            await asyncio.sleep(2.1)
+        done = conclave("cleanup", "run", "--config", server.config, cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+        [row] = [line for line in done.stdout.splitlines() if "past their group's expiry" in line]
+        assert row.split("│")[-2].strip() == "1"
+
+
+def test_cleanup_by_hand_refuses_what_it_must_not_do(tmp_path: Path) -> None:
+    missing = conclave("cleanup", "run", cwd=tmp_path)
+    assert missing.returncode == 1
+    assert "no such database" in lines(missing)[0]
+    assert not (tmp_path / "conclave.db").exists()
+    with ServerProcess(tmp_path, SQL) as server:
+        (tmp_path / "other.toml").write_text(
+            server.config.read_text().replace("[cleanup]", 'message_retention = "1s"\n[cleanup]')
+        )
+        other = conclave("cleanup", "run", "--config", "other.toml", cwd=tmp_path)
+        assert other.returncode == 1
+        assert lines(other)[0].startswith("conclave: message_retention: this configuration differs")

@@ -1,0 +1,117 @@
+"""Applying a plan: the store has the last word, and nobody waits long for the lock."""
+
+import sqlite3
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+
+from conclave.policy import PolicySettings
+from conclave.store import database, groups, members, messages, state
+from conclave.store.members import Membership
+from spark import apply, sql_engine
+from spark.apply import apply_plan, run_paced
+
+START, HOUR = 1_700_000_000, 3600
+POLICY = PolicySettings(-1, 2_592_000, 604_800)
+
+
+@pytest.fixture
+def connection(tmp_path: Path) -> Iterator[sqlite3.Connection]:
+    database.prepare(tmp_path / "hot.db", create=True)
+    with closing(database.connect(tmp_path / "hot.db")) as opened:
+        state.begin_serving(opened, POLICY, START)
+        yield opened
+
+
+def add_group(connection: sqlite3.Connection, expiry: int, count: int) -> Membership:
+    """A group of one, who has sent some messages."""
+    user_id = uuid4().bytes
+    connection.execute("INSERT INTO users VALUES (?, ?, '', '', '', 0)", (user_id, user_id.hex()))
+    group_id = groups.add(connection, user_id, user_id.hex(), "", START)
+    change(connection, members.require_member(connection, group_id, user_id), expiry, START)
+    member = members.require_member(connection, group_id, user_id)
+    for _ in range(count):
+        messages.append(connection, member, b"body", START, is_commit=False)
+    return members.require_member(connection, group_id, user_id)
+
+
+def change(connection: sqlite3.Connection, member: Membership, expiry: int, now: int) -> None:
+    groups.change(connection, member.group, {"message_expiry_seconds": expiry}, POLICY, now)
+
+
+def left(connection: sqlite3.Connection) -> int:
+    return int(connection.execute("SELECT count(*) FROM messages").fetchone()[0])
+
+
+def test_a_policy_lengthened_before_expiry_saves_what_a_plan_of_a_wrong_clock_names(
+    connection: sqlite3.Connection,
+) -> None:
+    member = add_group(connection, HOUR, 3)
+    plan = sql_engine.make_plan(connection, POLICY, START + 2 * HOUR)
+    assert plan.groups
+    change(connection, member, -1, START + 1)
+    assert apply_plan(connection, plan, POLICY) == Counter({apply.FETCHED: 0, apply.EXPIRED: 0})
+    assert left(connection) == 3
+
+
+def test_a_policy_lengthened_after_expiry_saves_nothing(connection: sqlite3.Connection) -> None:
+    member = add_group(connection, HOUR, 3)
+    plan = sql_engine.make_plan(connection, POLICY, START + 2 * HOUR)
+    change(connection, member, -1, START + 2 * HOUR)
+    assert apply_plan(connection, plan, POLICY)[apply.EXPIRED] == 3
+
+
+def test_leaving_delete_after_fetch_between_plan_and_apply_still_deletes_what_all_had_fetched(
+    connection: sqlite3.Connection,
+) -> None:
+    member = add_group(connection, 0, 3)
+    plan = sql_engine.make_plan(connection, POLICY, START)
+    messages.append(connection, member, b"sent after the plan", START, is_commit=False)
+    change(connection, members.require_member(connection, member.group.group_id, member.user_id), -1, START)
+    assert apply_plan(connection, plan, POLICY)[apply.FETCHED] == 3
+    assert left(connection) == 1
+
+
+def test_a_group_deleted_between_plan_and_apply_is_left_to_its_tombstone(connection: sqlite3.Connection) -> None:
+    member = add_group(connection, HOUR, 3)
+    plan = sql_engine.make_plan(connection, POLICY, START + 2 * HOUR)
+    groups.remove(connection, member.group, START)
+    assert sum(apply_plan(connection, plan, POLICY).values()) == 0
+    again = sql_engine.make_plan(connection, POLICY, START)
+    assert apply_plan(connection, again, POLICY)[apply.DELETED_GROUP] == 3
+
+
+def test_a_session_used_between_plan_and_apply_stays(connection: sqlite3.Connection) -> None:
+    user_id = add_group(connection, -1, 0).user_id
+    connection.execute("INSERT INTO sessions VALUES (1, x'00', ?, 0, 0, ?)", (user_id, START - 100))
+    plan = sql_engine.make_plan(connection, POLICY, START)
+    assert plan.sessions == [1]
+    connection.execute("UPDATE sessions SET expires_at = ?", (START + 100,))
+    assert apply_plan(connection, plan, POLICY)[apply.SESSIONS] == 0
+
+
+def test_the_lock_is_let_go_of_after_each_budget(
+    connection: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    statements: list[str] = []
+    rests: list[float] = []
+    done: list[int] = []
+    connection.set_trace_callback(statements.append)
+    monkeypatch.setattr(time, "sleep", rests.append)
+
+    def step() -> bool:
+        assert connection.in_transaction
+        threading.Event().wait(0.004)
+        done.append(1)
+        return len(done) < 9
+
+    run_paced(connection, iter([step]))
+    assert len(done) == 9
+    assert statements.count("COMMIT") == len(rests) >= 3, "9 steps of 4 ms do not fit into 2 budgets of 10 ms"
+    assert all(rest > 0.004 for rest in rests), "a rest after each transaction, as long as it took"

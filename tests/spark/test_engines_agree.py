@@ -1,0 +1,159 @@
+"""Spark, SQL and a plain model delete exactly the same rows, whatever the store holds."""
+
+import sqlite3
+import tempfile
+from contextlib import closing
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+from hypothesis import HealthCheck, given, settings, strategies as st
+
+from conclave.config import CleanupConfig, Config
+from conclave.store import bodies, database, state as server_state
+from tests.cleaner import Cleaner
+from tests.spark import model
+from tests.spark.model import GroupState, Outcome, State
+
+NOW = 5_000_000_000  # does not fit 32 bits
+LIFETIMES = [1, 2, 10, 60, 3600, 2**53 - 1]
+
+seconds_ago = st.one_of(st.integers(-5, 75), st.sampled_from([3599, 3600, 3601, 86_400, NOW]))
+times = seconds_ago.map(lambda ago: NOW - ago)
+numbers = st.integers(0, 12)
+
+
+@st.composite
+def groups(draw: st.DrawFn) -> GroupState:
+    gone = draw(numbers)
+    return GroupState(
+        expiry=draw(st.sampled_from([-1, 0, *LIFETIMES])),
+        watermarks=draw(st.lists(numbers, min_size=1, max_size=4)),
+        messages=draw(st.dictionaries(st.integers(1, 12), times, max_size=6)),
+        floor_seq=max(gone, draw(numbers)) if draw(st.booleans()) else gone,
+        gone_below=gone if draw(st.booleans()) else 0,
+        expired_before=draw(st.one_of(st.just(0), times)),
+        deleted=draw(st.sampled_from([False, False, False, True])),
+    )
+
+
+states = st.builds(
+    State,
+    now=st.just(NOW),
+    server=st.sampled_from([-1, -1, 0, *LIFETIMES]),
+    token_ttl=st.sampled_from([1, 30, 2_592_000]),
+    invite_ttl=st.sampled_from([1, 60, 604_800]),
+    groups=st.lists(groups(), max_size=6),
+    session_expiries=st.lists(times, max_size=5),
+    invite_times=st.lists(times, max_size=5),
+)
+
+
+@pytest.mark.parametrize("engine", ["sql", "spark"])
+def test_an_engine_deletes_what_the_model_says(engine: str, cleaner: Cleaner) -> None:
+    @settings(
+        max_examples=150 if engine == "sql" else 40,
+        deadline=None,
+        suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+        derandomize=True,
+    )
+    @given(states)
+    def check(state: State) -> None:
+        assert run(state, engine, cleaner) == model.run(state)
+
+    check()
+
+
+def run(state: State, engine: str, cleaner: Cleaner) -> Outcome:
+    """Do a run on a real store in that state, and read what is left."""
+    with tempfile.TemporaryDirectory() as folder:
+        config = Config(
+            database_path=str(Path(folder) / "hot.db"),
+            message_retention=state.server,
+            token_ttl_seconds=state.token_ttl,
+            invite_ttl_seconds=state.invite_ttl,
+            cleanup=CleanupConfig(engine=engine),
+        )
+        database.prepare(config.database, create=True)
+        with closing(database.connect(config.database)) as connection, database.write_transaction(connection):
+            server_state.begin_serving(connection, config.policy, state.now)
+            fill(connection, state)
+        cleaner.run(config, state.now)
+        with closing(database.connect(config.database)) as connection:
+            return left(connection)
+
+
+def fill(connection: sqlite3.Connection, state: State) -> None:
+    """Write the state; a group's key is its position + 1, and so with users, sessions and invites."""
+    user_ids = [bytes([number]) * 16 for number in range(max(4, len(state.invite_times)))]
+    connection.executemany(
+        "INSERT INTO users (user_id, username, password_hash, alias, created_at) VALUES (?, hex(?), '', '', 0)",
+        [(user_id, user_id) for user_id in user_ids],
+    )
+    for position, group in enumerate(state.groups):
+        fill_group(connection, position + 1, group, user_ids)
+    for expires_at in state.session_expiries:
+        connection.execute(
+            "INSERT INTO sessions (token_hash, user_id, created_at, last_used_at, expires_at) VALUES (?, ?, 0, 0, ?)",
+            (uuid4().bytes, user_ids[0], expires_at),
+        )
+    if state.invite_times:
+        connection.execute(
+            "INSERT INTO groups (group_key, group_id, group_name, alias, created_at) VALUES (1000, ?, 'i', '', 0)",
+            (uuid4().bytes,),
+        )
+        connection.execute(
+            "INSERT INTO members (group_key, user_id, role, joined_at) VALUES (1000, ?, 'admin', 0)", (user_ids[0],)
+        )
+    for created_at, invitee in zip(state.invite_times, user_ids, strict=False):
+        carried = [bodies.put(connection, text) for text in (b"commit", b"welcome", b"info")]
+        connection.execute(
+            "INSERT INTO invites (invite_id, group_key, invitee_id, inviter_id, created_at, commit_body, welcome_body,"
+            " group_info_body) VALUES (?, 1000, ?, ?, ?, ?, ?, ?)",
+            (uuid4().bytes, invitee, user_ids[0], created_at, *carried),
+        )
+
+
+def fill_group(connection: sqlite3.Connection, key: int, group: GroupState, user_ids: list[bytes]) -> None:
+    if group.deleted:
+        connection.execute("INSERT INTO tombstones (group_key, created_at) VALUES (?, 0)", (key,))
+    else:
+        connection.execute(
+            "INSERT INTO groups (group_key, group_id, group_name, alias, message_expiry_seconds, created_at, last_seq,"
+            " floor_seq, gone_below, expired_before) VALUES (?, ?, ?, '', ?, 0, 12, ?, ?, ?)",
+            (
+                key,
+                uuid4().bytes,
+                f"g{key}",
+                group.expiry,
+                group.floor_seq,
+                group.gone_below,
+                group.expired_before,
+            ),
+        )
+        connection.executemany(
+            "INSERT INTO members (group_key, user_id, role, joined_at, watermark) VALUES (?, ?, 'member', 0, ?)",
+            [(key, user_id, mark) for user_id, mark in zip(user_ids, group.watermarks, strict=False)],
+        )
+    for number, created_at in group.messages.items():
+        connection.execute(
+            "INSERT INTO messages (message_id, group_key, sequence_num, sender_id, is_commit, created_at)"
+            " VALUES (?, ?, ?, ?, 0, ?)",
+            (bodies.put(connection, b"body"), key, number, user_ids[0], created_at),
+        )
+
+
+def left(connection: sqlite3.Connection) -> Outcome:
+    """Read what a run left, and check that every body still has its owner and every owner its body."""
+    messages = connection.execute("SELECT group_key, sequence_num, message_id FROM messages").fetchall()
+    assert set(bodies.get_many(connection, [row["message_id"] for row in messages]).values()) <= {b"body"}
+    assert connection.execute("SELECT count(*) FROM tombstones").fetchone()[0] == 0
+    marks = connection.execute(
+        "SELECT group_key, floor_seq, gone_below, expired_before FROM groups WHERE group_key < 1000"
+    )
+    return Outcome(
+        {(row["group_key"] - 1, row["sequence_num"]) for row in messages},
+        {row[0] - 1: tuple(row)[1:] for row in marks},
+        {row[0] - 1 for row in connection.execute("SELECT session_id FROM sessions")},
+        {row[0] - 1 for row in connection.execute("SELECT invite_key FROM invites")},
+    )

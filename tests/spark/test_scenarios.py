@@ -1,0 +1,268 @@
+"""What goes when: each scenario over HTTP, with a cleanup run by each engine."""
+
+import sqlite3
+from dataclasses import replace
+from uuid import UUID, uuid4
+
+import pytest
+
+from conclave import keys
+from conclave.config import Config
+from conclave.store import bodies, groups
+from tests.client import Client, RefusedError
+from tests.conftest import Cleanup, Running, StartServer
+
+HOUR, DAY = 3600, 86_400
+
+
+async def stored(server: Running) -> list[int]:
+    """The sequence numbers that are stored, whether they are served or not."""
+    return [row[0] for row in await server.query("SELECT sequence_num FROM messages ORDER BY sequence_num")]
+
+
+async def test_what_expired_stays_hidden_when_the_policy_is_lengthened(running: Running, cleanup: Cleanup) -> None:
+    alice, bob = await running.users("alice", "bob")
+    group = await alice.create_group("g", expiry=HOUR)
+    await bob.join(group)
+    await alice.send(group)
+    running.clock.advance(2 * HOUR)
+    await alice.send(group)
+    assert await bob.numbers(group) == [2]
+    await alice.set_expiry(group, -1)
+    assert await bob.numbers(group) == [2]
+    assert (await cleanup(running))["expired"] == 1
+    assert await stored(running) == [2]
+    assert await bob.numbers(group) == [2]
+
+
+async def test_history_fetched_before_a_member_came_is_kept_until_that_member_fetches(
+    running: Running, cleanup: Cleanup
+) -> None:
+    alice, bob, carol = await running.users("alice", "bob", "carol")
+    group = await alice.create_group("g")
+    await bob.join(group)
+    for _ in range(10):
+        await alice.send(group)
+    await alice.numbers(group)
+    await bob.numbers(group)
+    await carol.join(group)
+    await alice.set_expiry(group, 0)
+    assert (await cleanup(running))["fetched"] == 0
+    assert await carol.numbers(group) == list(range(1, 11))
+    assert (await cleanup(running))["fetched"] == 10
+    assert await stored(running) == []
+    assert await carol.numbers(group) == []
+
+
+async def test_who_leaves_stops_counting_and_coming_back_revives_nothing(running: Running, cleanup: Cleanup) -> None:
+    alice, bob = await running.users("alice", "bob")
+    group = await alice.create_group("g", expiry=0)
+    await bob.join(group)
+    for _ in range(10):
+        await alice.send(group)
+    await bob.fetch(group, 0, 3)
+    assert (await cleanup(running))["fetched"] == 3
+    await bob.leave(group)
+    await bob.join(group)
+    assert (await cleanup(running))["fetched"] == 7
+    assert await bob.numbers(group) == []
+
+
+async def test_a_joiner_does_not_hold_back_what_all_had_fetched(running: Running, cleanup: Cleanup) -> None:
+    alice, bob, carol = await running.users("alice", "bob", "carol")
+    group = await alice.create_group("g", expiry=0)
+    await bob.join(group)
+    for _ in range(10):
+        await alice.send(group)
+    await bob.numbers(group)
+    await carol.join(group)
+    await alice.send(group)
+    assert await carol.numbers(group) == list(range(1, 12)), "until the next run the joiner may still get them"
+    assert (await cleanup(running))["fetched"] == 10
+    assert await carol.numbers(group) == [11]
+
+
+async def test_a_sender_has_not_seen_what_others_sent(running: Running, cleanup: Cleanup) -> None:
+    alice, bob = await running.users("alice", "bob")
+    group = await alice.create_group("g", expiry=0)
+    await bob.join(group)
+    await alice.send(group)
+    await bob.send(group)
+    await alice.numbers(group)
+    assert (await cleanup(running))["fetched"] == 0
+    assert await bob.numbers(group) == [1, 2]
+    assert (await cleanup(running))["fetched"] == 2
+
+
+async def test_a_member_who_never_fetches_holds_the_messages_back(running: Running, cleanup: Cleanup) -> None:
+    alice, bob = await running.users("alice", "bob")
+    group = await alice.create_group("g", expiry=0)
+    await bob.join(group)
+    await alice.send(group)
+    running.clock.advance(400 * DAY)
+    assert (await cleanup(running))["fetched"] == 0
+    await bob.login("bob")
+    assert await bob.numbers(group) == [1]
+
+
+async def test_leaving_delete_after_fetch_keeps_hidden_what_all_had_fetched(running: Running, cleanup: Cleanup) -> None:
+    alice, bob = await running.users("alice", "bob")
+    group = await alice.create_group("g", expiry=0)
+    await bob.join(group)
+    await alice.send(group)
+    await bob.numbers(group)
+    await alice.send(group)
+    await alice.set_expiry(group, -1)
+    assert await bob.numbers(group) == [2]
+    assert (await cleanup(running))["fetched"] == 1
+    assert await stored(running) == [2]
+
+
+async def test_server_wide_delete_after_fetch_covers_groups_that_inherit(
+    config: Config, start_server: StartServer, cleanup: Cleanup
+) -> None:
+    async with start_server(replace(config, message_retention=0)) as server:
+        alice, bob = await server.users("alice", "bob")
+        group = await alice.create_group("g")
+        await bob.join(group)
+        await alice.send(group)
+        assert (await cleanup(server))["fetched"] == 0
+        assert await bob.numbers(group) == [1]
+        assert (await cleanup(server))["fetched"] == 1
+        assert await bob.numbers(group) == []
+
+
+async def test_a_longer_retention_after_a_stop_revives_only_what_had_not_expired_at_the_stop(
+    config: Config, start_server: StartServer, cleanup: Cleanup
+) -> None:
+    async with start_server(replace(config, message_retention=7 * DAY)) as server:
+        alice = await server.user("alice")
+        group = await alice.create_group("g")
+        await alice.send(group, b"too old at the stop")
+        server.clock.advance(DAY)
+        await alice.send(group, b"younger than 7 days at the stop")
+        server.clock.advance(6 * DAY + 1)
+    server.clock.advance(10 * DAY)
+    async with start_server(replace(config, message_retention=30 * DAY)) as server:
+        alice = type(alice)(server.http, server.url)
+        await alice.login("alice")
+        assert await alice.numbers(group) == [2]
+        assert (await cleanup(server))["expired"] == 1
+        assert await alice.numbers(group) == [2]
+
+
+async def test_a_shorter_retention_takes_effect_at_once(
+    config: Config, start_server: StartServer, cleanup: Cleanup
+) -> None:
+    async with start_server(config) as server:
+        alice = await server.user("alice")
+        group = await alice.create_group("g", expiry=10 * DAY)
+        await alice.send(group)
+        server.clock.advance(2 * DAY)
+        await alice.send(group)
+    async with start_server(replace(config, message_retention=DAY)) as server:
+        alice = type(alice)(server.http, server.url)
+        await alice.login("alice")
+        assert await alice.numbers(group) == [2]
+        assert (await alice.get(f"/groups/{group}/retention"))["group_expiry_seconds"] == 10 * DAY
+        assert (await cleanup(server))["expired"] == 1
+
+
+async def test_numbers_go_on_after_a_group_was_emptied(running: Running, cleanup: Cleanup) -> None:
+    alice = await running.user("alice")
+    group = await alice.create_group("g", expiry=HOUR)
+    assert [await alice.send(group) for _ in range(3)] == [1, 2, 3]
+    running.clock.advance(HOUR + 1)
+    assert (await cleanup(running))["expired"] == 3
+    assert await stored(running) == []
+    assert await alice.send(group) == 4
+    assert await alice.numbers(group) == [4]
+
+
+async def test_a_message_expires_to_the_second(running: Running, cleanup: Cleanup) -> None:
+    alice = await running.user("alice")
+    group = await alice.create_group("g", expiry=HOUR)
+    await alice.send(group)
+    running.clock.advance(HOUR)
+    assert await alice.numbers(group) == [1]
+    assert (await cleanup(running))["expired"] == 0
+    running.clock.advance(1)
+    assert await alice.numbers(group) == []
+    assert (await cleanup(running))["expired"] == 1
+
+
+async def test_a_second_run_right_after_deletes_nothing(running: Running, cleanup: Cleanup) -> None:
+    alice = await running.user("alice")
+    group = await alice.create_group("g", expiry=HOUR)
+    await alice.send(group)
+    running.clock.advance(HOUR + 1)
+    assert sum((await cleanup(running)).values()) == 1
+    assert sum((await cleanup(running)).values()) == 0
+
+
+async def test_a_deleted_group_is_hidden_at_once_and_erased_by_the_next_run(running: Running, cleanup: Cleanup) -> None:
+    alice, bob = await running.users("alice", "bob")
+    group, other = [await alice.create_group(name) for name in ("g", "other")]
+    await bob.join(group)
+    await alice.send(group)
+    await alice.send(other)
+    await alice.post(f"/groups/{group}/delete")
+    with pytest.raises(RefusedError) as refused:
+        await bob.fetch(group)
+    assert refused.value.code == 400
+    assert await alice.create_group("g"), "its name is free again"
+    assert (await cleanup(running))["deleted_group"] == 1
+    assert await running.query("SELECT * FROM tombstones") == []
+    assert await alice.numbers(other) == [1]
+
+
+async def test_sessions_go_after_their_expiry_and_live_ones_stay(running: Running, cleanup: Cleanup) -> None:
+    alice, bob = await running.users("alice", "bob")
+    running.clock.advance(20 * DAY)
+    await bob.login("bob")
+    running.clock.advance(10 * DAY)
+    with pytest.raises(RefusedError) as refused:
+        await alice.get("/me")
+    assert refused.value.code == 202, "dead at once at read time"
+    assert (await cleanup(running))["sessions"] == 0, "kept for as long as its last use may not be written yet"
+    running.clock.advance(61)
+    assert (await cleanup(running))["sessions"] == 2
+    assert (await bob.get("/me"))["username"] == "bob"
+
+
+async def test_old_invites_go_with_what_they_carry(running: Running, cleanup: Cleanup) -> None:
+    alice, bob, carol = await running.users("alice", "bob", "carol")
+    group = await alice.create_group("g")
+    await add_invite(running, group, alice, bob)
+    running.clock.advance(7 * DAY)
+    await add_invite(running, group, alice, carol)
+    with pytest.raises(RefusedError):
+        await bob.join(group)
+    assert (await cleanup(running))["invites"] == 0
+    running.clock.advance(1)
+    await alice.login("alice")
+    await bob.join(group)
+    assert (await cleanup(running))["invites"] == 1
+    assert len(await running.query("SELECT * FROM invites")) == 1
+
+
+async def add_invite(server: Running, group: str, inviter: Client, invitee: Client) -> None:
+    """Store an invite as an admin's escrow-invite does."""
+
+    def add(connection: sqlite3.Connection) -> None:
+        group_key = groups.by_id(connection, UUID(group).bytes).group_key
+        carried = [bodies.put(connection, text) for text in (b"commit", b"welcome", b"group info")]
+        connection.execute(
+            "INSERT INTO invites (invite_id, group_key, invitee_id, inviter_id, created_at, commit_body, welcome_body,"
+            " group_info_body) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+            (
+                uuid4().bytes,
+                group_key,
+                UUID(invitee.user_id).bytes,
+                UUID(inviter.user_id).bytes,
+                server.clock.now(),
+                *carried,
+            ),
+        )
+
+    await server.app[keys.STORE].write(add)

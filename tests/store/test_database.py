@@ -1,0 +1,177 @@
+"""The store itself: batches, snapshots, locks, migrations."""
+
+import asyncio
+import contextlib
+import sqlite3
+import threading
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from conclave.store import database
+from conclave.store.database import Database, StoreError
+
+
+@pytest.fixture
+async def store(tmp_path: Path) -> AsyncIterator[Database]:
+    opened = await Database.open(tmp_path / "hot.db")
+    await opened.write(lambda connection: connection.execute("CREATE TABLE t (x)").fetchall())
+    yield opened
+    await opened.close()
+
+
+def insert(connection: sqlite3.Connection, value: object) -> None:
+    connection.execute("INSERT INTO t VALUES (?)", (value,))
+
+
+def values(connection: sqlite3.Connection) -> list[object]:
+    return [row[0] for row in connection.execute("SELECT x FROM t ORDER BY rowid")]
+
+
+async def test_a_write_that_fails_undoes_its_own_changes_only(store: Database) -> None:
+    def fail(connection: sqlite3.Connection) -> None:
+        insert(connection, "half done")
+        raise LookupError("no")
+
+    outcomes = await asyncio.gather(
+        store.write(insert, 1), store.write(fail), store.write(insert, 2), return_exceptions=True
+    )
+    assert [type(outcome) for outcome in outcomes] == [type(None), LookupError, type(None)]
+    assert await store.read(values) == [1, 2]
+
+
+async def test_writes_that_wait_at_the_same_time_share_a_transaction(store: Database) -> None:
+    def transactions(connection: sqlite3.Connection) -> int:
+        return int(connection.execute("PRAGMA data_version").fetchone()[0])
+
+    before = await store.read(transactions)
+    await asyncio.gather(*(store.write(insert, number) for number in range(100)))
+    assert await store.read(values) == list(range(100)), "in the order in which they were asked for"
+    assert await store.read(transactions) - before <= 2
+
+
+async def test_a_commit_that_fails_fails_the_whole_batch_and_the_store_goes_on(store: Database) -> None:
+    writer = store._owners[0]
+    pages = await writer.run(lambda connection: connection.execute("PRAGMA page_count").fetchone()[0])
+    await writer.run(lambda connection: connection.execute(f"PRAGMA max_page_count = {pages}").fetchall())
+    big = [store.write(insert, bytes(3000)) for _ in range(20)]
+    outcomes = await asyncio.gather(*big, return_exceptions=True)
+    stored = len(await store.read(values))
+    assert stored == sum(outcome is None for outcome in outcomes), (
+        "acknowledged is what is stored, neither more nor less"
+    )
+    assert stored < 20
+    await writer.run(lambda connection: connection.execute("PRAGMA max_page_count = 1000000").fetchall())
+    await store.write(insert, "after")
+    assert (await store.read(values))[-1] == "after"
+
+
+async def test_a_batch_that_sqlite_gives_up_is_not_half_applied(store: Database) -> None:
+    def give_up(connection: sqlite3.Connection) -> None:
+        connection.execute("ROLLBACK")  # as SQLite does by itself on some I/O errors
+        raise sqlite3.OperationalError("disk I/O error")
+
+    outcomes = await asyncio.gather(
+        store.write(insert, 1), store.write(give_up), store.write(insert, 2), return_exceptions=True
+    )
+    assert [type(outcome) for outcome in outcomes] == [StoreError] * 3
+    assert await store.read(values) == []
+
+
+async def test_a_read_sees_one_snapshot(store: Database) -> None:
+    began, written = threading.Event(), threading.Event()
+
+    def read_twice(connection: sqlite3.Connection) -> tuple[list[object], list[object]]:
+        first = values(connection)
+        began.set()
+        assert written.wait(5)
+        return first, values(connection)
+
+    reading = asyncio.create_task(store.read(read_twice))
+    await asyncio.to_thread(began.wait, 5)
+    await store.write(insert, 1)
+    written.set()
+    assert await reading == ([], [])
+    assert await store.read(values) == [1]
+
+
+async def test_a_reader_cannot_write(store: Database) -> None:
+    with pytest.raises(sqlite3.OperationalError, match="readonly"):
+        await store.read(insert, 1)
+
+
+async def test_a_write_waits_for_the_lock_of_another_process_and_no_longer(store: Database) -> None:
+    with contextlib.closing(database.connect(store.path)) as other:
+        database.begin_immediate(other)
+        writing = asyncio.create_task(store.write(insert, 1))
+        await asyncio.sleep(0.2)
+        assert not writing.done()
+        began = time.monotonic()
+        other.execute("COMMIT")
+        await writing
+        assert time.monotonic() - began < 5
+
+
+async def test_closing_answers_what_waits_and_leaves_one_file(tmp_path: Path) -> None:
+    store = await Database.open(tmp_path / "hot.db")
+    await store.write(lambda connection: connection.execute("CREATE TABLE t (x)").fetchall())
+    writes = [asyncio.create_task(store.write(insert, number)) for number in range(10)]
+    await asyncio.sleep(0)
+    await store.close()
+    await asyncio.gather(*writes)
+    with pytest.raises(StoreError):
+        await store.write(insert, 11)
+    assert [path.name for path in tmp_path.iterdir()] == ["hot.db"]
+    with contextlib.closing(sqlite3.connect(tmp_path / "hot.db")) as connection:
+        assert values(connection) == list(range(10))
+
+
+async def test_a_long_wal_is_emptied_while_the_server_runs(store: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(database, "WAL_TARGET_BYTES", 100_000)
+    await store.write(insert, bytes(300_000))
+    wal = store.path.with_name("hot.db-wal")
+    for _ in range(50):
+        if wal.stat().st_size == 0:
+            return
+        await asyncio.sleep(0.1)
+    raise AssertionError(wal.stat().st_size)
+
+
+@pytest.mark.parametrize("pragma", ["secure_delete", "foreign_keys"])
+def test_every_connection_has_the_pragmas(tmp_path: Path, pragma: str) -> None:
+    database.prepare(tmp_path / "hot.db", create=True)
+    with contextlib.closing(database.connect(tmp_path / "hot.db")) as connection:
+        assert connection.execute(f"PRAGMA {pragma}").fetchone()[0] == 1
+        assert connection.execute("PRAGMA synchronous").fetchone()[0] == 2
+        assert connection.execute("PRAGMA temp_store").fetchone()[0] == 2
+        assert connection.execute("PRAGMA auto_vacuum").fetchone()[0] == 2
+        assert connection.execute("PRAGMA journal_mode").fetchone()[0] == "wal"
+
+
+def test_migrations_are_numbered_without_a_gap() -> None:
+    assert [number for number, _ in database.migrations()] == list(range(1, len(database.migrations()) + 1))
+
+
+def test_preparing_twice_changes_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "hot.db"
+    database.prepare(path, create=True)
+    before = path.read_bytes()
+    database.prepare(path, create=False)
+    assert path.read_bytes() == before
+
+
+def test_a_failed_migration_leaves_the_former_schema(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "hot.db"
+    database.prepare(path, create=True)
+    broken = [
+        *database.migrations(),
+        (len(database.migrations()) + 1, "CREATE TABLE new (x);\nCREATE TABLE new (x);\n"),
+    ]
+    monkeypatch.setattr(database, "migrations", lambda: broken)
+    with pytest.raises(StoreError, match="already exists"):
+        database.prepare(path, create=False)
+    with contextlib.closing(database.connect(path)) as connection:
+        assert connection.execute("PRAGMA user_version").fetchone()[0] == len(broken) - 1
+        assert connection.execute("SELECT 1 FROM sqlite_schema WHERE name = 'new'").fetchone() is None

@@ -1,0 +1,91 @@
+"""Reading the configuration."""
+
+from pathlib import Path
+
+import pytest
+
+from conclave.config import Config, ConfigError, load_config, parse_config
+
+
+def faults_of(text: str) -> list[str]:
+    with pytest.raises(ConfigError) as refused:
+        parse_config(text, "conclave.toml")
+    lines = str(refused.value).splitlines()
+    assert all(line.startswith("conclave.toml: ") for line in lines)
+    return [line.removeprefix("conclave.toml: ") for line in lines]
+
+
+def test_an_empty_file_gives_the_defaults() -> None:
+    assert parse_config("", "conclave.toml") == Config()
+    assert (Config().message_retention, Config().cleanup_interval, Config().port) == (-1, 3600, 8080)
+
+
+def test_settings_are_read() -> None:
+    config = parse_config(
+        'message_retention = "30d"\nlisten_port = 0\ncleanup_interval = "10s"\n[cleanup]\nengine = "sql"', "x"
+    )
+    assert (config.message_retention, config.port, config.cleanup_interval) == (2_592_000, 0, 10)
+    assert config.cleanup.engine == "sql"
+
+
+def test_the_port_follows_tls() -> None:
+    assert parse_config('tls_cert_path = "c"\ntls_key_path = "k"', "x").port == 8443
+
+
+def test_the_data_directory_lies_beside_the_database(tmp_path: Path) -> None:
+    assert Config(database_path=f"{tmp_path}/chat.db").data == tmp_path / "chat.data"
+    assert Config(database_path="chat.db", data_path=f"{tmp_path}/elsewhere").data == tmp_path / "elsewhere"
+
+
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        ('message_retention = ""', "message_retention: '' is not a duration"),
+        ('message_retention = "30"', "message_retention: '30' is not a duration"),
+        ('message_retention = "-5d"', "message_retention: '-5d' is not a duration"),
+        ('cleanup_interval = "5x"', "cleanup_interval: '5x' is not a duration"),
+        ('cleanup_interval = "abcd"', "cleanup_interval: 'abcd' is not a duration"),
+        ('cleanup_interval = "0"', "cleanup_interval: '0' is not a duration"),
+        ("cleanup_interval = 60", "cleanup_interval: must be a string"),
+        ("listen_port = 65536", "listen_port: must be between 0 and 65535"),
+        ("listen_port = true", "listen_port: must be an integer"),
+        ('listen_port = "8080"', "listen_port: must be an integer"),
+        ("token_ttl_seconds = 0", "token_ttl_seconds: must be between 1 and"),
+        ("registration_enabled = 1", "registration_enabled: must be true or false"),
+        ('registration_token = ""', "registration_token: may hold only"),
+        ('registration_token = "a b"', "registration_token: may hold only"),
+        ('auth_header = "X Y"', "auth_header: is not the name of a header"),
+        ('database_path = ""', "database_path: must not be empty"),
+        ('tls_cert_path = "cert.pem"', "tls_cert_path and tls_key_path: set both for TLS, or neither"),
+        ("listen_prot = 1", "listen_prot: unknown setting; did you mean listen_port?"),
+        ('[cleanup]\nengin = "sql"', "cleanup.engin: unknown setting; did you mean engine?"),
+        ('[cleanup]\nengine = "duckdb"', 'cleanup.engine: must be "spark" or "sql"'),
+        ('cleanup = "sql"', "cleanup: "),
+        ("[nothing]", "nothing: unknown setting"),
+        ("= 1", "is not TOML"),
+    ],
+)
+def test_a_fault_is_one_line_that_names_the_setting(text: str, fault: str) -> None:
+    [line] = faults_of(text)
+    assert line.startswith(fault)
+
+
+def test_all_faults_are_reported_at_once() -> None:
+    assert len(faults_of('listen_port = -1\nmessage_retention = "x"\ncolour = 1\n[spark]\nmaster = "yarn"')) == 4
+
+
+def test_a_named_file_has_to_exist(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="cannot be read"):
+        load_config(tmp_path / "none.toml")
+
+
+def test_the_file_in_the_working_directory_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert load_config() == Config()
+    (tmp_path / "conclave.toml").write_text("listen_port = 1234")
+    assert load_config().port == 1234
+
+
+def test_a_config_survives_the_way_to_the_worker(tmp_path: Path) -> None:
+    config = Config(database_path=f"{tmp_path}/chat.db", data_path=f"{tmp_path}/data", message_retention=0)
+    assert Config.from_json(config.to_json()) == config

@@ -1,0 +1,184 @@
+"""The docs say what the code does: settings, endpoints, error codes; conversations by curl are held."""
+
+import json
+import re
+import subprocess
+import sys
+import time
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from conclave.config import Config, parse_config, setting_names
+from conclave.errors import ErrorCode
+from conclave.routes import ROUTES
+
+ROOT = Path(__file__).resolve().parents[1]
+EXAMPLE = ROOT / "config.example.toml"
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+DEFAULTS_IN_WORDS = {
+    "listen_port": f"`{Config().port}`; with TLS `{Config(tls_cert_path='c', tls_key_path='k').port}`",
+    "data_path": f"`database_path` with the suffix `.data`, as in `{Config().data.name}`",
+    "registration_token": "none",
+    "tls_cert_path": "none",
+    "tls_key_path": "none",
+}
+"""The settings without a value of their own by default, and what the docs say instead."""
+
+
+def doc(name: str) -> str:
+    return (ROOT / name).read_text(encoding="utf-8")
+
+
+def rows(page: str, first_cell: str) -> list[list[str]]:
+    """Return the cells of the page's table rows whose first cell matches the pattern ``first_cell``."""
+    split = ([cell.strip() for cell in line.strip("|").split(" | ")] for line in page.splitlines() if line[:1] == "|")
+    return [cells for cells in split if re.fullmatch(first_cell, cells[0])]
+
+
+def example_settings() -> Iterator[tuple[str, str, bool]]:
+    """Yield the settings of the example file: name, literal value, whether it is in force."""
+    prefix = ""
+    for line in EXAMPLE.read_text(encoding="utf-8").splitlines():
+        if table := re.fullmatch(r"\[(\w+)\]", line):
+            prefix = f"{table[1]}."
+        elif setting := re.fullmatch(r"(# )?(\w+) = (.+)", line):
+            yield prefix + setting[2], setting[3], not setting[1]
+
+
+def test_the_example_configuration_is_the_defaults() -> None:
+    assert parse_config(EXAMPLE.read_text(encoding="utf-8"), EXAMPLE.name) == Config()
+
+
+def test_the_example_configuration_names_every_setting_once() -> None:
+    names = [name for name, _, _ in example_settings()]
+    assert sorted(names) == sorted(setting_names())
+
+
+def test_the_example_configuration_comments_out_only_settings_without_a_default() -> None:
+    assert {name for name, _, in_force in example_settings() if not in_force} == set(DEFAULTS_IN_WORDS)
+
+
+def test_what_the_example_configuration_comments_out_is_valid() -> None:
+    uncommented = re.sub(r"^# (\w+ = )", r"\1", EXAMPLE.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    assert len(tomllib.loads(uncommented)) == len(Config.__dataclass_fields__)
+    parse_config(uncommented, EXAMPLE.name)
+
+
+def test_the_table_of_settings_has_every_setting_and_its_default() -> None:
+    documented = {cells[0].strip("`"): cells[1] for cells in rows(doc("docs/configuration.md"), r"`[a-z_.]+`")}
+    in_force = {name: f"`{literal}`" for name, literal, in_force in example_settings() if in_force}
+    assert documented == in_force | DEFAULTS_IN_WORDS
+
+
+def test_the_table_of_endpoints_is_the_route_table() -> None:
+    documented = [cells[0].strip("`") for cells in rows(doc("docs/protocol.md"), r"`[A-Z]+ /\S+`")]
+    assert sorted(documented) == sorted(f"{route.method} {route.path}" for route in ROUTES)
+
+
+def test_the_table_of_endpoints_marks_the_public_ones() -> None:
+    documented = {cells[0].strip("`") for cells in rows(doc("docs/protocol.md"), r"`[A-Z]+ /\S+`") if cells[1] == "-"}
+    assert documented == {f"{route.method} {route.path}" for route in ROUTES if route.public}
+
+
+def test_the_table_of_errors_has_every_code() -> None:
+    documented = [(int(cells[0]), cells[1]) for cells in rows(doc("docs/protocol.md"), r"\d+")]
+    assert documented == [(code.value, f"`{code.name.lower()}`") for code in ErrorCode]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_somewhere(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    links = [link for link in re.findall(r"\]\(([^)\s]+)\)", text) if not re.match(r"[a-z]+:", link)]
+    for link in links:
+        name, _, anchor = link.partition("#")
+        target = (page.parent / name).resolve() if name else page
+        assert target.is_file(), link
+        assert not anchor or anchor in anchors(target), link
+
+
+def anchors(page: Path) -> set[str]:
+    headings = re.findall(r"^#+ (.+)$", page.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading).lower().replace(" ", "-") for heading in headings}
+
+
+class Server:
+    """A server process, as an operator starts it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.config = folder / "conclave.toml"
+        self.config.write_text(
+            f'listen_address = "127.0.0.1"\nlisten_port = 0\ndatabase_path = "{folder / "conclave.db"}"\n'
+            '[cleanup]\nengine = "sql"\n'
+        )
+        self.log = folder / "log"
+        self.command = [sys.executable, "-m", "conclave"]
+
+    def start(self) -> None:
+        with self.log.open("w") as log:
+            self.process = subprocess.Popen([*self.command, "serve", "--config", self.config], stderr=log, cwd=ROOT)
+
+    def url(self) -> str:
+        """Wait until the server listens, and return where."""
+        deadline = time.monotonic() + 30
+        while time.monotonic() < deadline and self.process.poll() is None:
+            for line in self.log.read_text().splitlines():
+                if '"listening"' in line:
+                    return str(json.loads(line)["url"])
+            time.sleep(0.05)
+        raise AssertionError(self.log.read_text())
+
+    def stop(self) -> None:
+        self.process.terminate()
+        self.process.wait(20)
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Server]:
+    started = Server(tmp_path)
+    started.start()
+    try:
+        yield started
+    finally:
+        started.stop()
+
+
+def converse(page: str, server: Server) -> list[str]:
+    """Run the conversation of a page, and return the lines that it prints."""
+    script = "\n".join(re.findall(r"^```bash\n(.*?)^```$", doc(page), flags=re.MULTILINE | re.DOTALL))
+    calls = [line for line in script.splitlines() if "curl -" in line]
+    assert calls
+    assert all(re.search(r"--fail\b|--fail-with-body\b|\s-f\b", line) for line in calls)
+    script = script.replace("http://localhost:8080", server.url()).replace(
+        ".venv/bin/conclave cleanup run", f"{' '.join(server.command)} cleanup run --config {server.config}"
+    )
+    ran = subprocess.run(["bash", "-euo", "pipefail"], input=script, capture_output=True, text=True, cwd=ROOT)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    return ran.stdout.splitlines()
+
+
+def bodies(line: str) -> list[str]:
+    return [message["mls_message"] for message in json.loads(line)["messages"]]
+
+
+def test_the_conversation_of_the_readme_ends_with_the_message(server: Server) -> None:
+    assert bodies(converse("README.md", server)[-1]) == ["aGVsbG8="]
+
+
+def test_the_conversation_of_the_quickstart_says_what_the_page_says(server: Server) -> None:
+    printed = converse("docs/quickstart.md", server)
+    fetched = [bodies(line) for line in printed if line.startswith('{"messages"')]
+    expiring, read_by_all, late = "Z29uZSBpbiBhbiBob3Vy", "cmVhZCBieSBhbGw=", "Y2xlbyBpcyBsYXRl"
+    assert fetched == [[expiring], [read_by_all, late], [read_by_all], [late], [late]]
+    assert '{"server_retention_seconds":-1,"group_expiry_seconds":3600}' in printed
+    assert re.search(r"fetched by every member\D+1 ", "\n".join(printed))
+    assert [json.loads(line)["error_code"] for line in printed if '"error_code"' in line] == [400, 401, 101, 202]
+    assert [line for line in printed if line.startswith("refused")] == [
+        "refused: Cleo is not a member",
+        "refused: Ben is no admin",
+        "refused: a mistyped field",
+        "refused: wrong password",
+    ]
