@@ -68,7 +68,7 @@ class Server:
         self.process.terminate()
         self.process.wait(PATIENCE_SECONDS)
         gone = time.monotonic() - began
-        while left := [pid for pid in others if _runs(pid)]:
+        while left := [pid for pid in others if runs(pid)]:
             if time.monotonic() - began > PATIENCE_SECONDS:
                 raise RuntimeError(f"the server left processes behind: {left}")
             time.sleep(0.01)
@@ -107,8 +107,9 @@ class Cleaning:
 
 
 def descendants(pid: int) -> list[int]:
+    """The processes below ``pid``; not the remains of spark-submit's shell, which the JVM does not collect."""
     children = [int(each) for task in Path(f"/proc/{pid}/task").glob("*/children") for each in task.read_text().split()]
-    return [*children, *(below for each in children for below in descendants(each))]
+    return [below for each in children if runs(each) for below in (each, *descendants(each))]
 
 
 def resident_mb(pid: int) -> float:
@@ -120,7 +121,7 @@ def name(pid: int) -> str:
     return Path(f"/proc/{pid}/comm").read_text().strip()
 
 
-def _runs(pid: int) -> bool:
+def runs(pid: int) -> bool:
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:

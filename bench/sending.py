@@ -15,6 +15,8 @@ from aiohttp import ClientSession, TCPConnector
 from bench import stores
 from bench.figures import Figure, latencies, percentile, ratio, spread
 from bench.process import Cleaning, Server
+from conclave.store import messages
+from conclave.store.database import Database
 from tests.client import Client
 
 SENDERS, ROUNDS, ROUND_SECONDS = 64, 5, 2.0
@@ -35,7 +37,8 @@ def throughput(folder: Path) -> list[Figure]:
     store = stores.build(folder, "sql", now, shape, [now] * QUIET)
     with Server(store.config) as server:
         server.wait_for("cleanup_run")
-        return [*uvloop.run(_throughput(server, store)), *_disk(folder)]
+        served = uvloop.run(_throughput(server, store))
+    return [*served, *uvloop.run(_store_alone(store)), *_disk(folder)]
 
 
 async def _throughput(server: Server, store: stores.Store) -> list[Figure]:
@@ -88,6 +91,32 @@ async def _full_page(client: Client, group: str, after: int) -> None:
 
 def _places() -> list[int]:
     return [random.randrange(QUIET - PAGE) for _ in range(PAGES)]
+
+
+async def _store_alone(store: stores.Store) -> list[Figure]:
+    """The same writes without HTTP: what is left of batching's worth once a server is around the store."""
+    database = await Database.open(store.config.database)
+
+    async def rate(writers: int) -> float:
+        end = time.perf_counter() + ROUND_SECONDS
+
+        async def one() -> int:
+            done = 0
+            while time.perf_counter() < end:
+                await database.write(messages.append, store.creators[0], stores.BODY, 1, is_commit=False)
+                done += 1
+            return done
+
+        return sum(await asyncio.gather(*(one() for _ in range(writers)))) / ROUND_SECONDS
+
+    rates = [(await rate(1), await rate(SENDERS)) for _ in range(2)]
+    await database.close()
+    alone, together = zip(*rates, strict=True)
+    return [
+        spread("store alone: writes, one writer", alone, "/s"),
+        spread(f"store alone: writes, {SENDERS} at once", together, "/s"),
+        ratio("at once / one writer", together, alone),
+    ]
 
 
 def _disk(folder: Path) -> list[Figure]:

@@ -10,6 +10,7 @@ from uuid import UUID
 from conclave import auth
 from conclave.config import CleanupConfig, Config
 from conclave.store import database, groups, members, messages, sessions, state, users
+from conclave.store.members import Membership
 
 BODY = os.urandom(300)
 
@@ -21,6 +22,8 @@ class Store:
     """One of each user."""
     groups: list[str]
     """Their ids."""
+    creators: list[Membership]
+    """One in each group."""
 
 
 @dataclass(frozen=True)
@@ -58,4 +61,4 @@ def build(folder: Path, engine: str, now: int, shape: Shape, sent: Sequence[int]
         for second in sent:
             for creator in creators:
                 messages.append(connection, creator, BODY, second, is_commit=False)
-    return Store(config, tokens, [str(UUID(bytes=each.group.group_id)) for each in creators])
+    return Store(config, tokens, [str(UUID(bytes=each.group.group_id)) for each in creators], creators)

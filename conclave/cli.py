@@ -52,6 +52,7 @@ def run_cleanup(path: Path | None) -> None:
 
     from spark import job, report  # noqa: PLC0415 - nor for this
 
+    configure_logging()
     with (
         _one_line_errors(ConfigError, job.CleanupError),
         closing(job.Job(load_config(path), SystemClock())) as cleaning,

@@ -174,9 +174,12 @@ def parse_config(text: str, source: str) -> Config:
         faults = list(_faults(error.messages_dict, _ConfigSchema()))
     if ("tls_cert_path" in values) != ("tls_key_path" in values):
         faults.append("tls_cert_path and tls_key_path: set both for TLS, or neither")
-    if faults:
-        raise ConfigError(source, faults)
-    return Config.from_mapping(loaded)
+    if not faults:
+        config = Config.from_mapping(loaded)
+        if config.data != config.database:
+            return config
+        faults.append("data_path: is the database's own path; set another")
+    raise ConfigError(source, faults)
 
 
 def _faults(messages: Mapping[str, Any], schema: Schema, prefix: str = "") -> Iterator[str]:

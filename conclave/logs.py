@@ -33,7 +33,8 @@ def configure_logging() -> None:
     root = logging.getLogger()
     root.handlers = [handler]
     root.setLevel(logging.WARNING)
-    logging.getLogger("conclave").setLevel(logging.INFO)
+    for ours in ("conclave", "spark"):
+        logging.getLogger(ours).setLevel(logging.INFO)
 
 
 def get_logger(name: str) -> structlog.stdlib.BoundLogger:

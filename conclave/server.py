@@ -4,6 +4,7 @@ import asyncio
 import fcntl
 import os
 import signal
+import socket
 import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -42,6 +43,7 @@ def _only_server(config: Config) -> Iterator[None]:
     """Hold the data directory: two servers on one database would each believe their own memory."""
     try:
         config.data.mkdir(mode=0o700, parents=True, exist_ok=True)
+        config.data.chmod(0o700)
         lock = (config.data / "server.lock").open("w")
     except OSError as error:
         raise ServeError(f"{config.data}: cannot be used as the data directory: {error.strerror}") from error
@@ -77,7 +79,8 @@ async def _listen(runner: web.AppRunner, config: Config) -> None:
     try:
         await site.start()
     except OSError as error:
-        reason = os.strerror(error.errno) if error.errno else str(error)
+        # A name that does not resolve has a text of its own; that of the rest is about address tuples.
+        reason = error.strerror if isinstance(error, socket.gaierror) else os.strerror(error.errno or 0)
         raise ServeError(f"cannot listen on {config.listen_address} port {config.port}: {reason}") from error
     host, port = runner.addresses[0][:2]
     shown = f"[{host}]" if ":" in host else host

@@ -54,8 +54,9 @@ class Supervisor:
             ran = False
             try:
                 ran, status = await self._run_once()
-            except OSError as error:
-                status = error.errno or 1
+            except (OSError, ValueError) as error:  # it could not be started, or what it told was no JSON line
+                status = 1
+                log.error("cleanup_worker_failed", error=str(error))
             if status == EXIT_GIVE_UP:
                 return
             self._health.fault(PART, "the cleanup worker ended")

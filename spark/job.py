@@ -4,6 +4,7 @@ import contextlib
 import fcntl
 import os
 import shutil
+import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from conclave.clock import Clock
 from conclave.config import Config
+from conclave.logs import get_logger
 from conclave.policy import PolicySettings
 from conclave.store import database, state
 from spark import apply, report, sql_engine
@@ -19,6 +21,8 @@ from spark.steps import GroupStep, Plan
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+log = get_logger(__name__)
 
 
 class CleanupError(Exception):
@@ -62,33 +66,34 @@ class Job:
     def run(self) -> Report:
         """Do one run, when no other is under way, and return its report, which is in the history too.
 
-        What went wrong in a run is in its report; raises CleanupError if it could not begin.
+        What went wrong in a run is in its report; raises CleanupError if it could not begin, or not end.
         """
         path = self._config.database
         try:
             database.prepare(path, create=False)
-        except database.StoreError as error:
+            self.warm_up()
+            with run_lock(self._config.data):
+                done = self._run(path, self._settings(path))
+                with closing(database.connect(path)) as connection, database.write_transaction(connection):
+                    report.store(connection, done)
+                _empty_files(self._work)
+        except (database.StoreError, sqlite3.Error, OSError) as error:
             raise CleanupError(str(error)) from error
-        self.warm_up()
-        with run_lock(self._config.data):
-            settings = self._settings(path)
-            done = Report(self._config.cleanup.engine, self._clock.now())
-            try:
-                self._run(path, settings, done)
-            except Exception as error:  # noqa: BLE001 - whatever failed, the report must say so, and health with it
-                done.error = f"{type(error).__name__}: {error}"
-            done.finished_at = self._clock.now()
-            with closing(database.connect(path)) as connection, database.write_transaction(connection):
-                report.store(connection, done)
-            _empty_files(self._work)
         return done
 
-    def _run(self, path: Path, settings: PolicySettings, done: Report) -> None:
-        plan = self._plan(path, settings, done.started_at)
-        done.groups_touched = len(plan.groups) + len(plan.tombstones)
-        with closing(database.connect(path)) as connection:
-            done.counts = apply.apply_plan(connection, plan, settings)
-            done.bytes_returned = apply.erase_freed(connection, path)
+    def _run(self, path: Path, settings: PolicySettings) -> Report:
+        done = Report(self._config.cleanup.engine, self._clock.now())
+        try:
+            plan = self._plan(path, settings, done.started_at)
+            done.groups_touched = len(plan.groups) + len(plan.tombstones)
+            with closing(database.connect(path)) as connection:
+                done.counts = apply.apply_plan(connection, plan, settings)
+                done.bytes_returned = apply.erase_freed(connection, path)
+        except Exception as error:
+            log.exception("cleanup_failed", engine=done.engine)
+            done.error = f"{type(error).__name__}: {error}"
+        done.finished_at = self._clock.now()
+        return done
 
     def _settings(self, path: Path) -> PolicySettings:
         """Return the settings that the server runs with: they decide, whoever starts the run."""
@@ -142,8 +147,18 @@ def run_lock(data: Path) -> Iterator[None]:
 def _empty_stale(work: Path) -> None:
     """Remove what processes left that did not end by themselves."""
     for left in work.iterdir() if work.is_dir() else ():
-        if not Path("/proc", left.name).exists():
+        if not _runs(left.name):
             shutil.rmtree(left, ignore_errors=True)
+
+
+def _runs(pid: str) -> bool:
+    try:
+        os.kill(int(pid), 0)
+    except PermissionError:
+        return True
+    except (ValueError, OverflowError, ProcessLookupError):
+        return False
+    return True
 
 
 def _empty_files(work: Path) -> None:

@@ -10,6 +10,7 @@ from typing import Any, TextIO
 
 from conclave.clock import SystemClock
 from conclave.config import Config
+from conclave.logs import configure_logging
 from conclave.supervise import EXIT_GIVE_UP
 from spark.job import CleanupError, Job
 
@@ -19,6 +20,7 @@ def main() -> None:
     os.umask(0o077)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole terminal; the server tells when to end
     tell = _take_stdout()
+    configure_logging()
     config = Config.from_json(sys.stdin.readline())
     job = Job(config, SystemClock())
     threading.Thread(target=_end_with_server, args=(job,), daemon=True).start()
@@ -28,15 +30,18 @@ def main() -> None:
 def _work(job: Job, interval: int, tell: TextIO) -> None:
     try:
         job.warm_up()
-        _say(tell, ready=True)
-        due = time.monotonic()
-        while True:
-            time.sleep(max(0.0, due - time.monotonic()))
-            due = max(due + interval, time.monotonic())
-            _say(tell, run=job.run().to_mapping())
     except CleanupError as error:
         _say(tell, fault=str(error))
         raise SystemExit(EXIT_GIVE_UP) from error
+    _say(tell, ready=True)
+    due = time.monotonic()
+    while True:
+        time.sleep(max(0.0, due - time.monotonic()))
+        due = max(due + interval, time.monotonic())
+        try:
+            _say(tell, run=job.run().to_mapping())
+        except CleanupError as error:
+            _say(tell, fault=str(error))
 
 
 def _take_stdout() -> TextIO:

@@ -7,12 +7,14 @@ from aiohttp import web
 from conclave import auth, keys
 from conclave.clock import Clock
 from conclave.store import members, messages
-from conclave.wire.exchange import path_id, query_integer, read_body, reply
+from conclave.wire.exchange import path_id, read_body, read_query, reply
 from conclave.wire.handover import hand_over
-from conclave.wire.schemas.messages import GetMessagesResponse, SendMessageRequest, SendMessageResponse
-
-DEFAULT_LIMIT, MAX_LIMIT = 100, 500
-MAX_SEQUENCE_NUM = 2**63 - 1
+from conclave.wire.schemas.messages import (
+    GetMessagesQuery,
+    GetMessagesResponse,
+    SendMessageRequest,
+    SendMessageResponse,
+)
 
 
 async def send(request: web.Request) -> web.Response:
@@ -38,14 +40,13 @@ async def fetch(request: web.Request) -> web.StreamResponse:
     """
     app = request.app
     group_id = path_id(request, "group_id")
-    after = query_integer(request, "after", default=0, least=0, most=MAX_SEQUENCE_NUM)
-    limit = query_integer(request, "limit", default=DEFAULT_LIMIT, least=1, most=MAX_LIMIT)
+    query = read_query(request, GetMessagesQuery)
     page = await app[keys.STORE].read(
         messages.page,
         group_id,
         request[auth.CALLER].user_id,
-        after,
-        limit,
+        query["after"],
+        query["limit"],
         app[keys.CONFIG].policy,
         app[keys.CLOCK],
     )

@@ -1,6 +1,5 @@
 """Between HTTP and the values that handlers work with: reads requests, writes responses."""
 
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -16,12 +15,10 @@ from conclave.errors import (
     UnsupportedMediaTypeError,
 )
 from conclave.wire.fields import REQUIRED, parse_id
-from conclave.wire.schemas.base import Empty, RequestSchema, ResponseSchema
+from conclave.wire.schemas.base import Empty, QuerySchema, RequestSchema, ResponseSchema
 
 MAX_BODY_BYTES = 1_048_576
 JSON = "application/json"
-
-_INTEGER = re.compile(r"-?[0-9]+", re.ASCII)
 
 
 async def read_body(request: web.Request, schema: type[RequestSchema]) -> dict[str, Any]:
@@ -50,23 +47,12 @@ def path_id(request: web.Request, name: str) -> bytes:
         raise _invalid(name, str(error)) from error
 
 
-def query_integer(request: web.Request, name: str, default: int, least: int, most: int) -> int:
-    """Return an integer of the query string, ``most`` if it is greater.
+def read_query(request: web.Request, schema: type[QuerySchema]) -> dict[str, Any]:
+    """Return the validated values of the query string; the first counts where a name is repeated.
 
-    Raises InvalidValueError if it is below ``least`` or no number.
+    Raises InvalidValueError.
     """
-    text = request.query.get(name)
-    if text is None:
-        return default
-    try:
-        value = int(text) if _INTEGER.fullmatch(text) else None
-    except ValueError:  # thousands of digits
-        value = None
-    if value is None:
-        raise _invalid(name, "must be an integer")
-    if value < least:
-        raise _invalid(name, f"must be at least {least}")
-    return min(value, most)
+    return _load(schema, {name: request.query[name] for name in request.query})
 
 
 def reply(schema: type[ResponseSchema], value: Any, *, status: int = 200) -> web.Response:
@@ -102,7 +88,7 @@ def _parse(body: bytes) -> Mapping[str, Any]:
     return values
 
 
-def _load(schema: type[RequestSchema], values: Mapping[str, Any]) -> dict[str, Any]:
+def _load(schema: type[RequestSchema | QuerySchema], values: Mapping[str, Any]) -> dict[str, Any]:
     try:
         loaded: dict[str, Any] = schema().load(values)
     except ValidationError as error:

@@ -16,6 +16,7 @@ REQUIRED = "required, and must not be empty"
 """The one message that makes an error a broken constraint (code 100) instead of an invalid value (101)."""
 
 _UUID = re.compile(r"[0-9a-fA-F]{32}|[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}", re.ASCII)
+_INTEGER = re.compile(r"-?[0-9]+", re.ASCII)
 
 NAME_RULE = validate.Regexp(
     r"[a-zA-Z0-9][a-zA-Z0-9_]{0,63}\Z", error="must be 1 to 64 letters, digits or _, and not begin with _"
@@ -62,6 +63,26 @@ class Bytes(Text):
             return base64.b64decode(text.encode("ascii"), validate=True)
         except (binascii.Error, UnicodeEncodeError) as error:
             raise ValidationError("must be standard base64 with padding") from error
+
+
+class QueryInteger(fields.Integer):
+    """An integer of a query string; one that is greater than ``most`` counts as ``most``."""
+
+    default_error_messages = {"invalid": "must be an integer"}
+
+    def __init__(self, *, least: int, most: int, default: int) -> None:
+        """``least``: a smaller one is an error."""
+        rule = validate.Range(min=least, error="must be at least {min}")
+        super().__init__(load_default=default, validate=rule)
+        self._most = most
+
+    def _deserialize(self, value: Any, *args: Any, **kwargs: Any) -> int:
+        if not _INTEGER.fullmatch(value):
+            raise self.make_error("invalid")
+        try:
+            return min(int(value), self._most)
+        except ValueError as error:  # thousands of digits
+            raise self.make_error("invalid") from error
 
 
 def required(field: Callable[..., fields.Field[Any]], rule: Callable[[Any], Any] | None = None) -> fields.Field[Any]:

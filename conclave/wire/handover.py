@@ -26,12 +26,15 @@ async def hand_over(request: web.Request, response: web.StreamResponse) -> bool:
         if not sending.done() and left == (left := transport.get_write_buffer_size()):
             transport.abort()
     try:
-        await sending
+        return await sending
     except ConnectionError:
         return False
-    return request.transport is not None
 
 
-async def _send(request: web.Request, response: web.StreamResponse) -> None:
+async def _send(request: web.Request, response: web.StreamResponse) -> bool:
+    protocol = request.protocol
     await response.prepare(request)
     await response.write_eof()
+    # Not whether the connection still stands: many clients close it as soon as they have everything. But a
+    # connection that is lost while writing is paused stays paused.
+    return not protocol.writing_paused

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from marshmallow import RAISE, Schema, pre_load
+from marshmallow import EXCLUDE, RAISE, Schema, pre_load
 
 
 class RequestSchema(Schema):
@@ -19,6 +19,15 @@ class RequestSchema(Schema):
     @pre_load
     def _drop_nulls(self, data: Mapping[str, Any], **_: Any) -> dict[str, Any]:
         return {name: value for name, value in data.items() if value is not None}
+
+
+class QuerySchema(Schema):
+    """What a query string may say; names that mean nothing are passed over, as on the web."""
+
+    class Meta:
+        """Unlike in a body, proxies and caches add names of their own."""
+
+        unknown = EXCLUDE
 
 
 class ResponseSchema(Schema):

@@ -2,8 +2,10 @@
 
 from marshmallow import fields
 
-from conclave.wire.fields import Bytes, Identifier, required
-from conclave.wire.schemas.base import RequestSchema, ResponseSchema
+from conclave.wire.fields import Bytes, Identifier, QueryInteger, required
+from conclave.wire.schemas.base import QuerySchema, RequestSchema, ResponseSchema
+
+MAX_SEQUENCE_NUM = 2**63 - 1
 
 
 class SendMessageRequest(RequestSchema):
@@ -16,6 +18,13 @@ class SendMessageResponse(ResponseSchema):
     """The number that the message got."""
 
     sequence_num = fields.Integer()
+
+
+class GetMessagesQuery(QuerySchema):
+    """Which messages: those numbered above ``after``, the first ``limit`` of them."""
+
+    after = QueryInteger(least=0, most=MAX_SEQUENCE_NUM, default=0)
+    limit = QueryInteger(least=1, most=500, default=100)
 
 
 class StoredMessage(ResponseSchema):
