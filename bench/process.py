@@ -26,7 +26,7 @@ class Server:
         file = folder / "conclave.toml"
         file.write_text(
             f'listen_address = "127.0.0.1"\nlisten_port = 0\ndatabase_path = "{config.database}"\n'
-            f'[cleanup]\nengine = "{config.cleanup.engine}"\n'
+            f'[cleanup]\nengine = "{config.cleanup.engine}"\n[admin]\nlisten_port = 0\n'
         )
         with self._log.open("w") as log:
             self.process = subprocess.Popen(

@@ -2,7 +2,8 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable
+import sqlite3
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 
 from aiohttp import web
 
@@ -10,11 +11,12 @@ from conclave import keys, middleware
 from conclave.auth import Passwords, SessionActivity
 from conclave.clock import Clock, SystemClock
 from conclave.config import Config
+from conclave.events import Events
 from conclave.health import Health
 from conclave.logs import get_logger
 from conclave.policy import session_lag
 from conclave.routes import add_routes
-from conclave.store import sessions, state
+from conclave.store import outbox, sessions, state
 from conclave.store.database import Database, StoreError
 from conclave.wire.exchange import MAX_BODY_BYTES
 
@@ -23,6 +25,8 @@ log = get_logger(__name__)
 ALIVE_INTERVAL_SECONDS = 5.0
 """How often the store learns that the server is alive; the retention contract asks for 10 s at least."""
 
+OUTBOX_INTERVAL_SECONDS = 1.0
+
 
 def create_app(config: Config, clock: Clock | None = None) -> web.Application:
     """Build the server; its resources are opened when it starts."""
@@ -30,11 +34,12 @@ def create_app(config: Config, clock: Clock | None = None) -> web.Application:
     app[keys.CONFIG] = config
     app[keys.CLOCK] = clock or SystemClock()
     app[keys.HEALTH] = Health()
+    app[keys.EVENTS] = Events()
     app[keys.PASSWORDS] = Passwords()
     app[keys.ACTIVITY] = SessionActivity(config.token_ttl_seconds)
     app.on_response_prepare.append(middleware.add_headers)
     add_routes(app)
-    app.cleanup_ctx.extend([_store, _alive, _session_activity])
+    app.cleanup_ctx.extend([_store, _alive, _session_activity, _outbox])
     return app
 
 
@@ -46,14 +51,25 @@ async def _store(app: web.Application) -> AsyncIterator[None]:
 
 async def _alive(app: web.Application) -> AsyncIterator[None]:
     store, clock = app[keys.STORE], app[keys.CLOCK]
-    await store.write(state.begin_serving, app[keys.CONFIG].policy, clock.now())
+    _tell_clock(app, await store.write(state.begin_serving, app[keys.CONFIG].policy, clock.read()))
 
     async def note() -> None:
-        await store.write(state.still_alive, clock.now())
+        _tell_clock(app, await store.write(state.still_alive, clock.read()))
 
     async with _every(ALIVE_INTERVAL_SECONDS, note):
         yield
-    await store.write(state.still_alive, clock.now(), stopping=True)
+    with _logged():
+        await store.write(state.still_alive, clock.read(), stopping=True)
+
+
+def _tell_clock(app: web.Application, fault: str) -> None:
+    """Let health know of the clock; an operator accepts it from another process."""
+    health = app[keys.HEALTH]
+    if fault and "clock" not in health.faults:
+        log.error("clock_wrong", fault=fault, remedy="conclave cleanup run --accept-clock")
+        health.fault("clock", fault)
+    elif not fault:
+        health.mend("clock")
 
 
 async def _session_activity(app: web.Application) -> AsyncIterator[None]:
@@ -65,22 +81,38 @@ async def _session_activity(app: web.Application) -> AsyncIterator[None]:
             await app[keys.STORE].write(sessions.extend, uses, ttl)
             activity.written(uses)
 
-    async with _every(session_lag(ttl), write):
+    async with _every(session_lag(ttl), write, activity.urgent):
         yield
-    await write()
+    with _logged():
+        await write()
+
+
+async def _outbox(app: web.Application) -> AsyncIterator[None]:
+    store = app[keys.STORE]
+
+    async def hand_on() -> None:
+        if not await store.read(outbox.is_empty):
+            for recipient_id, event in await store.write(outbox.take):
+                app[keys.EVENTS].publish(recipient_id, event)
+
+    async with _every(OUTBOX_INTERVAL_SECONDS, hand_on):
+        yield
 
 
 @contextlib.asynccontextmanager
-async def _every(seconds: float, duty: Callable[[], Awaitable[None]]) -> AsyncIterator[None]:
-    """Run ``duty`` again and again while the block lasts; a failure is logged, and the duty tried again."""
+async def _every(
+    seconds: float, duty: Callable[[], Awaitable[None]], early: asyncio.Event | None = None
+) -> AsyncIterator[None]:
+    """Run ``duty`` again and again while the block lasts, and at once whenever ``early`` is set."""
+    early = early or asyncio.Event()
 
     async def repeat() -> None:
         while True:
-            await asyncio.sleep(seconds)
-            try:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(early.wait(), seconds)
+            early.clear()
+            with _logged():
                 await duty()
-            except StoreError as error:
-                log.error("background_write_failed", error=str(error))
 
     task = asyncio.create_task(repeat())
     try:
@@ -89,3 +121,12 @@ async def _every(seconds: float, duty: Callable[[], Awaitable[None]]) -> AsyncIt
         task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await task
+
+
+@contextlib.contextmanager
+def _logged() -> Iterator[None]:
+    """Log what the store could not write, and go on: the next time may do better, and a stop must not hang on it."""
+    try:
+        yield
+    except (StoreError, sqlite3.Error) as error:
+        log.error("background_write_failed", error=str(error))

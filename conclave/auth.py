@@ -2,7 +2,9 @@
 
 import asyncio
 import hashlib
+import re
 import secrets
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from aiohttp import web
@@ -10,13 +12,18 @@ from argon2 import PasswordHasher
 from argon2.exceptions import VerifyMismatchError
 
 from conclave.errors import AuthHeaderInvalidError, AuthHeaderMissingError, CredentialsWrongError, TokenExpiredError
+from conclave.policy import session_lag
 from conclave.store.sessions import Session
+from conclave.wire.negotiate import Format
 
 CONCURRENT_HASHES = 2
 """Argon2 takes 19 MiB and a core for each."""
 
 MEMORY_KIB, PASSES, LANES = 19_456, 2, 1
 """OWASP's parameters for Argon2id."""
+
+_TOKEN = re.compile(r"[!-~]+")
+"""Whatever else a header may hold, a token is of visible ASCII characters."""
 
 
 @dataclass(frozen=True)
@@ -61,10 +68,10 @@ class Passwords:
             return False
 
 
-def new_token() -> str:
-    """Return a new token: 32 random bytes in hex. Its last digit is even: it was issued to a JSON client."""
+def new_token(issued_in: Format) -> str:
+    """Return a new token: 32 random bytes in hex, the last digit odd for a protobuf client, even for a JSON one."""
     token = bytearray(secrets.token_bytes(32))
-    token[-1] &= 0xFE
+    token[-1] = token[-1] & 0xFE | (issued_in is Format.PROTOBUF)
     return token.hex()
 
 
@@ -73,22 +80,28 @@ def token_hash(token: str) -> bytes:
     return hashlib.sha256(token.encode()).digest()
 
 
-def token_of(request: web.Request, header: str) -> str:
-    """Read the token off a request: ``Bearer TOKEN`` in Authorization, or raw in a header of the operator's.
+def token_in(headers: Mapping[str, str], name: str) -> str | None:
+    """Read the token off a request's headers: ``Bearer TOKEN`` in Authorization, or raw in one of the operator's.
 
-    Raises AuthHeaderMissingError or AuthHeaderInvalidError.
+    None if there is no header of that ``name``, "" if it has no token, or not in that form.
     """
-    value = request.headers.get(header)
+    value = headers.get(name)
     if value is None:
-        raise AuthHeaderMissingError
-    if header.lower() != "authorization":
-        token = value
-    else:
-        scheme, _, token = value.partition(" ")
+        return None
+    if name.lower() == "authorization":
+        scheme, _, value = value.partition(" ")
         if scheme.lower() != "bearer":
-            raise AuthHeaderInvalidError
-    token = token.strip()
-    if not token or " " in token:
+            return ""
+    token = value.strip()
+    return token if _TOKEN.fullmatch(token) else ""
+
+
+def require_token(headers: Mapping[str, str], name: str) -> str:
+    """Read the token as token_in does. Raises AuthHeaderMissingError or AuthHeaderInvalidError."""
+    token = token_in(headers, name)
+    if token is None:
+        raise AuthHeaderMissingError
+    if not token:
         raise AuthHeaderInvalidError
     return token
 
@@ -103,6 +116,7 @@ class SessionActivity:
         """``ttl``: the seconds that a session lives from its last use."""
         self._ttl = ttl
         self._last_used: dict[int, int] = {}
+        self.urgent = asyncio.Event()
 
     def use(self, session: Session | None, now: int) -> Caller:
         """Return whose session it is and extend it. Raises TokenExpiredError if it is unknown or expired."""
@@ -114,6 +128,9 @@ class SessionActivity:
             raise TokenExpiredError
         if now > session.last_used_at:
             self._last_used[session.session_id] = now
+        if session.expires_at - now < session_lag(self._ttl):
+            # Else a crash within the lag would leave a stored expiry that has passed, of a session in use.
+            self.urgent.set()
         return Caller(session.user_id, session.session_id)
 
     def unwritten(self) -> dict[int, int]:

@@ -5,6 +5,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -12,6 +13,11 @@ from conclave import __version__
 from conclave.clock import SystemClock
 from conclave.config import ConfigError, load_config
 from conclave.logs import configure_logging
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from spark.job import Progress
 
 _config_option = click.option(
     "--config",
@@ -46,21 +52,60 @@ def cleanup() -> None:
 
 @cleanup.command("run")
 @_config_option
-def run_cleanup(path: Path | None) -> None:
+@click.option("--dry-run", is_flag=True, help="Only tell what would go, and touch nothing.")
+@click.option("--accept-clock", is_flag=True, help="Take the wall clock as right from here on.")
+def run_cleanup(path: Path | None, *, dry_run: bool, accept_clock: bool) -> None:
     """Do one cleanup run now, and print what went and why."""
     from rich.console import Console  # noqa: PLC0415 - the server must not pay for it
 
     from spark import job, report  # noqa: PLC0415 - nor for this
 
+    if dry_run and accept_clock:
+        raise click.UsageError("--dry-run touches nothing, not even the clock guard")
     configure_logging()
+    console = Console()
     with (
         _one_line_errors(ConfigError, job.CleanupError),
         closing(job.Job(load_config(path), SystemClock())) as cleaning,
     ):
-        done = cleaning.run()
-    report.show(done, Console())
+        if dry_run:
+            done = cleaning.dry_run()
+        else:
+            with _progress_bar(console) as progress:
+                done = cleaning.run(accept_clock=accept_clock, progress=progress)
+    report.show(done, console, dry=dry_run)
     if done.error:
         sys.exit(1)
+
+
+@cleanup.command()
+@_config_option
+@click.option("--limit", default=20, show_default=True, type=click.IntRange(1, 1000), help="How many runs.")
+def history(path: Path | None, limit: int) -> None:
+    """Print the last runs, the newest first."""
+    from rich.console import Console  # noqa: PLC0415 - the server must not pay for it
+
+    from conclave.store import database  # noqa: PLC0415 - nor the command line for what it does not use
+    from spark import report  # noqa: PLC0415 - as above
+
+    with _one_line_errors(ConfigError, database.StoreError):
+        config = load_config(path)
+        database.require_current(config.database)
+        with closing(database.connect(config.database)) as connection:
+            report.show_history(report.history(connection, limit), Console())
+
+
+@contextmanager
+def _progress_bar(console: "Console") -> Iterator["Progress | None"]:
+    """Show a bar on a terminal while rows are deleted; elsewhere nothing, and nothing is counted for it."""
+    from rich.progress import Progress as Bar  # noqa: PLC0415 - the server must not pay for it
+
+    if not console.is_terminal:
+        yield None
+        return
+    with Bar(console=console, transient=True) as bar:
+        task = bar.add_task("deleting", total=None)
+        yield lambda gone, total: bar.update(task, completed=gone, total=total)
 
 
 @contextmanager

@@ -1,36 +1,70 @@
 """The time, as a parameter: whatever needs it takes a Clock."""
 
 import time
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol
+
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+
+
+@dataclass(frozen=True)
+class Reading:
+    """The wall clock beside one that nobody sets: seconds since the machine was started, and which start that was."""
+
+    wall: int
+    since_boot: int
+    boot_id: str
 
 
 class Clock(Protocol):
-    """Tells the wall clock."""
+    """Tells the time."""
 
     def now(self) -> int:
-        """Return the time in whole Unix seconds."""
+        """Return the wall clock in whole Unix seconds."""
+        ...
+
+    def read(self) -> Reading:
+        """Return both clocks at one moment."""
         ...
 
 
 class SystemClock:
-    """The machine's wall clock."""
+    """The machine's clocks."""
 
     def now(self) -> int:
-        """Return the time in whole Unix seconds, rounded down."""
+        """Return the wall clock in whole Unix seconds, rounded down."""
         return int(time.time())
+
+    def read(self) -> Reading:
+        """Return both clocks; the second goes on while the machine sleeps, where the system can tell."""
+        since_boot = time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
+        boot_id = _BOOT_ID.read_text().strip() if _BOOT_ID.exists() else ""
+        return Reading(self.now(), int(since_boot), boot_id)
 
 
 class FakeClock:
     """A clock that stands still until it is told to move."""
 
-    def __init__(self, now: int = 1_700_000_000) -> None:
-        """Start at ``now``, Unix seconds."""
+    def __init__(self, now: int = 1_700_000_000, set_by: int = 0, boot_id: str = "fake") -> None:
+        """Start at ``now``, Unix seconds; ``set_by``: how many of them did not pass, but were set."""
         self.seconds = now
+        self.set_by = set_by
+        self.boot_id = boot_id
 
     def now(self) -> int:
         """Return the seconds last set."""
         return self.seconds
 
+    def read(self) -> Reading:
+        """Return both clocks."""
+        return Reading(self.seconds, self.seconds - self.set_by, self.boot_id)
+
     def advance(self, seconds: int) -> None:
-        """Move by ``seconds``; a negative number moves back."""
+        """Let time pass."""
         self.seconds += seconds
+
+    def set_wrong(self, seconds: int) -> None:
+        """Set the wall clock forward by ``seconds`` that do not pass; a negative number sets it back."""
+        self.seconds += seconds
+        self.set_by += seconds

@@ -30,6 +30,7 @@ class CleanupConfig:
     """``[cleanup]``: how a cleanup run works."""
 
     engine: str = "spark"
+    max_run_time: int = 3600
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,14 @@ class SparkConfig:
 
     master: str = "local[2]"
     driver_memory: str = "1g"
+
+
+@dataclass(frozen=True)
+class AdminConfig:
+    """``[admin]``: the listener for operators, which tells more than clients may know."""
+
+    listen_address: str = "127.0.0.1"
+    listen_port: int = 9090
 
 
 @dataclass(frozen=True)
@@ -59,6 +68,7 @@ class Config:
     tls_key_path: str | None = None
     cleanup: CleanupConfig = field(default_factory=CleanupConfig)
     spark: SparkConfig = field(default_factory=SparkConfig)
+    admin: AdminConfig = field(default_factory=AdminConfig)
 
     @property
     def port(self) -> int:
@@ -99,8 +109,14 @@ class Config:
     @classmethod
     def from_mapping(cls, values: Mapping[str, Any]) -> Self:
         """Build from values that are as in the fields, tables as mappings."""
-        tables = {"cleanup": CleanupConfig, "spark": SparkConfig}
-        return cls(**{name: tables[name](**value) if name in tables else value for name, value in values.items()})
+        return cls(**{name: _TABLES[name](**value) if name in _TABLES else value for name, value in values.items()})
+
+
+_TABLES = {"cleanup": CleanupConfig, "spark": SparkConfig, "admin": AdminConfig}
+
+
+_NOT_EMPTY = validate.Length(min=1, error="must not be empty")
+_PORT = validate.Range(0, 65535, error="must be between 0 and 65535")
 
 
 class _CleanupSchema(Schema):
@@ -108,6 +124,7 @@ class _CleanupSchema(Schema):
         unknown = RAISE
 
     engine = Text(validate=validate.OneOf(["spark", "sql"], error='must be "spark" or "sql"'))
+    max_run_time = Duration()
 
 
 class _SparkSchema(Schema):
@@ -118,7 +135,14 @@ class _SparkSchema(Schema):
     driver_memory = Text(validate=validate.Regexp(r"[1-9][0-9]*[mg]\Z", error='must be a size, as in "1g" or "800m"'))
 
 
-_NOT_EMPTY = validate.Length(min=1, error="must not be empty")
+class _AdminSchema(Schema):
+    class Meta:
+        unknown = RAISE
+
+    listen_address = Text(validate=_NOT_EMPTY)
+    listen_port = StrictInteger(validate=_PORT)
+
+
 _LIFETIME = validate.Range(1, MAX_SECONDS, error=f"must be between 1 and {MAX_SECONDS} seconds")
 
 
@@ -127,7 +151,7 @@ class _ConfigSchema(Schema):
         unknown = RAISE
 
     listen_address = Text(validate=_NOT_EMPTY)
-    listen_port = StrictInteger(validate=validate.Range(0, 65535, error="must be between 0 and 65535"))
+    listen_port = StrictInteger(validate=_PORT)
     database_path = Text(validate=_NOT_EMPTY)
     data_path = Text(validate=_NOT_EMPTY)
     token_ttl_seconds = StrictInteger(validate=_LIFETIME)
@@ -143,6 +167,7 @@ class _ConfigSchema(Schema):
     tls_key_path = Text(validate=_NOT_EMPTY)
     cleanup = Nested(_CleanupSchema)
     spark = Nested(_SparkSchema)
+    admin = Nested(_AdminSchema)
 
 
 def load_config(path: Path | None = None) -> Config:
@@ -197,9 +222,8 @@ def _faults(messages: Mapping[str, Any], schema: Schema, prefix: str = "") -> It
 
 def setting_names(of: type = Config, prefix: str = "") -> list[str]:
     """Return the names of all settings, those in tables as ``table.name``."""
-    tables = {"cleanup": CleanupConfig, "spark": SparkConfig}
     names: list[str] = []
     for each in fields(of):
-        nested = tables.get(each.name)
+        nested = _TABLES.get(each.name)
         names += setting_names(nested, f"{each.name}.") if nested else [prefix + each.name]
     return names

@@ -30,6 +30,8 @@ CONFIG = """
 listen_address = "127.0.0.1"
 listen_port = 0
 cleanup_interval = "{interval}s"
+[admin]
+listen_port = 0
 """
 
 

@@ -88,7 +88,7 @@ class UnsupportedMediaTypeError(BadRequestError):
     """The body is written in a format that the server does not read."""
 
     status = 415
-    text = "send the body as Content-Type: application/json"
+    text = "send the body as Content-Type: application/json or application/x-protobuf"
 
 
 class AuthHeaderMissingError(ApiError):

@@ -6,6 +6,7 @@ from aiohttp.typedefs import Handler
 from conclave.auth import Passwords, SessionActivity
 from conclave.clock import Clock
 from conclave.config import Config
+from conclave.events import Events
 from conclave.health import Health
 from conclave.store.database import Database
 
@@ -14,6 +15,7 @@ CLOCK: web.AppKey[Clock] = web.AppKey("clock")
 STORE = web.AppKey("store", Database)
 PASSWORDS = web.AppKey("passwords", Passwords)
 ACTIVITY = web.AppKey("activity", SessionActivity)
+EVENTS = web.AppKey("events", Events)
 HEALTH = web.AppKey("health", Health)
 PUBLIC: web.AppKey[frozenset[Handler]] = web.AppKey("public")
 """The handlers that need no authentication."""

@@ -7,16 +7,22 @@ import structlog
 
 
 def configure_logging() -> None:
-    """Send structlog's and the standard library's records to stderr, one line each."""
+    """Send structlog's and the standard library's records to stderr, one line each.
+
+    Tracebacks come without the values of variables: among those are passwords, tokens and bodies.
+    """
     shared: list[structlog.typing.Processor] = [
         structlog.contextvars.merge_contextvars,
         structlog.stdlib.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
     ]
     if sys.stderr.isatty():
-        render: list[structlog.typing.Processor] = [structlog.dev.ConsoleRenderer()]
+        render: list[structlog.typing.Processor] = [
+            structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)
+        ]
     else:
-        render = [structlog.processors.dict_tracebacks, structlog.processors.JSONRenderer()]
+        without_locals = structlog.tracebacks.ExceptionDictTransformer(show_locals=False)
+        render = [structlog.processors.ExceptionRenderer(without_locals), structlog.processors.JSONRenderer()]
     structlog.configure(
         processors=[*shared, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
         wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
@@ -33,6 +39,8 @@ def configure_logging() -> None:
     root = logging.getLogger()
     root.handlers = [handler]
     root.setLevel(logging.WARNING)
+    # What it reports are requests that are not HTTP, with what they held; failures of ours are logged by ours.
+    logging.getLogger("aiohttp.server").setLevel(logging.CRITICAL)
     for ours in ("conclave", "spark"):
         logging.getLogger(ours).setLevel(logging.INFO)
 

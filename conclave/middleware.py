@@ -11,7 +11,7 @@ from conclave import auth, keys
 from conclave.errors import ApiError, BadRequestError, BodyTooLargeError, MethodNotAllowedError, NotFoundError
 from conclave.logs import get_logger
 from conclave.store import sessions
-from conclave.wire.exchange import reply_error
+from conclave.wire.exchange import choose_format, reply_error
 
 log = get_logger(__name__)
 
@@ -29,25 +29,26 @@ async def add_headers(request: web.Request, response: web.StreamResponse) -> Non
 
 @web.middleware
 async def observe(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Give the request an id, answer every error as an error response, and log the request.
+    """Give the request an id and its answer's format, answer every error as an error response, log the request.
 
     Logged is the route, not the path: names and ids are nobody's business.
     """
     request[REQUEST_ID] = uuid4().hex
+    choose_format(request, auth.token_in(request.headers, request.app[keys.CONFIG].auth_header))
     began = time.monotonic()
     with structlog.contextvars.bound_contextvars(request_id=request[REQUEST_ID]):
         try:
             response = await handler(request)
         except ApiError as error:
-            response = reply_error(error)
+            response = reply_error(request, error)
         except web.HTTPException as error:
-            response = reply_error(_from_aiohttp(error))
+            response = reply_error(request, _from_aiohttp(error))
         except ConnectionError:
             log.info("client_gone", method=request.method, route=_route(request))
             raise
         except Exception:
             log.exception("request_failed", method=request.method, route=_route(request))
-            response = reply_error(ApiError())
+            response = reply_error(request, ApiError())
         log.info(
             "request",
             method=request.method,
@@ -63,7 +64,7 @@ async def authenticate(request: web.Request, handler: Handler) -> web.StreamResp
     """Find out who is calling, unless the route is public or does not exist."""
     app = request.app
     if request.match_info.http_exception is None and request.match_info.handler not in app[keys.PUBLIC]:
-        token = auth.token_of(request, app[keys.CONFIG].auth_header)
+        token = auth.require_token(request.headers, app[keys.CONFIG].auth_header)
         session = await app[keys.STORE].read(sessions.by_token_hash, auth.token_hash(token))
         request[auth.CALLER] = app[keys.ACTIVITY].use(session, app[keys.CLOCK].now())
     return await handler(request)

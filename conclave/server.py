@@ -13,6 +13,7 @@ import uvloop
 from aiohttp import web
 
 from conclave import keys
+from conclave.admin import create_admin_app
 from conclave.app import create_app
 from conclave.config import Config
 from conclave.logs import get_logger
@@ -21,8 +22,8 @@ from conclave.supervise import Supervisor
 
 log = get_logger(__name__)
 
-SHUTDOWN_SECONDS = 3.0
-"""How long requests under way may take to finish."""
+SHUTDOWN_SECONDS = 2.0
+"""How long requests under way may take to finish; as long again is left for those that are cut off then."""
 
 
 class ServeError(Exception):
@@ -40,18 +41,18 @@ def serve(config: Config) -> None:
 
 @contextmanager
 def _only_server(config: Config) -> Iterator[None]:
-    """Hold the data directory: two servers on one database would each believe their own memory."""
+    """Hold the database: two servers on one database would each believe their own memory."""
     try:
         config.data.mkdir(mode=0o700, parents=True, exist_ok=True)
         config.data.chmod(0o700)
-        lock = (config.data / "server.lock").open("w")
+        lock = config.database.with_name(f"{config.database.name}.server-lock").open("w")
     except OSError as error:
-        raise ServeError(f"{config.data}: cannot be used as the data directory: {error.strerror}") from error
+        raise ServeError(f"{error.filename}: {error.strerror}") from error
     with lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
-            raise ServeError(f"{config.data}: another server is running on this data directory") from error
+            raise ServeError(f"{config.database}: another server is running on this database") from error
         yield
 
 
@@ -62,29 +63,48 @@ async def _serve(config: Config) -> None:
         loop.add_signal_handler(number, stop.set)
     app = create_app(config)
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=SHUTDOWN_SECONDS, handler_cancellation=False)
-    await runner.setup()
+    operators = web.AppRunner(create_admin_app(app[keys.HEALTH]), access_log=None, shutdown_timeout=SHUTDOWN_SECONDS)
     try:
-        await _listen(runner, config)
+        await operators.setup()
+        url = await _listen_for_operators(operators, config)
+        await runner.setup()
+        tls = _tls(config)
+        log.info(
+            "listening",
+            url=await _listen(runner, config.listen_address, config.port, tls),
+            admin_url=url,
+            database=str(config.database),
+        )
         async with Supervisor(config, app[keys.HEALTH]):
             await stop.wait()
             log.info("stopping")
     finally:
         await runner.cleanup()
+        await operators.cleanup()
     log.info("stopped")
 
 
-async def _listen(runner: web.AppRunner, config: Config) -> None:
-    tls = _tls(config)
-    site = web.TCPSite(runner, config.listen_address, config.port, ssl_context=tls)
+async def _listen_for_operators(runner: web.AppRunner, config: Config) -> str | None:
+    """Begin to listen, and return the URL; clients are served even if that fails."""
+    try:
+        return await _listen(runner, config.admin.listen_address, config.admin.listen_port)
+    except ServeError as error:
+        log.error("no_admin_listener", reason=str(error))
+        return None
+
+
+async def _listen(runner: web.AppRunner, address: str, port: int, tls: ssl.SSLContext | None = None) -> str:
+    """Begin to listen, and return the URL. Raises ServeError."""
+    site = web.TCPSite(runner, address, port, ssl_context=tls)
     try:
         await site.start()
     except OSError as error:
         # A name that does not resolve has a text of its own; that of the rest is about address tuples.
         reason = error.strerror if isinstance(error, socket.gaierror) else os.strerror(error.errno or 0)
-        raise ServeError(f"cannot listen on {config.listen_address} port {config.port}: {reason}") from error
-    host, port = runner.addresses[0][:2]
+        raise ServeError(f"cannot listen on {address} port {port}: {reason}") from error
+    host, bound = runner.addresses[0][:2]
     shown = f"[{host}]" if ":" in host else host
-    log.info("listening", url=f"{'https' if tls else 'http'}://{shown}:{port}", database=str(config.database))
+    return f"{'https' if tls else 'http'}://{shown}:{bound}"
 
 
 def _tls(config: Config) -> ssl.SSLContext | None:

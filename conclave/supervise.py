@@ -24,6 +24,9 @@ FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 1.0, 60.0
 STOP_SECONDS = 1.0
 """How long the worker may take to end by itself: a run can be stopped anywhere."""
 
+KILL_SECONDS = 30.0
+"""A run that has not ended itself so long after max_run_time hangs: between two looks at the time."""
+
 LINE_LIMIT = 1024 * 1024
 EXIT_GIVE_UP = 78
 """The worker's exit status when starting it again would change nothing (EX_CONFIG)."""
@@ -54,30 +57,46 @@ class Supervisor:
             ran = False
             try:
                 ran, status = await self._run_once()
+                if status == EXIT_GIVE_UP:
+                    return
+                reason = f"the cleanup worker ended with status {status}"
+            except TimeoutError:
+                reason = "a cleanup run hung beyond max_run_time, and its worker was killed"
             except (OSError, ValueError) as error:  # it could not be started, or what it told was no JSON line
-                status = 1
-                log.error("cleanup_worker_failed", error=str(error))
-            if status == EXIT_GIVE_UP:
-                return
-            self._health.fault(PART, "the cleanup worker ended")
+                reason = f"the cleanup worker failed: {error}"
+            self._health.fault(PART, reason)
             pause = FIRST_PAUSE_SECONDS if ran else min(2 * pause, LONGEST_PAUSE_SECONDS)
-            log.error("cleanup_worker_ended", status=status, restart_in_seconds=pause)
+            log.error("cleanup_worker_ended", reason=reason, restart_in_seconds=pause)
             await asyncio.sleep(pause)
 
     async def _run_once(self) -> tuple[bool, int]:
         """Run a worker to its end; return whether it completed a run, and its exit status."""
+        # -P: whatever lies in the working directory must not be taken for the worker's own modules.
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "spark.worker"), stdin=PIPE, stdout=PIPE, limit=LINE_LIMIT, start_new_session=True
+            *(sys.executable, "-P", "-m", "spark.worker"),
+            stdin=PIPE,
+            stdout=PIPE,
+            limit=LINE_LIMIT,
+            start_new_session=True,
         )
         ran = False
         try:
             if process.stdin and process.stdout:  # both were asked for as pipes
                 process.stdin.write(self._config.to_json().encode() + b"\n")
-                async for line in process.stdout:
-                    ran |= self._hear(json.loads(line))
+                async with asyncio.timeout(None) as limit:
+                    async for line in process.stdout:
+                        told = json.loads(line)
+                        limit.reschedule(self._kill_at(told))
+                        ran |= self._hear(told)
             return ran, await process.wait()
         finally:
             await _end(process)
+
+    def _kill_at(self, told: dict[str, Any]) -> float | None:
+        """Return until when, on the loop's clock, the worker has to tell more; a run ends itself in time."""
+        if "began" not in told:
+            return None
+        return asyncio.get_running_loop().time() + self._config.cleanup.max_run_time + KILL_SECONDS
 
     def _hear(self, told: dict[str, Any]) -> bool:
         """Take in what the worker tells; return whether it completed a run."""
@@ -90,7 +109,9 @@ class Supervisor:
                 "cleanup_ready", engine=self._config.cleanup.engine, interval_seconds=self._config.cleanup_interval
             )
             return False
-        report = told["run"]
+        if "began" in told:
+            return False
+        report = self._health.last_run = told["run"]
         if report["error"]:
             self._health.fault(PART, report["error"])
             log.error("cleanup_run", **report)

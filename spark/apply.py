@@ -9,10 +9,11 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import partial
-from pathlib import Path
 
+from conclave.events import Event
+from conclave.failpoints import reach
 from conclave.policy import AFTER_FETCH, PolicySettings, expiry_cutoff
-from conclave.store import bodies
+from conclave.store import bodies, outbox
 from conclave.store.database import truncate_wal, write_transaction
 from spark.steps import GroupStep, Plan
 
@@ -20,8 +21,8 @@ Step = Callable[[], bool]
 """A short piece of work inside a write transaction; it returns whether it has to be called again."""
 
 LOCK_BUDGET_SECONDS = 0.010
-CHUNK = 16
-"""Messages deleted between two looks at the clock."""
+CHUNK, CHUNK_BYTES = 16, 256 * 1024
+"""How much is deleted between two looks at the clock: so many messages or bytes, but at least one message."""
 
 VACUUM_PAGES = 32
 WAL_ATTEMPTS = 100
@@ -39,42 +40,92 @@ class WalBusyError(Exception):
     """The WAL could not be emptied: somebody kept reading it. What was deleted may still be in it."""
 
 
-def apply_plan(connection: sqlite3.Connection, plan: Plan, settings: PolicySettings) -> Counter[str]:
-    """Delete what ``plan`` names; return how many rows went by each of RULES."""
-    counts: Counter[str] = Counter()
-    run_paced(connection, _steps(connection, plan, settings, counts))
+class RunTooLongError(Exception):
+    """The run has taken longer than it may; what it did is done, the next one goes on."""
+
+
+class Pacer:
+    """Runs steps in transactions of about LOCK_BUDGET_SECONDS, resting after each as long as it took.
+
+    Others who want the write lock get it in between.
+    """
+
+    def __init__(
+        self,
+        connection: sqlite3.Connection,
+        deadline: float = float("inf"),
+        rested: Callable[[], None] = lambda: None,
+        require: Callable[[], None] = lambda: None,
+    ) -> None:
+        """``deadline``: on the monotonic clock; ``rested`` is called after each transaction.
+
+        ``require`` is called at the beginning of each, and raises if the run must not go on.
+        """
+        self.connection = connection
+        self._deadline = deadline
+        self._rested = rested
+        self._require = require
+
+    def run(self, steps: Iterator[Step]) -> None:
+        """Run all ``steps``. Raises RunTooLongError between two transactions."""
+        step = next(steps, None)
+        while step is not None:
+            if time.monotonic() > self._deadline:
+                raise RunTooLongError("max_run_time is over; the next run goes on from here")
+            began = time.monotonic()
+            with write_transaction(self.connection):
+                reach("apply.begun")
+                self._require()
+                locked = time.monotonic()
+                while step is not None and time.monotonic() - locked < LOCK_BUDGET_SECONDS:
+                    if not step():
+                        step = next(steps, None)
+                reach("apply.before_commit")
+            reach("apply.after_commit")
+            time.sleep(time.monotonic() - began)
+            self._rested()
+
+
+def apply_plan(pacer: Pacer, plan: Plan, settings: PolicySettings, counts: Counter[str]) -> None:
+    """Delete what ``plan`` names; ``counts`` takes up how many rows went by each of RULES."""
+    pacer.run(_steps(pacer.connection, plan, settings, counts))
+
+
+def count_plan(connection: sqlite3.Connection, plan: Plan) -> Counter[str]:
+    """Return how many rows would go by each of RULES; changes nothing."""
+    counts = Counter({SESSIONS: len(plan.sessions), INVITES: len(plan.invites)})
+    counts[EXPIRED] = counts[FETCHED] = counts[DELETED_GROUP] = 0
+    for step in plan.groups:
+        counts[FETCHED] += _count(connection, "group_key = ? AND sequence_num <= ?", step.group_key, step.gone_below)
+        counts[EXPIRED] += _count(
+            connection,
+            "group_key = ? AND created_at < ? AND sequence_num > ?",
+            *(step.group_key, step.expired_before, step.gone_below),
+        )
+    for group_key in plan.tombstones:
+        counts[DELETED_GROUP] += _count(connection, "group_key = ?", group_key)
     return counts
 
 
-def erase_freed(connection: sqlite3.Connection, database: Path) -> int:
-    """Leave nothing of what was deleted in any file; return by how many bytes the database file shrank.
+def give_space_back(pacer: Pacer) -> None:
+    """Return the space of what was erased to the file system: dead segments, then free pages."""
+    pacer.run(bodies.compact(pacer.connection))
+    pacer.run(iter([partial(_free_pages, pacer.connection)]))
 
-    Raises WalBusyError.
-    """
-    before = database.stat().st_size
-    run_paced(connection, bodies.compact(connection))
-    run_paced(connection, iter([partial(_free_pages, connection)]))
+
+def empty_wal(connection: sqlite3.Connection) -> None:
+    """Leave nothing of what was erased in the write-ahead log. Raises WalBusyError."""
+    reach("erase.before_wal")
     for _ in range(WAL_ATTEMPTS):
         if truncate_wal(connection):
-            return max(0, before - database.stat().st_size)
+            reach("erase.after_wal")
+            return
         time.sleep(WAL_PAUSE_SECONDS)
     raise WalBusyError("the write-ahead log could not be emptied: a long read kept it open")
 
 
-def run_paced(connection: sqlite3.Connection, steps: Iterator[Step]) -> None:
-    """Run ``steps`` in transactions of about LOCK_BUDGET_SECONDS, resting after each as long as it took.
-
-    Others who want the write lock get it in between.
-    """
-    step = next(steps, None)
-    while step is not None:
-        began = time.monotonic()
-        with write_transaction(connection):
-            locked = time.monotonic()
-            while step is not None and (time.monotonic() - locked < LOCK_BUDGET_SECONDS):
-                if not step():
-                    step = next(steps, None)
-        time.sleep(time.monotonic() - began)
+def _count(connection: sqlite3.Connection, condition: str, *bounds: int) -> int:
+    return int(connection.execute(f"SELECT count(*) FROM messages WHERE {condition}", bounds).fetchone()[0])
 
 
 def _steps(
@@ -98,10 +149,13 @@ def _raise_marks(connection: sqlite3.Connection, step: GroupStep, settings: Poli
         "SELECT message_expiry_seconds FROM groups WHERE group_key = ?", (step.group_key,)
     ).fetchone()
     if row and settings.effective(row["message_expiry_seconds"]) == AFTER_FETCH:
+        # A group that has entered this mode since the plan has a new floor, which its old one must not replace.
+        floor = min(step.floor_seq, step.gone_below)
         connection.execute(
             "UPDATE groups SET floor_seq = max(floor_seq, ?), gone_below = max(gone_below, ?) WHERE group_key = ?",
-            (step.floor_seq, step.gone_below, step.group_key),
+            (floor, step.gone_below, step.group_key),
         )
+    reach("apply.marks_raised")
     return False
 
 
@@ -150,11 +204,14 @@ def _delete_group(connection: sqlite3.Connection, group_key: int, counts: Counte
 def _delete_messages(
     connection: sqlite3.Connection, query: str, bounds: tuple[int, ...], counts: Counter[str], rule: str
 ) -> bool:
-    rows = connection.execute(query, (*bounds, CHUNK)).fetchall()
-    connection.executemany("DELETE FROM messages WHERE message_id = ?", rows)
-    bodies.erase(connection, [row["message_id"] for row in rows])
-    counts[rule] += len(rows)
-    return len(rows) == CHUNK
+    found = [row["message_id"] for row in connection.execute(query, (*bounds, CHUNK))]
+    chosen = bodies.first_within(connection, found, CHUNK_BYTES)
+    connection.executemany("DELETE FROM messages WHERE message_id = ?", [(message_id,) for message_id in chosen])
+    reach("apply.message_rows_deleted")
+    bodies.erase(connection, chosen)
+    reach("apply.bodies_erased")
+    counts[rule] += len(chosen)
+    return len(chosen) < len(found) or len(found) == CHUNK
 
 
 def _delete_session(connection: sqlite3.Connection, session_id: int, dead_before: int, counts: Counter[str]) -> bool:
@@ -165,13 +222,18 @@ def _delete_session(connection: sqlite3.Connection, session_id: int, dead_before
 
 
 def _delete_invite(connection: sqlite3.Connection, invite_key: int, dead_before: int, counts: Counter[str]) -> bool:
-    carried = connection.execute(
-        "DELETE FROM invites WHERE invite_key = ? AND created_at < ?"
-        " RETURNING commit_body, welcome_body, group_info_body",
+    """Remove a dead invite with what it carries; its inviter hears of it, whose group holds a place for the invitee."""
+    invite = connection.execute(
+        "SELECT group_id, inviter_id, invitee_id, commit_body, welcome_body, invites.group_info_body"
+        " FROM invites JOIN groups USING (group_key) WHERE invite_key = ? AND invites.created_at < ?",
         (invite_key, dead_before),
-    ).fetchall()
-    bodies.erase(connection, [body_id for row in carried for body_id in row])
-    counts[INVITES] += len(carried)
+    ).fetchone()
+    if invite is None:
+        return False
+    connection.execute("DELETE FROM invites WHERE invite_key = ?", (invite_key,))
+    bodies.erase(connection, [invite["commit_body"], invite["welcome_body"], invite["group_info_body"]])
+    outbox.add(connection, invite["inviter_id"], Event("invite_declined", invite["group_id"], invite["invitee_id"]))
+    counts[INVITES] += 1
     return False
 
 
@@ -180,4 +242,5 @@ def _free_pages(connection: sqlite3.Connection) -> bool:
     free: int = connection.execute("PRAGMA freelist_count").fetchone()[0]
     connection.execute(f"PRAGMA incremental_vacuum({VACUUM_PAGES})").fetchall()
     left: int = connection.execute("PRAGMA freelist_count").fetchone()[0]
+    reach("erase.freed")
     return 0 < left < free

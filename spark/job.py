@@ -5,13 +5,15 @@ import fcntl
 import os
 import shutil
 import sqlite3
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from conclave.clock import Clock
 from conclave.config import Config
+from conclave.failpoints import reach
 from conclave.logs import get_logger
 from conclave.policy import PolicySettings
 from conclave.store import database, state
@@ -24,9 +26,16 @@ if TYPE_CHECKING:
 
 log = get_logger(__name__)
 
+Progress = Callable[[int, int], None]
+"""Told again and again how many rows are gone, and how many will be."""
+
 
 class CleanupError(Exception):
     """A run that could not begin; the message says what to do."""
+
+
+class ClockWrongError(Exception):
+    """Nothing is erased by a clock that was found wrong."""
 
 
 class Job:
@@ -36,6 +45,7 @@ class Job:
         """Take the settings and the time; nothing is opened yet."""
         self._config = config
         self._clock = clock
+        self._path = config.database
         self._spark: SparkSession | None = None
         self._work = config.work / str(os.getpid())
 
@@ -59,48 +69,69 @@ class Job:
             self._spark = None
         self.remove_work_files()
 
+    def is_sound(self) -> bool:
+        """Tell whether the Spark session still answers; its Java process may have died."""
+        if self._spark is None:
+            return True
+        try:
+            return self._spark.range(1).count() == 1
+        except Exception:  # noqa: BLE001 - py4j has many ways to say that nobody is there
+            return False
+
     def remove_work_files(self) -> None:
         """Remove the temporary files of this process."""
         shutil.rmtree(self._work, ignore_errors=True)
 
-    def run(self) -> Report:
+    def run(self, *, accept_clock: bool = False, progress: Progress | None = None) -> Report:
         """Do one run, when no other is under way, and return its report, which is in the history too.
 
-        What went wrong in a run is in its report; raises CleanupError if it could not begin, or not end.
+        With ``accept_clock`` the clock counts as right from here on. What went wrong in a run is in its
+        report; raises CleanupError if it could not begin, or not end.
         """
-        path = self._config.database
+        with self._ready() as settings, run_lock(self._path):
+            done = Report(self._config.cleanup.engine, self._clock.now())
+            try:
+                self._require_clock(accept=accept_clock)
+                self._clean_up(settings, done, progress)
+            except Exception as error:
+                log.exception("cleanup_failed", engine=done.engine)
+                done.error = f"{type(error).__name__}: {error}"
+            done.finished_at = self._clock.now()
+            reach("report.before")
+            with closing(database.connect(self._path)) as connection, database.write_transaction(connection):
+                report.store(connection, done)
+            reach("report.stored")
+            _empty_files(self._work)
+            return done
+
+    def dry_run(self) -> Report:
+        """Return what a run would delete, and touch nothing. Raises CleanupError."""
+        with self._ready() as settings:
+            planned = Report(self._config.cleanup.engine, self._clock.now())
+            plan = self._plan(settings, planned.started_at)
+            planned.groups_touched = len(plan.groups) + len(plan.tombstones)
+            with closing(database.connect(self._path)) as connection:
+                planned.counts = apply.count_plan(connection, plan)
+            planned.finished_at = self._clock.now()
+            return planned
+
+    @contextlib.contextmanager
+    def _ready(self) -> Iterator[PolicySettings]:
+        """Check what a run needs, yield the settings it goes by, and tell what fails in one line."""
         try:
-            database.prepare(path, create=False)
+            database.require_current(self._path)
+            settings = self._settings()
             self.warm_up()
-            with run_lock(self._config.data):
-                done = self._run(path, self._settings(path))
-                with closing(database.connect(path)) as connection, database.write_transaction(connection):
-                    report.store(connection, done)
-                _empty_files(self._work)
+            yield settings
         except (database.StoreError, sqlite3.Error, OSError) as error:
             raise CleanupError(str(error)) from error
-        return done
 
-    def _run(self, path: Path, settings: PolicySettings) -> Report:
-        done = Report(self._config.cleanup.engine, self._clock.now())
-        try:
-            plan = self._plan(path, settings, done.started_at)
-            done.groups_touched = len(plan.groups) + len(plan.tombstones)
-            with closing(database.connect(path)) as connection:
-                done.counts = apply.apply_plan(connection, plan, settings)
-                done.bytes_returned = apply.erase_freed(connection, path)
-        except Exception as error:
-            log.exception("cleanup_failed", engine=done.engine)
-            done.error = f"{type(error).__name__}: {error}"
-        done.finished_at = self._clock.now()
-        return done
-
-    def _settings(self, path: Path) -> PolicySettings:
+    def _settings(self) -> PolicySettings:
         """Return the settings that the server runs with: they decide, whoever starts the run."""
-        with closing(database.connect(path)) as connection:
+        with closing(database.connect(self._path)) as connection:
             stored = state.stored_policy(connection)
         if stored is None:
-            raise CleanupError(f"{path}: has not been served yet: start `conclave serve` on it first")
+            raise CleanupError(f"{self._path}: has not been served yet: start `conclave serve` on it first")
         if stored != self._config.policy:
             own = self._config.policy.to_mapping()
             differing = [name for name, value in stored.to_mapping().items() if own[name] != value]
@@ -110,17 +141,53 @@ class Job:
             )
         return stored
 
-    def _plan(self, path: Path, settings: PolicySettings, now: int) -> Plan:
+    def _require_clock(self, *, accept: bool) -> None:
+        with closing(database.connect(self._path)) as connection, database.write_transaction(connection):
+            if accept:
+                state.accept_clock(connection, self._clock.read())
+            fault = state.find_clock_fault(connection, self._clock.read())
+        if fault:
+            raise ClockWrongError(
+                f"{fault}: nothing is erased until the clock is right and accepted by"
+                " `conclave cleanup run --accept-clock`"
+            )
+
+    def _clean_up(self, settings: PolicySettings, done: Report, progress: Progress | None) -> None:
+        deadline = time.monotonic() + self._config.cleanup.max_run_time
+        plan = self._plan(settings, done.started_at)
+        reach("plan.made")
+        done.groups_touched = len(plan.groups) + len(plan.tombstones)
+        with closing(database.connect(self._path)) as connection:
+            total = apply.count_plan(connection, plan).total() if progress else 0
+            tell = (lambda: progress(done.counts.total(), total)) if progress else (lambda: None)
+            pacer = apply.Pacer(connection, deadline, tell, lambda: _require_settings(connection, settings))
+            size = self._path.stat().st_size
+            try:
+                apply.apply_plan(pacer, plan, settings, done.counts)
+                apply.give_space_back(pacer)
+            finally:
+                # After half a run too: what it deleted must not stay readable until the next one.
+                apply.empty_wal(connection)
+                done.bytes_returned = max(0, size - self._path.stat().st_size)
+
+    def _plan(self, settings: PolicySettings, now: int) -> Plan:
         if self._spark:
-            return _plan_with_spark(self._spark, path, settings, now)
-        with closing(database.connect(path)) as connection:
+            return _plan_with_spark(self._spark, self._path, settings, now)
+        with closing(database.connect(self._path)) as connection:
             return sql_engine.make_plan(connection, settings, now)
+
+
+def _require_settings(connection: sqlite3.Connection, settings: PolicySettings) -> None:
+    """Stop a run that goes by settings which a server that was started meanwhile has replaced."""
+    if state.stored_policy(connection) != settings:
+        raise CleanupError("the server's settings changed during the run; the next one goes by the new ones")
 
 
 def _plan_with_spark(spark: "SparkSession", path: Path, settings: PolicySettings, now: int) -> Plan:
     from spark import columns as c, plan, read  # noqa: PLC0415 - pyspark is only there for the Spark engine
 
     hot = read.read_hot(spark, path, settings, now)
+    reach("plan.read")
     planned = plan.group_plan(hot.groups, hot.members, hot.effective, now).orderBy(c.GROUP_KEY)
     return Plan(
         now,
@@ -136,10 +203,9 @@ def _keys(frame: "DataFrame", column: str) -> list[int]:
 
 
 @contextlib.contextmanager
-def run_lock(data: Path) -> Iterator[None]:
-    """Hold the lock that makes runs one at a time, whoever starts them; waits for it."""
-    data.mkdir(mode=0o700, parents=True, exist_ok=True)
-    with (data / "cleanup.lock").open("w") as lock:
+def run_lock(path: Path) -> Iterator[None]:
+    """Hold the lock that makes runs on a database one at a time, whoever starts them; waits for it."""
+    with path.with_name(f"{path.name}.cleanup-lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 

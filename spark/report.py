@@ -4,6 +4,7 @@ import json
 import sqlite3
 from collections import Counter
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 
 from rich.console import Console
 from rich.table import Table
@@ -64,15 +65,48 @@ def store(connection: sqlite3.Connection, report: Report) -> None:
     connection.execute("DELETE FROM cleanup_runs WHERE run_id <= ?", ((run_id or 0) - HISTORY_ROWS,))
 
 
-def show(report: Report, console: Console) -> None:
-    """Print what went, and why."""
-    table = Table(title=f"Cleanup run ({report.engine}): {report.outcome}")
+def show(report: Report, console: Console, *, dry: bool = False) -> None:
+    """Print what went, and why; with ``dry``, what would go."""
+    title = "Dry run, nothing was touched" if dry else "Cleanup run"
+    table = Table(title=f"{title} ({report.engine}): {report.outcome}")
     table.add_column("what")
     table.add_column("why")
-    table.add_column("deleted", justify="right")
+    table.add_column("would go" if dry else "deleted", justify="right")
     for rule in apply.RULES:
         table.add_row(*_MEANINGS[rule], f"{report.counts[rule]:,}")
     console.print(table)
-    console.print(f"{report.groups_touched:,} groups touched, {report.bytes_returned:,} bytes returned to the disk")
+    touched = f"{report.groups_touched:,} groups {'have something due' if dry else 'touched'}"
+    console.print(touched if dry else f"{touched}, {report.bytes_returned:,} bytes returned to the disk")
     if report.error:
-        console.print(f"error: {report.error}", style="red")
+        console.print(f"error: {report.error}", style="red", soft_wrap=True)
+
+
+def history(connection: sqlite3.Connection, limit: int) -> list[sqlite3.Row]:
+    """Return the last ``limit`` runs, the newest first."""
+    return connection.execute(
+        "SELECT run_id, started_at, finished_at, engine, outcome, error, counts FROM cleanup_runs"
+        " ORDER BY run_id DESC LIMIT ?",
+        (limit,),
+    ).fetchall()
+
+
+def show_history(runs: list[sqlite3.Row], console: Console) -> None:
+    """Print a line a run."""
+    table = Table(title="Cleanup runs, the newest first")
+    table.add_column("began (UTC)")
+    for heading in ("seconds", *apply.RULES, "bytes returned"):
+        table.add_column(heading.replace("_", " "), justify="right")
+    table.add_column("engine")
+    table.add_column("outcome")
+    for run in runs:
+        counts = json.loads(run["counts"])
+        began = datetime.fromtimestamp(run["started_at"], UTC)
+        table.add_row(
+            f"{began:%Y-%m-%d %H:%M:%S}",
+            str(run["finished_at"] - run["started_at"]),
+            *(f"{counts['deleted'][rule]:,}" for rule in apply.RULES),
+            f"{counts['bytes_returned']:,}",
+            run["engine"],
+            run["error"] or run["outcome"],
+        )
+    console.print(table)

@@ -14,6 +14,9 @@ from conclave.logs import configure_logging
 from conclave.supervise import EXIT_GIVE_UP
 from spark.job import CleanupError, Job
 
+LONGEST_SLEEP_SECONDS = 3600.0
+"""An interval may be longer than the longest sleep that the system knows."""
+
 
 def main() -> None:
     """Run cleanup every ``cleanup_interval``, beginning now, until the standard input ends."""
@@ -36,10 +39,15 @@ def _work(job: Job, interval: int, tell: TextIO) -> None:
     _say(tell, ready=True)
     due = time.monotonic()
     while True:
-        time.sleep(max(0.0, due - time.monotonic()))
+        while (left := due - time.monotonic()) > 0:
+            time.sleep(min(left, LONGEST_SLEEP_SECONDS))
         due = max(due + interval, time.monotonic())
+        _say(tell, began=True)
         try:
-            _say(tell, run=job.run().to_mapping())
+            done = job.run()
+            _say(tell, run=done.to_mapping())
+            if done.error and not job.is_sound():
+                raise SystemExit("the Spark session has died")
         except CleanupError as error:
             _say(tell, fault=str(error))
 

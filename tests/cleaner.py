@@ -25,16 +25,18 @@ class Cleaner:
             [sys.executable, "-m", "tests.cleaner"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
 
-    def run(self, config: Config, now: int) -> dict[str, Any]:
+    def run(self, config: Config, now: int, set_by: int = 0) -> dict[str, Any]:
         """Do a run and return its report; a run that failed or could not begin is an error."""
-        report = self.try_run(config, now)
+        report = self.try_run(config, now, set_by)
         assert not report["error"], report["error"]
         return report
 
-    def try_run(self, config: Config, now: int) -> dict[str, Any]:
+    def try_run(self, config: Config, now: int, set_by: int = 0, *, accept_clock: bool = False) -> dict[str, Any]:
+        """Do a run; ``set_by``: see FakeClock."""
         assert self._process.stdin
         assert self._process.stdout
-        self._process.stdin.write(json.dumps({"config": config.to_json(), "now": now}) + "\n")
+        task = {"config": config.to_json(), "clock": (now, set_by), "accept_clock": accept_clock}
+        self._process.stdin.write(json.dumps(task) + "\n")
         self._process.stdin.flush()
         report: dict[str, Any] = json.loads(self._process.stdout.readline())
         return report
@@ -60,7 +62,7 @@ def main() -> None:
                 warm = Job(Config(data_path=str(Path(folder) / "warm")), FakeClock())
                 warm.warm_up()
             try:
-                told = Job(config, FakeClock(task["now"])).run().to_mapping()
+                told = Job(config, FakeClock(*task["clock"])).run(accept_clock=task["accept_clock"]).to_mapping()
             except CleanupError as error:
                 told = {"error": str(error), "refused": True}
             tell.write(json.dumps(told) + "\n")

@@ -107,7 +107,7 @@ def cleanup(request: pytest.FixtureRequest, cleaner: Cleaner) -> Cleanup:
     async def run(server: Running) -> dict[str, Any]:
         await server.settle()
         config = replace(server.config, cleanup=CleanupConfig(engine=request.param))
-        report = await asyncio.to_thread(cleaner.run, config, server.clock.now())
+        report = await asyncio.to_thread(cleaner.run, config, server.clock.now(), server.clock.set_by)
         deleted: dict[str, Any] = report["deleted"]
         return deleted
 

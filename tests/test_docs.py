@@ -112,7 +112,7 @@ class Server:
         self.config = folder / "conclave.toml"
         self.config.write_text(
             f'listen_address = "127.0.0.1"\nlisten_port = 0\ndatabase_path = "{folder / "conclave.db"}"\n'
-            '[cleanup]\nengine = "sql"\n'
+            '[cleanup]\nengine = "sql"\n[admin]\nlisten_port = 0\n'
         )
         self.log = folder / "log"
         self.command = [sys.executable, "-m", "conclave"]

@@ -7,7 +7,7 @@ from aiohttp import web
 from conclave import auth, keys
 from conclave.errors import ForbiddenError
 from conclave.store import sessions, users
-from conclave.wire.exchange import read_body, reply
+from conclave.wire.exchange import FORMAT, read_body, reply
 from conclave.wire.schemas.accounts import LoginRequest, LoginResponse, RegisterRequest, RegisterResponse
 
 
@@ -27,7 +27,7 @@ async def register(request: web.Request) -> web.Response:
     user_id = await app[keys.STORE].write(
         users.add, body["username"], password_hash, body["alias"], app[keys.CLOCK].now()
     )
-    return reply(RegisterResponse, {"user_id": user_id}, status=201)
+    return reply(request, RegisterResponse, {"user_id": user_id}, status=201)
 
 
 async def login(request: web.Request) -> web.Response:
@@ -37,11 +37,11 @@ async def login(request: web.Request) -> web.Response:
     known = await app[keys.STORE].read(users.credentials, body["username"])
     user_id, password_hash = known or (b"", None)
     await app[keys.PASSWORDS].require_match(password_hash, body["password"])
-    token = auth.new_token()
+    token = auth.new_token(request[FORMAT])
     await app[keys.STORE].write(
         sessions.add, user_id, auth.token_hash(token), app[keys.CLOCK].now(), app[keys.CONFIG].token_ttl_seconds
     )
-    return reply(LoginResponse, {"token": token, "user_id": user_id, "username": body["username"]})
+    return reply(request, LoginResponse, {"token": token, "user_id": user_id, "username": body["username"]})
 
 
 async def logout(request: web.Request) -> web.Response:

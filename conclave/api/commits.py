@@ -17,7 +17,7 @@ async def upload(request: web.Request) -> web.Response:
     group_id = path_id(request, "group_id")
     commit = Commit(**await read_body(request, UploadCommitRequest))
     await app[keys.STORE].write(_upload, group_id, request[auth.CALLER].user_id, commit, app[keys.CLOCK].now())
-    return reply_empty()
+    return reply_empty(request)
 
 
 def _upload(connection: sqlite3.Connection, group_id: bytes, user_id: bytes, commit: Commit, now: int) -> None:
@@ -29,4 +29,4 @@ async def group_info(request: web.Request) -> web.Response:
     stored = await request.app[keys.STORE].read(
         commits.group_info, path_id(request, "group_id"), request[auth.CALLER].user_id
     )
-    return reply(GetGroupInfoResponse, {"group_info": stored})
+    return reply(request, GetGroupInfoResponse, {"group_info": stored})

@@ -8,11 +8,9 @@ from aiohttp import web
 
 from conclave import auth, keys
 from conclave.clock import Clock
-from conclave.errors import BadRequestError
 from conclave.policy import PolicySettings
 from conclave.store import groups, members
 from conclave.wire.exchange import path_id, read_body, reply, reply_empty
-from conclave.wire.fields import REQUIRED
 from conclave.wire.schemas.groups import (
     CreateGroupRequest,
     CreateGroupResponse,
@@ -29,19 +27,19 @@ async def create(request: web.Request) -> web.Response:
     group_id = await app[keys.STORE].write(
         groups.add, request[auth.CALLER].user_id, body["group_name"], body["alias"], app[keys.CLOCK].now()
     )
-    return reply(CreateGroupResponse, {"group_id": group_id}, status=201)
+    return reply(request, CreateGroupResponse, {"group_id": group_id}, status=201)
 
 
 async def list_own(request: web.Request) -> web.Response:
     """GET /groups"""
     own = await request.app[keys.STORE].read(members.groups_of, request[auth.CALLER].user_id)
-    return reply(ListGroupsResponse, {"groups": own})
+    return reply(request, ListGroupsResponse, {"groups": own})
 
 
 async def list_public(request: web.Request) -> web.Response:
     """GET /groups/public"""
     found = await request.app[keys.STORE].read(groups.list_public, request.query.get("pattern", ""))
-    return reply(ListPublicGroupsResponse, {"groups": found})
+    return reply(request, ListPublicGroupsResponse, {"groups": found})
 
 
 async def update(request: web.Request) -> web.Response:
@@ -52,7 +50,7 @@ async def update(request: web.Request) -> web.Response:
     await app[keys.STORE].write(
         _update, group_id, request[auth.CALLER].user_id, body, app[keys.CONFIG].policy, app[keys.CLOCK]
     )
-    return reply_empty()
+    return reply_empty(request)
 
 
 def _update(
@@ -67,9 +65,7 @@ def _update(
     changes = {name: value for name, value in body.items() if name != "update_message_expiry"}
     if not body["update_message_expiry"]:
         changes.pop("message_expiry_seconds", None)
-    elif "message_expiry_seconds" not in changes:
-        raise BadRequestError("message_expiry_seconds is required", fields={"message_expiry_seconds": [REQUIRED]})
-    groups.change(connection, group, changes, policy, clock.now())
+    groups.change(connection, group, changes, policy, clock.read())
 
 
 async def delete(request: web.Request) -> web.Response:
@@ -78,7 +74,7 @@ async def delete(request: web.Request) -> web.Response:
     await app[keys.STORE].write(
         _delete, path_id(request, "group_id"), request[auth.CALLER].user_id, app[keys.CLOCK].now()
     )
-    return reply_empty()
+    return reply_empty(request)
 
 
 def _delete(connection: sqlite3.Connection, group_id: bytes, user_id: bytes, now: int) -> None:

@@ -21,7 +21,7 @@ async def join(request: web.Request) -> web.Response:
         app[keys.CLOCK].now(),
         app[keys.CONFIG].invite_ttl_seconds,
     )
-    return reply(GetGroupInfoResponse, {"group_info": group_info})
+    return reply(request, GetGroupInfoResponse, {"group_info": group_info})
 
 
 def _join(connection: sqlite3.Connection, group_id: bytes, user_id: bytes, now: int, invite_ttl: int) -> bytes:
@@ -34,7 +34,7 @@ async def leave(request: web.Request) -> web.Response:
     group_id = path_id(request, "group_id")
     commit = Commit(**await read_body(request, LeaveGroupRequest))
     await app[keys.STORE].write(_leave, group_id, request[auth.CALLER].user_id, commit, app[keys.CLOCK].now())
-    return reply_empty()
+    return reply_empty(request)
 
 
 def _leave(connection: sqlite3.Connection, group_id: bytes, user_id: bytes, commit: Commit, now: int) -> None:

@@ -25,7 +25,7 @@ async def send(request: web.Request) -> web.Response:
     number = await app[keys.STORE].write(
         _send, group_id, request[auth.CALLER].user_id, body["mls_message"], app[keys.CLOCK]
     )
-    return reply(SendMessageResponse, {"sequence_num": number})
+    return reply(request, SendMessageResponse, {"sequence_num": number})
 
 
 def _send(connection: sqlite3.Connection, group_id: bytes, user_id: bytes, body: bytes, clock: Clock) -> int:
@@ -50,7 +50,9 @@ async def fetch(request: web.Request) -> web.StreamResponse:
         app[keys.CONFIG].policy,
         app[keys.CLOCK],
     )
-    response = reply(GetMessagesResponse, page)
-    if await hand_over(request, response) and page.fetched_up_to > page.member.watermark:
-        await app[keys.STORE].write(members.confirm_fetched, page.member.member_id, page.fetched_up_to)
+    response = reply(request, GetMessagesResponse, page)
+    member, up_to = page.member, page.fetched_up_to
+    del page  # a slow client keeps the response in memory, but not the bodies a second time
+    if await hand_over(request, response) and up_to > member.watermark:
+        await app[keys.STORE].write(members.confirm_fetched, member.member_id, up_to)
     return response

@@ -18,4 +18,4 @@ async def policy(request: web.Request) -> web.Response:
         "server_retention_seconds": app[keys.CONFIG].message_retention,
         "group_expiry_seconds": member.group.message_expiry_seconds,
     }
-    return reply(GetRetentionPolicyResponse, layers)
+    return reply(request, GetRetentionPolicyResponse, layers)

@@ -11,16 +11,16 @@ from conclave.wire.schemas.users import UserInfoResponse
 async def me(request: web.Request) -> web.Response:
     """GET /me"""
     user = await request.app[keys.STORE].read(users.by_id, request[auth.CALLER].user_id)
-    return reply(UserInfoResponse, user)
+    return reply(request, UserInfoResponse, user)
 
 
 async def by_name(request: web.Request) -> web.Response:
     """GET /users/{username}"""
     user = await request.app[keys.STORE].read(users.by_name, request.match_info["username"])
-    return reply(UserInfoResponse, user)
+    return reply(request, UserInfoResponse, user)
 
 
 async def by_id(request: web.Request) -> web.Response:
     """GET /users/by-id/{user_id}"""
     user = await request.app[keys.STORE].read(users.by_id, path_id(request, "user_id"))
-    return reply(UserInfoResponse, user)
+    return reply(request, UserInfoResponse, user)

@@ -11,8 +11,10 @@ table of its own; once enough of a segment is dead, its living bodies are append
 
 import sqlite3
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
+
+from conclave.failpoints import reach
 
 SEGMENT_BYTES = 32 * 1024 * 1024
 """A segment is sealed once it has taken in so much."""
@@ -56,6 +58,22 @@ def get_many(connection: sqlite3.Connection, body_ids: Iterable[int]) -> dict[in
 def get(connection: sqlite3.Connection, body_id: int) -> bytes:
     """Return one body."""
     return get_many(connection, [body_id])[body_id]
+
+
+def first_within(connection: sqlite3.Connection, body_ids: Sequence[int], limit: int) -> list[int]:
+    """Return as many of ``body_ids`` from the first as have ``limit`` bytes together, but at least one."""
+    sizes: dict[int, int] = {}
+    for segment, ids in _by_segment(body_ids).items():
+        rows = connection.execute(
+            f"SELECT body_id, length(body) FROM {_table(segment)} WHERE body_id IN ({', '.join('?' * len(ids))})", ids
+        )
+        sizes.update((row[0], row[1]) for row in rows)
+    total = 0
+    for count, body_id in enumerate(body_ids):
+        total += sizes[body_id]
+        if total > limit:
+            return list(body_ids[: max(1, count)])
+    return list(body_ids)
 
 
 def erase(connection: sqlite3.Connection, body_ids: Iterable[int]) -> None:
@@ -102,6 +120,7 @@ def _reserve(connection: sqlite3.Connection, size: int) -> tuple[int, int]:
 
 def _seal(connection: sqlite3.Connection, segment: int) -> bool:
     connection.execute("UPDATE body_segments SET sealed = 1 WHERE segment = ?", (segment,))
+    reach("erase.sealed")
     return False
 
 
@@ -129,6 +148,7 @@ class _Mover:
             ).rowcount:
                 break
         erase(self._connection, [self._position])
+        reach("erase.moved")
         return True
 
 
@@ -137,9 +157,11 @@ def _drop_some(connection: sqlite3.Connection, segment: int, count: int = 64) ->
     rows = connection.execute(f"SELECT body_id FROM {table} WHERE body IS NULL LIMIT ?", (count,)).fetchall()
     connection.executemany(f"DELETE FROM {table} WHERE body_id = ?", rows)
     if rows:
+        reach("erase.emptied")
         return True
     connection.execute(f"DROP TABLE {table}")
     connection.execute("DELETE FROM body_segments WHERE segment = ?", (segment,))
+    reach("erase.dropped")
     return False
 
 

@@ -4,6 +4,7 @@ import sqlite3
 from dataclasses import dataclass
 
 from conclave.errors import NotFoundError
+from conclave.failpoints import reach
 from conclave.store import bodies, groups, members, messages
 from conclave.store.members import Membership
 
@@ -21,8 +22,10 @@ def store(connection: sqlite3.Connection, member: Membership, commit: Commit, no
     """Store what was given of a commit by ``member``."""
     if commit.commit_message:
         messages.append(connection, member, commit.commit_message, now, is_commit=True)
+        reach("commit.message_stored")
     if commit.group_info:
         groups.set_group_info(connection, member.group, commit.group_info)
+        reach("commit.info_replaced")
     if commit.mls_group_id:
         groups.set_mls_group_id(connection, member.group, commit.mls_group_id)
 

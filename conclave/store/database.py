@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import sqlite3
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from importlib import resources
@@ -18,6 +18,7 @@ from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
 import aiosqlite
 
+from conclave.failpoints import reach
 from conclave.logs import get_logger
 
 log = get_logger(__name__)
@@ -97,16 +98,14 @@ def migrations() -> list[tuple[int, str]]:
     return sorted((int(each.name[:4]), each.read_text()) for each in files if each.name.endswith(".sql"))
 
 
-def prepare(path: Path, *, create: bool) -> None:
-    """Bring the database at ``path`` to this program's schema; with ``create``, make it if there is none.
+def prepare(path: Path) -> None:
+    """Bring the database at ``path`` to this program's schema; make it if there is none.
 
-    Raises StoreError: no database, not one of ours, or one of a newer program.
+    Raises StoreError: not one of ours, or one of a newer program.
     """
     if sqlite3.sqlite_version_info < OLDEST_SQLITE:
         raise StoreError(f"SQLite {sqlite3.sqlite_version} is too old: 3.37 or newer is needed")
     if not path.exists():
-        if not create:
-            raise StoreError(f"{path}: no such database; `conclave serve` creates it")
         try:
             path.touch(mode=0o600)
         except OSError as error:
@@ -116,6 +115,23 @@ def prepare(path: Path, *, create: bool) -> None:
             _migrate(connection, path)
         except sqlite3.Error as error:
             raise StoreError(f"{path}: {error}") from error
+
+
+def require_current(path: Path) -> None:
+    """Raise StoreError unless there is a database of exactly this program's schema at ``path``.
+
+    Only the server creates and migrates: another process must not change the schema under a running one.
+    """
+    if not path.exists():
+        raise StoreError(f"{path}: no such database; `conclave serve` creates it")
+    with contextlib.closing(connect(path)) as connection:
+        version = connection.execute("PRAGMA user_version").fetchone()[0]
+    newest = migrations()[-1][0]
+    if version != newest:
+        raise StoreError(
+            f"{path}: its schema version is {version}, this program's is {newest}: run `conclave serve` of this"
+            " program on it first, or use the program that serves it"
+        )
 
 
 def _migrate(connection: sqlite3.Connection, path: Path) -> None:
@@ -163,6 +179,10 @@ def truncate_wal(connection: sqlite3.Connection) -> bool:
 class _Owner(aiosqlite.Connection):
     """An aiosqlite connection that runs whole functions on its thread: one hop a call, not one a statement."""
 
+    def __init__(self, path: Path) -> None:
+        super().__init__(partial(connect, path), iter_chunk_size=64)
+        self._thread.daemon = True  # a process that could not close its store must still be able to end
+
     async def run(self, fn: Callable[[sqlite3.Connection], T]) -> T:
         result: T = await self._execute(fn, self._conn)  # type: ignore[no-untyped-call]  # aiosqlite leaves it untyped
         return result
@@ -190,8 +210,16 @@ class Database:
     @classmethod
     async def open(cls, path: Path) -> Self:
         """Open the store at ``path``, creating or migrating it. Raises StoreError."""
-        await asyncio.to_thread(prepare, path, create=True)
+        await asyncio.to_thread(prepare, path)
         self = cls(path)
+        try:
+            await self._begin()
+        except BaseException:
+            await self._close_owners()
+            raise
+        return self
+
+    async def _begin(self) -> None:
         writer, checkpointer, *readers = [await self._open_owner() for _ in range(2 + READERS)]
         await writer.run(lambda connection: connection.execute("PRAGMA wal_autocheckpoint = 0"))
         for reader in readers:
@@ -201,10 +229,9 @@ class Database:
             asyncio.create_task(self._write_batches(writer)),
             asyncio.create_task(self._keep_wal_short(checkpointer)),
         ]
-        return self
 
     async def _open_owner(self) -> _Owner:
-        owner = _Owner(partial(connect, self.path), iter_chunk_size=64)
+        owner = _Owner(self.path)
         self._owners.append(owner)
         await owner
         return owner
@@ -217,11 +244,20 @@ class Database:
         self._tasks[1].cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await self._tasks[1]
-        writer, checkpointer, *readers = self._owners
-        for owner in (*readers, checkpointer):
+        writer = self._owners.pop(0)
+        await self._close_owners()
+        self._owners = [writer]
+        try:
+            await writer.run(truncate_wal)
+        except sqlite3.Error as error:
+            log.error("checkpoint_failed", error=str(error))
+        finally:
+            await self._close_owners()
+
+    async def _close_owners(self) -> None:
+        """Close connections; each has a thread that would keep the process from ending."""
+        for owner in self._owners:
             await owner.close()
-        await writer.run(truncate_wal)
-        await writer.close()
 
     async def write(self, fn: Callable[Concatenate[sqlite3.Connection, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run ``fn`` in a transaction and return its result once that is durable.
@@ -259,13 +295,27 @@ class Database:
             for each, outcome in zip(batch, outcomes, strict=True):
                 _settle(each.done, outcome)
 
+    @contextlib.asynccontextmanager
+    async def _no_readers(self) -> AsyncIterator[None]:
+        """Have no read under way in this process while the block lasts."""
+        taken: list[_Owner] = []
+        try:
+            for _ in range(READERS):
+                taken.append(await self._idle_readers.get())  # noqa: PERF401 - what was taken is put back, come what may
+            yield
+        finally:
+            for reader in taken:
+                self._idle_readers.put_nowait(reader)
+
     async def _keep_wal_short(self, checkpointer: _Owner) -> None:
         wal = self.path.with_name(self.path.name + "-wal")
         while True:
             await asyncio.sleep(CHECKPOINT_INTERVAL_SECONDS)
             try:
-                if wal.exists() and wal.stat().st_size > WAL_TARGET_BYTES:
-                    await checkpointer.run(truncate_wal)
+                if wal.exists() and wal.stat().st_size > WAL_TARGET_BYTES and not await checkpointer.run(truncate_wal):
+                    # Somebody is always reading: hold new reads back for the moment that it takes.
+                    async with self._no_readers():
+                        await checkpointer.run(truncate_wal)
             except (OSError, sqlite3.Error) as error:
                 log.warning("checkpoint_failed", error=str(error))
 
@@ -281,8 +331,10 @@ def _run_batch(fns: list[Callable[[sqlite3.Connection], Any]], connection: sqlit
     with write_transaction(connection):
         for fn in fns:
             connection.execute("SAVEPOINT one_write")
+            reach("writer.begun")
             try:
                 outcomes.append(_Result(fn(connection)))
+                reach("writer.applied")
             except Exception as error:
                 if not connection.in_transaction:
                     # SQLite gave up the whole transaction (disk full, I/O error): none of the batch is applied.
@@ -290,6 +342,8 @@ def _run_batch(fns: list[Callable[[sqlite3.Connection], Any]], connection: sqlit
                 connection.execute("ROLLBACK TO one_write")
                 outcomes.append(error)
             connection.execute("RELEASE one_write")
+        reach("writer.before_commit")
+    reach("writer.after_commit")
     return outcomes
 
 

@@ -6,9 +6,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 from uuid import uuid4
 
+from conclave.clock import Reading
 from conclave.errors import BadRequestError, ConflictError, NotFoundError
+from conclave.failpoints import reach
 from conclave.policy import PolicySettings, exceeds_cap
-from conclave.store import bodies, marks
+from conclave.store import bodies, marks, state
 
 LONGEST_NAME = 64
 """Characters of a group name, at most."""
@@ -55,6 +57,7 @@ def add(connection: sqlite3.Connection, creator_id: bytes, group_name: str, alia
         "INSERT INTO groups (group_id, group_name, alias, created_at) VALUES (?, ?, ?, ?)",
         (group_id, group_name, alias, now),
     ).lastrowid
+    reach("create_group.added")
     connection.execute(
         "INSERT INTO members (group_key, user_id, role, joined_at) VALUES (?, ?, 'admin', ?)",
         (group_key, creator_id, now),
@@ -85,9 +88,11 @@ def list_public(connection: sqlite3.Connection, pattern: str) -> list[PublicGrou
 
 
 def change(
-    connection: sqlite3.Connection, group: Group, changes: Mapping[str, Any], policy: PolicySettings, now: int
+    connection: sqlite3.Connection, group: Group, changes: Mapping[str, Any], policy: PolicySettings, clock: Reading
 ) -> None:
     """Set any of alias, group_name, visibility and message_expiry_seconds, all or none.
+
+    No mark moves while the clock is known to be wrong: what it hid would be hidden for good.
 
     Raises ConflictError if the name is taken, BadRequestError if the expiry is over the server's cap.
     """
@@ -97,7 +102,9 @@ def change(
     if "message_expiry_seconds" in changes:
         _require_within_cap(policy.message_retention, changed.message_expiry_seconds)
         old, new = (policy.effective(each.message_expiry_seconds) for each in (group, changed))
-        marks.settle(connection, group.group_key, old, new, now)
+        if not state.known_clock_fault(connection, clock):
+            marks.settle(connection, group.group_key, old, new, clock.wall)
+            reach("update_group.settled")
     connection.execute(
         "UPDATE groups SET alias = ?, group_name = ?, visibility = ?, message_expiry_seconds = ? WHERE group_key = ?",
         (changed.alias, changed.group_name, changed.visibility, changed.message_expiry_seconds, group.group_key),
@@ -128,7 +135,9 @@ def remove(connection: sqlite3.Connection, group: Group, now: int) -> None:
     ).fetchall()
     gone = [body_id for invite in invited for body_id in invite]
     bodies.erase(connection, gone if group.group_info_body is None else [*gone, group.group_info_body])
+    reach("delete_group.bodies_erased")
     connection.execute("DELETE FROM groups WHERE group_key = ?", (group.group_key,))
+    reach("delete_group.removed")
     connection.execute("INSERT INTO tombstones (group_key, created_at) VALUES (?, ?)", (group.group_key, now))
 
 

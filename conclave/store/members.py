@@ -5,6 +5,7 @@ from collections import defaultdict
 from dataclasses import dataclass
 
 from conclave.errors import BadRequestError, ConflictError, NotAdminError, NotMemberError, NotPublicError
+from conclave.failpoints import reach
 from conclave.store import groups, marks
 from conclave.store.groups import Group
 from conclave.store.users import User
@@ -100,6 +101,7 @@ def join_public(connection: sqlite3.Connection, group_id: bytes, user_id: bytes,
     if group.group_info_body is None:
         raise BadRequestError("this group has no group info yet")
     marks.advance_floor(connection, group.group_key)
+    reach("join.floor_raised")
     connection.execute(
         "INSERT INTO members (group_key, user_id, role, joined_at, joining) VALUES (?, ?, 'member', ?, 1)",
         (group.group_key, user_id, now),
@@ -114,7 +116,9 @@ def remove(connection: sqlite3.Connection, member: Membership, now: int) -> None
     group goes.
     """
     group_key = member.group.group_key
+    reach("leave.committed")
     connection.execute("DELETE FROM members WHERE member_id = ?", (member.member_id,))
+    reach("leave.removed")
     left = connection.execute(
         "SELECT min(member_id) AS eldest, max(role = 'admin') AS has_admin FROM members WHERE group_key = ?",
         (group_key,),

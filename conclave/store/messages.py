@@ -4,9 +4,13 @@ import sqlite3
 from dataclasses import dataclass
 
 from conclave.clock import Clock
+from conclave.failpoints import reach
 from conclave.policy import PolicySettings, expiry_cutoff
 from conclave.store import bodies, members
 from conclave.store.members import Membership
+
+PAGE_BYTES = 32 * 1024 * 1024
+"""Bodies in one page, at most: hundreds of the largest would fill the memory of a small machine."""
 
 
 @dataclass(frozen=True)
@@ -38,11 +42,13 @@ def append(connection: sqlite3.Connection, member: Membership, body: bytes, now:
     number: int = connection.execute(
         "UPDATE groups SET last_seq = last_seq + 1 WHERE group_key = ? RETURNING last_seq", (group_key,)
     ).fetchone()[0]
+    reach("send.numbered")
     connection.execute(
         "INSERT INTO messages (message_id, group_key, sequence_num, sender_id, is_commit, created_at)"
         " VALUES (?, ?, ?, ?, ?, ?)",
         (bodies.put(connection, body), group_key, number, member.user_id, is_commit, now),
     )
+    reach("send.stored")
     connection.execute(
         "UPDATE members SET watermark = ? WHERE member_id = ? AND watermark = ?", (number, member.member_id, number - 1)
     )
@@ -60,6 +66,8 @@ def page(
 ) -> Page:
     """Read up to ``limit`` messages with numbers greater than ``after``, none that is past its time.
 
+    Fewer if their bodies have more than PAGE_BYTES, but at least one.
+
     Raises NotMemberError.
     """
     member = members.require_member(connection, group_id, user_id)
@@ -70,10 +78,11 @@ def page(
         " WHERE group_key = ? AND sequence_num > ? AND created_at >= ? ORDER BY sequence_num LIMIT ?",
         (group.group_key, max(min(after, group.last_seq), group.gone_below), cutoff, limit),
     ).fetchall()
-    found = bodies.get_many(connection, [row["message_id"] for row in rows])
+    ids = [row["message_id"] for row in rows]
+    found = bodies.get_many(connection, bodies.first_within(connection, ids, PAGE_BYTES))
     served = [
         StoredMessage(row["sequence_num"], row["sender_id"], found[row["message_id"]], row["created_at"])
-        for row in rows
+        for row in rows[: len(found)]
     ]
     last = served[-1].sequence_num if served else 0
     return Page(served, member, max(last, min(after, group.last_seq)))

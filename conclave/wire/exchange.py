@@ -1,11 +1,11 @@
 """Between HTTP and the values that handlers work with: reads requests, writes responses."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping
+from functools import cache
 from typing import Any
 
-import orjson
 from aiohttp import web
-from marshmallow import ValidationError
+from marshmallow import Schema, ValidationError
 
 from conclave.errors import (
     ApiError,
@@ -14,29 +14,42 @@ from conclave.errors import (
     InvalidValueError,
     UnsupportedMediaTypeError,
 )
+from conclave.wire import json_text, protobuf
 from conclave.wire.fields import REQUIRED, parse_id
+from conclave.wire.negotiate import Format, answer_format, body_format
 from conclave.wire.schemas.base import Empty, QuerySchema, RequestSchema, ResponseSchema
 
 MAX_BODY_BYTES = 1_048_576
-JSON = "application/json"
+
+FORMAT = web.RequestKey("format", Format)
+"""In which format the request is answered."""
+
+
+def choose_format(request: web.Request, token: str | None) -> None:
+    """Decide in which format ``request`` is answered; before anything that may fail, since errors have it too."""
+    accept = ",".join(request.headers.getall("Accept", ()))
+    request[FORMAT] = answer_format(accept, request.headers.get("Content-Type", ""), token or "")
 
 
 async def read_body(request: web.Request, schema: type[RequestSchema]) -> dict[str, Any]:
-    """Read a request's body and return its validated values. An absent body is an empty message.
+    """Read a request's body and return its validated values. An empty body is an empty message, of any type.
 
     Raises UnsupportedMediaTypeError, BodyTooLargeError, BadRequestError or InvalidValueError.
     """
-    if not request.can_read_body:
-        return _load(schema, {})
-    if request.content_type != JSON:
-        raise UnsupportedMediaTypeError
-    if (request.content_length or 0) > MAX_BODY_BYTES:
-        raise BodyTooLargeError
+    written_in = body_format(request.headers.get("Content-Type", ""))
     try:
+        if written_in is None and await _has_body(request):
+            raise UnsupportedMediaTypeError
+        if (request.content_length or 0) > MAX_BODY_BYTES:
+            raise BodyTooLargeError
         body = await request.read()
     except web.RequestPayloadError as error:
         raise BadRequestError("the body cannot be read") from error
-    return _load(schema, _parse(body))
+    if not body:
+        return _load(schema, {})
+    if written_in is Format.PROTOBUF:
+        return _load(schema, protobuf.parse(schema.__name__, body))
+    return _load(schema, json_text.parse(body))
 
 
 def path_id(request: web.Request, name: str) -> bytes:
@@ -55,56 +68,66 @@ def read_query(request: web.Request, schema: type[QuerySchema]) -> dict[str, Any
     return _load(schema, {name: request.query[name] for name in request.query})
 
 
-def reply(schema: type[ResponseSchema], value: Any, *, status: int = 200) -> web.Response:
+def reply(request: web.Request, schema: type[ResponseSchema], value: Any, *, status: int = 200) -> web.Response:
     """Write ``value`` as a response message."""
-    return _json(schema().dump(value), status)
+    return _respond(request, schema.__name__, _schema(schema).dump(value), status)
 
 
-def reply_empty() -> web.Response:
+def reply_empty(request: web.Request) -> web.Response:
     """Write a response message without fields."""
-    return reply(Empty, {})
+    return reply(request, Empty, {})
 
 
-def reply_error(error: ApiError) -> web.Response:
-    """Write an error response."""
-    body = {
-        "message": error.message,
-        "error_code": int(error.code),
-        "error": error.code.name.lower(),
-        "errors": error.fields,
-    }
-    return _json(body, error.status, error.headers)
+def reply_error(request: web.Request, error: ApiError) -> web.Response:
+    """Write an error response. JSON tells more: the code's name, and the fields at fault."""
+    values: dict[str, Any] = {"message": error.message, "error_code": int(error.code)}
+    if request[FORMAT] is Format.JSON:
+        values |= {"error": error.code.name.lower(), "errors": error.fields}
+    return _respond(request, "ErrorResponse", values, error.status, error.headers)
 
 
-def _parse(body: bytes) -> Mapping[str, Any]:
-    if not body:
-        return {}
-    try:
-        values = orjson.loads(body)
-    except orjson.JSONDecodeError as error:
-        raise BadRequestError(f"the body is not JSON: {error}") from error
-    if not isinstance(values, dict):
-        raise BadRequestError("the body must be a JSON object")
-    return values
+async def _has_body(request: web.Request) -> bool:
+    """Tell whether there is a body; one that is sent in chunks has to begin for that."""
+    return bool(request.content_length) or bool(await request.content.read(1))
+
+
+@cache
+def _schema(kind: type[Schema]) -> Schema:
+    """Return the one instance of a schema: making one costs more than most uses of it."""
+    return kind()
 
 
 def _load(schema: type[RequestSchema | QuerySchema], values: Mapping[str, Any]) -> dict[str, Any]:
     try:
-        loaded: dict[str, Any] = schema().load(values)
+        loaded: dict[str, Any] = _schema(schema).load(values)
     except ValidationError as error:
         raise _field_errors(error.messages_dict) from error
     return loaded
 
 
-def _field_errors(messages: Mapping[str, Sequence[str]]) -> ApiError:
-    missing = any(REQUIRED in found for found in messages.values())
-    text = "; ".join(f"{name}: {' '.join(found)}" for name, found in messages.items())
-    return (BadRequestError if missing else InvalidValueError)(text, fields=messages)
+def _field_errors(messages: Mapping[Any, Any]) -> ApiError:
+    fields = dict(_by_field(messages))
+    missing = any(REQUIRED in found for found in fields.values())
+    text = "; ".join(f"{name}: {' '.join(found)}" for name, found in fields.items())
+    return (BadRequestError if missing else InvalidValueError)(text, fields=fields)
+
+
+def _by_field(messages: Mapping[Any, Any], path: str = "") -> Iterator[tuple[str, list[str]]]:
+    """Yield each field at fault with its messages; one inside a list or a message as ``entries.0.data``."""
+    for name, found in messages.items():
+        if isinstance(found, Mapping):
+            yield from _by_field(found, f"{path}{name}.")
+        else:
+            yield f"{path}{name}", found
 
 
 def _invalid(name: str, text: str) -> InvalidValueError:
     return InvalidValueError(f"{name}: {text}", fields={name: [text]})
 
 
-def _json(body: Mapping[str, Any], status: int, headers: Mapping[str, str] | None = None) -> web.Response:
-    return web.Response(body=orjson.dumps(body), status=status, content_type=JSON, headers=headers)
+def _respond(
+    request: web.Request, message: str, values: Mapping[str, Any], status: int, headers: Mapping[str, str] | None = None
+) -> web.Response:
+    answer = request[FORMAT]
+    body = protobuf.write(message, values) if answer is Format.PROTOBUF else json_text.write(values)
+    return web.Response(body=body, status=status, content_type=answer.value, headers=headers)

@@ -1,4 +1,4 @@
-"""The fields of requests and responses, as JSON writes them."""
+"""The fields of requests and responses: text from JSON, bytes from protobuf; bytes for either to write."""
 
 import base64
 import binascii
@@ -15,6 +15,8 @@ from conclave.policy import MAX_SECONDS
 REQUIRED = "required, and must not be empty"
 """The one message that makes an error a broken constraint (code 100) instead of an invalid value (101)."""
 
+ID_BYTES = 16
+
 _UUID = re.compile(r"[0-9a-fA-F]{32}|[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}", re.ASCII)
 _INTEGER = re.compile(r"-?[0-9]+", re.ASCII)
 
@@ -25,7 +27,7 @@ PASSWORD_RULE = validate.Length(min=8, error="must have at least 8 characters")
 ALIAS_RULE = validate.Regexp(
     r"[^\x00-\x1f\x7f]{0,64}\Z", error="must have at most 64 characters, and no control characters"
 )
-HEX_RULE = validate.Regexp(r"[0-9a-fA-F]*\Z", error="must be hexadecimal")
+HEX_RULE = validate.Regexp(r"[0-9a-fA-F]{0,1024}\Z", error="must be hexadecimal, at most 1,024 digits")
 EXPIRY_RULE = validate.Range(
     -1, MAX_SECONDS, error=f"must be -1 (inherit), 0 (delete-after-fetch) or 1 to {MAX_SECONDS}"
 )
@@ -38,13 +40,23 @@ def parse_id(text: str) -> bytes:
     return UUID(text).bytes
 
 
-class Identifier(Text):
-    """A 16-byte id; a UUID string in JSON."""
+class Id(bytes):
+    """An id on its way out: unlike other bytes it is a UUID string in JSON."""
 
-    def _serialize(self, value: Any, *args: Any, **kwargs: Any) -> str:
-        return str(UUID(bytes=value))
+    __slots__ = ()
+
+
+class Identifier(Text):
+    """A 16-byte id. JSON has it as a UUID string, protobuf as it is."""
+
+    def _serialize(self, value: Any, *args: Any, **kwargs: Any) -> Any:
+        return Id(value)
 
     def _deserialize(self, value: Any, *args: Any, **kwargs: Any) -> Any:
+        if isinstance(value, bytes):
+            if len(value) != ID_BYTES:
+                raise ValidationError(f"must have {ID_BYTES} bytes")
+            return value
         try:
             return parse_id(super()._deserialize(value, *args, **kwargs))
         except ValueError as error:
@@ -52,12 +64,14 @@ class Identifier(Text):
 
 
 class Bytes(Text):
-    """Opaque bytes; standard base64 with padding in JSON."""
+    """Opaque bytes. JSON has them as standard base64 with padding, protobuf as they are."""
 
-    def _serialize(self, value: Any, *args: Any, **kwargs: Any) -> str:
-        return base64.b64encode(value).decode()
+    def _serialize(self, value: Any, *args: Any, **kwargs: Any) -> Any:
+        return value
 
     def _deserialize(self, value: Any, *args: Any, **kwargs: Any) -> Any:
+        if isinstance(value, bytes):
+            return value
         text = super()._deserialize(value, *args, **kwargs)
         try:
             return base64.b64decode(text.encode("ascii"), validate=True)

@@ -4,14 +4,17 @@ import asyncio
 
 from aiohttp import web
 
-STALL_SECONDS = 60.0
+STALL_SECONDS = 60
 """A client that takes nothing for so long is cut off."""
+
+LONGEST_SECONDS = 15 * 60
+"""One that takes a little now and then, after so long: the response is in memory meanwhile."""
 
 
 async def hand_over(request: web.Request, response: web.StreamResponse) -> bool:
     """Send ``response`` and tell whether all of it was handed to the connection.
 
-    False if the connection broke before, or stood still for STALL_SECONDS. Handed over means: taken by the
+    False if the connection broke before, or took too long. Handed over means: taken by the
     operating system; behind TLS, by the TLS layer, which may hold back up to 64 KiB.
     """
     transport = request.transport
@@ -21,14 +24,18 @@ async def hand_over(request: web.Request, response: web.StreamResponse) -> bool:
     transport.set_write_buffer_limits(high=0)
     sending = asyncio.create_task(_send(request, response))
     left = -1
-    while not sending.done():
-        await asyncio.wait({sending}, timeout=STALL_SECONDS)
-        if not sending.done() and left == (left := transport.get_write_buffer_size()):
-            transport.abort()
     try:
+        for _ in range(LONGEST_SECONDS // STALL_SECONDS):
+            await asyncio.wait({sending}, timeout=STALL_SECONDS)
+            if sending.done() or left == (left := transport.get_write_buffer_size()):
+                break
+        if not sending.done():
+            transport.abort()
         return await sending
     except ConnectionError:
         return False
+    finally:
+        sending.cancel()
 
 
 async def _send(request: web.Request, response: web.StreamResponse) -> bool:

@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from conclave import keys
 from conclave.config import Config
+from conclave.store import state
 from tests.client import PASSWORD, Client, expect
 from tests.conftest import Running, StartServer
 
@@ -79,6 +81,21 @@ async def test_a_use_shortly_before_a_crash_counts(config: Config, start_server:
         assert (await again.get("/me"))["username"] == "alice"
 
 
+async def test_a_session_that_had_expired_stays_dead_after_a_crash(
+    config: Config, start_server: StartServer, tmp_path: Path
+) -> None:
+    async with start_server(replace(config, token_ttl_seconds=120)) as server:
+        alice = await server.user("alice")
+        server.clock.advance(130)
+        await expect(alice.get("/me"), 401, 202)
+        await server.app[keys.STORE].write(state.still_alive, server.clock.read())
+        (tmp_path / "crashed").mkdir()
+        subprocess.run(["cp", *tmp_path.glob("hot.db*"), tmp_path / "crashed"], check=True)
+    crashed = replace(config, token_ttl_seconds=120, database_path=str(tmp_path / "crashed" / "hot.db"))
+    async with start_server(crashed) as server:
+        await expect(Client(server.http, server.url, alice.token).get("/me"), 401, 202)
+
+
 async def test_login_does_not_tell_which_part_was_wrong(running: Running) -> None:
     alice = await running.user("alice")
     wrong = await expect(alice.post("/login", username="alice", password="wrong password"), 401, 202)
@@ -119,6 +136,7 @@ async def test_registration_can_ask_for_a_token(
         ("Bearer one two", 201),
         ("Bearer " + "0" * 64, 202),
         ("Bearer short", 202),
+        ("Bearer \u00fc", 201),
     ],
 )
 async def test_bad_credentials_are_told_apart(running: Running, header: str | None, code: int) -> None:

@@ -100,6 +100,7 @@ async def test_only_admins_change_and_delete(running: Running) -> None:
     await bob.join(group)
     for other in (bob, carol):
         await expect(other.patch(group, alias="x"), 401, 401)
+        await expect(other.patch(group, update_message_expiry=True), 400, 100)
         await expect(other.post(f"/groups/{group}/delete"), 401, 401)
     await expect(alice.patch("00000000-0000-4000-8000-000000000000", alias="x"), 401, 401)
 
@@ -173,7 +174,8 @@ async def test_a_commit_stores_what_it_brings(running: Running) -> None:
     await alice.post(path, mls_group_id="ff00")
     assert (await alice.get("/groups"))["groups"][0]["mls_group_id"] == "0aFF", "set once"
     assert await alice.numbers(group) == [1]
-    await expect(alice.post(path, mls_group_id="xyz"), 400, 101)
+    for bad in ("xyz", "a" * 1025):
+        await expect(alice.post(path, mls_group_id=bad), 400, 101)
     await expect(bob.post(path, group_info=encode(b"i")), 401, 400)
     await expect(bob.get(f"/groups/{group}/group-info"), 401, 400)
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from conclave.store import messages
 from tests.client import Client, encode, expect
 from tests.conftest import Running
 
@@ -153,6 +154,20 @@ async def test_a_slow_client_moves_its_watermark_once_it_has_everything(running:
     await writer.wait_closed()
     await asyncio.sleep(0.2)
     assert (await watermarks(running))["bob"] == 30
+
+
+async def test_a_page_is_bounded_in_bytes_but_has_at_least_one_message(
+    running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(messages, "PAGE_BYTES", 1000)
+    alice, bob, group = await group_of_two(running)
+    for size in (400, 500, 200, 5000, 1):
+        await alice.send(group, bytes(size))
+    assert await bob.numbers(group) == [1, 2]
+    assert (await watermarks(running))["bob"] == 2, "what was not served was not fetched"
+    assert await bob.numbers(group, 2) == [3]
+    assert await bob.numbers(group, 3) == [4]
+    assert await bob.numbers(group, 4) == [5]
 
 
 async def test_an_empty_message_is_refused(running: Running) -> None:

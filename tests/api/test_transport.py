@@ -1,15 +1,21 @@
 """What holds for every endpoint: formats, errors, limits, headers."""
 
+import asyncio
 import io
 import json
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from hypothesis import given, settings, strategies as st
 
 from conclave import keys
+from conclave.config import Config
 from conclave.routes import ROUTES
-from tests.conftest import Running
+from tests.client import PASSWORD
+from tests.conftest import Running, StartServer
+from tests.protobuf import PROTOBUF, ProtobufClient, decode, encode
 
 JSON = {"Content-Type": "application/json"}
 
@@ -22,14 +28,16 @@ async def ask(
     data: Any = None,
     headers: dict[str, str] | None = None,
     token: str = "",
-) -> tuple[int, dict[str, Any], dict[str, str]]:
-    """Send a raw request; return status, body and headers."""
+) -> tuple[int, dict[str, Any], Mapping[str, str]]:
+    """Send a raw request; return status, body and headers. In protobuf only errors have a body here."""
     sent = (headers or {}) | ({"Authorization": f"Bearer {token}"} if token else {})
     async with running.http.request(
         method, running.url + path, data=data, headers=sent, skip_auto_headers=["Content-Type"]
     ) as response:
         body = await response.read()
-        return response.status, json.loads(body) if body else {}, dict(response.headers)
+        if response.content_type == PROTOBUF["Content-Type"]:
+            return response.status, decode("ErrorResponse", body) if response.status >= 400 else {}, response.headers
+        return response.status, json.loads(body) if body else {}, response.headers
 
 
 async def test_an_unknown_path_is_404_with_the_error_body(running: Running) -> None:
@@ -77,6 +85,90 @@ async def test_another_content_type_is_415(running: Running, content_type: str |
     headers = {"Content-Type": content_type} if content_type else {}
     status, body, _ = await ask(running, "POST", "/api/v1/login", data=b"{}", headers=headers)
     assert (status, body["error_code"]) == (415, 100)
+    assert "application/json" in body["message"]
+    assert "application/x-protobuf" in body["message"]
+
+
+@pytest.mark.parametrize("headers", [{}, {"Content-Type": "text/plain"}, JSON, PROTOBUF], ids=str)
+@pytest.mark.parametrize("chunked", [False, True])
+async def test_an_empty_body_is_an_empty_message_whatever_its_type(
+    running: Running, headers: dict[str, str], chunked: bool
+) -> None:
+    alice = await running.user("alice")
+    group = await alice.create_group("friends")
+
+    async def nothing() -> AsyncIterator[bytes]:
+        await asyncio.sleep(0.05)
+        yield b""
+
+    path = f"/api/v1/groups/{group}/commit"
+    data = nothing() if chunked else None
+    assert (await ask(running, "POST", path, data=data, headers=headers, token=alice.token))[0] == 200
+
+
+async def test_chunks_of_another_content_type_are_415(running: Running) -> None:
+    status, body, _ = await ask(running, "POST", "/api/v1/login", data=io.BytesIO(b"{}"))
+    assert (status, body["error_code"]) == (415, 100)
+
+    async def chunks() -> AsyncIterator[bytes]:
+        yield b"{}"
+
+    status, body, _ = await ask(running, "POST", "/api/v1/login", data=chunks())
+    assert (status, body["error_code"]) == (415, 100)
+
+
+@pytest.mark.parametrize("content_type", ["application/X-Protobuf", "application/x-protobuf;a=b"])
+async def test_case_and_parameters_of_a_content_type_do_not_matter(running: Running, content_type: str) -> None:
+    await running.user("alice")
+    data = encode("LoginRequest", {"username": "alice", "password": PASSWORD})
+    headers = {"Content-Type": content_type}
+    status, _, answered = await ask(running, "POST", "/api/v1/login", data=data, headers=headers)
+    assert (status, answered["Content-Type"]) == (200, "application/x-protobuf")
+
+
+async def test_a_post_without_any_length_is_answered_at_once(running: Running) -> None:
+    """Neither Content-Length nor Transfer-Encoding, on a connection that stays open."""
+    alice = await ProtobufClient.register(running.http, running.url, "alice")
+    group = await alice.create_group("friends")
+    reader, writer = await asyncio.open_connection("127.0.0.1", running.server.port)
+    for path, status in (
+        (f"/groups/{group}/leave", 200),
+        (f"/groups/{group}/delete", 401),
+        ("/logout", 204),
+        ("/logout", 401),
+    ):
+        head = f"POST /api/v1{path} HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {alice.token}\r\n\r\n"
+        writer.write(head.encode())
+        answer = (await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 5)).decode()
+        assert answer.startswith(f"HTTP/1.1 {status} "), answer
+        lines = dict(line.lower().split(": ", 1) for line in answer.strip().split("\r\n")[1:])
+        assert status == 204 or lines["content-type"] == "application/x-protobuf"
+        await reader.readexactly(int(lines.get("content-length", "0")))
+    writer.close()
+    await writer.wait_closed()
+
+
+@pytest.mark.parametrize("header", [b"Bearer", b"Bearer ", b"Bearer \xff\xfe", b"\xff", b"Bearer " + b"1" * 8000])
+async def test_strange_credentials_are_401_and_an_empty_token_is_told_in_json(running: Running, header: bytes) -> None:
+    reader, writer = await asyncio.open_connection("127.0.0.1", running.server.port)
+    writer.write(b"GET /api/v1/me HTTP/1.1\r\nhost: x\r\nauthorization: " + header + b"\r\n\r\n")
+    answer = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 5)
+    assert answer.startswith(b"HTTP/1.1 401 ")
+    assert (b"application/json" in answer) == (not header.endswith(b"1"))
+    writer.close()
+    await writer.wait_closed()
+
+
+async def test_a_raw_token_in_a_header_of_the_operators_decides_the_format(
+    config: Config, start_server: StartServer
+) -> None:
+    async with start_server(replace(config, auth_header="X-Conclave")) as running:
+        alice = await ProtobufClient.register(running.http, running.url, "alice")
+        for token, status in ((alice.token, 200), ("1" * 64, 401)):
+            answered = await ask(running, "GET", "/api/v1/me", headers={"X-Conclave": token})
+            assert (answered[0], answered[2]["Content-Type"]) == (status, "application/x-protobuf")
+        status, _, headers = await ask(running, "GET", "/api/v1/me", token=alice.token)
+        assert (status, headers["Content-Type"]) == (401, "application/json"), "not the header that counts"
 
 
 async def test_a_charset_does_no_harm(running: Running) -> None:
@@ -152,34 +244,57 @@ FIELDS = [
     *("username", "password", "alias", "registration_token", "group_name", "message_expiry_seconds"),
     *("update_message_expiry", "visibility", "mls_message", "commit_message", "group_info", "mls_group_id"),
 ]
-BODIES = [
-    route
-    for route in ROUTES
-    if route.method in ("POST", "PATCH") and not route.path.endswith(("/logout", "/delete", "/leave"))
-]
+BODIES = [route for route in ROUTES if not route.path.endswith(("/healthz", "/logout", "/delete", "/leave"))]
+"""But for those that end what the others need, and take no body or one that others take too."""
+
+json_bodies = (json_values | st.dictionaries(st.sampled_from(FIELDS), json_values, max_size=4)).map(
+    lambda value: json.dumps(value).encode()
+)
 
 
-async def test_no_body_causes_a_500(running: Running) -> None:
-    """Random JSON and random bytes at every endpoint that takes a body."""
+def varint(number: int) -> bytes:
+    low, rest = number & 0x7F, number >> 7
+    return bytes([low | 0x80]) + varint(rest) if rest else bytes([low])
+
+
+def protobuf_field(number: int, value: int | bytes) -> bytes:
+    if isinstance(value, int):
+        return varint(number << 3) + varint(value)
+    return varint(number << 3 | 2) + varint(len(value)) + value
+
+
+protobuf_values = (
+    st.integers(0, 2**64 - 1)
+    | st.integers(0, 3)
+    | st.text(max_size=20).map(str.encode)
+    | st.sampled_from([b"alice", b"friends", b"a password", b"0aff"])
+    | st.binary(max_size=20)
+)
+protobuf_bodies = st.lists(st.builds(protobuf_field, st.integers(1, 6), protobuf_values), max_size=6).map(b"".join)
+
+
+@pytest.mark.parametrize(
+    ("headers", "bodies"), [(JSON, json_bodies), (PROTOBUF, protobuf_bodies)], ids=["json", "protobuf"]
+)
+async def test_no_body_causes_a_500(running: Running, headers: dict[str, str], bodies: Any) -> None:
+    """Random messages and random bytes at every endpoint."""
     alice = await running.user("alice")
     group = await alice.create_group("friends")
     sent: list[tuple[Any, bytes]] = []
 
     @settings(max_examples=250, deadline=None, derandomize=True, database=None)
-    @given(
-        st.sampled_from(BODIES),
-        (json_values | st.dictionaries(st.sampled_from(FIELDS), json_values, max_size=4)).map(
-            lambda value: json.dumps(value).encode()
-        )
-        | st.binary(max_size=40),
-    )
+    @given(st.sampled_from(BODIES), bodies | st.binary(max_size=40))
     def collect(route: Any, body: bytes) -> None:
         sent.append((route, body))
 
     collect()
+    seen = set()
     for route, body in sent:
-        path = route.path.format(group_id=group)
-        status, answer, _ = await ask(running, route.method, path, data=body, headers=JSON, token=alice.token)
+        path = route.path.format(group_id=group, user_id=alice.user_id, username="alice")
+        status, answer, _ = await ask(running, route.method, path, data=body, headers=headers, token=alice.token)
         assert status < 500, (path, body)
+        seen.add(status)
         if status >= 400:
-            assert set(answer) == {"message", "error_code", "error", "errors"}
+            names = {"message", "error_code"}
+            assert set(answer) == (names | {"error", "errors"} if headers == JSON else names)
+    assert {200, 400} <= seen

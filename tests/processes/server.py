@@ -17,10 +17,12 @@ PATIENCE = 60.0
 class ServerProcess:
     """`conclave serve` on a free port of loopback; its log lines are kept."""
 
-    def __init__(self, folder: Path, settings: str = "", env: dict[str, str] | None = None) -> None:
+    def __init__(
+        self, folder: Path, settings: str = "", env: dict[str, str] | None = None, address: str = "127.0.0.1"
+    ) -> None:
         self.folder = folder
         self.config = folder / "conclave.toml"
-        self.config.write_text(f'listen_address = "127.0.0.1"\nlisten_port = 0\n{settings}')
+        self.config.write_text(f'listen_address = "{address}"\nlisten_port = 0\n{settings}\n[admin]\nlisten_port = 0\n')
         self._log = folder / "server.log"
         with self._log.open("w") as log:
             self.process = subprocess.Popen(

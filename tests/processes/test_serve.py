@@ -9,12 +9,13 @@ import sqlite3
 import stat
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 from aiohttp import ClientSession
 
-from tests.client import Client, encode
+from tests.client import PASSWORD, Client, RefusedError, encode
 from tests.processes.server import ServerProcess, alive, conclave, waiting
 
 SQL = '[cleanup]\nengine = "sql"\n'
@@ -44,7 +45,7 @@ async def test_a_stop_finishes_what_is_under_way_and_empties_the_wal(tmp_path: P
             acknowledged = [each for each in await asyncio.gather(*sends, return_exceptions=True) if type(each) is int]
     assert status == 0
     assert seconds < 5
-    assert sorted(path.name for path in tmp_path.glob("conclave.db*")) == ["conclave.db"]
+    assert not list(tmp_path.glob("conclave.db-*")), "neither a WAL nor its index is left"
     with contextlib.closing(sqlite3.connect(tmp_path / "conclave.db")) as connection:
         stored = {row[0] for row in connection.execute("SELECT sequence_num FROM messages")}
     assert set(acknowledged) <= stored
@@ -174,6 +175,88 @@ def test_a_second_server_on_the_same_data_is_refused(tmp_path: Path) -> None:
         assert second.returncode == 1
         [line] = lines(second)
         assert "another server is running" in line
+
+
+def test_a_second_server_on_the_same_database_with_other_data_is_refused(tmp_path: Path) -> None:
+    with ServerProcess(tmp_path, SQL):
+        (tmp_path / "other.toml").write_text(f'listen_port = 0\ndata_path = "elsewhere"\n{SQL}')
+        [line] = lines(conclave("serve", "--config", "other.toml", cwd=tmp_path))
+        assert "another server is running" in line
+
+
+def test_a_start_that_fails_half_way_ends(tmp_path: Path) -> None:
+    with ServerProcess(tmp_path, SQL) as server:
+        server.stop()
+    with contextlib.closing(sqlite3.connect(tmp_path / "conclave.db")) as connection:
+        connection.execute("DROP TABLE server_state")
+    failed = conclave("serve", "--config", server.config, cwd=tmp_path)
+    assert failed.returncode == 1
+    assert "no such table" in failed.stderr
+
+
+async def test_a_failure_inside_logs_neither_password_nor_token_nor_body(tmp_path: Path) -> None:
+    with ServerProcess(tmp_path, SQL) as server:
+        async with ClientSession() as http:
+            alice = await Client.register(http, server.url, "alice")
+            group = await alice.create_group("g")
+            with contextlib.closing(sqlite3.connect(tmp_path / "conclave.db")) as connection:
+                connection.execute("ALTER TABLE sessions RENAME COLUMN last_used_at TO elsewhere")
+                connection.execute("ALTER TABLE members RENAME COLUMN watermark TO elsewhere")
+            for request in (alice.login("alice"), alice.send(group, b"SECRET BODY")):
+                with pytest.raises(RefusedError) as refused:
+                    await request
+                assert refused.value.status == 500
+            _, writer = await asyncio.open_connection("127.0.0.1", int(server.url.rpartition(":")[2]))
+            writer.write(f"GET /secret\x00path HTTP/1.1\r\nAuthorization: Bearer {alice.token}\r\n\r\n".encode())
+            await asyncio.sleep(0.2)
+            writer.close()
+        server.stop()
+    log = (tmp_path / "server.log").read_text()
+    assert "request_failed" in log
+    for secret in (PASSWORD, alice.token, alice.token[:16], "SECRET", encode(b"SECRET BODY"), "argon2id", "secret"):
+        assert secret not in log
+
+
+async def test_a_stop_with_clients_that_take_nothing_is_quick(tmp_path: Path) -> None:
+    with ServerProcess(tmp_path, SQL) as server:
+        async with ClientSession() as http:
+            alice = await Client.register(http, server.url, "alice")
+            group = await alice.create_group("g")
+            for _ in range(20):
+                await alice.send(group, bytes(750_000))
+            writers = []
+            for _ in range(3):
+                _, writer = await asyncio.open_connection("127.0.0.1", int(server.url.rpartition(":")[2]), limit=1024)
+                request = f"GET /api/v1/groups/{group}/messages HTTP/1.1\r\nAuthorization: Bearer {alice.token}\r\n"
+                writer.write(f"{request}Host: x\r\n\r\n".encode())
+                writers.append(writer)
+            await asyncio.sleep(1)
+            status, seconds = await asyncio.to_thread(server.stop)
+            for writer in writers:
+                writer.transport.abort()
+    assert status == 0
+    assert seconds < 5
+
+
+def test_a_dead_jvm_is_replaced(tmp_path: Path) -> None:
+    with ServerProcess(tmp_path, 'cleanup_interval = "1s"\n') as server:
+        server.wait_for("cleanup_run")
+        java = [pid for pid in server.descendants() if Path(f"/proc/{pid}/comm").read_text().strip() == "java"]
+        for pid in java:
+            os.kill(pid, 9)
+        server.wait_for("cleanup_worker_ended")
+        for _ in waiting("a run of a new session"):
+            events = server.events()
+            ended = [event["event"] for event in events].index("cleanup_worker_ended")
+            if any(event["event"] == "cleanup_run" and not event["error"] for event in events[ended:]):
+                break
+
+
+def test_an_interval_longer_than_any_sleep_is_no_fault(tmp_path: Path) -> None:
+    with ServerProcess(tmp_path, 'cleanup_interval = "1000y"\n' + SQL) as server:
+        server.wait_for("cleanup_run")
+        time.sleep(2)
+        assert "cleanup_worker_ended" not in [event["event"] for event in server.events()]
 
 
 def test_a_port_in_use_is_told_in_one_line(tmp_path: Path) -> None:

@@ -11,11 +11,14 @@ from uuid import uuid4
 
 import pytest
 
+from conclave.clock import FakeClock
 from conclave.policy import PolicySettings
 from conclave.store import database, groups, members, messages, state
 from conclave.store.members import Membership
 from spark import apply, sql_engine
-from spark.apply import apply_plan, run_paced
+from spark.apply import Pacer
+from spark.job import CleanupError, _require_settings
+from spark.steps import Plan
 
 START, HOUR = 1_700_000_000, 3600
 POLICY = PolicySettings(-1, 2_592_000, 604_800)
@@ -23,9 +26,9 @@ POLICY = PolicySettings(-1, 2_592_000, 604_800)
 
 @pytest.fixture
 def connection(tmp_path: Path) -> Iterator[sqlite3.Connection]:
-    database.prepare(tmp_path / "hot.db", create=True)
+    database.prepare(tmp_path / "hot.db")
     with closing(database.connect(tmp_path / "hot.db")) as opened:
-        state.begin_serving(opened, POLICY, START)
+        state.begin_serving(opened, POLICY, FakeClock(START).read())
         yield opened
 
 
@@ -42,7 +45,14 @@ def add_group(connection: sqlite3.Connection, expiry: int, count: int) -> Member
 
 
 def change(connection: sqlite3.Connection, member: Membership, expiry: int, now: int) -> None:
-    groups.change(connection, member.group, {"message_expiry_seconds": expiry}, POLICY, now)
+    groups.change(connection, member.group, {"message_expiry_seconds": expiry}, POLICY, FakeClock(now).read())
+
+
+def apply_plan(connection: sqlite3.Connection, plan: Plan) -> Counter[str]:
+    """Apply, and return what went."""
+    counts: Counter[str] = Counter()
+    apply.apply_plan(Pacer(connection), plan, POLICY, counts)
+    return counts
 
 
 def left(connection: sqlite3.Connection) -> int:
@@ -56,7 +66,7 @@ def test_a_policy_lengthened_before_expiry_saves_what_a_plan_of_a_wrong_clock_na
     plan = sql_engine.make_plan(connection, POLICY, START + 2 * HOUR)
     assert plan.groups
     change(connection, member, -1, START + 1)
-    assert apply_plan(connection, plan, POLICY) == Counter({apply.FETCHED: 0, apply.EXPIRED: 0})
+    assert apply_plan(connection, plan) == Counter({apply.FETCHED: 0, apply.EXPIRED: 0})
     assert left(connection) == 3
 
 
@@ -64,7 +74,7 @@ def test_a_policy_lengthened_after_expiry_saves_nothing(connection: sqlite3.Conn
     member = add_group(connection, HOUR, 3)
     plan = sql_engine.make_plan(connection, POLICY, START + 2 * HOUR)
     change(connection, member, -1, START + 2 * HOUR)
-    assert apply_plan(connection, plan, POLICY)[apply.EXPIRED] == 3
+    assert apply_plan(connection, plan)[apply.EXPIRED] == 3
 
 
 def test_leaving_delete_after_fetch_between_plan_and_apply_still_deletes_what_all_had_fetched(
@@ -74,17 +84,46 @@ def test_leaving_delete_after_fetch_between_plan_and_apply_still_deletes_what_al
     plan = sql_engine.make_plan(connection, POLICY, START)
     messages.append(connection, member, b"sent after the plan", START, is_commit=False)
     change(connection, members.require_member(connection, member.group.group_id, member.user_id), -1, START)
-    assert apply_plan(connection, plan, POLICY)[apply.FETCHED] == 3
+    assert apply_plan(connection, plan)[apply.FETCHED] == 3
     assert left(connection) == 1
+
+
+def test_entering_delete_after_fetch_between_plan_and_apply_keeps_the_new_floor(connection: sqlite3.Connection) -> None:
+    member = add_group(connection, HOUR, 10)
+    newcomer = uuid4().bytes
+    connection.execute("INSERT INTO users VALUES (?, 'newcomer', '', '', '', 0)", (newcomer,))
+    groups.set_group_info(connection, member.group, b"info")
+    connection.execute("UPDATE groups SET visibility = 'public'")
+    members.join_public(connection, member.group.group_id, newcomer, START, 1)
+    connection.execute("UPDATE messages SET created_at = created_at - ? WHERE sequence_num <= 5", (2 * HOUR,))
+    plan = sql_engine.make_plan(connection, POLICY, START)
+    change(connection, member, 0, START)
+    assert apply_plan(connection, plan)[apply.EXPIRED] == 5
+    again = sql_engine.make_plan(connection, POLICY, START)
+    assert apply_plan(connection, again).total() == 0, "the newcomer has fetched none of the other five"
+    assert left(connection) == 5
+
+
+def test_settings_replaced_between_plan_and_apply_stop_the_run(connection: sqlite3.Connection) -> None:
+    add_group(connection, HOUR, 3)
+    plan = sql_engine.make_plan(connection, POLICY, START + 2 * HOUR)
+    state.begin_serving(connection, PolicySettings(0, 1, 1), FakeClock(START).read())
+
+    def require() -> None:
+        _require_settings(connection, POLICY)
+
+    with pytest.raises(CleanupError, match="settings changed"):
+        apply.apply_plan(Pacer(connection, require=require), plan, POLICY, Counter())
+    assert left(connection) == 3
 
 
 def test_a_group_deleted_between_plan_and_apply_is_left_to_its_tombstone(connection: sqlite3.Connection) -> None:
     member = add_group(connection, HOUR, 3)
     plan = sql_engine.make_plan(connection, POLICY, START + 2 * HOUR)
     groups.remove(connection, member.group, START)
-    assert sum(apply_plan(connection, plan, POLICY).values()) == 0
+    assert sum(apply_plan(connection, plan).values()) == 0
     again = sql_engine.make_plan(connection, POLICY, START)
-    assert apply_plan(connection, again, POLICY)[apply.DELETED_GROUP] == 3
+    assert apply_plan(connection, again)[apply.DELETED_GROUP] == 3
 
 
 def test_a_session_used_between_plan_and_apply_stays(connection: sqlite3.Connection) -> None:
@@ -93,7 +132,7 @@ def test_a_session_used_between_plan_and_apply_stays(connection: sqlite3.Connect
     plan = sql_engine.make_plan(connection, POLICY, START)
     assert plan.sessions == [1]
     connection.execute("UPDATE sessions SET expires_at = ?", (START + 100,))
-    assert apply_plan(connection, plan, POLICY)[apply.SESSIONS] == 0
+    assert apply_plan(connection, plan)[apply.SESSIONS] == 0
 
 
 def test_the_lock_is_let_go_of_after_each_budget(
@@ -111,7 +150,7 @@ def test_the_lock_is_let_go_of_after_each_budget(
         done.append(1)
         return len(done) < 9
 
-    run_paced(connection, iter([step]))
+    Pacer(connection).run(iter([step]))
     assert len(done) == 9
     assert statements.count("COMMIT") == len(rests) >= 3, "9 steps of 4 ms do not fit into 2 budgets of 10 ms"
     assert all(rest > 0.004 for rest in rests), "a rest after each transaction, as long as it took"

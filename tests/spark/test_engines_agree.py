@@ -9,6 +9,7 @@ from uuid import uuid4
 import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
+from conclave.clock import FakeClock
 from conclave.config import CleanupConfig, Config
 from conclave.store import bodies, database, state as server_state
 from tests.cleaner import Cleaner
@@ -74,9 +75,9 @@ def run(state: State, engine: str, cleaner: Cleaner) -> Outcome:
             invite_ttl_seconds=state.invite_ttl,
             cleanup=CleanupConfig(engine=engine),
         )
-        database.prepare(config.database, create=True)
+        database.prepare(config.database)
         with closing(database.connect(config.database)) as connection, database.write_transaction(connection):
-            server_state.begin_serving(connection, config.policy, state.now)
+            server_state.begin_serving(connection, config.policy, FakeClock(state.now).read())
             fill(connection, state)
         cleaner.run(config, state.now)
         with closing(database.connect(config.database)) as connection:

@@ -10,6 +10,7 @@ from uuid import uuid4
 
 import pytest
 
+from conclave.clock import FakeClock
 from conclave.config import CleanupConfig, Config
 from conclave.policy import PolicySettings
 from conclave.store import bodies, database, groups, members, messages, state
@@ -48,7 +49,9 @@ class World:
             group_id = groups.add(self.connection, user_id, f"g{position}", "", self.now)
             expiry = {0: -1, 1: HOUR, 2: 0, 3: 3 * HOUR}[position % 4]
             member = members.require_member(self.connection, group_id, user_id)
-            groups.change(self.connection, member.group, {"message_expiry_seconds": expiry}, policy, self.now)
+            groups.change(
+                self.connection, member.group, {"message_expiry_seconds": expiry}, policy, FakeClock(self.now).read()
+            )
             self.memberships.append(members.require_member(self.connection, group_id, user_id))
 
     def send(self, count: int) -> None:
@@ -81,10 +84,10 @@ class World:
 
 def test_erased_bodies_are_in_no_file_and_the_others_are_whole(tmp_path: Path, cleaner: Cleaner) -> None:
     config = Config(database_path=str(tmp_path / "hot.db"))
-    database.prepare(config.database, create=True)
+    database.prepare(config.database)
     world = World(Search(), random.Random(7))
     with opened(config, world) as connection, database.write_transaction(connection):
-        state.begin_serving(connection, config.policy, world.now)
+        state.begin_serving(connection, config.policy, FakeClock(world.now).read())
         world.add_groups(config.policy)
     for turn in range(ROUNDS):
         with opened(config, world) as connection:
@@ -136,10 +139,10 @@ def check_whole(world: World) -> None:
 @pytest.mark.parametrize("size", [1, 24, 4000, 1_000_000])
 def test_replaced_group_info_is_in_no_file_after_a_run(tmp_path: Path, cleaner: Cleaner, size: int) -> None:
     config = Config(database_path=str(tmp_path / "hot.db"), cleanup=CleanupConfig(engine="sql"))
-    database.prepare(config.database, create=True)
+    database.prepare(config.database)
     world = World(Search(), random.Random(7))
     with opened(config, world) as connection, database.write_transaction(connection):
-        state.begin_serving(connection, config.policy, START)
+        state.begin_serving(connection, config.policy, FakeClock(START).read())
         world.add_groups(config.policy)
         owner = world.memberships[0]
         for number in (1, 2):

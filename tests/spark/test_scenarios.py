@@ -1,5 +1,6 @@
 """What goes when: each scenario over HTTP, with a cleanup run by each engine."""
 
+import asyncio
 import sqlite3
 from dataclasses import replace
 from uuid import UUID, uuid4
@@ -7,8 +8,12 @@ from uuid import UUID, uuid4
 import pytest
 
 from conclave import keys
-from conclave.config import Config
+from conclave.clock import FakeClock
+from conclave.config import CleanupConfig, Config
+from conclave.events import Event
 from conclave.store import bodies, groups
+from spark.job import Job
+from tests.cleaner import Cleaner
 from tests.client import Client, RefusedError
 from tests.conftest import Cleanup, Running, StartServer
 
@@ -242,8 +247,90 @@ async def test_old_invites_go_with_what_they_carry(running: Running, cleanup: Cl
     running.clock.advance(1)
     await alice.login("alice")
     await bob.join(group)
-    assert (await cleanup(running))["invites"] == 1
+    told = Event("invite_declined", UUID(group).bytes, UUID(bob.user_id).bytes)
+    with running.app[keys.EVENTS].listen(UUID(alice.user_id).bytes) as heard:
+        assert (await cleanup(running))["invites"] == 1
+        assert await asyncio.wait_for(heard.get(), 10) == told
+        await asyncio.sleep(1.5)
+        assert heard.empty(), "the inviter is told exactly once"
     assert len(await running.query("SELECT * FROM invites")) == 1
+
+
+async def test_a_wrong_clock_erases_nothing_and_moves_no_mark_until_it_is_accepted(
+    running: Running, cleanup: Cleanup, cleaner: Cleaner
+) -> None:
+    alice, bob = await running.users("alice", "bob")
+    group = await alice.create_group("g", expiry=HOUR)
+    fetched = await alice.create_group("fetched", expiry=0)
+    await bob.join(fetched)
+    for each in (group, fetched):
+        await alice.send(each)
+    await bob.numbers(fetched)
+    marks = "SELECT group_key, last_seq, floor_seq, gone_below, expired_before FROM groups"
+    before = await running.query(marks)
+    running.clock.set_wrong(365 * DAY)
+    await alice.login("alice")
+    await bob.login("bob")
+    with pytest.raises(AssertionError, match="set forward by 31536000 seconds"):
+        await cleanup(running)
+    assert await bob.numbers(fetched) == [1]
+    for policy in (2 * HOUR, -1):
+        await alice.set_expiry(group, policy)
+        await alice.set_expiry(fetched, policy)
+    assert await running.query(marks) == before
+    assert await stored(running) == [1, 1]
+    running.clock.set_wrong(-365 * DAY)
+    with pytest.raises(AssertionError, match="set forward"):
+        await cleanup(running)
+    await alice.set_expiry(group, HOUR)
+    assert await alice.numbers(group) == [1], "nothing was hidden for good"
+    running.clock.advance(HOUR + 1)
+    now, set_by = running.clock.now(), running.clock.set_by
+    report = await asyncio.to_thread(cleaner.try_run, running.config, now, set_by, accept_clock=True)
+    assert (report["error"], report["deleted"]["expired"]) == ("", 1)
+    assert sum((await cleanup(running)).values()) == 0
+
+
+async def test_a_clock_behind_what_is_stored_erases_nothing(
+    config: Config, start_server: StartServer, clock: FakeClock, cleanup: Cleanup
+) -> None:
+    async with start_server(config) as server:
+        alice = await server.user("alice")
+        group = await alice.create_group("g", expiry=HOUR)
+        await alice.send(group)
+    clock.advance(2 * DAY)
+    async with start_server(config) as server:
+        alice = type(alice)(server.http, server.url, alice.token)
+        await alice.send(group)
+    clock.set_wrong(-DAY)
+    clock.boot_id = "after a restart of the machine"
+    async with start_server(config) as server:
+        assert server.app[keys.HEALTH].faults["clock"].startswith("the wall clock is 86400 seconds behind")
+        with pytest.raises(AssertionError, match="behind what is already stored"):
+            await cleanup(server)
+        assert await stored(server) == [1, 2]
+
+
+async def test_a_dry_run_counts_what_a_run_then_deletes_and_touches_nothing(running: Running, cleaner: Cleaner) -> None:
+    alice, bob = await running.users("alice", "bob")
+    groups_of = {expiry: await alice.create_group(f"g{abs(expiry)}", expiry=expiry) for expiry in (-1, 0, HOUR)}
+    deleted = await alice.create_group("deleted")
+    await bob.join(groups_of[0])
+    for group in (*groups_of.values(), deleted):
+        for _ in range(3):
+            await alice.send(group)
+    await bob.fetch(groups_of[0], 0, 2)
+    await alice.post(f"/groups/{deleted}/delete")
+    running.clock.advance(31 * DAY)
+    await running.settle()
+    config = replace(running.config, cleanup=CleanupConfig(engine="sql"))
+    before = await running.query("SELECT * FROM messages"), await running.query("SELECT * FROM groups")
+    planned = Job(config, running.clock).dry_run()
+    assert (await running.query("SELECT * FROM messages"), await running.query("SELECT * FROM groups")) == before
+    assert await running.query("SELECT * FROM cleanup_runs") == []
+    report = await asyncio.to_thread(cleaner.run, config, running.clock.now())
+    assert report["deleted"] == dict(planned.counts)
+    assert report["deleted"] == {"expired": 3, "fetched": 2, "deleted_group": 3, "sessions": 2, "invites": 0}
 
 
 async def add_invite(server: Running, group: str, inviter: Client, invitee: Client) -> None:

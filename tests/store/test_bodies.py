@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 from conclave.store import bodies, database
-from spark.apply import run_paced
+from spark.apply import Pacer
 
 
 @pytest.fixture
 def connection(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[sqlite3.Connection]:
     monkeypatch.setattr(bodies, "SEGMENT_BYTES", 10_000)
-    database.prepare(tmp_path / "hot.db", create=True)
+    database.prepare(tmp_path / "hot.db")
     with closing(database.connect(tmp_path / "hot.db")) as opened:
         yield opened
 
@@ -56,7 +56,7 @@ def test_compaction_drops_what_is_dead_and_keeps_the_rest(connection: sqlite3.Co
         if number % 3:
             connection.execute("DELETE FROM messages WHERE sequence_num = ?", (number,))
             bodies.erase(connection, [ids[number]])
-    run_paced(connection, bodies.compact(connection))
+    Pacer(connection).run(bodies.compact(connection))
     assert stored(connection) == {number: bytes([number]) * 1000 for number in range(0, 50, 3)}
     assert len(segments(connection)) == 2
     assert connection.execute("SELECT sum(total_bytes - live_bytes) FROM body_segments").fetchone()[0] == 0
@@ -81,7 +81,7 @@ def test_every_kind_of_owner_keeps_its_body_through_compaction(connection: sqlit
     connection.execute("INSERT INTO invites VALUES (1, x'01', 1, x'01', x'01', 0, ?, ?, ?)", carried)
     message = add_message(connection, 1, b"message")
     bodies.erase(connection, [dead])
-    run_paced(connection, bodies.compact(connection))
+    Pacer(connection).run(bodies.compact(connection))
     (moved,) = connection.execute("SELECT group_info_body FROM groups").fetchone()
     invite = connection.execute("SELECT commit_body, welcome_body, group_info_body FROM invites").fetchone()
     assert moved not in (info, message)

@@ -139,9 +139,46 @@ async def test_a_long_wal_is_emptied_while_the_server_runs(store: Database, monk
     raise AssertionError(wal.stat().st_size)
 
 
+async def test_a_wal_is_emptied_although_somebody_is_always_reading(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(database, "WAL_TARGET_BYTES", 100_000)
+    monkeypatch.setattr(database, "CHECKPOINT_INTERVAL_SECONDS", 0.05)
+    store = await Database.open(tmp_path / "read.db")
+    await store.write(lambda connection: connection.execute("CREATE TABLE t (x)").fetchall())
+
+    def slow_read(connection: sqlite3.Connection) -> None:
+        values(connection)
+        time.sleep(0.02)
+
+    async def read_on() -> None:
+        while True:
+            await store.read(slow_read)
+
+    reading = [asyncio.create_task(read_on()) for _ in range(2 * database.READERS)]
+    longest = 0
+    for _ in range(40):
+        await store.write(insert, bytes(50_000))
+        longest = max(longest, store.path.with_name("read.db-wal").stat().st_size)
+        await asyncio.sleep(0.03)
+    for task in reading:
+        task.cancel()
+    await asyncio.gather(*reading, return_exceptions=True)
+    await store.close()
+    assert longest < 40 * 50_000 / 2
+
+
+async def test_a_store_that_cannot_be_opened_leaves_no_thread(tmp_path: Path) -> None:
+    (tmp_path / "hot.db").write_text("not a database, but long enough to look like a file of one" * 100)
+    before = threading.active_count()
+    with pytest.raises(StoreError):
+        await Database.open(tmp_path / "hot.db")
+    assert threading.active_count() <= before + 1, "at most the pool's, which ends by itself"
+
+
 @pytest.mark.parametrize("pragma", ["secure_delete", "foreign_keys"])
 def test_every_connection_has_the_pragmas(tmp_path: Path, pragma: str) -> None:
-    database.prepare(tmp_path / "hot.db", create=True)
+    database.prepare(tmp_path / "hot.db")
     with contextlib.closing(database.connect(tmp_path / "hot.db")) as connection:
         assert connection.execute(f"PRAGMA {pragma}").fetchone()[0] == 1
         assert connection.execute("PRAGMA synchronous").fetchone()[0] == 2
@@ -156,22 +193,22 @@ def test_migrations_are_numbered_without_a_gap() -> None:
 
 def test_preparing_twice_changes_nothing(tmp_path: Path) -> None:
     path = tmp_path / "hot.db"
-    database.prepare(path, create=True)
+    database.prepare(path)
     before = path.read_bytes()
-    database.prepare(path, create=False)
+    database.prepare(path)
     assert path.read_bytes() == before
 
 
 def test_a_failed_migration_leaves_the_former_schema(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "hot.db"
-    database.prepare(path, create=True)
+    database.prepare(path)
     broken = [
         *database.migrations(),
         (len(database.migrations()) + 1, "CREATE TABLE new (x);\nCREATE TABLE new (x);\n"),
     ]
     monkeypatch.setattr(database, "migrations", lambda: broken)
     with pytest.raises(StoreError, match="already exists"):
-        database.prepare(path, create=False)
+        database.prepare(path)
     with contextlib.closing(database.connect(path)) as connection:
         assert connection.execute("PRAGMA user_version").fetchone()[0] == len(broken) - 1
         assert connection.execute("SELECT 1 FROM sqlite_schema WHERE name = 'new'").fetchone() is None

@@ -6,7 +6,13 @@ CREATE TABLE server_state (
     id INTEGER PRIMARY KEY CHECK (id = 1),
     policy_settings TEXT NOT NULL,              -- PolicySettings that the marks are settled under, as JSON
     last_alive INTEGER NOT NULL,
-    stopped_cleanly INTEGER NOT NULL
+    stopped_cleanly INTEGER NOT NULL,
+    -- The clock guard: the last reading that was right, and what has been found wrong since.
+    clock_wall INTEGER NOT NULL,
+    clock_since_boot INTEGER NOT NULL,
+    clock_boot_id TEXT NOT NULL,
+    clock_accepted INTEGER NOT NULL DEFAULT 0,  -- messages stored up to here were there when an operator accepted it
+    clock_fault TEXT NOT NULL DEFAULT ''        -- lasts until an operator accepts the clock
 ) STRICT;
 
 CREATE TABLE users (
@@ -100,6 +106,15 @@ CREATE INDEX invites_by_age ON invites (created_at);
 CREATE TABLE tombstones (
     group_key INTEGER PRIMARY KEY,
     created_at INTEGER NOT NULL
+) STRICT;
+
+-- What cleanup did that somebody must hear of: written with it, handed on by the server once.
+CREATE TABLE outbox (
+    outbox_id INTEGER PRIMARY KEY AUTOINCREMENT,
+    recipient_id BLOB NOT NULL,
+    event TEXT NOT NULL,                        -- the event's name
+    group_id BLOB NOT NULL,
+    user_id BLOB NOT NULL                       -- whom the event is about
 ) STRICT;
 
 CREATE TABLE cleanup_runs (

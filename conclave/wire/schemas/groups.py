@@ -1,9 +1,12 @@
 """Groups: creating, listing, changing."""
 
-from marshmallow import fields, validate
+from collections.abc import Mapping
+from typing import Any
+
+from marshmallow import ValidationError, fields, validate, validates_schema
 
 from conclave.fields import StrictBoolean, StrictInteger, Text
-from conclave.wire.fields import ALIAS_RULE, EXPIRY_RULE, NAME_RULE, Identifier, required
+from conclave.wire.fields import ALIAS_RULE, EXPIRY_RULE, NAME_RULE, REQUIRED, Identifier, required
 from conclave.wire.schemas.base import RequestSchema, ResponseSchema
 from conclave.wire.schemas.users import UserInfoResponse
 
@@ -68,3 +71,8 @@ class UpdateGroupRequest(RequestSchema):
     message_expiry_seconds = StrictInteger(validate=EXPIRY_RULE)
     update_message_expiry = StrictBoolean(load_default=False)
     visibility = Text(validate=validate.OneOf(["private", "public"], error='must be "private" or "public"'))
+
+    @validates_schema(pass_original=True, skip_on_field_errors=False)
+    def _require_expiry(self, data: Mapping[str, Any], original: Mapping[str, Any], **_: Any) -> None:
+        if data.get("update_message_expiry") and original.get("message_expiry_seconds") is None:
+            raise ValidationError(REQUIRED, "message_expiry_seconds")

@@ -1,0 +1,66 @@
+"""Named points at which a test can make a process die or fail. Off unless the environment arms one.
+
+``CONCLAVE_FAILPOINT=NAME=ACTION`` arms one point: ``kill`` ends the process as kill -9 does, ``full`` and ``io``
+are the errors of a full disk and of a broken one. ``ACTION@N`` waits for the Nth time that the point is reached.
+"""
+
+import os
+import signal
+import sqlite3
+
+POINTS = (
+    "writer.begun",
+    "writer.applied",
+    "writer.before_commit",
+    "writer.after_commit",
+    "send.numbered",
+    "send.stored",
+    "commit.message_stored",
+    "commit.info_replaced",
+    "create_group.added",
+    "update_group.settled",
+    "join.floor_raised",
+    "leave.committed",
+    "leave.removed",
+    "delete_group.bodies_erased",
+    "delete_group.removed",
+    "plan.read",
+    "plan.made",
+    "apply.begun",
+    "apply.marks_raised",
+    "apply.message_rows_deleted",
+    "apply.bodies_erased",
+    "apply.before_commit",
+    "apply.after_commit",
+    "erase.sealed",
+    "erase.moved",
+    "erase.emptied",
+    "erase.dropped",
+    "erase.freed",
+    "erase.before_wal",
+    "erase.after_wal",
+    "report.before",
+    "report.stored",
+)
+
+_ERRORS = {"full": "database or disk is full", "io": "disk I/O error"}
+
+_name, _, _action = os.environ.get("CONCLAVE_FAILPOINT", "").partition("=")
+_action, _, _after = _action.partition("@")
+_countdown = int(_after or 1)
+
+
+def reach(name: str) -> None:
+    """Do what a test wants done at the point ``name``: nothing, in every other process."""
+    if name == _name:
+        _fail()
+
+
+def _fail() -> None:
+    global _countdown  # noqa: PLW0603 - one point of one process is armed, when it starts
+    _countdown -= 1
+    if _countdown:
+        return
+    if _action == "kill":
+        os.kill(os.getpid(), signal.SIGKILL)
+    raise sqlite3.OperationalError(_ERRORS[_action])

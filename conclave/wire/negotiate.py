@@ -1,0 +1,34 @@
+"""Which format an answer has: decided by what the request's headers and token say, and by nothing else."""
+
+import re
+from enum import Enum
+
+
+class Format(Enum):
+    """The two ways to write a message, by their media types."""
+
+    JSON = "application/json"
+    PROTOBUF = "application/x-protobuf"
+
+
+_BY_TYPE = {each.value: each for each in Format}
+_REFUSED = re.compile(r";\s*q=0(\.0*)?\s*(;|$)", re.IGNORECASE)
+_ODD = frozenset("13579bdfBDF")
+
+
+def body_format(content_type: str) -> Format | None:
+    """Return how a body of this ``Content-Type`` is written; None for other types and for none."""
+    return _BY_TYPE.get(content_type.partition(";")[0].strip().lower())
+
+
+def answer_format(accept: str, content_type: str, token: str) -> Format:
+    """Return the format of the answer: the first of the three that decides, else JSON.
+
+    ``accept`` decides if it names exactly one of the two types, ``content_type`` if it is one of them.
+    ``token`` decides by its last digit, odd for protobuf, whether anybody knows it or not: a client whose
+    session is over has to be able to read that. Each is "" where the request has none.
+    """
+    named = {body_format(each) for each in accept.split(",") if not _REFUSED.search(each)} - {None}
+    if len(named) == 1 and (only := named.pop()):
+        return only
+    return body_format(content_type) or (Format.PROTOBUF if token[-1:] in _ODD else Format.JSON)

@@ -1,0 +1,105 @@
+"""Between protobuf messages and the values that schemas load and dump.
+
+Driven by the messages' descriptors: a message is found by its schema's name, and a new one needs no code here.
+Numbers, strings, bytes and lists are themselves, ids are their 16 bytes, messages are dicts, enums are
+lower-case words without the enum's prefix. proto3 does not tell an empty value from an absent one: what is
+empty is left out, except numbers and booleans, whose zero has a meaning.
+"""
+
+import re
+from collections.abc import Callable, Mapping
+from functools import cache, partial
+from typing import Any
+
+from google.protobuf.descriptor import Descriptor, EnumDescriptor, FieldDescriptor
+from google.protobuf.message import DecodeError, Message
+from google.protobuf.message_factory import GetMessageClass
+
+from conclave.errors import BadRequestError
+from conclave.wire import conclave_pb2
+
+_EMPTY_IS_ABSENT = (FieldDescriptor.CPPTYPE_STRING, FieldDescriptor.CPPTYPE_ENUM)  # "string" includes bytes
+
+
+def parse(name: str, body: bytes) -> dict[str, Any]:
+    """Return the values of the message called ``name``. Raises BadRequestError."""
+    descriptor = conclave_pb2.DESCRIPTOR.message_types_by_name[name]
+    try:
+        message = GetMessageClass(descriptor).FromString(body)
+    except (DecodeError, UnicodeDecodeError) as error:  # a string that is not UTF-8 is either, by protobuf's build
+        raise BadRequestError(f"the body is not a {name} in protobuf") from error
+    return _values(descriptor, message)
+
+
+def write(name: str, values: Mapping[str, Any]) -> bytes:
+    """Write ``values`` as the message called ``name``. An enum may also be given as its number."""
+    descriptor = conclave_pb2.DESCRIPTOR.message_types_by_name[name]
+    return GetMessageClass(descriptor)(**_arguments(descriptor, values)).SerializeToString()
+
+
+def _values(descriptor: Descriptor, message: Message) -> dict[str, Any]:
+    return {
+        field.name: _value(field, getattr(message, field.name))
+        for field in descriptor.fields
+        if _is_present(message, field)
+    }
+
+
+def _is_present(message: Message, field: FieldDescriptor) -> bool:
+    if field.has_presence:
+        return message.HasField(field.name)
+    return bool(getattr(message, field.name)) or not (field.is_repeated or field.cpp_type in _EMPTY_IS_ABSENT)
+
+
+def _value(field: FieldDescriptor, value: Any) -> Any:
+    if field.is_repeated:
+        return [_single(field, each) for each in value]
+    return _single(field, value)
+
+
+def _single(field: FieldDescriptor, value: Any) -> Any:
+    if field.message_type:
+        return _values(field.message_type, value)
+    if field.enum_type:
+        return _words(field.enum_type).get(value, str(value))  # a number without a word is for the schema to refuse
+    return value
+
+
+def _arguments(descriptor: Descriptor, values: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return ``values`` as a message's constructor takes them: as they are, but for enums."""
+    converters = _converters(descriptor)
+    if not converters:
+        return values
+    return {name: converters[name](value) if name in converters else value for name, value in values.items()}
+
+
+@cache
+def _converters(descriptor: Descriptor) -> dict[str, Callable[[Any], Any]]:
+    """Return how to convert those fields that are enums or hold some. Pages of messages do not: they cost nothing."""
+    found: dict[str, Callable[[Any], Any]] = {}
+    for field in descriptor.fields:
+        convert: Callable[[Any], Any]
+        if field.enum_type:
+            convert = partial(_number, field.enum_type)
+        elif field.message_type and _converters(field.message_type):
+            convert = partial(_arguments, field.message_type)
+        else:
+            continue
+        found[field.name] = partial(_each, convert) if field.is_repeated else convert
+    return found
+
+
+def _each(convert: Callable[[Any], Any], values: list[Any]) -> list[Any]:
+    return [convert(value) for value in values]
+
+
+def _number(enum: EnumDescriptor, value: str | int) -> int:
+    if isinstance(value, int):
+        return value
+    return next(number for number, word in _words(enum).items() if word == value)
+
+
+@cache
+def _words(enum: EnumDescriptor) -> dict[int, str]:
+    prefix = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", enum.name).upper() + "_"
+    return {value.number: value.name.removeprefix(prefix).lower() for value in enum.values}

@@ -1,0 +1,410 @@
+"""Every endpoint in both formats: what it answers, and every way in which it refuses."""
+
+import base64
+import io
+import json
+import re
+from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any
+from unittest.mock import ANY
+
+import pytest
+
+from conclave import auth, keys
+from conclave.config import Config
+from conclave.routes import API, ROUTES, Route
+from conclave.wire.negotiate import Format
+from tests.client import PASSWORD, Client, encode as base64_of
+from tests.conftest import Running, StartServer
+from tests.protobuf import MESSAGES, ProtobufClient, decode, encode, messages_of
+from tests.test_docs import doc, rows
+
+DAY = 86_400
+INVITATION = "let-me-in"
+NOWHERE = "00000000-0000-4000-8000-000000000000"
+
+
+class World:
+    """A server with users and groups whose requests and answers are of one format.
+
+    Alice is admin of all groups, bob a member of friends, carol a stranger. Friends and bare are public;
+    friends alone has a group info, and one message.
+    """
+
+    def __init__(self, running: Running, format: Format) -> None:  # noqa: A002 - it is the format
+        self.running = running
+        self.format = format
+        self.users: dict[str, Client] = {}
+        self.groups: dict[str, str] = {"nowhere": NOWHERE, "malformed": "not an id"}
+
+    async def build(self) -> None:
+        for name in ("alice", "bob", "carol"):
+            kind = Client if self.format is Format.JSON else ProtobufClient
+            client = self.users[name] = kind(self.running.http, self.running.url)
+            account = {"username": name, "password": PASSWORD, "registration_token": INVITATION}
+            client.user_id = (await client.post("/register", **account))["user_id"]
+            await client.login(name)
+        alice = self.users["alice"]
+        self.groups["friends"] = await alice.create_group("friends", expiry=DAY)
+        await self.users["bob"].join(self.groups["friends"])
+        await alice.send(self.groups["friends"], b"\x00hello")
+        for name in ("secret", "bare"):
+            self.groups[name] = (await alice.post("/groups", group_name=name))["group_id"]
+        await alice.patch(self.groups["bare"], visibility="public")
+
+    def user(self, name: str) -> dict[str, Any]:
+        """What the server tells of a user."""
+        return {
+            "user_id": self.users[name].user_id,
+            "username": name,
+            "alias": "",
+            "signing_key_fingerprint": "",
+        }
+
+    def group(self, name: str, visibility: str, expiry: int, **members: str) -> dict[str, Any]:
+        """What the server tells members of a group; ``members`` are names with roles."""
+        return {
+            "group_id": self.groups[name],
+            "alias": "",
+            "members": [self.user(member) | {"role": role} for member, role in members.items()],
+            "group_name": name,
+            "mls_group_id": "",
+            "message_expiry_seconds": expiry,
+            "visibility": visibility,
+        }
+
+    async def ask(
+        self,
+        method: str,
+        path: str,
+        *,
+        data: bytes | io.BytesIO | None = None,
+        content_type: str = "",
+        accept: str = "",
+        token: str = "",
+        query: dict[str, str] | None = None,
+    ) -> tuple[int, dict[str, Any]]:
+        """Send a request and return status and answer, which has to be in the world's format."""
+        given = {"Content-Type": content_type, "Accept": accept, "Authorization": token and f"Bearer {token}"}
+        headers = {name: value for name, value in given.items() if value}
+        async with self.running.http.request(
+            method,
+            self.running.url + path,
+            data=data,
+            params=query,
+            headers=headers,
+            skip_auto_headers=["Content-Type", "Accept"],
+        ) as response:
+            body = await response.read()
+            if response.status == 204:
+                assert body == b""
+                return 204, {}
+            assert response.headers["Cache-Control"] == "no-store"
+            if path == "/healthz" and response.status == 200:
+                return 200, json.loads(body)
+            assert response.content_type == self.format.value
+            if self.format is Format.JSON:
+                answer = json.loads(body)
+                assert response.status < 400 or set(answer) == {"message", "error_code", "error", "errors"}
+                return response.status, answer
+            name = messages_of(method, path.removeprefix(API))[1] if response.status < 400 else "ErrorResponse"
+            assert name != "Empty" or body == b""
+            return response.status, decode(name or "", body)
+
+    def write(self, route: Route, body: dict[str, Any]) -> bytes:
+        """Write a request of an endpoint."""
+        if self.format is Format.JSON:
+            return json.dumps(body).encode()
+        return encode(messages_of(route.method, route.path.removeprefix(API))[0] or "", body)
+
+    def path(self, route: Route, at: dict[str, str]) -> str:
+        """Return the path of an endpoint: of the group friends and of bob, or ``at`` others by their names."""
+        people = {"nobody": NOWHERE, "malformed": "not an id"} | {
+            name: user.user_id for name, user in self.users.items()
+        }
+        return route.path.format(
+            username=at.get("username", "bob"),
+            user_id=people[at.get("user_id", "bob")],
+            group_id=self.groups[at.get("group_id", "friends")],
+        )
+
+    def dead_token(self) -> str:
+        """Return a token as this format's logins issue them, that nobody has."""
+        return "0" * 63 + ("1" if self.format is Format.PROTOBUF else "0")
+
+
+@dataclass(frozen=True)
+class Row:
+    """A request and its answer. ``code`` is that of an error; a success says what else it ``answers``."""
+
+    why: str
+    status: int = 200
+    code: int | None = None
+    who: str = "alice"
+    at: dict[str, str] = field(default_factory=dict)
+    query: dict[str, str] | None = None
+    body: dict[str, Any] | None = None
+    answers: Callable[[World], dict[str, Any]] = lambda _: {}
+
+
+MESSAGE = base64_of(b"\x00hello")
+INFO = base64_of(b"group info")
+NEW = {"username": "dora", "password": PASSWORD, "registration_token": INVITATION}
+
+TABLE: dict[str, list[Row]] = {
+    "GET /healthz": [Row("well", answers=lambda _: {"status": "ok"})],
+    f"POST {API}/register": [
+        Row("no password", 400, 100, body={"username": "dora", "registration_token": INVITATION}),
+        Row("a short password", 400, 101, body=NEW | {"password": "short"}),
+        Row("a bad name", 400, 101, body=NEW | {"username": "_dora"}),
+        Row("a bad alias", 400, 101, body=NEW | {"alias": "a" * 65}),
+        Row("no registration token", 403, 302, body={"username": "dora", "password": PASSWORD}),
+        Row("a wrong registration token", 403, 302, body=NEW | {"registration_token": "let-me-out"}),
+        Row("a name that is taken", 409, 301, body=NEW | {"username": "alice"}),
+        Row("registered", 201, body=NEW | {"alias": "D\u00f6ra"}, answers=lambda _: {"user_id": ANY}),
+    ],
+    f"POST {API}/login": [
+        Row("no username", 400, 100, body={"password": PASSWORD}),
+        Row("a wrong password", 401, 202, body={"username": "alice", "password": "wrong password"}),
+        Row("an unknown user", 401, 202, body={"username": "nobody", "password": PASSWORD}),
+        Row(
+            "logged in",
+            body={"username": "alice", "password": PASSWORD},
+            answers=lambda world: {"token": ANY, "user_id": world.users["alice"].user_id, "username": "alice"},
+        ),
+    ],
+    f"POST {API}/logout": [Row("logged out", 204)],
+    f"GET {API}/me": [Row("oneself", answers=lambda world: world.user("alice"))],
+    f"GET {API}/users/{{username}}": [
+        Row("an unknown name", 404, 300, at={"username": "nobody"}),
+        Row("found", answers=lambda world: world.user("bob")),
+    ],
+    f"GET {API}/users/by-id/{{user_id}}": [
+        Row("an unknown id", 404, 300, at={"user_id": "nobody"}),
+        Row("found", answers=lambda world: world.user("bob")),
+    ],
+    f"POST {API}/groups": [
+        Row("no name", 400, 100, body={"alias": "x"}),
+        Row("a bad name", 400, 101, body={"group_name": "no spaces"}),
+        Row("a bad alias", 400, 101, body={"group_name": "new", "alias": "line\nbreak"}),
+        Row("a name that is taken", 409, 301, body={"group_name": "friends"}),
+        Row("made", 201, body={"group_name": "new", "alias": "\u2603"}, answers=lambda _: {"group_id": ANY}),
+    ],
+    f"GET {API}/groups": [
+        Row(
+            "one's own",
+            answers=lambda world: {
+                "groups": [
+                    world.group("friends", "public", DAY, alice="admin", bob="member"),
+                    world.group("secret", "private", -1, alice="admin"),
+                    world.group("bare", "public", -1, alice="admin"),
+                ]
+            },
+        ),
+        Row("none", who="carol", answers=lambda _: {"groups": []}),
+    ],
+    f"GET {API}/groups/public": [
+        Row("none", query={"pattern": "secret"}, answers=lambda _: {"groups": []}),
+        Row(
+            "found",
+            query={"pattern": "IEND"},
+            who="carol",
+            answers=lambda world: {
+                "groups": [
+                    {"group_id": world.groups["friends"], "group_name": "friends", "alias": "", "member_count": 2}
+                ]
+            },
+        ),
+    ],
+    f"PATCH {API}/groups/{{group_id}}": [
+        Row("a bad name", 400, 101, body={"group_name": "_x"}),
+        Row("a bad expiry", 400, 101, body={"message_expiry_seconds": -2}),
+        Row("over the cap", 400, 100, body={"message_expiry_seconds": 31 * DAY, "update_message_expiry": True}),
+        Row("a name that is taken", 409, 301, body={"alias": "x", "group_name": "bare"}),
+        Row("changed", body={"alias": "x", "message_expiry_seconds": 0, "update_message_expiry": True}),
+    ],
+    f"POST {API}/groups/{{group_id}}/delete": [Row("deleted")],
+    f"GET {API}/groups/{{group_id}}/group-info": [
+        Row("none stored", 404, 300, at={"group_id": "bare"}),
+        Row("stored", answers=lambda _: {"group_info": INFO}),
+    ],
+    f"POST {API}/groups/{{group_id}}/commit": [
+        Row("an MLS id that is not hex", 400, 101, body={"mls_group_id": "xyz"}),
+        Row("nothing given", body={}),
+        Row("stored", body={"commit_message": MESSAGE, "group_info": INFO, "mls_group_id": "0aFF"}),
+    ],
+    f"GET {API}/groups/{{group_id}}/retention": [
+        Row("both", answers=lambda _: {"server_retention_seconds": 30 * DAY, "group_expiry_seconds": DAY})
+    ],
+    f"POST {API}/groups/{{group_id}}/join": [
+        Row("no such group", 404, 300, who="carol", at={"group_id": "nowhere"}),
+        Row("a private one", 403, 402, who="carol", at={"group_id": "secret"}),
+        Row("a member", 409, 301, who="bob"),
+        Row("no group info", 400, 100, who="carol", at={"group_id": "bare"}),
+        Row("joined", who="carol", answers=lambda _: {"group_info": INFO}),
+    ],
+    f"POST {API}/groups/{{group_id}}/leave": [
+        Row("without a word", who="bob"),
+        Row("with a commit", body={"commit_message": MESSAGE, "group_info": INFO}),
+    ],
+    f"POST {API}/groups/{{group_id}}/messages": [
+        Row("no message", 400, 100, body={}),
+        Row("sent", body={"mls_message": MESSAGE}, answers=lambda _: {"sequence_num": 2}),
+    ],
+    f"GET {API}/groups/{{group_id}}/messages": [
+        Row("a bad limit", 400, 101, query={"limit": "0"}),
+        Row("a bad number", 400, 101, query={"after": "-1"}),
+        Row("none left", query={"after": "1"}, answers=lambda _: {"messages": []}),
+        Row(
+            "fetched",
+            who="bob",
+            answers=lambda world: {
+                "messages": [
+                    {
+                        "sequence_num": 1,
+                        "sender_id": world.users["alice"].user_id,
+                        "mls_message": MESSAGE,
+                        "created_at": world.running.clock.now(),
+                    }
+                ]
+            },
+        ),
+    ],
+}
+"""Every endpoint: how it refuses, then what it answers. What holds for all of them is not repeated here."""
+
+DOCUMENTED = {cells[0].strip("`"): cells for cells in rows(doc("docs/protocol.md"), r"`[A-Z]+ /\S+`")}
+
+
+@pytest.fixture(params=Format, ids=lambda each: each.name.lower())
+async def world(
+    request: pytest.FixtureRequest, config: Config, start_server: StartServer, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[World]:
+    monkeypatch.setattr(auth, "MEMORY_KIB", 8)  # passwords are not what these tests are about
+    async with start_server(replace(config, registration_token=INVITATION, message_retention=30 * DAY)) as running:
+        built = World(running, request.param)
+        await built.build()
+        yield built
+
+
+def test_the_table_has_every_endpoint() -> None:
+    assert list(TABLE) == [f"{route.method} {route.path}" for route in ROUTES]
+
+
+def test_the_documented_messages_are_those_of_the_endpoints() -> None:
+    documented = {
+        cells[0].replace("`", ""): tuple(None if cell == "-" else cell.strip("`") for cell in cells[1:])
+        for cells in rows(doc("docs/protocol.md"), r"[A-Z]+ `/\S+`")
+    }
+    assert documented == MESSAGES
+
+
+@pytest.mark.parametrize("endpoint", TABLE)
+def test_the_table_has_every_answer_that_is_documented(endpoint: str) -> None:
+    documented = re.findall(r"\b([1-5]\d\d)\b(?: \((\d{3})\))?", DOCUMENTED[endpoint][-1])
+    assert documented
+    for status, code in documented:
+        assert any(row.status == int(status) and (not code or row.code == int(code)) for row in TABLE[endpoint]), (
+            f"{status} {code}"
+        )
+
+
+@pytest.mark.parametrize("route", ROUTES, ids=lambda each: f"{each.method} {each.path}")
+async def test_an_endpoint_refuses_and_answers(world: World, route: Route) -> None:
+    for why, expected, asked in refusals(world, route):
+        status, answer = await world.ask(**asked)
+        assert (status, answer["error_code"]) == expected, why
+        assert answer["message"], why
+    for row in TABLE[f"{route.method} {route.path}"]:
+        status, answer = await ask(world, route, row)
+        assert status == row.status, (row.why, answer)
+        if row.code is None:
+            assert answer == row.answers(world), row.why
+        else:
+            assert answer["error_code"] == row.code, row.why
+
+
+async def ask(world: World, route: Route, row: Row) -> tuple[int, dict[str, Any]]:
+    """Send a row's request with no more headers than are needed."""
+    return await world.ask(
+        route.method,
+        world.path(route, row.at),
+        data=None if row.body is None else world.write(route, row.body),
+        content_type="" if row.body is None else world.format.value,
+        token="" if route.public else world.users[row.who].token,
+        query=row.query,
+    )
+
+
+def refusals(world: World, route: Route) -> Iterator[tuple[str, tuple[int, int], dict[str, Any]]]:
+    """Yield what any endpoint refuses as far as it has the part: why, status and code, request."""
+    known = {"accept": world.format.value} if route.public else {"token": world.users["alice"].token}
+    plain = {"method": route.method, "path": world.path(route, {})}
+    yield "a wrong method", (405, 100), plain | known | {"method": "PUT"}
+    if not route.public:
+        yield "not logged in", (401, 200), plain | {"accept": world.format.value}
+        yield "not logged in, by Content-Type", (401, 200), plain | {"content_type": world.format.value}
+        yield "a dead token", (401, 202), plain | {"token": world.dead_token()}
+        yield "a bad token", (401, 201), plain | {"accept": world.format.value, "token": "two words"}
+    for name in re.findall(r"\{(\w+_id)\}", route.path):
+        yield "a malformed id", (400, 101), plain | known | {"path": world.path(route, {name: "malformed"})}
+    if route.path.startswith(API) and messages_of(route.method, route.path.removeprefix(API))[0]:
+        body = {"content_type": world.format.value, "data": b"\xff"}
+        yield "another content type", (415, 100), plain | known | body | {"content_type": "text/plain"}
+        yield "no content type", (415, 100), plain | known | body | {"content_type": ""}
+        yield "a malformed body", (400, 100), plain | known | body
+        yield "a body too large", (413, 100), plain | known | body | {"data": io.BytesIO(bytes(1_048_577))}
+    who = DOCUMENTED[f"{route.method} {route.path}"][1]
+    code = {"M": 400, "G": 401}.get(who)
+    if code:
+        last = TABLE[f"{route.method} {route.path}"][-1]
+        body = {} if last.body is None else {"content_type": world.format.value, "data": world.write(route, last.body)}
+        for name in ("carol", "bob") if who == "G" else ("carol",):
+            yield f"{name} may not", (401, code), plain | body | {"token": world.users[name].token}
+        nowhere = {"path": world.path(route, {"group_id": "nowhere"})}
+        yield "no such group", (401, code), plain | body | known | nowhere
+
+
+async def test_an_unknown_path_and_a_failure_inside(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    token = world.users["alice"].token
+    status, answer = await world.ask("GET", f"{API}/nothing", token=token)
+    assert (status, answer["error_code"]) == (404, 300)
+
+    async def fail(*_: object) -> None:
+        raise RuntimeError("SELECT secret FROM /var/lib")
+
+    monkeypatch.setattr(world.running.app[keys.STORE], "read", fail)
+    status, answer = await world.ask("GET", f"{API}/me", token=token)
+    assert (status, answer["message"], answer["error_code"]) == (500, "internal server error", 0)
+
+
+async def test_accept_asks_for_the_other_format(world: World) -> None:
+    """Also at login: the token is then one of the format that the client reads."""
+    other = next(each for each in Format if each is not world.format)
+    login = next(route for route in ROUTES if route.path.endswith("/login"))
+    body = world.write(login, {"username": "alice", "password": PASSWORD})
+    written_in, world.format = world.format.value, other
+    _, answer = await world.ask("POST", login.path, data=body, content_type=written_in, accept=other.value)
+    assert await world.ask("GET", f"{API}/me", token=answer["token"]) == (200, world.user("alice"))
+
+
+async def test_a_message_that_one_format_sends_the_other_fetches(world: World) -> None:
+    other = (ProtobufClient if world.format is Format.JSON else Client)(world.running.http, world.running.url)
+    await other.login("bob")
+    assert await other.send(world.groups["friends"], bytes(range(256))) == 2
+    assert [each.body for each in await world.users["alice"].fetch(world.groups["friends"], 1)] == [bytes(range(256))]
+    assert base64.b64decode((await other.get(f"/groups/{world.groups['friends']}/group-info"))["group_info"])
+
+
+async def test_the_zeros_of_protobuf(world: World) -> None:
+    """An empty alias clears it in JSON and changes nothing in protobuf; an expiry of 0 counts in both."""
+    alice, group = world.users["alice"], world.groups["friends"]
+    await alice.patch(group, alias="Old Friends", visibility="private")
+    await alice.patch(group, alias="", message_expiry_seconds=0, update_message_expiry=True)
+    shown = (await alice.get("/groups"))["groups"][0]
+    assert shown["alias"] == ("" if world.format is Format.JSON else "Old Friends")
+    assert (shown["message_expiry_seconds"], shown["visibility"]) == (0, "private")
+    await alice.patch(group, alias="x", message_expiry_seconds=0)
+    await alice.patch(group, update_message_expiry=True, message_expiry_seconds=-1)
+    assert (await alice.get("/groups"))["groups"][0]["message_expiry_seconds"] == -1

@@ -1,0 +1,216 @@
+"""kill -9 at every failpoint and at random times, under load: what was promised still holds afterwards."""
+
+import asyncio
+import contextlib
+import os
+import random
+import signal
+import sqlite3
+import time
+from collections.abc import Awaitable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from aiohttp import ClientError, ClientSession
+
+from conclave.failpoints import POINTS
+from tests.client import Client, Message, RefusedError, encode
+from tests.forensics import Search
+from tests.processes.server import PATIENCE, ServerProcess
+
+EXPIRY = 2
+SETTINGS = 'cleanup_interval = "1s"\n[cleanup]\nengine = "sql"\n'
+AT_ONCE = 3
+"""Servers under test at the same time."""
+
+TIMES = {
+    **dict.fromkeys(("plan", "apply", "erase", "report"), range(1, 4)),
+    **dict.fromkeys(("send", "commit", "create_group", "update_group", "join", "leave", "delete_group"), range(5, 9)),
+    "writer": range(40, 80),
+}
+"""At which time a point is deadly, by the first part of its name: once the load has begun."""
+
+BROKEN = (ClientError, ConnectionError, TimeoutError)
+
+
+@dataclass
+class Load:
+    """Two users who talk, and what they were promised."""
+
+    url: str
+    http: ClientSession
+    search: Search = field(default_factory=Search)
+    made: int = 0
+    kept: dict[int, int] = field(default_factory=dict)  # sequence number in the group that keeps: number of the body
+    fleeting: dict[int, float] = field(default_factory=dict)  # number of the body: the second at which it was sent
+
+    async def begin(self) -> None:
+        self.alice = await Client.register(self.http, self.url, "alice")
+        self.bob = await Client.register(self.http, self.url, "bob")
+        self.keep = await self.alice.create_group("keep")
+        self.expiring = await self.alice.create_group("expiring", expiry=EXPIRY)
+        self.fetched = await self.alice.create_group("fetched", expiry=0)
+        for group in (self.keep, self.expiring, self.fetched):
+            await self.bob.join(group)
+
+    def body(self) -> tuple[int, bytes]:
+        self.made += 1
+        return self.made, self.search.body(self.made, 24 + self.made * 37 % 3000)
+
+    async def keep_sending(self) -> None:
+        """Use every kind of request that writes, until the server is gone."""
+        with contextlib.suppress(*BROKEN):
+            turn = 0
+            while True:
+                turn += 1
+                number, body = self.body()
+                self.kept[await self.alice.send(self.keep, body)] = number
+                for group in (self.expiring, self.fetched):
+                    number, body = self.body()
+                    self.fleeting[number] = time.time()
+                    await self.bob.send(group, body)
+                await self.alice.fetch(self.fetched)
+                await self.bob.fetch(self.fetched)
+                await self.alice.post(
+                    f"/groups/{self.keep}/commit", commit_message=encode(b"commit"), group_info=encode(b"new info")
+                )
+                passing = await self.alice.create_group(f"passing{turn}")
+                await self.bob.join(passing)
+                await self.bob.send(passing)
+                await self.bob.leave(passing)
+                await self.alice.set_expiry(passing, 60)
+                await self.alice.post(f"/groups/{passing}/delete")
+
+
+async def check(folder: Path, load: Load) -> None:
+    """Restart undisturbed, and see that all promises hold."""
+    with ServerProcess(folder, SETTINGS) as server:
+        load.url = load.alice.url = load.bob.url = server.url
+        messages = await read_all(load.bob, load.keep)
+        numbers = [message.sequence_num for message in messages]
+        assert numbers == sorted(set(numbers)), "each once, in order"
+        bodies = {message.sequence_num: message.body for message in messages}
+        for number, made in load.kept.items():
+            assert bodies[number] == load.search.body(made, len(bodies[number])), "nothing acknowledged is lost"
+        now = time.time()
+        for message in await load.bob.fetch(load.expiring):
+            assert message.created_at + EXPIRY >= int(now) - 1, "nothing expired is served"
+        assert await load.alice.send(load.keep) > max(load.kept, default=0), "numbers go on"
+        await load.alice.fetch(load.fetched, limit=500)
+        await load.bob.fetch(load.fetched, limit=500)
+        await asyncio.sleep(EXPIRY + 1.1)
+        await next_run(server)
+        assert await load.bob.fetch(load.expiring) == []
+        assert await load.bob.fetch(load.fetched) == []
+        server.stop()
+    assert load.search.left_of(load.fleeting, folder) == set(), "nothing erased is in a file"
+    with contextlib.closing(sqlite3.connect(folder / "conclave.db")) as connection:
+        assert connection.execute("PRAGMA integrity_check").fetchone()[0] == "ok"
+        assert connection.execute("SELECT count(*) FROM tombstones").fetchone()[0] == 0
+
+
+async def read_all(client: Client, group: str) -> list[Message]:
+    messages = await client.fetch(group, limit=500)
+    while more := await client.fetch(group, messages[-1].sequence_num if messages else 0, 500):
+        messages += more
+    return messages
+
+
+async def next_run(server: ServerProcess) -> None:
+    """Wait for the end of a run that has yet to begin."""
+    began = time.time()
+    deadline = time.monotonic() + PATIENCE
+    while not any(
+        event["event"] == "cleanup_run" and event["started_at"] > began and not event["error"]
+        for event in server.events()
+    ):
+        assert time.monotonic() < deadline, server.events()[-5:]
+        await asyncio.sleep(0.1)
+
+
+async def die_at(point: str, folder: Path) -> None:
+    """Have a process killed at a point, kill the rest, and check."""
+    folder.mkdir()
+    settings = SETTINGS.replace("sql", "spark") if point == "plan.read" else SETTINGS
+    env = {"CONCLAVE_FAILPOINT": f"{point}=kill@{random.Random(point).choice(TIMES[point.partition('.')[0]])}"}
+    async with ClientSession() as http:
+        with ServerProcess(folder, settings, env) as server:
+            load = Load(server.url, http)
+            await load.begin()
+            sending = asyncio.create_task(load.keep_sending())
+            deadline = time.monotonic() + PATIENCE
+            while server.process.poll() is None and not has_ended(server, "cleanup_worker_ended"):
+                assert time.monotonic() < deadline, f"{point} was not reached"
+                await asyncio.sleep(0.05)
+            server.process.kill()
+            server.process.wait()
+            await sending
+        await check(folder, load)
+
+
+def has_ended(server: ServerProcess, name: str) -> bool:
+    return any(event.get("event") == name for event in server.events())
+
+
+async def die_at_random(seed: int, folder: Path) -> None:
+    """Kill the server, the worker or both at a random time, and check."""
+    folder.mkdir()
+    chance = random.Random(seed)
+    async with ClientSession() as http:
+        with ServerProcess(folder, SETTINGS) as server:
+            load = Load(server.url, http)
+            await load.begin()
+            sending = asyncio.create_task(load.keep_sending())
+            for _ in range(3):
+                await asyncio.sleep(chance.uniform(0.1, 1.5))
+                for pid in server.descendants() if chance.random() < 0.7 else ():
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(pid, signal.SIGKILL)
+            server.process.kill()
+            server.process.wait()
+            await sending
+        await check(folder, load)
+
+
+async def at_once(scenarios: dict[str, Awaitable[None]]) -> None:
+    """Run scenarios, a few at the same time, and tell of all that fail."""
+    slots = asyncio.Semaphore(AT_ONCE)
+
+    async def run(scenario: Awaitable[None]) -> None:
+        async with slots:
+            await scenario
+
+    outcomes = await asyncio.gather(*map(run, scenarios.values()), return_exceptions=True)
+    failed = {name: outcome for name, outcome in zip(scenarios, outcomes, strict=True) if outcome is not None}
+    assert not failed
+
+
+async def test_kill_9_at_every_failpoint_loses_nothing_and_revives_nothing(tmp_path: Path) -> None:
+    """Each point is reached, too: a scenario waits until it is."""
+    await at_once({point: die_at(point, tmp_path / point) for point in POINTS})
+
+
+async def test_kill_9_at_random_times_loses_nothing_and_revives_nothing(tmp_path: Path) -> None:
+    await at_once({str(seed): die_at_random(seed, tmp_path / str(seed)) for seed in range(6)})
+
+
+@pytest.mark.parametrize("fault", ["full", "io"])
+async def test_a_disk_that_fails_at_commit_fails_the_whole_batch_and_the_server_goes_on(
+    tmp_path: Path, fault: str
+) -> None:
+    env = {"CONCLAVE_FAILPOINT": f"writer.before_commit={fault}@25"}
+    with ServerProcess(tmp_path, SETTINGS, env) as server:
+        async with ClientSession() as http:
+            alice = await Client.register(http, server.url, "alice")
+            group = await alice.create_group("g")
+            outcomes: list[object] = []
+            for _ in range(20):
+                outcomes += await asyncio.gather(*(alice.send(group) for _ in range(8)), return_exceptions=True)
+            refused = [outcome for outcome in outcomes if isinstance(outcome, RefusedError)]
+            acknowledged = [outcome for outcome in outcomes if isinstance(outcome, int)]
+            assert refused, "some met the fault"
+            assert {(each.status, each.code) for each in refused} == {(500, 0)}
+            assert len(refused) + len(acknowledged) == len(outcomes)
+            assert await alice.numbers(group) == sorted(acknowledged), "no more, no less"
+            assert await alice.send(group) == len(acknowledged) + 1, "a number that was not given is not lost"

@@ -1,0 +1,135 @@
+"""What operators do: look at health and history, try a dry run, end what hangs, look for open ports."""
+
+import asyncio
+import contextlib
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from aiohttp import ClientSession
+
+from tests.client import Client
+from tests.processes.server import ServerProcess, conclave
+
+SQL = '[cleanup]\nengine = "sql"\n'
+
+
+async def test_the_admin_listener_tells_what_is_wrong_and_what_cleanup_did(tmp_path: Path) -> None:
+    with ServerProcess(tmp_path, SQL) as server:
+        server.wait_for("cleanup_run")
+        async with ClientSession() as http:
+            url = server.events()[0]["admin_url"]
+            response = await http.get(f"{url}/healthz")
+            told = await response.json()
+            assert (response.status, told["status"], told["faults"]) == (200, "ok", {})
+            assert told["last_run"]["outcome"] == "ok"
+            assert (await http.get(f"{server.url}/api/v1/admin")).status == 404
+
+
+async def test_the_admin_listener_is_red_without_java(tmp_path: Path) -> None:
+    with ServerProcess(tmp_path, env={"PATH": str(tmp_path), "JAVA_HOME": ""}) as server:
+        server.wait_for("cleanup_unavailable")
+        async with ClientSession() as http:
+            response = await http.get(f"{server.events()[0]['admin_url']}/healthz")
+            assert response.status == 503
+            assert "Java" in (await response.json())["faults"]["cleanup"]
+
+
+async def test_dry_run_and_history_by_hand(tmp_path: Path) -> None:
+    with ServerProcess(tmp_path, SQL) as server:
+        server.wait_for("cleanup_run")
+        async with ClientSession() as http:
+            alice = await Client.register(http, server.url, "alice")
+            group = await alice.create_group("g", expiry=1)
+            await alice.send(group)
+            await asyncio.sleep(2.1)
+        dry = conclave("cleanup", "run", "--dry-run", "--config", server.config, cwd=tmp_path)
+        assert dry.returncode == 0, dry.stderr
+        assert "nothing was touched" in dry.stdout
+        assert count_of(dry.stdout, "past their group's expiry") == "1"
+        for expected in ("1", "0"):
+            run = conclave("cleanup", "run", "--config", server.config, cwd=tmp_path)
+            assert count_of(run.stdout, "past their group's expiry") == expected
+        both = conclave("cleanup", "run", "--dry-run", "--accept-clock", "--config", server.config, cwd=tmp_path)
+        assert both.returncode == 2
+        shown = conclave("cleanup", "history", "--config", server.config, cwd=tmp_path, env={"COLUMNS": "160"})
+        runs = [line for line in shown.stdout.splitlines() if " sql " in line]
+        assert len(runs) == 3, "two by hand and the server's own; a dry run is none"
+        assert len([line for line in runs if line.split("│")[3].strip() == "1"]) == 1
+
+
+def count_of(table: str, why: str) -> str:
+    [row] = [line for line in table.splitlines() if why in line]
+    return row.split("│")[-2].strip()
+
+
+async def test_a_run_that_takes_too_long_stops_and_the_next_goes_on(tmp_path: Path) -> None:
+    settings = f'{SQL}max_run_time = "1s"\n'
+    with ServerProcess(tmp_path, settings) as server:
+        server.wait_for("cleanup_run")
+        async with ClientSession() as http:
+            alice = await Client.register(http, server.url, "alice")
+            group = await alice.create_group("g", expiry=1)
+            await asyncio.gather(*(alice.send(group, bytes(200_000)) for _ in range(1500)))
+            await asyncio.sleep(2.1)
+        deleted = 0
+        ended: list[bool] = []
+        while not ended or ended[-1]:
+            run = await asyncio.to_thread(
+                conclave, "cleanup", "run", "--config", server.config, cwd=tmp_path, env={"COLUMNS": "160"}
+            )
+            deleted += int(count_of(run.stdout, "past their group's expiry").replace(",", ""))
+            ended.append("max_run_time is over" in run.stdout)
+            assert run.returncode == int(ended[-1])
+            assert len(ended) < 60
+        assert deleted == 1500
+
+
+def listening(pids: set[int]) -> set[str]:
+    """The addresses on which any of the processes listens: as in /proc/net/tcp, without the ports."""
+    inodes = set()
+    for pid in pids:
+        with contextlib.suppress(OSError):
+            for fd in Path(f"/proc/{pid}/fd").iterdir():
+                with contextlib.suppress(OSError):
+                    inodes.add(str(fd.readlink()).removeprefix("socket:[").removesuffix("]"))
+    found = set()
+    for table in ("tcp", "tcp6"):
+        for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]:
+            columns = line.split()
+            if columns[3] == "0A" and columns[9] in inodes:
+                found.add(columns[1].rpartition(":")[0])
+    return found
+
+
+LOOPBACK = {"0100007F", "00000000000000000000000001000000", "0000000000000000FFFF00000100007F"}
+
+
+def test_nothing_listens_outside_loopback_but_the_configured_address(tmp_path: Path) -> None:
+    with ServerProcess(tmp_path) as server:
+        server.wait_for("cleanup_run")
+        everyone = {server.process.pid, *server.descendants()}
+        assert len(everyone) >= 3, "server, worker, JVM"
+        assert listening(everyone) <= LOOPBACK
+    (tmp_path / "open").mkdir()
+    with ServerProcess(tmp_path / "open", SQL, address="0.0.0.0") as server:
+        assert listening({server.process.pid}) - LOOPBACK == {"00000000"}, "the search sees what is open"
+
+
+def test_everything_runs_with_the_network_cut(tmp_path: Path) -> None:
+    cut = ["unshare", "--net", "--map-root-user"]
+    if not shutil.which("unshare") or subprocess.run([*cut, "true"], capture_output=True).returncode:
+        pytest.skip("this system does not let a program cut itself off")
+    program = (
+        f"ip link set lo up 2>/dev/null || {sys.executable} -c '{LOOPBACK_UP}'; exec {sys.executable} -m conclave.demo"
+    )
+    done = subprocess.run([*cut, "sh", "-c", program], capture_output=True, text=True, timeout=150, cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+LOOPBACK_UP = (
+    'import fcntl, socket, struct; s = socket.socket(); fcntl.ioctl(s, 0x8914, struct.pack("16sh", b"lo", 0x49))'
+)
+"""What `ip link set lo up` does, where there is no ip."""
