@@ -203,7 +203,8 @@ class Database:
         self._waiting: list[_Write] = []
         self._wake = asyncio.Event()
         self._closing = False
-        self._idle_readers: asyncio.Queue[_Owner] = asyncio.Queue()
+        self._idle_readers: list[_Owner] = []
+        self._reader_slots = asyncio.Semaphore(READERS)  # first come, first served: nobody waits for ever
         self._owners: list[_Owner] = []
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -224,7 +225,7 @@ class Database:
         await writer.run(lambda connection: connection.execute("PRAGMA wal_autocheckpoint = 0"))
         for reader in readers:
             await reader.run(lambda connection: connection.execute("PRAGMA query_only = ON"))
-            self._idle_readers.put_nowait(reader)
+            self._idle_readers.append(reader)
         self._tasks = [
             asyncio.create_task(self._write_batches(writer)),
             asyncio.create_task(self._keep_wal_short(checkpointer)),
@@ -274,11 +275,14 @@ class Database:
 
     async def read(self, fn: Callable[Concatenate[sqlite3.Connection, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run ``fn`` in a read transaction, one snapshot, and return its result."""
-        reader = await self._idle_readers.get()
-        try:
-            return await reader.run(lambda connection: _snapshot(connection, lambda: fn(connection, *args, **kwargs)))
-        finally:
-            self._idle_readers.put_nowait(reader)
+        async with self._reader_slots:
+            reader = self._idle_readers.pop()
+            try:
+                return await reader.run(
+                    lambda connection: _snapshot(connection, lambda: fn(connection, *args, **kwargs))
+                )
+            finally:
+                self._idle_readers.append(reader)
 
     async def _write_batches(self, writer: _Owner) -> None:
         while self._waiting or not self._closing:
@@ -298,14 +302,10 @@ class Database:
     @contextlib.asynccontextmanager
     async def _no_readers(self) -> AsyncIterator[None]:
         """Have no read under way in this process while the block lasts."""
-        taken: list[_Owner] = []
-        try:
+        async with contextlib.AsyncExitStack() as slots:
             for _ in range(READERS):
-                taken.append(await self._idle_readers.get())  # noqa: PERF401 - what was taken is put back, come what may
+                await slots.enter_async_context(self._reader_slots)
             yield
-        finally:
-            for reader in taken:
-                self._idle_readers.put_nowait(reader)
 
     async def _keep_wal_short(self, checkpointer: _Owner) -> None:
         wal = self.path.with_name(self.path.name + "-wal")
