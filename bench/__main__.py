@@ -18,6 +18,7 @@ PARTS: dict[str, Callable[[Path], list[Figure]]] = {
     "cleanup": cleanup.nothing_due,
     "send": sending.throughput,
     "erase": sending.erasing,
+    "purge": sending.purging,
 }
 
 

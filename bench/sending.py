@@ -13,7 +13,7 @@ import uvloop
 from aiohttp import ClientSession, TCPConnector
 
 from bench import stores
-from bench.figures import Figure, latencies, percentile, ratio, spread
+from bench.figures import Figure, latencies, percentile, ratio, single, spread
 from bench.process import Cleaning, Server
 from conclave.store import messages
 from conclave.store.database import Database
@@ -25,6 +25,9 @@ QUIET, PAGE, PAGES = 1_000, 100, 1_000
 
 ERASURES, GROUPS, EXPIRED, LIVING = 3, 200, 100, 150
 """Stores, their groups that expire, and messages in each of these that do and do not."""
+
+PURGED = 200_000
+"""Messages of the group that expires at once."""
 
 DAY = 86_400
 PAUSE_SECONDS = 0.005
@@ -160,6 +163,24 @@ def erasing(folder: Path) -> list[Figure]:
         latencies("send, while erasing", busy),
         ratio("p50 while erasing / before", [percentile(busy, 0.5)], [percentile(quiet, 0.5)]),
         ratio("p99 while erasing / before", [percentile(busy, 0.99)], [percentile(quiet, 0.99)]),
+    ]
+
+
+def purging(folder: Path) -> list[Figure]:
+    """All of one large group expires at once; one sender goes on meanwhile, in another group."""
+    now = int(time.time())
+    store = stores.build(folder, "spark", now, stores.Shape(users=2, groups=2, members=2, expiries=(DAY, -1)), [])
+    stores.fill(store, 0, [now - DAY // 2] * PURGED)
+    with Server(store.config) as server, Cleaning(store.config) as cleaning:
+        server.wait_for("cleanup_run")
+        quiet, busy, report = uvloop.run(_erasing(server, store, cleaning, now + DAY * 3 // 4))
+    if report["deleted"]["expired"] != PURGED:
+        raise RuntimeError(f"deleted: {report['deleted']}")
+    return [
+        single(f"deleting {PURGED:,} messages of another group", report["seconds"], "s", most=60),
+        latencies("send, before", quiet),
+        latencies("send, while they go", busy),
+        single("the longest that a send waited", max(busy) * 1000, "ms", most=100),
     ]
 
 

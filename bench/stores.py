@@ -64,3 +64,12 @@ def build(folder: Path, engine: str, now: int, shape: Shape, sent: Sequence[int]
             for creator in creators:
                 messages.append(connection, creator, BODY, second, is_commit=False)
     return Store(config, tokens, [str(UUID(bytes=each.group.group_id)) for each in creators], creators)
+
+
+def fill(store: Store, group: int, sent: Sequence[int]) -> None:
+    """Add messages to one group, one for each second in ``sent``."""
+    with closing(database.connect(store.config.database)) as connection:
+        for begin in range(0, len(sent), 10_000):
+            with database.write_transaction(connection):
+                for second in sent[begin : begin + 10_000]:
+                    messages.append(connection, store.creators[group], BODY, second, is_commit=False)

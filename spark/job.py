@@ -206,7 +206,11 @@ def _keys(frame: "DataFrame", column: str) -> list[int]:
 def run_lock(path: Path) -> Iterator[None]:
     """Hold the lock that makes runs on a database one at a time, whoever starts them; waits for it."""
     with path.with_name(f"{path.name}.cleanup-lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            log.info("waiting_for_another_run")
+            fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 
 
