@@ -38,13 +38,18 @@ def create_app(config: Config, clock: Clock | None = None) -> web.Application:
     app[keys.PASSWORDS] = Passwords()
     app[keys.ACTIVITY] = SessionActivity(config.token_ttl_seconds)
     app.on_response_prepare.append(middleware.add_headers)
+    app.on_shutdown.append(_end_streams)
     add_routes(app)
     app.cleanup_ctx.extend([_store, _alive, _session_activity, _outbox])
     return app
 
 
+async def _end_streams(app: web.Application) -> None:
+    app[keys.EVENTS].end_all()
+
+
 async def _store(app: web.Application) -> AsyncIterator[None]:
-    app[keys.STORE] = await Database.open(app[keys.CONFIG].database)
+    app[keys.STORE] = await Database.open(app[keys.CONFIG].database, app[keys.EVENTS].publish)
     yield
     await app[keys.STORE].close()
 
@@ -92,8 +97,7 @@ async def _outbox(app: web.Application) -> AsyncIterator[None]:
 
     async def hand_on() -> None:
         if not await store.read(outbox.is_empty):
-            for recipient_id, event in await store.write(outbox.take):
-                app[keys.EVENTS].publish(recipient_id, event)
+            app[keys.EVENTS].publish(await store.write(outbox.take))
 
     async with _every(OUTBOX_INTERVAL_SECONDS, hand_on):
         yield

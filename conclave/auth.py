@@ -133,6 +133,10 @@ class SessionActivity:
             self.urgent.set()
         return Caller(session.user_id, session.session_id)
 
+    def keep(self, session_id: int, now: int) -> None:
+        """Extend a session that is in use without a request of its own."""
+        self._last_used[session_id] = now
+
     def unwritten(self) -> dict[int, int]:
         """Return the uses that the store does not have: session id to Unix second."""
         return dict(self._last_used)

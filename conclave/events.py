@@ -1,10 +1,11 @@
 """Events: who is listening, and handing each of them what is addressed to their user."""
 
 import asyncio
-from collections import defaultdict
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections import defaultdict, deque
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from typing import Any
 
 QUEUE_LIMIT = 1024
 """Events that wait for a slow listener, at most; the oldest give way."""
@@ -12,11 +13,56 @@ QUEUE_LIMIT = 1024
 
 @dataclass(frozen=True)
 class Event:
-    """Something that happened in a group; ``user_id``: whom it is about."""
+    """Something that happened: the name and the fields of one of the protocol's events."""
 
     name: str
-    group_id: bytes
-    user_id: bytes
+    values: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Announcement:
+    """An event and the users whom it is addressed to."""
+
+    recipients: frozenset[bytes]
+    event: Event
+
+
+class Stream:
+    """What waits for one listener."""
+
+    def __init__(self, session_id: int) -> None:
+        """The stream ends with its session."""
+        self.session_id = session_id
+        self.ended = False
+        self._waiting: deque[Event] = deque()
+        self._lost = 0
+        self._news = asyncio.Event()
+
+    def put(self, event: Event) -> None:
+        """Add an event; never waits. Where too many wait, the oldest is lost, which the listener learns."""
+        if len(self._waiting) == QUEUE_LIMIT:
+            self._waiting.popleft()
+            self._lost += 1
+        self._waiting.append(event)
+        self._news.set()
+
+    def end(self) -> None:
+        """Let the listener go, once it has taken what waits."""
+        self.ended = True
+        self._news.set()
+
+    async def wait(self, seconds: float) -> None:
+        """Wait until there is something to take, the stream has ended, or ``seconds`` are over."""
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._news.wait(), seconds)
+
+    def take(self) -> tuple[int, list[Event]]:
+        """Return how many events were lost since the last time, and those that wait."""
+        lost, events = self._lost, list(self._waiting)
+        self._lost = 0
+        self._waiting.clear()
+        self._news.clear()
+        return lost, events
 
 
 class Events:
@@ -24,23 +70,35 @@ class Events:
 
     def __init__(self) -> None:
         """Begin without listeners."""
-        self._listeners: dict[bytes, set[asyncio.Queue[Event]]] = defaultdict(set)
+        self._streams: dict[bytes, set[Stream]] = defaultdict(set)
 
     @contextmanager
-    def listen(self, user_id: bytes) -> Iterator[asyncio.Queue[Event]]:
-        """Take what is addressed to a user from the queue, while the block lasts."""
-        queue: asyncio.Queue[Event] = asyncio.Queue(QUEUE_LIMIT)
-        self._listeners[user_id].add(queue)
+    def listen(self, user_id: bytes, session_id: int) -> Iterator[Stream]:
+        """Take part in what is addressed to a user, while the block lasts."""
+        stream = Stream(session_id)
+        self._streams[user_id].add(stream)
         try:
-            yield queue
+            yield stream
         finally:
-            self._listeners[user_id].discard(queue)
-            if not self._listeners[user_id]:
-                del self._listeners[user_id]
+            self._streams[user_id].discard(stream)
+            if not self._streams[user_id]:
+                del self._streams[user_id]
 
-    def publish(self, recipient_id: bytes, event: Event) -> None:
-        """Hand ``event`` to every listener of a user; never waits. Whoever does not listen misses it."""
-        for queue in self._listeners.get(recipient_id, ()):
-            if queue.full():
-                queue.get_nowait()
-            queue.put_nowait(event)
+    def publish(self, announcements: Iterable[Announcement]) -> None:
+        """Hand each event to every stream of its recipients; who does not listen misses it."""
+        for each in announcements:
+            for user_id in each.recipients & self._streams.keys():
+                for stream in self._streams[user_id]:
+                    stream.put(each.event)
+
+    def end_session(self, user_id: bytes, session_id: int) -> None:
+        """End the streams of a session that is over."""
+        for stream in self._streams.get(user_id, ()):
+            if stream.session_id == session_id:
+                stream.end()
+
+    def end_all(self) -> None:
+        """End every stream: the server stops."""
+        for streams in self._streams.values():
+            for stream in streams:
+                stream.end()

@@ -6,7 +6,7 @@ from aiohttp import web
 from aiohttp.typedefs import Handler
 
 from conclave import keys
-from conclave.api import accounts, commits, groups, health, members, messages, retention, users
+from conclave.api import accounts, commits, events, groups, health, members, messages, retention, users
 
 API = "/api/v1"
 
@@ -42,6 +42,7 @@ ROUTES = (
     Route("POST", f"{API}/groups/{{group_id}}/leave", members.leave),
     Route("POST", f"{API}/groups/{{group_id}}/messages", messages.send),
     Route("GET", f"{API}/groups/{{group_id}}/messages", messages.fetch, head=False),
+    Route("GET", f"{API}/events", events.stream, head=False),
 )
 
 

@@ -10,7 +10,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import partial
 
-from conclave.events import Event
 from conclave.failpoints import reach
 from conclave.policy import AFTER_FETCH, PolicySettings, expiry_cutoff
 from conclave.store import bodies, outbox
@@ -232,7 +231,13 @@ def _delete_invite(connection: sqlite3.Connection, invite_key: int, dead_before:
         return False
     connection.execute("DELETE FROM invites WHERE invite_key = ?", (invite_key,))
     bodies.erase(connection, [invite["commit_body"], invite["welcome_body"], invite["group_info_body"]])
-    outbox.add(connection, invite["inviter_id"], Event("invite_declined", invite["group_id"], invite["invitee_id"]))
+    outbox.add(
+        connection,
+        invite["inviter_id"],
+        "invite_declined",
+        group_id=invite["group_id"],
+        declined_user_id=invite["invitee_id"],
+    )
     counts[INVITES] += 1
     return False
 

@@ -40,6 +40,7 @@ MESSAGES = {
     "POST /groups/{group_id}/leave": ("LeaveGroupRequest", "Empty"),
     "POST /groups/{group_id}/messages": ("SendMessageRequest", "SendMessageResponse"),
     "GET /groups/{group_id}/messages": (None, "GetMessagesResponse"),
+    "GET /events": (None, None),
 }
 """Of each endpoint the messages of its request and of its response."""
 

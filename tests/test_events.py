@@ -1,29 +1,43 @@
 """Who hears what."""
 
-from conclave.events import QUEUE_LIMIT, Event, Events
+from conclave.events import QUEUE_LIMIT, Announcement, Event, Events
 
 ALICE, BOB = b"a" * 16, b"b" * 16
 
 
-def event(number: int) -> Event:
-    return Event("invite_declined", number.to_bytes(16), BOB)
+def said(number: int, *recipients: bytes) -> list[Announcement]:
+    return [Announcement(frozenset(recipients), Event("new_message", {"sequence_num": number}))]
 
 
-def test_each_listener_of_a_user_hears_what_is_addressed_to_that_user() -> None:
+def numbers(events: list[Event]) -> list[int]:
+    return [event.values["sequence_num"] for event in events]
+
+
+def test_each_stream_of_a_recipient_hears_an_event_and_nobody_else_does() -> None:
     events = Events()
-    with events.listen(ALICE) as phone, events.listen(ALICE) as desktop, events.listen(BOB) as bob:
-        events.publish(ALICE, event(1))
-        assert [phone.get_nowait(), desktop.get_nowait()] == [event(1), event(1)]
-        assert bob.empty()
-    events.publish(ALICE, event(2))
-    assert phone.empty()
-    assert not events._listeners, "who no longer listens is forgotten"
+    with events.listen(ALICE, 1) as phone, events.listen(ALICE, 2) as desktop, events.listen(BOB, 3) as bob:
+        events.publish(said(1, ALICE))
+        events.publish(said(2, ALICE, BOB))
+        assert [numbers(each.take()[1]) for each in (phone, desktop, bob)] == [[1, 2], [1, 2], [2]]
+    events.publish(said(3, ALICE))
+    assert numbers(phone.take()[1]) == []
+    assert not events._streams, "who no longer listens is forgotten"
 
 
-def test_a_slow_listener_loses_the_oldest_and_delays_nobody() -> None:
+def test_a_slow_listener_loses_the_oldest_learns_how_many_and_delays_nobody() -> None:
     events = Events()
-    with events.listen(ALICE) as slow:
+    with events.listen(ALICE, 1) as slow:
         for number in range(QUEUE_LIMIT + 3):
-            events.publish(ALICE, event(number))
-        assert slow.qsize() == QUEUE_LIMIT
-        assert slow.get_nowait() == event(3)
+            events.publish(said(number, ALICE))
+        lost, waiting = slow.take()
+        assert (lost, numbers(waiting)) == (3, list(range(3, QUEUE_LIMIT + 3)))
+        assert slow.take() == (0, [])
+
+
+def test_the_streams_of_a_session_end_with_it() -> None:
+    events = Events()
+    with events.listen(ALICE, 1) as ended, events.listen(ALICE, 2) as other:
+        events.end_session(ALICE, 1)
+        assert (ended.ended, other.ended) == (True, False)
+        events.end_all()
+        assert other.ended

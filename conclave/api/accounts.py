@@ -46,5 +46,7 @@ async def login(request: web.Request) -> web.Response:
 
 async def logout(request: web.Request) -> web.Response:
     """POST /logout"""
-    await request.app[keys.STORE].write(sessions.remove, request[auth.CALLER].session_id)
+    caller = request[auth.CALLER]
+    await request.app[keys.STORE].write(sessions.remove, caller.session_id)
+    request.app[keys.EVENTS].end_session(caller.user_id, caller.session_id)
     return web.Response(status=204)

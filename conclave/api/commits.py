@@ -6,6 +6,7 @@ from aiohttp import web
 
 from conclave import auth, keys
 from conclave.store import commits, members
+from conclave.store.announce import announce, members_of
 from conclave.store.commits import Commit
 from conclave.wire.exchange import path_id, read_body, reply, reply_empty
 from conclave.wire.schemas.commits import GetGroupInfoResponse, UploadCommitRequest
@@ -21,7 +22,11 @@ async def upload(request: web.Request) -> web.Response:
 
 
 def _upload(connection: sqlite3.Connection, group_id: bytes, user_id: bytes, commit: Commit, now: int) -> None:
-    commits.store(connection, members.require_member(connection, group_id, user_id), commit, now)
+    member = members.require_member(connection, group_id, user_id)
+    commits.store(connection, member, commit, now)
+    if commit.commit_message:
+        others = members_of(connection, member.group.group_key) - {user_id}
+        announce(connection, others, "group_update", group_id=group_id, update_type="commit")
 
 
 async def group_info(request: web.Request) -> web.Response:

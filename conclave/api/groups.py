@@ -10,6 +10,7 @@ from conclave import auth, keys
 from conclave.clock import Clock
 from conclave.policy import PolicySettings
 from conclave.store import groups, members
+from conclave.store.announce import announce, members_of
 from conclave.wire.exchange import path_id, read_body, reply, reply_empty
 from conclave.wire.schemas.groups import (
     CreateGroupRequest,
@@ -66,6 +67,8 @@ def _update(
     if not body["update_message_expiry"]:
         changes.pop("message_expiry_seconds", None)
     groups.change(connection, group, changes, policy, clock.read())
+    everybody = members_of(connection, group.group_key)
+    announce(connection, everybody, "group_update", group_id=group_id, update_type="group_settings")
 
 
 async def delete(request: web.Request) -> web.Response:
@@ -78,4 +81,7 @@ async def delete(request: web.Request) -> web.Response:
 
 
 def _delete(connection: sqlite3.Connection, group_id: bytes, user_id: bytes, now: int) -> None:
-    groups.remove(connection, members.require_admin(connection, group_id, user_id).group, now)
+    group = members.require_admin(connection, group_id, user_id).group
+    everybody = members_of(connection, group.group_key)
+    groups.remove(connection, group, now)
+    announce(connection, everybody, "group_deleted", group_id=group_id)

@@ -7,6 +7,7 @@ from aiohttp import web
 from conclave import auth, keys
 from conclave.clock import Clock
 from conclave.store import members, messages
+from conclave.store.announce import announce, members_of
 from conclave.wire.exchange import path_id, read_body, read_query, reply
 from conclave.wire.handover import hand_over
 from conclave.wire.schemas.messages import (
@@ -30,7 +31,10 @@ async def send(request: web.Request) -> web.Response:
 
 def _send(connection: sqlite3.Connection, group_id: bytes, user_id: bytes, body: bytes, clock: Clock) -> int:
     member = members.require_member(connection, group_id, user_id)
-    return messages.append(connection, member, body, clock.now(), is_commit=False)
+    number = messages.append(connection, member, body, clock.now(), is_commit=False)
+    others = members_of(connection, member.group.group_key) - {user_id}
+    announce(connection, others, "new_message", group_id=group_id, sequence_num=number, sender_id=user_id)
+    return number
 
 
 async def fetch(request: web.Request) -> web.StreamResponse:

@@ -18,10 +18,14 @@ from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
 import aiosqlite
 
+from conclave.events import Announcement
 from conclave.failpoints import reach
 from conclave.logs import get_logger
+from conclave.store.announce import AnnouncingConnection
 
 log = get_logger(__name__)
+
+Publish = Callable[[list[Announcement]], None]
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -46,14 +50,18 @@ class StoreError(Exception):
     """The store cannot be opened, or could not make a change durable."""
 
 
-def connect(path: Path) -> sqlite3.Connection:
+def connect(path: Path) -> AnnouncingConnection:
     """Open a connection to an existing database, with the pragmas that every connection of ours has.
 
     Autocommit mode: transactions are opened by hand, see ``begin_immediate``. Raises StoreError.
     """
     try:
         connection = sqlite3.connect(
-            f"{path.absolute().as_uri()}?mode=rw", uri=True, isolation_level=None, check_same_thread=False
+            f"{path.absolute().as_uri()}?mode=rw",
+            uri=True,
+            isolation_level=None,
+            check_same_thread=False,
+            factory=AnnouncingConnection,
         )
         connection.executescript(_PRAGMAS)
     except sqlite3.Error as error:
@@ -197,9 +205,10 @@ class _Write:
 class Database:
     """The open store of one server process."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, publish: Publish) -> None:
         """Use ``open``."""
         self.path = path
+        self._publish = publish
         self._waiting: list[_Write] = []
         self._wake = asyncio.Event()
         self._closing = False
@@ -209,10 +218,13 @@ class Database:
         self._tasks: list[asyncio.Task[None]] = []
 
     @classmethod
-    async def open(cls, path: Path) -> Self:
-        """Open the store at ``path``, creating or migrating it. Raises StoreError."""
+    async def open(cls, path: Path, publish: Publish = lambda _: None) -> Self:
+        """Open the store at ``path``, creating or migrating it. Raises StoreError.
+
+        ``publish`` is told what transactions announce, after each commit and before its callers go on.
+        """
         await asyncio.to_thread(prepare, path)
-        self = cls(path)
+        self = cls(path, publish)
         try:
             await self._begin()
         except BaseException:
@@ -291,11 +303,13 @@ class Database:
                 await self._wake.wait()
                 continue
             batch, self._waiting = self._waiting[:BATCH_LIMIT], self._waiting[BATCH_LIMIT:]
+            announced: list[Announcement] = []
             try:
-                outcomes = await writer.run(partial(_run_batch, [each.fn for each in batch]))
+                outcomes, announced = await writer.run(partial(_run_batch, [each.fn for each in batch]))
             except Exception as error:  # noqa: BLE001 - whatever it was, each caller of the batch must hear of it
                 log.error("commit_failed", error=str(error), writes=len(batch))
                 outcomes = [StoreError(f"the change could not be stored: {error}")] * len(batch)
+            self._publish(announced)
             for each, outcome in zip(batch, outcomes, strict=True):
                 _settle(each.done, outcome)
 
@@ -325,15 +339,24 @@ class _Result:
     value: Any
 
 
-def _run_batch(fns: list[Callable[[sqlite3.Connection], Any]], connection: sqlite3.Connection) -> list[Any]:
-    """Run ``fns`` in one transaction; return for each a _Result or the exception that it raised."""
+def _run_batch(
+    fns: list[Callable[[sqlite3.Connection], Any]], connection: sqlite3.Connection
+) -> tuple[list[Any], list[Announcement]]:
+    """Run ``fns`` in one transaction; return for each a _Result or the exception that it raised.
+
+    Beside that, what those announced that did not raise.
+    """
     outcomes: list[_Result | Exception] = []
+    announced: list[Announcement] = []
+    assert isinstance(connection, AnnouncingConnection)  # noqa: S101 - ``connect`` opens no others
     with write_transaction(connection):
         for fn in fns:
             connection.execute("SAVEPOINT one_write")
             reach("writer.begun")
             try:
+                connection.announced = []
                 outcomes.append(_Result(fn(connection)))
+                announced += connection.announced
                 reach("writer.applied")
             except Exception as error:
                 if not connection.in_transaction:
@@ -344,7 +367,7 @@ def _run_batch(fns: list[Callable[[sqlite3.Connection], Any]], connection: sqlit
             connection.execute("RELEASE one_write")
         reach("writer.before_commit")
     reach("writer.after_commit")
-    return outcomes
+    return outcomes, announced
 
 
 def _settle(done: asyncio.Future[Any], outcome: Any) -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from conclave.errors import BadRequestError, ConflictError, NotAdminError, NotMemberError, NotPublicError
 from conclave.failpoints import reach
 from conclave.store import groups, marks
+from conclave.store.announce import announce, members_of
 from conclave.store.groups import Group
 from conclave.store.users import User
 
@@ -112,8 +113,8 @@ def join_public(connection: sqlite3.Connection, group_id: bytes, user_id: bytes,
 def remove(connection: sqlite3.Connection, member: Membership, now: int) -> None:
     """End a membership.
 
-    The group keeps an admin: the longest-standing member follows the last one. With its last member the
-    group goes.
+    The remaining members hear of it. The group keeps an admin: the longest-standing member follows the last
+    one. With its last member the group goes.
     """
     group_key = member.group.group_key
     reach("leave.committed")
@@ -126,9 +127,12 @@ def remove(connection: sqlite3.Connection, member: Membership, now: int) -> None
     if left["eldest"] is None:
         groups.remove(connection, groups.by_id(connection, member.group.group_id), now)
         return
+    marks.advance_floor(connection, group_key)
+    group_id, remaining = member.group.group_id, members_of(connection, group_key)
+    announce(connection, remaining, "member_removed", group_id=group_id, removed_user_id=member.user_id)
     if not left["has_admin"]:
         connection.execute("UPDATE members SET role = 'admin' WHERE member_id = ?", (left["eldest"],))
-    marks.advance_floor(connection, group_key)
+        announce(connection, remaining, "group_update", group_id=group_id, update_type="role_change")
 
 
 def confirm_fetched(connection: sqlite3.Connection, member_id: int, up_to: int) -> None:

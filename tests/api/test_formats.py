@@ -271,6 +271,7 @@ TABLE: dict[str, list[Row]] = {
             },
         ),
     ],
+    f"GET {API}/events": [Row("a bad format", 400, 101, query={"format": "xml"})],  # the stream has tests of its own
 }
 """Every endpoint: how it refuses, then what it answers. What holds for all of them is not repeated here."""
 

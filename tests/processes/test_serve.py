@@ -13,12 +13,14 @@ import time
 from pathlib import Path
 
 import pytest
-from aiohttp import ClientSession
+from aiohttp import ClientSession, TCPConnector
 
 from tests.client import PASSWORD, Client, RefusedError, encode
+from tests.listening import listening
 from tests.processes.server import ServerProcess, alive, conclave, waiting
 
 SQL = '[cleanup]\nengine = "sql"\n'
+NO_FIXED_PORT = "[admin]\nlisten_port = 0\n"
 
 
 def lines(process: subprocess.CompletedProcess[str]) -> list[str]:
@@ -179,7 +181,7 @@ def test_a_second_server_on_the_same_data_is_refused(tmp_path: Path) -> None:
 
 def test_a_second_server_on_the_same_database_with_other_data_is_refused(tmp_path: Path) -> None:
     with ServerProcess(tmp_path, SQL):
-        (tmp_path / "other.toml").write_text(f'listen_port = 0\ndata_path = "elsewhere"\n{SQL}')
+        (tmp_path / "other.toml").write_text(f'listen_port = 0\ndata_path = "elsewhere"\n{NO_FIXED_PORT}')
         [line] = lines(conclave("serve", "--config", "other.toml", cwd=tmp_path))
         assert "another server is running" in line
 
@@ -238,6 +240,20 @@ async def test_a_stop_with_clients_that_take_nothing_is_quick(tmp_path: Path) ->
     assert seconds < 5
 
 
+async def test_a_stop_with_many_open_streams_is_quick(tmp_path: Path) -> None:
+    with ServerProcess(tmp_path, SQL) as server:
+        async with ClientSession(connector=TCPConnector(limit=0)) as http:
+            alice = await Client.register(http, server.url, "alice")
+            async with contextlib.AsyncExitStack() as stack:
+                opening = [stack.enter_async_context(listening(alice)) for _ in range(300)]
+                streams = [await each for each in opening]
+                status, seconds = await asyncio.to_thread(server.stop)
+                for stream in streams:
+                    await stream.ended()
+    assert status == 0
+    assert seconds < 5
+
+
 def test_a_dead_jvm_is_replaced(tmp_path: Path) -> None:
     with ServerProcess(tmp_path, 'cleanup_interval = "1s"\n') as server:
         server.wait_for("cleanup_run")
@@ -261,7 +277,9 @@ def test_an_interval_longer_than_any_sleep_is_no_fault(tmp_path: Path) -> None:
 
 def test_a_port_in_use_is_told_in_one_line(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        (tmp_path / "c.toml").write_text(f'listen_address = "127.0.0.1"\nlisten_port = {taken.getsockname()[1]}\n{SQL}')
+        (tmp_path / "c.toml").write_text(
+            f'listen_address = "127.0.0.1"\nlisten_port = {taken.getsockname()[1]}\n{NO_FIXED_PORT}'
+        )
         [line] = lines(conclave("serve", "--config", "c.toml", cwd=tmp_path))
         assert line.startswith("conclave: cannot listen on 127.0.0.1 port")
 

@@ -10,12 +10,12 @@ import pytest
 from conclave import keys
 from conclave.clock import FakeClock
 from conclave.config import CleanupConfig, Config
-from conclave.events import Event
 from conclave.store import bodies, groups
 from spark.job import Job
 from tests.cleaner import Cleaner
 from tests.client import Client, RefusedError
 from tests.conftest import Cleanup, Running, StartServer
+from tests.listening import listening
 
 HOUR, DAY = 3600, 86_400
 
@@ -247,12 +247,12 @@ async def test_old_invites_go_with_what_they_carry(running: Running, cleanup: Cl
     running.clock.advance(1)
     await alice.login("alice")
     await bob.join(group)
-    told = Event("invite_declined", UUID(group).bytes, UUID(bob.user_id).bytes)
-    with running.app[keys.EVENTS].listen(UUID(alice.user_id).bytes) as heard:
+    told = {"group_id": group, "declined_user_id": bob.user_id}
+    async with listening(alice) as events:
         assert (await cleanup(running))["invites"] == 1
-        assert await asyncio.wait_for(heard.get(), 10) == told
+        assert await events.next() == ("invite_declined", told)
         await asyncio.sleep(1.5)
-        assert heard.empty(), "the inviter is told exactly once"
+        assert events.waiting() == [], "the inviter is told exactly once"
     assert len(await running.query("SELECT * FROM invites")) == 1
 
 

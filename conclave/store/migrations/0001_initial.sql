@@ -113,8 +113,7 @@ CREATE TABLE outbox (
     outbox_id INTEGER PRIMARY KEY AUTOINCREMENT,
     recipient_id BLOB NOT NULL,
     event TEXT NOT NULL,                        -- the event's name
-    group_id BLOB NOT NULL,
-    user_id BLOB NOT NULL                       -- whom the event is about
+    event_ids TEXT NOT NULL                     -- its fields, ids in hexadecimal, as JSON
 ) STRICT;
 
 CREATE TABLE cleanup_runs (

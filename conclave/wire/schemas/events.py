@@ -1,0 +1,58 @@
+"""Events, as they go over a stream."""
+
+from marshmallow import fields, validate
+
+from conclave.fields import Text
+from conclave.wire.fields import Identifier
+from conclave.wire.schemas.base import QuerySchema, ResponseSchema
+
+
+class EventsQuery(QuerySchema):
+    """In which format to write events, if not in that of the session."""
+
+    format = Text(load_default="", validate=validate.OneOf(["json", "protobuf"], error='must be "json" or "protobuf"'))
+
+
+class _OfGroup:
+    """What events have in common: the group."""
+
+    group_id = Identifier()
+
+
+class GroupDeletedEvent(_OfGroup, ResponseSchema):
+    """The group is gone."""
+
+
+class NewMessageEvent(_OfGroup, ResponseSchema):
+    """A message was sent."""
+
+    sequence_num = fields.Integer()
+    sender_id = Identifier()
+
+
+class GroupUpdateEvent(_OfGroup, ResponseSchema):
+    """Something of the group changed: ``update_type`` is commit, group_settings or role_change."""
+
+    update_type = Text()
+
+
+class MemberRemovedEvent(_OfGroup, ResponseSchema):
+    """Somebody is no longer a member."""
+
+    removed_user_id = Identifier()
+
+
+class InviteDeclinedEvent(_OfGroup, ResponseSchema):
+    """An invite came to nothing."""
+
+    declined_user_id = Identifier()
+
+
+EVENTS: dict[str, type[ResponseSchema]] = {
+    "new_message": NewMessageEvent,
+    "group_update": GroupUpdateEvent,
+    "member_removed": MemberRemovedEvent,
+    "invite_declined": InviteDeclinedEvent,
+    "group_deleted": GroupDeletedEvent,
+}
+"""By the name that an event has on a stream."""
