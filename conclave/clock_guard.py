@@ -15,7 +15,7 @@ def clock_fault(known: Reading, newest_stored: int, current: Reading) -> str:
     ``known``: the last reading that was right; ``newest_stored``: when the newest message was stored, Unix
     seconds.
     """
-    if current.boot_id == known.boot_id:
+    if current.boot_id and current.boot_id == known.boot_id:
         apart = (current.wall - known.wall) - (current.since_boot - known.since_boot)
         if abs(apart) > TOLERANCE_SECONDS:
             return f"the wall clock was set {'forward' if apart > 0 else 'back'} by {abs(apart)} seconds"

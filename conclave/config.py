@@ -84,7 +84,7 @@ class Config:
 
     @property
     def data(self) -> Path:
-        """The absolute path of the data directory: locks, work files, archive."""
+        """The absolute path of the data directory, which holds what does not lie in the database."""
         return Path(self.data_path).absolute() if self.data_path else self.database.with_suffix(".data")
 
     @property
@@ -132,7 +132,12 @@ class _SparkSchema(Schema):
         unknown = RAISE
 
     master = Text(validate=validate.Regexp(r"local\[[1-9][0-9]*\]", error='must be "local[N]", N worker threads'))
-    driver_memory = Text(validate=validate.Regexp(r"[1-9][0-9]*[mg]\Z", error='must be a size, as in "1g" or "800m"'))
+    driver_memory = Text(
+        validate=validate.Regexp(
+            r"([5-9][0-9]{2}|[1-9][0-9]{3,5})m\Z|[1-9][0-9]{0,2}g\Z",
+            error='must be a size of at least "500m", as in "1g"',
+        )
+    )
 
 
 class _AdminSchema(Schema):

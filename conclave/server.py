@@ -18,6 +18,7 @@ from conclave.app import create_app
 from conclave.config import Config
 from conclave.logs import get_logger
 from conclave.store.database import StoreError
+from conclave.store.state import PolicyFrozenError
 from conclave.supervise import Supervisor
 
 log = get_logger(__name__)
@@ -35,7 +36,7 @@ def serve(config: Config) -> None:
     with _only_server(config), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         try:
             runner.run(_serve(config))
-        except StoreError as error:
+        except (StoreError, PolicyFrozenError) as error:
             raise ServeError(str(error)) from error
 
 

@@ -24,8 +24,11 @@ FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 1.0, 60.0
 STOP_SECONDS = 1.0
 """How long the worker may take to end by itself: a run can be stopped anywhere."""
 
+READY_SECONDS = 120.0
+"""How long the worker may take to start Spark."""
+
 KILL_SECONDS = 30.0
-"""A run that has not ended itself so long after max_run_time hangs: between two looks at the time."""
+"""A worker that is silent for so much longer than what it does may take hangs."""
 
 LINE_LIMIT = 1024 * 1024
 EXIT_GIVE_UP = 78
@@ -39,6 +42,8 @@ class Supervisor:
         """``health`` is told when cleanup does not work."""
         self._config = config
         self._health = health
+        self._doing = ""
+        self._fault = ""
 
     async def __aenter__(self) -> Self:
         """Start the worker beside the server."""
@@ -56,12 +61,13 @@ class Supervisor:
         while True:
             ran = False
             try:
+                self._fault = ""
                 ran, status = await self._run_once()
                 if status == EXIT_GIVE_UP:
                     return
-                reason = f"the cleanup worker ended with status {status}"
+                reason = self._fault or f"the cleanup worker ended with status {status}"
             except TimeoutError:
-                reason = "a cleanup run hung beyond max_run_time, and its worker was killed"
+                reason = f"the cleanup worker hung ({self._doing}), and was killed"
             except (OSError, ValueError) as error:  # it could not be started, or what it told was no JSON line
                 reason = f"the cleanup worker failed: {error}"
             self._health.fault(PART, reason)
@@ -70,7 +76,7 @@ class Supervisor:
             await asyncio.sleep(pause)
 
     async def _run_once(self) -> tuple[bool, int]:
-        """Run a worker to its end; return whether it completed a run, and its exit status."""
+        """Run a worker to its end; return whether it completed a run well, and its exit status."""
         # -P: whatever lies in the working directory must not be taken for the worker's own modules.
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-P", "-m", "spark.worker"),
@@ -83,25 +89,29 @@ class Supervisor:
         try:
             if process.stdin and process.stdout:  # both were asked for as pipes
                 process.stdin.write(self._config.to_json().encode() + b"\n")
-                async with asyncio.timeout(None) as limit:
+                self._doing = "starting"
+                async with asyncio.timeout(READY_SECONDS) as limit:
                     async for line in process.stdout:
                         told = json.loads(line)
-                        limit.reschedule(self._kill_at(told))
+                        limit.reschedule(asyncio.get_running_loop().time() + self._patience(told))
                         ran |= self._hear(told)
             return ran, await process.wait()
         finally:
             await _end(process)
 
-    def _kill_at(self, told: dict[str, Any]) -> float | None:
-        """Return until when, on the loop's clock, the worker has to tell more; a run ends itself in time."""
-        if "began" not in told:
-            return None
-        return asyncio.get_running_loop().time() + self._config.cleanup.max_run_time + KILL_SECONDS
+    def _patience(self, told: dict[str, Any]) -> float:
+        """Return the seconds until the worker has to tell more; a run ends itself in time."""
+        if "began" in told or "waiting" in told:
+            self._doing = "in a run" if "began" in told else "waiting for another run"
+            return self._config.cleanup.max_run_time + KILL_SECONDS
+        self._doing = "between runs"
+        return max(0.0, float(told.get("due_in", 0))) + KILL_SECONDS
 
     def _hear(self, told: dict[str, Any]) -> bool:
-        """Take in what the worker tells; return whether it completed a run."""
+        """Take in what the worker tells; return whether it completed a run well."""
         if "fault" in told:
-            self._health.fault(PART, told["fault"])
+            self._fault = told["fault"]
+            self._health.fault(PART, self._fault)
             log.error("cleanup_unavailable", reason=told["fault"])
             return False
         if "ready" in told:
@@ -109,7 +119,7 @@ class Supervisor:
                 "cleanup_ready", engine=self._config.cleanup.engine, interval_seconds=self._config.cleanup_interval
             )
             return False
-        if "began" in told:
+        if "began" in told or "waiting" in told:
             return False
         report = self._health.last_run = told["run"]
         if report["error"]:
@@ -118,7 +128,7 @@ class Supervisor:
         else:
             self._health.mend(PART)
             log.info("cleanup_run", **report)
-        return True
+        return not report["error"]
 
 
 async def _end(process: Process) -> None:

@@ -34,8 +34,16 @@ class CleanupError(Exception):
     """A run that could not begin; the message says what to do."""
 
 
+class SparkStartError(CleanupError):
+    """Spark did not start, for a reason that may pass."""
+
+
 class ClockWrongError(Exception):
     """Nothing is erased by a clock that was found wrong."""
+
+
+EXPECTED = (CleanupError, ClockWrongError, apply.RunTooLongError, apply.WalBusyError)
+"""Why a run may fail without a fault of the program."""
 
 
 class Job:
@@ -61,6 +69,11 @@ class Job:
             self._spark = build_session(self._config, self._work)
         except JavaMissingError as error:
             raise CleanupError(str(error)) from error
+        except Exception as error:
+            reason = str(error).strip().partition("\n")[0]
+            raise SparkStartError(
+                f"Spark could not start: {reason} Is [spark] driver_memory right for this machine?"
+            ) from error
 
     def close(self) -> None:
         """Stop Spark and remove the work files."""
@@ -82,17 +95,26 @@ class Job:
         """Remove the temporary files of this process."""
         shutil.rmtree(self._work, ignore_errors=True)
 
-    def run(self, *, accept_clock: bool = False, progress: Progress | None = None) -> Report:
+    def run(
+        self,
+        *,
+        accept_clock: bool = False,
+        progress: Progress | None = None,
+        tell: Callable[[str], None] = lambda _: None,
+    ) -> Report:
         """Do one run, when no other is under way, and return its report, which is in the history too.
 
-        With ``accept_clock`` the clock counts as right from here on. What went wrong in a run is in its
-        report; raises CleanupError if it could not begin, or not end.
+        ``tell`` hears "waiting" if another is, and "began". With ``accept_clock`` the clock counts as right from
+        here on. What went wrong in a run is in its report; raises CleanupError if it could not begin, or not end.
         """
-        with self._ready() as settings, run_lock(self._path):
+        with self._ready() as settings, run_lock(self._path, tell):
+            tell("began")
             done = Report(self._config.cleanup.engine, self._clock.now())
             try:
                 self._require_clock(accept=accept_clock)
                 self._clean_up(settings, done, progress)
+            except EXPECTED as error:
+                done.error = f"{type(error).__name__}: {error}"
             except Exception as error:
                 log.exception("cleanup_failed", engine=done.engine)
                 done.error = f"{type(error).__name__}: {error}"
@@ -110,8 +132,9 @@ class Job:
             planned = Report(self._config.cleanup.engine, self._clock.now())
             plan = self._plan(settings, planned.started_at)
             planned.groups_touched = len(plan.groups) + len(plan.tombstones)
-            with closing(database.connect(self._path)) as connection:
+            with closing(database.connect(self._path, readonly=True)) as connection:
                 planned.counts = apply.count_plan(connection, plan)
+                planned.error = state.look_at_clock(connection, self._clock.read())
             planned.finished_at = self._clock.now()
             return planned
 
@@ -128,7 +151,7 @@ class Job:
 
     def _settings(self) -> PolicySettings:
         """Return the settings that the server runs with: they decide, whoever starts the run."""
-        with closing(database.connect(self._path)) as connection:
+        with closing(database.connect(self._path, readonly=True)) as connection:
             stored = state.stored_policy(connection)
         if stored is None:
             raise CleanupError(f"{self._path}: has not been served yet: start `conclave serve` on it first")
@@ -173,7 +196,7 @@ class Job:
     def _plan(self, settings: PolicySettings, now: int) -> Plan:
         if self._spark:
             return _plan_with_spark(self._spark, self._path, settings, now)
-        with closing(database.connect(self._path)) as connection:
+        with closing(database.connect(self._path, readonly=True)) as connection:
             return sql_engine.make_plan(connection, settings, now)
 
 
@@ -203,13 +226,14 @@ def _keys(frame: "DataFrame", column: str) -> list[int]:
 
 
 @contextlib.contextmanager
-def run_lock(path: Path) -> Iterator[None]:
+def run_lock(path: Path, tell: Callable[[str], None]) -> Iterator[None]:
     """Hold the lock that makes runs on a database one at a time, whoever starts them; waits for it."""
     with path.with_name(f"{path.name}.cleanup-lock").open("w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             log.info("waiting_for_another_run")
+            tell("waiting")
             fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 

@@ -93,18 +93,20 @@ def history(connection: sqlite3.Connection, limit: int) -> list[sqlite3.Row]:
 def show_history(runs: list[sqlite3.Row], console: Console) -> None:
     """Print a line a run."""
     table = Table(title="Cleanup runs, the newest first")
-    table.add_column("began (UTC)")
-    for heading in ("seconds", *apply.RULES, "bytes returned"):
-        table.add_column(heading.replace("_", " "), justify="right")
+    table.add_column("began (UTC)", no_wrap=True)
+    table.add_column("seconds", justify="right")
+    table.add_column("deleted")
+    table.add_column("bytes returned", justify="right")
     table.add_column("engine")
     table.add_column("outcome")
     for run in runs:
         counts = json.loads(run["counts"])
         began = datetime.fromtimestamp(run["started_at"], UTC)
+        deleted = [f"{count:,} {rule.replace('_', ' ')}" for rule, count in counts["deleted"].items() if count]
         table.add_row(
             f"{began:%Y-%m-%d %H:%M:%S}",
             str(run["finished_at"] - run["started_at"]),
-            *(f"{counts['deleted'][rule]:,}" for rule in apply.RULES),
+            ", ".join(deleted) or "nothing",
             f"{counts['bytes_returned']:,}",
             run["engine"],
             run["error"] or run["outcome"],

@@ -12,7 +12,7 @@ from conclave.clock import SystemClock
 from conclave.config import Config
 from conclave.logs import configure_logging
 from conclave.supervise import EXIT_GIVE_UP
-from spark.job import CleanupError, Job
+from spark.job import CleanupError, Job, SparkStartError
 
 LONGEST_SLEEP_SECONDS = 3600.0
 """An interval may be longer than the longest sleep that the system knows."""
@@ -35,21 +35,20 @@ def _work(job: Job, interval: int, tell: TextIO) -> None:
         job.warm_up()
     except CleanupError as error:
         _say(tell, fault=str(error))
-        raise SystemExit(EXIT_GIVE_UP) from error
+        raise SystemExit(1 if isinstance(error, SparkStartError) else EXIT_GIVE_UP) from None
     _say(tell, ready=True)
     due = time.monotonic()
     while True:
         while (left := due - time.monotonic()) > 0:
             time.sleep(min(left, LONGEST_SLEEP_SECONDS))
         due = max(due + interval, time.monotonic())
-        _say(tell, began=True)
         try:
-            done = job.run()
-            _say(tell, run=done.to_mapping())
+            done = job.run(tell=lambda state: _say(tell, **{state: True}))
+            _say(tell, run=done.to_mapping(), due_in=due - time.monotonic())
             if done.error and not job.is_sound():
                 raise SystemExit("the Spark session has died")
         except CleanupError as error:
-            _say(tell, fault=str(error))
+            _say(tell, fault=str(error), due_in=due - time.monotonic())
 
 
 def _take_stdout() -> TextIO:

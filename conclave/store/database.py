@@ -50,14 +50,15 @@ class StoreError(Exception):
     """The store cannot be opened, or could not make a change durable."""
 
 
-def connect(path: Path) -> AnnouncingConnection:
+def connect(path: Path, *, readonly: bool = False) -> AnnouncingConnection:
     """Open a connection to an existing database, with the pragmas that every connection of ours has.
 
+    A ``readonly`` one leaves the files as they are, even where it is the last to close a log that a crash left.
     Autocommit mode: transactions are opened by hand, see ``begin_immediate``. Raises StoreError.
     """
     try:
         connection = sqlite3.connect(
-            f"{path.absolute().as_uri()}?mode=rw",
+            f"{path.absolute().as_uri()}?mode={'ro' if readonly else 'rw'}",
             uri=True,
             isolation_level=None,
             check_same_thread=False,
@@ -132,7 +133,7 @@ def require_current(path: Path) -> None:
     """
     if not path.exists():
         raise StoreError(f"{path}: no such database; `conclave serve` creates it")
-    with contextlib.closing(connect(path)) as connection:
+    with contextlib.closing(connect(path, readonly=True)) as connection:
         version = connection.execute("PRAGMA user_version").fetchone()[0]
     newest = migrations()[-1][0]
     if version != newest:

@@ -15,12 +15,16 @@ def stored_policy(connection: sqlite3.Connection) -> PolicySettings | None:
     return PolicySettings.from_mapping(json.loads(row[0])) if row else None
 
 
+class PolicyFrozenError(Exception):
+    """The policy must not change now; the message says what to do."""
+
+
 def begin_serving(connection: sqlite3.Connection, policy: PolicySettings, clock: Reading) -> str:
     """Make ``policy`` the settings in force; return what is wrong with the clock, or nothing.
 
     Where they differ from those of the last run, every group's marks are settled under the old ones as of
-    the second at which the server was last alive: whatever the clock says now. After a crash the sessions that
-    were in use near its end get back the extension that was not written yet.
+    the second at which the server was last alive. After a crash the sessions that were in use near its end get
+    back the extension that was not written yet. Raises PolicyFrozenError.
     """
     row = connection.execute("SELECT last_alive, stopped_cleanly FROM server_state").fetchone()
     former = stored_policy(connection)
@@ -31,7 +35,15 @@ def begin_serving(connection: sqlite3.Connection, policy: PolicySettings, clock:
             (json.dumps(policy.to_mapping()), clock.wall, clock.wall, clock.since_boot, clock.boot_id),
         )
         return ""
-    marks.settle_all(connection, former, policy, row["last_alive"])
+    fault = find_clock_fault(connection, clock)
+    if fault and former.message_retention != policy.message_retention:
+        # No mark moves by a wrong clock, and without that the old policy's end would be forgotten.
+        raise PolicyFrozenError(
+            f"{fault}: message_retention cannot change until the clock is right and accepted by `conclave cleanup run"
+            " --accept-clock`; start with the former setting first"
+        )
+    # The time of a server that ran under a wrong clock may lie ahead of the right one.
+    marks.settle_all(connection, former, policy, min(row["last_alive"], clock.wall))
     if not row["stopped_cleanly"]:
         ttl = former.token_ttl_seconds
         connection.execute(
@@ -41,7 +53,7 @@ def begin_serving(connection: sqlite3.Connection, policy: PolicySettings, clock:
     connection.execute(
         "UPDATE server_state SET policy_settings = ?, stopped_cleanly = 0", (json.dumps(policy.to_mapping()),)
     )
-    return find_clock_fault(connection, clock) or still_alive(connection, clock)
+    return fault or still_alive(connection, clock)
 
 
 def still_alive(connection: sqlite3.Connection, clock: Reading, *, stopping: bool = False) -> str:
@@ -57,30 +69,45 @@ def still_alive(connection: sqlite3.Connection, clock: Reading, *, stopping: boo
     return fault
 
 
+def known_clock_fault(connection: sqlite3.Connection, clock: Reading) -> str:
+    """Return what is wrong with the clock, or nothing. What was found wrong stays so until it is accepted."""
+    return _noted(connection, _clock_fault(connection, clock, newest_stored=0))
+
+
 def find_clock_fault(connection: sqlite3.Connection, clock: Reading) -> str:
-    """Look at the newest stored message too; return what is wrong with the clock, or nothing."""
+    """As known_clock_fault, with a look at the newest stored message too."""
+    return _noted(connection, look_at_clock(connection, clock))
+
+
+def look_at_clock(connection: sqlite3.Connection, clock: Reading) -> str:
+    """As find_clock_fault, but without keeping what is found."""
     accepted = connection.execute("SELECT clock_accepted FROM server_state").fetchone()[0]
     newest = _newest_stored(connection)
-    return known_clock_fault(connection, clock, newest if newest > accepted else 0)
+    return _clock_fault(connection, clock, newest if newest > accepted else 0)
 
 
-def known_clock_fault(connection: sqlite3.Connection, clock: Reading, newest_stored: int = 0) -> str:
-    """Return what is wrong with the clock, or nothing. What was found wrong stays so until it is accepted."""
+def _noted(connection: sqlite3.Connection, fault: str) -> str:
+    if fault:
+        connection.execute("UPDATE server_state SET clock_fault = ?", (fault,))
+    return fault
+
+
+def _clock_fault(connection: sqlite3.Connection, clock: Reading, newest_stored: int) -> str:
     row = connection.execute(
         "SELECT clock_wall, clock_since_boot, clock_boot_id, clock_fault FROM server_state"
     ).fetchone()
     if row["clock_fault"]:
         return str(row["clock_fault"])
     known = Reading(row["clock_wall"], row["clock_since_boot"], row["clock_boot_id"])
-    fault = clock_fault(known, newest_stored, clock)
-    if fault:
-        connection.execute("UPDATE server_state SET clock_fault = ?", (fault,))
-    return fault
+    return clock_fault(known, newest_stored, clock)
 
 
 def accept_clock(connection: sqlite3.Connection, clock: Reading) -> None:
     """Take the clock as right from here on, whatever was found wrong with it."""
-    connection.execute("UPDATE server_state SET clock_fault = '', clock_accepted = ?", (_newest_stored(connection),))
+    connection.execute(
+        "UPDATE server_state SET clock_fault = '', clock_accepted = ?, last_alive = min(last_alive, ?)",
+        (_newest_stored(connection), clock.wall),
+    )
     _know(connection, clock)
 
 

@@ -18,7 +18,12 @@ class ServerProcess:
     """`conclave serve` on a free port of loopback; its log lines are kept."""
 
     def __init__(
-        self, folder: Path, settings: str = "", env: dict[str, str] | None = None, address: str = "127.0.0.1"
+        self,
+        folder: Path,
+        settings: str = "",
+        env: dict[str, str] | None = None,
+        address: str = "127.0.0.1",
+        command: tuple[str, ...] = ("-m", "conclave"),
     ) -> None:
         self.folder = folder
         self.config = folder / "conclave.toml"
@@ -26,7 +31,7 @@ class ServerProcess:
         self._log = folder / "server.log"
         with self._log.open("w") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "conclave", "serve", "--config", self.config],
+                [sys.executable, *command, "serve", "--config", self.config],
                 cwd=folder,
                 env=os.environ | (env or {}),
                 stderr=log,

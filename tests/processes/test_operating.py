@@ -2,16 +2,20 @@
 
 import asyncio
 import contextlib
+import fcntl
+import os
 import shutil
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 from aiohttp import ClientSession
 
 from tests.client import Client
-from tests.processes.server import ServerProcess, conclave
+from tests.processes.server import ServerProcess, conclave, waiting
 
 SQL = '[cleanup]\nengine = "sql"\n'
 
@@ -54,10 +58,68 @@ async def test_dry_run_and_history_by_hand(tmp_path: Path) -> None:
             assert count_of(run.stdout, "past their group's expiry") == expected
         both = conclave("cleanup", "run", "--dry-run", "--accept-clock", "--config", server.config, cwd=tmp_path)
         assert both.returncode == 2
-        shown = conclave("cleanup", "history", "--config", server.config, cwd=tmp_path, env={"COLUMNS": "160"})
+        shown = conclave("cleanup", "history", "--config", server.config, cwd=tmp_path)
         runs = [line for line in shown.stdout.splitlines() if " sql " in line]
         assert len(runs) == 3, "two by hand and the server's own; a dry run is none"
-        assert len([line for line in runs if line.split("│")[3].strip() == "1"]) == 1
+        assert len([line for line in runs if " 1 expired " in line]) == 1
+
+
+async def test_a_dry_run_changes_no_byte_even_after_a_crash(tmp_path: Path) -> None:
+    with ServerProcess(tmp_path, SQL) as server:
+        server.wait_for("cleanup_run")
+        async with ClientSession() as http:
+            alice = await Client.register(http, server.url, "alice")
+            await alice.send(await alice.create_group("g"))
+        server.process.kill()
+        server.process.wait()
+    before = {path.name: path.read_bytes() for path in tmp_path.glob("conclave.db*") if not path.name.endswith("-shm")}
+    assert before["conclave.db-wal"]
+    dry = conclave("cleanup", "run", "--dry-run", "--config", server.config, cwd=tmp_path)
+    assert dry.returncode == 0, dry.stderr
+    assert {name: (tmp_path / name).read_bytes() for name in before} == before
+
+
+def test_a_worker_that_hangs_is_noticed_and_replaced(tmp_path: Path) -> None:
+    program = (
+        "import conclave.supervise as s, conclave.cli as c; s.KILL_SECONDS = 2.0; s.READY_SECONDS = 20.0; c.main()"
+    )
+    settings = 'cleanup_interval = "1s"\n' + SQL
+    with ServerProcess(tmp_path, settings, command=("-c", program)) as server:
+        server.wait_for("cleanup_run")
+        [worker] = server.descendants()
+        os.kill(worker, signal.SIGSTOP)
+        assert "hung" in server.wait_for("cleanup_worker_ended")["reason"]
+        for _ in waiting("a run of a new worker"):
+            events = [event["event"] for event in server.events()]
+            if "cleanup_run" in events[events.index("cleanup_worker_ended") :]:
+                break
+        assert worker not in server.descendants()
+
+
+def test_a_worker_that_waits_for_a_run_by_hand_is_left_alone(tmp_path: Path) -> None:
+    with ServerProcess(tmp_path, 'cleanup_interval = "1s"\n' + SQL) as server:
+        server.wait_for("cleanup_run")
+        with (tmp_path / "conclave.db.cleanup-lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            server.wait_for("waiting_for_another_run")
+            time.sleep(2)
+        for _ in waiting("the run that waited"):
+            events = [event["event"] for event in server.events()]
+            if "cleanup_run" in events[events.index("waiting_for_another_run") :]:
+                break
+        assert "cleanup_worker_ended" not in events
+
+
+def test_a_spark_that_does_not_start_is_told_in_one_line(tmp_path: Path) -> None:
+    with ServerProcess(tmp_path, SQL) as server:
+        server.wait_for("cleanup_run")
+        server.stop()
+    server.config.write_text("")
+    broken = {"SPARK_HOME": str(tmp_path)}
+    failed = conclave("cleanup", "run", "--config", server.config, cwd=tmp_path, env=broken)
+    assert failed.returncode == 1
+    assert "Traceback" not in failed.stderr
+    assert [line for line in failed.stderr.splitlines() if line.startswith("conclave: Spark could not start")]
 
 
 def count_of(table: str, why: str) -> str:

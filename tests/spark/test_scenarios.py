@@ -11,6 +11,7 @@ from conclave import keys
 from conclave.clock import FakeClock
 from conclave.config import CleanupConfig, Config
 from conclave.store import bodies, groups
+from conclave.store.state import PolicyFrozenError
 from spark.job import Job
 from tests.cleaner import Cleaner
 from tests.client import Client, RefusedError
@@ -309,6 +310,36 @@ async def test_a_clock_behind_what_is_stored_erases_nothing(
         with pytest.raises(AssertionError, match="behind what is already stored"):
             await cleanup(server)
         assert await stored(server) == [1, 2]
+
+
+async def test_a_policy_does_not_change_under_a_wrong_clock_and_its_end_is_not_forgotten(
+    config: Config, start_server: StartServer, clock: FakeClock, cleaner: Cleaner
+) -> None:
+    """A server that ran under a clock which was ahead leaves times that have yet to come."""
+    sql = replace(config, cleanup=CleanupConfig(engine="sql"), message_retention=30 * DAY)
+    async with start_server(sql) as server:
+        alice = await server.user("alice")
+        group = await alice.create_group("g")
+        await alice.send(group)
+    clock.set_wrong(365 * DAY)
+    clock.boot_id = "restarted with the clock ahead: that cannot be seen"
+    async with start_server(sql):
+        pass
+    clock.set_wrong(-365 * DAY)
+    clock.boot_id = "restarted with the clock mended"
+    with pytest.raises(PolicyFrozenError, match="message_retention cannot change"):
+        async with start_server(replace(sql, message_retention=60 * DAY)):
+            pass
+    async with start_server(sql) as server:
+        assert "clock" in server.app[keys.HEALTH].faults
+        now, set_by = clock.now(), clock.set_by
+        report = await asyncio.to_thread(cleaner.try_run, sql, now, set_by, accept_clock=True)
+        assert report["deleted"]["expired"] == 0, report
+    async with start_server(replace(sql, message_retention=60 * DAY)) as server:
+        alice = type(alice)(server.http, server.url, alice.token)
+        await alice.send(group)
+        assert await alice.numbers(group) == [1, 2]
+        assert await server.query("SELECT expired_before FROM groups") == [(clock.now() - 30 * DAY,)]
 
 
 async def test_a_dry_run_counts_what_a_run_then_deletes_and_touches_nothing(running: Running, cleaner: Cleaner) -> None:
