@@ -57,7 +57,7 @@ class World:
     def send(self, count: int) -> None:
         for _ in range(count):
             position = self.chance.randrange(GROUPS)
-            size = int(2 ** self.chance.uniform(0, 16)) if self.chance.random() < 0.5 else self.chance.randint(1, 400)
+            size = int(2 ** self.chance.uniform(0, 16)) if self.chance.random() < 0.2 else self.chance.randint(1, 400)
             body = self.search.body(self.made, size)
             number = messages.append(self.connection, self.memberships[position], body, self.now, is_commit=False)
             self.alive[self.made] = (position, number)
