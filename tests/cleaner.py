@@ -9,6 +9,7 @@ import os
 import subprocess
 import sys
 import tempfile
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -33,13 +34,19 @@ class Cleaner:
 
     def try_run(self, config: Config, now: int, set_by: int = 0, *, accept_clock: bool = False) -> dict[str, Any]:
         """Do a run; ``set_by``: see FakeClock."""
+        return self._ask({"config": config.to_json(), "clock": (now, set_by), "accept_clock": accept_clock})
+
+    def plan(self, config: Config, now: int) -> dict[str, Any]:
+        """Return the plan of a run, and do not run."""
+        return self._ask({"config": config.to_json(), "clock": (now, 0), "plan_only": True})
+
+    def _ask(self, task: dict[str, Any]) -> dict[str, Any]:
         assert self._process.stdin
         assert self._process.stdout
-        task = {"config": config.to_json(), "clock": (now, set_by), "accept_clock": accept_clock}
         self._process.stdin.write(json.dumps(task) + "\n")
         self._process.stdin.flush()
-        report: dict[str, Any] = json.loads(self._process.stdout.readline())
-        return report
+        told: dict[str, Any] = json.loads(self._process.stdout.readline())
+        return told
 
     def close(self) -> None:
         assert self._process.stdin
@@ -61,6 +68,11 @@ def main() -> None:
                 # The session outlives each run's data directory, so its files lie elsewhere.
                 warm = Job(Config(data_path=str(Path(folder) / "warm")), FakeClock())
                 warm.warm_up()
+            if "plan_only" in task:
+                job = Job(config, FakeClock())
+                job.warm_up()
+                tell.write(json.dumps(asdict(job._plan(config.policy, task["clock"][0]))) + "\n")
+                continue
             try:
                 told = Job(config, FakeClock(*task["clock"])).run(accept_clock=task["accept_clock"]).to_mapping()
             except CleanupError as error:

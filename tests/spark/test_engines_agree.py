@@ -3,6 +3,7 @@
 import sqlite3
 import tempfile
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from uuid import uuid4
 
@@ -53,7 +54,7 @@ states = st.builds(
 @pytest.mark.parametrize("engine", ["sql", "spark"])
 def test_an_engine_deletes_what_the_model_says(engine: str, cleaner: Cleaner) -> None:
     @settings(
-        max_examples=150 if engine == "sql" else 40,
+        max_examples=150 if engine == "sql" else 30,
         deadline=None,
         suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
         derandomize=True,
@@ -79,6 +80,10 @@ def run(state: State, engine: str, cleaner: Cleaner) -> Outcome:
         with closing(database.connect(config.database)) as connection, database.write_transaction(connection):
             server_state.begin_serving(connection, config.policy, FakeClock(state.now).read())
             fill(connection, state)
+        if engine == "spark":
+            # Applying re-checks what a plan names, and so would hide one that names too much.
+            sql = replace(config, cleanup=CleanupConfig(engine="sql"))
+            assert cleaner.plan(config, state.now) == cleaner.plan(sql, state.now)
         cleaner.run(config, state.now)
         with closing(database.connect(config.database)) as connection:
             return left(connection)
