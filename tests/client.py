@@ -62,6 +62,10 @@ class Client:
     async def get(self, path: str, **query: Any) -> dict[str, Any]:
         return await self.call("GET", path, **query)
 
+    def raw_get(self, path: str) -> bytes:
+        """Return the bytes of a GET, for a test that writes to a socket itself."""
+        return f"GET {API}{path} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {self.token}\r\n\r\n".encode()
+
     async def post(self, path: str, **body: Any) -> dict[str, Any]:
         return await self.call("POST", path, json=body)
 

@@ -1,11 +1,10 @@
 """Between HTTP and the values that handlers work with: reads requests, writes responses."""
 
 from collections.abc import Iterator, Mapping
-from functools import cache
 from typing import Any
 
 from aiohttp import web
-from marshmallow import Schema, ValidationError
+from marshmallow import ValidationError
 
 from conclave.errors import (
     ApiError,
@@ -17,7 +16,7 @@ from conclave.errors import (
 from conclave.wire import json_text, protobuf
 from conclave.wire.fields import REQUIRED, parse_id
 from conclave.wire.negotiate import Format, answer_format, body_format
-from conclave.wire.schemas.base import Empty, QuerySchema, RequestSchema, ResponseSchema
+from conclave.wire.schemas.base import Empty, QuerySchema, RequestSchema, ResponseSchema, the
 
 MAX_BODY_BYTES = 1_048_576
 
@@ -70,7 +69,7 @@ def read_query(request: web.Request, schema: type[QuerySchema]) -> dict[str, Any
 
 def reply(request: web.Request, schema: type[ResponseSchema], value: Any, *, status: int = 200) -> web.Response:
     """Write ``value`` as a response message."""
-    return _respond(request, schema.__name__, _schema(schema).dump(value), status)
+    return _respond(request, schema.__name__, the(schema).dump(value), status)
 
 
 def reply_empty(request: web.Request) -> web.Response:
@@ -91,15 +90,9 @@ async def _has_body(request: web.Request) -> bool:
     return bool(request.content_length) or bool(await request.content.read(1))
 
 
-@cache
-def _schema(kind: type[Schema]) -> Schema:
-    """Return the one instance of a schema: making one costs more than most uses of it."""
-    return kind()
-
-
 def _load(schema: type[RequestSchema | QuerySchema], values: Mapping[str, Any]) -> dict[str, Any]:
     try:
-        loaded: dict[str, Any] = _schema(schema).load(values)
+        loaded: dict[str, Any] = the(schema).load(values)
     except ValidationError as error:
         raise _field_errors(error.messages_dict) from error
     return loaded

@@ -3,6 +3,7 @@
 from conclave.events import Event
 from conclave.wire import json_text, protobuf
 from conclave.wire.negotiate import Format
+from conclave.wire.schemas.base import the
 from conclave.wire.schemas.events import EVENTS
 
 KEEP_ALIVE = b": keep-alive\n\n"
@@ -11,7 +12,7 @@ KEEP_ALIVE = b": keep-alive\n\n"
 
 def write(event: Event, written_in: Format) -> bytes:
     """Write an event: named, with its fields, in JSON; the hex of a ServerEvent, without a name, in protobuf."""
-    values = EVENTS[event.name]().dump(event.values)
+    values = the(EVENTS[event.name]).dump(event.values)
     if written_in is Format.PROTOBUF:
         return b"data: " + protobuf.write("ServerEvent", {event.name: values}).hex().encode() + b"\n\n"
     return b"event: " + event.name.encode() + b"\ndata: " + json_text.write(values) + b"\n\n"

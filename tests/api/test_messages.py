@@ -124,8 +124,7 @@ async def test_a_connection_that_broke_before_the_body_was_written_moves_no_wate
         await alice.send(group, bytes(750_000))
     reader, writer = await asyncio.open_connection("127.0.0.1", running.server.port, limit=2**16)
     writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-    head = f"GET /api/v1/groups/{group}/messages HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {bob.token}\r\n\r\n"
-    writer.write(head.encode())
+    writer.write(bob.raw_get(f"/groups/{group}/messages"))
     assert (await reader.read(16)).startswith(b"HTTP/1.1 200")
     await asyncio.sleep(0.3)
     assert (await watermarks(running))["bob"] == 0, "not while the client still has to take the rest"
@@ -143,8 +142,7 @@ async def test_a_slow_client_moves_its_watermark_once_it_has_everything(running:
     for _ in range(30):
         await alice.send(group, bytes(750_000))
     reader, writer = await asyncio.open_connection("127.0.0.1", running.server.port, limit=2**16)
-    head = f"GET /api/v1/groups/{group}/messages HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {bob.token}\r\n\r\n"
-    writer.write(head.encode())
+    writer.write(bob.raw_get(f"/groups/{group}/messages"))
     headers = (await reader.readuntil(b"\r\n\r\n")).decode().lower()
     length = int(headers.split("content-length: ")[1].split("\r\n")[0])
     await asyncio.sleep(0.2)

@@ -121,10 +121,7 @@ async def test_a_broken_connection_moves_no_watermark_on_the_real_event_loop(tmp
             port = int(server.url.rpartition(":")[2])
             reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=2**16)
             writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-            request = (
-                f"GET /api/v1/groups/{group}/messages HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {bob.token}\r\n\r\n"
-            )
-            writer.write(request.encode())
+            writer.write(bob.raw_get(f"/groups/{group}/messages"))
             await reader.read(16)
             await asyncio.sleep(0.5)
             assert watermark_of(tmp_path, "bob") == 0
@@ -144,12 +141,10 @@ async def test_a_client_that_closes_as_soon_as_it_has_everything_has_fetched_it(
             group = await alice.create_group("g", expiry=0)
             await bob.join(group)
             port = int(server.url.rpartition(":")[2])
-            path = f"/api/v1/groups/{group}/messages"
-            request = f"GET {path}?after={{}} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {bob.token}\r\n\r\n"
             for turn in range(60):
                 number = await alice.send(group, bytes(500_000 if turn % 3 == 0 else 10))
                 reader, writer = await asyncio.open_connection("127.0.0.1", port)
-                writer.write(request.format(number - 1).encode())
+                writer.write(bob.raw_get(f"/groups/{group}/messages?after={number - 1}"))
                 headers = (await reader.readuntil(b"\r\n\r\n")).decode().lower()
                 await reader.readexactly(int(headers.split("content-length: ")[1].split("\r\n")[0]))
                 writer.transport.abort()
@@ -229,8 +224,7 @@ async def test_a_stop_with_clients_that_take_nothing_is_quick(tmp_path: Path) ->
             writers = []
             for _ in range(3):
                 _, writer = await asyncio.open_connection("127.0.0.1", int(server.url.rpartition(":")[2]), limit=1024)
-                request = f"GET /api/v1/groups/{group}/messages HTTP/1.1\r\nAuthorization: Bearer {alice.token}\r\n"
-                writer.write(f"{request}Host: x\r\n\r\n".encode())
+                writer.write(alice.raw_get(f"/groups/{group}/messages"))
                 writers.append(writer)
             await asyncio.sleep(1)
             status, seconds = await asyncio.to_thread(server.stop)

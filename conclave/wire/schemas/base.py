@@ -1,9 +1,16 @@
 """What all request and response schemas share."""
 
 from collections.abc import Mapping
+from functools import cache
 from typing import Any
 
 from marshmallow import EXCLUDE, RAISE, Schema, pre_load
+
+
+@cache
+def the(kind: type[Schema]) -> Schema:
+    """Return the one instance of a schema: making one costs more than most uses of it."""
+    return kind()
 
 
 class RequestSchema(Schema):
