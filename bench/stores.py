@@ -47,7 +47,7 @@ def build(folder: Path, engine: str, now: int, shape: Shape, sent: Sequence[int]
         state.begin_serving(connection, config.policy, FakeClock(now).read())
         people = [users.add(connection, f"user{n}", "no password", "", now) for n in range(shape.users)]
         for person, token in zip(people, tokens, strict=True):
-            sessions.add(connection, person, auth.token_hash(token), now, config.token_ttl_seconds)
+            sessions.add(connection, person, "no password", auth.token_hash(token), now, config.token_ttl_seconds)
         creators = []
         for n in range(shape.groups):
             first, *others = [people[(n * shape.members + m) % shape.users] for m in range(shape.members)]

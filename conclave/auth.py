@@ -11,7 +11,13 @@ from aiohttp import web
 from argon2 import PasswordHasher
 from argon2.exceptions import VerifyMismatchError
 
-from conclave.errors import AuthHeaderInvalidError, AuthHeaderMissingError, CredentialsWrongError, TokenExpiredError
+from conclave.errors import (
+    ApiError,
+    AuthHeaderInvalidError,
+    AuthHeaderMissingError,
+    CredentialsWrongError,
+    TokenExpiredError,
+)
 from conclave.policy import session_lag
 from conclave.store.sessions import Session
 from conclave.wire.negotiate import Format
@@ -51,15 +57,15 @@ class Passwords:
         async with self._slots:
             return await asyncio.to_thread(self._hasher.hash, password)
 
-    async def require_match(self, stored: str | None, password: str) -> None:
-        """Check a password against a stored hash; None, an unknown user, takes as long and never matches.
+    async def require_match(self, stored: str, password: str, wrong: type[ApiError] = CredentialsWrongError) -> None:
+        """Check a password against a stored hash; "", an unknown user, takes as long and never matches.
 
-        Raises CredentialsWrongError.
+        Raises ``wrong``.
         """
         async with self._slots:
             matches = await asyncio.to_thread(self._matches, stored or self._dummy, password)
-        if stored is None or not matches:
-            raise CredentialsWrongError
+        if not (stored and matches):
+            raise wrong
 
     def _matches(self, stored: str, password: str) -> bool:
         try:
@@ -122,9 +128,7 @@ class SessionActivity:
         """Return whose session it is and extend it. Raises TokenExpiredError if it is unknown or expired."""
         if session is None:
             raise TokenExpiredError
-        last_used = self._last_used.get(session.session_id)
-        expires_at = session.expires_at if last_used is None else max(session.expires_at, last_used + self._ttl)
-        if now >= expires_at:
+        if now >= self.expires_at(session):
             raise TokenExpiredError
         if now > session.last_used_at:
             self._last_used[session.session_id] = now
@@ -132,6 +136,15 @@ class SessionActivity:
             # Else a crash within the lag would leave a stored expiry that has passed, of a session in use.
             self.urgent.set()
         return Caller(session.user_id, session.session_id)
+
+    def last_used(self, session: Session) -> int:
+        """Return when a session was last used, Unix seconds."""
+        return max(session.last_used_at, self._last_used.get(session.session_id, 0))
+
+    def expires_at(self, session: Session) -> int:
+        """Return the first second at which a session is dead."""
+        used = self._last_used.get(session.session_id)
+        return session.expires_at if used is None else max(session.expires_at, used + self._ttl)
 
     def keep(self, session_id: int, now: int) -> None:
         """Extend a session that is in use without a request of its own."""

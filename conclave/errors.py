@@ -91,6 +91,18 @@ class UnsupportedMediaTypeError(BadRequestError):
     text = "send the body as Content-Type: application/json or application/x-protobuf"
 
 
+class TooManyRequestsError(BadRequestError):
+    """The caller has to wait; ``Retry-After`` says how long."""
+
+    status = 429
+    text = "too many requests"
+
+    def __init__(self, text: str | None = None, *, seconds: int) -> None:
+        """``seconds``: how long to wait, at least 1."""
+        super().__init__(text)
+        self.headers["Retry-After"] = str(seconds)
+
+
 class AuthHeaderMissingError(ApiError):
     """The request carries no credentials."""
 
@@ -119,6 +131,14 @@ class CredentialsWrongError(TokenExpiredError):
     """The username or the password of a login is wrong; which of them is not told."""
 
     text = "wrong username or password"
+
+
+class PasswordWrongError(ApiError):
+    """The current password is wrong; the session goes on."""
+
+    status = 401
+    code = ErrorCode.AUTH_PASSWORD_WRONG
+    text = "the current password is wrong"
 
 
 class NotFoundError(ApiError):
@@ -167,3 +187,11 @@ class NotPublicError(ApiError):
     status = 403
     code = ErrorCode.GROUP_NOT_PUBLIC
     text = "this group is not public"
+
+
+class BannedError(ApiError):
+    """The user is banned from the group."""
+
+    status = 403
+    code = ErrorCode.GROUP_BANNED
+    text = "banned from this group"

@@ -4,7 +4,7 @@ import asyncio
 from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 QUEUE_LIMIT = 1024
@@ -13,10 +13,14 @@ QUEUE_LIMIT = 1024
 
 @dataclass(frozen=True)
 class Event:
-    """Something that happened: the name and the fields of one of the protocol's events."""
+    """Something that happened: the name and the fields of one of the protocol's events.
+
+    ``written`` keeps it as it goes over streams, by format: it is the same for all who hear it.
+    """
 
     name: str
     values: Mapping[str, Any]
+    written: dict[Any, bytes] = field(default_factory=dict, compare=False, repr=False)
 
 
 @dataclass(frozen=True)
@@ -96,6 +100,11 @@ class Events:
         for stream in self._streams.get(user_id, ()):
             if stream.session_id == session_id:
                 stream.end()
+
+    def end_user(self, user_id: bytes) -> None:
+        """End all streams of a user whose sessions are over."""
+        for stream in self._streams.get(user_id, ()):
+            stream.end()
 
     def end_all(self) -> None:
         """End every stream: the server stops."""

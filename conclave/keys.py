@@ -1,5 +1,7 @@
 """What handlers find in the application."""
 
+from collections.abc import Mapping
+
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
@@ -9,6 +11,7 @@ from conclave.config import Config
 from conclave.events import Events
 from conclave.health import Health
 from conclave.store.database import Database
+from conclave.wire.endpoint import Endpoint
 
 CONFIG = web.AppKey("config", Config)
 CLOCK: web.AppKey[Clock] = web.AppKey("clock")
@@ -17,5 +20,5 @@ PASSWORDS = web.AppKey("passwords", Passwords)
 ACTIVITY = web.AppKey("activity", SessionActivity)
 EVENTS = web.AppKey("events", Events)
 HEALTH = web.AppKey("health", Health)
-PUBLIC: web.AppKey[frozenset[Handler]] = web.AppKey("public")
-"""The handlers that need no authentication."""
+ENDPOINTS: web.AppKey[Mapping[Handler, Endpoint]] = web.AppKey("endpoints")
+"""By their handlers."""

@@ -11,6 +11,7 @@ from conclave import auth, keys
 from conclave.errors import ApiError, BadRequestError, BodyTooLargeError, MethodNotAllowedError, NotFoundError
 from conclave.logs import get_logger
 from conclave.store import sessions
+from conclave.wire.endpoint import ENDPOINT
 from conclave.wire.exchange import choose_format, reply_error
 
 log = get_logger(__name__)
@@ -34,6 +35,9 @@ async def observe(request: web.Request, handler: Handler) -> web.StreamResponse:
     Logged is the route, not the path: names and ids are nobody's business.
     """
     request[REQUEST_ID] = uuid4().hex
+    endpoint = request.app[keys.ENDPOINTS].get(request.match_info.handler)
+    if endpoint:
+        request[ENDPOINT] = endpoint
     choose_format(request, auth.token_in(request.headers, request.app[keys.CONFIG].auth_header))
     began = time.monotonic()
     with structlog.contextvars.bound_contextvars(request_id=request[REQUEST_ID]):
@@ -62,8 +66,8 @@ async def observe(request: web.Request, handler: Handler) -> web.StreamResponse:
 @web.middleware
 async def authenticate(request: web.Request, handler: Handler) -> web.StreamResponse:
     """Find out who is calling, unless the route is public or does not exist."""
-    app = request.app
-    if request.match_info.http_exception is None and request.match_info.handler not in app[keys.PUBLIC]:
+    app, endpoint = request.app, request.get(ENDPOINT)
+    if endpoint and not endpoint.public:
         token = auth.require_token(request.headers, app[keys.CONFIG].auth_header)
         session = await app[keys.STORE].read(sessions.by_token_hash, auth.token_hash(token))
         request[auth.CALLER] = app[keys.ACTIVITY].use(session, app[keys.CLOCK].now())

@@ -7,14 +7,13 @@ from aiohttp import web
 from conclave import auth, keys
 from conclave.errors import ForbiddenError
 from conclave.store import sessions, users
-from conclave.wire.exchange import FORMAT, read_body, reply
-from conclave.wire.schemas.accounts import LoginRequest, LoginResponse, RegisterRequest, RegisterResponse
+from conclave.wire.exchange import FORMAT, read_body, reply, reply_empty
 
 
 async def register(request: web.Request) -> web.Response:
     """POST /register"""
     app = request.app
-    body = await read_body(request, RegisterRequest)
+    body = await read_body(request)
     config = app[keys.CONFIG]
     if not config.registration_enabled:
         raise ForbiddenError("registration is closed")
@@ -27,21 +26,20 @@ async def register(request: web.Request) -> web.Response:
     user_id = await app[keys.STORE].write(
         users.add, body["username"], password_hash, body["alias"], app[keys.CLOCK].now()
     )
-    return reply(request, RegisterResponse, {"user_id": user_id}, status=201)
+    return reply(request, {"user_id": user_id})
 
 
 async def login(request: web.Request) -> web.Response:
     """POST /login"""
     app = request.app
-    body = await read_body(request, LoginRequest)
+    body = await read_body(request)
     known = await app[keys.STORE].read(users.credentials, body["username"])
-    user_id, password_hash = known or (b"", None)
+    user_id, password_hash = known or (b"", "")
     await app[keys.PASSWORDS].require_match(password_hash, body["password"])
     token = auth.new_token(request[FORMAT])
-    await app[keys.STORE].write(
-        sessions.add, user_id, auth.token_hash(token), app[keys.CLOCK].now(), app[keys.CONFIG].token_ttl_seconds
-    )
-    return reply(request, LoginResponse, {"token": token, "user_id": user_id, "username": body["username"]})
+    now, ttl = app[keys.CLOCK].now(), app[keys.CONFIG].token_ttl_seconds
+    await app[keys.STORE].write(sessions.add, user_id, password_hash, auth.token_hash(token), now, ttl)
+    return reply(request, {"token": token, "user_id": user_id, "username": body["username"]})
 
 
 async def logout(request: web.Request) -> web.Response:
@@ -49,4 +47,4 @@ async def logout(request: web.Request) -> web.Response:
     caller = request[auth.CALLER]
     await request.app[keys.STORE].write(sessions.remove, caller.session_id)
     request.app[keys.EVENTS].end_session(caller.user_id, caller.session_id)
-    return web.Response(status=204)
+    return reply_empty(request)

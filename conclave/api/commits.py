@@ -9,14 +9,13 @@ from conclave.store import commits, members
 from conclave.store.announce import announce, members_of
 from conclave.store.commits import Commit
 from conclave.wire.exchange import path_id, read_body, reply, reply_empty
-from conclave.wire.schemas.commits import GetGroupInfoResponse, UploadCommitRequest
 
 
 async def upload(request: web.Request) -> web.Response:
     """POST /groups/{group_id}/commit"""
     app = request.app
     group_id = path_id(request, "group_id")
-    commit = Commit(**await read_body(request, UploadCommitRequest))
+    commit = Commit(**await read_body(request))
     await app[keys.STORE].write(_upload, group_id, request[auth.CALLER].user_id, commit, app[keys.CLOCK].now())
     return reply_empty(request)
 
@@ -34,4 +33,4 @@ async def group_info(request: web.Request) -> web.Response:
     stored = await request.app[keys.STORE].read(
         commits.group_info, path_id(request, "group_id"), request[auth.CALLER].user_id
     )
-    return reply(request, GetGroupInfoResponse, {"group_info": stored})
+    return reply(request, {"group_info": stored})

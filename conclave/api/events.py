@@ -6,7 +6,6 @@ from conclave import auth, keys
 from conclave.wire import sse
 from conclave.wire.exchange import read_query
 from conclave.wire.negotiate import Format, answer_format
-from conclave.wire.schemas.events import EventsQuery
 
 KEEP_ALIVE_SECONDS = 10.0
 """A silent stream gets a comment so often; the protocol asks for 15 s at least."""
@@ -35,7 +34,7 @@ async def stream(request: web.Request) -> web.StreamResponse:
 
 def _format(request: web.Request) -> Format:
     """Return the format that the query names, else that in which the session's token was issued."""
-    named = read_query(request, EventsQuery)["format"]
+    named = read_query(request)["format"]
     if named:
         return Format[named.upper()]
     token = auth.require_token(request.headers, request.app[keys.CONFIG].auth_header)

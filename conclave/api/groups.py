@@ -11,43 +11,36 @@ from conclave.clock import Clock
 from conclave.policy import PolicySettings
 from conclave.store import groups, members
 from conclave.store.announce import announce, members_of
-from conclave.wire.exchange import path_id, read_body, reply, reply_empty
-from conclave.wire.schemas.groups import (
-    CreateGroupRequest,
-    CreateGroupResponse,
-    ListGroupsResponse,
-    ListPublicGroupsResponse,
-    UpdateGroupRequest,
-)
+from conclave.wire.exchange import path_id, read_body, read_query, reply, reply_empty
 
 
 async def create(request: web.Request) -> web.Response:
     """POST /groups"""
     app = request.app
-    body = await read_body(request, CreateGroupRequest)
+    body = await read_body(request)
     group_id = await app[keys.STORE].write(
         groups.add, request[auth.CALLER].user_id, body["group_name"], body["alias"], app[keys.CLOCK].now()
     )
-    return reply(request, CreateGroupResponse, {"group_id": group_id}, status=201)
+    return reply(request, {"group_id": group_id})
 
 
 async def list_own(request: web.Request) -> web.Response:
     """GET /groups"""
     own = await request.app[keys.STORE].read(members.groups_of, request[auth.CALLER].user_id)
-    return reply(request, ListGroupsResponse, {"groups": own})
+    return reply(request, {"groups": own})
 
 
 async def list_public(request: web.Request) -> web.Response:
     """GET /groups/public"""
-    found = await request.app[keys.STORE].read(groups.list_public, request.query.get("pattern", ""))
-    return reply(request, ListPublicGroupsResponse, {"groups": found})
+    found = await request.app[keys.STORE].read(groups.list_public, read_query(request)["pattern"])
+    return reply(request, {"groups": found})
 
 
 async def update(request: web.Request) -> web.Response:
     """PATCH /groups/{group_id}"""
     app = request.app
     group_id = path_id(request, "group_id")
-    body = await read_body(request, UpdateGroupRequest)
+    body = await read_body(request)
     await app[keys.STORE].write(
         _update, group_id, request[auth.CALLER].user_id, body, app[keys.CONFIG].policy, app[keys.CLOCK]
     )

@@ -8,7 +8,6 @@ from conclave import auth, keys
 from conclave.store import bodies, commits, members
 from conclave.store.commits import Commit
 from conclave.wire.exchange import path_id, read_body, reply, reply_empty
-from conclave.wire.schemas.commits import GetGroupInfoResponse, LeaveGroupRequest
 
 
 async def join(request: web.Request) -> web.Response:
@@ -21,7 +20,7 @@ async def join(request: web.Request) -> web.Response:
         app[keys.CLOCK].now(),
         app[keys.CONFIG].invite_ttl_seconds,
     )
-    return reply(request, GetGroupInfoResponse, {"group_info": group_info})
+    return reply(request, {"group_info": group_info})
 
 
 def _join(connection: sqlite3.Connection, group_id: bytes, user_id: bytes, now: int, invite_ttl: int) -> bytes:
@@ -32,7 +31,7 @@ async def leave(request: web.Request) -> web.Response:
     """POST /groups/{group_id}/leave"""
     app = request.app
     group_id = path_id(request, "group_id")
-    commit = Commit(**await read_body(request, LeaveGroupRequest))
+    commit = Commit(**await read_body(request))
     await app[keys.STORE].write(_leave, group_id, request[auth.CALLER].user_id, commit, app[keys.CLOCK].now())
     return reply_empty(request)
 

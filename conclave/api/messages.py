@@ -10,23 +10,17 @@ from conclave.store import members, messages
 from conclave.store.announce import announce, members_of
 from conclave.wire.exchange import path_id, read_body, read_query, reply
 from conclave.wire.handover import hand_over
-from conclave.wire.schemas.messages import (
-    GetMessagesQuery,
-    GetMessagesResponse,
-    SendMessageRequest,
-    SendMessageResponse,
-)
 
 
 async def send(request: web.Request) -> web.Response:
     """POST /groups/{group_id}/messages"""
     app = request.app
     group_id = path_id(request, "group_id")
-    body = await read_body(request, SendMessageRequest)
+    body = await read_body(request)
     number = await app[keys.STORE].write(
         _send, group_id, request[auth.CALLER].user_id, body["mls_message"], app[keys.CLOCK]
     )
-    return reply(request, SendMessageResponse, {"sequence_num": number})
+    return reply(request, {"sequence_num": number})
 
 
 def _send(connection: sqlite3.Connection, group_id: bytes, user_id: bytes, body: bytes, clock: Clock) -> int:
@@ -44,7 +38,7 @@ async def fetch(request: web.Request) -> web.StreamResponse:
     """
     app = request.app
     group_id = path_id(request, "group_id")
-    query = read_query(request, GetMessagesQuery)
+    query = read_query(request)
     page = await app[keys.STORE].read(
         messages.page,
         group_id,
@@ -54,7 +48,7 @@ async def fetch(request: web.Request) -> web.StreamResponse:
         app[keys.CONFIG].policy,
         app[keys.CLOCK],
     )
-    response = reply(request, GetMessagesResponse, page)
+    response = reply(request, page)
     member, up_to = page.member, page.fetched_up_to
     del page  # a slow client keeps the response in memory, but not the bodies a second time
     if await hand_over(request, response) and up_to > member.watermark:

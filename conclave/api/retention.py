@@ -5,7 +5,6 @@ from aiohttp import web
 from conclave import auth, keys
 from conclave.store import members
 from conclave.wire.exchange import path_id, reply
-from conclave.wire.schemas.retention import GetRetentionPolicyResponse
 
 
 async def policy(request: web.Request) -> web.Response:
@@ -18,4 +17,4 @@ async def policy(request: web.Request) -> web.Response:
         "server_retention_seconds": app[keys.CONFIG].message_retention,
         "group_expiry_seconds": member.group.message_expiry_seconds,
     }
-    return reply(request, GetRetentionPolicyResponse, layers)
+    return reply(request, layers)

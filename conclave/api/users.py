@@ -5,22 +5,21 @@ from aiohttp import web
 from conclave import auth, keys
 from conclave.store import users
 from conclave.wire.exchange import path_id, reply
-from conclave.wire.schemas.users import UserInfoResponse
 
 
 async def me(request: web.Request) -> web.Response:
     """GET /me"""
     user = await request.app[keys.STORE].read(users.by_id, request[auth.CALLER].user_id)
-    return reply(request, UserInfoResponse, user)
+    return reply(request, user)
 
 
 async def by_name(request: web.Request) -> web.Response:
     """GET /users/{username}"""
     user = await request.app[keys.STORE].read(users.by_name, request.match_info["username"])
-    return reply(request, UserInfoResponse, user)
+    return reply(request, user)
 
 
 async def by_id(request: web.Request) -> web.Response:
     """GET /users/by-id/{user_id}"""
     user = await request.app[keys.STORE].read(users.by_id, path_id(request, "user_id"))
-    return reply(request, UserInfoResponse, user)
+    return reply(request, user)

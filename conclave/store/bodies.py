@@ -1,4 +1,4 @@
-"""Where bodies lie (messages, group info, what an invite carries), and how their bytes really go.
+"""Where bodies lie (whatever clients send that only they can read), and how their bytes really go.
 
 ``secure_delete`` zeroes what SQLite frees, but not the stale copies that it leaves behind when it moves a
 live row: deleting rows makes it merge half-empty pages, and the old place of a moved row stays readable
@@ -31,6 +31,8 @@ _OWNERS = (
     ("invites", "commit_body"),
     ("invites", "welcome_body"),
     ("invites", "group_info_body"),
+    ("key_packages", "package_body"),
+    ("welcomes", "welcome_body"),
 )
 """Every column that refers to a body."""
 

@@ -75,7 +75,8 @@ def page(
     cutoff = max(group.expired_before, expiry_cutoff(clock.now(), policy.effective(group.message_expiry_seconds)))
     rows = connection.execute(
         "SELECT message_id, sequence_num, sender_id, created_at FROM messages"
-        " WHERE group_key = ? AND sequence_num > ? AND created_at >= ? ORDER BY sequence_num LIMIT ?",
+        " WHERE group_key = ? AND sequence_num > ? AND created_at >= ?"
+        " AND (is_commit OR sender_id NOT IN (SELECT user_id FROM user_tombstones)) ORDER BY sequence_num LIMIT ?",
         (group.group_key, max(min(after, group.last_seq), group.gone_below), cutoff, limit),
     ).fetchall()
     ids = [row["message_id"] for row in rows]

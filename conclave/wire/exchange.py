@@ -14,9 +14,10 @@ from conclave.errors import (
     UnsupportedMediaTypeError,
 )
 from conclave.wire import json_text, protobuf
+from conclave.wire.endpoint import ENDPOINT
 from conclave.wire.fields import REQUIRED, parse_id
 from conclave.wire.negotiate import Format, answer_format, body_format
-from conclave.wire.schemas.base import Empty, QuerySchema, RequestSchema, ResponseSchema, the
+from conclave.wire.schemas.base import QuerySchema, RequestSchema, the
 
 MAX_BODY_BYTES = 1_048_576
 
@@ -26,15 +27,21 @@ FORMAT = web.RequestKey("format", Format)
 
 def choose_format(request: web.Request, token: str | None) -> None:
     """Decide in which format ``request`` is answered; before anything that may fail, since errors have it too."""
+    endpoint = request.get(ENDPOINT)
+    if endpoint and endpoint.format:
+        request[FORMAT] = endpoint.format
+        return
     accept = ",".join(request.headers.getall("Accept", ()))
     request[FORMAT] = answer_format(accept, request.headers.get("Content-Type", ""), token or "")
 
 
-async def read_body(request: web.Request, schema: type[RequestSchema]) -> dict[str, Any]:
+async def read_body(request: web.Request) -> dict[str, Any]:
     """Read a request's body and return its validated values. An empty body is an empty message, of any type.
 
     Raises UnsupportedMediaTypeError, BodyTooLargeError, BadRequestError or InvalidValueError.
     """
+    schema = request[ENDPOINT].body
+    assert schema  # noqa: S101 - a handler that reads a body is of an endpoint that has one
     written_in = body_format(request.headers.get("Content-Type", ""))
     try:
         if written_in is None and await _has_body(request):
@@ -44,11 +51,9 @@ async def read_body(request: web.Request, schema: type[RequestSchema]) -> dict[s
         body = await request.read()
     except web.RequestPayloadError as error:
         raise BadRequestError("the body cannot be read") from error
-    if not body:
-        return _load(schema, {})
-    if written_in is Format.PROTOBUF:
-        return _load(schema, protobuf.parse(schema.__name__, body))
-    return _load(schema, json_text.parse(body))
+    if (written_in or request[FORMAT]) is Format.PROTOBUF:
+        return _load(schema, protobuf.parse(schema.__name__, body, keep_empty=schema.empty_counts))
+    return _load(schema, json_text.parse(body) if body else {})
 
 
 def path_id(request: web.Request, name: str) -> bytes:
@@ -59,22 +64,28 @@ def path_id(request: web.Request, name: str) -> bytes:
         raise _invalid(name, str(error)) from error
 
 
-def read_query(request: web.Request, schema: type[QuerySchema]) -> dict[str, Any]:
+def read_query(request: web.Request) -> dict[str, Any]:
     """Return the validated values of the query string; the first counts where a name is repeated.
 
     Raises InvalidValueError.
     """
+    schema = request[ENDPOINT].query
+    assert schema  # noqa: S101 - as in read_body
     return _load(schema, {name: request.query[name] for name in request.query})
 
 
-def reply(request: web.Request, schema: type[ResponseSchema], value: Any, *, status: int = 200) -> web.Response:
-    """Write ``value`` as a response message."""
-    return _respond(request, schema.__name__, the(schema).dump(value), status)
+def reply(request: web.Request, value: Any) -> web.Response:
+    """Write ``value`` as the response message of the endpoint."""
+    endpoint = request[ENDPOINT]
+    assert endpoint.answer  # noqa: S101 - as in read_body
+    return _respond(request, endpoint.answer.__name__, the(endpoint.answer).dump(value), endpoint.status)
 
 
 def reply_empty(request: web.Request) -> web.Response:
-    """Write a response message without fields."""
-    return reply(request, Empty, {})
+    """Write a response that has nothing to tell: a message without fields, or no body at all."""
+    if request[ENDPOINT].answer is None:
+        return web.Response(status=204)
+    return reply(request, {})
 
 
 def reply_error(request: web.Request, error: ApiError) -> web.Response:

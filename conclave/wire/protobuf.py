@@ -7,7 +7,7 @@ empty is left out, except numbers and booleans, whose zero has a meaning.
 """
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import cache, partial
 from typing import Any
 
@@ -21,14 +21,17 @@ from conclave.wire import conclave_pb2
 _EMPTY_IS_ABSENT = (FieldDescriptor.CPPTYPE_STRING, FieldDescriptor.CPPTYPE_ENUM)  # "string" includes bytes
 
 
-def parse(name: str, body: bytes) -> dict[str, Any]:
-    """Return the values of the message called ``name``. Raises BadRequestError."""
+def parse(name: str, body: bytes, keep_empty: Collection[str] = ()) -> dict[str, Any]:
+    """Return the values of the message called ``name``; those in ``keep_empty`` also where they are empty.
+
+    Raises BadRequestError.
+    """
     descriptor = conclave_pb2.DESCRIPTOR.message_types_by_name[name]
     try:
         message = GetMessageClass(descriptor).FromString(body)
     except (DecodeError, UnicodeDecodeError) as error:  # a string that is not UTF-8 is either, by protobuf's build
         raise BadRequestError(f"the body is not a {name} in protobuf") from error
-    return _values(descriptor, message)
+    return {field: getattr(message, field) for field in keep_empty} | _values(descriptor, message)
 
 
 def write(name: str, values: Mapping[str, Any]) -> bytes:

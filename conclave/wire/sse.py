@@ -12,6 +12,12 @@ KEEP_ALIVE = b": keep-alive\n\n"
 
 def write(event: Event, written_in: Format) -> bytes:
     """Write an event: named, with its fields, in JSON; the hex of a ServerEvent, without a name, in protobuf."""
+    if written_in not in event.written:
+        event.written[written_in] = _write(event, written_in)
+    return event.written[written_in]
+
+
+def _write(event: Event, written_in: Format) -> bytes:
     values = the(EVENTS[event.name]).dump(event.values)
     if written_in is Format.PROTOBUF:
         return b"data: " + protobuf.write("ServerEvent", {event.name: values}).hex().encode() + b"\n\n"

@@ -13,7 +13,8 @@ import pytest
 
 from conclave import auth, keys
 from conclave.config import Config
-from conclave.routes import API, ROUTES, Route
+from conclave.routes import API, ROUTES
+from conclave.wire.endpoint import Endpoint
 from conclave.wire.negotiate import Format
 from tests.client import PASSWORD, Client, encode as base64_of
 from tests.conftest import Running, StartServer
@@ -112,13 +113,13 @@ class World:
             assert name != "Empty" or body == b""
             return response.status, decode(name or "", body)
 
-    def write(self, route: Route, body: dict[str, Any]) -> bytes:
+    def write(self, route: Endpoint, body: dict[str, Any]) -> bytes:
         """Write a request of an endpoint."""
         if self.format is Format.JSON:
             return json.dumps(body).encode()
         return encode(messages_of(route.method, route.path.removeprefix(API))[0] or "", body)
 
-    def path(self, route: Route, at: dict[str, str]) -> str:
+    def path(self, route: Endpoint, at: dict[str, str]) -> str:
         """Return the path of an endpoint: of the group friends and of bob, or ``at`` others by their names."""
         people = {"nobody": NOWHERE, "malformed": "not an id"} | {
             name: user.user_id for name, user in self.users.items()
@@ -312,7 +313,7 @@ def test_the_table_has_every_answer_that_is_documented(endpoint: str) -> None:
 
 
 @pytest.mark.parametrize("route", ROUTES, ids=lambda each: f"{each.method} {each.path}")
-async def test_an_endpoint_refuses_and_answers(world: World, route: Route) -> None:
+async def test_an_endpoint_refuses_and_answers(world: World, route: Endpoint) -> None:
     for why, expected, asked in refusals(world, route):
         status, answer = await world.ask(**asked)
         assert (status, answer["error_code"]) == expected, why
@@ -326,7 +327,7 @@ async def test_an_endpoint_refuses_and_answers(world: World, route: Route) -> No
             assert answer["error_code"] == row.code, row.why
 
 
-async def ask(world: World, route: Route, row: Row) -> tuple[int, dict[str, Any]]:
+async def ask(world: World, route: Endpoint, row: Row) -> tuple[int, dict[str, Any]]:
     """Send a row's request with no more headers than are needed."""
     return await world.ask(
         route.method,
@@ -338,7 +339,7 @@ async def ask(world: World, route: Route, row: Row) -> tuple[int, dict[str, Any]
     )
 
 
-def refusals(world: World, route: Route) -> Iterator[tuple[str, tuple[int, int], dict[str, Any]]]:
+def refusals(world: World, route: Endpoint) -> Iterator[tuple[str, tuple[int, int], dict[str, Any]]]:
     """Yield what any endpoint refuses as far as it has the part: why, status and code, request."""
     known = {"accept": world.format.value} if route.public else {"token": world.users["alice"].token}
     plain = {"method": route.method, "path": world.path(route, {})}

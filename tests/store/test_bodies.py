@@ -71,7 +71,7 @@ def test_little_that_is_dead_is_not_worth_moving_the_rest(connection: sqlite3.Co
 
 
 def test_every_kind_of_owner_keeps_its_body_through_compaction(connection: sqlite3.Connection) -> None:
-    connection.execute("INSERT INTO users VALUES (x'01', 'u', '', '', '', 0)")
+    connection.execute("INSERT INTO users VALUES (x'01', 'u', '', '', '', 0, 0)")
     dead = bodies.put(connection, bytes(5000))
     info, *carried = [bodies.put(connection, name) for name in (b"info", b"commit", b"welcome", b"invite info")]
     connection.execute(
@@ -79,14 +79,19 @@ def test_every_kind_of_owner_keeps_its_body_through_compaction(connection: sqlit
         (info,),
     )
     connection.execute("INSERT INTO invites VALUES (1, x'01', 1, x'01', x'01', 0, ?, ?, ?)", carried)
+    others = [bodies.put(connection, name) for name in (b"key package", b"a welcome")]
+    connection.execute("INSERT INTO key_packages VALUES (1, x'01', 0, ?)", others[:1])
+    connection.execute("INSERT INTO welcomes VALUES (1, x'01', x'01', 1, ?)", others[1:])
     message = add_message(connection, 1, b"message")
     bodies.erase(connection, [dead])
     Pacer(connection).run(bodies.compact(connection))
-    (moved,) = connection.execute("SELECT group_info_body FROM groups").fetchone()
+    (moved_info,) = connection.execute("SELECT group_info_body FROM groups").fetchone()
     invite = connection.execute("SELECT commit_body, welcome_body, group_info_body FROM invites").fetchone()
-    assert moved not in (info, message)
-    assert bodies.get(connection, moved) == b"info"
+    assert moved_info not in (info, message)
+    assert bodies.get(connection, moved_info) == b"info"
     assert [bodies.get(connection, body_id) for body_id in invite] == [b"commit", b"welcome", b"invite info"]
+    moved = connection.execute("SELECT package_body, welcome_body FROM key_packages, welcomes").fetchone()
+    assert [bodies.get(connection, body_id) for body_id in moved] == [b"key package", b"a welcome"]
     assert stored(connection) == {1: b"message"}
 
 

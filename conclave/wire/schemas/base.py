@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from functools import cache
-from typing import Any
+from typing import Any, ClassVar
 
 from marshmallow import EXCLUDE, RAISE, Schema, pre_load
 
@@ -22,6 +22,9 @@ class RequestSchema(Schema):
         unknown = RAISE
 
     error_messages = {"unknown": "unknown field"}
+
+    empty_counts: ClassVar[tuple[str, ...]] = ()
+    """Fields whose empty value says something in protobuf too, which cannot tell it from an absent one."""
 
     @pre_load
     def _drop_nulls(self, data: Mapping[str, Any], **_: Any) -> dict[str, Any]:

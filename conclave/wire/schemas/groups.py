@@ -7,7 +7,7 @@ from marshmallow import ValidationError, fields, validate, validates_schema
 
 from conclave.fields import StrictBoolean, StrictInteger, Text
 from conclave.wire.fields import ALIAS_RULE, EXPIRY_RULE, NAME_RULE, REQUIRED, Identifier, required
-from conclave.wire.schemas.base import RequestSchema, ResponseSchema
+from conclave.wire.schemas.base import QuerySchema, RequestSchema, ResponseSchema
 from conclave.wire.schemas.users import UserInfoResponse
 
 
@@ -46,6 +46,12 @@ class ListGroupsResponse(ResponseSchema):
     """The caller's groups."""
 
     groups = fields.List(fields.Nested(GroupInfo))
+
+
+class PublicGroupsQuery(QuerySchema):
+    """Which public groups: those whose name contains ``pattern``."""
+
+    pattern = Text(load_default="")
 
 
 class PublicGroupInfo(ResponseSchema):

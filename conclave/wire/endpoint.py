@@ -1,0 +1,57 @@
+"""What an endpoint is: its path, who may call it, the messages that it takes and gives, the errors that are its own.
+
+The one description of it: requests are read by these schemas, responses are written by them, and the OpenAPI
+document is made from them.
+"""
+
+from dataclasses import dataclass
+from enum import Enum
+
+from aiohttp import web
+from aiohttp.typedefs import Handler
+
+from conclave.errors import ApiError
+from conclave.wire.negotiate import Format
+from conclave.wire.schemas.base import QuerySchema, RequestSchema, ResponseSchema
+
+
+class Who(Enum):
+    """Who may call, as the protocol writes it."""
+
+    ANYBODY = "-"
+    USER = "A"
+    MEMBER = "M"
+    ADMIN = "G"
+    INVITEE = "I"
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """An endpoint.
+
+    ``body`` and ``query``: what the request holds; ``answer``: the message of a success, None for one without a body
+    or of a kind of its own. ``refuses``: the errors that depend on more than the token, the ids in the path, the form
+    of the body and the role. A HEAD is answered as a GET without its body, if ``head``. ``format``: that of every
+    answer, whatever was negotiated; None where negotiation decides.
+    """
+
+    method: str
+    path: str
+    handler: Handler
+    who: Who = Who.USER
+    body: type[RequestSchema] | None = None
+    query: type[QuerySchema] | None = None
+    answer: type[ResponseSchema] | None = None
+    status: int = 200
+    refuses: tuple[type[ApiError], ...] = ()
+    head: bool = True
+    format: Format | None = None
+
+    @property
+    def public(self) -> bool:
+        """Whether it needs no token."""
+        return self.who is Who.ANYBODY
+
+
+ENDPOINT = web.RequestKey("endpoint", Endpoint)
+"""The endpoint that a request is for; absent where there is none."""
