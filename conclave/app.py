@@ -13,6 +13,7 @@ from conclave.clock import Clock, SystemClock
 from conclave.config import Config
 from conclave.events import Events
 from conclave.health import Health
+from conclave.limits import HANDOUT_SECONDS, HANDOUTS, SlidingWindow
 from conclave.logs import get_logger
 from conclave.policy import session_lag
 from conclave.routes import add_routes
@@ -37,6 +38,7 @@ def create_app(config: Config, clock: Clock | None = None) -> web.Application:
     app[keys.EVENTS] = Events()
     app[keys.PASSWORDS] = Passwords()
     app[keys.ACTIVITY] = SessionActivity(config.token_ttl_seconds)
+    app[keys.HANDOUTS] = SlidingWindow(HANDOUTS, HANDOUT_SECONDS)
     app.on_response_prepare.append(middleware.add_headers)
     app.on_shutdown.append(_end_streams)
     add_routes(app)

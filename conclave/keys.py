@@ -10,6 +10,7 @@ from conclave.clock import Clock
 from conclave.config import Config
 from conclave.events import Events
 from conclave.health import Health
+from conclave.limits import SlidingWindow
 from conclave.store.database import Database
 from conclave.wire.endpoint import Endpoint
 
@@ -20,5 +21,7 @@ PASSWORDS = web.AppKey("passwords", Passwords)
 ACTIVITY = web.AppKey("activity", SessionActivity)
 EVENTS = web.AppKey("events", Events)
 HEALTH = web.AppKey("health", Health)
+HANDOUTS = web.AppKey("handouts", SlidingWindow)
+"""Key packages, by the id of the user whose they are. Only for functions that the store's writer runs."""
 ENDPOINTS: web.AppKey[Mapping[Handler, Endpoint]] = web.AppKey("endpoints")
 """By their handlers."""

@@ -1,12 +1,16 @@
-"""Registering, logging in and out."""
+"""Registering, logging in and out, and what users do with their own account."""
 
 import hmac
+import sqlite3
+from collections.abc import Mapping
+from typing import Any
 
 from aiohttp import web
 
 from conclave import auth, keys
-from conclave.errors import ForbiddenError
-from conclave.store import sessions, users
+from conclave.errors import ForbiddenError, PasswordWrongError
+from conclave.store import accounts, key_packages, members, sessions, users
+from conclave.store.announce import announce, members_of
 from conclave.wire.exchange import FORMAT, read_body, reply, reply_empty
 
 
@@ -45,6 +49,53 @@ async def login(request: web.Request) -> web.Response:
 async def logout(request: web.Request) -> web.Response:
     """POST /logout"""
     caller = request[auth.CALLER]
-    await request.app[keys.STORE].write(sessions.remove, caller.session_id)
-    request.app[keys.EVENTS].end_session(caller.user_id, caller.session_id)
+    await request.app[keys.STORE].write(sessions.remove, caller.user_id, caller.session_id)
     return reply_empty(request)
+
+
+async def update(request: web.Request) -> web.Response:
+    """PATCH /me"""
+    await request.app[keys.STORE].write(_update, request[auth.CALLER].user_id, await read_body(request))
+    return reply_empty(request)
+
+
+def _update(connection: sqlite3.Connection, user_id: bytes, changes: Mapping[str, Any]) -> None:
+    if "alias" not in changes:
+        return
+    users.set_alias(connection, user_id, changes["alias"])
+    for membership in members.of_user(connection, user_id):
+        group_id, everybody = membership.group.group_id, members_of(connection, membership.group.group_key)
+        announce(connection, everybody, "group_update", group_id=group_id, update_type="group_settings")
+
+
+async def change_password(request: web.Request) -> web.Response:
+    """POST /change-password"""
+    app, user_id = request.app, request[auth.CALLER].user_id
+    body = await read_body(request)
+    former = await _require_password(request, body["current_password"])
+    new = await app[keys.PASSWORDS].hash(body["new_password"])
+    await app[keys.STORE].write(accounts.change_password, user_id, former, new)
+    return reply_empty(request)
+
+
+async def reset(request: web.Request) -> web.Response:
+    """POST /reset-account"""
+    await request.app[keys.STORE].write(key_packages.remove_all, request[auth.CALLER].user_id)
+    return reply_empty(request)
+
+
+async def delete(request: web.Request) -> web.Response:
+    """POST /delete-account"""
+    app = request.app
+    body = await read_body(request)
+    await _require_password(request, body["password"])
+    await app[keys.STORE].write(accounts.delete, request[auth.CALLER].user_id, app[keys.CLOCK].now())
+    return reply_empty(request)
+
+
+async def _require_password(request: web.Request, password: str) -> str:
+    """Return the stored hash of the caller's password. Raises PasswordWrongError."""
+    app = request.app
+    _, stored = await app[keys.STORE].read(users.own_credentials, request[auth.CALLER].user_id)
+    await app[keys.PASSWORDS].require_match(stored, password, PasswordWrongError)
+    return stored
