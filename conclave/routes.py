@@ -58,7 +58,7 @@ ROUTES = (
         Who.ANYBODY,
         body=account_schemas.LoginRequest,
         answer=account_schemas.LoginResponse,
-        refuses=(e.CredentialsWrongError,),
+        refuses=(e.CredentialsWrongError, e.TooManyRequestsError),
     ),
     Endpoint("POST", f"{API}/logout", accounts.logout, status=204),
     Endpoint("GET", f"{API}/me", users.me, answer=user_schemas.UserInfoResponse),

@@ -39,7 +39,7 @@ async def login(request: web.Request) -> web.Response:
     body = await read_body(request)
     known = await app[keys.STORE].read(users.credentials, body["username"])
     user_id, password_hash = known or (b"", "")
-    await app[keys.PASSWORDS].require_match(password_hash, body["password"])
+    await app[keys.THROTTLE].require_match(request, body["username"], password_hash, body["password"])
     token = auth.new_token(request[FORMAT])
     now, ttl = app[keys.CLOCK].now(), app[keys.CONFIG].token_ttl_seconds
     await app[keys.STORE].write(sessions.add, user_id, password_hash, auth.token_hash(token), now, ttl)

@@ -12,7 +12,7 @@ from unittest.mock import ANY
 import pytest
 
 from conclave import auth, keys
-from conclave.config import Config
+from conclave.config import Config, LimitsConfig
 from conclave.routes import API, ROUTES
 from conclave.wire.endpoint import Endpoint
 from conclave.wire.negotiate import Format
@@ -243,6 +243,8 @@ TABLE: dict[str, list[Row]] = {
         Row("no username", 400, 100, body={"password": PASSWORD}),
         Row("a wrong password", 401, 202, body={"username": "alice", "password": "wrong password"}),
         Row("an unknown user", 401, 202, body={"username": "nobody", "password": PASSWORD}),
+        Row("the last wrong one", 401, 202, body={"username": "nobody", "password": PASSWORD}),
+        Row("one too many", 429, 100, body={"username": "nobody", "password": PASSWORD}),
         Row(
             "logged in",
             body={"username": "alice", "password": PASSWORD},
@@ -536,7 +538,9 @@ async def world(
     request: pytest.FixtureRequest, config: Config, start_server: StartServer, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[World]:
     monkeypatch.setattr(auth, "MEMORY_KIB", 8)  # passwords are not what these tests are about
-    async with start_server(replace(config, registration_token=INVITATION, message_retention=30 * DAY)) as running:
+    limits = LimitsConfig(login_failures=2)
+    asked = replace(config, registration_token=INVITATION, message_retention=30 * DAY, limits=limits)
+    async with start_server(asked) as running:
         built = World(running, request.param)
         await built.build()
         yield built
