@@ -13,6 +13,9 @@ from conclave.clock import Clock
 from conclave.config import LimitsConfig
 from conclave.errors import ApiError, CredentialsWrongError, TooManyRequestsError
 from conclave.limits import SlidingWindow
+from conclave.logs import get_logger
+
+log = get_logger(__name__)
 
 LONGEST_DELAY_SECONDS = 2.0
 """The most that failures elsewhere cost a user who knows the password."""
@@ -44,6 +47,7 @@ class Throttle:
         self._passwords = passwords
         self._clock = clock
         self._under_way: Counter[Hashable] = Counter()
+        self._has_warned = False
 
     async def require_match(
         self,
@@ -59,7 +63,7 @@ class Throttle:
         LONGEST_DELAY_SECONDS longer after many failures for the username: the hash may be out of date by then.
         """
         name, now = username[:_NAME_LENGTH], self._now()
-        address = origin(request.remote, request.headers.getall("X-Forwarded-For", ()), self._trusted)
+        address = self._origin(request)
         self._require_room(self._of_both, (name, address), now)
         self._require_room(self._of_address, (address,), now)
         with self._counted((name, address), (address,), (name, None)):
@@ -73,6 +77,14 @@ class Throttle:
                 self._of_name.record((name, None), now)
                 raise
             self._of_both.clear((name, address))
+
+    def _origin(self, request: web.Request) -> str:
+        forwarded = request.headers.getall("X-Forwarded-For", ())
+        if forwarded and not self._trusted and not self._has_warned:
+            # Once: it is most likely a proxy, all of whose clients count as one now, but anybody can cause it.
+            self._has_warned = True
+            log.warning("no_trusted_proxies", remedy="name the reverse proxy in [limits] trusted_proxies")
+        return origin(request.remote, forwarded, self._trusted)
 
     def _require_room(self, window: SlidingWindow, key: Hashable, now: int) -> None:
         """Raise TooManyRequestsError if another failure might be one too many."""

@@ -91,6 +91,17 @@ def test_what_is_remembered_is_bounded_and_the_oldest_key_goes_first() -> None:
     assert len(window) == 4
 
 
+def test_moments_that_have_passed_leave_room_for_others() -> None:
+    window = SlidingWindow(limit=3, seconds=60, capacity=3)
+    for now in (100, 150, 165):
+        window.record("a", now)
+    window.record("b", 166)
+    assert (window.count("a", 166), window.count("b", 166)) == (2, 1)
+    window.clear("a")
+    window.record("c", 166, 2)
+    assert (window.count("b", 166), window.count("c", 166)) == (1, 2)
+
+
 @settings(max_examples=50, deadline=None)
 @given(st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 5), st.integers(1, 3), st.booleans()), max_size=40))
 def test_it_counts_as_a_list_of_everything_would(steps: list[tuple[str, int, int, bool]]) -> None:

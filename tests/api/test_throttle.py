@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from dataclasses import replace
 
 import pytest
+import structlog
 
 from conclave import auth, keys, throttle
 from conclave.config import Config, LimitsConfig
@@ -126,12 +127,12 @@ async def test_those_who_are_delayed_wait_side_by_side(site: Site, monkeypatch: 
     """All of them are let go before the first has been answered."""
     for number in range(30):
         await site.guess(1, at=f"192.0.2.{number}")
-    waiting, all_wait = 0, asyncio.Event()
+    delays: list[float] = []
+    all_wait = asyncio.Event()
 
     async def wait(seconds: float) -> None:
-        nonlocal waiting
-        waiting += 1
-        if waiting == 5:
+        delays.append(seconds)
+        if len(delays) == 5:
             all_wait.set()
         await all_wait.wait()
 
@@ -139,6 +140,7 @@ async def test_those_who_are_delayed_wait_side_by_side(site: Site, monkeypatch: 
     logins = [site.login("alice", PASSWORD, at=f"198.51.100.{number}") for number in range(5)]
     async with asyncio.timeout(10):
         assert await asyncio.gather(*logins) == [200] * 5
+    assert delays == [throttle.LONGEST_DELAY_SECONDS] * 5
 
 
 async def test_an_address_that_fails_for_many_users_is_refused_for_all(site: Site) -> None:
@@ -213,6 +215,17 @@ async def test_whom_a_client_claims_to_forward_for_is_ignored(
             await site.guess(1, at=f"198.51.100.{number}")
         assert await site.login("alice", at=ELSEWHERE) == 429
         assert await site.login("alice", at="") == 429
+
+
+@pytest.mark.parametrize(("trusted", "warned"), [((), 1), (("192.0.2.1",), 0)])
+async def test_a_proxy_that_nobody_named_is_logged_once(
+    config: Config, start_server: StartServer, fast: None, trusted: tuple[str, ...], warned: int
+) -> None:
+    async with start_server(replace(config, limits=replace(LIMITS, trusted_proxies=trusted))) as running:
+        with structlog.testing.capture_logs() as lines:
+            for at in ("", HERE, ELSEWHERE):
+                await Site(running).guess(1, at=at)
+    assert [line["event"] for line in lines].count("no_trusted_proxies") == warned
 
 
 async def test_what_a_client_writes_in_front_of_the_proxys_word_is_ignored(site: Site) -> None:
