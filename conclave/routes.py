@@ -69,7 +69,7 @@ ROUTES = (
         accounts.change_password,
         body=account_schemas.ChangePasswordRequest,
         answer=Empty,
-        refuses=(e.PasswordWrongError,),
+        refuses=(e.PasswordWrongError, e.TooManyRequestsError),
     ),
     Endpoint("POST", f"{API}/reset-account", accounts.reset, answer=Empty),
     Endpoint(
@@ -78,7 +78,7 @@ ROUTES = (
         accounts.delete,
         body=account_schemas.DeleteAccountRequest,
         answer=Empty,
-        refuses=(e.PasswordWrongError,),
+        refuses=(e.PasswordWrongError, e.TooManyRequestsError),
     ),
     Endpoint(
         "GET",

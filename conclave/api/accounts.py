@@ -94,8 +94,8 @@ async def delete(request: web.Request) -> web.Response:
 
 
 async def _require_password(request: web.Request, password: str) -> str:
-    """Return the stored hash of the caller's password. Raises PasswordWrongError."""
+    """Return the stored hash of the caller's password. Raises PasswordWrongError or TooManyRequestsError."""
     app = request.app
-    _, stored = await app[keys.STORE].read(users.own_credentials, request[auth.CALLER].user_id)
-    await app[keys.PASSWORDS].require_match(stored, password, PasswordWrongError)
+    username, stored = await app[keys.STORE].read(users.own_credentials, request[auth.CALLER].user_id)
+    await app[keys.THROTTLE].require_match(request, username, stored, password, PasswordWrongError)
     return stored

@@ -261,12 +261,19 @@ TABLE: dict[str, list[Row]] = {
         Row("no new password", 400, 100, body={"current_password": PASSWORD}),
         Row("too short a new one", 400, 101, body={"current_password": PASSWORD, "new_password": "short"}),
         Row("a wrong current one", 401, 203, body={"current_password": "wrong", "new_password": "long enough"}),
+        *(
+            Row("bob's guesses", 401, 203, "bob", body={"current_password": "guess", "new_password": "long enough"})
+            for _ in range(2)
+        ),
+        Row("one too many", 429, 100, "bob", body={"current_password": "guess", "new_password": "long enough"}),
         Row("changed", body={"current_password": PASSWORD, "new_password": "long enough"}),
     ],
     f"POST {API}/reset-account": [Row("reset", who="bob")],
     f"POST {API}/delete-account": [
         Row("no password", 400, 100, body={}),
         Row("a wrong password", 401, 203, body={"password": "wrong"}),
+        *(Row("bob's guesses", 401, 203, "bob", body={"password": "guess"}) for _ in range(2)),
+        Row("one too many", 429, 100, "bob", body={"password": "guess"}),
         Row("deleted", body={"password": PASSWORD}),
     ],
     f"GET {API}/users/{{username}}": [

@@ -11,7 +11,7 @@ import structlog
 
 from conclave import auth, keys, throttle
 from conclave.config import Config, LimitsConfig
-from tests.client import PASSWORD
+from tests.client import PASSWORD, Client, expect
 from tests.conftest import Running, StartServer
 
 GUESS = "wrong password"
@@ -192,6 +192,26 @@ async def test_only_wrong_passwords_count(site: Site, monkeypatch: pytest.Monkey
             context.setattr(broken, function, fail)
             assert [await site.login("alice") for _ in range(4)] == [500] * 4
     await site.guess(3)
+
+
+@pytest.mark.parametrize(
+    ("path", "field", "more"),
+    [("/change-password", "current_password", {"new_password": "another one"}), ("/delete-account", "password", {})],
+)
+async def test_a_session_does_not_help_to_guess_its_users_password(
+    site: Site, path: str, field: str, more: dict[str, str]
+) -> None:
+    """All ways to try a password of a user are counted together."""
+    thief = Client(site.running.http, site.running.url)
+    await thief.login("alice")
+    for _ in range(2):
+        await expect(thief.post(path, **{field: GUESS}, **more), 401, 203)
+    await site.guess(1, at="127.0.0.1")
+    await expect(thief.post(path, **{field: PASSWORD}, **more), 429, 100)
+    assert await site.login("alice", PASSWORD, at="127.0.0.1") == 429
+    assert (await thief.get("/me"))["username"] == "alice"
+    site.clock.advance(WINDOW)
+    await thief.post(path, **{field: PASSWORD}, **more)
 
 
 @pytest.mark.parametrize("username", ["nobody", "n" * 64, "n" * 1000, "n\u00f6body", "Alice"])
