@@ -31,9 +31,9 @@ class Throttle:
     """Checks passwords, a limited number of wrong ones.
 
     Wrong ones count by username and address, and by address alone; beyond either limit an attempt is refused, right
-    or wrong. By username alone they only delay it, since anybody can fail for anybody. Attempts under way count as
-    wrong ones, so that many at once are no more than one after the other. A username that nobody has is treated as any
-    other. For the event loop only.
+    or wrong. By username alone they only delay it, since anybody can fail for anybody. Attempts are counted when their
+    turn has come, a few at a time, and those under way count as wrong ones, so that many at once are no more than one
+    after the other. A username that nobody has is treated as any other. For the event loop only.
     """
 
     def __init__(self, limits: LimitsConfig, passwords: Passwords, clock: Clock) -> None:
@@ -62,21 +62,22 @@ class Throttle:
         Raises ``wrong``, or TooManyRequestsError without having looked at the password. Takes up to
         LONGEST_DELAY_SECONDS longer after many failures for the username: the hash may be out of date by then.
         """
-        name, now = username[:_NAME_LENGTH], self._now()
-        address = self._origin(request)
-        self._require_room(self._of_both, (name, address), now)
-        self._require_room(self._of_address, (address,), now)
-        with self._counted((name, address), (address,), (name, None)):
-            await sleep(self._delay((name, None), now))
-            try:
-                await self._passwords.require_match(stored, password, wrong)
-            except wrong:
-                now = self._now()
-                self._of_both.record((name, address), now)
-                self._of_address.record((address,), now)
-                self._of_name.record((name, None), now)
-                raise
-            self._of_both.clear((name, address))
+        name, address = username[:_NAME_LENGTH], self._origin(request)
+        both, alone = (name, address), (address,)
+        self._require_room(both, alone)
+        await sleep(self._delay(name))
+        async with self._passwords.turn():
+            self._require_room(both, alone)  # many may have failed while this one waited
+            with self._counted(both, alone):
+                try:
+                    await self._passwords.require_match(stored, password, wrong)
+                except wrong:
+                    now = self._now()
+                    self._of_both.record(both, now)
+                    self._of_address.record(alone, now)
+                    self._of_name.record(name, now)
+                    raise
+            self._of_both.clear(both)
 
     def _origin(self, request: web.Request) -> str:
         forwarded = request.headers.getall("X-Forwarded-For", ())
@@ -86,13 +87,15 @@ class Throttle:
             log.warning("no_trusted_proxies", remedy="name the reverse proxy in [limits] trusted_proxies")
         return origin(request.remote, forwarded, self._trusted)
 
-    def _require_room(self, window: SlidingWindow, key: Hashable, now: int) -> None:
+    def _require_room(self, both: Hashable, alone: Hashable) -> None:
         """Raise TooManyRequestsError if another failure might be one too many."""
-        seconds = window.wait(key, now)
-        if not seconds and window.count(key, now) + self._under_way[key] >= window.limit:
-            seconds = 1  # those under way may turn out to be right
-        if seconds:
-            raise TooManyRequestsError("too many wrong passwords", seconds=seconds)
+        now = self._now()
+        for window, key in ((self._of_both, both), (self._of_address, alone)):
+            seconds = window.wait(key, now)
+            if not seconds and window.count(key, now) + self._under_way[key] >= window.limit:
+                seconds = 1  # those under way may turn out to be right
+            if seconds:
+                raise TooManyRequestsError("too many wrong passwords", seconds=seconds)
 
     @contextmanager
     def _counted(self, *keys: Hashable) -> Iterator[None]:
@@ -106,10 +109,9 @@ class Throttle:
                 if not self._under_way[key]:
                     del self._under_way[key]
 
-    def _delay(self, key: Hashable, now: int) -> float:
-        """Return the seconds that an attempt under way has to wait; none of them waits for another."""
-        failures = self._of_name.count(key, now) + self._under_way[key] - 1
-        steps = min(max(0, failures - self._undelayed), DELAY_STEPS)
+    def _delay(self, name: str) -> float:
+        """Return the seconds that an attempt has to wait; none waits for another."""
+        steps = min(max(0, self._of_name.count(name, self._now()) - self._undelayed), DELAY_STEPS)
         return LONGEST_DELAY_SECONDS * steps / DELAY_STEPS
 
     def _now(self) -> int:

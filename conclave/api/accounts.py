@@ -88,9 +88,15 @@ async def delete(request: web.Request) -> web.Response:
     """POST /delete-account"""
     app = request.app
     body = await read_body(request)
-    await _require_password(request, body["password"])
-    await app[keys.STORE].write(accounts.delete, request[auth.CALLER].user_id, app[keys.CLOCK].now())
+    stored = await _require_password(request, body["password"])
+    await app[keys.STORE].write(_delete, request[auth.CALLER].user_id, stored, app[keys.CLOCK].now())
     return reply_empty(request)
+
+
+def _delete(connection: sqlite3.Connection, user_id: bytes, password_hash: str, now: int) -> None:
+    if users.own_credentials(connection, user_id)[1] != password_hash:
+        raise PasswordWrongError  # it was changed meanwhile
+    accounts.delete(connection, user_id, now)
 
 
 async def _require_password(request: web.Request, password: str) -> str:

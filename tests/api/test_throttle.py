@@ -161,11 +161,8 @@ async def test_many_guesses_at_once_are_no_more_than_one_after_the_other(site: S
     assert sorted(statuses) == [401] * 8 + [429] * 22
 
 
-async def test_logins_at_once_that_turn_out_right_have_cost_nothing(site: Site) -> None:
-    for _ in range(4):
-        answers = await asyncio.gather(*(site.answer("alice", PASSWORD) for _ in range(6)))
-        assert {answer[:2] for answer in answers} <= {(200, ""), (429, "1")}
-        assert sum(status == 200 for status, *_ in answers) >= 3
+async def test_logins_at_once_that_turn_out_right_are_all_let_in(site: Site) -> None:
+    assert await asyncio.gather(*(site.login("alice", PASSWORD) for _ in range(30))) == [200] * 30
     await site.guess(3)
 
 
