@@ -100,8 +100,9 @@ def fill(connection: sqlite3.Connection, state: State) -> None:
         fill_group(connection, position + 1, group, user_ids)
     for expires_at in state.session_expiries:
         connection.execute(
-            "INSERT INTO sessions (token_hash, user_id, created_at, last_used_at, expires_at) VALUES (?, ?, 0, 0, ?)",
-            (uuid4().bytes, user_ids[0], expires_at),
+            "INSERT INTO sessions (token_hash, public_id, user_id, created_at, last_used_at, expires_at)"
+            " VALUES (?, ?, ?, 0, 0, ?)",
+            (uuid4().bytes, uuid4().bytes, user_ids[0], expires_at),
         )
     if state.invite_times:
         connection.execute(
