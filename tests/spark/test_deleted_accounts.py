@@ -7,11 +7,9 @@ from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
-from uuid import UUID
 
 import pytest
 
-from conclave import keys
 from conclave.clock import FakeClock
 from conclave.config import CleanupConfig, Config
 from conclave.policy import PolicySettings
@@ -21,7 +19,7 @@ from spark.apply import Pacer
 from spark.job import Job
 from spark.steps import Plan
 from tests.cleaner import Cleaner
-from tests.client import Client, encode
+from tests.client import PASSWORD, Client, encode
 from tests.conftest import Cleanup, Running, StartServer
 from tests.forensics import Search
 
@@ -29,18 +27,8 @@ START, HOUR = 1_700_000_000, 3600
 POLICY = PolicySettings(-1, 2_592_000, 604_800)
 
 
-async def delete_account(server: Running, client: Client) -> None:
-    """Do to messages what deleting an account does: memberships end, and a tombstone hides what was sent."""
-    user_id, now = UUID(client.user_id).bytes, server.clock.now()
-
-    def delete(connection: sqlite3.Connection) -> None:
-        own = "SELECT group_id FROM members JOIN groups USING (group_key) WHERE user_id = ?"
-        for (group_id,) in connection.execute(own, (user_id,)).fetchall():
-            members.remove(connection, members.require_member(connection, group_id, user_id), now)
-        connection.execute("INSERT INTO user_tombstones (user_id, created_at) VALUES (?, ?)", (user_id, now))
-
-    await server.settle()
-    await server.app[keys.STORE].write(delete)
+async def delete_account(client: Client) -> None:
+    await client.post("/delete-account", password=PASSWORD)
 
 
 async def commit(client: Client, group: str, body: bytes = b"commit") -> None:
@@ -66,7 +54,7 @@ async def test_what_a_deleted_account_sent_is_hidden_at_once_and_erased_by_the_n
         await carol.send(group)
         await bob.send(group)
     assert await alice.numbers(first) == [1, 2, 3, 4, 5]
-    await delete_account(running, bob)
+    await delete_account(bob)
     for group in (first, second):
         for reader in (alice, carol):
             assert await reader.numbers(group) == [1, 3, 4]
@@ -97,7 +85,7 @@ async def test_the_bodies_of_a_deleted_account_are_in_no_file_after_the_next_run
             await alice.send(group, search.body(number, 300))
             await bob.send(group, search.body(number + 1, 300))
             await commit(bob, group, search.body(number + 2, 300))
-        await delete_account(server, bob)
+        await delete_account(bob)
         assert (await cleanup(server))["deleted_account"] == 20
     assert search.numbers_in(tmp_path) == {number for number in range(60) if number % 3 != 1}
 
@@ -107,7 +95,7 @@ async def test_commits_of_a_deleted_account_expire_like_any_other(running: Runni
     group = await alice.create_group("g", expiry=HOUR)
     await bob.join(group)
     await commit(bob, group)
-    await delete_account(running, bob)
+    await delete_account(bob)
     assert await alice.numbers(group) == [1]
     running.clock.advance(HOUR + 1)
     assert await alice.numbers(group) == []
@@ -119,7 +107,7 @@ async def test_a_deleted_account_that_never_sent_anything_leaves_nothing(running
     alice, bob = await running.users("alice", "bob")
     group = await alice.create_group("g")
     await alice.send(group)
-    await delete_account(running, bob)
+    await delete_account(bob)
     assert sum((await cleanup(running)).values()) == 0
     assert await running.query("SELECT * FROM user_tombstones") == []
     assert await alice.numbers(group) == [1]
@@ -140,7 +128,7 @@ async def test_a_message_that_several_rules_take_is_counted_once(running: Runnin
     running.clock.advance(HOUR + 1)
     await bob.send(expired)
     await alice.post(f"/groups/{deleted}/delete")
-    await delete_account(running, bob)
+    await delete_account(bob)
     await running.settle()
     config = replace(running.config, cleanup=CleanupConfig(engine="sql"))
     before = await stored(running), await running.query("SELECT * FROM user_tombstones")
