@@ -12,7 +12,7 @@ from functools import partial
 
 from conclave.failpoints import reach
 from conclave.policy import AFTER_FETCH, PolicySettings, expiry_cutoff
-from conclave.store import bodies, outbox
+from conclave.store import bodies, invites, outbox
 from conclave.store.database import truncate_wal, write_transaction
 from spark.steps import GroupStep, Plan
 
@@ -262,21 +262,16 @@ def _delete_session(connection: sqlite3.Connection, session_id: int, dead_before
 
 def _delete_invite(connection: sqlite3.Connection, invite_key: int, dead_before: int, counts: Counter[str]) -> bool:
     """Remove a dead invite with what it carries; its inviter hears of it, whose group holds a place for the invitee."""
-    invite = connection.execute(
-        "SELECT group_id, inviter_id, invitee_id, commit_body, welcome_body, invites.group_info_body"
-        " FROM invites JOIN groups USING (group_key) WHERE invite_key = ? AND invites.created_at < ?",
-        (invite_key, dead_before),
-    ).fetchone()
+    invite = invites.dead(connection, invite_key, dead_before)
     if invite is None:
         return False
-    connection.execute("DELETE FROM invites WHERE invite_key = ?", (invite_key,))
-    bodies.erase(connection, [invite["commit_body"], invite["welcome_body"], invite["group_info_body"]])
+    invites.remove(connection, invite)
     outbox.add(
         connection,
-        invite["inviter_id"],
+        invite.inviter_id,
         "invite_declined",
-        group_id=invite["group_id"],
-        declined_user_id=invite["invitee_id"],
+        group_id=invite.group_id,
+        declined_user_id=invite.invitee_id,
     )
     counts[INVITES] += 1
     return False
