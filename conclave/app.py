@@ -136,5 +136,5 @@ def _logged() -> Iterator[None]:
     """Log what the store could not write, and go on: the next time may do better, and a stop must not hang on it."""
     try:
         yield
-    except (StoreError, sqlite3.Error) as error:
+    except (StoreError, sqlite3.Error, OSError) as error:
         log.error("background_write_failed", error=str(error))

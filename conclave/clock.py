@@ -32,6 +32,10 @@ class Clock(Protocol):
 class SystemClock:
     """The machine's clocks."""
 
+    def __init__(self) -> None:
+        """Read which start of the machine this is; a process sees no other."""
+        self._boot_id = _BOOT_ID.read_text().strip() if _BOOT_ID.exists() else ""
+
     def now(self) -> int:
         """Return the wall clock in whole Unix seconds, rounded down."""
         return int(time.time())
@@ -39,8 +43,7 @@ class SystemClock:
     def read(self) -> Reading:
         """Return both clocks; the second goes on while the machine sleeps, where the system can tell."""
         since_boot = time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
-        boot_id = _BOOT_ID.read_text().strip() if _BOOT_ID.exists() else ""
-        return Reading(self.now(), int(since_boot), boot_id)
+        return Reading(self.now(), int(since_boot), self._boot_id)
 
 
 class FakeClock:
