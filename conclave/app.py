@@ -85,6 +85,9 @@ async def _session_activity(app: web.Application) -> AsyncIterator[None]:
     ttl, activity = app[keys.CONFIG].token_ttl_seconds, app[keys.ACTIVITY]
 
     async def write() -> None:
+        for session_id in app[keys.EVENTS].sessions():
+            # A stream tells of its use whenever it writes, which one whose client takes nothing does not.
+            activity.keep(session_id, app[keys.CLOCK].now())
         uses = activity.unwritten()
         if uses:
             await app[keys.STORE].write(sessions.extend, uses, ttl)

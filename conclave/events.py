@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import defaultdict, deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -46,10 +46,11 @@ News = Announcement | Ending
 class Stream:
     """What waits for one listener."""
 
-    def __init__(self, session_id: int) -> None:
-        """The stream ends with its session."""
+    def __init__(self, session_id: int, on_end: Callable[[], None]) -> None:
+        """The stream ends with its session; ``on_end`` is called then, once."""
         self.session_id = session_id
         self.ended = False
+        self._on_end = on_end
         self._waiting: deque[Event] = deque()
         self._lost = 0
         self._news = asyncio.Event()
@@ -64,13 +65,16 @@ class Stream:
 
     def end(self) -> None:
         """Let the listener go, once it has taken what waits."""
-        self.ended = True
-        self._news.set()
+        if not self.ended:
+            self.ended = True
+            self._news.set()
+            self._on_end()
 
     async def wait(self, seconds: float) -> None:
         """Wait until there is something to take, the stream has ended, or ``seconds`` are over."""
         with suppress(TimeoutError):
-            await asyncio.wait_for(self._news.wait(), seconds)
+            async with asyncio.timeout(seconds):  # unlike wait_for, without a task for each of thousands
+                await self._news.wait()
 
     def take(self) -> tuple[int, list[Event]]:
         """Return how many events were lost since the last time, and those that wait."""
@@ -87,12 +91,15 @@ class Events:
     def __init__(self) -> None:
         """Begin without listeners."""
         self._streams: dict[bytes, set[Stream]] = defaultdict(set)
+        self._stopping = False
 
     @contextmanager
-    def listen(self, user_id: bytes, session_id: int) -> Iterator[Stream]:
-        """Take part in what is addressed to a user, while the block lasts."""
-        stream = Stream(session_id)
+    def listen(self, user_id: bytes, session_id: int, on_end: Callable[[], None] = lambda: None) -> Iterator[Stream]:
+        """Take part in what is addressed to a user, while the block lasts; ``on_end`` hears of the stream's end."""
+        stream = Stream(session_id, on_end)
         self._streams[user_id].add(stream)
+        if self._stopping:
+            stream.end()
         try:
             yield stream
         finally:
@@ -113,13 +120,18 @@ class Events:
                 for stream in self._streams[user_id]:
                     stream.put(each.event)
 
+    def sessions(self) -> set[int]:
+        """Return the ids of the sessions that have a stream open."""
+        return {stream.session_id for streams in self._streams.values() for stream in streams}
+
     def _end(self, ending: Ending) -> None:
         for stream in self._streams.get(ending.user_id, ()):
             if ending.session_id in (None, stream.session_id):
                 stream.end()
 
     def end_all(self) -> None:
-        """End every stream: the server stops."""
+        """End every stream, and those that begin from here on: the server stops."""
+        self._stopping = True
         for streams in self._streams.values():
             for stream in streams:
                 stream.end()

@@ -41,3 +41,20 @@ def test_the_streams_of_a_session_end_with_it() -> None:
         assert (ended.ended, other.ended) == (True, False)
         events.end_all()
         assert other.ended
+
+
+def test_a_stream_is_told_once_that_it_ends() -> None:
+    events, told = Events(), []
+    with events.listen(ALICE, 1, lambda: told.append(ALICE)):
+        events.end_user(BOB)
+        assert not told
+        events.end_session(ALICE, 1)
+        events.end_user(ALICE)
+        assert told == [ALICE]
+
+
+def test_a_stream_that_begins_while_the_server_stops_ends_at_once() -> None:
+    events = Events()
+    events.end_all()
+    with events.listen(ALICE, 1) as late:
+        assert late.ended

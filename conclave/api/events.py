@@ -1,14 +1,19 @@
 """The stream of events."""
 
+import random
+
 from aiohttp import web
 
 from conclave import auth, keys
+from conclave.errors import TokenExpiredError
+from conclave.events import Stream
+from conclave.store import sessions
 from conclave.wire import sse
 from conclave.wire.exchange import read_query
 from conclave.wire.negotiate import Format, answer_format
 
 KEEP_ALIVE_SECONDS = 10.0
-"""A silent stream gets a comment so often; the protocol asks for 15 s at least."""
+"""A silent stream gets a comment so often, or a little earlier; the protocol asks for 15 s at least."""
 
 
 async def stream(request: web.Request) -> web.StreamResponse:
@@ -18,18 +23,31 @@ async def stream(request: web.Request) -> web.StreamResponse:
     """
     app, caller = request.app, request[auth.CALLER]
     written_in = _format(request)
-    pause = min(KEEP_ALIVE_SECONDS, app[keys.CONFIG].token_ttl_seconds / 2)
     response = web.StreamResponse(headers={"Content-Type": "text/event-stream", "X-Accel-Buffering": "no"})
-    with app[keys.EVENTS].listen(caller.user_id, caller.session_id) as events:
-        await response.prepare(request)
-        await response.write(sse.KEEP_ALIVE)  # sends the headers too: the client counts itself connected by them
-        while not events.ended:
-            await events.wait(pause)
-            lost, news = events.take()
-            written = [sse.write_lagged(lost)] * bool(lost) + [sse.write(event, written_in) for event in news]
-            app[keys.ACTIVITY].keep(caller.session_id, app[keys.CLOCK].now())
-            await response.write(b"".join(written) or sse.KEEP_ALIVE)
+    async with sse.cut_off_late(request) as on_end:
+        with app[keys.EVENTS].listen(caller.user_id, caller.session_id, on_end) as events:
+            # Only from here on an end of the session is heard of: it may have ended since it was looked up.
+            if not await app[keys.STORE].read(sessions.exists, caller.session_id):
+                raise TokenExpiredError
+            await response.prepare(request)
+            await _hand_on(request, response, events, written_in)
+        await response.write_eof()
     return response
+
+
+async def _hand_on(request: web.Request, response: web.StreamResponse, events: Stream, written_in: Format) -> None:
+    app, caller = request.app, request[auth.CALLER]
+    longest = min(KEEP_ALIVE_SECONDS, app[keys.CONFIG].token_ttl_seconds / 2)
+    await response.write(sse.KEEP_ALIVE)  # sends the headers too: the client counts itself connected by them
+    ended = False
+    while not ended:
+        # Streams that heard the same event would otherwise all be due at the same moment from then on.
+        await events.wait(longest * random.uniform(0.75, 1))  # noqa: S311 - nothing to guess here
+        ended = events.ended
+        lost, news = events.take()
+        written = [sse.write_lagged(lost)] * bool(lost) + [sse.write(event, written_in) for event in news]
+        app[keys.ACTIVITY].keep(caller.session_id, app[keys.CLOCK].now())
+        await response.write(b"".join(written) or sse.KEEP_ALIVE)
 
 
 def _format(request: web.Request) -> Format:

@@ -1,4 +1,10 @@
-"""How events are written on a stream (server-sent events)."""
+"""How events are written on a stream (server-sent events), and how a stream ends."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+from aiohttp import web
 
 from conclave.events import Event
 from conclave.wire import json_text, protobuf
@@ -8,6 +14,9 @@ from conclave.wire.schemas.events import EVENTS
 
 KEEP_ALIVE = b": keep-alive\n\n"
 """A comment, which clients pass over."""
+
+LAST_SECONDS = 1.0
+"""How long a client may take for what waits when its stream ends: shorter than a request under way at a stop."""
 
 
 def write(event: Event, written_in: Format) -> bytes:
@@ -27,3 +36,18 @@ def _write(event: Event, written_in: Format) -> bytes:
 def write_lagged(lost: int) -> bytes:
     """Write that ``lost`` events were dropped: the client has to read its whole state again."""
     return b"event: lagged\ndata: %d\n\n" % lost
+
+
+@asynccontextmanager
+async def cut_off_late(request: web.Request) -> AsyncIterator[Callable[[], None]]:
+    """Yield what is to be called when the stream ends; LAST_SECONDS after that call the connection is broken off.
+
+    Until then a client that takes nothing is waited for without limit: what waits for it is bounded.
+    """
+    loop = asyncio.get_running_loop()
+    try:
+        async with asyncio.timeout(None) as limit:
+            yield lambda: limit.reschedule(loop.time() + LAST_SECONDS)
+    except TimeoutError:
+        if request.transport:
+            request.transport.abort()

@@ -1,23 +1,69 @@
 """Events over a real stream: exactly the documented recipients hear them, on all their streams."""
 
 import asyncio
+import contextlib
+import socket
+import sqlite3
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack
+from typing import TypeVar
+from uuid import UUID
 
 import pytest
+from aiohttp import web
 
-from conclave import events as events_module, keys
+from conclave import auth, events as events_module, keys
 from conclave.api import events as api_events
+from conclave.store import sessions
+from conclave.store.database import connect
+from conclave.wire import sse
 from conclave.wire.conclave_pb2 import ServerEvent
+from conclave.wire.negotiate import Format
 from tests.client import Client, encode, expect
 from tests.conftest import Running
 from tests.listening import Heard, Listener, listening
 from tests.protobuf import ProtobufClient
+
+T = TypeVar("T")
 
 
 async def heard_by(streams: list[Listener]) -> list[list[Heard]]:
     """What each stream has heard, once all that was published has arrived."""
     await asyncio.sleep(0.1)
     return [stream.waiting() for stream in streams]
+
+
+def deleted(number: int, *recipients: bytes) -> events_module.Announcement:
+    event = events_module.Event("group_deleted", {"group_id": number.to_bytes(16)})
+    return events_module.Announcement(frozenset(recipients), event)
+
+
+async def until(condition: Callable[[], T]) -> T:
+    """Wait until ``condition`` returns something that counts as true, and return it."""
+    async with asyncio.timeout(10):
+        while not (found := condition()):
+            await asyncio.sleep(0.01)
+    return found
+
+
+@contextlib.asynccontextmanager
+async def deaf(client: Client) -> AsyncIterator[asyncio.StreamWriter]:
+    """Open a stream with small buffers, of which nothing is read."""
+    bare = socket.socket()
+    bare.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    bare.connect(("127.0.0.1", int(client.url.rpartition(":")[2])))
+    _, writer = await asyncio.open_connection(sock=bare, limit=16)
+    writer.write(client.raw_get("/events"))
+    yield writer
+    writer.transport.abort()
+
+
+def transport_to(running: Running, writer: asyncio.StreamWriter) -> asyncio.Transport:
+    """The server's end of a connection."""
+    assert running.server.runner
+    assert running.server.runner.server
+    ends = [each.transport for each in running.server.runner.server.connections if each.transport]
+    return next(each for each in ends if each.get_extra_info("peername") == writer.get_extra_info("sockname"))
 
 
 async def test_each_event_reaches_its_recipients_on_all_their_streams_and_nobody_else(running: Running) -> None:
@@ -114,6 +160,73 @@ async def test_a_stream_ends_with_its_session_only(running: Running) -> None:
         assert (await going_on.next())[0] == "group_update"
 
 
+async def test_no_stream_begins_for_a_session_that_ended_after_its_token_was_looked_up(
+    running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alice = await running.user("alice")
+    events, read_format = running.app[keys.EVENTS], api_events._format
+
+    def end_first(request: web.Request) -> Format:
+        """A logout that comes about when the caller is known, and the stream is not there yet."""
+        caller = request[auth.CALLER]
+        with contextlib.closing(connect(running.config.database)) as connection:
+            sessions.remove(connection, caller.session_id)
+        events.end_session(caller.user_id, caller.session_id)
+        return read_format(request)
+
+    monkeypatch.setattr(api_events, "_format", end_first)
+    async with asyncio.timeout(10):
+        await expect(alice.get("/events"), 401, 202)
+    assert not events._streams
+
+
+async def test_a_stream_whose_session_ends_while_it_begins_ends_at_once(
+    running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alice = await running.user("alice")
+    events, loop = running.app[keys.EVENTS], asyncio.get_running_loop()
+
+    def found(connection: sqlite3.Connection, session_id: int) -> bool:
+        loop.call_soon_threadsafe(events.end_user, UUID(alice.user_id).bytes)
+        return True
+
+    monkeypatch.setattr(sessions, "exists", found)
+    async with listening(alice) as stream:
+        await stream.ended()
+    assert not events._streams
+
+
+async def test_what_was_heard_before_the_end_is_still_handed_on(running: Running) -> None:
+    alice = await running.user("alice")
+    events, user_id = running.app[keys.EVENTS], UUID(alice.user_id).bytes
+    async with listening(alice) as stream:
+        for number in range(3):
+            events.publish([deleted(number, user_id)])
+            await asyncio.sleep(0)
+        events.end_user(user_id)
+        await stream.ended()
+        assert len(stream.waiting()) == 3
+
+
+async def test_a_client_that_takes_nothing_costs_little_delays_nobody_and_cannot_outlive_its_session(
+    running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sse, "LAST_SECONDS", 0.1)
+    alice = await running.user("alice")
+    events, user_id = running.app[keys.EVENTS], UUID(alice.user_id).bytes
+    async with deaf(alice) as writer:
+        [[stream]] = await until(lambda: [each for each in events._streams.values() if each])
+        transport = transport_to(running, writer)
+        for batch in range(400):
+            events.publish([deleted(batch, user_id)] * 100)
+            await asyncio.sleep(0)
+        assert len(stream._waiting) == events_module.QUEUE_LIMIT
+        assert transport.get_write_buffer_size() < 500_000
+        await alice.get("/me")
+        await alice.post("/logout")
+        await until(lambda: not events._streams)
+
+
 async def test_an_open_stream_is_a_use_of_its_session(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(api_events, "KEEP_ALIVE_SECONDS", 0.05)
     alice = await running.user("alice")
@@ -121,6 +234,16 @@ async def test_an_open_stream_is_a_use_of_its_session(running: Running, monkeypa
         for _ in range(3):
             running.clock.advance(running.config.token_ttl_seconds - 1)
             await asyncio.sleep(0.2)
+        assert (await alice.get("/me"))["username"] == "alice"
+
+
+async def test_a_stream_that_writes_nothing_is_a_use_too(running: Running) -> None:
+    alice = await running.user("alice")
+    async with listening(alice):
+        for _ in range(3):
+            running.clock.advance(running.config.token_ttl_seconds - 1)
+            running.app[keys.ACTIVITY].urgent.set()
+            await asyncio.sleep(0.1)
         assert (await alice.get("/me"))["username"] == "alice"
 
 
