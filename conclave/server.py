@@ -16,6 +16,7 @@ from conclave import keys
 from conclave.admin import create_admin_app
 from conclave.app import create_app
 from conclave.config import Config
+from conclave.connections import Site, for_clients, raise_file_limit
 from conclave.logs import get_logger
 from conclave.store.database import StoreError
 from conclave.store.state import PolicyFrozenError
@@ -66,16 +67,13 @@ async def _serve(config: Config) -> None:
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=SHUTDOWN_SECONDS, handler_cancellation=False)
     operators = web.AppRunner(create_admin_app(app[keys.HEALTH]), access_log=None, shutdown_timeout=SHUTDOWN_SECONDS)
     try:
+        files = raise_file_limit()
         await operators.setup()
-        url = await _listen_for_operators(operators, config)
+        admin = Site(operators, config.admin.listen_address, config.admin.listen_port, files)
+        admin_url = await _listen_for_operators(admin)
         await runner.setup()
-        tls = _tls(config)
-        log.info(
-            "listening",
-            url=await _listen(runner, config.listen_address, config.port, tls),
-            admin_url=url,
-            database=str(config.database),
-        )
+        url = await _listen(Site(runner, config.listen_address, config.port, for_clients(files), _tls(config)))
+        log.info("listening", url=url, admin_url=admin_url, database=str(config.database))
         async with Supervisor(config, app[keys.HEALTH]):
             await stop.wait()
             log.info("stopping")
@@ -85,27 +83,23 @@ async def _serve(config: Config) -> None:
     log.info("stopped")
 
 
-async def _listen_for_operators(runner: web.AppRunner, config: Config) -> str | None:
+async def _listen_for_operators(site: Site) -> str | None:
     """Begin to listen, and return the URL; clients are served even if that fails."""
     try:
-        return await _listen(runner, config.admin.listen_address, config.admin.listen_port)
+        return await _listen(site)
     except ServeError as error:
         log.error("no_admin_listener", reason=str(error))
         return None
 
 
-async def _listen(runner: web.AppRunner, address: str, port: int, tls: ssl.SSLContext | None = None) -> str:
+async def _listen(site: Site) -> str:
     """Begin to listen, and return the URL. Raises ServeError."""
-    site = web.TCPSite(runner, address, port, ssl_context=tls)
     try:
-        await site.start()
+        return await site.listen()
     except OSError as error:
         # A name that does not resolve has a text of its own; that of the rest is about address tuples.
         reason = error.strerror if isinstance(error, socket.gaierror) else os.strerror(error.errno or 0)
-        raise ServeError(f"cannot listen on {address} port {port}: {reason}") from error
-    host, bound = runner.addresses[0][:2]
-    shown = f"[{host}]" if ":" in host else host
-    return f"{'https' if tls else 'http'}://{shown}:{bound}"
+        raise ServeError(f"cannot listen on {site.name}: {reason}") from error
 
 
 def _tls(config: Config) -> ssl.SSLContext | None:

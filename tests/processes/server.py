@@ -70,6 +70,11 @@ class ServerProcess:
         status = self.process.wait(PATIENCE)
         return status, time.monotonic() - began
 
+    def cpu_seconds(self) -> float:
+        """What it has worked so far."""
+        user, system = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()[11:13]
+        return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
+
     def descendants(self) -> set[int]:
         """The ids of the worker and whatever it started."""
         parents: dict[int, int] = {}

@@ -1,0 +1,109 @@
+"""Many event streams in one process: a stop, and the limits of the process."""
+
+import asyncio
+import contextlib
+import resource
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from aiohttp import ClientSession
+
+from conclave.connections import RESERVED_FILES, raise_file_limit
+from tests.client import Client
+from tests.processes.server import ServerProcess, waiting
+
+SQL = '[cleanup]\nengine = "sql"\n'
+FILES = 200
+"""What a server that is to be full may have open; its soft limit is far lower."""
+
+LIMITED = f"""
+import resource
+resource.setrlimit(resource.RLIMIT_NOFILE, (64, {FILES}))
+from conclave.cli import main
+main()
+"""
+
+
+class Ear:
+    """A stream read off a bare socket."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader = reader
+        self.writer = writer
+
+    async def hears(self, words: bytes) -> bool:
+        """Tell whether ``words`` come before the connection ends."""
+        async with asyncio.timeout(10):
+            with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
+                await self.reader.readuntil(words)
+                return True
+        return False
+
+
+@contextlib.asynccontextmanager
+async def listening(client: Client, count: int) -> AsyncIterator[list[Ear]]:
+    """Ask for ``count`` streams, one after the other; not all need come about."""
+    ears: list[Ear] = []
+    try:
+        for _ in range(count):
+            reader, writer = await asyncio.open_connection("127.0.0.1", int(client.url.rpartition(":")[2]))
+            writer.write(client.raw_get("/events"))
+            ears.append(Ear(reader, writer))
+        yield ears
+    finally:
+        for ear in ears:
+            ear.writer.transport.abort()
+
+
+async def test_a_stop_ends_a_thousand_streams_and_the_process(tmp_path: Path) -> None:
+    if raise_file_limit() < 1200:
+        pytest.skip("may not have that many files open")
+    with ServerProcess(tmp_path, SQL) as server:
+        async with ClientSession() as http:
+            alice = await Client.register(http, server.url, "alice")
+        async with listening(alice, 1000) as ears:
+            assert all(await asyncio.gather(*(ear.hears(b": keep-alive\n\n") for ear in ears)))
+            status, seconds = await asyncio.to_thread(server.stop)
+            rest = await asyncio.gather(*(ear.reader.read() for ear in ears))
+    assert status == 0
+    assert seconds < 10
+    assert all(each.endswith(b"0\r\n\r\n") for each in rest), "each was ended, not broken off"
+
+
+@pytest.mark.parametrize("left", [None, 60], ids=["reserve left", "nothing left"])
+async def test_without_descriptors_for_more_clients_those_that_are_there_are_served(
+    tmp_path: Path, left: int | None
+) -> None:
+    with ServerProcess(tmp_path, SQL, command=("-c", LIMITED)) as server:
+        async with ClientSession() as http:
+            alice = await Client.register(http, server.url, "alice")
+            group = await alice.create_group("g")
+            async with listening(alice, FILES) as ears:
+                let_in = [ear for ear in ears if await ear.hears(b": keep-alive\n\n")]
+                assert FILES - RESERVED_FILES - 50 < len(let_in) < FILES - RESERVED_FILES
+                if left:
+                    # Fewer than are open: from here on nothing at all can be opened in that process.
+                    resource.prlimit(server.process.pid, resource.RLIMIT_NOFILE, (left, FILES))
+                await alice.patch(group, alias="x")
+                assert all(await asyncio.gather(*(ear.hears(b"event: group_update") for ear in let_in)))
+                await outgrow_the_log(alice, group)
+                async with listening(alice, 1) as [late]:
+                    assert not await late.hears(b": keep-alive\n\n")
+                worked = server.cpu_seconds()
+                await asyncio.sleep(1)
+                assert server.cpu_seconds() - worked < 0.5, "nobody waits by turning round and round"
+            for _ in waiting("a place that has become free"):
+                async with listening(alice, 1) as [late]:
+                    if await late.hears(b": keep-alive\n\n"):
+                        break
+        events = server.events()
+        assert server.stop()[0] == 0
+    assert [each["event"] for each in events if each["level"] in ("warning", "error")] == ["too_many_connections"]
+
+
+async def outgrow_the_log(client: Client, group: str) -> None:
+    """Write so much that a checkpoint has to come, and wait for it."""
+    for _ in range(8):
+        await client.send(group, bytes(750_000))
+    await asyncio.sleep(1.5)
