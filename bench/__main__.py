@@ -9,7 +9,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from bench import cleanup, sending, serving
+from bench import cleanup, sending, serving, streams
 from bench.figures import Figure
 
 PARTS: dict[str, Callable[[Path], list[Figure]]] = {
@@ -17,6 +17,7 @@ PARTS: dict[str, Callable[[Path], list[Figure]]] = {
     "idle": serving.idle,
     "cleanup": cleanup.nothing_due,
     "send": sending.throughput,
+    "streams": streams.many,
     "erase": sending.erasing,
     "purge": sending.purging,
 }
