@@ -54,8 +54,12 @@ async def deaf(client: Client) -> AsyncIterator[asyncio.StreamWriter]:
     bare.connect(("127.0.0.1", int(client.url.rpartition(":")[2])))
     _, writer = await asyncio.open_connection(sock=bare, limit=16)
     writer.write(client.raw_get("/events"))
-    yield writer
-    writer.transport.abort()
+    try:
+        yield writer
+    finally:
+        writer.transport.abort()
+        with contextlib.suppress(ConnectionError):
+            await writer.wait_closed()
 
 
 def transport_to(running: Running, writer: asyncio.StreamWriter) -> asyncio.Transport:

@@ -54,6 +54,8 @@ async def listening(client: Client, count: int) -> AsyncIterator[list[Ear]]:
     finally:
         for ear in ears:
             ear.writer.transport.abort()
+            with contextlib.suppress(ConnectionError):
+                await ear.writer.wait_closed()
 
 
 async def test_a_stop_ends_a_thousand_streams_and_the_process(tmp_path: Path) -> None:
