@@ -33,10 +33,10 @@ class Announcement:
 
 @dataclass(frozen=True)
 class Ending:
-    """A session that is over, and its streams with it; without ``session_id`` all sessions of the user are."""
+    """A session of a user that is over, and its streams with it."""
 
     user_id: bytes
-    session_id: int | None = None
+    session_id: int
 
 
 News = Announcement | Ending
@@ -126,7 +126,7 @@ class Events:
 
     def _end(self, ending: Ending) -> None:
         for stream in self._streams.get(ending.user_id, ()):
-            if ending.session_id in (None, stream.session_id):
+            if stream.session_id == ending.session_id:
                 stream.end()
 
     def end_all(self) -> None:

@@ -46,10 +46,9 @@ def test_the_streams_of_a_session_end_with_it() -> None:
 def test_a_stream_is_told_once_that_it_ends() -> None:
     events, told = Events(), []
     with events.listen(ALICE, 1, lambda: told.append(ALICE)):
-        events.end_user(BOB)
+        events.publish([Ending(BOB, 1), Ending(ALICE, 2)])
         assert not told
-        events.end_session(ALICE, 1)
-        events.end_user(ALICE)
+        events.publish([Ending(ALICE, 1), Ending(ALICE, 1)])
         assert told == [ALICE]
 
 

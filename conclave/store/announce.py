@@ -25,8 +25,8 @@ def announce(connection: sqlite3.Connection, recipients: Iterable[bytes], name: 
         connection.announced.append(Announcement(frozenset(recipients), Event(name, values)))
 
 
-def end_streams(connection: sqlite3.Connection, user_id: bytes, session_id: int | None = None) -> None:
-    """Have the streams of a session end after the commit; without ``session_id`` those of all the user's sessions."""
+def end_streams(connection: sqlite3.Connection, user_id: bytes, session_id: int) -> None:
+    """Have the streams of a user's session end after the commit."""
     if isinstance(connection, AnnouncingConnection):
         connection.announced.append(Ending(user_id, session_id))
 

@@ -1,28 +1,30 @@
-"""What another process did that somebody must hear of: cleanup and operators write it, the server hands it on."""
+"""What another process did that somebody must hear of: cleanup and operators write it, the server hands it on.
+
+While no server runs it waits, and nobody listens: the next one begins by dropping it. It cannot grow without bound
+meanwhile, since each row tells of something that was removed, and only a server adds anything.
+"""
 
 import json
 import sqlite3
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from conclave.events import Announcement, Ending, Event, News
 
 _ENDING = ""
-"""In place of an event's name: the streams of a user end."""
+"""In place of an event's name: the streams of a session end."""
 
 
 def add(connection: sqlite3.Connection, recipient_id: bytes, name: str, **values: bytes | str) -> None:
     """Have the server tell a user of the event ``name`` once the transaction is durable."""
     fields = {field: value.hex() if isinstance(value, bytes) else value for field, value in values.items()}
-    connection.execute(
-        "INSERT INTO outbox (recipient_id, event, event_ids) VALUES (?, ?, ?)", (recipient_id, name, json.dumps(fields))
-    )
+    _add(connection, recipient_id, name, fields)
 
 
 def add_all(connection: sqlite3.Connection, news: Iterable[News]) -> None:
     """Have the server tell what this transaction announced, were it the server's own."""
     for each in news:
         if isinstance(each, Ending):
-            add(connection, each.user_id, _ENDING)
+            _add(connection, each.user_id, _ENDING, {"session": each.session_id})
             continue
         for recipient_id in sorted(each.recipients):
             add(connection, recipient_id, each.event.name, **each.event.values)
@@ -40,9 +42,15 @@ def take(connection: sqlite3.Connection) -> list[News]:
     return [_news(row) for row in rows]
 
 
+def _add(connection: sqlite3.Connection, recipient_id: bytes, name: str, fields: Mapping[str, object]) -> None:
+    connection.execute(
+        "INSERT INTO outbox (recipient_id, event, event_ids) VALUES (?, ?, ?)", (recipient_id, name, json.dumps(fields))
+    )
+
+
 def _news(row: sqlite3.Row) -> News:
+    fields = json.loads(row["event_ids"])
     if row["event"] == _ENDING:
-        return Ending(row["recipient_id"])
-    fields = json.loads(row["event_ids"]).items()
-    values = {field: bytes.fromhex(value) if field.endswith("_id") else value for field, value in fields}
+        return Ending(row["recipient_id"], fields["session"])
+    values = {field: bytes.fromhex(value) if field.endswith("_id") else value for field, value in fields.items()}
     return Announcement(frozenset({row["recipient_id"]}), Event(row["event"], values))

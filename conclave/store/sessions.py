@@ -83,6 +83,10 @@ def revoke(connection: sqlite3.Connection, user_id: bytes, public_id: bytes) -> 
 
 
 def remove_all(connection: sqlite3.Connection, user_id: bytes) -> None:
-    """End every session of a user, and their streams."""
-    connection.execute("DELETE FROM sessions WHERE user_id = ?", (user_id,))
-    end_streams(connection, user_id)
+    """End every session of a user, and their streams.
+
+    Each is named: where the news comes a second late, by the outbox, a session that began since goes on.
+    """
+    ended = connection.execute("DELETE FROM sessions WHERE user_id = ? RETURNING session_id", (user_id,)).fetchall()
+    for (session_id,) in ended:
+        end_streams(connection, user_id, session_id)

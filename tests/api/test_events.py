@@ -174,8 +174,8 @@ async def test_no_stream_begins_for_a_session_that_ended_after_its_token_was_loo
         """A logout that comes about when the caller is known, and the stream is not there yet."""
         caller = request[auth.CALLER]
         with contextlib.closing(connect(running.config.database)) as connection:
-            sessions.remove(connection, caller.session_id)
-        events.end_session(caller.user_id, caller.session_id)
+            sessions.remove(connection, caller.user_id, caller.session_id)
+        events.publish([events_module.Ending(caller.user_id, caller.session_id)])
         return read_format(request)
 
     monkeypatch.setattr(api_events, "_format", end_first)
@@ -191,7 +191,7 @@ async def test_a_stream_whose_session_ends_while_it_begins_ends_at_once(
     events, loop = running.app[keys.EVENTS], asyncio.get_running_loop()
 
     def found(connection: sqlite3.Connection, session_id: int) -> bool:
-        loop.call_soon_threadsafe(events.end_user, UUID(alice.user_id).bytes)
+        loop.call_soon_threadsafe(events.publish, [events_module.Ending(UUID(alice.user_id).bytes, session_id)])
         return True
 
     monkeypatch.setattr(sessions, "exists", found)
@@ -207,7 +207,8 @@ async def test_what_was_heard_before_the_end_is_still_handed_on(running: Running
         for number in range(3):
             events.publish([deleted(number, user_id)])
             await asyncio.sleep(0)
-        events.end_user(user_id)
+        (session_id,) = events.sessions()
+        events.publish([events_module.Ending(user_id, session_id)])
         await stream.ended()
         assert len(stream.waiting()) == 3
 

@@ -1,0 +1,52 @@
+"""What other processes have to tell: it comes out as it went in, once, and not out of its time."""
+
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from conclave.config import Config
+from conclave.events import Announcement, Ending, Event, News
+from conclave.store import database, outbox
+from tests.conftest import StartServer
+
+ALICE, BOB, GROUP = b"a" * 16, b"b" * 16, b"g" * 16
+
+
+def to(recipient: bytes, name: str, **values: bytes | str) -> Announcement:
+    return Announcement(frozenset({recipient}), Event(name, values))
+
+
+@pytest.fixture
+def connection(tmp_path: Path) -> sqlite3.Connection:
+    database.prepare(tmp_path / "hot.db")
+    return database.connect(tmp_path / "hot.db")
+
+
+def test_what_goes_in_comes_out_once_and_in_order(connection: sqlite3.Connection) -> None:
+    everybody = Announcement(frozenset({ALICE, BOB}), Event("group_update", {"group_id": GROUP, "update_type": "x"}))
+    news: list[News] = [Ending(ALICE, 7), everybody, Ending(ALICE, 8)]
+    with closing(connection):
+        outbox.add_all(connection, news)
+        assert not outbox.is_empty(connection)
+        update: dict[str, bytes | str] = {"group_id": GROUP, "update_type": "x"}
+        assert outbox.take(connection) == [
+            Ending(ALICE, 7),
+            to(ALICE, "group_update", **update),
+            to(BOB, "group_update", **update),
+            Ending(ALICE, 8),
+        ]
+        assert outbox.is_empty(connection)
+        assert outbox.take(connection) == []
+
+
+async def test_what_was_told_while_no_server_ran_is_dropped_at_the_start(
+    config: Config, start_server: StartServer
+) -> None:
+    async with start_server(config) as server:
+        alice = await server.user("alice")
+    with closing(database.connect(config.database)) as connection:
+        outbox.add(connection, bytes.fromhex(alice.user_id.replace("-", "")), "group_deleted", group_id=GROUP)
+    async with start_server(config) as server:
+        assert await server.query("SELECT * FROM outbox") == []
