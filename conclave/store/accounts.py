@@ -4,7 +4,7 @@ import sqlite3
 
 from conclave.errors import PasswordWrongError
 from conclave.failpoints import reach
-from conclave.store import invites, key_packages, members, sessions
+from conclave.store import invites, key_packages, members, sessions, users
 
 
 def change_password(connection: sqlite3.Connection, user_id: bytes, former: str, new: str) -> None:
@@ -24,8 +24,9 @@ def delete(connection: sqlite3.Connection, user_id: bytes, now: int) -> None:
     """Delete an account with its memberships, invites, key packages and sessions.
 
     Its application messages are hidden at once; a tombstone leaves them to cleanup. Commits stay: the others could
-    not go on without them.
+    not go on without them. Raises TokenExpiredError if the account is gone already.
     """
+    users.require(connection, user_id)
     for membership in members.of_user(connection, user_id):
         members.remove(connection, membership, now)
     reach("delete_account.left")

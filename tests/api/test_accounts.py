@@ -1,5 +1,6 @@
 """Accounts over HTTP."""
 
+import asyncio
 import subprocess
 from dataclasses import replace
 from pathlib import Path
@@ -9,7 +10,7 @@ import pytest
 from conclave import keys
 from conclave.config import Config
 from conclave.store import state
-from tests.client import PASSWORD, Client, expect
+from tests.client import PASSWORD, Client, RefusedError, expect
 from tests.conftest import Running, StartServer
 
 
@@ -106,6 +107,14 @@ async def test_login_does_not_tell_which_part_was_wrong(running: Running) -> Non
 async def test_a_name_is_taken_once(running: Running) -> None:
     alice = await running.user("alice")
     await expect(alice.post("/register", username="alice", password=PASSWORD), 409, 301)
+
+
+async def test_an_account_is_deleted_once(running: Running) -> None:
+    alice = await running.user("alice")
+    requests = [alice.post("/delete-account", password=PASSWORD) for _ in range(5)]
+    outcomes = await asyncio.gather(*requests, return_exceptions=True)
+    refused = [each for each in outcomes if isinstance(each, RefusedError)]
+    assert [(each.status, each.code) for each in refused] == [(401, 202)] * 4
 
 
 async def test_registration_can_be_closed(config: Config, start_server: StartServer) -> None:
