@@ -28,6 +28,8 @@ CONCURRENT_HASHES = 2
 MEMORY_KIB, PASSES, LANES = 19_456, 2, 1
 """OWASP's parameters for Argon2id."""
 
+_HASHER = PasswordHasher(time_cost=PASSES, memory_cost=MEMORY_KIB, parallelism=LANES)
+
 _TOKEN = re.compile(r"[!-~]+")
 """Whatever else a header may hold, a token is of visible ASCII characters."""
 
@@ -43,13 +45,17 @@ class Caller:
 CALLER = web.RequestKey("caller", Caller)
 
 
+def hash_password(password: str) -> str:
+    """Return the Argon2id hash of ``password``, with its salt and parameters. Takes a core for some 30 ms."""
+    return _HASHER.hash(password)
+
+
 class Passwords:
     """Hashes and checks passwords off the event loop, a few at a time."""
 
     def __init__(self) -> None:
         """Prepare the dummy hash that unknown users are checked against."""
-        self._hasher = PasswordHasher(time_cost=PASSES, memory_cost=MEMORY_KIB, parallelism=LANES)
-        self._dummy = self._hasher.hash(secrets.token_hex())
+        self._dummy = hash_password(secrets.token_hex())
         self._slots = asyncio.Semaphore(CONCURRENT_HASHES)
 
     @contextlib.asynccontextmanager
@@ -59,24 +65,25 @@ class Passwords:
             yield
 
     async def hash(self, password: str) -> str:
-        """Return the Argon2id hash of ``password``, with its salt and parameters, when its turn has come."""
+        """Return what hash_password does, when its turn has come."""
         async with self.turn():
-            return await asyncio.to_thread(self._hasher.hash, password)
+            return await asyncio.to_thread(hash_password, password)
 
     async def require_match(self, stored: str, password: str, wrong: type[ApiError]) -> None:
         """Check a password against a stored hash; "", an unknown user, takes as long and never matches.
 
         Within a turn of the caller's. Raises ``wrong``.
         """
-        matches = await asyncio.to_thread(self._matches, stored or self._dummy, password)
+        matches = await asyncio.to_thread(_matches, stored or self._dummy, password)
         if not (stored and matches):
             raise wrong
 
-    def _matches(self, stored: str, password: str) -> bool:
-        try:
-            return self._hasher.verify(stored, password)
-        except VerifyMismatchError:
-            return False
+
+def _matches(stored: str, password: str) -> bool:
+    try:
+        return _HASHER.verify(stored, password)
+    except VerifyMismatchError:
+        return False
 
 
 def new_token(issued_in: Format) -> str:
