@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 import click
 
 from conclave import __version__
+from conclave.cli_common import config_option, one_line_errors
+from conclave.cli_users import user
 from conclave.clock import SystemClock
 from conclave.config import ConfigError, load_config
 from conclave.logs import configure_logging
@@ -19,13 +21,6 @@ if TYPE_CHECKING:
 
     from spark.job import Progress
 
-_config_option = click.option(
-    "--config",
-    "path",
-    type=click.Path(path_type=Path),
-    help="TOML file; default: ./conclave.toml, /etc/conclave/config.toml, built-in defaults.",
-)
-
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="conclave")
@@ -34,14 +29,17 @@ def main() -> None:
     os.umask(0o077)  # what lies under the data directory is the operator's alone
 
 
+main.add_command(user)
+
+
 @main.command()
-@_config_option
+@config_option
 def serve(path: Path | None) -> None:
     """Serve clients, and clean up every cleanup_interval."""
     from conclave.server import ServeError, serve as run_server  # noqa: PLC0415 - other commands need no server
 
     configure_logging()
-    with _one_line_errors(ConfigError, ServeError):
+    with one_line_errors(ConfigError, ServeError):
         run_server(load_config(path))
 
 
@@ -51,7 +49,7 @@ def cleanup() -> None:
 
 
 @cleanup.command("run")
-@_config_option
+@config_option
 @click.option("--dry-run", is_flag=True, help="Only tell what would go, and touch nothing.")
 @click.option("--accept-clock", is_flag=True, help="Take the wall clock as right from here on.")
 def run_cleanup(path: Path | None, *, dry_run: bool, accept_clock: bool) -> None:
@@ -65,7 +63,7 @@ def run_cleanup(path: Path | None, *, dry_run: bool, accept_clock: bool) -> None
     configure_logging()
     console = Console()
     with (
-        _one_line_errors(ConfigError, job.CleanupError),
+        one_line_errors(ConfigError, job.CleanupError),
         closing(job.Job(load_config(path), SystemClock())) as cleaning,
     ):
         if dry_run:
@@ -79,7 +77,7 @@ def run_cleanup(path: Path | None, *, dry_run: bool, accept_clock: bool) -> None
 
 
 @cleanup.command()
-@_config_option
+@config_option
 @click.option("--limit", default=20, show_default=True, type=click.IntRange(1, 1000), help="How many runs.")
 def history(path: Path | None, limit: int) -> None:
     """Print the last runs, the newest first."""
@@ -88,7 +86,7 @@ def history(path: Path | None, limit: int) -> None:
     from conclave.store import database  # noqa: PLC0415 - nor the command line for what it does not use
     from spark import report  # noqa: PLC0415 - as above
 
-    with _one_line_errors(ConfigError, database.StoreError):
+    with one_line_errors(ConfigError, database.StoreError):
         config = load_config(path)
         database.require_current(config.database)
         with closing(database.connect(config.database)) as connection:
@@ -106,14 +104,3 @@ def _progress_bar(console: "Console") -> Iterator["Progress | None"]:
     with Bar(console=console, transient=True) as bar:
         task = bar.add_task("deleting", total=None)
         yield lambda gone, total: bar.update(task, completed=gone, total=total)
-
-
-@contextmanager
-def _one_line_errors(*expected: type[Exception]) -> Iterator[None]:
-    """Turn what an operator can mend into lines on stderr and exit status 1."""
-    try:
-        yield
-    except expected as error:
-        for line in str(error).splitlines():
-            click.echo(f"conclave: {line}", err=True)
-        sys.exit(1)

@@ -1,10 +1,42 @@
-"""An account as a whole: its password, and its end."""
+"""An account as a whole: what operators see of it, its password, its end."""
 
 import sqlite3
+from dataclasses import dataclass
 
 from conclave.errors import PasswordWrongError
 from conclave.failpoints import reach
 from conclave.store import invites, key_packages, members, sessions, users
+
+
+@dataclass(frozen=True)
+class Account:
+    """What an operator sees of an account. Times are Unix seconds.
+
+    ``last_used_at``: of the sessions that are stored, None without any; up to a minute late. ``sessions``: those
+    that have not expired.
+    """
+
+    user_id: bytes
+    username: str
+    alias: str
+    created_at: int
+    last_used_at: int | None
+    groups: int
+    sessions: int
+    disabled: bool
+
+
+def list_all(connection: sqlite3.Connection, now: int) -> list[Account]:
+    """List all accounts by name; ``now`` in Unix seconds decides which sessions count."""
+    rows = connection.execute(
+        "SELECT user_id, username, alias, created_at, disabled,"
+        " (SELECT max(last_used_at) FROM sessions WHERE sessions.user_id = users.user_id) AS last_used_at,"
+        " (SELECT count(*) FROM sessions WHERE sessions.user_id = users.user_id AND expires_at > ?) AS sessions,"
+        " (SELECT count(*) FROM members WHERE members.user_id = users.user_id) AS groups"
+        " FROM users ORDER BY username",
+        (now,),
+    )
+    return [Account(**dict(row) | {"disabled": bool(row["disabled"])}) for row in rows]
 
 
 def change_password(connection: sqlite3.Connection, user_id: bytes, former: str, new: str) -> None:
@@ -18,6 +50,29 @@ def change_password(connection: sqlite3.Connection, user_id: bytes, former: str,
     if not changed.rowcount:
         raise PasswordWrongError
     sessions.remove_all(connection, user_id)
+
+
+def reset_password(connection: sqlite3.Connection, user_id: bytes, new: str) -> None:
+    """Replace the password's hash by ``new``, whatever it was, and end every session. Raises NotFoundError."""
+    users.by_id(connection, user_id)
+    connection.execute("UPDATE users SET password_hash = ? WHERE user_id = ?", (new, user_id))
+    sessions.remove_all(connection, user_id)
+
+
+def disable(connection: sqlite3.Connection, user_id: bytes) -> None:
+    """Let a user log in no more, and end every session; all else stays. Raises NotFoundError."""
+    _set_disabled(connection, user_id, disabled=True)
+    sessions.remove_all(connection, user_id)
+
+
+def enable(connection: sqlite3.Connection, user_id: bytes) -> None:
+    """Let a user log in again. Raises NotFoundError."""
+    _set_disabled(connection, user_id, disabled=False)
+
+
+def _set_disabled(connection: sqlite3.Connection, user_id: bytes, *, disabled: bool) -> None:
+    users.by_id(connection, user_id)
+    connection.execute("UPDATE users SET disabled = ? WHERE user_id = ?", (disabled, user_id))
 
 
 def delete(connection: sqlite3.Connection, user_id: bytes, now: int) -> None:

@@ -19,7 +19,7 @@ class AnnouncingConnection(sqlite3.Connection):
 def announce(connection: sqlite3.Connection, recipients: Iterable[bytes], name: str, **values: Any) -> None:
     """Have the event ``name`` go to the users ``recipients`` after the commit.
 
-    Nobody listens to what a process without clients announces: cleanup uses the outbox instead.
+    Nobody listens to what a process without clients announces: cleanup and operators use the outbox instead.
     """
     if isinstance(connection, AnnouncingConnection):
         connection.announced.append(Announcement(frozenset(recipients), Event(name, values)))
