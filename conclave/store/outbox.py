@@ -7,17 +7,20 @@ meanwhile, since each row tells of something that was removed, and only a server
 import json
 import sqlite3
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 from conclave.events import Announcement, Ending, Event, News
 
 _ENDING = ""
 """In place of an event's name: the streams of a session end."""
 
+_ID_BYTES = 16
+"""A row has the ids of all recipients, one after the other: who deletes an account in large groups tells many."""
+
 
 def add(connection: sqlite3.Connection, recipient_id: bytes, name: str, **values: bytes | str) -> None:
     """Have the server tell a user of the event ``name`` once the transaction is durable."""
-    fields = {field: value.hex() if isinstance(value, bytes) else value for field, value in values.items()}
-    _add(connection, recipient_id, name, fields)
+    _add(connection, recipient_id, name, _fields(values))
 
 
 def add_all(connection: sqlite3.Connection, news: Iterable[News]) -> None:
@@ -26,8 +29,8 @@ def add_all(connection: sqlite3.Connection, news: Iterable[News]) -> None:
         if isinstance(each, Ending):
             _add(connection, each.user_id, _ENDING, {"session": each.session_id})
             continue
-        for recipient_id in sorted(each.recipients):
-            add(connection, recipient_id, each.event.name, **each.event.values)
+        if each.recipients:
+            _add(connection, b"".join(sorted(each.recipients)), each.event.name, _fields(each.event.values))
 
 
 def is_empty(connection: sqlite3.Connection) -> bool:
@@ -42,9 +45,13 @@ def take(connection: sqlite3.Connection) -> list[News]:
     return [_news(row) for row in rows]
 
 
-def _add(connection: sqlite3.Connection, recipient_id: bytes, name: str, fields: Mapping[str, object]) -> None:
+def _fields(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {field: value.hex() if isinstance(value, bytes) else value for field, value in values.items()}
+
+
+def _add(connection: sqlite3.Connection, recipients: bytes, name: str, fields: Mapping[str, Any]) -> None:
     connection.execute(
-        "INSERT INTO outbox (recipient_id, event, event_ids) VALUES (?, ?, ?)", (recipient_id, name, json.dumps(fields))
+        "INSERT INTO outbox (recipient_id, event, event_ids) VALUES (?, ?, ?)", (recipients, name, json.dumps(fields))
     )
 
 
@@ -53,4 +60,6 @@ def _news(row: sqlite3.Row) -> News:
     if row["event"] == _ENDING:
         return Ending(row["recipient_id"], fields["session"])
     values = {field: bytes.fromhex(value) if field.endswith("_id") else value for field, value in fields.items()}
-    return Announcement(frozenset({row["recipient_id"]}), Event(row["event"], values))
+    ids = row["recipient_id"]
+    recipients = frozenset(ids[start : start + _ID_BYTES] for start in range(0, len(ids), _ID_BYTES))
+    return Announcement(recipients, Event(row["event"], values))

@@ -14,10 +14,6 @@ from tests.conftest import StartServer
 ALICE, BOB, GROUP = b"a" * 16, b"b" * 16, b"g" * 16
 
 
-def to(recipient: bytes, name: str, **values: bytes | str) -> Announcement:
-    return Announcement(frozenset({recipient}), Event(name, values))
-
-
 @pytest.fixture
 def connection(tmp_path: Path) -> sqlite3.Connection:
     database.prepare(tmp_path / "hot.db")
@@ -25,18 +21,17 @@ def connection(tmp_path: Path) -> sqlite3.Connection:
 
 
 def test_what_goes_in_comes_out_once_and_in_order(connection: sqlite3.Connection) -> None:
-    everybody = Announcement(frozenset({ALICE, BOB}), Event("group_update", {"group_id": GROUP, "update_type": "x"}))
-    news: list[News] = [Ending(ALICE, 7), everybody, Ending(ALICE, 8)]
+    news: list[News] = [
+        Ending(ALICE, 7),
+        Announcement(frozenset({ALICE, BOB}), Event("group_update", {"group_id": GROUP, "update_type": "commit"})),
+        Announcement(frozenset({BOB}), Event("member_removed", {"group_id": GROUP, "removed_user_id": ALICE})),
+        Ending(ALICE, 8),
+    ]
+    to_nobody = Announcement(frozenset(), Event("group_deleted", {"group_id": GROUP}))
     with closing(connection):
-        outbox.add_all(connection, news)
+        outbox.add_all(connection, [*news, to_nobody])
         assert not outbox.is_empty(connection)
-        update: dict[str, bytes | str] = {"group_id": GROUP, "update_type": "x"}
-        assert outbox.take(connection) == [
-            Ending(ALICE, 7),
-            to(ALICE, "group_update", **update),
-            to(BOB, "group_update", **update),
-            Ending(ALICE, 8),
-        ]
+        assert outbox.take(connection) == news
         assert outbox.is_empty(connection)
         assert outbox.take(connection) == []
 
