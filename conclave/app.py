@@ -101,7 +101,6 @@ async def _session_activity(app: web.Application) -> AsyncIterator[None]:
 
 async def _outbox(app: web.Application) -> AsyncIterator[None]:
     store = app[keys.STORE]
-    await store.write(outbox.take)  # from before this start: nobody who listens from now on waits for it
 
     async def hand_on() -> None:
         if not await store.read(outbox.is_empty):

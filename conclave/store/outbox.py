@@ -1,7 +1,7 @@
 """What another process did that somebody must hear of: cleanup and operators write it, the server hands it on.
 
-While no server runs it waits, and nobody listens: the next one begins by dropping it. It cannot grow without bound
-meanwhile, since each row tells of something that was removed, and only a server adds anything.
+While no server runs it waits, and the next one hands it on to those who listen again by then. It cannot grow without
+bound meanwhile, since each row tells of something that was removed, and only a server adds anything.
 """
 
 import json
@@ -51,15 +51,16 @@ def _fields(values: Mapping[str, Any]) -> dict[str, Any]:
 
 def _add(connection: sqlite3.Connection, recipients: bytes, name: str, fields: Mapping[str, Any]) -> None:
     connection.execute(
-        "INSERT INTO outbox (recipient_id, event, event_ids) VALUES (?, ?, ?)", (recipients, name, json.dumps(fields))
+        "INSERT INTO outbox (recipient_ids, event, event_fields) VALUES (?, ?, ?)",
+        (recipients, name, json.dumps(fields)),
     )
 
 
 def _news(row: sqlite3.Row) -> News:
-    fields = json.loads(row["event_ids"])
+    fields = json.loads(row["event_fields"])
     if row["event"] == _ENDING:
-        return Ending(row["recipient_id"], fields["session"])
+        return Ending(row["recipient_ids"], fields["session"])
     values = {field: bytes.fromhex(value) if field.endswith("_id") else value for field, value in fields.items()}
-    ids = row["recipient_id"]
+    ids = row["recipient_ids"]
     recipients = frozenset(ids[start : start + _ID_BYTES] for start in range(0, len(ids), _ID_BYTES))
     return Announcement(recipients, Event(row["event"], values))

@@ -9,7 +9,9 @@ import pytest
 from conclave.config import Config
 from conclave.events import Announcement, Ending, Event, News
 from conclave.store import database, outbox
+from tests.client import Client
 from tests.conftest import StartServer
+from tests.listening import listening
 
 ALICE, BOB, GROUP = b"a" * 16, b"b" * 16, b"g" * 16
 
@@ -36,12 +38,15 @@ def test_what_goes_in_comes_out_once_and_in_order(connection: sqlite3.Connection
         assert outbox.take(connection) == []
 
 
-async def test_what_was_told_while_no_server_ran_is_dropped_at_the_start(
+async def test_what_was_told_while_no_server_ran_is_heard_after_the_start(
     config: Config, start_server: StartServer
 ) -> None:
     async with start_server(config) as server:
         alice = await server.user("alice")
     with closing(database.connect(config.database)) as connection:
         outbox.add(connection, bytes.fromhex(alice.user_id.replace("-", "")), "group_deleted", group_id=GROUP)
-    async with start_server(config) as server:
-        assert await server.query("SELECT * FROM outbox") == []
+    async with (
+        start_server(config) as server,
+        listening(Client(server.http, server.url, alice.token, alice.user_id)) as events,
+    ):
+        assert (await events.next())[0] == "group_deleted"

@@ -46,3 +46,7 @@ CREATE TABLE user_tombstones (
     created_at INTEGER NOT NULL
 ) STRICT;
 CREATE INDEX messages_by_sender ON messages (sender_id) WHERE NOT is_commit;
+
+-- One row for all who hear the same: their ids, 16 bytes each, one after the other.
+ALTER TABLE outbox RENAME COLUMN recipient_id TO recipient_ids;
+ALTER TABLE outbox RENAME COLUMN event_ids TO event_fields;
