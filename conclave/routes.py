@@ -3,13 +3,15 @@
 from aiohttp import web
 
 from conclave import errors as e, keys
-from conclave.api import accounts, commits, events, groups, health, members, messages, retention, users
+from conclave.api import accounts, commits, docs, events, groups, health, members, messages, retention, users
 from conclave.wire.endpoint import Endpoint, Who
+from conclave.wire.negotiate import Format
 from conclave.wire.schemas import (
     accounts as account_schemas,
     commits as commit_schemas,
     events as event_schemas,
     groups as group_schemas,
+    health as health_schemas,
     messages as message_schemas,
     retention as retention_schemas,
     users as user_schemas,
@@ -20,7 +22,16 @@ API = "/api/v1"
 _GROUP = f"{API}/groups/{{group_id}}"
 
 ROUTES = (
-    Endpoint("GET", "/healthz", health.health, Who.ANYBODY),
+    Endpoint(
+        "GET",
+        "/healthz",
+        health.health,
+        Who.ANYBODY,
+        answer=health_schemas.HealthResponse,
+        format=Format.JSON,
+    ),
+    Endpoint("GET", f"{API}/openapi.json", docs.document, Who.ANYBODY, media_type="application/json"),
+    Endpoint("GET", f"{API}/docs", docs.page, Who.ANYBODY, media_type="text/html"),
     Endpoint(
         "POST",
         f"{API}/register",
@@ -138,7 +149,14 @@ ROUTES = (
         answer=message_schemas.GetMessagesResponse,
         head=False,
     ),
-    Endpoint("GET", f"{API}/events", events.stream, query=event_schemas.EventsQuery, head=False),
+    Endpoint(
+        "GET",
+        f"{API}/events",
+        events.stream,
+        query=event_schemas.EventsQuery,
+        head=False,
+        media_type="text/event-stream",
+    ),
 )
 
 
@@ -150,4 +168,5 @@ def add_routes(app: web.Application) -> None:
             app.router.add_get(path, route.handler, allow_head=route.head)
         else:
             app.router.add_route(route.method, path, route.handler)
+    app.router.add_get(f"{API}/docs/{{name}}", docs.asset)
     app[keys.ENDPOINTS] = {route.handler: route for route in ROUTES}

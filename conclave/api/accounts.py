@@ -11,7 +11,7 @@ from conclave.wire.exchange import FORMAT, read_body, reply, reply_empty
 
 
 async def register(request: web.Request) -> web.Response:
-    """POST /register"""
+    """POST /register: Open an account."""
     app = request.app
     body = await read_body(request)
     config = app[keys.CONFIG]
@@ -30,7 +30,7 @@ async def register(request: web.Request) -> web.Response:
 
 
 async def login(request: web.Request) -> web.Response:
-    """POST /login"""
+    """POST /login: Begin a session."""
     app = request.app
     body = await read_body(request)
     known = await app[keys.STORE].read(users.credentials, body["username"])
@@ -43,7 +43,7 @@ async def login(request: web.Request) -> web.Response:
 
 
 async def logout(request: web.Request) -> web.Response:
-    """POST /logout"""
+    """POST /logout: End this session."""
     caller = request[auth.CALLER]
     await request.app[keys.STORE].write(sessions.remove, caller.session_id)
     request.app[keys.EVENTS].end_session(caller.user_id, caller.session_id)

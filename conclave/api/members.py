@@ -11,7 +11,7 @@ from conclave.wire.exchange import path_id, read_body, reply, reply_empty
 
 
 async def join(request: web.Request) -> web.Response:
-    """POST /groups/{group_id}/join"""
+    """POST /groups/{group_id}/join: Join a public group."""
     app = request.app
     group_info = await app[keys.STORE].write(
         _join,
@@ -28,7 +28,7 @@ def _join(connection: sqlite3.Connection, group_id: bytes, user_id: bytes, now: 
 
 
 async def leave(request: web.Request) -> web.Response:
-    """POST /groups/{group_id}/leave"""
+    """POST /groups/{group_id}/leave: Leave a group."""
     app = request.app
     group_id = path_id(request, "group_id")
     commit = Commit(**await read_body(request))

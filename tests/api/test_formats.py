@@ -18,6 +18,7 @@ from conclave.wire.endpoint import Endpoint
 from conclave.wire.negotiate import Format
 from tests.client import PASSWORD, Client, encode as base64_of
 from tests.conftest import Running, StartServer
+from tests.openapi import DOCUMENT, answers_of, check_answer
 from tests.protobuf import MESSAGES, ProtobufClient, decode, encode, messages_of
 from tests.test_docs import doc, rows
 
@@ -102,8 +103,9 @@ class World:
                 assert body == b""
                 return 204, {}
             assert response.headers["Cache-Control"] == "no-store"
-            if path == "/healthz" and response.status == 200:
-                return 200, json.loads(body)
+            if response.status < 400 and (fixed := FIXED.get(f"{method} {path}")):
+                assert response.content_type == fixed
+                return response.status, json.loads(body) if fixed == Format.JSON.value else {}
             assert response.content_type == self.format.value
             if self.format is Format.JSON:
                 answer = json.loads(body)
@@ -149,12 +151,21 @@ class Row:
     answers: Callable[[World], dict[str, Any]] = lambda _: {}
 
 
+FIXED = {
+    f"{route.method} {route.path}": route.media_type or Format.JSON.value
+    for route in ROUTES
+    if route.media_type or route.format is Format.JSON
+}
+"""The type of a success where it is not negotiated."""
+
 MESSAGE = base64_of(b"\x00hello")
 INFO = base64_of(b"group info")
 NEW = {"username": "dora", "password": PASSWORD, "registration_token": INVITATION}
 
 TABLE: dict[str, list[Row]] = {
     "GET /healthz": [Row("well", answers=lambda _: {"status": "ok"})],
+    f"GET {API}/openapi.json": [Row("the document", answers=lambda _: DOCUMENT)],
+    f"GET {API}/docs": [Row("the page")],
     f"POST {API}/register": [
         Row("no password", 400, 100, body={"username": "dora", "registration_token": INVITATION}),
         Row("a short password", 400, 101, body=NEW | {"password": "short"}),
@@ -318,9 +329,15 @@ async def test_an_endpoint_refuses_and_answers(world: World, route: Endpoint) ->
         status, answer = await world.ask(**asked)
         assert (status, answer["error_code"]) == expected, why
         assert answer["message"], why
+        assert status == 405 or expected in answers_of(route), why
+        if world.format is Format.JSON:
+            check_answer(route, status, answer)
     for row in TABLE[f"{route.method} {route.path}"]:
         status, answer = await ask(world, route, row)
         assert status == row.status, (row.why, answer)
+        assert (row.status, row.code) in answers_of(route), row.why
+        if world.format is Format.JSON or row.code is None:
+            check_answer(route, status, answer)
         if row.code is None:
             assert answer == row.answers(world), row.why
         else:

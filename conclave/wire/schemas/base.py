@@ -27,7 +27,9 @@ class RequestSchema(Schema):
     """Fields whose empty value says something in protobuf too, which cannot tell it from an absent one."""
 
     @pre_load
-    def _drop_nulls(self, data: Mapping[str, Any], **_: Any) -> dict[str, Any]:
+    def _drop_nulls(self, data: Any, **_: Any) -> Any:
+        if not isinstance(data, Mapping):
+            return data  # in a list of messages; marshmallow refuses it
         return {name: value for name, value in data.items() if value is not None}
 
 
