@@ -150,8 +150,10 @@ def _path_parameter(name: str) -> dict[str, Any]:
 
 def _success(endpoint: Endpoint) -> dict[str, Any]:
     if endpoint.media_type:
-        kind = "object" if endpoint.media_type == Format.JSON.value else "string"
-        return {"description": "OK", "content": {endpoint.media_type: {"schema": {"type": kind}}}}
+        shown: dict[str, Any] = {"schema": {"type": "object" if endpoint.media_type == Format.JSON.value else "string"}}
+        if endpoint.media_type == "text/event-stream":
+            shown["example"] = "".join(_event(name, kind) for name, kind in EVENTS.items())
+        return {"description": HTTPStatus(endpoint.status).phrase, "content": {endpoint.media_type: shown}}
     if endpoint.answer is None:
         return {"description": "Done; nothing to tell."}
     schema = the(endpoint.answer)
@@ -166,10 +168,14 @@ def _success(endpoint: Endpoint) -> dict[str, Any]:
     }
 
 
+def _event(name: str, kind: type[ResponseSchema]) -> str:
+    return f"event: {name}\ndata: {orjson.dumps(examples.example(the(kind))).decode()}\n\n"
+
+
 def _refusals(endpoint: Endpoint) -> dict[str, Any]:
     """Return the responses of errors by their HTTP status; one status may have several codes."""
     by_status: dict[int, list[type[e.ApiError]]] = {}
-    for error in errors_of(endpoint):
+    for error in sorted(errors_of(endpoint), key=lambda each: each.code):
         by_status.setdefault(error.status, []).append(error)
     return {str(status): _refusal(endpoint, by_status[status]) for status in sorted(by_status)}
 

@@ -7,7 +7,7 @@ from typing import Any
 from apispec.ext.marshmallow import MarshmallowPlugin
 from apispec.ext.marshmallow.openapi import OpenAPIConverter
 from google.protobuf.descriptor import FieldDescriptor
-from marshmallow import Schema, fields, validate
+from marshmallow import Schema, fields, missing, validate
 
 from conclave.wire import conclave_pb2
 from conclave.wire.examples import example_of
@@ -25,8 +25,8 @@ _UNSIGNED = (FieldDescriptor.TYPE_UINT32, FieldDescriptor.TYPE_UINT64)
 
 
 def text_of(kind: Any) -> str:
-    """Return the first paragraph of a docstring on one line, in Markdown."""
-    return " ".join((inspect.getdoc(kind) or "").partition("\n\n")[0].split()).replace("``", "`")
+    """Return a docstring on one line, in Markdown."""
+    return " ".join((inspect.getdoc(kind) or "").split()).replace("``", "`")
 
 
 class _Converter(OpenAPIConverter):
@@ -48,16 +48,17 @@ class _Converter(OpenAPIConverter):
         not_empty = [rule for rule in field.validators if isinstance(rule, NotEmpty)]
         shown.validators = [rule for rule in field.validators if rule not in not_empty]
         shown.validators += [rule.rule for rule in not_empty if rule.rule]
+        shown.allow_none = False
+        if not isinstance(field.load_default, int):
+            shown.load_default = missing  # an empty default says as much as none
         found: dict[str, Any] = super().field2property(shown)
-        if found.get("default") in ("", b""):
-            del found["default"]  # as good as none
         _write_text(found, shown)
         if isinstance(field, QueryInteger):
             found["description"] = f"More than {field.most} counts as {field.most}."
         if isinstance(field.parent, QuerySchema):
             found["examples"] = [example_of(str(field.name), field)]
         if not_empty:
-            least = "minItems" if found["type"] == "array" else "minLength"
+            least = "minItems" if isinstance(field, fields.List) else "minLength"
             found[least] = max(found.get(least, 0), 1)
         if isinstance(field.parent, RequestSchema) and not field.required:
             _allow_null(found)
@@ -94,6 +95,9 @@ def _ecma(pattern: str) -> str:
 
 
 def _allow_null(found: dict[str, Any]) -> None:
+    if "$ref" in found:
+        found["anyOf"] = [{"$ref": found.pop("$ref")}, {"type": "null"}]
+        return
     found["type"] = [found["type"], "null"]
     if "enum" in found:
         found["enum"] = [*found["enum"], None]

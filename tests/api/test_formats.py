@@ -324,6 +324,13 @@ def test_the_table_has_every_answer_that_is_documented(endpoint: str) -> None:
 
 
 @pytest.mark.parametrize("route", ROUTES, ids=lambda each: f"{each.method} {each.path}")
+def test_the_table_has_every_error_of_an_endpoint(route: Endpoint) -> None:
+    """What an endpoint says that it refuses is in the OpenAPI document, and must be true."""
+    caused = {(row.status, row.code) for row in TABLE[f"{route.method} {route.path}"]}
+    assert {(error.status, error.code) for error in route.refuses} <= caused
+
+
+@pytest.mark.parametrize("route", ROUTES, ids=lambda each: f"{each.method} {each.path}")
 async def test_an_endpoint_refuses_and_answers(world: World, route: Endpoint) -> None:
     for why, expected, asked in refusals(world, route):
         status, answer = await world.ask(**asked)

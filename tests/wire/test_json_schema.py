@@ -17,6 +17,7 @@ from conclave.wire.fields import (
     PASSWORD_RULE,
     Bytes,
     Identifier,
+    NotEmpty,
     QueryInteger,
     required,
 )
@@ -36,7 +37,7 @@ class Part(RequestSchema):
 class Request(RequestSchema):
     """A request with each kind of field.
 
-    This paragraph is not shown.
+    Also ``parts``.
     """
 
     name = required(Text, NAME_RULE)
@@ -44,11 +45,15 @@ class Request(RequestSchema):
     alias = Text(load_default="", validate=ALIAS_RULE)
     digits = Text(validate=HEX_RULE)
     seconds = StrictInteger(validate=EXPIRY_RULE)
+    friends = fields.List(Identifier(), validate=NotEmpty(validate.Length(max=2)))
     kind = Text(validate=validate.OneOf(["private", "public"]))
     user_id = Identifier()
     ids = fields.List(Identifier())
     body = Bytes(load_default=b"")
     parts = fields.List(fields.Nested(Part))
+    part = fields.Nested(Part)
+    maybe_id = Identifier(load_default=None)
+    some_ids = fields.List(Identifier(), load_default=list)
 
 
 class Query(QuerySchema):
@@ -101,9 +106,12 @@ def agrees(kind: type[Schema], value: dict[str, Any]) -> bool:
         ("kind", ["private", "public", None], ["", "secret", 1]),
         ("user_id", [ID, None], ["", "x", ID[:-1], 1]),
         ("ids", [[], [ID, ID], None], [["x"], ID, [None]]),
+        ("friends", [[ID], [ID, ID], None], [[], [ID, ID, ID]]),
         ("body", ["", "YQ==", "YWI=", "YWJj", None], ["Y", "YQ", "YQ=", "YQ==YQ==", "Y Q=", "YQ==\n", "Y-_=", 1]),
         ("parts", [[], [{"data": "YWJjZA==", "last": True}], [{"data": "YWJjZGVm", "last": None}]], [[{}], [1]]),
         ("parts", [], [[{"data": ""}], [{"data": "YQ=="}], [{"data": "YWJjZGVmZ2hp"}], [{"data": "YWJjZA==", "x": 1}]]),
+        ("part", [{"data": "YWJjZA=="}, None], [{}, 1]),
+        ("maybe_id", [ID, None], ["x"]),
         ("unknown", [], [1]),
     ],
 )
@@ -122,11 +130,12 @@ def test_the_example_of_a_request_is_valid() -> None:
     """But for what only an example of that name could show."""
     shown = example(Request())
     assert shown["parts"][0].keys() == {"data", "last"}
-    assert agrees(Request, shown | {"name": "a", "digits": "00", "password": "a password", "parts": []})
+    fitting: dict[str, Any] = {"name": "a", "digits": "00", "password": "a password", "parts": [], "part": None}
+    assert agrees(Request, shown | fitting)
 
 
 def test_a_docstring_is_a_description() -> None:
-    assert described(Request)["description"] == "A request with each kind of field."
+    assert described(Request)["description"] == "A request with each kind of field. Also `parts`."
 
 
 def test_a_default_is_shown_where_it_says_something() -> None:
