@@ -13,11 +13,13 @@ from conclave.clock import Clock, SystemClock
 from conclave.config import Config
 from conclave.events import Events
 from conclave.health import Health
+from conclave.limits import HANDOUT_SECONDS, HANDOUTS, SlidingWindow
 from conclave.logs import get_logger
 from conclave.policy import session_lag
 from conclave.routes import add_routes
 from conclave.store import outbox, sessions, state
 from conclave.store.database import Database, StoreError
+from conclave.throttle import Throttle
 from conclave.wire.exchange import MAX_BODY_BYTES
 
 log = get_logger(__name__)
@@ -32,11 +34,13 @@ def create_app(config: Config, clock: Clock | None = None) -> web.Application:
     """Build the server; its resources are opened when it starts."""
     app = web.Application(middlewares=[middleware.observe, middleware.authenticate], client_max_size=MAX_BODY_BYTES)
     app[keys.CONFIG] = config
-    app[keys.CLOCK] = clock or SystemClock()
+    app[keys.CLOCK] = clock = clock or SystemClock()
     app[keys.HEALTH] = Health()
     app[keys.EVENTS] = Events()
     app[keys.PASSWORDS] = Passwords()
+    app[keys.THROTTLE] = Throttle(config.limits, app[keys.PASSWORDS], clock)
     app[keys.ACTIVITY] = SessionActivity(config.token_ttl_seconds)
+    app[keys.HANDOUTS] = SlidingWindow(HANDOUTS, HANDOUT_SECONDS)
     app.on_response_prepare.append(middleware.add_headers)
     app.on_shutdown.append(_end_streams)
     add_routes(app)

@@ -1,10 +1,11 @@
 """Passwords, tokens, and who is calling."""
 
 import asyncio
+import contextlib
 import hashlib
 import re
 import secrets
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 
 from aiohttp import web
@@ -15,7 +16,6 @@ from conclave.errors import (
     ApiError,
     AuthHeaderInvalidError,
     AuthHeaderMissingError,
-    CredentialsWrongError,
     TokenExpiredError,
 )
 from conclave.policy import session_lag
@@ -52,18 +52,23 @@ class Passwords:
         self._dummy = self._hasher.hash(secrets.token_hex())
         self._slots = asyncio.Semaphore(CONCURRENT_HASHES)
 
-    async def hash(self, password: str) -> str:
-        """Return the Argon2id hash of ``password``, with its salt and parameters."""
+    @contextlib.asynccontextmanager
+    async def turn(self) -> AsyncIterator[None]:
+        """Wait for a turn: first come, first served."""
         async with self._slots:
+            yield
+
+    async def hash(self, password: str) -> str:
+        """Return the Argon2id hash of ``password``, with its salt and parameters, when its turn has come."""
+        async with self.turn():
             return await asyncio.to_thread(self._hasher.hash, password)
 
-    async def require_match(self, stored: str, password: str, wrong: type[ApiError] = CredentialsWrongError) -> None:
+    async def require_match(self, stored: str, password: str, wrong: type[ApiError]) -> None:
         """Check a password against a stored hash; "", an unknown user, takes as long and never matches.
 
-        Raises ``wrong``.
+        Within a turn of the caller's. Raises ``wrong``.
         """
-        async with self._slots:
-            matches = await asyncio.to_thread(self._matches, stored or self._dummy, password)
+        matches = await asyncio.to_thread(self._matches, stored or self._dummy, password)
         if not (stored and matches):
             raise wrong
 

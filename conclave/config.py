@@ -11,10 +11,14 @@ from typing import Any, Self
 from marshmallow import RAISE, Schema, ValidationError, validate
 from marshmallow.fields import Nested
 
-from conclave.fields import Duration, StrictBoolean, StrictInteger, Text
+from conclave.addresses import Network, parse_network
+from conclave.fields import Duration, Networks, StrictBoolean, StrictInteger, Text
 from conclave.policy import KEEP, MAX_SECONDS, PolicySettings
 
 SEARCH_PATHS = (Path("conclave.toml"), Path("/etc/conclave/config.toml"))
+
+MAX_FAILURES = 10_000
+"""The most wrong passwords that are counted: each is a moment in memory."""
 
 
 class ConfigError(Exception):
@@ -50,6 +54,28 @@ class AdminConfig:
 
 
 @dataclass(frozen=True)
+class LimitsConfig:
+    """``[limits]``: how many wrong passwords are answered, and whose word counts on where a request comes from.
+
+    ``login_window``: seconds.
+    """
+
+    trusted_proxies: tuple[str, ...] = ()
+    login_failures: int = 50
+    login_failures_per_address: int = 200
+    login_window: int = 300
+
+    def __post_init__(self) -> None:
+        """Take a list too: TOML and JSON have no other."""
+        object.__setattr__(self, "trusted_proxies", tuple(self.trusted_proxies))
+
+    @property
+    def trusted(self) -> list[Network]:
+        """The networks of ``trusted_proxies``."""
+        return [parse_network(text) for text in self.trusted_proxies]
+
+
+@dataclass(frozen=True)
 class Config:
     """Every setting. Lifetimes are whole seconds; ``message_retention`` may also be KEEP or AFTER_FETCH."""
 
@@ -68,6 +94,7 @@ class Config:
     tls_key_path: str | None = None
     cleanup: CleanupConfig = field(default_factory=CleanupConfig)
     spark: SparkConfig = field(default_factory=SparkConfig)
+    limits: LimitsConfig = field(default_factory=LimitsConfig)
     admin: AdminConfig = field(default_factory=AdminConfig)
 
     @property
@@ -112,7 +139,7 @@ class Config:
         return cls(**{name: _TABLES[name](**value) if name in _TABLES else value for name, value in values.items()})
 
 
-_TABLES = {"cleanup": CleanupConfig, "spark": SparkConfig, "admin": AdminConfig}
+_TABLES = {"cleanup": CleanupConfig, "spark": SparkConfig, "limits": LimitsConfig, "admin": AdminConfig}
 
 
 _NOT_EMPTY = validate.Length(min=1, error="must not be empty")
@@ -138,6 +165,19 @@ class _SparkSchema(Schema):
             error='must be a size of at least "500m", as in "1g"',
         )
     )
+
+
+_FAILURES = validate.Range(1, MAX_FAILURES, error=f"must be between 1 and {MAX_FAILURES}")
+
+
+class _LimitsSchema(Schema):
+    class Meta:
+        unknown = RAISE
+
+    trusted_proxies = Networks()
+    login_failures = StrictInteger(validate=_FAILURES)
+    login_failures_per_address = StrictInteger(validate=_FAILURES)
+    login_window = Duration()
 
 
 class _AdminSchema(Schema):
@@ -172,6 +212,7 @@ class _ConfigSchema(Schema):
     tls_key_path = Text(validate=_NOT_EMPTY)
     cleanup = Nested(_CleanupSchema)
     spark = Nested(_SparkSchema)
+    limits = Nested(_LimitsSchema)
     admin = Nested(_AdminSchema)
 
 

@@ -31,6 +31,18 @@ class Announcement:
     event: Event
 
 
+@dataclass(frozen=True)
+class Ending:
+    """A session that is over, and its streams with it; without ``session_id`` all sessions of the user are."""
+
+    user_id: bytes
+    session_id: int | None = None
+
+
+News = Announcement | Ending
+"""What a transaction has to tell."""
+
+
 class Stream:
     """What waits for one listener."""
 
@@ -88,23 +100,23 @@ class Events:
             if not self._streams[user_id]:
                 del self._streams[user_id]
 
-    def publish(self, announcements: Iterable[Announcement]) -> None:
-        """Hand each event to every stream of its recipients; who does not listen misses it."""
-        for each in announcements:
+    def publish(self, news: Iterable[News]) -> None:
+        """Hand each event to every stream of its recipients, and end the streams of sessions that are over.
+
+        Who does not listen misses it.
+        """
+        for each in news:
+            if isinstance(each, Ending):
+                self._end(each)
+                continue
             for user_id in each.recipients & self._streams.keys():
                 for stream in self._streams[user_id]:
                     stream.put(each.event)
 
-    def end_session(self, user_id: bytes, session_id: int) -> None:
-        """End the streams of a session that is over."""
-        for stream in self._streams.get(user_id, ()):
-            if stream.session_id == session_id:
+    def _end(self, ending: Ending) -> None:
+        for stream in self._streams.get(ending.user_id, ()):
+            if ending.session_id in (None, stream.session_id):
                 stream.end()
-
-    def end_user(self, user_id: bytes) -> None:
-        """End all streams of a user whose sessions are over."""
-        for stream in self._streams.get(user_id, ()):
-            stream.end()
 
     def end_all(self) -> None:
         """End every stream: the server stops."""

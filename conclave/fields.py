@@ -4,6 +4,7 @@ from typing import Any
 
 from marshmallow import ValidationError, fields
 
+from conclave.addresses import parse_network
 from conclave.policy import InvalidDurationError, parse_duration
 
 
@@ -49,3 +50,24 @@ class Duration(Text):
             return parse_duration(text, words=self.words)
         except InvalidDurationError as error:
             raise ValidationError(str(error)) from error
+
+
+class Networks(fields.Field[list[str]]):
+    """A list of addresses and networks, loaded as they are written."""
+
+    def _deserialize(self, value: Any, *args: Any, **kwargs: Any) -> list[str]:
+        if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
+            raise ValidationError("must be a list of strings")
+        wrong = [each for each in value if not _is_network(each)]
+        if wrong:
+            named = ", ".join(map(repr, wrong))
+            raise ValidationError(f'{named}: not an address, as "127.0.0.1", nor a network, as "10.0.0.0/8"')
+        return value
+
+
+def _is_network(text: str) -> bool:
+    try:
+        parse_network(text)
+    except ValueError:
+        return False
+    return True

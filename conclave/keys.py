@@ -10,15 +10,20 @@ from conclave.clock import Clock
 from conclave.config import Config
 from conclave.events import Events
 from conclave.health import Health
+from conclave.limits import SlidingWindow
 from conclave.store.database import Database
+from conclave.throttle import Throttle
 from conclave.wire.endpoint import Endpoint
 
 CONFIG = web.AppKey("config", Config)
 CLOCK: web.AppKey[Clock] = web.AppKey("clock")
 STORE = web.AppKey("store", Database)
 PASSWORDS = web.AppKey("passwords", Passwords)
+THROTTLE = web.AppKey("throttle", Throttle)
 ACTIVITY = web.AppKey("activity", SessionActivity)
 EVENTS = web.AppKey("events", Events)
 HEALTH = web.AppKey("health", Health)
+HANDOUTS = web.AppKey("handouts", SlidingWindow)
+"""Key packages, by the id of the user whose they are. Only for functions that the store's writer runs."""
 ENDPOINTS: web.AppKey[Mapping[Handler, Endpoint]] = web.AppKey("endpoints")
 """By their handlers."""

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from conclave.config import Config, ConfigError, load_config, parse_config
+from conclave.config import Config, ConfigError, LimitsConfig, load_config, parse_config
 
 
 def faults_of(text: str) -> list[str]:
@@ -26,6 +26,12 @@ def test_settings_are_read() -> None:
     )
     assert (config.message_retention, config.port, config.cleanup_interval) == (2_592_000, 0, 10)
     assert config.cleanup.engine == "sql"
+
+
+def test_trusted_proxies_are_addresses_and_networks_of_both_kinds() -> None:
+    config = parse_config('limits.trusted_proxies = ["127.0.0.1", "10.0.0.0/8", "::1", "fd00::/8"]', "x")
+    assert config.limits == LimitsConfig(trusted_proxies=("127.0.0.1", "10.0.0.0/8", "::1", "fd00::/8"))
+    assert list(map(str, config.limits.trusted)) == ["127.0.0.1/32", "10.0.0.0/8", "::1/128", "fd00::/8"]
 
 
 def test_the_port_follows_tls() -> None:
@@ -60,6 +66,15 @@ def test_the_data_directory_lies_beside_the_database(tmp_path: Path) -> None:
         ("listen_prot = 1", "listen_prot: unknown setting; did you mean listen_port?"),
         ('[cleanup]\nengin = "sql"', "cleanup.engin: unknown setting; did you mean engine?"),
         ('[cleanup]\nengine = "duckdb"', 'cleanup.engine: must be "spark" or "sql"'),
+        ("limits.login_failures = 0", "limits.login_failures: must be between 1 and 10000"),
+        ("limits.login_failures = 1.5", "limits.login_failures: must be an integer"),
+        ("limits.login_failures_per_address = 10001", "limits.login_failures_per_address: must be between 1 and"),
+        ("limits.login_window = 300", "limits.login_window: must be a string"),
+        ('limits.login_window = "0s"', "limits.login_window: '0s' is not a duration"),
+        ('limits.trusted_proxies = "127.0.0.1"', "limits.trusted_proxies: must be a list of strings"),
+        ("limits.trusted_proxies = [127]", "limits.trusted_proxies: must be a list of strings"),
+        ('limits.trusted_proxies = ["::1", "proxy"]', "limits.trusted_proxies: 'proxy': not an address"),
+        ('limits.trusted_proxies = ["10.0.0.1/8", "x"]', "limits.trusted_proxies: '10.0.0.1/8', 'x': not an address"),
         ('cleanup = "sql"', "cleanup: "),
         ("[nothing]", "nothing: unknown setting"),
         ("= 1", "is not TOML"),
@@ -87,5 +102,10 @@ def test_the_file_in_the_working_directory_is_found(tmp_path: Path, monkeypatch:
 
 
 def test_a_config_survives_the_way_to_the_worker(tmp_path: Path) -> None:
-    config = Config(database_path=f"{tmp_path}/chat.db", data_path=f"{tmp_path}/data", message_retention=0)
+    config = Config(
+        database_path=f"{tmp_path}/chat.db",
+        data_path=f"{tmp_path}/data",
+        message_retention=0,
+        limits=LimitsConfig(trusted_proxies=("127.0.0.1", "fd00::/8"), login_failures=3),
+    )
     assert Config.from_json(config.to_json()) == config

@@ -7,13 +7,14 @@ import sys
 import time
 import tomllib
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from conclave.config import Config, parse_config, setting_names
 from conclave.errors import ErrorCode
-from conclave.routes import ROUTES
+from conclave.routes import API, ROUTES
 
 ROOT = Path(__file__).resolve().parents[1]
 EXAMPLE = ROOT / "config.example.toml"
@@ -136,16 +137,6 @@ class Server:
         self.process.wait(20)
 
 
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[Server]:
-    started = Server(tmp_path)
-    started.start()
-    try:
-        yield started
-    finally:
-        started.stop()
-
-
 def converse(page: str, server: Server) -> list[str]:
     """Run the conversation of a page, and return the lines that it prints."""
     script = "\n".join(re.findall(r"^```bash\n(.*?)^```$", doc(page), flags=re.MULTILINE | re.DOTALL))
@@ -164,12 +155,36 @@ def bodies(line: str) -> list[str]:
     return [message["mls_message"] for message in json.loads(line)["messages"]]
 
 
-def test_the_conversation_of_the_readme_ends_with_the_message(server: Server) -> None:
-    assert bodies(converse("README.md", server)[-1]) == ["aGVsbG8="]
+CONVERSATIONS = ("README.md", "docs/quickstart.md", "docs/protocol.md")
 
 
-def test_the_conversation_of_the_quickstart_says_what_the_page_says(server: Server) -> None:
-    printed = converse("docs/quickstart.md", server)
+@dataclass
+class Talk:
+    """What the conversations printed, by page, and the endpoints that answered with a success."""
+
+    printed: dict[str, list[str]]
+    answered: set[tuple[str, str]]
+
+
+@pytest.fixture(scope="module")
+def talk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Talk]:
+    server = Server(tmp_path_factory.mktemp("server"))
+    server.start()
+    try:
+        printed = {page: converse(page, server) for page in CONVERSATIONS}
+        logged = [json.loads(line) for line in server.log.read_text().splitlines()]
+        successes = [line for line in logged if line.get("status", 0) < 400 and "route" in line]  # a stream has none
+        yield Talk(printed, {(line["method"], line["route"]) for line in successes})
+    finally:
+        server.stop()
+
+
+def test_the_conversation_of_the_readme_ends_with_the_message(talk: Talk) -> None:
+    assert bodies(talk.printed["README.md"][-1]) == ["aGVsbG8="]
+
+
+def test_the_conversation_of_the_quickstart_says_what_the_page_says(talk: Talk) -> None:
+    printed = talk.printed["docs/quickstart.md"]
     fetched = [bodies(line) for line in printed if line.startswith('{"messages"')]
     expiring, read_by_all, late = "Z29uZSBpbiBhbiBob3Vy", "cmVhZCBieSBhbGw=", "Y2xlbyBpcyBsYXRl"
     assert fetched == [[expiring], [read_by_all, late], [read_by_all], [late], [late]]
@@ -182,3 +197,18 @@ def test_the_conversation_of_the_quickstart_says_what_the_page_says(server: Serv
         "refused: a mistyped field",
         "refused: wrong password",
     ]
+
+
+def test_the_conversation_of_the_protocol_says_what_the_page_says(talk: Talk) -> None:
+    printed = talk.printed["docs/protocol.md"]
+    heard = [line.removeprefix("event: ") for line in printed if line.startswith("event: ")]
+    assert heard == ["invite_received", "welcome"]
+    assert [line for line in printed if line.startswith("refused")] == [
+        "refused: Quinn is banned",
+        "refused: that session is over",
+        "refused: there is no Pia any more",
+    ]
+
+
+def test_the_conversations_have_every_endpoint(talk: Talk) -> None:
+    assert {(route.method, route.path) for route in ROUTES if route.path.startswith(API)} - talk.answered == set()

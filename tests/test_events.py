@@ -1,6 +1,6 @@
 """Who hears what."""
 
-from conclave.events import QUEUE_LIMIT, Announcement, Event, Events
+from conclave.events import QUEUE_LIMIT, Announcement, Ending, Event, Events
 
 ALICE, BOB = b"a" * 16, b"b" * 16
 
@@ -37,7 +37,7 @@ def test_a_slow_listener_loses_the_oldest_learns_how_many_and_delays_nobody() ->
 def test_the_streams_of_a_session_end_with_it() -> None:
     events = Events()
     with events.listen(ALICE, 1) as ended, events.listen(ALICE, 2) as other:
-        events.end_session(ALICE, 1)
+        events.publish([Ending(ALICE, 1)])
         assert (ended.ended, other.ended) == (True, False)
         events.end_all()
         assert other.ended

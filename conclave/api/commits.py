@@ -5,6 +5,7 @@ import sqlite3
 from aiohttp import web
 
 from conclave import auth, keys
+from conclave.errors import BadRequestError
 from conclave.store import commits, members
 from conclave.store.announce import announce, members_of
 from conclave.store.commits import Commit
@@ -26,6 +27,29 @@ def _upload(connection: sqlite3.Connection, group_id: bytes, user_id: bytes, com
     if commit.commit_message:
         others = members_of(connection, member.group.group_key) - {user_id}
         announce(connection, others, "group_update", group_id=group_id, update_type="commit")
+
+
+async def external_join(request: web.Request) -> web.Response:
+    """POST /groups/{group_id}/external-join: Store the commit by which the caller joined the MLS group."""
+    app = request.app
+    group_id = path_id(request, "group_id")
+    commit = Commit(**await read_body(request))
+    await app[keys.STORE].write(_external_join, group_id, request[auth.CALLER].user_id, commit, app[keys.CLOCK].now())
+    return reply_empty(request)
+
+
+def _external_join(connection: sqlite3.Connection, group_id: bytes, user_id: bytes, commit: Commit, now: int) -> None:
+    """Who came by /join is new to all; anybody else was a member before, with keys that are void now."""
+    member = members.require_member(connection, group_id, user_id)
+    if member.group.group_info_body is None:
+        raise BadRequestError("this group has no group info yet")
+    commits.store(connection, member, commit, now)
+    everybody = members_of(connection, member.group.group_key)
+    if member.joining:
+        members.has_joined(connection, member)
+        announce(connection, everybody, "group_update", group_id=group_id, update_type="commit")
+    else:
+        announce(connection, everybody - {user_id}, "identity_reset", group_id=group_id, user_id=user_id)
 
 
 async def group_info(request: web.Request) -> web.Response:

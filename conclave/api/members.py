@@ -1,4 +1,4 @@
-"""Joining and leaving groups."""
+"""Joining and leaving groups, and the roles in them."""
 
 import sqlite3
 
@@ -40,3 +40,58 @@ def _leave(connection: sqlite3.Connection, group_id: bytes, user_id: bytes, comm
     member = members.require_member(connection, group_id, user_id)
     commits.store(connection, member, commit, now)
     members.remove(connection, member, now)
+
+
+async def remove(request: web.Request) -> web.Response:
+    """POST /groups/{group_id}/remove: Remove a member."""
+    app = request.app
+    group_id = path_id(request, "group_id")
+    body = await read_body(request)
+    target_id, commit = body.pop("user_id"), Commit(**body)
+    await app[keys.STORE].write(
+        _remove, group_id, request[auth.CALLER].user_id, target_id, commit, app[keys.CLOCK].now()
+    )
+    return reply_empty(request)
+
+
+def _remove(
+    connection: sqlite3.Connection, group_id: bytes, user_id: bytes, target_id: bytes, commit: Commit, now: int
+) -> None:
+    admin = members.require_admin(connection, group_id, user_id)
+    target = members.require_target(connection, group_id, target_id)
+    commits.store(connection, admin, commit, now)
+    members.remove(connection, target, now, told=True)
+
+
+async def promote(request: web.Request) -> web.Response:
+    """POST /groups/{group_id}/promote: Make a member an admin."""
+    group_id = path_id(request, "group_id")
+    body = await read_body(request)
+    await request.app[keys.STORE].write(_promote, group_id, request[auth.CALLER].user_id, body["user_id"])
+    return reply_empty(request)
+
+
+def _promote(connection: sqlite3.Connection, group_id: bytes, user_id: bytes, target_id: bytes) -> None:
+    members.require_admin(connection, group_id, user_id)
+    members.promote(connection, members.require_target(connection, group_id, target_id))
+
+
+async def demote(request: web.Request) -> web.Response:
+    """POST /groups/{group_id}/demote: Make an admin a member."""
+    group_id = path_id(request, "group_id")
+    body = await read_body(request)
+    await request.app[keys.STORE].write(_demote, group_id, request[auth.CALLER].user_id, body["user_id"])
+    return reply_empty(request)
+
+
+def _demote(connection: sqlite3.Connection, group_id: bytes, user_id: bytes, target_id: bytes) -> None:
+    members.require_admin(connection, group_id, user_id)
+    members.demote(connection, members.membership(connection, group_id, target_id))
+
+
+async def list_admins(request: web.Request) -> web.Response:
+    """GET /groups/{group_id}/admins: The admins of a group."""
+    found = await request.app[keys.STORE].read(
+        members.admins_of, path_id(request, "group_id"), request[auth.CALLER].user_id
+    )
+    return reply(request, {"admins": found})

@@ -4,7 +4,7 @@ import sqlite3
 from collections.abc import Iterable
 from typing import Any
 
-from conclave.events import Announcement, Event
+from conclave.events import Announcement, Ending, Event, News
 
 
 class AnnouncingConnection(sqlite3.Connection):
@@ -13,7 +13,7 @@ class AnnouncingConnection(sqlite3.Connection):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         """Open as sqlite3.Connection does."""
         super().__init__(*args, **kwargs)
-        self.announced: list[Announcement] = []
+        self.announced: list[News] = []
 
 
 def announce(connection: sqlite3.Connection, recipients: Iterable[bytes], name: str, **values: Any) -> None:
@@ -23,6 +23,12 @@ def announce(connection: sqlite3.Connection, recipients: Iterable[bytes], name: 
     """
     if isinstance(connection, AnnouncingConnection):
         connection.announced.append(Announcement(frozenset(recipients), Event(name, values)))
+
+
+def end_streams(connection: sqlite3.Connection, user_id: bytes, session_id: int | None = None) -> None:
+    """Have the streams of a session end after the commit; without ``session_id`` those of all the user's sessions."""
+    if isinstance(connection, AnnouncingConnection):
+        connection.announced.append(Ending(user_id, session_id))
 
 
 def members_of(connection: sqlite3.Connection, group_key: int) -> set[bytes]:

@@ -18,14 +18,14 @@ from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
 import aiosqlite
 
-from conclave.events import Announcement
+from conclave.events import News
 from conclave.failpoints import reach
 from conclave.logs import get_logger
 from conclave.store.announce import AnnouncingConnection
 
 log = get_logger(__name__)
 
-Publish = Callable[[list[Announcement]], None]
+Publish = Callable[[list[News]], None]
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -304,7 +304,7 @@ class Database:
                 await self._wake.wait()
                 continue
             batch, self._waiting = self._waiting[:BATCH_LIMIT], self._waiting[BATCH_LIMIT:]
-            announced: list[Announcement] = []
+            announced: list[News] = []
             try:
                 outcomes, announced = await writer.run(partial(_run_batch, [each.fn for each in batch]))
             except Exception as error:  # noqa: BLE001 - whatever it was, each caller of the batch must hear of it
@@ -342,13 +342,13 @@ class _Result:
 
 def _run_batch(
     fns: list[Callable[[sqlite3.Connection], Any]], connection: sqlite3.Connection
-) -> tuple[list[Any], list[Announcement]]:
+) -> tuple[list[Any], list[News]]:
     """Run ``fns`` in one transaction; return for each a _Result or the exception that it raised.
 
     Beside that, what those announced that did not raise.
     """
     outcomes: list[_Result | Exception] = []
-    announced: list[Announcement] = []
+    announced: list[News] = []
     assert isinstance(connection, AnnouncingConnection)  # noqa: S101 - ``connect`` opens no others
     with write_transaction(connection):
         for fn in fns:

@@ -10,7 +10,8 @@ from conclave.clock import Reading
 from conclave.errors import BadRequestError, ConflictError, NotFoundError
 from conclave.failpoints import reach
 from conclave.policy import PolicySettings, exceeds_cap
-from conclave.store import bodies, marks, state
+from conclave.store import bodies, marks, state, users
+from conclave.store.announce import announce
 
 LONGEST_NAME = 64
 """Characters of a group name, at most."""
@@ -51,6 +52,7 @@ COLUMNS = (
 
 def add(connection: sqlite3.Connection, creator_id: bytes, group_name: str, alias: str, now: int) -> bytes:
     """Create a group with its creator as sole member and admin; return its id. Raises ConflictError."""
+    users.require(connection, creator_id)
     _require_free(connection, group_name)
     group_id = uuid4().bytes
     group_key = connection.execute(
@@ -120,25 +122,39 @@ def set_mls_group_id(connection: sqlite3.Connection, group: Group, mls_group_id:
 
 def set_group_info(connection: sqlite3.Connection, group: Group, group_info: bytes) -> None:
     """Replace the group info; the former one is erased."""
-    if group.group_info_body is not None:
-        bodies.erase(connection, [group.group_info_body])
-    connection.execute(
-        "UPDATE groups SET group_info_body = ? WHERE group_key = ?",
-        (bodies.put(connection, group_info), group.group_key),
-    )
+    adopt_group_info(connection, group.group_key, bodies.put(connection, group_info))
+
+
+def adopt_group_info(connection: sqlite3.Connection, group_key: int, body_id: int) -> None:
+    """Make the stored body ``body_id`` the group info; the former one is erased."""
+    former = connection.execute("SELECT group_info_body FROM groups WHERE group_key = ?", (group_key,)).fetchone()[0]
+    if former is not None:
+        bodies.erase(connection, [former])
+    connection.execute("UPDATE groups SET group_info_body = ? WHERE group_key = ?", (body_id, group_key))
 
 
 def remove(connection: sqlite3.Connection, group: Group, now: int) -> None:
-    """Delete a group: hidden at once; its messages are left to cleanup, by a tombstone."""
-    invited = connection.execute(
-        "SELECT commit_body, welcome_body, group_info_body FROM invites WHERE group_key = ?", (group.group_key,)
+    """Delete a group: hidden at once; its messages are left to cleanup, by a tombstone.
+
+    Who is invited hears of it; who was a member, from the caller.
+    """
+    key = (group.group_key,)
+    carried = connection.execute(
+        "SELECT group_info_body FROM groups WHERE group_key = ?1 AND group_info_body IS NOT NULL"
+        " UNION ALL SELECT welcome_body FROM welcomes WHERE group_key = ?1"
+        " UNION ALL SELECT commit_body FROM invites WHERE group_key = ?1"
+        " UNION ALL SELECT welcome_body FROM invites WHERE group_key = ?1"
+        " UNION ALL SELECT group_info_body FROM invites WHERE group_key = ?1",
+        key,
     ).fetchall()
-    gone = [body_id for invite in invited for body_id in invite]
-    bodies.erase(connection, gone if group.group_info_body is None else [*gone, group.group_info_body])
+    invitees = connection.execute("SELECT invitee_id FROM invites WHERE group_key = ?", key).fetchall()
+    bodies.erase(connection, [row[0] for row in carried])
     reach("delete_group.bodies_erased")
-    connection.execute("DELETE FROM groups WHERE group_key = ?", (group.group_key,))
+    connection.execute("DELETE FROM welcomes WHERE group_key = ?", key)
+    connection.execute("DELETE FROM groups WHERE group_key = ?", key)
     reach("delete_group.removed")
     connection.execute("INSERT INTO tombstones (group_key, created_at) VALUES (?, ?)", (group.group_key, now))
+    announce(connection, [row[0] for row in invitees], "invite_cancelled", group_id=group.group_id)
 
 
 def _require_free(connection: sqlite3.Connection, group_name: str) -> None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from conclave.errors import BadRequestError, ConflictError, NotAdminError, NotMemberError, NotPublicError
 from conclave.failpoints import reach
-from conclave.store import groups, marks
+from conclave.store import bans, groups, marks, users, welcomes
 from conclave.store.announce import announce, members_of
 from conclave.store.groups import Group
 from conclave.store.users import User
@@ -21,6 +21,7 @@ class Membership:
     user_id: bytes
     role: str
     watermark: int
+    joining: bool
 
 
 @dataclass(frozen=True)
@@ -38,17 +39,27 @@ class GroupMembers:
     members: list[Member]
 
 
+_MEMBERSHIPS = (
+    f"SELECT {groups.COLUMNS}, member_id, user_id, role, watermark, joining FROM members JOIN groups USING (group_key)"
+)
+_OWN = ("member_id", "user_id", "role", "watermark", "joining")
+
+
 def membership(connection: sqlite3.Connection, group_id: bytes, user_id: bytes) -> Membership | None:
     """Find a membership; None also if there is no such group."""
-    row = connection.execute(
-        f"SELECT {groups.COLUMNS}, member_id, user_id, role, watermark FROM members JOIN groups USING (group_key)"
-        " WHERE group_id = ? AND user_id = ?",
-        (group_id, user_id),
-    ).fetchone()
-    if row is None:
-        return None
+    row = connection.execute(f"{_MEMBERSHIPS} WHERE group_id = ? AND user_id = ?", (group_id, user_id)).fetchone()
+    return _membership(row) if row else None
+
+
+def of_user(connection: sqlite3.Connection, user_id: bytes) -> list[Membership]:
+    """List a user's memberships in the order in which the groups were joined."""
+    rows = connection.execute(f"{_MEMBERSHIPS} WHERE user_id = ? ORDER BY member_id", (user_id,)).fetchall()
+    return [_membership(row) for row in rows]
+
+
+def _membership(row: sqlite3.Row) -> Membership:
     values = dict(row)
-    own = {name: values.pop(name) for name in ("member_id", "user_id", "role", "watermark")}
+    own = {name: values.pop(name) for name in _OWN}
     return Membership(group=Group(**values), **own)
 
 
@@ -66,6 +77,23 @@ def require_admin(connection: sqlite3.Connection, group_id: bytes, user_id: byte
     if found is None or found.role != "admin":
         raise NotAdminError
     return found
+
+
+def require_target(connection: sqlite3.Connection, group_id: bytes, user_id: bytes) -> Membership:
+    """Return the membership of somebody whom the request names. Raises NotFoundError or BadRequestError."""
+    users.by_id(connection, user_id)
+    found = membership(connection, group_id, user_id)
+    if found is None:
+        raise BadRequestError("this user is not a member of the group")
+    return found
+
+
+def require_invitable(connection: sqlite3.Connection, group_key: int, user_id: bytes) -> None:
+    """Raise NotFoundError, ConflictError or BannedError unless the user can be invited to the group."""
+    users.by_id(connection, user_id)
+    if user_id in members_of(connection, group_key):
+        raise ConflictError("this user is a member of the group already")
+    bans.require_none(connection, group_key, user_id)
 
 
 def groups_of(connection: sqlite3.Connection, user_id: bytes) -> list[GroupMembers]:
@@ -86,14 +114,27 @@ def groups_of(connection: sqlite3.Connection, user_id: bytes) -> list[GroupMembe
     return [GroupMembers(Group(**row), listed[row["group_key"]]) for row in own]
 
 
+def admins_of(connection: sqlite3.Connection, group_id: bytes, user_id: bytes) -> list[Member]:
+    """List a group's admins, the longest-standing first. Raises NotMemberError."""
+    group_key = require_member(connection, group_id, user_id).group.group_key
+    rows = connection.execute(
+        "SELECT user_id, username, alias, signing_key_fingerprint, role FROM members JOIN users USING (user_id)"
+        " WHERE group_key = ? AND role = 'admin' ORDER BY member_id",
+        (group_key,),
+    )
+    return [Member(**row) for row in rows]
+
+
 def join_public(connection: sqlite3.Connection, group_id: bytes, user_id: bytes, now: int, invite_ttl: int) -> int:
     """Add the caller to a public group as one who is joining; return the id of its group info's body.
 
-    Raises NotFoundError, NotPublicError, ConflictError (member, or invited) or BadRequestError (no group info).
+    Raises NotFoundError, NotPublicError, BannedError, ConflictError (member, or invited) or BadRequestError (no
+    group info).
     """
     group = groups.by_id(connection, group_id)
     if group.visibility != "public":
         raise NotPublicError
+    bans.require_none(connection, group.group_key, user_id)
     if membership(connection, group_id, user_id):
         raise ConflictError("already a member of this group")
     pending = "SELECT 1 FROM invites WHERE group_key = ? AND invitee_id = ? AND created_at >= ?"
@@ -101,35 +142,72 @@ def join_public(connection: sqlite3.Connection, group_id: bytes, user_id: bytes,
         raise ConflictError("an invite to this group is pending: accept it instead")
     if group.group_info_body is None:
         raise BadRequestError("this group has no group info yet")
-    marks.advance_floor(connection, group.group_key)
-    reach("join.floor_raised")
-    connection.execute(
-        "INSERT INTO members (group_key, user_id, role, joined_at, joining) VALUES (?, ?, 'member', ?, 1)",
-        (group.group_key, user_id, now),
-    )
+    users.require(connection, user_id)
+    add(connection, group.group_key, user_id, now, joining=True)
     return group.group_info_body
 
 
-def remove(connection: sqlite3.Connection, member: Membership, now: int) -> None:
+def add(connection: sqlite3.Connection, group_key: int, user_id: bytes, now: int, *, joining: bool = False) -> None:
+    """Add a member; one who is ``joining`` has an external commit still to send."""
+    marks.advance_floor(connection, group_key)
+    reach("join.floor_raised")
+    connection.execute(
+        "INSERT INTO members (group_key, user_id, role, joined_at, joining) VALUES (?, ?, 'member', ?, ?)",
+        (group_key, user_id, now, joining),
+    )
+
+
+def has_joined(connection: sqlite3.Connection, member: Membership) -> None:
+    """Note that a member has sent the external commit."""
+    connection.execute("UPDATE members SET joining = 0 WHERE member_id = ?", (member.member_id,))
+
+
+def promote(connection: sqlite3.Connection, member: Membership) -> None:
+    """Make a member an admin; all members hear of it. Raises ConflictError if it is one already."""
+    if member.role == "admin":
+        raise ConflictError("this member is an admin already")
+    _set_role(connection, member, "admin")
+
+
+def demote(connection: sqlite3.Connection, member: Membership | None) -> None:
+    """Make an admin an ordinary member; all members hear of it. Raises BadRequestError: no admin, or the last."""
+    if member is None or member.role != "admin":
+        raise BadRequestError("this user is not an admin of the group")
+    others = "SELECT 1 FROM members WHERE group_key = ? AND role = 'admin' AND member_id != ?"
+    if not connection.execute(others, (member.group.group_key, member.member_id)).fetchone():
+        raise BadRequestError("a group must keep an admin: promote somebody else first")
+    _set_role(connection, member, "member")
+
+
+def _set_role(connection: sqlite3.Connection, member: Membership, role: str) -> None:
+    connection.execute("UPDATE members SET role = ? WHERE member_id = ?", (role, member.member_id))
+    everybody = members_of(connection, member.group.group_key)
+    announce(connection, everybody, "group_update", group_id=member.group.group_id, update_type="role_change")
+
+
+def remove(connection: sqlite3.Connection, member: Membership, now: int, *, told: bool = False) -> None:
     """End a membership.
 
-    The remaining members hear of it. The group keeps an admin: the longest-standing member follows the last
-    one. With its last member the group goes.
+    The remaining members hear of it, and with ``told`` the one who goes. The group keeps an admin: the
+    longest-standing member follows the last one. With its last member the group goes.
     """
     group_key = member.group.group_key
     reach("leave.committed")
     connection.execute("DELETE FROM members WHERE member_id = ?", (member.member_id,))
     reach("leave.removed")
+    welcomes.remove(connection, group_key, member.user_id)
+    group_id, gone = member.group.group_id, {member.user_id} if told else set()
     left = connection.execute(
         "SELECT min(member_id) AS eldest, max(role = 'admin') AS has_admin FROM members WHERE group_key = ?",
         (group_key,),
     ).fetchone()
     if left["eldest"] is None:
-        groups.remove(connection, groups.by_id(connection, member.group.group_id), now)
+        groups.remove(connection, member.group, now)
+        announce(connection, gone, "member_removed", group_id=group_id, removed_user_id=member.user_id)
         return
     marks.advance_floor(connection, group_key)
-    group_id, remaining = member.group.group_id, members_of(connection, group_key)
-    announce(connection, remaining, "member_removed", group_id=group_id, removed_user_id=member.user_id)
+    remaining = members_of(connection, group_key)
+    announce(connection, remaining | gone, "member_removed", group_id=group_id, removed_user_id=member.user_id)
     if not left["has_admin"]:
         connection.execute("UPDATE members SET role = 'admin' WHERE member_id = ?", (left["eldest"],))
         announce(connection, remaining, "group_update", group_id=group_id, update_type="role_change")

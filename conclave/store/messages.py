@@ -33,12 +33,19 @@ class Page:
 
 
 def append(connection: sqlite3.Connection, member: Membership, body: bytes, now: int, *, is_commit: bool) -> int:
-    """Store a message and return its sequence number.
+    """Store a message and return its sequence number."""
+    body_id = bodies.put(connection, body)
+    return append_stored(connection, member.group.group_key, member.user_id, body_id, now, is_commit=is_commit)
+
+
+def append_stored(
+    connection: sqlite3.Connection, group_key: int, sender_id: bytes, body_id: int, now: int, *, is_commit: bool
+) -> int:
+    """Make the stored body ``body_id`` a message, whose sender need not be a member; return its sequence number.
 
     The sender's watermark follows only from the group's last number: sending counts as having seen one's
     own message, not what others sent meanwhile.
     """
-    group_key = member.group.group_key
     number: int = connection.execute(
         "UPDATE groups SET last_seq = last_seq + 1 WHERE group_key = ? RETURNING last_seq", (group_key,)
     ).fetchone()[0]
@@ -46,11 +53,12 @@ def append(connection: sqlite3.Connection, member: Membership, body: bytes, now:
     connection.execute(
         "INSERT INTO messages (message_id, group_key, sequence_num, sender_id, is_commit, created_at)"
         " VALUES (?, ?, ?, ?, ?, ?)",
-        (bodies.put(connection, body), group_key, number, member.user_id, is_commit, now),
+        (body_id, group_key, number, sender_id, is_commit, now),
     )
     reach("send.stored")
     connection.execute(
-        "UPDATE members SET watermark = ? WHERE member_id = ? AND watermark = ?", (number, member.member_id, number - 1)
+        "UPDATE members SET watermark = ? WHERE group_key = ? AND user_id = ? AND watermark = ?",
+        (number, group_key, sender_id, number - 1),
     )
     return number
 

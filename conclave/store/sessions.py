@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from uuid import uuid4
 
 from conclave.errors import CredentialsWrongError, NotFoundError
+from conclave.store.announce import end_streams
 
 
 @dataclass(frozen=True)
@@ -65,21 +66,23 @@ def extend(connection: sqlite3.Connection, last_used: Mapping[int, int], ttl: in
     )
 
 
-def remove(connection: sqlite3.Connection, session_id: int) -> None:
-    """End a session."""
+def remove(connection: sqlite3.Connection, user_id: bytes, session_id: int) -> None:
+    """End a session of the user, and its streams."""
     connection.execute("DELETE FROM sessions WHERE session_id = ?", (session_id,))
+    end_streams(connection, user_id, session_id)
 
 
-def revoke(connection: sqlite3.Connection, user_id: bytes, public_id: bytes) -> int:
-    """End one of a user's sessions and return its ``session_id``. Raises NotFoundError, also for somebody else's."""
+def revoke(connection: sqlite3.Connection, user_id: bytes, public_id: bytes) -> None:
+    """End one of a user's sessions by its public id. Raises NotFoundError, also for somebody else's."""
     row = connection.execute(
-        "DELETE FROM sessions WHERE public_id = ? AND user_id = ? RETURNING session_id", (public_id, user_id)
+        "SELECT session_id FROM sessions WHERE public_id = ? AND user_id = ?", (public_id, user_id)
     ).fetchone()
     if row is None:
         raise NotFoundError("no such session")
-    return int(row["session_id"])
+    remove(connection, user_id, row["session_id"])
 
 
 def remove_all(connection: sqlite3.Connection, user_id: bytes) -> None:
-    """End every session of a user."""
+    """End every session of a user, and their streams."""
     connection.execute("DELETE FROM sessions WHERE user_id = ?", (user_id,))
+    end_streams(connection, user_id)

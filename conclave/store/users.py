@@ -4,7 +4,7 @@ import sqlite3
 from dataclasses import dataclass
 from uuid import uuid4
 
-from conclave.errors import ConflictError, NotFoundError
+from conclave.errors import ConflictError, NotFoundError, TokenExpiredError
 
 
 @dataclass(frozen=True)
@@ -47,10 +47,35 @@ def by_id(connection: sqlite3.Connection, user_id: bytes) -> User:
     return _found(connection.execute(f"SELECT {_COLUMNS} FROM users WHERE user_id = ?", (user_id,)).fetchone())
 
 
+def set_alias(connection: sqlite3.Connection, user_id: bytes, alias: str) -> None:
+    """Change an alias; "" clears it."""
+    connection.execute("UPDATE users SET alias = ? WHERE user_id = ?", (alias, user_id))
+
+
+def set_fingerprint(connection: sqlite3.Connection, user_id: bytes, fingerprint: str) -> None:
+    """Change the fingerprint of a user's signing key."""
+    connection.execute("UPDATE users SET signing_key_fingerprint = ? WHERE user_id = ?", (fingerprint, user_id))
+
+
 def credentials(connection: sqlite3.Connection, username: str) -> tuple[bytes, str] | None:
-    """Return id and password hash of an account, None if there is none."""
-    row = connection.execute("SELECT user_id, password_hash FROM users WHERE username = ?", (username,)).fetchone()
+    """Return id and password hash of an account, None if there is none that may log in."""
+    row = connection.execute(
+        "SELECT user_id, password_hash FROM users WHERE username = ? AND NOT disabled", (username,)
+    ).fetchone()
     return (row["user_id"], row["password_hash"]) if row else None
+
+
+def own_credentials(connection: sqlite3.Connection, user_id: bytes) -> tuple[str, str]:
+    """Return name and password hash of the caller's account. Raises TokenExpiredError if it is gone meanwhile."""
+    row = connection.execute("SELECT username, password_hash FROM users WHERE user_id = ?", (user_id,)).fetchone()
+    if row is None:
+        raise TokenExpiredError
+    return row["username"], row["password_hash"]
+
+
+def require(connection: sqlite3.Connection, user_id: bytes) -> None:
+    """Raise TokenExpiredError if the caller's account is gone since the request was let in."""
+    own_credentials(connection, user_id)
 
 
 def _found(row: sqlite3.Row | None) -> User:

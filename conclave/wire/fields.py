@@ -27,10 +27,24 @@ PASSWORD_RULE = validate.Length(min=8, error="must have at least 8 characters")
 ALIAS_RULE = validate.Regexp(
     r"[^\x00-\x1f\x7f]{0,64}\Z", error="must have at most 64 characters, and no control characters"
 )
+FINGERPRINT_RULE = validate.Regexp(
+    r"[^\x00-\x1f\x7f]{0,256}\Z", error="must have at most 256 characters, and no control characters"
+)
 HEX_RULE = validate.Regexp(r"[0-9a-fA-F]{0,1024}\Z", error="must be hexadecimal, at most 1,024 digits")
 EXPIRY_RULE = validate.Range(
     -1, MAX_SECONDS, error=f"must be -1 (inherit), 0 (delete-after-fetch) or 1 to {MAX_SECONDS}"
 )
+
+KEY_PACKAGE_BYTES = (4, 16_384)
+KEY_PACKAGE_START = bytes([0, 1, 0, 5])
+"""MLS 1.0, an MLSMessage that holds a key package (RFC 9420 section 6)."""
+
+
+def key_package_rule(package: bytes) -> None:
+    """Raise ValidationError unless ``package`` can be a key package."""
+    least, most = KEY_PACKAGE_BYTES
+    if not (least <= len(package) <= most and package.startswith(KEY_PACKAGE_START)):
+        raise ValidationError(f"must have {least} to {most} bytes and begin with {KEY_PACKAGE_START.hex(' ')}")
 
 
 def parse_id(text: str) -> bytes:

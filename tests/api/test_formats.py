@@ -4,7 +4,7 @@ import base64
 import io
 import json
 import re
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 from unittest.mock import ANY
@@ -12,7 +12,7 @@ from unittest.mock import ANY
 import pytest
 
 from conclave import auth, keys
-from conclave.config import Config
+from conclave.config import Config, LimitsConfig
 from conclave.routes import API, ROUTES
 from conclave.wire.endpoint import Endpoint
 from conclave.wire.negotiate import Format
@@ -30,30 +30,73 @@ NOWHERE = "00000000-0000-4000-8000-000000000000"
 class World:
     """A server with users and groups whose requests and answers are of one format.
 
-    Alice is admin of all groups, bob a member of friends, carol a stranger. Friends and bare are public;
-    friends alone has a group info, and one message.
+    Alice is admin of all groups and has a phone, bob a member of friends with a key package, carol a stranger with one
+    of last resort. Erin has come to the club by an invite and has not fetched the welcome, mallory is banned from
+    there, and carol is invited to secret. Friends, bare and club are public; friends and club have a group info,
+    friends has one message.
     """
 
     def __init__(self, running: Running, format: Format) -> None:  # noqa: A002 - it is the format
         self.running = running
         self.format = format
         self.users: dict[str, Client] = {}
-        self.groups: dict[str, str] = {"nowhere": NOWHERE, "malformed": "not an id"}
+        self.groups: dict[str, str] = {}
+        self.others: dict[str, str] = {}
 
     async def build(self) -> None:
-        for name in ("alice", "bob", "carol"):
-            kind = Client if self.format is Format.JSON else ProtobufClient
-            client = self.users[name] = kind(self.running.http, self.running.url)
+        for name in ("alice", "bob", "carol", "erin", "mallory"):
+            client = self.users[name] = self.client()
             account = {"username": name, "password": PASSWORD, "registration_token": INVITATION}
             client.user_id = (await client.post("/register", **account))["user_id"]
             await client.login(name)
-        alice = self.users["alice"]
+        alice, bob, carol, erin, mallory = self.users.values()
         self.groups["friends"] = await alice.create_group("friends", expiry=DAY)
-        await self.users["bob"].join(self.groups["friends"])
+        await bob.join(self.groups["friends"])
         await alice.send(self.groups["friends"], b"\x00hello")
-        for name in ("secret", "bare"):
+        for name in ("secret", "bare", "club"):
             self.groups[name] = (await alice.post("/groups", group_name=name))["group_id"]
-        await alice.patch(self.groups["bare"], visibility="public")
+        for name in ("bare", "club"):
+            await alice.patch(self.groups[name], visibility="public")
+        await bob.post("/key-packages", key_package_data=PACKAGE)
+        await carol.post("/key-packages", entries=[{"data": PACKAGE, "is_last_resort": True}])
+        await erin.post(f"/invites/{await self.invite(erin, 'club')}/accept")
+        self.others["welcome"] = (await erin.get("/welcomes"))["welcomes"][0]["welcome_id"]
+        await alice.post(f"/groups/{self.groups['club']}/ban", user_id=mallory.user_id)
+        self.others["invite"] = await self.invite(carol, "secret")
+        phone = Client(self.running.http, self.running.url)
+        await phone.login("alice")
+        sessions = (await phone.get("/sessions"))["sessions"]
+        self.others["phone"] = next(each["id"] for each in sessions if each["current"])
+
+    def client(self) -> Client:
+        kind = Client if self.format is Format.JSON else ProtobufClient
+        return kind(self.running.http, self.running.url)
+
+    async def invite(self, invitee: Client, group: str) -> str:
+        """Invite somebody in alice's name and return the invite's id."""
+        carried = {"commit_message": MESSAGE, "welcome_message": WELCOME, "group_info": INFO}
+        path = f"/groups/{self.groups[group]}/escrow-invite"
+        await self.users["alice"].post(path, invitee_id=invitee.user_id, **carried)
+        return str((await invitee.get("/invites"))["invites"][0]["invite_id"])
+
+    def session(self) -> dict[str, Any]:
+        """What the server tells of a session that asks for itself."""
+        now = self.running.clock.now()
+        expires_at = now + self.running.config.token_ttl_seconds
+        return {"id": ANY, "created_at": now, "last_used_at": now, "expires_at": expires_at, "current": True}
+
+    def invitation(self) -> dict[str, Any]:
+        """What the server tells of carol's invite."""
+        return {
+            "invite_id": self.others["invite"],
+            "group_id": self.groups["secret"],
+            "group_name": "secret",
+            "group_alias": "",
+            "inviter_username": "alice",
+            "created_at": self.running.clock.now(),
+            "invitee_id": self.users["carol"].user_id,
+            "inviter_id": self.users["alice"].user_id,
+        }
 
     def user(self, name: str) -> dict[str, Any]:
         """What the server tells of a user."""
@@ -103,11 +146,12 @@ class World:
                 assert body == b""
                 return 204, {}
             assert response.headers["Cache-Control"] == "no-store"
-            if response.status < 400 and (fixed := FIXED.get(f"{method} {path}")):
-                assert response.content_type == fixed
-                return response.status, json.loads(body) if fixed == Format.JSON.value else {}
-            assert response.content_type == self.format.value
-            if self.format is Format.JSON:
+            if response.status < 400 and path in MEDIA_TYPES:
+                assert response.content_type == MEDIA_TYPES[path]
+                return response.status, json.loads(body) if path.endswith(".json") else {}
+            always_json = path.startswith(("/healthz", f"{API}/sessions")) and method in ("GET", "DELETE")
+            assert response.content_type == (Format.JSON if always_json else self.format).value
+            if self.format is Format.JSON or always_json:
                 answer = json.loads(body)
                 assert response.status < 400 or set(answer) == {"message", "error_code", "error", "errors"}
                 return response.status, answer
@@ -122,15 +166,21 @@ class World:
         return encode(messages_of(route.method, route.path.removeprefix(API))[0] or "", body)
 
     def path(self, route: Endpoint, at: dict[str, str]) -> str:
-        """Return the path of an endpoint: of the group friends and of bob, or ``at`` others by their names."""
-        people = {"nobody": NOWHERE, "malformed": "not an id"} | {
-            name: user.user_id for name, user in self.users.items()
-        }
-        return route.path.format(
-            username=at.get("username", "bob"),
-            user_id=people[at.get("user_id", "bob")],
-            group_id=self.groups[at.get("group_id", "friends")],
-        )
+        """Return the path of an endpoint: with the ids of DEFAULTS, or ``at`` others by their names."""
+        wanted = DEFAULTS | at
+        ids = {name: self.id(value) for name, value in wanted.items() if name != "username"}
+        return route.path.format(username=wanted["username"], **ids)
+
+    def id(self, name: str) -> str:
+        """Return the id of what a test calls by a name."""
+        people = {name: user.user_id for name, user in self.users.items()}
+        return ({"nobody": NOWHERE, "malformed": "not an id"} | people | self.groups | self.others)[name]
+
+    def body(self, values: dict[str, Any]) -> dict[str, Any]:
+        """Return a request's values, with ids in place of names."""
+        named = {name: self.id(value) for name, value in values.items() if name in ("user_id", "invitee_id")}
+        listed = {name: [self.id(each) for each in value] for name, value in values.items() if name == "user_ids"}
+        return values | named | listed
 
     def dead_token(self) -> str:
         """Return a token as this format's logins issue them, that nobody has."""
@@ -139,7 +189,10 @@ class World:
 
 @dataclass(frozen=True)
 class Row:
-    """A request and its answer. ``code`` is that of an error; a success says what else it ``answers``."""
+    """A request and its answer. ``code`` is that of an error; a success says what else it ``answers``.
+
+    ``times``: it is sent so often, and the last answer counts. ``before``: what has to happen first.
+    """
 
     why: str
     status: int = 200
@@ -148,19 +201,36 @@ class Row:
     at: dict[str, str] = field(default_factory=dict)
     query: dict[str, str] | None = None
     body: dict[str, Any] | None = None
+    times: int = 1
+    before: Callable[[World], Awaitable[Any]] | None = None
     answers: Callable[[World], dict[str, Any]] = lambda _: {}
 
 
-FIXED = {
-    f"{route.method} {route.path}": route.media_type or Format.JSON.value
-    for route in ROUTES
-    if route.media_type or route.format is Format.JSON
-}
-"""The type of a success where it is not negotiated."""
+MEDIA_TYPES = {route.path: route.media_type for route in ROUTES if route.media_type}
+"""Of successes that are no messages."""
 
 MESSAGE = base64_of(b"\x00hello")
 INFO = base64_of(b"group info")
+WELCOME = base64_of(b"welcome")
+PACKAGE = base64_of(b"\x00\x01\x00\x05 a key package")
+COMMIT = {"commit_message": MESSAGE, "group_info": INFO}
+INVITE = COMMIT | {"welcome_message": WELCOME}
+DEFAULTS = {
+    "username": "bob",
+    "user_id": "bob",
+    "group_id": "friends",
+    "invite_id": "invite",
+    "welcome_id": "welcome",
+    "session_id": "phone",
+}
+"""What the ids in a path are, where a row says nothing else."""
+
 NEW = {"username": "dora", "password": PASSWORD, "registration_token": INVITATION}
+
+
+def promote_bob(world: World) -> Awaitable[Any]:
+    return world.users["alice"].post(f"/groups/{world.groups['friends']}/promote", user_id=world.users["bob"].user_id)
+
 
 TABLE: dict[str, list[Row]] = {
     "GET /healthz": [Row("well", answers=lambda _: {"status": "ok"})],
@@ -180,6 +250,8 @@ TABLE: dict[str, list[Row]] = {
         Row("no username", 400, 100, body={"password": PASSWORD}),
         Row("a wrong password", 401, 202, body={"username": "alice", "password": "wrong password"}),
         Row("an unknown user", 401, 202, body={"username": "nobody", "password": PASSWORD}),
+        Row("the last wrong one", 401, 202, body={"username": "nobody", "password": PASSWORD}),
+        Row("one too many", 429, 100, body={"username": "nobody", "password": PASSWORD}),
         Row(
             "logged in",
             body={"username": "alice", "password": PASSWORD},
@@ -188,6 +260,29 @@ TABLE: dict[str, list[Row]] = {
     ],
     f"POST {API}/logout": [Row("logged out", 204)],
     f"GET {API}/me": [Row("oneself", answers=lambda world: world.user("alice"))],
+    f"PATCH {API}/me": [
+        Row("a bad alias", 400, 101, body={"alias": "a" * 65}),
+        Row("changed", body={"alias": "\u2603"}),
+    ],
+    f"POST {API}/change-password": [
+        Row("no new password", 400, 100, body={"current_password": PASSWORD}),
+        Row("too short a new one", 400, 101, body={"current_password": PASSWORD, "new_password": "short"}),
+        Row("a wrong current one", 401, 203, body={"current_password": "wrong", "new_password": "long enough"}),
+        *(
+            Row("bob's guesses", 401, 203, "bob", body={"current_password": "guess", "new_password": "long enough"})
+            for _ in range(2)
+        ),
+        Row("one too many", 429, 100, "bob", body={"current_password": "guess", "new_password": "long enough"}),
+        Row("changed", body={"current_password": PASSWORD, "new_password": "long enough"}),
+    ],
+    f"POST {API}/reset-account": [Row("reset", who="bob")],
+    f"POST {API}/delete-account": [
+        Row("no password", 400, 100, body={}),
+        Row("a wrong password", 401, 203, body={"password": "wrong"}),
+        *(Row("bob's guesses", 401, 203, "bob", body={"password": "guess"}) for _ in range(2)),
+        Row("one too many", 429, 100, "bob", body={"password": "guess"}),
+        Row("deleted", body={"password": PASSWORD}),
+    ],
     f"GET {API}/users/{{username}}": [
         Row("an unknown name", 404, 300, at={"username": "nobody"}),
         Row("found", answers=lambda world: world.user("bob")),
@@ -195,6 +290,21 @@ TABLE: dict[str, list[Row]] = {
     f"GET {API}/users/by-id/{{user_id}}": [
         Row("an unknown id", 404, 300, at={"user_id": "nobody"}),
         Row("found", answers=lambda world: world.user("bob")),
+    ],
+    f"POST {API}/key-packages": [
+        Row("none", 400, 100, body={"signing_key_fingerprint": "ab:cd"}),
+        Row("none inside", 400, 100, body={"entries": [{"is_last_resort": True}]}),
+        Row("not a key package", 400, 101, body={"key_package_data": MESSAGE}),
+        Row("a bad fingerprint", 400, 101, body={"key_package_data": PACKAGE, "signing_key_fingerprint": "x" * 257}),
+        Row("uploaded", body={"entries": [{"data": PACKAGE}], "signing_key_fingerprint": "ab:cd"}),
+    ],
+    f"GET {API}/key-packages/{{user_id}}": [
+        Row("nobody", 404, 300, at={"user_id": "nobody"}),
+        Row("none", 404, 300, at={"user_id": "erin"}),
+        Row("the only one", answers=lambda _: {"key_package_data": PACKAGE}),
+        Row("it is gone", 404, 300),
+        Row("the last resort", at={"user_id": "carol"}, times=10, answers=lambda _: {"key_package_data": PACKAGE}),
+        Row("too often", 429, 100, at={"user_id": "carol"}),
     ],
     f"POST {API}/groups": [
         Row("no name", 400, 100, body={"alias": "x"}),
@@ -211,6 +321,7 @@ TABLE: dict[str, list[Row]] = {
                     world.group("friends", "public", DAY, alice="admin", bob="member"),
                     world.group("secret", "private", -1, alice="admin"),
                     world.group("bare", "public", -1, alice="admin"),
+                    world.group("club", "public", -1, alice="admin", erin="member"),
                 ]
             },
         ),
@@ -241,24 +352,92 @@ TABLE: dict[str, list[Row]] = {
         Row("none stored", 404, 300, at={"group_id": "bare"}),
         Row("stored", answers=lambda _: {"group_info": INFO}),
     ],
-    f"POST {API}/groups/{{group_id}}/commit": [
-        Row("an MLS id that is not hex", 400, 101, body={"mls_group_id": "xyz"}),
-        Row("nothing given", body={}),
-        Row("stored", body={"commit_message": MESSAGE, "group_info": INFO, "mls_group_id": "0aFF"}),
-    ],
     f"GET {API}/groups/{{group_id}}/retention": [
         Row("both", answers=lambda _: {"server_retention_seconds": 30 * DAY, "group_expiry_seconds": DAY})
     ],
     f"POST {API}/groups/{{group_id}}/join": [
-        Row("no such group", 404, 300, who="carol", at={"group_id": "nowhere"}),
-        Row("a private one", 403, 402, who="carol", at={"group_id": "secret"}),
+        Row("no such group", 404, 300, who="carol", at={"group_id": "nobody"}),
+        Row("a private one", 403, 402, who="erin", at={"group_id": "secret"}),
+        Row("banned", 403, 403, who="mallory", at={"group_id": "club"}),
         Row("a member", 409, 301, who="bob"),
         Row("no group info", 400, 100, who="carol", at={"group_id": "bare"}),
         Row("joined", who="carol", answers=lambda _: {"group_info": INFO}),
     ],
-    f"POST {API}/groups/{{group_id}}/leave": [
-        Row("without a word", who="bob"),
-        Row("with a commit", body={"commit_message": MESSAGE, "group_info": INFO}),
+    f"POST {API}/groups/{{group_id}}/invite": [
+        Row("nobody", 400, 100, body={"user_ids": []}),
+        Row("an unknown user", 404, 300, body={"user_ids": ["carol", "nobody"]}),
+        Row("a user without a key package", 404, 300, body={"user_ids": ["carol", "erin"]}),
+        Row("a member", 409, 301, body={"user_ids": ["carol", "bob"]}),
+        Row("a banned user", 403, 403, at={"group_id": "club"}, body={"user_ids": ["mallory"]}),
+        Row("only oneself", body={"user_ids": ["alice"]}, answers=lambda _: {"member_key_packages": []}),
+        Row(
+            "handed out",
+            body={"user_ids": ["carol", "alice", "carol"]},
+            times=10,
+            answers=lambda world: {
+                "member_key_packages": [{"user_id": world.users["carol"].user_id, "key_package_data": PACKAGE}]
+            },
+        ),
+        Row("too often", 429, 100, body={"user_ids": ["carol"]}),
+    ],
+    f"POST {API}/groups/{{group_id}}/escrow-invite": [
+        Row("no welcome", 400, 100, body=COMMIT | {"invitee_id": "carol"}),
+        Row("nobody", 404, 300, body=INVITE | {"invitee_id": "nobody"}),
+        Row("a member", 409, 301, body=INVITE | {"invitee_id": "bob"}),
+        Row("a banned user", 403, 403, at={"group_id": "club"}, body=INVITE | {"invitee_id": "mallory"}),
+        Row("invited", body=INVITE | {"invitee_id": "carol"}),
+        Row("pending", 409, 301, body=INVITE | {"invitee_id": "carol"}),
+    ],
+    f"GET {API}/groups/{{group_id}}/invites": [
+        Row("pending", at={"group_id": "secret"}, answers=lambda world: {"invites": [world.invitation()]}),
+        Row("none", answers=lambda _: {"invites": []}),
+    ],
+    f"POST {API}/groups/{{group_id}}/cancel-invite": [
+        Row("nobody named", 400, 100, body={}),
+        Row("not invited", 404, 300, body={"invitee_id": "carol"}),
+        Row("nobody", 404, 300, body={"invitee_id": "nobody"}),
+        Row("cancelled", at={"group_id": "secret"}, body={"invitee_id": "carol"}),
+    ],
+    f"GET {API}/invites": [
+        Row("none", answers=lambda _: {"invites": []}),
+        Row("own", who="carol", answers=lambda world: {"invites": [world.invitation()]}),
+    ],
+    f"POST {API}/invites/{{invite_id}}/accept": [
+        Row("no such invite", 404, 300, who="carol", at={"invite_id": "nobody"}),
+        Row("accepted", who="carol"),
+        Row("gone", 404, 300, who="carol"),
+    ],
+    f"POST {API}/invites/{{invite_id}}/decline": [
+        Row("no such invite", 404, 300, who="carol", at={"invite_id": "nobody"}),
+        Row("declined", who="carol"),
+        Row("gone", 404, 300, who="carol"),
+    ],
+    f"GET {API}/welcomes": [
+        Row("none", answers=lambda _: {"welcomes": []}),
+        Row(
+            "own",
+            who="erin",
+            answers=lambda world: {
+                "welcomes": [
+                    {
+                        "group_id": world.groups["club"],
+                        "group_alias": "",
+                        "welcome_message": WELCOME,
+                        "welcome_id": world.others["welcome"],
+                    }
+                ]
+            },
+        ),
+    ],
+    f"POST {API}/welcomes/{{welcome_id}}/accept": [
+        Row("somebody else's", 404, 300),
+        Row("accepted", 204, who="erin"),
+        Row("gone", 404, 300, who="erin"),
+    ],
+    f"POST {API}/groups/{{group_id}}/commit": [
+        Row("an MLS id that is not hex", 400, 101, body={"mls_group_id": "xyz"}),
+        Row("nothing given", body={}),
+        Row("stored", body={"commit_message": MESSAGE, "group_info": INFO, "mls_group_id": "0aFF"}),
     ],
     f"POST {API}/groups/{{group_id}}/messages": [
         Row("no message", 400, 100, body={}),
@@ -283,6 +462,84 @@ TABLE: dict[str, list[Row]] = {
             },
         ),
     ],
+    f"POST {API}/groups/{{group_id}}/remove": [
+        Row("nobody named", 400, 100, body=COMMIT),
+        Row("an unknown user", 404, 300, body={"user_id": "nobody"}),
+        Row("not a member", 400, 100, body={"user_id": "carol"}),
+        Row("removed", body=COMMIT | {"user_id": "bob"}),
+    ],
+    f"POST {API}/groups/{{group_id}}/leave": [
+        Row("without a word", who="bob"),
+        Row("with a commit", body={"commit_message": MESSAGE, "group_info": INFO}),
+    ],
+    f"POST {API}/groups/{{group_id}}/promote": [
+        Row("nobody named", 400, 100, body={}),
+        Row("an unknown user", 404, 300, body={"user_id": "nobody"}),
+        Row("not a member", 400, 100, body={"user_id": "carol"}),
+        Row("an admin", 409, 301, body={"user_id": "alice"}),
+        Row("promoted", body={"user_id": "bob"}),
+    ],
+    f"POST {API}/groups/{{group_id}}/demote": [
+        Row("nobody named", 400, 100, body={}),
+        Row("not an admin", 400, 100, body={"user_id": "bob"}),
+        Row("an unknown user", 400, 100, body={"user_id": "nobody"}),
+        Row("the last admin", 400, 100, body={"user_id": "alice"}),
+        Row("demoted", body={"user_id": "alice"}, before=promote_bob),
+    ],
+    f"GET {API}/groups/{{group_id}}/admins": [
+        Row("the admins", answers=lambda world: {"admins": [world.user("alice") | {"role": "admin"}]})
+    ],
+    f"POST {API}/groups/{{group_id}}/ban": [
+        Row("nobody named", 400, 100, body=COMMIT),
+        Row("an unknown user", 404, 300, body={"user_id": "nobody"}),
+        Row("not a member", body={"user_id": "carol"}),
+        Row("again", body={"user_id": "carol"}),
+        Row("a member", body=COMMIT | {"user_id": "bob"}),
+    ],
+    f"POST {API}/groups/{{group_id}}/unban": [
+        Row("nobody named", 400, 100, body={}),
+        Row("an unknown user", 404, 300, body={"user_id": "nobody"}),
+        Row("not banned", 400, 100, body={"user_id": "bob"}),
+        Row("unbanned", at={"group_id": "club"}, body={"user_id": "mallory"}),
+    ],
+    f"GET {API}/groups/{{group_id}}/banned": [
+        Row("nobody", answers=lambda _: {"users": []}),
+        Row(
+            "somebody",
+            at={"group_id": "club"},
+            answers=lambda world: {
+                "users": [
+                    {
+                        "user_id": world.users["mallory"].user_id,
+                        "username": "mallory",
+                        "alias": "",
+                        "banned_at": world.running.clock.now(),
+                        "banned_by": world.users["alice"].user_id,
+                    }
+                ]
+            },
+        ),
+    ],
+    f"POST {API}/groups/{{group_id}}/external-join": [
+        Row("no commit", 400, 100, body={"mls_group_id": "0aFF"}),
+        Row("an MLS id that is not hex", 400, 101, body={"commit_message": MESSAGE, "mls_group_id": "xyz"}),
+        Row("no group info", 400, 100, at={"group_id": "bare"}, body={"commit_message": MESSAGE}),
+        Row("joined", body={"commit_message": MESSAGE}),
+    ],
+    f"GET {API}/sessions": [
+        Row("one", who="bob", answers=lambda world: {"sessions": [world.session()]}),
+        Row(
+            "two",
+            answers=lambda world: {
+                "sessions": [world.session() | {"id": world.others["phone"], "current": False}, world.session()]
+            },
+        ),
+    ],
+    f"DELETE {API}/sessions/{{session_id}}": [
+        Row("somebody else's", 404, 300, who="bob"),
+        Row("revoked", 204),
+        Row("gone", 404, 300),
+    ],
     f"GET {API}/events": [Row("a bad format", 400, 101, query={"format": "xml"})],  # the stream has tests of its own
 }
 """Every endpoint: how it refuses, then what it answers. What holds for all of them is not repeated here."""
@@ -295,7 +552,9 @@ async def world(
     request: pytest.FixtureRequest, config: Config, start_server: StartServer, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[World]:
     monkeypatch.setattr(auth, "MEMORY_KIB", 8)  # passwords are not what these tests are about
-    async with start_server(replace(config, registration_token=INVITATION, message_retention=30 * DAY)) as running:
+    limits = LimitsConfig(login_failures=2)
+    asked = replace(config, registration_token=INVITATION, message_retention=30 * DAY, limits=limits)
+    async with start_server(asked) as running:
         built = World(running, request.param)
         await built.build()
         yield built
@@ -340,7 +599,10 @@ async def test_an_endpoint_refuses_and_answers(world: World, route: Endpoint) ->
         if world.format is Format.JSON:
             check_answer(route, status, answer)
     for row in TABLE[f"{route.method} {route.path}"]:
-        status, answer = await ask(world, route, row)
+        if row.before:
+            await row.before(world)
+        for _ in range(row.times):
+            status, answer = await ask(world, route, row)
         assert status == row.status, (row.why, answer)
         assert (row.status, row.code) in answers_of(route), row.why
         if world.format is Format.JSON or row.code is None:
@@ -356,7 +618,7 @@ async def ask(world: World, route: Endpoint, row: Row) -> tuple[int, dict[str, A
     return await world.ask(
         route.method,
         world.path(route, row.at),
-        data=None if row.body is None else world.write(route, row.body),
+        data=None if row.body is None else world.write(route, world.body(row.body)),
         content_type="" if row.body is None else world.format.value,
         token="" if route.public else world.users[row.who].token,
         query=row.query,
@@ -382,13 +644,19 @@ def refusals(world: World, route: Endpoint) -> Iterator[tuple[str, tuple[int, in
         yield "a malformed body", (400, 100), plain | known | body
         yield "a body too large", (413, 100), plain | known | body | {"data": io.BytesIO(bytes(1_048_577))}
     who = DOCUMENTED[f"{route.method} {route.path}"][1]
+    if who == "I":
+        yield "bob may not", (401, 400), plain | {"token": world.users["bob"].token}
     code = {"M": 400, "G": 401}.get(who)
     if code:
         last = TABLE[f"{route.method} {route.path}"][-1]
-        body = {} if last.body is None else {"content_type": world.format.value, "data": world.write(route, last.body)}
+        body = (
+            {}
+            if last.body is None
+            else {"content_type": world.format.value, "data": world.write(route, world.body(last.body))}
+        )
         for name in ("carol", "bob") if who == "G" else ("carol",):
             yield f"{name} may not", (401, code), plain | body | {"token": world.users[name].token}
-        nowhere = {"path": world.path(route, {"group_id": "nowhere"})}
+        nowhere = {"path": world.path(route, {"group_id": "nobody"})}
         yield "no such group", (401, code), plain | body | known | nowhere
 
 

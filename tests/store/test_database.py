@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from conclave.store import database
+from conclave.store import database, sessions, users
 from conclave.store.database import Database, StoreError
 
 
@@ -197,6 +197,29 @@ def test_preparing_twice_changes_nothing(tmp_path: Path) -> None:
     before = path.read_bytes()
     database.prepare(path)
     assert path.read_bytes() == before
+
+
+def test_an_older_database_keeps_what_it_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "hot.db"
+    everything = database.migrations()
+    monkeypatch.setattr(database, "migrations", lambda: everything[:1])
+    database.prepare(path)
+    with contextlib.closing(database.connect(path)) as connection:
+        connection.execute("INSERT INTO users VALUES (x'01', 'alice', 'hash', '', '', 0)")
+        for token in (b"1", b"2"):
+            connection.execute(
+                "INSERT INTO sessions (token_hash, user_id, created_at, last_used_at, expires_at)"
+                " VALUES (?, x'01', 0, 0, 9)",
+                (token,),
+            )
+    monkeypatch.undo()
+    database.prepare(path)
+    with contextlib.closing(database.connect(path)) as connection:
+        listed = sessions.of_user(connection, b"\x01")
+        assert [each.session_id for each in listed] == [2, 1]
+        assert len({each.public_id for each in listed}) == 2
+        assert {len(each.public_id) for each in listed} == {16}
+        assert users.credentials(connection, "alice") == (b"\x01", "hash")
 
 
 def test_a_failed_migration_leaves_the_former_schema(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -33,3 +33,24 @@ class LoginResponse(ResponseSchema):
     token = Text()
     user_id = Identifier()
     username = Text()
+
+
+class UpdateProfileRequest(RequestSchema):
+    """Changes to the caller's profile; an empty alias clears it, in protobuf an absent one too."""
+
+    empty_counts = ("alias",)
+
+    alias = Text(validate=ALIAS_RULE)
+
+
+class ChangePasswordRequest(RequestSchema):
+    """A new password, by who knows the current one."""
+
+    current_password = required(Text)
+    new_password = required(Text, PASSWORD_RULE)
+
+
+class DeleteAccountRequest(RequestSchema):
+    """The end of the account, by who knows its password."""
+
+    password = required(Text)

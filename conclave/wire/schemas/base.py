@@ -29,7 +29,7 @@ class RequestSchema(Schema):
     @pre_load
     def _drop_nulls(self, data: Any, **_: Any) -> Any:
         if not isinstance(data, Mapping):
-            return data  # in a list of messages; marshmallow refuses it
+            return data  # inside another message anything may stand
         return {name: value for name, value in data.items() if value is not None}
 
 

@@ -1,7 +1,7 @@
 """MLS commits and the group info that goes with them."""
 
 from conclave.fields import Text
-from conclave.wire.fields import HEX_RULE, Bytes
+from conclave.wire.fields import HEX_RULE, Bytes, required
 from conclave.wire.schemas.base import RequestSchema, ResponseSchema
 
 
@@ -15,6 +15,13 @@ class LeaveGroupRequest(RequestSchema):
 class UploadCommitRequest(LeaveGroupRequest):
     """A commit, new group info, the group's MLS id: any of them."""
 
+    mls_group_id = Text(load_default="", validate=HEX_RULE)
+
+
+class ExternalJoinRequest(RequestSchema):
+    """The commit by which somebody adds themselves to the MLS group."""
+
+    commit_message = required(Bytes)
     mls_group_id = Text(load_default="", validate=HEX_RULE)
 
 

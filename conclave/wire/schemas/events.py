@@ -42,17 +42,46 @@ class MemberRemovedEvent(_OfGroup, ResponseSchema):
     removed_user_id = Identifier()
 
 
+class WelcomeEvent(_OfGroup, ResponseSchema):
+    """A welcome waits for the user, who is a member now."""
+
+    group_alias = Text()
+
+
+class IdentityResetEvent(_OfGroup, ResponseSchema):
+    """A member has joined the MLS group anew."""
+
+    user_id = Identifier()
+
+
+class InviteReceivedEvent(_OfGroup, ResponseSchema):
+    """The user is invited."""
+
+    invite_id = Identifier()
+    group_name = Text()
+    group_alias = Text()
+    inviter_id = Identifier()
+
+
 class InviteDeclinedEvent(_OfGroup, ResponseSchema):
     """An invite came to nothing."""
 
     declined_user_id = Identifier()
 
 
+class InviteCancelledEvent(_OfGroup, ResponseSchema):
+    """The user is not invited any more."""
+
+
 EVENTS: dict[str, type[ResponseSchema]] = {
     "new_message": NewMessageEvent,
     "group_update": GroupUpdateEvent,
+    "welcome": WelcomeEvent,
     "member_removed": MemberRemovedEvent,
+    "identity_reset": IdentityResetEvent,
+    "invite_received": InviteReceivedEvent,
     "invite_declined": InviteDeclinedEvent,
+    "invite_cancelled": InviteCancelledEvent,
     "group_deleted": GroupDeletedEvent,
 }
 """By the name that an event has on a stream."""

@@ -1,0 +1,55 @@
+"""Where a request comes from, as far as that counts: pure functions."""
+
+import re
+from collections.abc import Iterable, Sequence
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
+
+Address = IPv4Address | IPv6Address
+Network = IPv4Network | IPv6Network
+
+IPV6_PREFIX = 64
+"""What one household or server is given: its owner has all addresses in it."""
+
+UNKNOWN = "unknown"
+"""The one origin of all that have no address."""
+
+_MAPPED_PREFIX = 96
+_WITH_PORT = re.compile(r"\[([^\]]+)\](?::[0-9]{1,5})?|([0-9.]+):[0-9]{1,5}")
+
+
+def parse_network(text: str) -> Network:
+    """Return an address, or a network such as 10.0.0.0/8. Raises ValueError."""
+    network = ip_network(text)
+    if isinstance(network, IPv6Network) and network.prefixlen >= _MAPPED_PREFIX and network[0].ipv4_mapped:
+        return IPv4Network((network[0].ipv4_mapped, network.prefixlen - _MAPPED_PREFIX))
+    return network
+
+
+def origin(peer: str | None, forwarded: Iterable[str], trusted: Sequence[Network]) -> str:
+    """Return what to count a request by: its IPv4 address, or the first 64 bits of its IPv6 address.
+
+    ``peer``: whom the connection is with. ``forwarded``: the X-Forwarded-For headers in their order. Each proxy adds
+    whom it was asked by at the end, so the entries hold from there back to the first that no ``trusted`` proxy wrote.
+    One that is not an address ends this early, at the proxy that wrote it.
+    """
+    found = _parse(peer or "")
+    if found is None:
+        return UNKNOWN
+    for entry in reversed(",".join(forwarded).split(",")):
+        before = _parse(entry.strip()) if any(found in network for network in trusted) else None
+        if before is None:
+            break
+        found = before
+    return str(found) if isinstance(found, IPv4Address) else str(IPv6Network((found, IPV6_PREFIX), strict=False))
+
+
+def _parse(text: str) -> Address | None:
+    """Return an address that may have a port; None if it is none. One of IPv4 in IPv6 is that of IPv4."""
+    with_port = _WITH_PORT.fullmatch(text)
+    try:
+        address = ip_address((with_port[1] or with_port[2]) if with_port else text)
+    except ValueError:
+        return None
+    if isinstance(address, IPv4Address):
+        return address
+    return address.ipv4_mapped or IPv6Address(int(address))  # without the interface, fe80::1%eth0

@@ -1,0 +1,66 @@
+"""Keeping users out of a group."""
+
+import sqlite3
+
+from aiohttp import web
+
+from conclave import auth, keys
+from conclave.store import bans, commits, invites, members, users
+from conclave.store.commits import Commit
+from conclave.wire.exchange import path_id, read_body, reply, reply_empty
+
+
+async def ban(request: web.Request) -> web.Response:
+    """POST /groups/{group_id}/ban: Ban a user, who is removed if a member."""
+    app = request.app
+    group_id = path_id(request, "group_id")
+    body = await read_body(request)
+    target_id, commit = body.pop("user_id"), Commit(**body)
+    now = app[keys.CLOCK].now()
+    dead_before = app[keys.CONFIG].policy.invites_dead_before(now)
+    await app[keys.STORE].write(_ban, group_id, request[auth.CALLER].user_id, target_id, commit, now, dead_before)
+    return reply_empty(request)
+
+
+def _ban(
+    connection: sqlite3.Connection,
+    group_id: bytes,
+    user_id: bytes,
+    target_id: bytes,
+    commit: Commit,
+    now: int,
+    dead_before: int,
+) -> None:
+    admin = members.require_admin(connection, group_id, user_id)
+    users.by_id(connection, target_id)
+    group_key = admin.group.group_key
+    commits.store(connection, admin, commit, now)
+    invites.cancel_pending(connection, group_key, target_id, dead_before)
+    bans.add(connection, group_key, target_id, user_id, now)
+    target = members.membership(connection, group_id, target_id)
+    if target:
+        members.remove(connection, target, now, told=True)  # the ban goes with the group if this was its last member
+
+
+async def unban(request: web.Request) -> web.Response:
+    """POST /groups/{group_id}/unban: Lift a ban."""
+    group_id = path_id(request, "group_id")
+    body = await read_body(request)
+    await request.app[keys.STORE].write(_unban, group_id, request[auth.CALLER].user_id, body["user_id"])
+    return reply_empty(request)
+
+
+def _unban(connection: sqlite3.Connection, group_id: bytes, user_id: bytes, target_id: bytes) -> None:
+    group_key = members.require_admin(connection, group_id, user_id).group.group_key
+    users.by_id(connection, target_id)
+    bans.remove(connection, group_key, target_id)
+
+
+async def list_banned(request: web.Request) -> web.Response:
+    """GET /groups/{group_id}/banned: Who is banned from a group."""
+    found = await request.app[keys.STORE].read(_banned, path_id(request, "group_id"), request[auth.CALLER].user_id)
+    return reply(request, {"users": found})
+
+
+def _banned(connection: sqlite3.Connection, group_id: bytes, user_id: bytes) -> list[bans.BannedUser]:
+    return bans.of_group(connection, members.require_admin(connection, group_id, user_id).group.group_key)

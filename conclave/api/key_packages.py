@@ -1,0 +1,84 @@
+"""Key packages: uploaded by their users, handed out once each."""
+
+import sqlite3
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from aiohttp import web
+
+from conclave import auth, keys
+from conclave.errors import TooManyRequestsError
+from conclave.limits import SlidingWindow
+from conclave.store import key_packages, members, users
+from conclave.wire.exchange import path_id, read_body, reply, reply_empty
+
+
+async def upload(request: web.Request) -> web.Response:
+    """POST /key-packages: Upload key packages, all or nothing."""
+    body = await read_body(request)
+    await request.app[keys.STORE].write(_upload, request[auth.CALLER].user_id, body)
+    return reply_empty(request)
+
+
+def _upload(connection: sqlite3.Connection, user_id: bytes, body: Mapping[str, Any]) -> None:
+    users.require(connection, user_id)
+    single = {"data": body["key_package_data"], "is_last_resort": False} if "key_package_data" in body else None
+    # A package in both forms is one package: it must not be handed out twice.
+    for each in [each for each in [single] if each and each not in body["entries"]] + body["entries"]:
+        key_packages.add(connection, user_id, each["data"], is_last_resort=each["is_last_resort"])
+    if body["signing_key_fingerprint"]:
+        users.set_fingerprint(connection, user_id, body["signing_key_fingerprint"])
+
+
+async def fetch(request: web.Request) -> web.Response:
+    """GET /key-packages/{user_id}: Take a key package of a user; a regular one is handed out once."""
+    app = request.app
+    user_id = path_id(request, "user_id")
+    packages = await app[keys.STORE].write(_hand_out, [user_id], app[keys.HANDOUTS], app[keys.CLOCK].read().since_boot)
+    return reply(request, packages[0])
+
+
+async def invite(request: web.Request) -> web.Response:
+    """POST /groups/{group_id}/invite: Take a key package of each user who is to be invited."""
+    app = request.app
+    group_id = path_id(request, "group_id")
+    body = await read_body(request)
+    packages = await app[keys.STORE].write(
+        _invite,
+        group_id,
+        request[auth.CALLER].user_id,
+        body["user_ids"],
+        app[keys.HANDOUTS],
+        app[keys.CLOCK].read().since_boot,
+    )
+    return reply(request, {"member_key_packages": packages})
+
+
+def _invite(
+    connection: sqlite3.Connection,
+    group_id: bytes,
+    inviter_id: bytes,
+    user_ids: Iterable[bytes],
+    handouts: SlidingWindow,
+    now: int,
+) -> list[dict[str, bytes]]:
+    group_key = members.require_admin(connection, group_id, inviter_id).group.group_key
+    invited = [each for each in dict.fromkeys(user_ids) if each != inviter_id]
+    for user_id in invited:
+        members.require_invitable(connection, group_key, user_id)
+    return _hand_out(connection, invited, handouts, now)
+
+
+def _hand_out(
+    connection: sqlite3.Connection, user_ids: Sequence[bytes], handouts: SlidingWindow, now: int
+) -> list[dict[str, bytes]]:
+    """Take a key package of each user, all or none. Whoever drains a user's packages makes others wait for them."""
+    for user_id in user_ids:
+        users.by_id(connection, user_id)
+    seconds = max((handouts.wait(user_id, now) for user_id in user_ids), default=0)
+    if seconds:
+        raise TooManyRequestsError("too many key packages of this user were handed out", seconds=seconds)
+    packages = [{"user_id": each, "key_package_data": key_packages.take(connection, each)} for each in user_ids]
+    for user_id in user_ids:
+        handouts.record(user_id, now)
+    return packages

@@ -1,0 +1,80 @@
+"""Counts what happened of late, by key, in bounded memory."""
+
+from bisect import bisect_right
+from collections import OrderedDict
+from collections.abc import Hashable
+
+MAX_MOMENTS = 100_000
+"""How many moments a window remembers over all keys: about 20 MB with ids as keys, 65 MB with the longest usernames."""
+
+HANDOUTS = 10
+"""How many key packages of one user are handed out in HANDOUT_SECONDS."""
+
+HANDOUT_SECONDS = 60
+
+
+class SlidingWindow:
+    """Allows each key ``limit`` times in any ``seconds``.
+
+    Times are whole seconds of a clock that nobody sets, ``Reading.since_boot``; one that is earlier than another
+    before it counts as that one. Keys are short: they are what memory is bounded by. Beyond ``capacity`` moments, at
+    least ``limit``, the keys that were recorded the longest ago are forgotten. For one thread only.
+    """
+
+    def __init__(self, limit: int, seconds: int, capacity: int = MAX_MOMENTS) -> None:
+        """Begin with nothing recorded."""
+        self.limit = limit
+        self.seconds = seconds
+        self._capacity = capacity
+        self._moments: OrderedDict[Hashable, list[int]] = OrderedDict()
+        """Of each key the moments that count, ascending; the keys by their last one."""
+        self._size = 0
+        self._now = 0
+
+    def __len__(self) -> int:
+        """Return how many keys are remembered."""
+        return len(self._moments)
+
+    def count(self, key: Hashable, now: int) -> int:
+        """Return how often ``key`` was recorded in the window that ends at ``now``; at most ``limit``."""
+        return len(self._recent(key, now))
+
+    def wait(self, key: Hashable, now: int, amount: int = 1) -> int:
+        """Return the seconds until ``key`` is allowed ``amount`` more; 0 now. Records nothing.
+
+        Raises ValueError for more than ``limit``, which are never allowed.
+        """
+        if not 1 <= amount <= self.limit:
+            raise ValueError(f"{amount} is not between 1 and {self.limit}")
+        moments = self._recent(key, now)
+        over = len(moments) + amount - self.limit
+        return moments[over - 1] + self.seconds - self._now if over > 0 else 0
+
+    def record(self, key: Hashable, now: int, amount: int = 1) -> None:
+        """Note that ``key`` happened ``amount`` times. Only the latest ``limit`` are kept: others decide nothing."""
+        before = self._recent(key, now)
+        moments = (before + [self._now] * min(amount, self.limit))[-self.limit :]
+        self._size += len(moments) - len(before)
+        self._moments[key] = moments
+        self._moments.move_to_end(key)
+        while self._size > self._capacity:
+            self._forget_oldest()
+
+    def clear(self, key: Hashable) -> None:
+        """Forget what was recorded of ``key``."""
+        self._size -= len(self._moments.pop(key, ()))
+
+    def _recent(self, key: Hashable, now: int) -> list[int]:
+        """Forget all keys and those moments of ``key`` whose window has passed; return the moments left."""
+        self._now = max(self._now, now)
+        passed = self._now - self.seconds
+        while self._moments and next(iter(self._moments.values()))[-1] <= passed:
+            self._forget_oldest()
+        moments = self._moments.get(key, [])
+        gone = bisect_right(moments, passed)
+        del moments[:gone]
+        self._size -= gone
+        return moments
+
+    def _forget_oldest(self) -> None:
+        self._size -= len(self._moments.popitem(last=False)[1])

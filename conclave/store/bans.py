@@ -1,0 +1,49 @@
+"""Bans: who may not be a member of a group."""
+
+import sqlite3
+from dataclasses import dataclass
+
+from conclave.errors import BadRequestError, BannedError
+
+
+@dataclass(frozen=True)
+class BannedUser:
+    """A banned user as the admins see it; ``banned_by`` is empty once that account is gone."""
+
+    user_id: bytes
+    username: str
+    alias: str
+    banned_at: int
+    banned_by: bytes
+
+
+def add(connection: sqlite3.Connection, group_key: int, user_id: bytes, banned_by: bytes, now: int) -> None:
+    """Ban a user; who is banned already stays so as it was."""
+    connection.execute(
+        "INSERT INTO bans (group_key, user_id, banned_by, banned_at) VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING",
+        (group_key, user_id, banned_by, now),
+    )
+
+
+def remove(connection: sqlite3.Connection, group_key: int, user_id: bytes) -> None:
+    """Lift a ban. Raises BadRequestError if there is none."""
+    gone = connection.execute("DELETE FROM bans WHERE group_key = ? AND user_id = ?", (group_key, user_id))
+    if not gone.rowcount:
+        raise BadRequestError("this user is not banned from the group")
+
+
+def require_none(connection: sqlite3.Connection, group_key: int, user_id: bytes) -> None:
+    """Raise BannedError if the user is banned from the group."""
+    found = connection.execute("SELECT 1 FROM bans WHERE group_key = ? AND user_id = ?", (group_key, user_id))
+    if found.fetchone():
+        raise BannedError
+
+
+def of_group(connection: sqlite3.Connection, group_key: int) -> list[BannedUser]:
+    """List who is banned, in the order in which they were."""
+    rows = connection.execute(
+        "SELECT user_id, username, alias, banned_at, ifnull(banned_by, x'') AS banned_by"
+        " FROM bans JOIN users USING (user_id) WHERE group_key = ? ORDER BY ban_key",
+        (group_key,),
+    )
+    return [BannedUser(**row) for row in rows]

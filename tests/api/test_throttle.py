@@ -1,0 +1,285 @@
+"""Guessing passwords over HTTP."""
+
+import asyncio
+import statistics
+import time
+from collections.abc import AsyncIterator
+from dataclasses import replace
+
+import pytest
+import structlog
+
+from conclave import auth, keys, throttle
+from conclave.config import Config, LimitsConfig
+from tests.client import PASSWORD, Client, expect
+from tests.conftest import Running, StartServer
+
+GUESS = "wrong password"
+WINDOW = 300
+LIMITS = LimitsConfig(trusted_proxies=("127.0.0.1",), login_failures=3, login_failures_per_address=8)
+HERE, ELSEWHERE = "198.51.100.1", "203.0.113.1"
+
+
+class Site:
+    """A server behind a proxy on the same host, and the logins that it is asked for."""
+
+    def __init__(self, running: Running) -> None:
+        self.running = running
+        self.clock = running.clock
+
+    async def login(self, username: str, password: str = GUESS, at: str = HERE) -> int:
+        """Return the status of a login from the address ``at``."""
+        return (await self.answer(username, password, at))[0]
+
+    async def answer(self, username: str, password: str = GUESS, at: str = HERE) -> tuple[int, str, int]:
+        """Return status, ``Retry-After`` and error code of a login."""
+        return await self.ask({"username": username, "password": password}, {"X-Forwarded-For": at} if at else {})
+
+    async def ask(self, body: dict[str, str], headers: dict[str, str]) -> tuple[int, str, int]:
+        url = f"{self.running.url}/api/v1/login"
+        async with self.running.http.post(url, json=body, headers=headers) as response:
+            answer = await response.json()
+            return response.status, response.headers.get("Retry-After", ""), answer.get("error_code", 0)
+
+    async def guess(self, times: int, username: str = "alice", at: str = HERE) -> None:
+        """Fail, and be told so each time."""
+        assert [await self.login(username, at=at) for _ in range(times)] == [401] * times
+
+
+@pytest.fixture
+def fast(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(auth, "MEMORY_KIB", 8)
+    monkeypatch.setattr(throttle, "LONGEST_DELAY_SECONDS", 0.002)
+
+
+@pytest.fixture
+async def site(config: Config, start_server: StartServer, fast: None) -> AsyncIterator[Site]:
+    async with start_server(replace(config, limits=LIMITS)) as running:
+        await running.users("alice", "bob")
+        yield Site(running)
+
+
+async def test_too_many_guesses_are_refused_until_the_first_of_them_is_forgotten(site: Site) -> None:
+    await site.guess(1)
+    site.clock.advance(10)
+    await site.guess(2)
+    site.clock.advance(5)
+    assert await site.answer("alice") == (429, str(WINDOW - 15), 100)
+    assert await site.answer("alice", PASSWORD) == (429, str(WINDOW - 15), 100)
+    site.clock.advance(WINDOW - 16)
+    assert await site.answer("alice", PASSWORD) == (429, "1", 100)
+    site.clock.advance(1)
+    assert await site.login("alice") == 401
+    assert await site.answer("alice") == (429, "10", 100)
+
+
+async def test_what_is_refused_does_not_postpone_the_end(site: Site) -> None:
+    await site.guess(3)
+    for _ in range(5):
+        site.clock.advance(WINDOW // 5 - 1)
+        assert await site.login("alice") == 429
+    site.clock.advance(5)
+    assert await site.login("alice", PASSWORD) == 200
+
+
+async def test_a_wall_clock_that_is_set_neither_ends_nor_lengthens_a_refusal(site: Site) -> None:
+    await site.guess(3)
+    site.clock.set_wrong(10 * WINDOW)
+    assert await site.answer("alice") == (429, str(WINDOW), 100)
+    site.clock.set_wrong(-20 * WINDOW)
+    site.clock.advance(WINDOW)
+    assert await site.login("alice", PASSWORD) == 200
+
+
+async def test_another_user_of_the_same_address_is_not_refused(site: Site) -> None:
+    await site.guess(3)
+    assert await site.login("bob", PASSWORD) == 200
+
+
+async def test_nobody_can_lock_a_user_out_from_elsewhere(site: Site) -> None:
+    for number in range(20):
+        await site.guess(3, at=f"192.0.2.{number}")
+        assert await site.login("alice", at=f"192.0.2.{number}") == 429
+    assert await site.login("alice", PASSWORD) == 200
+
+
+async def test_failures_elsewhere_delay_a_login_by_ever_more_up_to_a_bound(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    delays: list[float] = []
+
+    async def note(seconds: float) -> None:
+        delays.append(seconds)
+
+    monkeypatch.setattr(throttle, "sleep", note)
+    for number in range(30):
+        await site.guess(1, at=f"192.0.2.{number}")
+    assert await site.login("alice", PASSWORD) == 200
+    step = throttle.LONGEST_DELAY_SECONDS / throttle.DELAY_STEPS
+    grown = [max(0, number - LIMITS.login_failures) * step for number in range(30)]
+    assert delays == pytest.approx([min(each, throttle.LONGEST_DELAY_SECONDS) for each in [*grown, 1]])
+    delays.clear()
+    assert await site.login("bob", PASSWORD) == 200
+    assert delays == [0]
+
+
+async def test_those_who_are_delayed_wait_side_by_side(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All of them are let go before the first has been answered."""
+    for number in range(30):
+        await site.guess(1, at=f"192.0.2.{number}")
+    delays: list[float] = []
+    all_wait = asyncio.Event()
+
+    async def wait(seconds: float) -> None:
+        delays.append(seconds)
+        if len(delays) == 5:
+            all_wait.set()
+        await all_wait.wait()
+
+    monkeypatch.setattr(throttle, "sleep", wait)
+    logins = [site.login("alice", PASSWORD, at=f"198.51.100.{number}") for number in range(5)]
+    async with asyncio.timeout(10):
+        assert await asyncio.gather(*logins) == [200] * 5
+    assert delays == [throttle.LONGEST_DELAY_SECONDS] * 5
+
+
+async def test_an_address_that_fails_for_many_users_is_refused_for_all(site: Site) -> None:
+    for name in ("alice", "bob", "carol", "dora"):
+        await site.guess(2, name)
+    assert await site.answer("erik") == (429, str(WINDOW), 100)
+    assert await site.login("bob", PASSWORD) == 429
+    assert await site.login("bob", PASSWORD, at=ELSEWHERE) == 200
+    site.clock.advance(WINDOW)
+    assert await site.login("bob", PASSWORD) == 200
+
+
+async def test_many_guesses_at_once_are_no_more_than_one_after_the_other(site: Site) -> None:
+    statuses = await asyncio.gather(*(site.login("alice") for _ in range(30)))
+    assert sorted(statuses) == [401] * 3 + [429] * 27
+    names = [f"user{number}" for number in range(30)]
+    statuses = await asyncio.gather(*(site.login(name, at=ELSEWHERE) for name in names))
+    assert sorted(statuses) == [401] * 8 + [429] * 22
+
+
+async def test_logins_at_once_that_turn_out_right_are_all_let_in(site: Site) -> None:
+    assert await asyncio.gather(*(site.login("alice", PASSWORD) for _ in range(30))) == [200] * 30
+    await site.guess(3)
+
+
+async def test_the_right_password_begins_the_count_anew_but_not_that_of_the_address(site: Site) -> None:
+    for _ in range(2):
+        await site.guess(2)
+        assert await site.login("alice", PASSWORD) == 200
+    await site.guess(3)
+    await site.guess(1, "bob")
+    assert await site.login("bob", PASSWORD) == 429
+
+
+async def test_only_wrong_passwords_count(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    headers = {"X-Forwarded-For": HERE}
+    for body in ({"username": "alice"}, {"username": "alice", "password": GUESS, "mistyped": "x"}):
+        assert [(await site.ask(body, headers))[0] for _ in range(4)] == [400] * 4
+
+    async def fail(*_: object) -> None:
+        raise RuntimeError
+
+    app = site.running.app
+    for broken, function in ((app[keys.PASSWORDS], "require_match"), (app[keys.STORE], "read")):
+        with monkeypatch.context() as context:
+            context.setattr(broken, function, fail)
+            assert [await site.login("alice") for _ in range(4)] == [500] * 4
+    await site.guess(3)
+
+
+@pytest.mark.parametrize(
+    ("path", "field", "more"),
+    [("/change-password", "current_password", {"new_password": "another one"}), ("/delete-account", "password", {})],
+)
+async def test_a_session_does_not_help_to_guess_its_users_password(
+    site: Site, path: str, field: str, more: dict[str, str]
+) -> None:
+    """All ways to try a password of a user are counted together."""
+    thief = Client(site.running.http, site.running.url)
+    await thief.login("alice")
+    for _ in range(2):
+        await expect(thief.post(path, **{field: GUESS}, **more), 401, 203)
+    await site.guess(1, at="127.0.0.1")
+    await expect(thief.post(path, **{field: PASSWORD}, **more), 429, 100)
+    assert await site.login("alice", PASSWORD, at="127.0.0.1") == 429
+    assert (await thief.get("/me"))["username"] == "alice"
+    site.clock.advance(WINDOW)
+    await thief.post(path, **{field: PASSWORD}, **more)
+
+
+@pytest.mark.parametrize("username", ["nobody", "n" * 64, "n" * 1000, "n\u00f6body", "Alice"])
+async def test_a_username_that_nobody_has_is_treated_as_any_other(site: Site, username: str) -> None:
+    for name, at in (("alice", HERE), (username, ELSEWHERE)):
+        assert [await site.answer(name, at=at) for _ in range(4)] == [(401, "", 202)] * 3 + [(429, str(WINDOW), 100)]
+
+
+async def test_usernames_count_as_they_are_given(site: Site) -> None:
+    await site.guess(3, "Alice")
+    assert await site.login("alice", PASSWORD) == 200
+
+
+async def test_whom_a_client_claims_to_forward_for_is_ignored(
+    config: Config, start_server: StartServer, fast: None
+) -> None:
+    async with start_server(replace(config, limits=replace(LIMITS, trusted_proxies=("192.0.2.1",)))) as running:
+        site = Site(running)
+        await running.user("alice")
+        for number in range(3):
+            await site.guess(1, at=f"198.51.100.{number}")
+        assert await site.login("alice", at=ELSEWHERE) == 429
+        assert await site.login("alice", at="") == 429
+
+
+@pytest.mark.parametrize(("trusted", "warned"), [((), 1), (("192.0.2.1",), 0)])
+async def test_a_proxy_that_nobody_named_is_logged_once(
+    config: Config, start_server: StartServer, fast: None, trusted: tuple[str, ...], warned: int
+) -> None:
+    async with start_server(replace(config, limits=replace(LIMITS, trusted_proxies=trusted))) as running:
+        with structlog.testing.capture_logs() as lines:
+            for at in ("", HERE, ELSEWHERE):
+                await Site(running).guess(1, at=at)
+    assert [line["event"] for line in lines].count("no_trusted_proxies") == warned
+
+
+async def test_what_a_client_writes_in_front_of_the_proxys_word_is_ignored(site: Site) -> None:
+    for number in range(3):
+        await site.guess(1, at=f"192.0.2.{number}, {HERE}")
+    assert await site.login("alice", at=f"192.0.2.9, {HERE}") == 429
+    assert await site.login("alice", at=f"{HERE}, {ELSEWHERE}") == 401
+
+
+async def test_addresses_of_one_ipv6_network_count_as_one(site: Site) -> None:
+    for number in range(3):
+        await site.guess(1, at=f"2001:db8:0:7::{number}")
+    assert await site.login("alice", at="[2001:db8:0:7:ffff::9]:4711") == 429
+    assert await site.login("alice", at="2001:db8:0:8::1") == 401
+
+
+async def test_nothing_is_left_in_memory_when_the_window_has_passed(site: Site) -> None:
+    counted = site.running.app[keys.THROTTLE]
+    for number in range(20):
+        await site.guess(1, f"user{number}" * 100, at=f"192.0.2.{number}")
+    site.clock.advance(WINDOW)
+    assert await site.login("bob", PASSWORD) == 200
+    assert [len(window) for window in (counted._of_both, counted._of_address, counted._of_name)] == [0, 0, 0]
+    assert not counted._under_way
+
+
+async def test_a_wrong_password_takes_as_long_for_a_user_that_nobody_is(
+    config: Config, start_server: StartServer
+) -> None:
+    async with start_server(config) as running:
+        site = Site(running)
+        await running.user("alice")
+        took: dict[str, list[float]] = {"alice": [], "nobody": []}
+        for _ in range(15):
+            for name, times in took.items():
+                began = time.perf_counter()
+                assert await site.login(name, at="") == 401
+                times.append(time.perf_counter() - began)
+        known, unknown = map(statistics.median, took.values())
+        assert 0.5 < known / unknown < 2
