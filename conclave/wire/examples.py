@@ -22,6 +22,7 @@ _VALUES: dict[str, Any] = {
     "banned_at": 1_767_225_600,
     "commit_message": _bytes(b"a commit"),
     "created_at": 1_767_225_600,
+    "current_password": "correct horse",
     "data": _KEY_PACKAGE,
     "error": "input_validation",
     "error_code": 101,
@@ -33,6 +34,8 @@ _VALUES: dict[str, Any] = {
     "group_id": "8d5b1c7e-0f42-4a69-b1d3-6c9e5f20a874",
     "group_info": _bytes(b"group info"),
     "group_name": "book_club",
+    "invite_id": "b4a1f6d2-93c5-4e0b-8f27-d15e60c3a9b4",
+    "invitee_id": "5e97c0d3-2b84-4f16-a6e9-70d1b8f4c325",
     "inviter_username": "alice",
     "key_package_data": _KEY_PACKAGE,
     "last_used_at": 1_767_225_600,
@@ -42,6 +45,8 @@ _VALUES: dict[str, Any] = {
     "message_expiry_seconds": 86_400,
     "mls_group_id": "0aff",
     "mls_message": _bytes(b"hello"),
+    "new_password": "battery staple",
+    "password": "correct horse",
     "pattern": "book",
     "registration_token": "let-me-in",
     "role": "member",
@@ -52,6 +57,7 @@ _VALUES: dict[str, Any] = {
     "update_type": "commit",
     "username": "alice",
     "visibility": "public",
+    "welcome_id": "c27e4b95-e8a0-4d63-9f1c-84b3d0567fa1",
     "welcome_message": _bytes(b"a welcome"),
 }
 """What a field of a name shows; one that is not here shows what its type allows."""

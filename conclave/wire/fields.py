@@ -40,11 +40,19 @@ KEY_PACKAGE_START = bytes([0, 1, 0, 5])
 """MLS 1.0, an MLSMessage that holds a key package (RFC 9420 section 6)."""
 
 
-def key_package_rule(package: bytes) -> None:
-    """Raise ValidationError unless ``package`` can be a key package."""
-    least, most = KEY_PACKAGE_BYTES
-    if not (least <= len(package) <= most and package.startswith(KEY_PACKAGE_START)):
-        raise ValidationError(f"must have {least} to {most} bytes and begin with {KEY_PACKAGE_START.hex(' ')}")
+class _KeyPackageRule(validate.Length):
+    """That bytes can be a key package."""
+
+    def __call__(self, value: Any) -> Any:
+        if not value.startswith(KEY_PACKAGE_START):
+            raise ValidationError(str(self.error))
+        return super().__call__(value)
+
+
+KEY_PACKAGE_RULE = _KeyPackageRule(
+    *KEY_PACKAGE_BYTES,
+    error="must have {} to {} bytes and begin with {}".format(*KEY_PACKAGE_BYTES, KEY_PACKAGE_START.hex(" ")),
+)
 
 
 def parse_id(text: str) -> bytes:

@@ -84,8 +84,9 @@ def _write_text(found: dict[str, Any], field: fields.Field[Any]) -> None:
         found["format"] = "uuid"
     elif "pattern" in found:
         found["pattern"] = _ecma(found["pattern"])
-        rule = next(str(rule.error) for rule in field.validators if isinstance(rule, validate.Regexp))
-        found["description"] = f"{rule[0].upper()}{rule[1:]}."
+    for rule in field.validators:
+        if isinstance(rule, validate.Regexp | validate.Length | validate.Range) and "{" not in (rule.error or "{"):
+            found["description"] = f"{str(rule.error)[0].upper()}{str(rule.error)[1:]}."
 
 
 def _ecma(pattern: str) -> str:

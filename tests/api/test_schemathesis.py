@@ -7,7 +7,7 @@ import asyncio
 import json
 import os
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import count
 from typing import Any
 
@@ -27,7 +27,7 @@ from schemathesis.specs.openapi.checks import (
 from conclave.openapi import document
 from conclave.routes import API, ROUTES
 from tests.api.test_transport import protobuf_bodies
-from tests.client import PASSWORD, Client, RefusedError
+from tests.client import PASSWORD, Client, RefusedError, encode
 from tests.processes.server import ServerProcess
 
 TOTAL = int(os.environ.get("CONCLAVE_FUZZ", "0"))
@@ -36,11 +36,13 @@ TOTAL = int(os.environ.get("CONCLAVE_FUZZ", "0"))
 FEW = 6
 """So many requests to an endpoint are random, in `make test`; others try out the limits of each rule."""
 
-MOST = max(30, 2_000 // len(ROUTES))
+MOST = max(30, 3_000 // len(ROUTES))
 """So many at most go to an endpoint, in `make test`: its time is bounded however many endpoints there are."""
 
 LEFT_OUT = f"{API}/events"
 """A stream does not end; its own tests read it."""
+
+KEY_PACKAGE = encode(b"\x00\x01\x00\x05")
 
 CHEAP_PASSWORDS = "from conclave import auth; auth.MEMORY_KIB = 8; from conclave.cli import main; main()"
 """Starts a server for tests that are not about passwords."""
@@ -72,7 +74,8 @@ PROMISES = [
 class World:
     """Whom requests are sent as and what they are about; made anew when a request has put an end to any of it.
 
-    Alice is admin of a public group with a message, bob a member, carol a stranger.
+    Alice is admin of a public group and has a second session; bob is a member, whose welcome waits; carol is invited;
+    dave is banned, erin a stranger.
     """
 
     def __init__(self, server: ServerProcess) -> None:
@@ -88,45 +91,62 @@ class World:
 
     async def _renew(self, number: int) -> None:
         async with ClientSession() as http:
-            self.names = [f"{name}_{number}" for name in ("alice", "bob", "carol")]
+            self.names = [f"{name}_{number}" for name in ("alice", "bob", "carol", "dave", "erin")]
             self.users = [await Client.register(http, self.url, name) for name in self.names]
-            alice, bob, _ = self.users
-            self.group = await alice.create_group(f"friends_{number}")
-            await bob.join(self.group)
-            await alice.send(self.group)
+            alice, bob, carol, dave, _ = self.users
+            await Client(http, self.url).login(self.names[0])
+            self.group = group = await alice.create_group(f"friends_{number}")
+            commit = {name: encode(b"x") for name in ("commit_message", "welcome_message", "group_info")}
+            for user in (bob, carol):
+                await user.post("/key-packages", key_package_data=KEY_PACKAGE)
+                await alice.post(f"/groups/{group}/escrow-invite", invitee_id=user.user_id, **commit)
+            [invite] = (await bob.get("/invites"))["invites"]
+            await bob.post(f"/invites/{invite['invite_id']}/accept")
+            await alice.post(f"/groups/{group}/ban", user_id=dave.user_id)
+            await alice.send(group)
+            self._there = await self._look(http)
 
     def is_whole(self) -> bool:
+        """Tell whether all of it is still there."""
         return asyncio.run(self._is_whole())
 
     async def _is_whole(self) -> bool:
         async with ClientSession() as http:
             try:
-                for user in self.users:
-                    user.http = http
-                shown = [(await user.get("/groups"))["groups"] for user in self.users]
+                return await self._look(http) == self._there
             except RefusedError:
                 return False
-        found = [
-            {member["username"]: member["role"] for group in each for member in group["members"]} for each in shown
-        ]
-        return found == [{self.names[0]: "admin", self.names[1]: "member"}] * 2 + [{}]
+
+    async def _look(self, http: ClientSession) -> dict[str, list[str]]:
+        """Return the ids of what there is."""
+        alice, bob, carol, *_ = [Client(http, self.url, user.token) for user in self.users]
+        groups = (await alice.get("/groups"))["groups"]
+        members = {each["username"]: each["role"] for each in groups[0]["members"]} if groups else {}
+        return {
+            "group_id": [self.group] if members.get(self.names[0]) == "admin" and len(members) == 2 else [],
+            "member": [each["group_id"] for each in (await bob.get("/groups"))["groups"]],
+            "invite_id": [each["invite_id"] for each in (await carol.get("/invites"))["invites"]],
+            "welcome_id": [each["welcome_id"] for each in (await bob.get("/welcomes"))["welcomes"]],
+            "session_id": [each["id"] for each in (await alice.get("/sessions"))["sessions"] if not each["current"]],
+        }
 
     def known(self, name: str, value: Any) -> Any:
-        """Return what there is in place of a random id or name, two times of three."""
-        there = {
-            "group_id": self.group,
-            "user_id": self.users[1].user_id,
-            "user_ids": [self.users[2].user_id],
-            "invitee_id": self.users[2].user_id,
-            "username": self.names[1],
-            "password": PASSWORD,
-            "current_password": PASSWORD,
+        """Return what there is in place of a random value, two times of three."""
+        _, bob, carol, dave, erin = [user.user_id for user in self.users]
+        there: dict[str, list[Any]] = self._there | {
+            "user_id": [bob, dave],
+            "user_ids": [[carol], [bob]],
+            "invitee_id": [carol, erin],
+            "username": [self.names[1]],
+            "password": [PASSWORD],
+            "current_password": [PASSWORD],
         }
-        return there.get(name, value) if self.sent % 3 else value
+        return there[name][self.sent % len(there[name])] if name in there and self.sent % 3 else value
 
-    def caller(self) -> dict[str, str]:
-        """Return the header of who is calling: mostly alice."""
-        who = self.users[(0, 0, 0, 1, 2)[self.sent % 5]]
+    def caller(self, path_parameters: Mapping[str, Any]) -> dict[str, str]:
+        """Return the header of who is calling: mostly alice, or whom it concerns."""
+        usual = 2 if "invite_id" in path_parameters else 1 if "welcome_id" in path_parameters else 0
+        who = self.users[(usual, usual, 1, 2, 4)[self.sent % 5]]
         return {"Authorization": f"Bearer {who.token}"}
 
 
@@ -147,7 +167,7 @@ def test_an_answer_is_one_that_the_document_has(world: World, case: schemathesis
     case.path_parameters = {name: world.known(name, value) for name, value in case.path_parameters.items()}
     if isinstance(case.body, dict):
         case.body = {name: world.known(name, value) for name, value in case.body.items()}
-    answer = case.call_and_validate(base_url=world.url, headers=world.caller(), checks=PROMISES)
+    answer = case.call_and_validate(base_url=world.url, headers=world.caller(case.path_parameters), checks=PROMISES)
     if answer.status_code < 300 and case.method != "GET" and not world.is_whole():
         world.renew()
 
