@@ -12,7 +12,7 @@ from functools import partial
 
 from conclave.failpoints import reach
 from conclave.policy import AFTER_FETCH, PolicySettings, expiry_cutoff
-from conclave.store import bodies, outbox
+from conclave.store import bodies, invites, outbox
 from conclave.store.database import truncate_wal, write_transaction
 from spark.steps import GroupStep, Plan
 
@@ -30,9 +30,13 @@ WAL_PAUSE_SECONDS = 0.05
 EXPIRED = "expired"
 FETCHED = "fetched"
 DELETED_GROUP = "deleted_group"
+DELETED_ACCOUNT = "deleted_account"
 SESSIONS = "sessions"
 INVITES = "invites"
-RULES = (EXPIRED, FETCHED, DELETED_GROUP, SESSIONS, INVITES)
+RULES = (EXPIRED, FETCHED, DELETED_GROUP, DELETED_ACCOUNT, SESSIONS, INVITES)
+
+_SENT_BY = "FROM messages WHERE sender_id = (SELECT user_id FROM user_tombstones WHERE user_id = ?) AND NOT is_commit"
+"""What a deleted account has sent, but for commits; the conditions are those of the index messages_by_sender."""
 
 
 class WalBusyError(Exception):
@@ -91,9 +95,9 @@ def apply_plan(pacer: Pacer, plan: Plan, settings: PolicySettings, counts: Count
 
 
 def count_plan(connection: sqlite3.Connection, plan: Plan) -> Counter[str]:
-    """Return how many rows would go by each of RULES; changes nothing."""
+    """Return how many rows would go by each of RULES, none of them twice; changes nothing."""
     counts = Counter({SESSIONS: len(plan.sessions), INVITES: len(plan.invites)})
-    counts[EXPIRED] = counts[FETCHED] = counts[DELETED_GROUP] = 0
+    counts[EXPIRED] = counts[FETCHED] = counts[DELETED_GROUP] = counts[DELETED_ACCOUNT] = 0
     for step in plan.groups:
         counts[FETCHED] += _count(connection, "group_key = ? AND sequence_num <= ?", step.group_key, step.gone_below)
         counts[EXPIRED] += _count(
@@ -103,7 +107,17 @@ def count_plan(connection: sqlite3.Connection, plan: Plan) -> Counter[str]:
         )
     for group_key in plan.tombstones:
         counts[DELETED_GROUP] += _count(connection, "group_key = ?", group_key)
+    if plan.deleted_accounts:
+        counts[DELETED_ACCOUNT] = _count_by_accounts(connection, plan)
     return counts
+
+
+def count_groups(connection: sqlite3.Connection, plan: Plan) -> int:
+    """Return in how many groups something is due; one of which only a mark rises counts too."""
+    keys = {step.group_key for step in plan.groups} | set(plan.tombstones)
+    for user_id in plan.deleted_accounts:
+        keys.update(row["group_key"] for row in connection.execute(f"SELECT DISTINCT group_key {_SENT_BY}", (user_id,)))
+    return len(keys)
 
 
 def give_space_back(pacer: Pacer) -> None:
@@ -127,6 +141,20 @@ def _count(connection: sqlite3.Connection, condition: str, *bounds: int) -> int:
     return int(connection.execute(f"SELECT count(*) FROM messages WHERE {condition}", bounds).fetchone()[0])
 
 
+def _count_by_accounts(connection: sqlite3.Connection, plan: Plan) -> int:
+    """Count what the deleted accounts have sent and neither a mark nor the end of its group takes."""
+    steps = {step.group_key: step for step in plan.groups}
+    dropped = set(plan.tombstones)
+    count = 0
+    for user_id in plan.deleted_accounts:
+        for row in connection.execute(f"SELECT group_key, sequence_num, created_at {_SENT_BY}", (user_id,)):
+            step = steps.get(row["group_key"])
+            due = step and (row["sequence_num"] <= step.gone_below or row["created_at"] < step.expired_before)
+            if not due and row["group_key"] not in dropped:
+                count += 1
+    return count
+
+
 def _steps(
     connection: sqlite3.Connection, plan: Plan, settings: PolicySettings, counts: Counter[str]
 ) -> Iterator[Step]:
@@ -136,6 +164,8 @@ def _steps(
         yield partial(_delete_expired, connection, group, plan.now, settings, counts)
     for group_key in plan.tombstones:
         yield partial(_delete_group, connection, group_key, counts)
+    for user_id in plan.deleted_accounts:
+        yield partial(_delete_account, connection, user_id, counts)
     for session_id in plan.sessions:
         yield partial(_delete_session, connection, session_id, settings.sessions_dead_before(plan.now), counts)
     for invite_key in plan.invites:
@@ -200,8 +230,18 @@ def _delete_group(connection: sqlite3.Connection, group_key: int, counts: Counte
     return more
 
 
+def _delete_account(connection: sqlite3.Connection, user_id: bytes, counts: Counter[str]) -> bool:
+    """Delete what a user has sent, and the tombstone with the last of it: without it the rest would be served again."""
+    more = _delete_messages(
+        connection, f"SELECT message_id {_SENT_BY} ORDER BY message_id LIMIT ?", (user_id,), counts, DELETED_ACCOUNT
+    )
+    if not more:
+        connection.execute("DELETE FROM user_tombstones WHERE user_id = ?", (user_id,))
+    return more
+
+
 def _delete_messages(
-    connection: sqlite3.Connection, query: str, bounds: tuple[int, ...], counts: Counter[str], rule: str
+    connection: sqlite3.Connection, query: str, bounds: tuple[int | bytes, ...], counts: Counter[str], rule: str
 ) -> bool:
     found = [row["message_id"] for row in connection.execute(query, (*bounds, CHUNK))]
     chosen = bodies.first_within(connection, found, CHUNK_BYTES)
@@ -222,21 +262,16 @@ def _delete_session(connection: sqlite3.Connection, session_id: int, dead_before
 
 def _delete_invite(connection: sqlite3.Connection, invite_key: int, dead_before: int, counts: Counter[str]) -> bool:
     """Remove a dead invite with what it carries; its inviter hears of it, whose group holds a place for the invitee."""
-    invite = connection.execute(
-        "SELECT group_id, inviter_id, invitee_id, commit_body, welcome_body, invites.group_info_body"
-        " FROM invites JOIN groups USING (group_key) WHERE invite_key = ? AND invites.created_at < ?",
-        (invite_key, dead_before),
-    ).fetchone()
+    invite = invites.dead(connection, invite_key, dead_before)
     if invite is None:
         return False
-    connection.execute("DELETE FROM invites WHERE invite_key = ?", (invite_key,))
-    bodies.erase(connection, [invite["commit_body"], invite["welcome_body"], invite["group_info_body"]])
+    invites.remove(connection, invite)
     outbox.add(
         connection,
-        invite["inviter_id"],
+        invite.inviter_id,
         "invite_declined",
-        group_id=invite["group_id"],
-        declined_user_id=invite["invitee_id"],
+        group_id=invite.group_id,
+        declined_user_id=invite.invitee_id,
     )
     counts[INVITES] += 1
     return False

@@ -1,9 +1,9 @@
 """Names and types of every table that the pipeline reads and of the plan that it makes, once.
 
-Every column is a 64-bit integer: sequence numbers and times do not fit 32 bits.
+Every column is a 64-bit integer (sequence numbers and times do not fit 32 bits), but for user ids: 16 bytes.
 """
 
-from pyspark.sql.types import LongType, StructField, StructType
+from pyspark.sql.types import BinaryType, DataType, LongType, StructField, StructType
 
 GROUP_KEY = "group_key"
 EXPIRY = "message_expiry_seconds"
@@ -21,10 +21,14 @@ SESSION_ID = "session_id"
 EXPIRES_AT = "expires_at"
 INVITE_KEY = "invite_key"
 CREATED_AT = "created_at"
+USER_ID = "user_id"
 
 
-def _table(*names: str) -> StructType:
-    return StructType([StructField(name, LongType()) for name in names])
+_INTEGER = LongType()
+
+
+def _table(*names: str, of: DataType = _INTEGER) -> StructType:
+    return StructType([StructField(name, of) for name in names])
 
 
 GROUPS = _table(GROUP_KEY, EXPIRY, FLOOR, GONE_BELOW, EXPIRED_BEFORE, OLDEST_SEQ, OLDEST_CREATED)
@@ -34,6 +38,7 @@ MEMBERS = _table(GROUP_KEY, WATERMARK)
 SESSIONS = _table(SESSION_ID, EXPIRES_AT)
 INVITES = _table(INVITE_KEY, CREATED_AT)
 TOMBSTONES = _table(GROUP_KEY)
+USER_TOMBSTONES = _table(USER_ID, of=BinaryType())
 EFFECTIVE_POLICIES = _table(EXPIRY, EFFECTIVE)
 """What the policy function says of each setting that occurs among the groups."""
 

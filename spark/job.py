@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from conclave.clock import Clock
 from conclave.config import Config
@@ -131,8 +131,8 @@ class Job:
         with self._ready() as settings:
             planned = Report(self._config.cleanup.engine, self._clock.now())
             plan = self._plan(settings, planned.started_at)
-            planned.groups_touched = len(plan.groups) + len(plan.tombstones)
             with closing(database.connect(self._path, readonly=True)) as connection:
+                planned.groups_touched = apply.count_groups(connection, plan)
                 planned.counts = apply.count_plan(connection, plan)
                 planned.error = state.look_at_clock(connection, self._clock.read())
             planned.finished_at = self._clock.now()
@@ -179,8 +179,8 @@ class Job:
         deadline = time.monotonic() + self._config.cleanup.max_run_time
         plan = self._plan(settings, done.started_at)
         reach("plan.made")
-        done.groups_touched = len(plan.groups) + len(plan.tombstones)
         with closing(database.connect(self._path)) as connection:
+            done.groups_touched = apply.count_groups(connection, plan)
             total = apply.count_plan(connection, plan).total() if progress else 0
             tell = (lambda: progress(done.counts.total(), total)) if progress else (lambda: None)
             pacer = apply.Pacer(connection, deadline, tell, lambda: _require_settings(connection, settings))
@@ -216,12 +216,13 @@ def _plan_with_spark(spark: "SparkSession", path: Path, settings: PolicySettings
         now,
         [GroupStep(*row) for row in planned.collect()],
         _keys(hot.tombstones, c.GROUP_KEY),
+        _keys(hot.user_tombstones, c.USER_ID),
         _keys(plan.dead_sessions(hot.sessions, settings.sessions_dead_before(now)), c.SESSION_ID),
         _keys(plan.old_invites(hot.invites, settings.invites_dead_before(now)), c.INVITE_KEY),
     )
 
 
-def _keys(frame: "DataFrame", column: str) -> list[int]:
+def _keys(frame: "DataFrame", column: str) -> list[Any]:
     return sorted(row[0] for row in frame.select(column).collect())
 
 

@@ -14,7 +14,7 @@ import adbc_driver_sqlite.dbapi
 import pyarrow
 import pyarrow.compute
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.types import StructType
+from pyspark.sql.types import BinaryType, DataType, LongType, StructType
 
 from conclave.policy import PolicySettings
 from spark import columns as c
@@ -26,6 +26,8 @@ SELECT group_key, message_expiry_seconds, floor_seq, gone_below, expired_before,
 FROM groups
 """
 
+_ARROW_TYPES: dict[DataType, pyarrow.DataType] = {LongType(): pyarrow.int64(), BinaryType(): pyarrow.binary()}
+
 
 @dataclass(frozen=True)
 class HotTables:
@@ -36,6 +38,7 @@ class HotTables:
     sessions: DataFrame
     invites: DataFrame
     tombstones: DataFrame
+    user_tombstones: DataFrame
     effective: DataFrame
 
 
@@ -47,6 +50,7 @@ def read_hot(spark: SparkSession, database: Path, settings: PolicySettings, now:
         "sessions": (f"SELECT session_id, expires_at FROM sessions WHERE expires_at <= {now:d}", c.SESSIONS),
         "invites": (f"SELECT invite_key, created_at FROM invites WHERE created_at <= {now:d}", c.INVITES),
         "tombstones": ("SELECT group_key FROM tombstones", c.TOMBSTONES),
+        "user_tombstones": ("SELECT user_id FROM user_tombstones", c.USER_TOMBSTONES),
     }
     tables = _snapshot(database, queries)
     effective = _effective_policies(tables["groups"], settings)
@@ -63,15 +67,27 @@ def _snapshot(database: Path, queries: Mapping[str, tuple[str, StructType]]) -> 
         tables = {}
         for name, (query, schema) in queries.items():
             cursor.execute(query)
-            types = pyarrow.schema([(field, pyarrow.int64()) for field in schema.names])
-            # The driver guesses types from the first rows, and cannot where these are null or there are none.
-            tables[name] = cursor.fetch_arrow_table().cast(types)
+            tables[name] = _typed(cursor.fetch_arrow_table(), schema)
         return tables
+
+
+def _typed(table: pyarrow.Table, schema: StructType) -> pyarrow.Table:
+    """Give the columns the types of ``schema``.
+
+    The driver guesses them from the first rows. Where these are null or there are none it says integers, which
+    binary cannot be made from.
+    """
+    types = _arrow_schema(schema)
+    return table.cast(types) if table.num_rows else types.empty_table()
+
+
+def _arrow_schema(schema: StructType) -> pyarrow.Schema:
+    return pyarrow.schema([(field.name, _ARROW_TYPES[field.dataType]) for field in schema])
 
 
 def _effective_policies(groups: pyarrow.Table, settings: PolicySettings) -> pyarrow.Table:
     occurring = pyarrow.compute.unique(groups[c.EXPIRY]).to_pylist()
     return pyarrow.table(
         {c.EXPIRY: occurring, c.EFFECTIVE: [settings.effective(each) for each in occurring]},
-        schema=pyarrow.schema([(name, pyarrow.int64()) for name in c.EFFECTIVE_POLICIES.names]),
+        schema=_arrow_schema(c.EFFECTIVE_POLICIES),
     )

@@ -18,6 +18,7 @@ _MEANINGS = {
     apply.EXPIRED: ("messages", "past their group's expiry"),
     apply.FETCHED: ("messages", "fetched by every member of a delete-after-fetch group"),
     apply.DELETED_GROUP: ("messages", "their group was deleted"),
+    apply.DELETED_ACCOUNT: ("messages", "their sender's account was deleted"),
     apply.SESSIONS: ("sessions", "expired"),
     apply.INVITES: ("invites", "pending for longer than invite_ttl_seconds"),
 }

@@ -5,6 +5,7 @@ something.
 """
 
 import sqlite3
+from typing import Any
 
 from conclave.policy import PolicySettings
 from spark.steps import GroupStep, Plan
@@ -37,6 +38,7 @@ def make_plan(connection: sqlite3.Connection, settings: PolicySettings, now: int
         _list_policies(connection, settings)
         groups = [GroupStep(*row) for row in connection.execute(_GROUPS, {"now": now})]
         tombstones = _keys(connection, "SELECT group_key FROM tombstones ORDER BY group_key")
+        deleted_accounts = _keys(connection, "SELECT user_id FROM user_tombstones ORDER BY user_id")
         sessions = _keys(
             connection,
             "SELECT session_id FROM sessions WHERE expires_at < ? ORDER BY session_id",
@@ -49,7 +51,7 @@ def make_plan(connection: sqlite3.Connection, settings: PolicySettings, now: int
         )
     finally:
         connection.execute("ROLLBACK")
-    return Plan(now, groups, tombstones, sessions, invites)
+    return Plan(now, groups, tombstones, deleted_accounts, sessions, invites)
 
 
 def _list_policies(connection: sqlite3.Connection, settings: PolicySettings) -> None:
@@ -61,5 +63,5 @@ def _list_policies(connection: sqlite3.Connection, settings: PolicySettings) -> 
     )
 
 
-def _keys(connection: sqlite3.Connection, query: str, *bounds: int) -> list[int]:
+def _keys(connection: sqlite3.Connection, query: str, *bounds: int) -> list[Any]:
     return [row[0] for row in connection.execute(query, bounds)]

@@ -19,10 +19,14 @@ class GroupStep:
 
 @dataclass(frozen=True)
 class Plan:
-    """What one run deletes, by key; made for the second ``now``."""
+    """What one run deletes, by key, ascending; made for the second ``now``.
+
+    ``deleted_accounts`` has user ids: what these sent goes, but for commits.
+    """
 
     now: int
     groups: list[GroupStep] = field(default_factory=list)
     tombstones: list[int] = field(default_factory=list)
+    deleted_accounts: list[bytes] = field(default_factory=list)
     sessions: list[int] = field(default_factory=list)
     invites: list[int] = field(default_factory=list)

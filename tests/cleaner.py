@@ -71,7 +71,8 @@ def main() -> None:
             if "plan_only" in task:
                 job = Job(config, FakeClock())
                 job.warm_up()
-                tell.write(json.dumps(asdict(job._plan(config.policy, task["clock"][0]))) + "\n")
+                plan = asdict(job._plan(config.policy, task["clock"][0]))
+                tell.write(json.dumps(plan, default=bytes.hex) + "\n")
                 continue
             try:
                 told = Job(config, FakeClock(*task["clock"])).run(accept_clock=task["accept_clock"]).to_mapping()

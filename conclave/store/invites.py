@@ -167,6 +167,12 @@ def remove_of_user(connection: sqlite3.Connection, user_id: bytes) -> None:
         announce(connection, [each.invitee_id], "invite_cancelled", group_id=each.group_id)
 
 
+def dead(connection: sqlite3.Connection, invite_key: int, dead_before: int) -> Invite | None:
+    """Find an invite that is dead; None if it is gone, or lives."""
+    found = _find(connection, "invite_key = ? AND invites.created_at < ?", invite_key, dead_before)
+    return found[0] if found else None
+
+
 def remove(connection: sqlite3.Connection, invite: Invite) -> None:
     """Remove an invite and erase what it carries."""
     connection.execute("DELETE FROM invites WHERE invite_key = ?", (invite.invite_key,))

@@ -13,7 +13,7 @@ import pytest
 
 from conclave.clock import FakeClock
 from conclave.policy import PolicySettings
-from conclave.store import database, groups, members, messages, state
+from conclave.store import database, groups, members, messages, state, users
 from conclave.store.members import Membership
 from spark import apply, sql_engine
 from spark.apply import Pacer
@@ -34,9 +34,9 @@ def connection(tmp_path: Path) -> Iterator[sqlite3.Connection]:
 
 def add_group(connection: sqlite3.Connection, expiry: int, count: int) -> Membership:
     """A group of one, who has sent some messages."""
-    user_id = uuid4().bytes
-    connection.execute("INSERT INTO users VALUES (?, ?, '', '', '', 0)", (user_id, user_id.hex()))
-    group_id = groups.add(connection, user_id, user_id.hex(), "", START)
+    name = uuid4().hex
+    user_id = users.add(connection, name, "", "", START)
+    group_id = groups.add(connection, user_id, name, "", START)
     change(connection, members.require_member(connection, group_id, user_id), expiry, START)
     member = members.require_member(connection, group_id, user_id)
     for _ in range(count):
@@ -90,8 +90,7 @@ def test_leaving_delete_after_fetch_between_plan_and_apply_still_deletes_what_al
 
 def test_entering_delete_after_fetch_between_plan_and_apply_keeps_the_new_floor(connection: sqlite3.Connection) -> None:
     member = add_group(connection, HOUR, 10)
-    newcomer = uuid4().bytes
-    connection.execute("INSERT INTO users VALUES (?, 'newcomer', '', '', '', 0)", (newcomer,))
+    newcomer = users.add(connection, "newcomer", "", "", START)
     groups.set_group_info(connection, member.group, b"info")
     connection.execute("UPDATE groups SET visibility = 'public'")
     members.join_public(connection, member.group.group_id, newcomer, START, 1)
@@ -128,7 +127,11 @@ def test_a_group_deleted_between_plan_and_apply_is_left_to_its_tombstone(connect
 
 def test_a_session_used_between_plan_and_apply_stays(connection: sqlite3.Connection) -> None:
     user_id = add_group(connection, -1, 0).user_id
-    connection.execute("INSERT INTO sessions VALUES (1, x'00', ?, 0, 0, ?)", (user_id, START - 100))
+    connection.execute(
+        "INSERT INTO sessions (session_id, token_hash, user_id, created_at, last_used_at, expires_at)"
+        " VALUES (1, x'00', ?, 0, 0, ?)",
+        (user_id, START - 100),
+    )
     plan = sql_engine.make_plan(connection, POLICY, START)
     assert plan.sessions == [1]
     connection.execute("UPDATE sessions SET expires_at = ?", (START + 100,))

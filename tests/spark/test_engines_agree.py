@@ -1,4 +1,4 @@
-"""Spark, SQL and a plain model delete exactly the same rows, whatever the store holds."""
+"""Spark, SQL and a plain model agree to the row on what is served and what a run deletes, whatever the store holds."""
 
 import sqlite3
 import tempfile
@@ -12,17 +12,22 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 
 from conclave.clock import FakeClock
 from conclave.config import CleanupConfig, Config
-from conclave.store import bodies, database, state as server_state
+from conclave.store import bodies, database, messages, state as server_state
+from spark.job import Job
 from tests.cleaner import Cleaner
 from tests.spark import model
-from tests.spark.model import GroupState, Outcome, State
+from tests.spark.model import GroupState, Outcome, Sent, State
 
 NOW = 5_000_000_000  # does not fit 32 bits
 LIFETIMES = [1, 2, 10, 60, 3600, 2**53 - 1]
+SENDERS = [bytes([first]) + bytes(15) for first in (0xFF, 0x7F, 0x80, 0x01)]
+"""Ids by a sender's number, in no order; half of them would be negative numbers."""
 
 seconds_ago = st.one_of(st.integers(-5, 75), st.sampled_from([3599, 3600, 3601, 86_400, NOW]))
 times = seconds_ago.map(lambda ago: NOW - ago)
 numbers = st.integers(0, 12)
+senders = st.integers(0, len(SENDERS) - 1)
+sent = st.builds(Sent, created_at=times, sender=senders, is_commit=st.booleans())
 
 
 @st.composite
@@ -31,7 +36,7 @@ def groups(draw: st.DrawFn) -> GroupState:
     return GroupState(
         expiry=draw(st.sampled_from([-1, 0, *LIFETIMES])),
         watermarks=draw(st.lists(numbers, min_size=1, max_size=4)),
-        messages=draw(st.dictionaries(st.integers(1, 12), times, max_size=6)),
+        messages=draw(st.dictionaries(st.integers(1, 12), sent, max_size=6)),
         floor_seq=max(gone, draw(numbers)) if draw(st.booleans()) else gone,
         gone_below=gone if draw(st.booleans()) else 0,
         expired_before=draw(st.one_of(st.just(0), times)),
@@ -46,6 +51,7 @@ states = st.builds(
     token_ttl=st.sampled_from([1, 30, 2_592_000]),
     invite_ttl=st.sampled_from([1, 60, 604_800]),
     groups=st.lists(groups(), max_size=6),
+    deleted_senders=st.sets(senders, max_size=3),
     session_expiries=st.lists(times, max_size=5),
     invite_times=st.lists(times, max_size=5),
 )
@@ -80,13 +86,18 @@ def run(state: State, engine: str, cleaner: Cleaner) -> Outcome:
         with closing(database.connect(config.database)) as connection, database.write_transaction(connection):
             server_state.begin_serving(connection, config.policy, FakeClock(state.now).read())
             fill(connection, state)
+        sql = replace(config, cleanup=CleanupConfig(engine="sql"))
         if engine == "spark":
             # Applying re-checks what a plan names, and so would hide one that names too much.
-            sql = replace(config, cleanup=CleanupConfig(engine="sql"))
             assert cleaner.plan(config, state.now) == cleaner.plan(sql, state.now)
-        cleaner.run(config, state.now)
         with closing(database.connect(config.database)) as connection:
-            return left(connection)
+            assert served(connection, config, state.now) == model.served(state)
+        counted = Job(sql, FakeClock(state.now)).dry_run().counts
+        assert cleaner.run(config, state.now)["deleted"] == counted
+        with closing(database.connect(config.database)) as connection:
+            outcome = left(connection)
+            assert served(connection, config, state.now) == outcome.messages
+            return outcome
 
 
 def fill(connection: sqlite3.Connection, state: State) -> None:
@@ -96,12 +107,17 @@ def fill(connection: sqlite3.Connection, state: State) -> None:
         "INSERT INTO users (user_id, username, password_hash, alias, created_at) VALUES (?, hex(?), '', '', 0)",
         [(user_id, user_id) for user_id in user_ids],
     )
+    connection.executemany(
+        "INSERT INTO user_tombstones (user_id, created_at) VALUES (?, 0)",
+        [(SENDERS[sender],) for sender in state.deleted_senders],
+    )
     for position, group in enumerate(state.groups):
         fill_group(connection, position + 1, group, user_ids)
     for expires_at in state.session_expiries:
         connection.execute(
-            "INSERT INTO sessions (token_hash, user_id, created_at, last_used_at, expires_at) VALUES (?, ?, 0, 0, ?)",
-            (uuid4().bytes, user_ids[0], expires_at),
+            "INSERT INTO sessions (token_hash, public_id, user_id, created_at, last_used_at, expires_at)"
+            " VALUES (?, ?, ?, 0, 0, ?)",
+            (uuid4().bytes, uuid4().bytes, user_ids[0], expires_at),
         )
     if state.invite_times:
         connection.execute(
@@ -118,6 +134,19 @@ def fill(connection: sqlite3.Connection, state: State) -> None:
             " group_info_body) VALUES (?, 1000, ?, ?, ?, ?, ?, ?)",
             (uuid4().bytes, invitee, user_ids[0], created_at, *carried),
         )
+
+
+def served(connection: sqlite3.Connection, config: Config, now: int) -> set[tuple[int, int]]:
+    """What members get, by group's position and sequence number."""
+    found = connection.execute(
+        "SELECT group_key, group_id, min(user_id) FROM members JOIN groups USING (group_key)"
+        " WHERE group_key < 1000 GROUP BY group_key"
+    ).fetchall()
+    return {
+        (key - 1, message.sequence_num)
+        for key, group_id, user_id in found
+        for message in messages.page(connection, group_id, user_id, 0, 500, config.policy, FakeClock(now)).messages
+    }
 
 
 def fill_group(connection: sqlite3.Connection, key: int, group: GroupState, user_ids: list[bytes]) -> None:
@@ -141,24 +170,25 @@ def fill_group(connection: sqlite3.Connection, key: int, group: GroupState, user
             "INSERT INTO members (group_key, user_id, role, joined_at, watermark) VALUES (?, ?, 'member', 0, ?)",
             [(key, user_id, mark) for user_id, mark in zip(user_ids, group.watermarks, strict=False)],
         )
-    for number, created_at in group.messages.items():
+    for number, each in group.messages.items():
         connection.execute(
             "INSERT INTO messages (message_id, group_key, sequence_num, sender_id, is_commit, created_at)"
-            " VALUES (?, ?, ?, ?, 0, ?)",
-            (bodies.put(connection, b"body"), key, number, user_ids[0], created_at),
+            " VALUES (?, ?, ?, ?, ?, ?)",
+            (bodies.put(connection, b"body"), key, number, SENDERS[each.sender], each.is_commit, each.created_at),
         )
 
 
 def left(connection: sqlite3.Connection) -> Outcome:
     """Read what a run left, and check that every body still has its owner and every owner its body."""
-    messages = connection.execute("SELECT group_key, sequence_num, message_id FROM messages").fetchall()
-    assert set(bodies.get_many(connection, [row["message_id"] for row in messages]).values()) <= {b"body"}
-    assert connection.execute("SELECT count(*) FROM tombstones").fetchone()[0] == 0
+    stored = connection.execute("SELECT group_key, sequence_num, message_id FROM messages").fetchall()
+    assert set(bodies.get_many(connection, [row["message_id"] for row in stored]).values()) <= {b"body"}
+    for tombstones in ("tombstones", "user_tombstones"):
+        assert connection.execute(f"SELECT count(*) FROM {tombstones}").fetchone()[0] == 0
     marks = connection.execute(
         "SELECT group_key, floor_seq, gone_below, expired_before FROM groups WHERE group_key < 1000"
     )
     return Outcome(
-        {(row["group_key"] - 1, row["sequence_num"]) for row in messages},
+        {(row["group_key"] - 1, row["sequence_num"]) for row in stored},
         {row[0] - 1: tuple(row)[1:] for row in marks},
         {row[0] - 1 for row in connection.execute("SELECT session_id FROM sessions")},
         {row[0] - 1 for row in connection.execute("SELECT invite_key FROM invites")},

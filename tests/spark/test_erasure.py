@@ -22,6 +22,9 @@ HOUR = 3600
 START = 1_700_000_000
 GROUPS = 200
 ROUNDS = 4
+ACCOUNT_SHARE, COMMIT_SHARE = 0.1, 0.2
+"""How many messages are those of an account that is deleted in the round, and how many of these are commits."""
+
 BODIES = 100_000
 """A small proof would see nothing: SQLite leaves stale copies only where pages split or merge."""
 
@@ -38,6 +41,8 @@ class World:
     alive: dict[int, tuple[int, int]] = field(default_factory=dict)  # body number: group's position, sequence number
     erased: set[int] = field(default_factory=set)
     made: int = 0
+    sender: bytes = b""  # who also sends in this round, and whose account is deleted after it
+    applications: set[int] = field(default_factory=set)  # bodies of that account that are no commits
 
     def add_groups(self, policy: PolicySettings) -> None:
         user_id = uuid4().bytes
@@ -59,7 +64,13 @@ class World:
             position = self.chance.randrange(GROUPS)
             size = int(2 ** self.chance.uniform(0, 16)) if self.chance.random() < 0.2 else self.chance.randint(1, 400)
             body = self.search.body(self.made, size)
-            number = messages.append(self.connection, self.memberships[position], body, self.now, is_commit=False)
+            member, is_commit = self.memberships[position], False
+            if self.chance.random() < ACCOUNT_SHARE:
+                member = replace(member, member_id=0, user_id=self.sender)
+                is_commit = self.chance.random() < COMMIT_SHARE
+                if not is_commit:
+                    self.applications.add(self.made)
+            number = messages.append(self.connection, member, body, self.now, is_commit=is_commit)
             self.alive[self.made] = (position, number)
             self.made += 1
 
@@ -72,6 +83,11 @@ class World:
                 "UPDATE members SET watermark = max(watermark, ?) WHERE group_key = ?",
                 (self.chance.randint(0, last), key),
             )
+
+    def delete_account(self) -> None:
+        self.connection.execute(
+            "INSERT INTO user_tombstones (user_id, created_at) VALUES (?, ?)", (self.sender, self.now)
+        )
 
     def settle(self) -> None:
         """Note what the run has to have erased."""
@@ -90,21 +106,25 @@ def test_erased_bodies_are_in_no_file_and_the_others_are_whole(tmp_path: Path, c
         state.begin_serving(connection, config.policy, FakeClock(world.now).read())
         world.add_groups(config.policy)
     for turn in range(ROUNDS):
+        world.sender = uuid4().bytes
         with opened(config, world) as connection:
             for _ in range(20):
                 with database.write_transaction(connection):
                     world.send(BODIES // ROUNDS // 20)
             with database.write_transaction(connection):
                 world.fetch_some()
+                world.delete_account()
         world.now += 2 * HOUR
         before = config.database.stat().st_size
         engine = CleanupConfig(engine=("sql", "spark")[turn % 2])
         report = cleaner.run(replace(config, cleanup=engine), world.now)
         with opened(config, world) as connection:
             world.settle()
+            assert world.applications <= world.erased, "whatever else would have kept them"
             assert connection.execute("PRAGMA freelist_count").fetchone()[0] == 0
         assert report["deleted"]["expired"] > 0
         assert report["deleted"]["fetched"] > 0
+        assert report["deleted"]["deleted_account"] > 0
         assert world.search.left_of(world.erased, tmp_path) == set()
         assert config.database.stat().st_size < before, "the file shrinks"
     assert len(world.erased) > BODIES / 3
@@ -112,6 +132,8 @@ def test_erased_bodies_are_in_no_file_and_the_others_are_whole(tmp_path: Path, c
     with opened(config, world) as connection:
         assert connection.execute("PRAGMA integrity_check").fetchone()[0] == "ok"
         check_whole(world)
+        commits = connection.execute("SELECT count(*) FROM messages WHERE sender_id = ? AND is_commit", (world.sender,))
+        assert commits.fetchone()[0] > 0, "those of a deleted account stay"
     planted = next(number for number in world.erased)
     (tmp_path / "hot.data" / "planted").write_bytes(b"something before" + world.search.body(planted, 24))
     assert world.search.left_of(world.erased, tmp_path) == {planted}, "the search finds a planted body"

@@ -2,6 +2,7 @@
 
 import asyncio
 import sqlite3
+from collections import Counter
 from dataclasses import replace
 from uuid import UUID, uuid4
 
@@ -361,7 +362,7 @@ async def test_a_dry_run_counts_what_a_run_then_deletes_and_touches_nothing(runn
     assert await running.query("SELECT * FROM cleanup_runs") == []
     report = await asyncio.to_thread(cleaner.run, config, running.clock.now())
     assert report["deleted"] == dict(planned.counts)
-    assert report["deleted"] == {"expired": 3, "fetched": 2, "deleted_group": 3, "sessions": 2, "invites": 0}
+    assert +Counter(report["deleted"]) == {"expired": 3, "fetched": 2, "deleted_group": 3, "sessions": 2}
 
 
 async def add_invite(server: Running, group: str, inviter: Client, invitee: Client) -> None:
