@@ -192,7 +192,7 @@ def _refusal(endpoint: Endpoint, kinds: Sequence[type[e.ApiError]]) -> dict[str,
             {"examples": shown},
         ),
     }
-    if e.TooManyRequestsError in kinds:
+    if any(issubclass(kind, e.TooManyRequestsError) for kind in kinds):
         seconds = {"type": "integer", "minimum": 1}
         answer["headers"] = {"Retry-After": {"description": "How many seconds to wait.", "schema": seconds}}
     return answer
