@@ -2,7 +2,7 @@ PYTHON = .venv/bin/python
 PIP = $(PYTHON) -m pip install --quiet --disable-pip-version-check --no-build-isolation
 
 .DEFAULT_GOAL := help
-.PHONY: help setup serve test lint format proto demo bench pin clean
+.PHONY: help setup serve test fuzz lint format proto demo bench pin clean
 
 help:  ## Print this list
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1\t\2/p' Makefile
@@ -16,6 +16,9 @@ serve: setup  ## Start the server on embedded defaults: ./conclave.db, port 8080
 test: setup .venv/development lint  ## Check and test everything
 	@scripts/java --required
 	@$(PYTHON) -m pytest
+
+fuzz: setup .venv/development  ## Send 5,000 requests made of the OpenAPI document, others each time
+	@CONCLAVE_FUZZ=5000 $(PYTHON) -m pytest tests/api/test_schemathesis.py
 
 lint: .venv/development  ## ruff and mypy
 	@$(PYTHON) -m ruff check .

@@ -7,6 +7,7 @@ from conclave.api import (
     accounts,
     bans,
     commits,
+    docs,
     events,
     groups,
     health,
@@ -26,6 +27,7 @@ from conclave.wire.schemas import (
     commits as commit_schemas,
     events as event_schemas,
     groups as group_schemas,
+    health as health_schemas,
     invites as invite_schemas,
     key_packages as key_package_schemas,
     members as member_schemas,
@@ -40,7 +42,16 @@ API = "/api/v1"
 _GROUP = f"{API}/groups/{{group_id}}"
 
 ROUTES = (
-    Endpoint("GET", "/healthz", health.health, Who.ANYBODY),
+    Endpoint(
+        "GET",
+        "/healthz",
+        health.health,
+        Who.ANYBODY,
+        answer=health_schemas.HealthResponse,
+        format=Format.JSON,
+    ),
+    Endpoint("GET", f"{API}/openapi.json", docs.document, Who.ANYBODY, media_type="application/json"),
+    Endpoint("GET", f"{API}/docs", docs.page, Who.ANYBODY, media_type="text/html"),
     Endpoint(
         "POST",
         f"{API}/register",
@@ -317,7 +328,14 @@ ROUTES = (
         refuses=(e.NotFoundError,),
         format=Format.JSON,
     ),
-    Endpoint("GET", f"{API}/events", events.stream, query=event_schemas.EventsQuery, head=False),
+    Endpoint(
+        "GET",
+        f"{API}/events",
+        events.stream,
+        query=event_schemas.EventsQuery,
+        head=False,
+        media_type="text/event-stream",
+    ),
 )
 
 
@@ -329,4 +347,5 @@ def add_routes(app: web.Application) -> None:
             app.router.add_get(path, route.handler, allow_head=route.head)
         else:
             app.router.add_route(route.method, path, route.handler)
+    app.router.add_get(f"{API}/docs/{{name}}", docs.asset)
     app[keys.ENDPOINTS] = {route.handler: route for route in ROUTES}

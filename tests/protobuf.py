@@ -22,6 +22,8 @@ PREFIXES = {
 }
 
 MESSAGES = {
+    "GET /openapi.json": (None, None),
+    "GET /docs": (None, None),
     "POST /register": ("RegisterRequest", "RegisterResponse"),
     "POST /login": ("LoginRequest", "LoginResponse"),
     "POST /logout": (None, None),

@@ -15,7 +15,7 @@ from conclave.wire.exchange import FORMAT, read_body, reply, reply_empty
 
 
 async def register(request: web.Request) -> web.Response:
-    """POST /register"""
+    """POST /register: Open an account."""
     app = request.app
     body = await read_body(request)
     config = app[keys.CONFIG]
@@ -34,7 +34,7 @@ async def register(request: web.Request) -> web.Response:
 
 
 async def login(request: web.Request) -> web.Response:
-    """POST /login"""
+    """POST /login: Begin a session."""
     app = request.app
     body = await read_body(request)
     known = await app[keys.STORE].read(users.credentials, body["username"])
@@ -47,14 +47,14 @@ async def login(request: web.Request) -> web.Response:
 
 
 async def logout(request: web.Request) -> web.Response:
-    """POST /logout"""
+    """POST /logout: End this session."""
     caller = request[auth.CALLER]
     await request.app[keys.STORE].write(sessions.remove, caller.user_id, caller.session_id)
     return reply_empty(request)
 
 
 async def update(request: web.Request) -> web.Response:
-    """PATCH /me"""
+    """PATCH /me: Change the own alias."""
     await request.app[keys.STORE].write(_update, request[auth.CALLER].user_id, await read_body(request))
     return reply_empty(request)
 
@@ -69,7 +69,7 @@ def _update(connection: sqlite3.Connection, user_id: bytes, changes: Mapping[str
 
 
 async def change_password(request: web.Request) -> web.Response:
-    """POST /change-password"""
+    """POST /change-password: Change the password, which ends every session of the caller."""
     app, user_id = request.app, request[auth.CALLER].user_id
     body = await read_body(request)
     former = await _require_password(request, body["current_password"])
@@ -79,13 +79,13 @@ async def change_password(request: web.Request) -> web.Response:
 
 
 async def reset(request: web.Request) -> web.Response:
-    """POST /reset-account"""
+    """POST /reset-account: Delete the caller's key packages."""
     await request.app[keys.STORE].write(key_packages.remove_all, request[auth.CALLER].user_id)
     return reply_empty(request)
 
 
 async def delete(request: web.Request) -> web.Response:
-    """POST /delete-account"""
+    """POST /delete-account: Delete the caller's account."""
     app = request.app
     body = await read_body(request)
     stored = await _require_password(request, body["password"])

@@ -11,7 +11,7 @@ from conclave.wire.exchange import path_id, read_body, reply, reply_empty
 
 
 async def ban(request: web.Request) -> web.Response:
-    """POST /groups/{group_id}/ban"""
+    """POST /groups/{group_id}/ban: Ban a user, who is removed if a member."""
     app = request.app
     group_id = path_id(request, "group_id")
     body = await read_body(request)
@@ -43,7 +43,7 @@ def _ban(
 
 
 async def unban(request: web.Request) -> web.Response:
-    """POST /groups/{group_id}/unban"""
+    """POST /groups/{group_id}/unban: Lift a ban."""
     group_id = path_id(request, "group_id")
     body = await read_body(request)
     await request.app[keys.STORE].write(_unban, group_id, request[auth.CALLER].user_id, body["user_id"])
@@ -57,7 +57,7 @@ def _unban(connection: sqlite3.Connection, group_id: bytes, user_id: bytes, targ
 
 
 async def list_banned(request: web.Request) -> web.Response:
-    """GET /groups/{group_id}/banned"""
+    """GET /groups/{group_id}/banned: Who is banned from a group."""
     found = await request.app[keys.STORE].read(_banned, path_id(request, "group_id"), request[auth.CALLER].user_id)
     return reply(request, {"users": found})
 

@@ -13,7 +13,7 @@ from conclave.wire.exchange import path_id, read_body, reply, reply_empty
 
 
 async def upload(request: web.Request) -> web.Response:
-    """POST /groups/{group_id}/commit"""
+    """POST /groups/{group_id}/commit: Store a commit, group info, the MLS id: what is given."""
     app = request.app
     group_id = path_id(request, "group_id")
     commit = Commit(**await read_body(request))
@@ -30,7 +30,7 @@ def _upload(connection: sqlite3.Connection, group_id: bytes, user_id: bytes, com
 
 
 async def external_join(request: web.Request) -> web.Response:
-    """POST /groups/{group_id}/external-join"""
+    """POST /groups/{group_id}/external-join: Store the commit by which the caller joined the MLS group."""
     app = request.app
     group_id = path_id(request, "group_id")
     commit = Commit(**await read_body(request))
@@ -53,7 +53,7 @@ def _external_join(connection: sqlite3.Connection, group_id: bytes, user_id: byt
 
 
 async def group_info(request: web.Request) -> web.Response:
-    """GET /groups/{group_id}/group-info"""
+    """GET /groups/{group_id}/group-info: The stored group info."""
     stored = await request.app[keys.STORE].read(
         commits.group_info, path_id(request, "group_id"), request[auth.CALLER].user_id
     )

@@ -17,7 +17,7 @@ KEEP_ALIVE_SECONDS = 10.0
 
 
 async def stream(request: web.Request) -> web.StreamResponse:
-    """GET /events
+    """GET /events: Listen to what happens in one's groups.
 
     Open until the client goes, the session ends, or the server stops. An open stream is a use of its session.
     """

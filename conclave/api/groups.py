@@ -15,7 +15,7 @@ from conclave.wire.exchange import path_id, read_body, read_query, reply, reply_
 
 
 async def create(request: web.Request) -> web.Response:
-    """POST /groups"""
+    """POST /groups: Create a group; the caller is its sole member and admin."""
     app = request.app
     body = await read_body(request)
     group_id = await app[keys.STORE].write(
@@ -25,19 +25,19 @@ async def create(request: web.Request) -> web.Response:
 
 
 async def list_own(request: web.Request) -> web.Response:
-    """GET /groups"""
+    """GET /groups: The caller's groups, with their members."""
     own = await request.app[keys.STORE].read(members.groups_of, request[auth.CALLER].user_id)
     return reply(request, {"groups": own})
 
 
 async def list_public(request: web.Request) -> web.Response:
-    """GET /groups/public"""
+    """GET /groups/public: Public groups whose name contains a text."""
     found = await request.app[keys.STORE].read(groups.list_public, read_query(request)["pattern"])
     return reply(request, {"groups": found})
 
 
 async def update(request: web.Request) -> web.Response:
-    """PATCH /groups/{group_id}"""
+    """PATCH /groups/{group_id}: Change a group, all or nothing."""
     app = request.app
     group_id = path_id(request, "group_id")
     body = await read_body(request)
@@ -65,7 +65,7 @@ def _update(
 
 
 async def delete(request: web.Request) -> web.Response:
-    """POST /groups/{group_id}/delete"""
+    """POST /groups/{group_id}/delete: Delete a group for all of its members."""
     app = request.app
     await app[keys.STORE].write(
         _delete, path_id(request, "group_id"), request[auth.CALLER].user_id, app[keys.CLOCK].now()

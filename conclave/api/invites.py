@@ -12,7 +12,7 @@ from conclave.wire.exchange import path_id, read_body, reply, reply_empty
 
 
 async def escrow(request: web.Request) -> web.Response:
-    """POST /groups/{group_id}/escrow-invite"""
+    """POST /groups/{group_id}/escrow-invite: Invite a user, leaving what the invitee will need."""
     group_id = path_id(request, "group_id")
     body = await read_body(request)
     await request.app[keys.STORE].write(
@@ -36,7 +36,7 @@ def _escrow(
 
 
 async def list_of_group(request: web.Request) -> web.Response:
-    """GET /groups/{group_id}/invites"""
+    """GET /groups/{group_id}/invites: Pending invites of a group."""
     found = await request.app[keys.STORE].read(
         invites.of_group, path_id(request, "group_id"), request[auth.CALLER].user_id, _dead_before(request)
     )
@@ -44,7 +44,7 @@ async def list_of_group(request: web.Request) -> web.Response:
 
 
 async def cancel(request: web.Request) -> web.Response:
-    """POST /groups/{group_id}/cancel-invite"""
+    """POST /groups/{group_id}/cancel-invite: Cancel an invite."""
     group_id = path_id(request, "group_id")
     body = await read_body(request)
     await request.app[keys.STORE].write(
@@ -63,13 +63,13 @@ def _cancel(
 
 
 async def list_own(request: web.Request) -> web.Response:
-    """GET /invites"""
+    """GET /invites: Pending invites of the caller."""
     found = await request.app[keys.STORE].read(invites.of_user, request[auth.CALLER].user_id, _dead_before(request))
     return reply(request, {"invites": found})
 
 
 async def accept(request: web.Request) -> web.Response:
-    """POST /invites/{invite_id}/accept"""
+    """POST /invites/{invite_id}/accept: Accept an invite and become a member."""
     await request.app[keys.STORE].write(
         _accept,
         path_id(request, "invite_id"),
@@ -85,7 +85,7 @@ def _accept(connection: sqlite3.Connection, invite_id: bytes, user_id: bytes, no
 
 
 async def decline(request: web.Request) -> web.Response:
-    """POST /invites/{invite_id}/decline"""
+    """POST /invites/{invite_id}/decline: Decline an invite."""
     await request.app[keys.STORE].write(
         _decline, path_id(request, "invite_id"), request[auth.CALLER].user_id, _dead_before(request)
     )

@@ -14,7 +14,7 @@ from conclave.wire.exchange import path_id, read_body, reply, reply_empty
 
 
 async def upload(request: web.Request) -> web.Response:
-    """POST /key-packages"""
+    """POST /key-packages: Upload key packages, all or nothing."""
     body = await read_body(request)
     await request.app[keys.STORE].write(_upload, request[auth.CALLER].user_id, body)
     return reply_empty(request)
@@ -31,7 +31,7 @@ def _upload(connection: sqlite3.Connection, user_id: bytes, body: Mapping[str, A
 
 
 async def fetch(request: web.Request) -> web.Response:
-    """GET /key-packages/{user_id}"""
+    """GET /key-packages/{user_id}: Take a key package of a user; a regular one is handed out once."""
     app = request.app
     user_id = path_id(request, "user_id")
     packages = await app[keys.STORE].write(_hand_out, [user_id], app[keys.HANDOUTS], app[keys.CLOCK].read().since_boot)
@@ -39,7 +39,7 @@ async def fetch(request: web.Request) -> web.Response:
 
 
 async def invite(request: web.Request) -> web.Response:
-    """POST /groups/{group_id}/invite"""
+    """POST /groups/{group_id}/invite: Take a key package of each user who is to be invited."""
     app = request.app
     group_id = path_id(request, "group_id")
     body = await read_body(request)

@@ -11,7 +11,7 @@ from conclave.wire.exchange import path_id, read_body, reply, reply_empty
 
 
 async def join(request: web.Request) -> web.Response:
-    """POST /groups/{group_id}/join"""
+    """POST /groups/{group_id}/join: Join a public group."""
     app = request.app
     group_info = await app[keys.STORE].write(
         _join,
@@ -28,7 +28,7 @@ def _join(connection: sqlite3.Connection, group_id: bytes, user_id: bytes, now: 
 
 
 async def leave(request: web.Request) -> web.Response:
-    """POST /groups/{group_id}/leave"""
+    """POST /groups/{group_id}/leave: Leave a group."""
     app = request.app
     group_id = path_id(request, "group_id")
     commit = Commit(**await read_body(request))
@@ -43,7 +43,7 @@ def _leave(connection: sqlite3.Connection, group_id: bytes, user_id: bytes, comm
 
 
 async def remove(request: web.Request) -> web.Response:
-    """POST /groups/{group_id}/remove"""
+    """POST /groups/{group_id}/remove: Remove a member."""
     app = request.app
     group_id = path_id(request, "group_id")
     body = await read_body(request)
@@ -64,7 +64,7 @@ def _remove(
 
 
 async def promote(request: web.Request) -> web.Response:
-    """POST /groups/{group_id}/promote"""
+    """POST /groups/{group_id}/promote: Make a member an admin."""
     group_id = path_id(request, "group_id")
     body = await read_body(request)
     await request.app[keys.STORE].write(_promote, group_id, request[auth.CALLER].user_id, body["user_id"])
@@ -77,7 +77,7 @@ def _promote(connection: sqlite3.Connection, group_id: bytes, user_id: bytes, ta
 
 
 async def demote(request: web.Request) -> web.Response:
-    """POST /groups/{group_id}/demote"""
+    """POST /groups/{group_id}/demote: Make an admin a member."""
     group_id = path_id(request, "group_id")
     body = await read_body(request)
     await request.app[keys.STORE].write(_demote, group_id, request[auth.CALLER].user_id, body["user_id"])
@@ -90,7 +90,7 @@ def _demote(connection: sqlite3.Connection, group_id: bytes, user_id: bytes, tar
 
 
 async def list_admins(request: web.Request) -> web.Response:
-    """GET /groups/{group_id}/admins"""
+    """GET /groups/{group_id}/admins: The admins of a group."""
     found = await request.app[keys.STORE].read(
         members.admins_of, path_id(request, "group_id"), request[auth.CALLER].user_id
     )

@@ -13,7 +13,7 @@ from conclave.wire.handover import hand_over
 
 
 async def send(request: web.Request) -> web.Response:
-    """POST /groups/{group_id}/messages"""
+    """POST /groups/{group_id}/messages: Send a message."""
     app = request.app
     group_id = path_id(request, "group_id")
     body = await read_body(request)
@@ -32,7 +32,7 @@ def _send(connection: sqlite3.Connection, group_id: bytes, user_id: bytes, body:
 
 
 async def fetch(request: web.Request) -> web.StreamResponse:
-    """GET /groups/{group_id}/messages
+    """GET /groups/{group_id}/messages: Fetch a page of messages, ascending.
 
     The watermark moves only once the response was handed over: a message may be deleted after that.
     """

@@ -8,7 +8,7 @@ from conclave.wire.exchange import path_id, reply
 
 
 async def policy(request: web.Request) -> web.Response:
-    """GET /groups/{group_id}/retention"""
+    """GET /groups/{group_id}/retention: How long messages of a group live."""
     app = request.app
     member = await app[keys.STORE].read(
         members.require_member, path_id(request, "group_id"), request[auth.CALLER].user_id

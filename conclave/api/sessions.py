@@ -8,7 +8,7 @@ from conclave.wire.exchange import path_id, reply, reply_empty
 
 
 async def list_own(request: web.Request) -> web.Response:
-    """GET /sessions"""
+    """GET /sessions: The caller's sessions."""
     app, caller = request.app, request[auth.CALLER]
     activity, now = app[keys.ACTIVITY], app[keys.CLOCK].now()
     listed = [
@@ -26,6 +26,6 @@ async def list_own(request: web.Request) -> web.Response:
 
 
 async def revoke(request: web.Request) -> web.Response:
-    """DELETE /sessions/{session_id}"""
+    """DELETE /sessions/{session_id}: End one of the caller's sessions."""
     await request.app[keys.STORE].write(sessions.revoke, request[auth.CALLER].user_id, path_id(request, "session_id"))
     return reply_empty(request)

@@ -8,18 +8,18 @@ from conclave.wire.exchange import path_id, reply
 
 
 async def me(request: web.Request) -> web.Response:
-    """GET /me"""
+    """GET /me: The caller's own account."""
     user = await request.app[keys.STORE].read(users.by_id, request[auth.CALLER].user_id)
     return reply(request, user)
 
 
 async def by_name(request: web.Request) -> web.Response:
-    """GET /users/{username}"""
+    """GET /users/{username}: An account by its name."""
     user = await request.app[keys.STORE].read(users.by_name, request.match_info["username"])
     return reply(request, user)
 
 
 async def by_id(request: web.Request) -> web.Response:
-    """GET /users/by-id/{user_id}"""
+    """GET /users/by-id/{user_id}: An account by its id."""
     user = await request.app[keys.STORE].read(users.by_id, path_id(request, "user_id"))
     return reply(request, user)

@@ -32,7 +32,8 @@ class Endpoint:
     ``body`` and ``query``: what the request holds; ``answer``: the message of a success, None for one without a body
     or of a kind of its own. ``refuses``: the errors that depend on more than the token, the ids in the path, the form
     of the body and the role. A HEAD is answered as a GET without its body, if ``head``. ``format``: that of every
-    answer, whatever was negotiated; None where negotiation decides.
+    answer, whatever was negotiated; None where negotiation decides. ``media_type``: that of a success which is no
+    message; None where it is one, or has no body.
     """
 
     method: str
@@ -46,6 +47,7 @@ class Endpoint:
     refuses: tuple[type[ApiError], ...] = ()
     head: bool = True
     format: Format | None = None
+    media_type: str | None = None
 
     @property
     def public(self) -> bool:

@@ -40,11 +40,19 @@ KEY_PACKAGE_START = bytes([0, 1, 0, 5])
 """MLS 1.0, an MLSMessage that holds a key package (RFC 9420 section 6)."""
 
 
-def key_package_rule(package: bytes) -> None:
-    """Raise ValidationError unless ``package`` can be a key package."""
-    least, most = KEY_PACKAGE_BYTES
-    if not (least <= len(package) <= most and package.startswith(KEY_PACKAGE_START)):
-        raise ValidationError(f"must have {least} to {most} bytes and begin with {KEY_PACKAGE_START.hex(' ')}")
+class _KeyPackageRule(validate.Length):
+    """That bytes can be a key package."""
+
+    def __call__(self, value: Any) -> Any:
+        if not value.startswith(KEY_PACKAGE_START):
+            raise ValidationError(str(self.error))
+        return super().__call__(value)
+
+
+KEY_PACKAGE_RULE = _KeyPackageRule(
+    *KEY_PACKAGE_BYTES,
+    error="must have {} to {} bytes and begin with {}".format(*KEY_PACKAGE_BYTES, KEY_PACKAGE_START.hex(" ")),
+)
 
 
 def parse_id(text: str) -> bytes:
@@ -102,24 +110,32 @@ class QueryInteger(fields.Integer):
         """``least``: a smaller one is an error."""
         rule = validate.Range(min=least, error="must be at least {min}")
         super().__init__(load_default=default, validate=rule)
-        self._most = most
+        self.most = most
 
     def _deserialize(self, value: Any, *args: Any, **kwargs: Any) -> int:
         if not _INTEGER.fullmatch(value):
             raise self.make_error("invalid")
         try:
-            return min(int(value), self._most)
+            return min(int(value), self.most)
         except ValueError as error:  # thousands of digits
             raise self.make_error("invalid") from error
 
 
-def required(field: Callable[..., fields.Field[Any]], rule: Callable[[Any], Any] | None = None) -> fields.Field[Any]:
-    """Make ``field`` one that has to be there and not empty, and within ``rule`` then."""
+class NotEmpty(validate.Validator):
+    """That a value is not empty, and within ``rule`` then: what is empty breaks one rule, not two."""
 
-    def check(value: Any) -> None:
+    def __init__(self, rule: Callable[[Any], Any] | None = None) -> None:
+        self.rule = rule
+
+    def __call__(self, value: Any) -> Any:
+        """Return ``value``. Raises ValidationError."""
         if not value:
             raise ValidationError(REQUIRED)
-        if rule:
-            rule(value)
+        if self.rule:
+            self.rule(value)
+        return value
 
-    return field(required=True, error_messages={"required": REQUIRED}, validate=check)
+
+def required(field: Callable[..., fields.Field[Any]], rule: Callable[[Any], Any] | None = None) -> fields.Field[Any]:
+    """Make ``field`` one that has to be there and not empty, and within ``rule`` then."""
+    return field(required=True, error_messages={"required": REQUIRED}, validate=NotEmpty(rule))

@@ -64,7 +64,7 @@ def _single(field: FieldDescriptor, value: Any) -> Any:
     if field.message_type:
         return _values(field.message_type, value)
     if field.enum_type:
-        return _words(field.enum_type).get(value, str(value))  # a number without a word is for the schema to refuse
+        return words(field.enum_type).get(value, str(value))  # a number without a word is for the schema to refuse
     return value
 
 
@@ -99,10 +99,11 @@ def _each(convert: Callable[[Any], Any], values: list[Any]) -> list[Any]:
 def _number(enum: EnumDescriptor, value: str | int) -> int:
     if isinstance(value, int):
         return value
-    return next(number for number, word in _words(enum).items() if word == value)
+    return next(number for number, word in words(enum).items() if word == value)
 
 
 @cache
-def _words(enum: EnumDescriptor) -> dict[int, str]:
+def words(enum: EnumDescriptor) -> dict[int, str]:
+    """Return the words of an enum by their numbers: its names in lower case, without what they have in common."""
     prefix = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", enum.name).upper() + "_"
     return {value.number: value.name.removeprefix(prefix).lower() for value in enum.values}

@@ -18,6 +18,7 @@ from conclave.wire.endpoint import Endpoint
 from conclave.wire.negotiate import Format
 from tests.client import PASSWORD, Client, encode as base64_of
 from tests.conftest import Running, StartServer
+from tests.openapi import DOCUMENT, answers_of, check_answer
 from tests.protobuf import MESSAGES, ProtobufClient, decode, encode, messages_of
 from tests.test_docs import doc, rows
 
@@ -145,9 +146,10 @@ class World:
                 assert body == b""
                 return 204, {}
             assert response.headers["Cache-Control"] == "no-store"
-            if path == "/healthz" and response.status == 200:
-                return 200, json.loads(body)
-            always_json = path.startswith(f"{API}/sessions") and method in ("GET", "DELETE")
+            if response.status < 400 and path in MEDIA_TYPES:
+                assert response.content_type == MEDIA_TYPES[path]
+                return response.status, json.loads(body) if path.endswith(".json") else {}
+            always_json = path.startswith(("/healthz", f"{API}/sessions")) and method in ("GET", "DELETE")
             assert response.content_type == (Format.JSON if always_json else self.format).value
             if self.format is Format.JSON or always_json:
                 answer = json.loads(body)
@@ -204,6 +206,9 @@ class Row:
     answers: Callable[[World], dict[str, Any]] = lambda _: {}
 
 
+MEDIA_TYPES = {route.path: route.media_type for route in ROUTES if route.media_type}
+"""Of successes that are no messages."""
+
 MESSAGE = base64_of(b"\x00hello")
 INFO = base64_of(b"group info")
 WELCOME = base64_of(b"welcome")
@@ -229,6 +234,8 @@ def promote_bob(world: World) -> Awaitable[Any]:
 
 TABLE: dict[str, list[Row]] = {
     "GET /healthz": [Row("well", answers=lambda _: {"status": "ok"})],
+    f"GET {API}/openapi.json": [Row("the document", answers=lambda _: DOCUMENT)],
+    f"GET {API}/docs": [Row("the page")],
     f"POST {API}/register": [
         Row("no password", 400, 100, body={"username": "dora", "registration_token": INVITATION}),
         Row("a short password", 400, 101, body=NEW | {"password": "short"}),
@@ -576,17 +583,30 @@ def test_the_table_has_every_answer_that_is_documented(endpoint: str) -> None:
 
 
 @pytest.mark.parametrize("route", ROUTES, ids=lambda each: f"{each.method} {each.path}")
+def test_the_table_has_every_error_of_an_endpoint(route: Endpoint) -> None:
+    """What an endpoint says that it refuses is in the OpenAPI document, and must be true."""
+    caused = {(row.status, row.code) for row in TABLE[f"{route.method} {route.path}"]}
+    assert {(error.status, error.code) for error in route.refuses} <= caused
+
+
+@pytest.mark.parametrize("route", ROUTES, ids=lambda each: f"{each.method} {each.path}")
 async def test_an_endpoint_refuses_and_answers(world: World, route: Endpoint) -> None:
     for why, expected, asked in refusals(world, route):
         status, answer = await world.ask(**asked)
         assert (status, answer["error_code"]) == expected, why
         assert answer["message"], why
+        assert status == 405 or expected in answers_of(route), why
+        if world.format is Format.JSON:
+            check_answer(route, status, answer)
     for row in TABLE[f"{route.method} {route.path}"]:
         if row.before:
             await row.before(world)
         for _ in range(row.times):
             status, answer = await ask(world, route, row)
         assert status == row.status, (row.why, answer)
+        assert (row.status, row.code) in answers_of(route), row.why
+        if world.format is Format.JSON or row.code is None:
+            check_answer(route, status, answer)
         if row.code is None:
             assert answer == row.answers(world), row.why
         else:

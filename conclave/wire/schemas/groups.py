@@ -70,7 +70,10 @@ class ListPublicGroupsResponse(ResponseSchema):
 
 
 class UpdateGroupRequest(RequestSchema):
-    """Changes to a group; an absent field means no change."""
+    """Changes to a group; an absent field means no change.
+
+    ``message_expiry_seconds`` counts only with ``update_message_expiry``, which needs it.
+    """
 
     alias = Text(validate=ALIAS_RULE)
     group_name = Text(validate=NAME_RULE)

@@ -7,21 +7,21 @@ from typing import Any
 from marshmallow import ValidationError, fields, validates_schema
 
 from conclave.fields import StrictBoolean, Text
-from conclave.wire.fields import FINGERPRINT_RULE, REQUIRED, Bytes, Identifier, key_package_rule, required
+from conclave.wire.fields import FINGERPRINT_RULE, KEY_PACKAGE_RULE, REQUIRED, Bytes, Identifier, required
 from conclave.wire.schemas.base import RequestSchema, ResponseSchema
 
 
 class KeyPackageEntry(RequestSchema):
     """A key package, regular unless said otherwise."""
 
-    data = required(Bytes, key_package_rule)
+    data = required(Bytes, KEY_PACKAGE_RULE)
     is_last_resort = StrictBoolean(load_default=False)
 
 
 class UploadKeyPackageRequest(RequestSchema):
     """Key packages: one regular one in the single form, or any number of entries; at least one."""
 
-    key_package_data = Bytes(validate=key_package_rule)
+    key_package_data = Bytes(validate=KEY_PACKAGE_RULE)
     entries = fields.List(fields.Nested(KeyPackageEntry), load_default=list)
     signing_key_fingerprint = Text(load_default="", validate=FINGERPRINT_RULE)
 

@@ -1,0 +1,74 @@
+"""The description of the protocol, for programs and for people."""
+
+from importlib.util import find_spec
+from pathlib import Path
+
+from aiohttp import web
+
+from conclave import keys, openapi
+from conclave.errors import NotFoundError
+
+_PAGE = """<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<title>Conclave</title>
+<link rel="stylesheet" href="docs/swagger-ui.css">
+<link rel="icon" href="docs/favicon-32x32.png">
+</head>
+<body>
+<div id="page"></div>
+<script src="docs/swagger-ui-bundle.js"></script>
+<script src="docs/page.js"></script>
+</body>
+</html>
+"""
+
+_SCRIPT = """SwaggerUIBundle({
+  url: "openapi.json",
+  dom_id: "#page",
+  deepLinking: true,
+  validatorUrl: null,
+});
+"""
+"""Without validatorUrl the page would send the document's address to a service elsewhere."""
+
+_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
+    "img-src 'self' data:; "  # the library's icons are in its styles
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+
+_LIBRARY = ("swagger-ui.css", "swagger-ui-bundle.js", "favicon-32x32.png")
+
+
+async def document(request: web.Request) -> web.Response:
+    """GET /openapi.json: This document."""
+    app = request.app
+    endpoints = tuple(app[keys.ENDPOINTS].values())
+    body = openapi.written(endpoints, app[keys.CONFIG].auth_header)
+    return web.Response(body=body, content_type="application/json")
+
+
+async def page(_: web.Request) -> web.Response:
+    """GET /docs: This document as a page."""
+    return web.Response(text=_PAGE, content_type="text/html", headers={"Content-Security-Policy": _POLICY})
+
+
+async def asset(request: web.Request) -> web.StreamResponse:
+    """Answer what the page loads. No endpoint: it is for the page only. Browsers keep it, and ask if it has changed."""
+    name = request.match_info["name"]
+    headers = {"Cache-Control": "no-cache"}
+    if name == "page.js":
+        return web.Response(text=_SCRIPT, content_type="text/javascript", headers=headers)
+    if name not in _LIBRARY:
+        raise NotFoundError("no such path")
+    return web.FileResponse(_library() / name, headers=headers)
+
+
+def _library() -> Path:
+    """Return where the library's files are; importing its package would import what it is made for."""
+    found = find_spec("flask_swagger_ui")
+    assert found  # noqa: S101 - a dependency
+    assert found.origin  # noqa: S101 - a package with a file
+    return Path(found.origin).with_name("dist")
