@@ -3,6 +3,8 @@
 from aiohttp import web
 
 from conclave import auth, keys
+from conclave.errors import TokenExpiredError
+from conclave.store import sessions
 from conclave.wire import sse
 from conclave.wire.exchange import read_query
 from conclave.wire.negotiate import Format, answer_format
@@ -21,6 +23,8 @@ async def stream(request: web.Request) -> web.StreamResponse:
     pause = min(KEEP_ALIVE_SECONDS, app[keys.CONFIG].token_ttl_seconds / 2)
     response = web.StreamResponse(headers={"Content-Type": "text/event-stream", "X-Accel-Buffering": "no"})
     with app[keys.EVENTS].listen(caller.user_id, caller.session_id) as events:
+        if not await app[keys.STORE].read(sessions.exists, caller.session_id):
+            raise TokenExpiredError  # it ended before the stream took part, and nothing more would end the stream
         await response.prepare(request)
         await response.write(sse.KEEP_ALIVE)  # sends the headers too: the client counts itself connected by them
         while not events.ended:
