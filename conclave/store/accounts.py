@@ -4,14 +4,15 @@ import sqlite3
 
 from conclave.errors import PasswordWrongError
 from conclave.failpoints import reach
-from conclave.store import invites, key_packages, members, sessions
+from conclave.store import invites, key_packages, members, sessions, users
 
 
 def change_password(connection: sqlite3.Connection, user_id: bytes, former: str, new: str) -> None:
     """Replace the hash ``former`` by ``new`` and end every session.
 
-    Raises PasswordWrongError if ``former`` is not the stored one any more.
+    Raises PasswordWrongError if ``former`` is not the stored one any more, TokenExpiredError if the account is gone.
     """
+    users.require(connection, user_id)
     changed = connection.execute(
         "UPDATE users SET password_hash = ? WHERE user_id = ? AND password_hash = ?", (new, user_id, former)
     )
