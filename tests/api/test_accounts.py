@@ -344,7 +344,7 @@ async def test_a_stream_does_not_begin_for_a_session_that_has_just_ended(
                 await phone.post("/delete-account", password=PASSWORD)
 
     right_after(quick, monkeypatch, sessions.by_token_hash, end)
-    await expect(alice.get("/events"), 401, 202)
+    await expect(asyncio.wait_for(alice.get("/events"), 10), 401, 202)
 
 
 class Leaving:
@@ -452,7 +452,8 @@ async def test_a_request_on_its_way_when_the_account_is_deleted_is_one_without_a
         await phone.post("/delete-account", password=PASSWORD)
 
     right_after(quick, monkeypatch, sessions.by_token_hash, delete)
-    await expect(alice.call(method, path.format(eves=eves), json=body or None), 401, 202)
+    request = alice.call(method, path.format(eves=eves), json=body or None)
+    await expect(asyncio.wait_for(request, 10), 401, 202)
     assert await quick.query("SELECT 1 FROM users WHERE user_id = ?", UUID(alice.user_id).bytes) == []
 
 
