@@ -113,6 +113,10 @@ class Client:
         pending = (await self.get(f"/groups/{group}/invites"))["invites"]
         return next(str(each["invite_id"]) for each in pending if each["invitee_id"] == invitee.user_id)
 
+    async def bring(self, invitee: "Client", group: str, body: bytes = b"add") -> None:
+        """Invite somebody who accepts at once."""
+        await invitee.accept(await self.invite(group, invitee, body))
+
     async def accept(self, invite: str) -> None:
         await self.post(f"/invites/{invite}/accept")
 
