@@ -1,7 +1,7 @@
 """A typed client of the server, for tests and benchmarks."""
 
 import base64
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -16,9 +16,10 @@ PACKAGE = b"\x00\x01\x00\x05 a key package"
 class RefusedError(Exception):
     """An answer that is not a success."""
 
-    def __init__(self, status: int, body: dict[str, Any]) -> None:
+    def __init__(self, status: int, body: dict[str, Any], headers: Mapping[str, str]) -> None:
         super().__init__(f"{status} {body}")
         self.status = status
+        self.headers = headers
         self.code: int = body["error_code"]
         self.body = body
 
@@ -63,7 +64,7 @@ class Client:
         ) as response:
             body = await response.json() if response.status != 204 else {}
             if response.status >= 400:
-                raise RefusedError(response.status, body)
+                raise RefusedError(response.status, body, response.headers)
             return body
 
     async def get(self, path: str, **query: Any) -> dict[str, Any]:
