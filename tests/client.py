@@ -1,7 +1,7 @@
 """A typed client of the server, for tests and benchmarks."""
 
 import base64
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -10,14 +10,16 @@ from aiohttp import ClientSession
 
 API = "/api/v1"
 PASSWORD = "correct horse"
+PACKAGE = b"\x00\x01\x00\x05 a key package"
 
 
 class RefusedError(Exception):
     """An answer that is not a success."""
 
-    def __init__(self, status: int, body: dict[str, Any]) -> None:
+    def __init__(self, status: int, body: dict[str, Any], headers: Mapping[str, str]) -> None:
         super().__init__(f"{status} {body}")
         self.status = status
+        self.headers = headers
         self.code: int = body["error_code"]
         self.body = body
 
@@ -49,6 +51,12 @@ class Client:
     async def login(self, username: str) -> None:
         self.token = (await self.post("/login", username=username, password=PASSWORD))["token"]
 
+    async def another(self, username: str) -> Self:
+        """Log the same user in once more."""
+        client = type(self)(self.http, self.url, user_id=self.user_id)
+        await client.login(username)
+        return client
+
     async def call(self, method: str, path: str, *, json: Any = None, **query: Any) -> dict[str, Any]:
         headers = {"Authorization": f"Bearer {self.token}"} if self.token else {}
         async with self.http.request(
@@ -56,7 +64,7 @@ class Client:
         ) as response:
             body = await response.json() if response.status != 204 else {}
             if response.status >= 400:
-                raise RefusedError(response.status, body)
+                raise RefusedError(response.status, body, response.headers)
             return body
 
     async def get(self, path: str, **query: Any) -> dict[str, Any]:
@@ -90,6 +98,57 @@ class Client:
 
     async def leave(self, group: str) -> None:
         await self.post(f"/groups/{group}/leave")
+
+    async def act(self, action: str, group: str, user: "Client", **more: Any) -> None:
+        """Do what an admin can do to somebody: promote, demote, remove, ban or unban."""
+        await self.post(f"/groups/{group}/{action}", user_id=user.user_id, **more)
+
+    async def invite(self, group: str, invitee: "Client", body: bytes = b"add") -> str:
+        """Deposit an invite and return its id. Commit, welcome and group info are ``body`` and a word more."""
+        carried = {
+            "commit_message": encode(body + b" commit"),
+            "welcome_message": encode(body + b" welcome"),
+            "group_info": encode(body + b" info"),
+        }
+        await self.post(f"/groups/{group}/escrow-invite", invitee_id=invitee.user_id, **carried)
+        pending = (await self.get(f"/groups/{group}/invites"))["invites"]
+        return next(str(each["invite_id"]) for each in pending if each["invitee_id"] == invitee.user_id)
+
+    async def bring(self, invitee: "Client", group: str, body: bytes = b"add") -> None:
+        """Invite somebody who accepts at once."""
+        await invitee.accept(await self.invite(group, invitee, body))
+
+    async def accept(self, invite: str) -> None:
+        await self.post(f"/invites/{invite}/accept")
+
+    async def decline(self, invite: str) -> None:
+        await self.post(f"/invites/{invite}/decline")
+
+    async def invited_to(self) -> list[str]:
+        """Return the groups whose invites wait for the user."""
+        return [each["group_id"] for each in (await self.get("/invites"))["invites"]]
+
+    async def welcomes(self) -> list[bytes]:
+        return [base64.b64decode(each["welcome_message"]) for each in (await self.get("/welcomes"))["welcomes"]]
+
+    async def roles(self, group: str) -> dict[str, str]:
+        """Return the members of a group and their roles, the longest-standing first."""
+        own = (await self.get("/groups"))["groups"]
+        members = [member for each in own if each["group_id"] == group for member in each["members"]]
+        return {each["username"]: each["role"] for each in members}
+
+    async def group_info(self, group: str) -> bytes:
+        return base64.b64decode((await self.get(f"/groups/{group}/group-info"))["group_info"])
+
+    async def upload(self, *packages: bytes, last_resort: bytes | None = None) -> None:
+        """Upload key packages."""
+        entries = [{"data": encode(package)} for package in packages]
+        last = [] if last_resort is None else [{"data": encode(last_resort), "is_last_resort": True}]
+        await self.post("/key-packages", entries=entries + last)
+
+    async def take(self, user: "Client") -> bytes:
+        """Fetch a key package of somebody."""
+        return base64.b64decode((await self.get(f"/key-packages/{user.user_id}"))["key_package_data"])
 
     async def send(self, group: str, body: bytes = b"hello") -> int:
         return int((await self.post(f"/groups/{group}/messages", mls_message=encode(body)))["sequence_num"])

@@ -11,7 +11,7 @@ import pytest
 from aiohttp import ClientSession, web
 from aiohttp.test_utils import TestServer
 
-from conclave import keys
+from conclave import auth, keys
 from conclave.app import create_app
 from conclave.clock import FakeClock
 from conclave.config import CleanupConfig, Config
@@ -22,6 +22,12 @@ from tests.client import Client
 @pytest.fixture
 def clock() -> FakeClock:
     return FakeClock()
+
+
+@pytest.fixture
+def cheap_passwords(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For tests that passwords are not what they are about: hashing is most of their time."""
+    monkeypatch.setattr(auth, "MEMORY_KIB", 8)
 
 
 @pytest.fixture

@@ -151,5 +151,5 @@ class ProtobufClient(Client):
                 return {}
             assert response.content_type == PROTOBUF["Content-Type"]
             if response.status >= 400:
-                raise RefusedError(response.status, decode("ErrorResponse", body))
+                raise RefusedError(response.status, decode("ErrorResponse", body), response.headers)
             return decode(answered or "Empty", body)

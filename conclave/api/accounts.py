@@ -60,6 +60,7 @@ async def update(request: web.Request) -> web.Response:
 
 
 def _update(connection: sqlite3.Connection, user_id: bytes, changes: Mapping[str, Any]) -> None:
+    users.require(connection, user_id)
     if "alias" not in changes:
         return
     users.set_alias(connection, user_id, changes["alias"])

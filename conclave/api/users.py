@@ -9,7 +9,7 @@ from conclave.wire.exchange import path_id, reply
 
 async def me(request: web.Request) -> web.Response:
     """GET /me: The caller's own account."""
-    user = await request.app[keys.STORE].read(users.by_id, request[auth.CALLER].user_id)
+    user = await request.app[keys.STORE].read(users.own, request[auth.CALLER].user_id)
     return reply(request, user)
 
 

@@ -42,8 +42,9 @@ def list_all(connection: sqlite3.Connection, now: int) -> list[Account]:
 def change_password(connection: sqlite3.Connection, user_id: bytes, former: str, new: str) -> None:
     """Replace the hash ``former`` by ``new`` and end every session.
 
-    Raises PasswordWrongError if ``former`` is not the stored one any more.
+    Raises PasswordWrongError if ``former`` is not the stored one any more, TokenExpiredError if the account is gone.
     """
+    users.require(connection, user_id)
     changed = connection.execute(
         "UPDATE users SET password_hash = ? WHERE user_id = ? AND password_hash = ?", (new, user_id, former)
     )

@@ -59,12 +59,9 @@ def add(
 ) -> None:
     """Invite a user, who hears of it. ``carried``: commit, welcome and group info, for when it is accepted.
 
-    Raises ConflictError if an invite is pending. A dead one that was still there ends first.
+    Raises ConflictError if an invite is pending.
     """
-    for former in _find(connection, "invites.group_key = ? AND invitee_id = ?", group.group_key, invitee_id):
-        if former.created_at >= dead_before:
-            raise ConflictError("an invite to this group is pending already")
-        decline(connection, former)
+    make_way(connection, group.group_key, invitee_id, dead_before)
     invite_id = uuid4().bytes
     connection.execute(
         "INSERT INTO invites (invite_id, group_key, invitee_id, inviter_id, created_at, commit_body, welcome_body,"
@@ -84,6 +81,17 @@ def add(
         group_alias=group.alias,
         inviter_id=inviter_id,
     )
+
+
+def make_way(connection: sqlite3.Connection, group_key: int, invitee_id: bytes, dead_before: int) -> None:
+    """End a dead invite of a user who is invited anew or joins: a member has none that could come back to life.
+
+    Raises ConflictError if a living one is pending.
+    """
+    for former in _find(connection, "invites.group_key = ? AND invitee_id = ?", group_key, invitee_id):
+        if former.created_at >= dead_before:
+            raise ConflictError("an invite to this group is pending")
+        decline(connection, former)
 
 
 def is_pending(connection: sqlite3.Connection, group_key: int, invitee_id: bytes, dead_before: int) -> bool:

@@ -125,11 +125,11 @@ def admins_of(connection: sqlite3.Connection, group_id: bytes, user_id: bytes) -
     return [Member(**row) for row in rows]
 
 
-def join_public(connection: sqlite3.Connection, group_id: bytes, user_id: bytes, now: int, invite_ttl: int) -> int:
-    """Add the caller to a public group as one who is joining; return the id of its group info's body.
+def require_joinable(connection: sqlite3.Connection, group_id: bytes, user_id: bytes) -> tuple[int, int]:
+    """Return the key of a public group that the caller can join, and the id of its group info's body.
 
-    Raises NotFoundError, NotPublicError, BannedError, ConflictError (member, or invited) or BadRequestError (no
-    group info).
+    Raises NotFoundError, NotPublicError, BannedError, ConflictError (a member already) or BadRequestError (no group
+    info).
     """
     group = groups.by_id(connection, group_id)
     if group.visibility != "public":
@@ -137,14 +137,10 @@ def join_public(connection: sqlite3.Connection, group_id: bytes, user_id: bytes,
     bans.require_none(connection, group.group_key, user_id)
     if membership(connection, group_id, user_id):
         raise ConflictError("already a member of this group")
-    pending = "SELECT 1 FROM invites WHERE group_key = ? AND invitee_id = ? AND created_at >= ?"
-    if connection.execute(pending, (group.group_key, user_id, now - invite_ttl)).fetchone():
-        raise ConflictError("an invite to this group is pending: accept it instead")
     if group.group_info_body is None:
         raise BadRequestError("this group has no group info yet")
     users.require(connection, user_id)
-    add(connection, group.group_key, user_id, now, joining=True)
-    return group.group_info_body
+    return group.group_key, group.group_info_body
 
 
 def add(connection: sqlite3.Connection, group_key: int, user_id: bytes, now: int, *, joining: bool = False) -> None:

@@ -33,9 +33,20 @@ class Page:
 
 
 def append(connection: sqlite3.Connection, member: Membership, body: bytes, now: int, *, is_commit: bool) -> int:
-    """Store a message and return its sequence number."""
-    body_id = bodies.put(connection, body)
-    return append_stored(connection, member.group.group_key, member.user_id, body_id, now, is_commit=is_commit)
+    """Store a message and return its sequence number.
+
+    The sender's watermark follows only from the group's last number: sending counts as having seen one's
+    own message, not what others sent meanwhile.
+    """
+    group_key = member.group.group_key
+    number = append_stored(
+        connection, group_key, member.user_id, bodies.put(connection, body), now, is_commit=is_commit
+    )
+    connection.execute(
+        "UPDATE members SET watermark = ? WHERE group_key = ? AND user_id = ? AND watermark = ?",
+        (number, group_key, member.user_id, number - 1),
+    )
+    return number
 
 
 def append_stored(
@@ -43,8 +54,7 @@ def append_stored(
 ) -> int:
     """Make the stored body ``body_id`` a message, whose sender need not be a member; return its sequence number.
 
-    The sender's watermark follows only from the group's last number: sending counts as having seen one's
-    own message, not what others sent meanwhile.
+    No watermark moves: whoever made it some time ago does not know that it is a message now, and has to fetch it.
     """
     number: int = connection.execute(
         "UPDATE groups SET last_seq = last_seq + 1 WHERE group_key = ? RETURNING last_seq", (group_key,)
@@ -56,10 +66,6 @@ def append_stored(
         (body_id, group_key, number, sender_id, is_commit, now),
     )
     reach("send.stored")
-    connection.execute(
-        "UPDATE members SET watermark = ? WHERE group_key = ? AND user_id = ? AND watermark = ?",
-        (number, group_key, sender_id, number - 1),
-    )
     return number
 
 

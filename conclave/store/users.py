@@ -73,6 +73,12 @@ def own_credentials(connection: sqlite3.Connection, user_id: bytes) -> tuple[str
     return row["username"], row["password_hash"]
 
 
+def own(connection: sqlite3.Connection, user_id: bytes) -> User:
+    """Return the caller's account. Raises TokenExpiredError if it is gone meanwhile."""
+    require(connection, user_id)
+    return by_id(connection, user_id)
+
+
 def require(connection: sqlite3.Connection, user_id: bytes) -> None:
     """Raise TokenExpiredError if the caller's account is gone since the request was let in."""
     own_credentials(connection, user_id)

@@ -5,6 +5,7 @@ from typing import Any
 
 from aiohttp import web
 from marshmallow import ValidationError
+from marshmallow.exceptions import SCHEMA
 
 from conclave.errors import (
     ApiError,
@@ -119,7 +120,9 @@ def _field_errors(messages: Mapping[Any, Any]) -> ApiError:
 def _by_field(messages: Mapping[Any, Any], path: str = "") -> Iterator[tuple[str, list[str]]]:
     """Yield each field at fault with its messages; one inside a list or a message as ``entries.0.data``."""
     for name, found in messages.items():
-        if isinstance(found, Mapping):
+        if name == SCHEMA:  # what stands at ``path`` is no message at all
+            yield path.removesuffix("."), found
+        elif isinstance(found, Mapping):
             yield from _by_field(found, f"{path}{name}.")
         else:
             yield f"{path}{name}", found

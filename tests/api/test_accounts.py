@@ -2,16 +2,39 @@
 
 import asyncio
 import subprocess
+from collections.abc import Awaitable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
+from uuid import UUID
 
 import pytest
 
 from conclave import keys
 from conclave.config import Config
-from conclave.store import state
-from tests.client import PASSWORD, Client, RefusedError, expect
+from conclave.store import sessions, state, users
+from tests.client import PACKAGE, PASSWORD, Client, RefusedError, encode, expect
 from tests.conftest import Running, StartServer
+from tests.listening import listening
+from tests.protobuf import PROTOBUF, ProtobufClient
+from tests.racing import right_after
+
+NEW = "battery staple"
+
+
+@pytest.fixture
+async def quick(cheap_passwords: None, running: Running) -> Running:
+    """A server whose passwords cost little."""
+    return running
+
+
+async def both(*requests: Awaitable[Any]) -> tuple[list[Any], list[tuple[int, int]]]:
+    """Make requests at the same time; return the answers of those that went well, and how the others were refused."""
+    outcomes = await asyncio.gather(*requests, return_exceptions=True)
+    refused = [(each.status, each.code) for each in outcomes if isinstance(each, RefusedError)]
+    answered = [each for each in outcomes if not isinstance(each, BaseException)]
+    assert len(answered) + len(refused) == len(outcomes), outcomes
+    return answered, refused
 
 
 async def test_a_user_registers_logs_in_and_is_found_by_name_and_id(running: Running) -> None:
@@ -164,3 +187,304 @@ async def test_the_token_can_come_raw_in_a_header_of_the_operators(config: Confi
             assert response.status == 200
         async with server.http.get(url, headers={"X-Conclave": ""}) as response:
             assert (await response.json())["error_code"] == 201
+
+
+async def test_an_alias_is_set_and_cleared(quick: Running) -> None:
+    alice = await quick.user("alice")
+    changes: list[tuple[dict[str, Any], str]] = [
+        ({"alias": "\u00c4lice \u2603"}, "\u00c4lice \u2603"),
+        ({}, "\u00c4lice \u2603"),
+        ({"alias": None}, "\u00c4lice \u2603"),
+        ({"alias": ""}, ""),
+        ({"alias": "a" * 64}, "a" * 64),
+    ]
+    for change, alias in changes:
+        await alice.call("PATCH", "/me", json=change)
+        assert (await alice.get("/me"))["alias"] == alias
+    for bad in ("a" * 65, "tab\t", "\x7f"):
+        answer = await expect(alice.call("PATCH", "/me", json={"alias": bad}), 400, 101)
+        assert list(answer["errors"]) == ["alias"]
+    await expect(alice.call("PATCH", "/me", json={"alais": "x"}), 400, 101)
+    assert (await alice.get("/me"))["alias"] == "a" * 64
+
+
+@pytest.mark.parametrize("headers", [PROTOBUF, {}], ids=["with its type", "without a type"])
+async def test_an_empty_message_in_protobuf_clears_the_alias(quick: Running, headers: dict[str, str]) -> None:
+    alice = await ProtobufClient.register(quick.http, quick.url, "alice")
+    await alice.call("PATCH", "/me", json={"alias": "x"})
+    assert (await alice.get("/me"))["alias"] == "x"
+    sent = headers | {"Authorization": f"Bearer {alice.token}"}
+    async with quick.http.patch(f"{quick.url}/api/v1/me", headers=sent, skip_auto_headers=["Content-Type"]) as response:
+        assert (response.status, await response.read()) == (200, b"")
+    assert (await alice.get("/me"))["alias"] == ""
+
+
+async def test_a_change_of_password_ends_every_session_and_its_streams(quick: Running) -> None:
+    alice, bob = await quick.users("alice", "bob")
+    phone = await alice.another("alice")
+    async with listening(alice) as here, listening(phone) as there, listening(bob) as other:
+        await alice.post("/change-password", current_password=PASSWORD, new_password=NEW)
+        await expect(phone.get("/me"), 401, 202)
+        await expect(alice.get("/me"), 401, 202)
+        await here.ended()
+        await there.ended()
+        assert not other.has_ended
+    await expect(alice.post("/login", username="alice", password=PASSWORD), 401, 202)
+    alice.token = (await alice.post("/login", username="alice", password=NEW))["token"]
+    assert (await alice.get("/me"))["username"] == "alice"
+    assert (await bob.get("/me"))["username"] == "bob"
+
+
+async def test_a_password_that_is_not_changed_leaves_the_sessions(quick: Running) -> None:
+    alice = await quick.user("alice")
+    await expect(alice.post("/change-password", current_password="wrong one", new_password=NEW), 401, 203)
+    await expect(alice.post("/change-password", current_password=PASSWORD, new_password="seven!!"), 400, 101)
+    await expect(alice.post("/change-password", current_password=PASSWORD), 400, 100)
+    await expect(alice.post("/delete-account", password="wrong one"), 401, 203)
+    assert (await alice.get("/me"))["username"] == "alice"
+    await alice.login("alice")
+
+
+async def test_a_login_with_the_old_password_that_ends_after_the_change_begins_no_session(
+    quick: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alice = await quick.user("alice")
+
+    async def change() -> None:
+        await alice.post("/change-password", current_password=PASSWORD, new_password=NEW)
+
+    right_after(quick, monkeypatch, users.credentials, change)
+    await expect(Client(quick.http, quick.url).login("alice"), 401, 202)
+    assert await quick.query("SELECT count(*) FROM sessions") == [(0,)]
+
+
+async def test_of_two_changes_of_password_at_the_same_time_one_wins(
+    quick: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alice = await quick.user("alice")
+    phone = await alice.another("alice")
+
+    async def change() -> None:
+        await phone.post("/change-password", current_password=PASSWORD, new_password=NEW)
+
+    right_after(quick, monkeypatch, users.own_credentials, change)
+    await expect(alice.post("/change-password", current_password=PASSWORD, new_password="another new one"), 401, 203)
+    await alice.post("/login", username="alice", password=NEW)
+    await expect(alice.post("/login", username="alice", password="another new one"), 401, 202)
+
+
+async def test_an_account_is_not_deleted_by_a_password_that_was_changed_meanwhile(
+    quick: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alice = await quick.user("alice")
+    phone = await alice.another("alice")
+
+    async def change() -> None:
+        await phone.post("/change-password", current_password=PASSWORD, new_password=NEW)
+
+    right_after(quick, monkeypatch, users.own_credentials, change)
+    await expect(alice.post("/delete-account", password=PASSWORD), 401, 203)
+    await alice.post("/login", username="alice", password=NEW)
+
+
+@pytest.mark.parametrize("name", ["username", "group_name"])
+async def test_of_two_who_take_a_name_at_the_same_time_one_gets_it(quick: Running, name: str) -> None:
+    alice = await quick.user("alice")
+    path = "/groups" if name == "group_name" else "/register"
+    body = {name: "taken"} | ({} if name == "group_name" else {"password": PASSWORD})
+    answered, refused = await both(*(alice.post(path, **body) for _ in range(5)))
+    assert (len(answered), refused) == (1, [(409, 301)] * 4)
+
+
+async def test_sessions_are_listed_and_ended(quick: Running) -> None:
+    alice, bob = await quick.users("alice", "bob")
+    began, ttl = quick.clock.now(), quick.config.token_ttl_seconds
+    quick.clock.advance(10)
+    phone = await alice.another("alice")
+    quick.clock.advance(10)
+    own, other = (await phone.get("/sessions"))["sessions"]
+    assert own == {
+        "id": own["id"],
+        "created_at": began + 10,
+        "last_used_at": began + 20,
+        "expires_at": began + 20 + ttl,
+        "current": True,
+    }
+    assert (other["created_at"], other["last_used_at"], other["current"]) == (began, began, False)
+    assert alice.token not in str(await alice.get("/sessions"))
+    async with listening(alice) as ending, listening(phone) as going_on:
+        await expect(bob.call("DELETE", f"/sessions/{other['id']}"), 404, 300)
+        await phone.call("DELETE", f"/sessions/{other['id']}")
+        await ending.ended()
+        assert not going_on.has_ended
+    await expect(alice.get("/me"), 401, 202)
+    await expect(phone.call("DELETE", f"/sessions/{other['id']}"), 404, 300)
+    assert [each["id"] for each in (await phone.get("/sessions"))["sessions"]] == [own["id"]]
+    await phone.call("DELETE", f"/sessions/{own['id']}")
+    await expect(phone.get("/me"), 401, 202)
+
+
+async def test_a_session_that_has_expired_is_not_listed(quick: Running) -> None:
+    alice = await quick.user("alice")
+    quick.clock.advance(10)
+    phone = await alice.another("alice")
+    quick.clock.advance(quick.config.token_ttl_seconds - 10)
+    assert len((await phone.get("/sessions"))["sessions"]) == 1
+
+
+@pytest.mark.parametrize("ends", ["logout", "revoke", "change-password", "delete-account"])
+async def test_a_stream_does_not_begin_for_a_session_that_has_just_ended(
+    quick: Running, monkeypatch: pytest.MonkeyPatch, ends: str
+) -> None:
+    alice = await quick.user("alice")
+    phone = await alice.another("alice")
+    [session] = [each["id"] for each in (await alice.get("/sessions"))["sessions"] if each["current"]]
+
+    async def end() -> None:
+        match ends:
+            case "logout":
+                await alice.post("/logout")
+            case "revoke":
+                await phone.call("DELETE", f"/sessions/{session}")
+            case "change-password":
+                await phone.post("/change-password", current_password=PASSWORD, new_password=NEW)
+            case _:
+                await phone.post("/delete-account", password=PASSWORD)
+
+    right_after(quick, monkeypatch, sessions.by_token_hash, end)
+    await expect(asyncio.wait_for(alice.get("/events"), 10), 401, 202)
+
+
+class Leaving:
+    """Alice, who goes: admin of friends with bob and carol, alone in a group of her own, banned from one of eve's.
+
+    She has invited dave, eve has invited her, and she has a welcome, a key package, and a stream.
+    """
+
+    async def build(self, running: Running) -> None:
+        self.users = await running.users("alice", "bob", "carol", "dave", "eve")
+        self.alice, self.bob, self.carol, self.dave, self.eve = self.users
+        self.friends = await self.alice.create_group("friends")
+        for member in (self.bob, self.carol):
+            await member.join(self.friends)
+        self.sole = await self.alice.create_group("sole")
+        self.eves = await self.eve.create_group("eves")
+        self.welcoming = await self.eve.create_group("welcoming")
+        await self.alice.accept(await self.eve.invite(self.welcoming, self.alice))
+        await self.eve.invite(self.eves, self.alice)
+        await self.alice.invite(self.friends, self.dave)
+        await self.alice.invite(self.sole, self.dave)
+        await self.alice.upload(PACKAGE, last_resort=PACKAGE)
+        await self.alice.send(self.friends, b"from alice")
+        await self.alice.send(self.sole, b"to oneself")
+        await self.alice.post(f"/groups/{self.friends}/commit", commit_message=encode(b"commit"))
+        await self.bob.send(self.friends, b"from bob")
+
+
+async def test_a_deleted_account_leaves_commits_and_nothing_else_to_be_seen(quick: Running) -> None:
+    world = Leaving()
+    await world.build(quick)
+    alice, bob, carol, dave, eve = world.users
+    phone = await alice.another("alice")
+    await expect(alice.post("/delete-account", password="wrong one"), 401, 203)
+    assert [each.body for each in await bob.fetch(world.friends)] == [b"from alice", b"commit", b"from bob"]
+    async with listening(phone) as stream:
+        await alice.post("/delete-account", password=PASSWORD)
+        await stream.ended()
+    for session in (alice, phone):
+        await expect(session.get("/me"), 401, 202)
+    await expect(alice.post("/login", username="alice", password=PASSWORD), 401, 202)
+    for member in (bob, carol):
+        shown = [(each.sender_id, each.body) for each in await member.fetch(world.friends)]
+        assert shown == [(alice.user_id, b"commit"), (bob.user_id, b"from bob")]
+        assert await member.roles(world.friends) == {"bob": "admin", "carol": "member"}
+    for path in ("/users/alice", f"/users/by-id/{alice.user_id}", f"/key-packages/{alice.user_id}"):
+        await expect(bob.get(path), 404, 300)
+    assert await dave.invited_to() == []
+    assert (await eve.get(f"/groups/{world.eves}/invites"))["invites"] == []
+    assert await eve.roles(world.welcoming) == {"eve": "admin"}
+    listed = [each["group_name"] for each in (await bob.get("/groups/public"))["groups"]]
+    assert listed == ["eves", "friends", "welcoming"], "the group that she was alone in went with her"
+    for table in ("users", "sessions", "members", "key_packages", "welcomes"):
+        assert await quick.query(f"SELECT 1 FROM {table} WHERE user_id = ?", UUID(alice.user_id).bytes) == []
+
+
+async def test_the_name_of_a_deleted_account_is_free_and_its_new_user_is_another(quick: Running) -> None:
+    world = Leaving()
+    await world.build(quick)
+    await world.alice.post("/delete-account", password=PASSWORD)
+    again = await quick.user("alice")
+    assert again.user_id != world.alice.user_id
+    assert await again.get("/groups") == {"groups": []}
+    assert await again.invited_to() == []
+    assert await again.welcomes() == []
+    await expect(world.bob.take(again), 404, 300)
+    await again.join(world.friends)
+    assert [each.body for each in await again.fetch(world.friends)] == [b"commit", b"from bob"]
+
+
+async def test_of_two_deletions_of_an_account_at_the_same_time_one_wins(
+    quick: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alice = await quick.user("alice")
+    phone = await alice.another("alice")
+
+    async def delete() -> None:
+        await phone.post("/delete-account", password=PASSWORD)
+
+    right_after(quick, monkeypatch, users.own_credentials, delete)
+    await expect(alice.post("/delete-account", password=PASSWORD), 401, 202)
+
+
+ON_ITS_WAY: list[tuple[str, str, dict[str, Any]]] = [
+    ("GET", "/me", {}),
+    ("PATCH", "/me", {"alias": "x"}),
+    ("POST", "/change-password", {"current_password": PASSWORD, "new_password": NEW}),
+    ("POST", "/delete-account", {"password": PASSWORD}),
+    ("POST", "/key-packages", {"key_package_data": encode(PACKAGE)}),
+    ("POST", "/groups", {"group_name": "new"}),
+    ("POST", "/groups/{eves}/join", {}),
+    ("GET", "/events", {}),
+]
+
+
+@pytest.mark.parametrize(("method", "path", "body"), ON_ITS_WAY)
+async def test_a_request_on_its_way_when_the_account_is_deleted_is_one_without_a_session(
+    quick: Running, monkeypatch: pytest.MonkeyPatch, method: str, path: str, body: dict[str, Any]
+) -> None:
+    alice, eve = await quick.users("alice", "eve")
+    eves = await eve.create_group("eves")
+    phone = await alice.another("alice")
+
+    async def delete() -> None:
+        await phone.post("/delete-account", password=PASSWORD)
+
+    right_after(quick, monkeypatch, sessions.by_token_hash, delete)
+    request = alice.call(method, path.format(eves=eves), json=body or None)
+    await expect(asyncio.wait_for(request, 10), 401, 202)
+    assert await quick.query("SELECT 1 FROM users WHERE user_id = ?", UUID(alice.user_id).bytes) == []
+
+
+@pytest.mark.parametrize(
+    "action", ["messages", "commit", "leave", "external-join", "invite", "ban", "delete", "group-info"]
+)
+async def test_a_request_to_a_group_on_its_way_when_the_account_is_deleted_is_a_stranger_s(
+    quick: Running, monkeypatch: pytest.MonkeyPatch, action: str
+) -> None:
+    world = Leaving()
+    await world.build(quick)
+    phone = await world.alice.another("alice")
+    bodies = {
+        "messages": {"mls_message": encode(b"late")},
+        "external-join": {"commit_message": encode(b"late")},
+        "invite": {"user_ids": [world.dave.user_id]},
+        "ban": {"user_id": world.dave.user_id},
+    }
+
+    async def delete() -> None:
+        await phone.post("/delete-account", password=PASSWORD)
+
+    right_after(quick, monkeypatch, sessions.by_token_hash, delete)
+    method = "GET" if action == "group-info" else "POST"
+    request = world.alice.call(method, f"/groups/{world.friends}/{action}", json=bodies.get(action))
+    await expect(request, 401, 401 if action in ("invite", "ban", "delete") else 400)

@@ -5,8 +5,8 @@ import contextlib
 import socket
 import sqlite3
 from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack
 from typing import TypeVar
+from unittest.mock import ANY
 from uuid import UUID
 
 import pytest
@@ -19,18 +19,12 @@ from conclave.store.database import connect
 from conclave.wire import sse
 from conclave.wire.conclave_pb2 import ServerEvent
 from conclave.wire.negotiate import Format
-from tests.client import Client, encode, expect
+from tests.client import PACKAGE, PASSWORD, Client, encode, expect
 from tests.conftest import Running
-from tests.listening import Heard, Listener, listening
+from tests.listening import BELL, Audience, Heard, audience, listening
 from tests.protobuf import ProtobufClient
 
 T = TypeVar("T")
-
-
-async def heard_by(streams: list[Listener]) -> list[list[Heard]]:
-    """What each stream has heard, once all that was published has arrived."""
-    await asyncio.sleep(0.1)
-    return [stream.waiting() for stream in streams]
 
 
 def deleted(number: int, *recipients: bytes) -> events_module.Announcement:
@@ -70,40 +64,248 @@ def transport_to(running: Running, writer: asyncio.StreamWriter) -> asyncio.Tran
     return next(each for each in ends if each.get_extra_info("peername") == writer.get_extra_info("sockname"))
 
 
-async def test_each_event_reaches_its_recipients_on_all_their_streams_and_nobody_else(running: Running) -> None:
-    alice, bob, carol, eve = await running.users("alice", "bob", "carol", "eve")
-    phone = Client(running.http, running.url, user_id=bob.user_id)
-    await phone.login("bob")
-    group = await alice.create_group("friends")
-    for member in (bob, carol):
+pytestmark = pytest.mark.usefixtures("cheap_passwords")
+
+
+class Room:
+    """Five users who listen: alice, the admin of friends, bob and carol, its members, dave and eve, strangers.
+
+    Nothing of the room's making is left to be heard.
+    """
+
+    def __init__(self, running: Running, users: list[Client], group: str, audience: Audience) -> None:
+        self.running = running
+        self.alice, self.bob, self.carol, self.dave, self.eve = users
+        self.group = group
+        self.audience = audience
+
+    async def told(self, **expected: list[Heard]) -> None:
+        """Check what each user has heard since the last time: these events in this order, and nobody else anything."""
+        assert await self.audience.heard() == expected
+
+
+@pytest.fixture
+async def room(running: Running) -> AsyncIterator[Room]:
+    users = await running.users("alice", "bob", "carol", "dave", "eve")
+    group = await users[0].create_group("friends")
+    for member in users[1:3]:
         await member.join(group)
-    async with AsyncExitStack() as stack:
-        streams = [await stack.enter_async_context(listening(each)) for each in (alice, bob, phone, carol, eve)]
+    async with audience(await running.user(BELL), *users) as gathered:
+        room = Room(running, users, group, gathered)
+        await room.audience.heard()
+        yield room
 
-        await alice.send(group)
-        event = ("new_message", {"group_id": group, "sequence_num": 1, "sender_id": alice.user_id})
-        assert await heard_by(streams) == [[], [event], [event], [event], []], "members but the sender"
 
-        await bob.post(f"/groups/{group}/commit", commit_message=encode(b"c"))
-        event = ("group_update", {"group_id": group, "update_type": "commit"})
-        assert await heard_by(streams) == [[event], [], [], [event], []], "members but the sender"
-        await bob.post(f"/groups/{group}/commit", group_info=encode(b"i"))
-        assert await heard_by(streams) == [[]] * 5, "no commit, no event"
+def update(group: str, update_type: str) -> Heard:
+    return "group_update", {"group_id": group, "update_type": update_type}
 
-        await alice.patch(group, alias="x")
-        event = ("group_update", {"group_id": group, "update_type": "group_settings"})
-        assert await heard_by(streams) == [[event]] * 4 + [[]], "all members, the sender included"
-        await expect(alice.patch(group, group_name="_"), 400, 101)
-        assert await heard_by(streams) == [[]] * 5, "nothing changed, nobody hears"
 
-        await alice.leave(group)
-        removed = ("member_removed", {"group_id": group, "removed_user_id": alice.user_id})
-        role = ("group_update", {"group_id": group, "update_type": "role_change"})
-        assert await heard_by(streams) == [[]] + [[removed, role]] * 3 + [[]], "those who remain; bob is admin now"
+def removed(group: str, user: Client) -> Heard:
+    return "member_removed", {"group_id": group, "removed_user_id": user.user_id}
 
-        await bob.post(f"/groups/{group}/delete")
-        event = ("group_deleted", {"group_id": group})
-        assert await heard_by(streams) == [[]] + [[event]] * 3 + [[]], "all former members, the caller included"
+
+def declined(group: str, user: Client) -> Heard:
+    return "invite_declined", {"group_id": group, "declined_user_id": user.user_id}
+
+
+def cancelled(group: str) -> Heard:
+    return "invite_cancelled", {"group_id": group}
+
+
+def received(group: str, invite: str, inviter: Client, *, name: str = "friends", alias: str = "") -> Heard:
+    invited = {"invite_id": invite, "group_id": group, "inviter_id": inviter.user_id}
+    return "invite_received", invited | {"group_name": name, "group_alias": alias}
+
+
+async def test_a_message_and_a_commit_are_heard_by_all_members_but_the_sender(room: Room) -> None:
+    await room.alice.send(room.group)
+    sent = ("new_message", {"group_id": room.group, "sequence_num": 1, "sender_id": room.alice.user_id})
+    await room.told(bob=[sent], carol=[sent])
+    await room.bob.post(f"/groups/{room.group}/commit", commit_message=encode(b"c"), group_info=encode(b"i"))
+    await room.told(alice=[update(room.group, "commit")], carol=[update(room.group, "commit")])
+    await room.bob.post(f"/groups/{room.group}/commit", group_info=encode(b"i"), mls_group_id="0aff")
+    await room.told()
+
+
+async def test_settings_of_a_group_are_heard_by_all_members_the_sender_included(room: Room) -> None:
+    everybody = {"alice": [update(room.group, "group_settings")]}
+    everybody |= {"bob": everybody["alice"], "carol": everybody["alice"]}
+    await room.alice.patch(room.group, alias="x")
+    await room.told(**everybody)
+    await room.alice.set_expiry(room.group, 60)
+    await room.told(**everybody)
+
+
+async def test_a_changed_alias_is_heard_in_each_group_of_the_user(room: Room) -> None:
+    other = await room.carol.create_group("others")
+    await room.eve.join(other)
+    await room.told(carol=[update(other, "group_settings")])
+    await room.carol.call("PATCH", "/me", json={"alias": "x"})
+    both = [update(room.group, "group_settings"), update(other, "group_settings")]
+    await room.told(alice=both[:1], bob=both[:1], carol=both, eve=both[1:])
+    await room.carol.call("PATCH", "/me", json={})
+    await room.told()
+
+
+async def test_roles_are_heard_by_all_members(room: Room) -> None:
+    event = [update(room.group, "role_change")]
+    await room.alice.act("promote", room.group, room.bob)
+    await room.told(alice=event, bob=event, carol=event)
+    await room.bob.act("demote", room.group, room.alice)
+    await room.told(alice=event, bob=event, carol=event)
+
+
+@pytest.mark.parametrize("action", ["remove", "ban"])
+async def test_a_removed_member_hears_of_it_as_the_others_do(room: Room, action: str) -> None:
+    event = [removed(room.group, room.carol)]
+    await room.alice.act(action, room.group, room.carol, commit_message=encode(b"c"), group_info=encode(b"i"))
+    await room.told(alice=event, bob=event, carol=event)
+    await room.bob.send(room.group)
+    assert set(await room.audience.heard()) == {"alice"}, "and nothing more of the group"
+    both = [removed(room.group, room.alice), update(room.group, "role_change")]
+    await room.alice.act(action, room.group, room.alice)
+    await room.told(alice=both[:1], bob=both)
+    await room.bob.act(action, room.group, room.bob)
+    await room.told(bob=[removed(room.group, room.bob)])
+
+
+async def test_who_leaves_hears_nothing_of_it_and_the_others_of_the_new_admin_too(room: Room) -> None:
+    await room.carol.post(f"/groups/{room.group}/leave", commit_message=encode(b"bye"))
+    await room.told(alice=[removed(room.group, room.carol)], bob=[removed(room.group, room.carol)])
+    await room.alice.leave(room.group)
+    await room.told(bob=[removed(room.group, room.alice), update(room.group, "role_change")])
+    await room.bob.leave(room.group)
+    await room.told()
+
+
+async def test_a_joiner_is_new_to_all_and_a_member_who_joins_anew_to_the_others(room: Room) -> None:
+    await room.dave.join(room.group)
+    await room.told()
+    path = f"/groups/{room.group}/external-join"
+    await room.dave.post(path, commit_message=encode(b"c"))
+    event = [update(room.group, "commit")]
+    await room.told(alice=event, bob=event, carol=event, dave=event)
+    await room.dave.post(path, commit_message=encode(b"c"))
+    event = [("identity_reset", {"group_id": room.group, "user_id": room.dave.user_id})]
+    await room.told(alice=event, bob=event, carol=event)
+
+
+async def test_the_ways_of_an_invite_are_heard_by_inviter_and_invitee(room: Room) -> None:
+    group = room.group
+    await room.alice.patch(group, alias="Old Friends")
+    await room.alice.act("promote", group, room.bob)
+    await room.audience.heard()
+
+    async def invite() -> str:
+        made = await room.bob.invite(group, room.dave)
+        await room.told(dave=[received(group, made, room.bob, alias="Old Friends")])
+        return made
+
+    await room.dave.decline(await invite())
+    await room.told(bob=[declined(group, room.dave)])
+    await invite()
+    await room.alice.post(f"/groups/{group}/cancel-invite", invitee_id=room.dave.user_id)
+    await room.told(bob=[declined(group, room.dave)], dave=[cancelled(group)])
+    await invite()
+    await room.alice.act("ban", group, room.dave)
+    await room.told(bob=[declined(group, room.dave)], dave=[cancelled(group)])
+    await room.alice.act("ban", group, room.dave)
+    await room.alice.act("unban", group, room.dave)
+    await room.told()
+    await room.dave.accept(await invite())
+    event = [update(group, "commit")]
+    welcome = ("welcome", {"group_id": group, "group_alias": "Old Friends"})
+    await room.told(alice=event, bob=event, carol=event, dave=[welcome])
+    [pending] = (await room.dave.get("/welcomes"))["welcomes"]
+    await room.dave.post(f"/welcomes/{pending['welcome_id']}/accept")
+    await room.told()
+
+
+async def test_a_deleted_group_is_heard_of_by_its_former_members_and_its_invitees(room: Room) -> None:
+    await room.alice.invite(room.group, room.dave)
+    await room.audience.heard()
+    await room.alice.post(f"/groups/{room.group}/delete")
+    event = [("group_deleted", {"group_id": room.group})]
+    await room.told(alice=event, bob=event, carol=event, dave=[cancelled(room.group)])
+    other = await room.alice.create_group("others")
+    await room.alice.invite(other, room.eve)
+    await room.alice.leave(other)
+    await room.told(
+        alice=[update(other, "group_settings")],
+        eve=[received(other, ANY, room.alice, name="others"), cancelled(other)],
+    )
+
+
+async def test_a_deleted_account_is_heard_of_by_members_inviters_and_invitees(room: Room) -> None:
+    other = await room.eve.create_group("others")
+    await room.alice.invite(room.group, room.dave)
+    await room.eve.invite(other, room.alice)
+    sole = await room.alice.create_group("sole")
+    await room.alice.invite(sole, room.eve)
+    await room.audience.heard()
+    await room.alice.post("/delete-account", password=PASSWORD)
+    left = [removed(room.group, room.alice), update(room.group, "role_change")]
+    await room.told(
+        bob=left,
+        carol=left,
+        dave=[cancelled(room.group)],
+        eve=[cancelled(sole), declined(other, room.alice)],
+    )
+    assert room.audience.ended("alice")
+    assert not room.audience.ended("bob")
+
+
+async def test_what_concerns_nobody_else_is_not_heard(room: Room) -> None:
+    await room.alice.upload(PACKAGE, PACKAGE + b"2", last_resort=PACKAGE + b"3")
+    await room.dave.upload(PACKAGE)
+    await room.bob.take(room.alice)
+    await room.alice.post(f"/groups/{room.group}/invite", user_ids=[room.dave.user_id])
+    await room.alice.post("/reset-account")
+    await room.alice.act("ban", room.group, room.eve)
+    await room.alice.act("unban", room.group, room.eve)
+    phone = await room.alice.another("alice")
+    [session] = [each["id"] for each in (await phone.get("/sessions"))["sessions"] if each["current"]]
+    await room.alice.call("DELETE", f"/sessions/{session}")
+    for path in ("/me", "/groups", "/groups/public", "/invites", "/welcomes", "/sessions", "/users/bob"):
+        await room.alice.get(path)
+    for path in ("group-info", "retention", "invites", "messages", "admins", "banned"):
+        await room.alice.get(f"/groups/{room.group}/{path}")
+    await room.told()
+
+
+async def test_a_refused_request_is_not_heard(room: Room) -> None:
+    """Also where it had done a part of what it was asked."""
+    group, path = room.group, f"/groups/{room.group}"
+    other = await room.eve.create_group("others")
+    invite = await room.alice.invite(group, room.dave)
+    await room.audience.heard()
+    commit = {"commit_message": encode(b"c"), "group_info": encode(b"i")}
+    await expect(room.alice.patch(group, group_name="others", alias="x"), 409, 301)
+    await expect(room.alice.patch(group, group_name="_"), 400, 101)
+    await expect(room.alice.invite(group, room.dave), 409, 301)
+    await expect(room.alice.invite(group, room.bob), 409, 301)
+    await expect(room.eve.accept(invite), 401, 400)
+    await expect(room.eve.decline(invite), 401, 400)
+    await expect(room.alice.post(f"{path}/cancel-invite", invitee_id=room.eve.user_id), 404, 300)
+    await expect(room.alice.act("promote", group, room.alice), 409, 301)
+    await expect(room.alice.act("promote", group, room.dave), 400, 100)
+    await expect(room.alice.act("demote", group, room.alice), 400, 100)
+    await expect(room.alice.act("remove", group, room.dave, **commit), 400, 100)
+    await expect(room.alice.act("unban", group, room.dave), 400, 100)
+    await expect(room.dave.join(group), 409, 301)
+    await expect(room.alice.call("PATCH", "/me", json={"alias": "a" * 65}), 400, 101)
+    await expect(room.alice.post("/delete-account", password="wrong"), 401, 203)
+    for action in ("promote", "demote", "remove", "ban", "unban"):
+        await expect(room.bob.act(action, group, room.carol), 401, 401)
+    await expect(room.bob.patch(group, alias="x"), 401, 401)
+    await expect(room.bob.post(f"{path}/delete"), 401, 401)
+    await expect(room.bob.post(f"{path}/cancel-invite", invitee_id=room.dave.user_id), 401, 401)
+    await expect(room.eve.send(group), 401, 400)
+    await expect(room.eve.leave(group), 401, 400)
+    await expect(room.eve.post(f"{path}/commit", **commit), 401, 400)
+    await expect(room.eve.post(f"{path}/external-join", commit_message=encode(b"c")), 401, 400)
+    await expect(room.alice.post(f"/groups/{other}/delete"), 401, 401)
+    await room.told()
 
 
 async def test_events_of_a_group_come_in_the_order_of_their_transactions(running: Running) -> None:

@@ -26,7 +26,6 @@ from schemathesis.specs.openapi.checks import (
 
 from conclave.openapi import document
 from conclave.routes import API, ROUTES
-from tests.api.test_transport import protobuf_bodies
 from tests.client import PASSWORD, Client, RefusedError, encode
 from tests.processes.server import ServerProcess
 
@@ -46,6 +45,27 @@ KEY_PACKAGE = encode(b"\x00\x01\x00\x05")
 
 CHEAP_PASSWORDS = "from conclave import auth; auth.MEMORY_KIB = 8; from conclave.cli import main; main()"
 """Starts a server for tests that are not about passwords."""
+
+
+def _varint(number: int) -> bytes:
+    low, rest = number & 0x7F, number >> 7
+    return bytes([low | 0x80]) + _varint(rest) if rest else bytes([low])
+
+
+def _field(number: int, value: int | bytes) -> bytes:
+    if isinstance(value, int):
+        return _varint(number << 3) + _varint(value)
+    return _varint(number << 3 | 2) + _varint(len(value)) + value
+
+
+_values = (
+    st.integers(0, 2**64 - 1)
+    | st.integers(0, 3)
+    | st.text(max_size=20).map(str.encode)
+    | st.sampled_from([b"alice", b"friends", b"a password", b"0aff"])
+    | st.binary(max_size=20)
+)
+protobuf_bodies = st.lists(st.builds(_field, st.integers(1, 6), _values), max_size=6).map(b"".join)
 
 
 def _schema() -> BaseSchema:

@@ -9,7 +9,6 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given, settings, strategies as st
 
 from conclave import keys
 from conclave.config import Config
@@ -19,6 +18,8 @@ from tests.conftest import Running, StartServer
 from tests.protobuf import PROTOBUF, ProtobufClient, decode, encode
 
 JSON = {"Content-Type": "application/json"}
+
+pytestmark = pytest.mark.usefixtures("cheap_passwords")
 
 
 async def ask(
@@ -74,7 +75,7 @@ async def test_every_route_but_the_public_ones_needs_a_token_before_anything_els
 )
 async def test_a_malformed_id_is_400_before_content_type_and_body(running: Running, route: Any, bad: str) -> None:
     alice = await running.user("alice")
-    path = re.sub(r"\{\w+\}", bad, route.path)
+    path = re.sub(r"\{\w+\}", lambda _: bad, route.path)
     status, body, _ = await ask(
         running, route.method, path, data=b"{", headers={"Content-Type": "text/plain"}, token=alice.token
     )
@@ -234,68 +235,3 @@ async def test_health_says_only_ok_or_degraded(running: Running) -> None:
     assert (await ask(running, "GET", "/healthz"))[:2] == (200, {"status": "degraded"})
     running.app[keys.HEALTH].mend("cleanup")
     assert (await ask(running, "GET", "/healthz"))[:2] == (200, {"status": "ok"})
-
-
-json_values = st.recursive(
-    st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.floats(allow_nan=False) | st.text(max_size=20),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
-    max_leaves=5,
-)
-FIELDS = [
-    *("username", "password", "alias", "registration_token", "group_name", "message_expiry_seconds"),
-    *("update_message_expiry", "visibility", "mls_message", "commit_message", "group_info", "mls_group_id"),
-]
-BODIES = [route for route in ROUTES if route.body and not route.path.endswith("/leave")]
-"""But for one that ends what the others need, with a body that others take too."""
-
-json_bodies = (json_values | st.dictionaries(st.sampled_from(FIELDS), json_values, max_size=4)).map(
-    lambda value: json.dumps(value).encode()
-)
-
-
-def varint(number: int) -> bytes:
-    low, rest = number & 0x7F, number >> 7
-    return bytes([low | 0x80]) + varint(rest) if rest else bytes([low])
-
-
-def protobuf_field(number: int, value: int | bytes) -> bytes:
-    if isinstance(value, int):
-        return varint(number << 3) + varint(value)
-    return varint(number << 3 | 2) + varint(len(value)) + value
-
-
-protobuf_values = (
-    st.integers(0, 2**64 - 1)
-    | st.integers(0, 3)
-    | st.text(max_size=20).map(str.encode)
-    | st.sampled_from([b"alice", b"friends", b"a password", b"0aff"])
-    | st.binary(max_size=20)
-)
-protobuf_bodies = st.lists(st.builds(protobuf_field, st.integers(1, 6), protobuf_values), max_size=6).map(b"".join)
-
-
-@pytest.mark.parametrize(
-    ("headers", "bodies"), [(JSON, json_bodies), (PROTOBUF, protobuf_bodies)], ids=["json", "protobuf"]
-)
-async def test_no_body_causes_a_500(running: Running, headers: dict[str, str], bodies: Any) -> None:
-    """Random messages and random bytes at every endpoint."""
-    alice = await running.user("alice")
-    group = await alice.create_group("friends")
-    sent: list[tuple[Any, bytes]] = []
-
-    @settings(max_examples=250, deadline=None, derandomize=True, database=None)
-    @given(st.sampled_from(BODIES), bodies | st.binary(max_size=40))
-    def collect(route: Any, body: bytes) -> None:
-        sent.append((route, body))
-
-    collect()
-    seen = set()
-    for route, body in sent:
-        path = route.path.format(group_id=group, user_id=alice.user_id, username="alice")
-        status, answer, _ = await ask(running, route.method, path, data=body, headers=headers, token=alice.token)
-        assert status < 500, (path, body)
-        seen.add(status)
-        if status >= 400:
-            names = {"message", "error_code"}
-            assert set(answer) == (names | {"error", "errors"} if headers == JSON else names)
-    assert {200, 400} <= seen

@@ -93,7 +93,7 @@ def test_entering_delete_after_fetch_between_plan_and_apply_keeps_the_new_floor(
     newcomer = users.add(connection, "newcomer", "", "", START)
     groups.set_group_info(connection, member.group, b"info")
     connection.execute("UPDATE groups SET visibility = 'public'")
-    members.join_public(connection, member.group.group_id, newcomer, START, 1)
+    members.add(connection, member.group.group_key, newcomer, START)
     connection.execute("UPDATE messages SET created_at = created_at - ? WHERE sequence_num <= 5", (2 * HOUR,))
     plan = sql_engine.make_plan(connection, POLICY, START)
     change(connection, member, 0, START)

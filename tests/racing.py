@@ -1,0 +1,25 @@
+"""Letting something happen in the middle of a request."""
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from conclave import keys
+from tests.conftest import Running
+
+
+def right_after(
+    running: Running, monkeypatch: pytest.MonkeyPatch, read: Callable[..., Any], happens: Callable[[], Awaitable[Any]]
+) -> None:
+    """Have ``happens`` take place once: after the next request has ``read`` from the store, before it goes on."""
+    store = running.app[keys.STORE]
+    original, once = store.read, [happens]
+
+    async def racing(fn: Callable[..., Any], *values: Any) -> Any:
+        found = await original(fn, *values)
+        if fn is read and once:
+            await once.pop()()
+        return found
+
+    monkeypatch.setattr(store, "read", racing)
