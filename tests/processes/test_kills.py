@@ -7,6 +7,7 @@ import random
 import signal
 import sqlite3
 import time
+from collections import Counter
 from collections.abc import Awaitable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,7 +16,7 @@ import pytest
 from aiohttp import ClientError, ClientSession
 
 from conclave.failpoints import POINTS
-from tests.client import Client, Message, RefusedError, encode
+from tests.client import PACKAGE, PASSWORD, Client, Message, RefusedError, encode, expect
 from tests.forensics import Search
 from tests.processes.server import PATIENCE, ServerProcess
 
@@ -27,16 +28,20 @@ AT_ONCE = 8
 TIMES = {
     **dict.fromkeys(("plan", "apply", "erase", "report"), range(1, 4)),
     **dict.fromkeys(("send", "commit", "create_group", "update_group", "join", "leave", "delete_group"), range(5, 9)),
+    **dict.fromkeys(("accept", "key_package", "delete_account"), range(2, 5)),
     "writer": range(40, 80),
 }
 """At which time a point is deadly, by the first part of its name: once the load has begun."""
+
+QUICK = ("-c", "from conclave import auth, cli; auth.MEMORY_KIB = 8; cli.main()")
+"""The server with passwords that cost little: they are not what these tests are about."""
 
 BROKEN = (ClientError, ConnectionError, TimeoutError)
 
 
 @dataclass
 class Load:
-    """Two users who talk, and what they were promised."""
+    """Users who talk, others who come and go, and what they were promised."""
 
     url: str
     http: ClientSession
@@ -44,10 +49,16 @@ class Load:
     made: int = 0
     kept: dict[int, int] = field(default_factory=dict)  # sequence number in the group that keeps: number of the body
     fleeting: dict[int, float] = field(default_factory=dict)  # number of the body: the second at which it was sent
+    commits: list[bytes] = field(default_factory=list)  # of carol's invites, as far as they were made
+    accepted: int = 0  # so many of them
+    carol_is_in: bool | None = None  # None while a request may have changed it or not
+    handed_out: list[tuple[Client, bytes]] = field(default_factory=list)  # key packages and whose they are
+    deleted: list[Client] = field(default_factory=list)
 
     async def begin(self) -> None:
         self.alice = await Client.register(self.http, self.url, "alice")
         self.bob = await Client.register(self.http, self.url, "bob")
+        self.carol = await Client.register(self.http, self.url, "carol")
         self.keep = await self.alice.create_group("keep")
         self.expiring = await self.alice.create_group("expiring", expiry=EXPIRY)
         self.fetched = await self.alice.create_group("fetched", expiry=0)
@@ -64,35 +75,81 @@ class Load:
             turn = 0
             while True:
                 turn += 1
-                number, body = self.body()
-                self.kept[await self.alice.send(self.keep, body)] = number
-                for group in (self.expiring, self.fetched):
-                    number, body = self.body()
-                    self.fleeting[number] = time.time()
-                    await self.bob.send(group, body)
-                await self.alice.fetch(self.fetched)
-                await self.bob.fetch(self.fetched)
-                await self.alice.post(
-                    f"/groups/{self.keep}/commit", commit_message=encode(b"commit"), group_info=encode(b"new info")
-                )
-                passing = await self.alice.create_group(f"passing{turn}")
-                await self.bob.join(passing)
-                await self.bob.send(passing)
-                await self.bob.leave(passing)
-                await self.alice.set_expiry(passing, 60)
-                await self.alice.post(f"/groups/{passing}/delete")
+                await self.talk()
+                await self.use_a_group(f"passing{turn}")
+                await self.bring_carol()
+                await self.pass_by(f"passing{turn}")
+
+    async def talk(self) -> None:
+        number, body = self.body()
+        self.kept[await self.alice.send(self.keep, body)] = number
+        for group in (self.expiring, self.fetched):
+            number, body = self.body()
+            self.fleeting[number] = time.time()
+            await self.bob.send(group, body)
+        await self.alice.fetch(self.fetched)
+        await self.bob.fetch(self.fetched)
+        await self.alice.post(
+            f"/groups/{self.keep}/commit", commit_message=encode(b"commit"), group_info=encode(b"new info")
+        )
+
+    async def use_a_group(self, name: str) -> None:
+        passing = await self.alice.create_group(name)
+        await self.bob.join(passing)
+        await self.bob.post(f"/groups/{passing}/external-join", commit_message=encode(b"commit"))
+        await self.bob.send(passing)
+        await self.alice.act("promote", passing, self.bob)
+        await self.alice.act("demote", passing, self.bob)
+        await self.bob.leave(passing)
+        await self.alice.act("ban", passing, self.bob)
+        await self.alice.act("unban", passing, self.bob)
+        await self.alice.set_expiry(passing, 60)
+        await self.alice.invite(passing, self.carol)
+        await self.alice.post(f"/groups/{passing}/delete")
+
+    async def bring_carol(self) -> None:
+        """Have carol come by an invite, where she is to be found until the next turn."""
+        was_in, self.carol_is_in = self.carol_is_in, None
+        if was_in:
+            await self.alice.act("remove", self.keep, self.carol)
+        await self.carol.decline(await self.alice.invite(self.keep, self.carol))
+        await self.alice.invite(self.keep, self.carol)
+        await self.alice.post(f"/groups/{self.keep}/cancel-invite", invitee_id=self.carol.user_id)
+        _, body = self.body()
+        invite = await self.alice.invite(self.keep, self.carol, body)
+        self.commits.append(body + b" commit")
+        await self.carol.accept(invite)
+        self.accepted, self.carol_is_in = len(self.commits), True
+        [welcome] = (await self.carol.get("/welcomes"))["welcomes"]
+        await self.carol.post(f"/welcomes/{welcome['welcome_id']}/accept")
+
+    async def pass_by(self, username: str) -> None:
+        """Have somebody come, leave a key package and a message, and delete the account."""
+        passing = await Client.register(self.http, self.url, username)
+        await passing.call("PATCH", "/me", json={"alias": username})
+        await passing.upload(PACKAGE)
+        await passing.post("/reset-account")
+        await passing.upload(PACKAGE + username.encode())
+        self.handed_out.append((passing, await self.alice.take(passing)))
+        await passing.join(self.keep)
+        await passing.send(self.keep, b"of somebody who will be gone")
+        await passing.post("/change-password", current_password=PASSWORD, new_password=PASSWORD)
+        await passing.login(username)
+        await passing.post("/delete-account", password=PASSWORD)
+        self.deleted.append(passing)
 
 
 async def check(folder: Path, load: Load) -> None:
     """Restart undisturbed, and see that all promises hold."""
-    with ServerProcess(folder, SETTINGS) as server:
-        load.url = load.alice.url = load.bob.url = server.url
+    with ServerProcess(folder, SETTINGS, command=QUICK) as server:
+        load.url = load.alice.url = load.bob.url = load.carol.url = server.url
         messages = await read_all(load.bob, load.keep)
         numbers = [message.sequence_num for message in messages]
         assert numbers == sorted(set(numbers)), "each once, in order"
         bodies = {message.sequence_num: message.body for message in messages}
         for number, made in load.kept.items():
             assert bodies[number] == load.search.body(made, len(bodies[number])), "nothing acknowledged is lost"
+        await check_people(load, messages)
         now = time.time()
         for message in await load.bob.fetch(load.expiring):
             assert message.created_at + EXPIRY >= int(now) - 1, "nothing expired is served"
@@ -111,6 +168,24 @@ async def check(folder: Path, load: Load) -> None:
         stored_in = connection.execute("SELECT DISTINCT group_name FROM messages LEFT JOIN groups USING (group_key)")
         names = {name for (name,) in stored_in if not str(name).startswith("passing")}
         assert names == {"keep"}, "what an undisturbed run leaves"
+
+
+async def check_people(load: Load, messages: list[Message]) -> None:
+    """See that who came is there, and who went is gone."""
+    brought = Counter(message.body for message in messages)
+    assert all(brought[commit] == 1 for commit in load.commits[: load.accepted]), "an accepted invite is a message"
+    assert all(brought[commit] <= 1 for commit in load.commits), "and no more than one"
+    if load.carol_is_in:
+        assert (await load.alice.roles(load.keep))["carol"] == "member"
+        assert (await load.carol.fetch(load.keep, limit=1))[0].sequence_num == 1
+    gone = {client.user_id for client in load.deleted}
+    assert gone.isdisjoint(message.sender_id for message in messages), "what they sent is hidden"
+    for client, username in [(each, f"passing{number}") for number, each in enumerate(load.deleted, 1)][-3:]:
+        client.url = load.url
+        await expect(client.login(username), 401, 202)
+        await expect(client.get("/me"), 401, 202)
+    for client, _ in load.handed_out[-1:]:
+        await expect(load.bob.take(client), 404, 300)
 
 
 async def read_all(client: Client, group: str) -> list[Message]:
@@ -138,7 +213,7 @@ async def die_at(point: str, folder: Path) -> None:
     settings = SETTINGS.replace("sql", "spark") if point == "plan.read" else SETTINGS
     env = {"CONCLAVE_FAILPOINT": f"{point}=kill@{random.Random(point).choice(TIMES[point.partition('.')[0]])}"}
     async with ClientSession() as http:
-        with ServerProcess(folder, settings, env) as server:
+        with ServerProcess(folder, settings, env, command=QUICK) as server:
             load = Load(server.url, http)
             await load.begin()
             sending = asyncio.create_task(load.keep_sending())
@@ -161,7 +236,7 @@ async def die_at_random(seed: int, folder: Path) -> None:
     folder.mkdir()
     chance = random.Random(seed)
     async with ClientSession() as http:
-        with ServerProcess(folder, SETTINGS) as server:
+        with ServerProcess(folder, SETTINGS, command=QUICK) as server:
             load = Load(server.url, http)
             await load.begin()
             sending = asyncio.create_task(load.keep_sending())
