@@ -136,8 +136,10 @@ async def _every(
 
 @contextlib.contextmanager
 def _logged() -> Iterator[None]:
-    """Log what the store could not write, and go on: the next time may do better, and a stop must not hang on it."""
+    """Log what failed, and go on: the next time may do better, and a stop must not hang on it."""
     try:
         yield
     except (StoreError, sqlite3.Error, OSError) as error:
         log.error("background_write_failed", error=str(error))
+    except Exception:
+        log.exception("background_duty_failed")  # a duty that ended for good would be noticed by nobody
