@@ -28,8 +28,6 @@ CONCURRENT_HASHES = 2
 MEMORY_KIB, PASSES, LANES = 19_456, 2, 1
 """OWASP's parameters for Argon2id."""
 
-_HASHER = PasswordHasher(time_cost=PASSES, memory_cost=MEMORY_KIB, parallelism=LANES)
-
 _TOKEN = re.compile(r"[!-~]+")
 """Whatever else a header may hold, a token is of visible ASCII characters."""
 
@@ -47,7 +45,7 @@ CALLER = web.RequestKey("caller", Caller)
 
 def hash_password(password: str) -> str:
     """Return the Argon2id hash of ``password``, with its salt and parameters. Takes a core for some 30 ms."""
-    return _HASHER.hash(password)
+    return _hasher().hash(password)
 
 
 class Passwords:
@@ -79,9 +77,13 @@ class Passwords:
             raise wrong
 
 
+def _hasher() -> PasswordHasher:
+    return PasswordHasher(time_cost=PASSES, memory_cost=MEMORY_KIB, parallelism=LANES)
+
+
 def _matches(stored: str, password: str) -> bool:
     try:
-        return _HASHER.verify(stored, password)
+        return _hasher().verify(stored, password)
     except VerifyMismatchError:
         return False
 

@@ -25,9 +25,14 @@ def clock() -> FakeClock:
 
 
 @pytest.fixture
-def cheap_passwords(monkeypatch: pytest.MonkeyPatch) -> None:
-    """For tests that passwords are not what they are about: hashing is most of their time."""
-    monkeypatch.setattr(auth, "MEMORY_KIB", 8)
+def password_memory() -> int:
+    """What hashing a password takes in memory, KiB: little, or it would be most of the time of most tests."""
+    return 8
+
+
+@pytest.fixture(autouse=True)
+def cheap_passwords(monkeypatch: pytest.MonkeyPatch, password_memory: int) -> None:
+    monkeypatch.setattr(auth, "MEMORY_KIB", password_memory)
 
 
 @pytest.fixture

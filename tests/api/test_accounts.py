@@ -22,12 +22,6 @@ from tests.racing import right_after
 NEW = "battery staple"
 
 
-@pytest.fixture
-async def quick(cheap_passwords: None, running: Running) -> Running:
-    """A server whose passwords cost little."""
-    return running
-
-
 async def both(*requests: Awaitable[Any]) -> tuple[list[Any], list[tuple[int, int]]]:
     """Make requests at the same time; return the answers of those that went well, and how the others were refused."""
     outcomes = await asyncio.gather(*requests, return_exceptions=True)
@@ -189,8 +183,8 @@ async def test_the_token_can_come_raw_in_a_header_of_the_operators(config: Confi
             assert (await response.json())["error_code"] == 201
 
 
-async def test_an_alias_is_set_and_cleared(quick: Running) -> None:
-    alice = await quick.user("alice")
+async def test_an_alias_is_set_and_cleared(running: Running) -> None:
+    alice = await running.user("alice")
     changes: list[tuple[dict[str, Any], str]] = [
         ({"alias": "\u00c4lice \u2603"}, "\u00c4lice \u2603"),
         ({}, "\u00c4lice \u2603"),
@@ -209,18 +203,20 @@ async def test_an_alias_is_set_and_cleared(quick: Running) -> None:
 
 
 @pytest.mark.parametrize("headers", [PROTOBUF, {}], ids=["with its type", "without a type"])
-async def test_an_empty_message_in_protobuf_clears_the_alias(quick: Running, headers: dict[str, str]) -> None:
-    alice = await ProtobufClient.register(quick.http, quick.url, "alice")
+async def test_an_empty_message_in_protobuf_clears_the_alias(running: Running, headers: dict[str, str]) -> None:
+    alice = await ProtobufClient.register(running.http, running.url, "alice")
     await alice.call("PATCH", "/me", json={"alias": "x"})
     assert (await alice.get("/me"))["alias"] == "x"
     sent = headers | {"Authorization": f"Bearer {alice.token}"}
-    async with quick.http.patch(f"{quick.url}/api/v1/me", headers=sent, skip_auto_headers=["Content-Type"]) as response:
+    async with running.http.patch(
+        f"{running.url}/api/v1/me", headers=sent, skip_auto_headers=["Content-Type"]
+    ) as response:
         assert (response.status, await response.read()) == (200, b"")
     assert (await alice.get("/me"))["alias"] == ""
 
 
-async def test_a_change_of_password_ends_every_session_and_its_streams(quick: Running) -> None:
-    alice, bob = await quick.users("alice", "bob")
+async def test_a_change_of_password_ends_every_session_and_its_streams(running: Running) -> None:
+    alice, bob = await running.users("alice", "bob")
     phone = await alice.another("alice")
     async with listening(alice) as here, listening(phone) as there, listening(bob) as other:
         await alice.post("/change-password", current_password=PASSWORD, new_password=NEW)
@@ -235,8 +231,8 @@ async def test_a_change_of_password_ends_every_session_and_its_streams(quick: Ru
     assert (await bob.get("/me"))["username"] == "bob"
 
 
-async def test_a_password_that_is_not_changed_leaves_the_sessions(quick: Running) -> None:
-    alice = await quick.user("alice")
+async def test_a_password_that_is_not_changed_leaves_the_sessions(running: Running) -> None:
+    alice = await running.user("alice")
     await expect(alice.post("/change-password", current_password="wrong one", new_password=NEW), 401, 203)
     await expect(alice.post("/change-password", current_password=PASSWORD, new_password="seven!!"), 400, 101)
     await expect(alice.post("/change-password", current_password=PASSWORD), 400, 100)
@@ -246,62 +242,62 @@ async def test_a_password_that_is_not_changed_leaves_the_sessions(quick: Running
 
 
 async def test_a_login_with_the_old_password_that_ends_after_the_change_begins_no_session(
-    quick: Running, monkeypatch: pytest.MonkeyPatch
+    running: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    alice = await quick.user("alice")
+    alice = await running.user("alice")
 
     async def change() -> None:
         await alice.post("/change-password", current_password=PASSWORD, new_password=NEW)
 
-    right_after(quick, monkeypatch, users.credentials, change)
-    await expect(Client(quick.http, quick.url).login("alice"), 401, 202)
-    assert await quick.query("SELECT count(*) FROM sessions") == [(0,)]
+    right_after(running, monkeypatch, users.credentials, change)
+    await expect(Client(running.http, running.url).login("alice"), 401, 202)
+    assert await running.query("SELECT count(*) FROM sessions") == [(0,)]
 
 
 async def test_of_two_changes_of_password_at_the_same_time_one_wins(
-    quick: Running, monkeypatch: pytest.MonkeyPatch
+    running: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    alice = await quick.user("alice")
+    alice = await running.user("alice")
     phone = await alice.another("alice")
 
     async def change() -> None:
         await phone.post("/change-password", current_password=PASSWORD, new_password=NEW)
 
-    right_after(quick, monkeypatch, users.own_credentials, change)
+    right_after(running, monkeypatch, users.own_credentials, change)
     await expect(alice.post("/change-password", current_password=PASSWORD, new_password="another new one"), 401, 203)
     await alice.post("/login", username="alice", password=NEW)
     await expect(alice.post("/login", username="alice", password="another new one"), 401, 202)
 
 
 async def test_an_account_is_not_deleted_by_a_password_that_was_changed_meanwhile(
-    quick: Running, monkeypatch: pytest.MonkeyPatch
+    running: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    alice = await quick.user("alice")
+    alice = await running.user("alice")
     phone = await alice.another("alice")
 
     async def change() -> None:
         await phone.post("/change-password", current_password=PASSWORD, new_password=NEW)
 
-    right_after(quick, monkeypatch, users.own_credentials, change)
+    right_after(running, monkeypatch, users.own_credentials, change)
     await expect(alice.post("/delete-account", password=PASSWORD), 401, 203)
     await alice.post("/login", username="alice", password=NEW)
 
 
 @pytest.mark.parametrize("name", ["username", "group_name"])
-async def test_of_two_who_take_a_name_at_the_same_time_one_gets_it(quick: Running, name: str) -> None:
-    alice = await quick.user("alice")
+async def test_of_two_who_take_a_name_at_the_same_time_one_gets_it(running: Running, name: str) -> None:
+    alice = await running.user("alice")
     path = "/groups" if name == "group_name" else "/register"
     body = {name: "taken"} | ({} if name == "group_name" else {"password": PASSWORD})
     answered, refused = await both(*(alice.post(path, **body) for _ in range(5)))
     assert (len(answered), refused) == (1, [(409, 301)] * 4)
 
 
-async def test_sessions_are_listed_and_ended(quick: Running) -> None:
-    alice, bob = await quick.users("alice", "bob")
-    began, ttl = quick.clock.now(), quick.config.token_ttl_seconds
-    quick.clock.advance(10)
+async def test_sessions_are_listed_and_ended(running: Running) -> None:
+    alice, bob = await running.users("alice", "bob")
+    began, ttl = running.clock.now(), running.config.token_ttl_seconds
+    running.clock.advance(10)
     phone = await alice.another("alice")
-    quick.clock.advance(10)
+    running.clock.advance(10)
     own, other = (await phone.get("/sessions"))["sessions"]
     assert own == {
         "id": own["id"],
@@ -324,19 +320,19 @@ async def test_sessions_are_listed_and_ended(quick: Running) -> None:
     await expect(phone.get("/me"), 401, 202)
 
 
-async def test_a_session_that_has_expired_is_not_listed(quick: Running) -> None:
-    alice = await quick.user("alice")
-    quick.clock.advance(10)
+async def test_a_session_that_has_expired_is_not_listed(running: Running) -> None:
+    alice = await running.user("alice")
+    running.clock.advance(10)
     phone = await alice.another("alice")
-    quick.clock.advance(quick.config.token_ttl_seconds - 10)
+    running.clock.advance(running.config.token_ttl_seconds - 10)
     assert len((await phone.get("/sessions"))["sessions"]) == 1
 
 
 @pytest.mark.parametrize("ends", ["logout", "revoke", "change-password", "delete-account"])
 async def test_a_stream_does_not_begin_for_a_session_that_has_just_ended(
-    quick: Running, monkeypatch: pytest.MonkeyPatch, ends: str
+    running: Running, monkeypatch: pytest.MonkeyPatch, ends: str
 ) -> None:
-    alice = await quick.user("alice")
+    alice = await running.user("alice")
     phone = await alice.another("alice")
     [session] = [each["id"] for each in (await alice.get("/sessions"))["sessions"] if each["current"]]
 
@@ -351,7 +347,7 @@ async def test_a_stream_does_not_begin_for_a_session_that_has_just_ended(
             case _:
                 await phone.post("/delete-account", password=PASSWORD)
 
-    right_after(quick, monkeypatch, sessions.by_token_hash, end)
+    right_after(running, monkeypatch, sessions.by_token_hash, end)
     await expect(asyncio.wait_for(alice.get("/events"), 10), 401, 202)
 
 
@@ -381,9 +377,9 @@ class Leaving:
         await self.bob.send(self.friends, b"from bob")
 
 
-async def test_a_deleted_account_leaves_commits_and_nothing_else_to_be_seen(quick: Running) -> None:
+async def test_a_deleted_account_leaves_commits_and_nothing_else_to_be_seen(running: Running) -> None:
     world = Leaving()
-    await world.build(quick)
+    await world.build(running)
     alice, bob, carol, dave, eve = world.users
     phone = await alice.another("alice")
     await expect(alice.post("/delete-account", password="wrong one"), 401, 203)
@@ -406,14 +402,14 @@ async def test_a_deleted_account_leaves_commits_and_nothing_else_to_be_seen(quic
     listed = [each["group_name"] for each in (await bob.get("/groups/public"))["groups"]]
     assert listed == ["eves", "friends", "welcoming"], "the group that she was alone in went with her"
     for table in ("users", "sessions", "members", "key_packages", "welcomes"):
-        assert await quick.query(f"SELECT 1 FROM {table} WHERE user_id = ?", UUID(alice.user_id).bytes) == []
+        assert await running.query(f"SELECT 1 FROM {table} WHERE user_id = ?", UUID(alice.user_id).bytes) == []
 
 
-async def test_the_name_of_a_deleted_account_is_free_and_its_new_user_is_another(quick: Running) -> None:
+async def test_the_name_of_a_deleted_account_is_free_and_its_new_user_is_another(running: Running) -> None:
     world = Leaving()
-    await world.build(quick)
+    await world.build(running)
     await world.alice.post("/delete-account", password=PASSWORD)
-    again = await quick.user("alice")
+    again = await running.user("alice")
     assert again.user_id != world.alice.user_id
     assert await again.get("/groups") == {"groups": []}
     assert await again.invited_to() == []
@@ -424,15 +420,15 @@ async def test_the_name_of_a_deleted_account_is_free_and_its_new_user_is_another
 
 
 async def test_of_two_deletions_of_an_account_at_the_same_time_one_wins(
-    quick: Running, monkeypatch: pytest.MonkeyPatch
+    running: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    alice = await quick.user("alice")
+    alice = await running.user("alice")
     phone = await alice.another("alice")
 
     async def delete() -> None:
         await phone.post("/delete-account", password=PASSWORD)
 
-    right_after(quick, monkeypatch, users.own_credentials, delete)
+    right_after(running, monkeypatch, users.own_credentials, delete)
     await expect(alice.post("/delete-account", password=PASSWORD), 401, 202)
 
 
@@ -450,29 +446,29 @@ ON_ITS_WAY: list[tuple[str, str, dict[str, Any]]] = [
 
 @pytest.mark.parametrize(("method", "path", "body"), ON_ITS_WAY)
 async def test_a_request_on_its_way_when_the_account_is_deleted_is_one_without_a_session(
-    quick: Running, monkeypatch: pytest.MonkeyPatch, method: str, path: str, body: dict[str, Any]
+    running: Running, monkeypatch: pytest.MonkeyPatch, method: str, path: str, body: dict[str, Any]
 ) -> None:
-    alice, eve = await quick.users("alice", "eve")
+    alice, eve = await running.users("alice", "eve")
     eves = await eve.create_group("eves")
     phone = await alice.another("alice")
 
     async def delete() -> None:
         await phone.post("/delete-account", password=PASSWORD)
 
-    right_after(quick, monkeypatch, sessions.by_token_hash, delete)
+    right_after(running, monkeypatch, sessions.by_token_hash, delete)
     request = alice.call(method, path.format(eves=eves), json=body or None)
     await expect(asyncio.wait_for(request, 10), 401, 202)
-    assert await quick.query("SELECT 1 FROM users WHERE user_id = ?", UUID(alice.user_id).bytes) == []
+    assert await running.query("SELECT 1 FROM users WHERE user_id = ?", UUID(alice.user_id).bytes) == []
 
 
 @pytest.mark.parametrize(
     "action", ["messages", "commit", "leave", "external-join", "invite", "ban", "delete", "group-info"]
 )
 async def test_a_request_to_a_group_on_its_way_when_the_account_is_deleted_is_a_stranger_s(
-    quick: Running, monkeypatch: pytest.MonkeyPatch, action: str
+    running: Running, monkeypatch: pytest.MonkeyPatch, action: str
 ) -> None:
     world = Leaving()
-    await world.build(quick)
+    await world.build(running)
     phone = await world.alice.another("alice")
     bodies = {
         "messages": {"mls_message": encode(b"late")},
@@ -484,7 +480,7 @@ async def test_a_request_to_a_group_on_its_way_when_the_account_is_deleted_is_a_
     async def delete() -> None:
         await phone.post("/delete-account", password=PASSWORD)
 
-    right_after(quick, monkeypatch, sessions.by_token_hash, delete)
+    right_after(running, monkeypatch, sessions.by_token_hash, delete)
     method = "GET" if action == "group-info" else "POST"
     request = world.alice.call(method, f"/groups/{world.friends}/{action}", json=bodies.get(action))
     await expect(request, 401, 401 if action in ("invite", "ban", "delete") else 400)

@@ -64,9 +64,6 @@ def transport_to(running: Running, writer: asyncio.StreamWriter) -> asyncio.Tran
     return next(each for each in ends if each.get_extra_info("peername") == writer.get_extra_info("sockname"))
 
 
-pytestmark = pytest.mark.usefixtures("cheap_passwords")
-
-
 class Room:
     """Five users who listen: alice, the admin of friends, bob and carol, its members, dave and eve, strangers.
 

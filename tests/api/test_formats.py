@@ -11,7 +11,7 @@ from unittest.mock import ANY
 
 import pytest
 
-from conclave import auth, keys
+from conclave import keys
 from conclave.config import Config, LimitsConfig
 from conclave.routes import API, ROUTES
 from conclave.wire.endpoint import Endpoint
@@ -548,10 +548,7 @@ DOCUMENTED = {cells[0].strip("`"): cells for cells in rows(doc("docs/protocol.md
 
 
 @pytest.fixture(params=Format, ids=lambda each: each.name.lower())
-async def world(
-    request: pytest.FixtureRequest, config: Config, start_server: StartServer, monkeypatch: pytest.MonkeyPatch
-) -> AsyncIterator[World]:
-    monkeypatch.setattr(auth, "MEMORY_KIB", 8)  # passwords are not what these tests are about
+async def world(request: pytest.FixtureRequest, config: Config, start_server: StartServer) -> AsyncIterator[World]:
     limits = LimitsConfig(login_failures=2)
     asked = replace(config, registration_token=INVITATION, message_retention=30 * DAY, limits=limits)
     async with start_server(asked) as running:

@@ -13,8 +13,6 @@ from tests.client import API, PASSWORD, Client, RefusedError, encode, expect
 from tests.conftest import Cleanup, Running, StartServer
 from tests.listening import BELL, Heard, audience, listening
 
-pytestmark = pytest.mark.usefixtures("cheap_passwords")
-
 WEEK = 604_800
 CARRIED = {
     "commit_message": encode(b"add commit"),

@@ -10,8 +10,6 @@ from conclave.store import key_packages
 from tests.client import API, PACKAGE, Client, RefusedError, encode, expect
 from tests.conftest import Running
 
-pytestmark = pytest.mark.usefixtures("cheap_passwords")
-
 START = bytes([0, 1, 0, 5])
 
 

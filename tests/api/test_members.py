@@ -10,8 +10,6 @@ from tests.client import PASSWORD, Client, encode, expect
 from tests.conftest import Cleanup, Running
 from tests.listening import listening
 
-pytestmark = pytest.mark.usefixtures("cheap_passwords")
-
 NOWHERE = "00000000-0000-4000-8000-000000000000"
 COMMIT = {"commit_message": encode(b"commit"), "group_info": encode(b"new info")}
 

@@ -19,8 +19,6 @@ from tests.client import PACKAGE, PASSWORD, Client, encode
 from tests.conftest import Running, StartServer
 from tests.protobuf import PROTOBUF, decode
 
-pytestmark = pytest.mark.usefixtures("cheap_passwords")
-
 EXAMPLES = 700
 LASTS = 25
 """So many requests are made in one scene: they end most of what is in it."""

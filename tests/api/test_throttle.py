@@ -48,7 +48,6 @@ class Site:
 
 @pytest.fixture
 def fast(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(auth, "MEMORY_KIB", 8)
     monkeypatch.setattr(throttle, "LONGEST_DELAY_SECONDS", 0.002)
 
 
@@ -269,6 +268,7 @@ async def test_nothing_is_left_in_memory_when_the_window_has_passed(site: Site) 
     assert not counted._under_way
 
 
+@pytest.mark.parametrize("password_memory", [auth.MEMORY_KIB])
 async def test_a_wrong_password_takes_as_long_for_a_user_that_nobody_is(
     config: Config, start_server: StartServer
 ) -> None:

@@ -19,8 +19,6 @@ from tests.protobuf import PROTOBUF, ProtobufClient, decode, encode
 
 JSON = {"Content-Type": "application/json"}
 
-pytestmark = pytest.mark.usefixtures("cheap_passwords")
-
 
 async def ask(
     running: Running,
