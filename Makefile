@@ -15,7 +15,7 @@ serve: setup  ## Start the server on embedded defaults: ./conclave.db, port 8080
 
 test: setup .venv/development lint  ## Check and test everything
 	@scripts/java --required
-	@$(PYTHON) -m pytest
+	@$(PYTHON) -m pytest -n 2 --dist worksteal
 
 fuzz: setup .venv/development  ## Send 5,000 requests made of the OpenAPI document, others each time
 	@CONCLAVE_FUZZ=5000 $(PYTHON) -m pytest tests/api/test_schemathesis.py
