@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from aiohttp import web
 
 from conclave import keys, middleware
+from conclave.archive import Archive, ArchiveError
 from conclave.auth import Passwords, SessionActivity
 from conclave.clock import Clock, SystemClock
 from conclave.config import Config
@@ -17,7 +18,7 @@ from conclave.limits import HANDOUT_SECONDS, HANDOUTS, SlidingWindow
 from conclave.logs import get_logger
 from conclave.policy import session_lag
 from conclave.routes import add_routes
-from conclave.store import outbox, sessions, state
+from conclave.store import archive, outbox, sessions, state
 from conclave.store.database import Database, StoreError
 from conclave.throttle import Throttle
 from conclave.wire.exchange import MAX_BODY_BYTES
@@ -44,7 +45,7 @@ def create_app(config: Config, clock: Clock | None = None) -> web.Application:
     app.on_response_prepare.append(middleware.add_headers)
     app.on_shutdown.append(_end_streams)
     add_routes(app)
-    app.cleanup_ctx.extend([_store, _alive, _session_activity, _outbox])
+    app.cleanup_ctx.extend([_store, _archive, _alive, _session_activity, _outbox])
     return app
 
 
@@ -56,6 +57,25 @@ async def _store(app: web.Application) -> AsyncIterator[None]:
     app[keys.STORE] = await Database.open(app[keys.CONFIG].database, app[keys.EVENTS].publish)
     yield
     await app[keys.STORE].close()
+
+
+async def _archive(app: web.Application) -> AsyncIterator[None]:
+    app[keys.ARCHIVE] = reader = Archive(app[keys.CONFIG].archive_folder, app[keys.HEALTH])
+
+    async def warm_up() -> None:
+        try:
+            await reader.warm_up()
+        except ArchiveError as error:
+            log.error("archive_unreadable", reason=str(error))
+
+    warming = None
+    if await app[keys.STORE].read(archive.exists):
+        # Beside the start, not before it: what is new can be read without the archive.
+        warming = asyncio.create_task(warm_up())
+    yield
+    if warming:
+        await warming
+    await reader.close()
 
 
 async def _alive(app: web.Application) -> AsyncIterator[None]:

@@ -120,6 +120,11 @@ class Config:
         return self.data / "work"
 
     @property
+    def archive_folder(self) -> Path:
+        """The folder of the archive's table."""
+        return self.data / "archive"
+
+    @property
     def policy(self) -> PolicySettings:
         """The settings that decide what is deleted."""
         return PolicySettings(self.message_retention, self.token_ttl_seconds, self.invite_ttl_seconds)

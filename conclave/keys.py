@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
+from conclave.archive import Archive
 from conclave.auth import Passwords, SessionActivity
 from conclave.clock import Clock
 from conclave.config import Config
@@ -18,6 +19,7 @@ from conclave.wire.endpoint import Endpoint
 CONFIG = web.AppKey("config", Config)
 CLOCK: web.AppKey[Clock] = web.AppKey("clock")
 STORE = web.AppKey("store", Database)
+ARCHIVE = web.AppKey("archive", Archive)
 PASSWORDS = web.AppKey("passwords", Passwords)
 THROTTLE = web.AppKey("throttle", Throttle)
 ACTIVITY = web.AppKey("activity", SessionActivity)

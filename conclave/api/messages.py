@@ -4,7 +4,7 @@ import sqlite3
 
 from aiohttp import web
 
-from conclave import auth, keys
+from conclave import auth, history, keys
 from conclave.clock import Clock
 from conclave.store import members, messages
 from conclave.store.announce import announce, members_of
@@ -39,8 +39,9 @@ async def fetch(request: web.Request) -> web.StreamResponse:
     app = request.app
     group_id = path_id(request, "group_id")
     query = read_query(request)
-    page = await app[keys.STORE].read(
-        messages.page,
+    page = await history.page(
+        app[keys.STORE],
+        app[keys.ARCHIVE],
         group_id,
         request[auth.CALLER].user_id,
         query["after"],

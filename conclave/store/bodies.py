@@ -62,8 +62,8 @@ def get(connection: sqlite3.Connection, body_id: int) -> bytes:
     return get_many(connection, [body_id])[body_id]
 
 
-def first_within(connection: sqlite3.Connection, body_ids: Sequence[int], limit: int) -> list[int]:
-    """Return as many of ``body_ids`` from the first as have ``limit`` bytes together, but at least one."""
+def first_within(connection: sqlite3.Connection, body_ids: Sequence[int], limit: int, least: int = 1) -> list[int]:
+    """Return as many of ``body_ids`` from the first as have ``limit`` bytes together, but at least ``least``."""
     sizes: dict[int, int] = {}
     for segment, ids in _by_segment(body_ids).items():
         rows = connection.execute(
@@ -74,7 +74,7 @@ def first_within(connection: sqlite3.Connection, body_ids: Sequence[int], limit:
     for count, body_id in enumerate(body_ids):
         total += sizes[body_id]
         if total > limit:
-            return list(body_ids[: max(1, count)])
+            return list(body_ids[: max(least, count)])
     return list(body_ids)
 
 

@@ -19,7 +19,7 @@ LONGEST_NAME = 64
 
 @dataclass(frozen=True)
 class Group:
-    """A group without its members. Marks are described in marks.py."""
+    """A group without its members. Marks are described in marks.py, ``archived_seq`` in archive.py."""
 
     group_key: int
     group_id: bytes
@@ -32,6 +32,7 @@ class Group:
     last_seq: int
     gone_below: int
     expired_before: int
+    archived_seq: int
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,7 @@ class PublicGroup:
 
 COLUMNS = (
     "groups.group_key, group_id, group_name, groups.alias, visibility, message_expiry_seconds, mls_group_id,"
-    " group_info_body, last_seq, gone_below, expired_before"
+    " group_info_body, last_seq, gone_below, expired_before, archived_seq"
 )
 
 

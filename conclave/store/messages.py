@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from conclave.clock import Clock
 from conclave.failpoints import reach
 from conclave.policy import PolicySettings, expiry_cutoff
-from conclave.store import bodies, members
+from conclave.store import archive, bodies, members
+from conclave.store.archive import Stretch
 from conclave.store.members import Membership
 
 PAGE_BYTES = 32 * 1024 * 1024
@@ -25,11 +26,15 @@ class StoredMessage:
 
 @dataclass(frozen=True)
 class Page:
-    """Messages of one GET, ascending, and how far the reader has fetched once it has the response."""
+    """Messages of one GET, ascending, and how far the reader has fetched once it has the response.
+
+    ``archived``: what comes first and is in the archive; where there is that, ``messages`` is empty.
+    """
 
     messages: list[StoredMessage]
     member: Membership
     fetched_up_to: int
+    archived: Stretch | None = None
 
 
 def append(connection: sqlite3.Connection, member: Membership, body: bytes, now: int, *, is_commit: bool) -> int:
@@ -77,27 +82,33 @@ def page(
     limit: int,
     policy: PolicySettings,
     clock: Clock,
+    taken: int = 0,
 ) -> Page:
     """Read up to ``limit`` messages with numbers greater than ``after``, none that is past its time.
 
-    Fewer if their bodies have more than PAGE_BYTES, but at least one.
-
-    Raises NotMemberError.
+    Fewer if their bodies, and the ``taken`` bytes that the page has already, are more than PAGE_BYTES; but at least one
+    if it has none. No messages, but where to find them, if the next ones are in the archive. Raises NotMemberError.
     """
     member = members.require_member(connection, group_id, user_id)
     group = member.group
     cutoff = max(group.expired_before, expiry_cutoff(clock.now(), policy.effective(group.message_expiry_seconds)))
+    confirmed = min(after, group.last_seq)
+    start = max(confirmed, group.gone_below)
+    archived = archive.stretch(connection, group, start, cutoff)
+    if archived:
+        return Page([], member, confirmed, archived)
     rows = connection.execute(
         "SELECT message_id, sequence_num, sender_id, created_at FROM messages"
         " WHERE group_key = ? AND sequence_num > ? AND created_at >= ?"
         " AND (is_commit OR sender_id NOT IN (SELECT user_id FROM user_tombstones)) ORDER BY sequence_num LIMIT ?",
-        (group.group_key, max(min(after, group.last_seq), group.gone_below), cutoff, limit),
+        (group.group_key, max(start, group.archived_seq), cutoff, limit),
     ).fetchall()
     ids = [row["message_id"] for row in rows]
-    found = bodies.get_many(connection, bodies.first_within(connection, ids, PAGE_BYTES))
+    chosen = bodies.first_within(connection, ids, PAGE_BYTES - taken, least=0 if taken else 1)
+    found = bodies.get_many(connection, chosen)
     served = [
         StoredMessage(row["sequence_num"], row["sender_id"], found[row["message_id"]], row["created_at"])
         for row in rows[: len(found)]
     ]
     last = served[-1].sequence_num if served else 0
-    return Page(served, member, max(last, min(after, group.last_seq)))
+    return Page(served, member, max(last, confirmed))

@@ -1,0 +1,45 @@
+"""A group's messages as one ordered sequence, of which the older part is in the archive."""
+
+from conclave.archive import Archive
+from conclave.clock import Clock
+from conclave.policy import PolicySettings
+from conclave.store import messages
+from conclave.store.database import Database
+from conclave.store.messages import Page, StoredMessage
+
+
+async def page(
+    store: Database,
+    archive: Archive,
+    group_id: bytes,
+    user_id: bytes,
+    after: int,
+    limit: int,
+    policy: PolicySettings,
+    clock: Clock,
+) -> Page:
+    """Read a page as ``messages.page`` does, from both tiers. Raises NotMemberError or ArchiveError.
+
+    The store is asked first: either it has the page, or it says up to which number the archive does, the border.
+    What is left of the page then is a page of its own, asked for with the border as ``after``. So no snapshot of the
+    store is held while the archive is read, and it does not matter what moves meanwhile: each message is above or below
+    the border of the snapshot by which it was looked for, and the next search begins where the last one ended. A border
+    that has risen in between makes one more stretch in the archive.
+    """
+
+    async def look(position: int, served: list[StoredMessage], taken: int) -> Page:
+        room = limit - len(served)
+        return await store.read(messages.page, group_id, user_id, position, room, policy, clock, taken)
+
+    first = found = await look(after, [], 0)
+    served, taken = [*first.messages], 0
+    while found.archived:
+        cold = await archive.read(found.archived, limit - len(served), taken)
+        served += cold.messages
+        taken += sum(len(message.mls_message) for message in cold.messages)
+        if cold.full:
+            break
+        found = await look(found.archived.border, served, taken)
+        served += found.messages
+    last = served[-1].sequence_num if served else 0
+    return Page(served, first.member, max(last, first.fetched_up_to))
