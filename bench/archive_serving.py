@@ -1,0 +1,128 @@
+"""Pages of a server whose older messages are in an archive."""
+
+import asyncio
+import random
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import uvloop
+from aiohttp import ClientSession, TCPConnector
+
+from bench import archives, stores
+from bench.figures import Figure, latencies, percentile, single
+from bench.process import Server, resident_mb
+from tests.client import Client
+
+MESSAGES, GROUPS = 10_000_000, 2_000
+DENSE = MESSAGES // GROUPS
+SPARSE = archives.DAYS
+"""Messages of the group that has one a day."""
+
+RECENT, WITH_RECENT = 60, 200
+"""Messages that are still in the hot store, and the groups that have any."""
+
+PAGE, PAGES, RANDOM_PAGES, PURGES = 100, 300, 1_000, 5
+READERS = 8
+"""Who read from the archive at once, while somebody else reads what is new."""
+
+SPARSE_GROUP, PURGED_GROUP = GROUPS // 2, GROUPS - 1
+
+
+def pages(folder: Path) -> list[Figure]:
+    now = int(time.time())
+    store = stores.build(folder, "sql", now, stores.Shape(users=1, groups=GROUPS, members=1), [])
+    counts = [DENSE] * GROUPS
+    counts[SPARSE_GROUP] = SPARSE
+    archive = archives.Archive(store, counts, now)
+    archive.build()
+    for group in range(WITH_RECENT):
+        stores.fill(store, group, [now] * RECENT)
+    with Server(store.config) as server:
+        server.wait_for("cleanup_run")
+        return [
+            single("archive on disk", archives.size_mb(archive.path), "MB"),
+            *uvloop.run(_pages(server, store, archive)),
+        ]
+
+
+async def _pages(server: Server, store: stores.Store, archive: archives.Archive) -> list[Figure]:
+    chance = random.Random(1)
+    figures = [single("resident: server, before the first page", resident_mb(server.process.pid), "MB")]
+
+    def note(what: str) -> None:
+        figures.append(single(f"resident: server, after {what}", resident_mb(server.process.pid), "MB", most=260))
+
+    async with ClientSession(connector=TCPConnector(limit=1 + READERS)) as http:
+        client = Client(http, server.url, store.tokens[0])
+
+        async def across() -> None:
+            await _full(client, store.groups[chance.randrange(WITH_RECENT)], DENSE - PAGE + RECENT // 2, PAGE)
+
+        async def old(limit: int = PAGE) -> None:
+            await _full(client, store.groups[_dense(chance)], chance.randrange(DENSE - limit), limit)
+
+        async def sparse() -> None:
+            await _full(client, store.groups[SPARSE_GROUP], chance.randrange(SPARSE - PAGE), PAGE)
+
+        async def recent() -> None:
+            await _full(client, store.groups[chance.randrange(WITH_RECENT)], DENSE, RECENT)
+
+        figures += _judged("page across the border", await _timed(across, PAGES), 40)
+        figures += _judged("page from the archive", await _timed(old, PAGES), None)
+        figures += _judged("page of one message a day", await _timed(sparse, PAGES), 80)
+        figures += _judged("page from the hot store", alone := await _timed(recent, PAGES), None)
+        note("these pages")
+        figures += _judged("page across the border, purges between", await _purging(across, archive, store), 40)
+        await _timed(old, RANDOM_PAGES)
+        note(f"{RANDOM_PAGES} random pages")
+        reading = [asyncio.create_task(_forever(lambda: old(500))) for _ in range(READERS)]
+        beside = await _timed(recent, PAGES)
+        for task in reading:
+            task.cancel()
+        await asyncio.gather(*reading, return_exceptions=True)
+        figures += _judged(f"page from the hot store, beside {READERS} readers of the archive", beside, None)
+        figures.append(Figure("the same, at p50", f"{percentile(beside, 0.5) / percentile(alone, 0.5):.3g} times"))
+        note(f"{READERS} readers at once")
+    return figures
+
+
+def _dense(chance: random.Random) -> int:
+    return chance.choice([n for n in range(GROUPS) if n not in (SPARSE_GROUP, PURGED_GROUP)])
+
+
+async def _full(client: Client, group: str, after: int, count: int) -> None:
+    page = await client.get(f"/groups/{group}/messages", after=after, limit=count)
+    if [each["sequence_num"] for each in page["messages"]] != list(range(after + 1, after + count + 1)):
+        raise RuntimeError(f"page of {len(page['messages'])} messages, not the {count} after {after}")
+
+
+async def _timed(ask: Callable[[], Awaitable[None]], times: int) -> list[float]:
+    took = []
+    for _ in range(times):
+        began = time.perf_counter()
+        await ask()
+        took.append(time.perf_counter() - began)
+    return took
+
+
+async def _forever(ask: Callable[[], Awaitable[None]]) -> None:
+    while True:
+        await ask()
+
+
+async def _purging(ask: Callable[[], Awaitable[None]], archive: archives.Archive, store: stores.Store) -> list[float]:
+    """Rewrite the files of a group that is not asked for, again and again."""
+    took = []
+    for n in range(PURGES):
+        key = store.creators[PURGED_GROUP].group.group_key
+        below = archive.first_of(PURGED_GROUP, archives.DAYS - PURGES + n)
+        await asyncio.to_thread(archive.purge, f"group_key = {key} AND sequence_num < {below}")
+        took += await _timed(ask, PAGES // PURGES)
+    return took
+
+
+def _judged(what: str, seconds: list[float], most: float | None) -> list[Figure]:
+    if most is None:
+        return [latencies(what, seconds)]
+    return [latencies(what, seconds), single(f"{what}: p95", percentile(seconds, 0.95) * 1000, "ms", most=most)]

@@ -1,0 +1,126 @@
+"""Builds an archive of some size directly, without moving anything."""
+
+import os
+from array import array
+from contextlib import closing
+from itertools import accumulate
+from pathlib import Path
+
+import pyarrow
+from deltalake import ColumnProperties, DeltaTable, WriterProperties, write_deltalake
+
+from bench.stores import Store
+from conclave.archive_layout import DAY, KEEP_WIDTH
+from conclave.policy import KEEP
+from conclave.store import database
+
+DAYS = 400
+"""How long ago the oldest message was sent."""
+
+BODY_BYTES = 300
+FILE_BYTES = 64 * 1024 * 1024
+ROW_GROUP_BYTES = 4 * 1024 * 1024
+_PLAIN = ColumnProperties(dictionary_enabled=False)
+_WRITER = WriterProperties(
+    compression="ZSTD",
+    max_row_group_size=ROW_GROUP_BYTES // (BODY_BYTES + 40),
+    column_properties={"mls_message": _PLAIN, "checksum": _PLAIN},
+)
+_SETTINGS = {
+    "delta.dataSkippingStatsColumns": "group_key,sequence_num,created_at",
+    "delta.enableDeletionVectors": "false",
+    "delta.checkpointInterval": "10",
+}
+
+
+class Archive:
+    """The archive of a store: ``counts[n]`` messages of group n, from DAYS ago until ``now`` at equal distances."""
+
+    def __init__(self, store: Store, counts: list[int], now: int) -> None:
+        self.path = store.config.archive_folder
+        self._database = store.config.database
+        self._groups = [(creator.group.group_key, creator.user_id) for creator in store.creators]
+        self._counts = counts
+        self._now = now
+
+    def build(self) -> None:
+        """Write the table, a span at a time, and have the store know of it."""
+        oldest = self._now - DAYS * DAY
+        for span in range(oldest - oldest % KEEP_WIDTH, self._now, KEEP_WIDTH):
+            self._write(span, oldest)
+        with closing(database.connect(self._database)) as connection, database.write_transaction(connection):
+            connection.execute("INSERT INTO archive_state (id, archive_id) VALUES (1, 'bench')")
+            connection.executemany(
+                "UPDATE groups SET last_seq = ?1, archived_seq = ?1 WHERE group_key = ?2",
+                [(count, key) for (key, _), count in zip(self._groups, self._counts, strict=True)],
+            )
+        self.tell_version()
+
+    def purge(self, predicate: str) -> None:
+        """Delete rows and what they were in, as a run does."""
+        table = DeltaTable(str(self.path))
+        table.delete(predicate, writer_properties=_WRITER)
+        table.vacuum(retention_hours=0, enforce_retention_duration=False, dry_run=False)
+        self.tell_version()
+
+    def tell_version(self) -> None:
+        version = DeltaTable(str(self.path)).version()
+        with closing(database.connect(self._database)) as connection, database.write_transaction(connection):
+            connection.execute("UPDATE archive_state SET version = ?", (version,))
+
+    def first_of(self, group: int, day: int) -> int:
+        """The number of the first message of group ``group`` that is at least ``day`` days younger than the oldest."""
+        return -(-day * self._counts[group] // DAYS) + 1
+
+    def _write(self, span: int, oldest: int) -> None:
+        keys, numbers, times, senders, parts = array("q"), array("q"), array("q"), [], []
+        for (key, sender), count in zip(self._groups, self._counts, strict=True):
+            step = DAYS * DAY / count
+            first = max(0, -int(-(span - oldest) // step))
+            end = min(count, max(0, -int(-(span + KEEP_WIDTH - oldest) // step)))
+            if first < end:
+                keys.extend([key] * (end - first))
+                numbers.extend(range(first + 1, end + 1))
+                times.extend(int(oldest + n * step) for n in range(first, end))
+                senders += [sender] * (end - first)
+                parts.append((key, KEEP, span, first + 1, end, times[first - end], times[-1], end - first))
+        self._append(span, keys, numbers, times, senders)
+        with closing(database.connect(self._database)) as connection, database.write_transaction(connection):
+            connection.executemany(
+                f"INSERT INTO archive_parts VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?8 * {BODY_BYTES}, 0)", parts
+            )
+
+    def _append(
+        self, span: int, keys: "array[int]", numbers: "array[int]", times: "array[int]", senders: list[bytes]
+    ) -> None:
+        count = len(keys)
+
+        def integers(values: "array[int] | bytes") -> pyarrow.Array:
+            return pyarrow.Array.from_buffers(pyarrow.int64(), count, [None, pyarrow.py_buffer(values)])
+
+        offsets = array("i", accumulate([BODY_BYTES] * count, initial=0))
+        bodies = [None, pyarrow.py_buffer(offsets), pyarrow.py_buffer(os.urandom(BODY_BYTES * count))]
+        columns = {
+            "lifetime": pyarrow.repeat(KEEP, count),
+            "span": pyarrow.repeat(span, count),
+            "group_key": integers(keys),
+            "sequence_num": integers(numbers),
+            "sender_id": pyarrow.array(senders, pyarrow.binary()),
+            "is_commit": pyarrow.repeat(False, count),  # noqa: FBT003 - a value
+            "created_at": integers(times),
+            "checksum": integers(os.urandom(8 * count)),
+            "mls_message": pyarrow.Array.from_buffers(pyarrow.binary(), count, bodies),
+        }
+        write_deltalake(
+            str(self.path),
+            pyarrow.table(columns),
+            partition_by=["lifetime", "span"],
+            mode="append",
+            configuration=_SETTINGS,
+            target_file_size=FILE_BYTES,
+            writer_properties=_WRITER,
+        )
+
+
+def size_mb(folder: Path) -> float:
+    return sum(each.stat().st_size for each in folder.rglob("*.parquet")) / 1e6
