@@ -23,10 +23,10 @@ RECENT, WITH_RECENT = 60, 200
 """Messages that are still in the hot store, and the groups that have any."""
 
 PAGE, PAGES, RANDOM_PAGES, PURGES = 100, 300, 1_000, 5
-READERS = 8
-"""Who read from the archive at once, while somebody else reads what is new."""
+READERS = 4
+"""Who read one page after the other, of the archive or of the hot store, while somebody else reads what is new."""
 
-SPARSE_GROUP, PURGED_GROUP = GROUPS // 2, GROUPS - 1
+SPARSE_GROUP, PURGED_GROUP, BUSY_GROUP = GROUPS // 2, GROUPS - 1, WITH_RECENT
 
 
 def pages(folder: Path) -> list[Figure]:
@@ -38,6 +38,7 @@ def pages(folder: Path) -> list[Figure]:
     archive.build()
     for group in range(WITH_RECENT):
         stores.fill(store, group, [now] * RECENT)
+    stores.fill(store, BUSY_GROUP, [now] * DENSE)
     with Server(store.config) as server:
         server.wait_for("cleanup_run")
         return [
@@ -59,8 +60,8 @@ async def _pages(server: Server, store: stores.Store, archive: archives.Archive)
         async def across() -> None:
             await _full(client, store.groups[chance.randrange(WITH_RECENT)], DENSE - PAGE + RECENT // 2, PAGE)
 
-        async def old(limit: int = PAGE) -> None:
-            await _full(client, store.groups[_dense(chance)], chance.randrange(DENSE - limit), limit)
+        async def old() -> None:
+            await _full(client, store.groups[_dense(chance)], chance.randrange(DENSE - PAGE), PAGE)
 
         async def sparse() -> None:
             await _full(client, store.groups[SPARSE_GROUP], chance.randrange(SPARSE - PAGE), PAGE)
@@ -68,21 +69,24 @@ async def _pages(server: Server, store: stores.Store, archive: archives.Archive)
         async def recent() -> None:
             await _full(client, store.groups[chance.randrange(WITH_RECENT)], DENSE, RECENT)
 
+        async def busy() -> None:
+            await _full(client, store.groups[BUSY_GROUP], DENSE + chance.randrange(DENSE - PAGE), PAGE)
+
         figures += _judged("page across the border", await _timed(across, PAGES), 40)
         figures += _judged("page from the archive", await _timed(old, PAGES), None)
         figures += _judged("page of one message a day", await _timed(sparse, PAGES), 80)
-        figures += _judged("page from the hot store", alone := await _timed(recent, PAGES), None)
+        figures += _judged("page from the hot store", await _timed(recent, PAGES), None)
         note("these pages")
         figures += _judged("page across the border, purges between", await _purging(across, archive, store), 40)
         await _timed(old, RANDOM_PAGES)
         note(f"{RANDOM_PAGES} random pages")
-        reading = [asyncio.create_task(_forever(lambda: old(500))) for _ in range(READERS)]
-        beside = await _timed(recent, PAGES)
-        for task in reading:
-            task.cancel()
-        await asyncio.gather(*reading, return_exceptions=True)
-        figures += _judged(f"page from the hot store, beside {READERS} readers of the archive", beside, None)
-        figures.append(Figure("the same, at p50", f"{percentile(beside, 0.5) / percentile(alone, 0.5):.3g} times"))
+        for what, ask in (("hot store", busy), ("archive", old)):
+            reading = [asyncio.create_task(_forever(ask)) for _ in range(READERS)]
+            beside = await _timed(recent, PAGES)
+            for task in reading:
+                task.cancel()
+            await asyncio.gather(*reading, return_exceptions=True)
+            figures += _judged(f"page from the hot store, beside {READERS} readers of the {what}", beside, None)
         note(f"{READERS} readers at once")
     return figures
 

@@ -20,7 +20,7 @@ DAYS = 400
 BODY_BYTES = 300
 FILE_BYTES = 64 * 1024 * 1024
 ROW_GROUP_BYTES = 4 * 1024 * 1024
-_PLAIN = ColumnProperties(dictionary_enabled=False)
+_PLAIN = ColumnProperties(dictionary_enabled=False, statistics_enabled="NONE")
 _WRITER = WriterProperties(
     compression="ZSTD",
     max_row_group_size=ROW_GROUP_BYTES // (BODY_BYTES + 40),

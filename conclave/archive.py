@@ -8,16 +8,18 @@ stretch are in that one, but for those that cleanup has deleted since: they may 
 """
 
 import asyncio
+import math
 import os
+import tempfile
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from conclave.archive_query import MESSAGE_COLUMNS, SIZE_COLUMNS, parts_between, reach, select
+from conclave.archive_query import parts_between, reach, select
 from conclave.health import Health
 from conclave.logs import get_logger
 from conclave.store import messages
@@ -38,11 +40,19 @@ CONCURRENT_READS = 2
 TRIES = 5
 """How often a read is begun. It fails when files vanish under it; cleanup does not rewrite faster than one can read."""
 
-_ENVIRONMENT = {"TOKIO_WORKER_THREADS": str(CONCURRENT_READS)}
+_ENVIRONMENT = {
+    "TOKIO_WORKER_THREADS": str(CONCURRENT_READS),
+    # What one read needed goes back to the system soon after it, rather than after 10 s, and from few heaps.
+    "_RJEM_MALLOC_CONF": "dirty_decay_ms:500,muzzy_decay_ms:0,narenas:2",
+}
+"""For the library only, while it is loaded."""
+
 _QUERY_SETTINGS = {
     "datafusion.execution.target_partitions": str(CONCURRENT_READS),
     # Bodies are decoded for the rows that match, and not for the whole of the pages that these lie in.
     "datafusion.execution.parquet.pushdown_filters": "true",
+    # Rows that are handed over at once, at most: bodies may be large.
+    "datafusion.execution.batch_size": "256",
 }
 
 T = TypeVar("T")
@@ -105,23 +115,24 @@ class Archive:
 
     def _read(self, stretch: Stretch, limit: int, taken: int) -> Found:
         found: list[StoredMessage] = []
-        after, wanted = stretch.after, limit
+        after, room, effort = stretch.after, messages.PAGE_BYTES - taken, 1
         while after < stretch.border and len(found) < limit:
-            last = reach(stretch.parts, after, stretch.border, wanted)
+            last = reach(stretch.parts, after, stretch.border, effort * (limit - len(found)), effort * room)
             window = _Window(stretch, parts_between(stretch.parts, after, last), after, last, limit - len(found))
             if window.parts:
-                more = self._asking(stretch.version, partial(window.read, taken=taken))
+                least = 0 if taken or found else 1
+                more = self._asking(stretch.version, partial(window.read, room=room, least=least))
                 found += more.messages
-                taken += sum(len(message.mls_message) for message in more.messages)
+                room -= sum(len(message.mls_message) for message in more.messages)
                 if more.full:
                     return Found(found, full=True)
             # What is hidden counts in the parts, but fills no page: look further each time.
-            after, wanted = last, wanted * 2
+            after, effort = last, effort * 2
         return Found(found, full=len(found) == limit)
 
     def _asking(self, version: int, ask: Callable[["QueryBuilder"], T]) -> T:
         """Have the table, of ``version`` or later, asked; again after a refresh where that fails."""
-        failures = _failures()
+        failures = _load()
         for attempt in range(TRIES):
             try:
                 return ask(self._refreshed(version, failed=attempt > 0))
@@ -167,47 +178,73 @@ class _Window:
     last: int
     limit: int
 
-    def read(self, query: "QueryBuilder", taken: int) -> Found:
-        """Return the messages that there is room for."""
-        room, last, full = messages.PAGE_BYTES - taken, self.last, False
-        if sum(part.body_bytes for part in self.parts) > room:
-            # DataFusion would hold a page of the largest messages in memory before it hands out the first.
-            fitting, full = _fitting(self._select(query, SIZE_COLUMNS, last), room, least=0 if taken else 1)
-            if not fitting:
-                return Found([], full)
-            last = fitting[-1]
-        rows = self._select(query, MESSAGE_COLUMNS, last)
-        found = [StoredMessage(number, sender, body, created_at) for number, sender, body, created_at in rows]
-        return Found(found, full)
-
-    def _select(self, query: "QueryBuilder", columns: str, last: int) -> list[tuple[Any, ...]]:
-        return _rows(query, select(columns, self.stretch, self.parts, self.after, last, self.limit))
+    def read(self, query: "QueryBuilder", room: int, least: int) -> Found:
+        """Return the first messages whose bodies have ``room`` bytes together, but at least ``least``."""
+        if sum(part.body_bytes for part in self.parts) <= room:
+            sql = select(self.stretch, self.parts, self.after, self.last, self.limit)
+            return Found([message for batch in _batches(query, sql) for message in _messages(batch)], full=False)
+        # DataFusion would hold ``limit`` messages, of any size, before it handed out the first.
+        first = _First(self.limit, room, least)
+        for batch in _batches(query, select(self.stretch, self.parts, self.after, self.last)):
+            first.add(batch)
+        return Found(first.messages, first.full)
 
 
-def _rows(query: "QueryBuilder", sql: str) -> list[tuple[Any, ...]]:
+class _First:
+    """The first of messages that come in any order, of which no more is kept than there is room for."""
+
+    def __init__(self, limit: int, room: int, least: int) -> None:
+        self._limit = limit
+        self._room = room
+        self._least = least
+        self._end = math.inf
+        self.messages: list[StoredMessage] = []
+
+    @property
+    def full(self) -> bool:
+        """Whether there was no room for some."""
+        return self._end < math.inf
+
+    def add(self, batch: Any) -> None:
+        if min(batch.column(0).to_pylist(), default=self._end) >= self._end:
+            return
+        self.messages += _messages(batch)
+        self.messages.sort(key=lambda message: message.sequence_num)
+        left = self._room
+        for count, message in enumerate(self.messages):
+            left -= len(message.mls_message)
+            if count == self._limit or (left < 0 and count >= self._least):
+                # What follows on it has no room either, whatever is still to come.
+                self._end = message.sequence_num
+                del self.messages[count:]
+                return
+
+
+def _batches(query: "QueryBuilder", sql: str) -> Iterator[Any]:
     """Run ``sql``. By pyarrow: deltalake's own reader would hold the interpreter for as long as DataFusion works."""
     import pyarrow  # noqa: PLC0415 - as deltalake
 
     with pyarrow.RecordBatchReader.from_stream(query.execute(sql)) as reader:
-        return [row for batch in reader for row in zip(*(column.to_pylist() for column in batch.columns), strict=True)]
+        yield from reader
 
 
-def _fitting(sizes: list[tuple[Any, ...]], room: int, least: int) -> tuple[list[int], bool]:
-    """Return the first numbers whose bodies have ``room``, but at least ``least``; and whether any are left over."""
-    fitting: list[int] = []
-    for number, size in sizes:
-        room -= size
-        if room < 0 and len(fitting) >= least:
-            return fitting, True
-        fitting.append(number)
-    return fitting, False
+def _messages(batch: Any) -> Iterator[StoredMessage]:
+    """Read the columns of archive_query.COLUMNS."""
+    return map(StoredMessage, *(column.to_pylist() for column in batch.columns))
 
 
-def _failures() -> tuple[type[Exception], ...]:
-    """Import what reads the archive, and return the errors by which it tells that it could not."""
-    for name, value in _ENVIRONMENT.items():
-        os.environ.setdefault(name, value)
-    import pyarrow  # noqa: PLC0415 - a server without an archive does not pay for it
-    from deltalake.exceptions import DeltaError  # noqa: PLC0415 - as above
+@cache
+def _load() -> tuple[type[Exception], ...]:
+    """Load what reads the archive, and return the errors by which it tells that it could not."""
+    added = {name: value for name, value in _ENVIRONMENT.items() if name not in os.environ}
+    os.environ.update(added)
+    try:
+        import pyarrow  # noqa: PLC0415 - a server without an archive does not pay for it
+        from deltalake import DeltaTable  # noqa: PLC0415 - as above
+        from deltalake.exceptions import DeltaError  # noqa: PLC0415 - as above
 
+        DeltaTable.is_deltatable(tempfile.gettempdir())  # begins its threads
+    finally:
+        for name in added:
+            del os.environ[name]
     return DeltaError, pyarrow.ArrowException, OSError

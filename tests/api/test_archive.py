@@ -5,7 +5,7 @@ import random
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -206,16 +206,16 @@ async def test_files_that_vanish_between_planning_and_reading_are_not_missed(
 ) -> None:
     alice, group = await filled(running, 10)
     mover.move(group, 8)
-    rows, vanished = archive._rows, 0
+    batches, vanished = archive._batches, 0
 
-    def late(query: QueryBuilder, sql: str) -> list[tuple[Any, ...]]:
+    def late(query: QueryBuilder, sql: str) -> Iterator[Any]:
         nonlocal vanished
         if vanished < 2:
             vanished += 1
             mover.rewrite()
-        return rows(query, sql)
+        return batches(query, sql)
 
-    monkeypatch.setattr(archive, "_rows", late)
+    monkeypatch.setattr(archive, "_batches", late)
     assert short(await alice.fetch(group)) == expected(1, 10)
     assert vanished == 2
 
@@ -276,16 +276,16 @@ async def test_reading_the_archive_does_not_keep_the_hot_store_waiting(
 ) -> None:
     alice, group = await filled(running, 10)
     mover.move(group, 8)
-    go_on, rows = threading.Event(), archive._rows
+    go_on, batches = threading.Event(), archive._batches
     begun = 0
 
-    def slow(query: QueryBuilder, sql: str) -> list[tuple[Any, ...]]:
+    def slow(query: QueryBuilder, sql: str) -> Iterator[Any]:
         nonlocal begun
         begun += 1
         assert go_on.wait(30)
-        return rows(query, sql)
+        return batches(query, sql)
 
-    monkeypatch.setattr(archive, "_rows", slow)
+    monkeypatch.setattr(archive, "_batches", slow)
     cold = [asyncio.create_task(alice.fetch(group)) for _ in range(10)]
     try:
         while begun < archive.CONCURRENT_READS:
@@ -358,14 +358,14 @@ async def test_a_reader_sees_each_message_once_and_in_order_while_they_move(
     chance = random.Random(seed)
     alice, group = await filled(running, 60)
     world = World(alice, group, mover, chance, sent=60)
-    before_asking, loop = archive._rows, asyncio.get_running_loop()
+    before_asking, loop = archive._batches, asyncio.get_running_loop()
 
-    def disturbed(query: QueryBuilder, sql: str) -> list[tuple[Any, ...]]:
+    def disturbed(query: QueryBuilder, sql: str) -> Iterator[Any]:
         if chance.random() < 0.3:
             asyncio.run_coroutine_threadsafe(world.happen(), loop).result(60)
         return before_asking(query, sql)
 
-    monkeypatch.setattr(archive, "_rows", disturbed)
+    monkeypatch.setattr(archive, "_batches", disturbed)
     seen: list[tuple[int, bytes]] = []
     while True:
         limit = chance.choice([1, 3, 10, 50])
