@@ -208,7 +208,7 @@ class _First:
     def add(self, batch: Any) -> None:
         if min(batch.column(0).to_pylist(), default=self._end) >= self._end:
             return
-        self.messages += _messages(batch)
+        self.messages += (message for message in _messages(batch) if message.sequence_num < self._end)
         self.messages.sort(key=lambda message: message.sequence_num)
         left = self._room
         for count, message in enumerate(self.messages):
