@@ -189,6 +189,13 @@ async def test_gaps_are_no_ends(running: Running, mover: Mover) -> None:
     assert short(await alice.fetch(group)) == expected(51, 60)
 
 
+async def test_copies_at_or_below_the_border_are_not_served(running: Running, mover: Mover) -> None:
+    alice, group = await filled(running, 10)
+    mover.switch(group, 6, mover.append(group, 6))
+    mover.execute("DELETE FROM archive_parts WHERE first_seq <= 6")
+    assert short(await alice.fetch(group)) == expected(7, 10)
+
+
 async def test_files_that_were_replaced_are_not_missed(running: Running, mover: Mover) -> None:
     alice, group = await filled(running, 10)
     mover.move(group, 8)
