@@ -37,7 +37,7 @@ class Archive:
     """The archive of a store: ``counts[n]`` messages of group n, from DAYS ago until ``now`` at equal distances."""
 
     def __init__(self, store: Store, counts: list[int], now: int) -> None:
-        self.path = store.config.archive_folder
+        self.path = store.config.archive_path
         self._database = store.config.database
         self._groups = [(creator.group.group_key, creator.user_id) for creator in store.creators]
         self._counts = counts

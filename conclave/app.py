@@ -60,7 +60,7 @@ async def _store(app: web.Application) -> AsyncIterator[None]:
 
 
 async def _archive(app: web.Application) -> AsyncIterator[None]:
-    app[keys.ARCHIVE] = reader = Archive(app[keys.CONFIG].archive_folder, app[keys.HEALTH])
+    app[keys.ARCHIVE] = reader = Archive(app[keys.CONFIG].archive_path, app[keys.HEALTH])
 
     async def warm_up() -> None:
         try:

@@ -120,7 +120,7 @@ class Config:
         return self.data / "work"
 
     @property
-    def archive_folder(self) -> Path:
+    def archive_path(self) -> Path:
         """The folder of the archive's table."""
         return self.data / "archive"
 

@@ -33,7 +33,7 @@ class Mover:
     """Moves messages of a store into its archive, and rewrites that, while a server may run on both."""
 
     def __init__(self, config: Config) -> None:
-        self.folder = config.archive_folder
+        self.folder = config.archive_path
         self._path = config.database
 
     def execute(self, sql: str, *values: Any) -> list[tuple[Any, ...]]:
