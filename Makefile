@@ -8,7 +8,7 @@ help:  ## Print this list
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1\t\2/p' Makefile
 
 setup: .venv/runtime  ## Create .venv and install what the server needs
-	@scripts/java || true
+	@if scripts/java --required; then $(PYTHON) scripts/delta-jars; fi
 
 serve: setup  ## Start the server on embedded defaults: ./conclave.db, port 8080
 	@.venv/bin/conclave serve

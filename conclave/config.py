@@ -13,7 +13,7 @@ from marshmallow.fields import Nested
 
 from conclave.addresses import Network, parse_network
 from conclave.fields import Duration, Networks, StrictBoolean, StrictInteger, Text
-from conclave.policy import KEEP, MAX_SECONDS, PolicySettings
+from conclave.policy import AFTER_FETCH, KEEP, MAX_SECONDS, PolicySettings
 
 SEARCH_PATHS = (Path("conclave.toml"), Path("/etc/conclave/config.toml"))
 
@@ -43,6 +43,19 @@ class SparkConfig:
 
     master: str = "local[2]"
     driver_memory: str = "1g"
+
+
+@dataclass(frozen=True)
+class ArchiveConfig:
+    """``[archive]``: where older messages move, and when. All in seconds.
+
+    ``after``: the age at which they move, or KEEP: none does. ``erase_delay``: how long replaced files may stay.
+    """
+
+    after: int = KEEP
+    path: str | None = None
+    margin: int = 604_800
+    erase_delay: int = 0
 
 
 @dataclass(frozen=True)
@@ -94,6 +107,7 @@ class Config:
     tls_key_path: str | None = None
     cleanup: CleanupConfig = field(default_factory=CleanupConfig)
     spark: SparkConfig = field(default_factory=SparkConfig)
+    archive: ArchiveConfig = field(default_factory=ArchiveConfig)
     limits: LimitsConfig = field(default_factory=LimitsConfig)
     admin: AdminConfig = field(default_factory=AdminConfig)
 
@@ -121,8 +135,8 @@ class Config:
 
     @property
     def archive_path(self) -> Path:
-        """The folder of the archive's table."""
-        return self.data / "archive"
+        """The absolute path of the archive's table."""
+        return Path(self.archive.path).absolute() if self.archive.path else self.data / "archive"
 
     @property
     def policy(self) -> PolicySettings:
@@ -131,7 +145,10 @@ class Config:
 
     def to_json(self) -> str:
         """Return the settings for another process; ``from_json`` reads them."""
-        return json.dumps(asdict(self) | {"database_path": str(self.database), "data_path": str(self.data)})
+        values = asdict(self) | {"database_path": str(self.database), "data_path": str(self.data)}
+        if self.archive.path:
+            values["archive"]["path"] = str(self.archive_path)
+        return json.dumps(values)
 
     @classmethod
     def from_json(cls, text: str) -> Self:
@@ -144,7 +161,13 @@ class Config:
         return cls(**{name: _TABLES[name](**value) if name in _TABLES else value for name, value in values.items()})
 
 
-_TABLES = {"cleanup": CleanupConfig, "spark": SparkConfig, "limits": LimitsConfig, "admin": AdminConfig}
+_TABLES = {
+    "cleanup": CleanupConfig,
+    "spark": SparkConfig,
+    "archive": ArchiveConfig,
+    "limits": LimitsConfig,
+    "admin": AdminConfig,
+}
 
 
 _NOT_EMPTY = validate.Length(min=1, error="must not be empty")
@@ -163,13 +186,36 @@ class _SparkSchema(Schema):
     class Meta:
         unknown = RAISE
 
-    master = Text(validate=validate.Regexp(r"local\[[1-9][0-9]*\]", error='must be "local[N]", N worker threads'))
+    master = Text(
+        validate=validate.Regexp(
+            r"(local\[[1-9][0-9]*\]|spark://[A-Za-z0-9._-]+:[1-9][0-9]{0,4})\Z",
+            error='must be "local[N]", N worker threads, or "spark://HOST:PORT"',
+        )
+    )
     driver_memory = Text(
         validate=validate.Regexp(
             r"([5-9][0-9]{2}|[1-9][0-9]{3,5})m\Z|[1-9][0-9]{0,2}g\Z",
             error='must be a size of at least "500m", as in "1g"',
         )
     )
+
+
+class _ArchiveSchema(Schema):
+    class Meta:
+        unknown = RAISE
+
+    after = Duration(words=True, validate=validate.NoneOf([AFTER_FETCH], error='must be a duration or "-1"'))
+    path = Text(
+        validate=[
+            _NOT_EMPTY,
+            validate.Regexp(
+                r"(?![A-Za-z][A-Za-z0-9+.-]*:)",
+                error="must be a folder, on this machine or shared; an address with a scheme is refused",
+            ),
+        ]
+    )
+    margin = Duration(words=True, validate=validate.NoneOf([KEEP], error='must be a duration or "0"'))
+    erase_delay = Duration(words=True, validate=validate.NoneOf([KEEP], error='must be a duration or "0"'))
 
 
 _FAILURES = validate.Range(1, MAX_FAILURES, error=f"must be between 1 and {MAX_FAILURES}")
@@ -217,6 +263,7 @@ class _ConfigSchema(Schema):
     tls_key_path = Text(validate=_NOT_EMPTY)
     cleanup = Nested(_CleanupSchema)
     spark = Nested(_SparkSchema)
+    archive = Nested(_ArchiveSchema)
     limits = Nested(_LimitsSchema)
     admin = Nested(_AdminSchema)
 
@@ -252,10 +299,21 @@ def parse_config(text: str, source: str) -> Config:
         faults.append("tls_cert_path and tls_key_path: set both for TLS, or neither")
     if not faults:
         config = Config.from_mapping(loaded)
-        if config.data != config.database:
+        faults = list(_contradictions(config))
+        if not faults:
             return config
-        faults.append("data_path: is the database's own path; set another")
     raise ConfigError(source, faults)
+
+
+def _contradictions(config: Config) -> Iterator[str]:
+    """Yield a line for each setting that does not go with another."""
+    if config.data == config.database:
+        yield "data_path: is the database's own path; set another"
+    if config.archive.after != KEEP and config.cleanup.engine != "spark":
+        yield 'archive.after: messages move by Spark only: set [cleanup] engine = "spark", or leave it at "-1"'
+    folder, work, database = config.archive_path, config.work, config.database
+    if work in (folder, *folder.parents) or folder in (database, *database.parents, *work.parents):
+        yield "archive.path: must be a folder of its own, which holds nothing else of the server"
 
 
 def _faults(messages: Mapping[str, Any], schema: Schema, prefix: str = "") -> Iterator[str]:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from conclave.config import Config, ConfigError, LimitsConfig, load_config, parse_config
+from conclave.config import ArchiveConfig, Config, ConfigError, LimitsConfig, load_config, parse_config
 
 
 def faults_of(text: str) -> list[str]:
@@ -34,6 +34,17 @@ def test_trusted_proxies_are_addresses_and_networks_of_both_kinds() -> None:
     assert list(map(str, config.limits.trusted)) == ["127.0.0.1/32", "10.0.0.0/8", "::1/128", "fd00::/8"]
 
 
+def test_a_cluster_may_be_the_master() -> None:
+    assert parse_config('spark.master = "spark://10.0.0.7:7077"', "x").spark.master == "spark://10.0.0.7:7077"
+
+
+def test_the_archive_lies_in_the_data_directory_or_where_it_is_said(tmp_path: Path) -> None:
+    assert Config(data_path=f"{tmp_path}/data").archive_path == tmp_path / "data" / "archive"
+    config = parse_config('archive = { after = "7d", path = "elsewhere" }', "x")
+    assert config.archive == ArchiveConfig(after=7 * 86_400, path="elsewhere")
+    assert Config.from_json(config.to_json()).archive_path == config.archive_path
+
+
 def test_the_port_follows_tls() -> None:
     assert parse_config('tls_cert_path = "c"\ntls_key_path = "k"', "x").port == 8443
 
@@ -53,6 +64,19 @@ def test_the_data_directory_lies_beside_the_database(tmp_path: Path) -> None:
         ('cleanup_interval = "abcd"', "cleanup_interval: 'abcd' is not a duration"),
         ('cleanup_interval = "0"', "cleanup_interval: '0' is not a duration"),
         ("cleanup_interval = 60", "cleanup_interval: must be a string"),
+        ('archive.after = "0"', 'archive.after: must be a duration or "-1"'),
+        ('archive.after = "5x"', "archive.after: '5x' is not a duration"),
+        ('archive.margin = "-1"', 'archive.margin: must be a duration or "0"'),
+        ('archive.erase_delay = "-1"', 'archive.erase_delay: must be a duration or "0"'),
+        ('archive.path = "s3://bucket/archive"', "archive.path: must be a folder, on this machine or shared"),
+        ('archive.path = "file:/srv/archive"', "archive.path: must be a folder, on this machine or shared"),
+        ('archive.path = ""', "archive.path: must not be empty"),
+        ('archive.path = "."', "archive.path: must be a folder of its own"),
+        ('archive.path = "conclave.data"', "archive.path: must be a folder of its own"),
+        ('archive.path = "conclave.data/work/archive"', "archive.path: must be a folder of its own"),
+        ('archive.after = "7d"\n[cleanup]\nengine = "sql"', "archive.after: messages move by Spark only"),
+        ('spark.master = "yarn"', 'spark.master: must be "local[N]"'),
+        ('spark.master = "spark://host"', 'spark.master: must be "local[N]"'),
         ("listen_port = 65536", "listen_port: must be between 0 and 65535"),
         ("listen_port = true", "listen_port: must be an integer"),
         ('listen_port = "8080"', "listen_port: must be an integer"),

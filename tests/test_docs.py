@@ -23,6 +23,7 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 DEFAULTS_IN_WORDS = {
     "listen_port": f"`{Config().port}`; with TLS `{Config(tls_cert_path='c', tls_key_path='k').port}`",
     "data_path": f"`database_path` with the suffix `.data`, as in `{Config().data.name}`",
+    "archive.path": f"`{Config().archive_path.name}` under `data_path`",
     "registration_token": "none",
     "tls_cert_path": "none",
     "tls_key_path": "none",
