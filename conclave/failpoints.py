@@ -44,15 +44,36 @@ POINTS = (
     "erase.freed",
     "erase.before_wal",
     "erase.after_wal",
+    "archive.unerased_noted",
+    "archive.fixed",
+    "archive.appended",
+    "archive.verified",
+    "archive.group_switched",
+    "archive.copies_chunk_deleted",
+    "archive.copies_deleted",
+    "archive.finished",
+    "archive.parts_dropped",
+    "archive.rows_deleted",
+    "archive.index_settled",
+    "archive.compacted",
+    "archive.before_erase",
+    "archive.file_removed",
+    "archive.erased",
     "report.before",
     "report.stored",
 )
 
 _ERRORS = {"full": "database or disk is full", "io": "disk I/O error"}
 
-_name, _, _action = os.environ.get("CONCLAVE_FAILPOINT", "").partition("=")
-_action, _, _after = _action.partition("@")
-_countdown = int(_after or 1)
+_name, _action, _countdown = "", "", 0
+
+
+def arm(text: str) -> None:
+    """Arm the point that ``text`` names, as the environment variable does; none if it is empty."""
+    global _name, _action, _countdown  # noqa: PLW0603 - one point of one process is armed at a time
+    _name, _, action = text.partition("=")
+    _action, _, after = action.partition("@")
+    _countdown = int(after or 1)
 
 
 def reach(name: str) -> None:
@@ -69,3 +90,6 @@ def _fail() -> None:
     if _action == "kill":
         os.kill(os.getpid(), signal.SIGKILL)
     raise sqlite3.OperationalError(_ERRORS[_action])
+
+
+arm(os.environ.get("CONCLAVE_FAILPOINT", ""))

@@ -12,7 +12,7 @@ from functools import partial
 
 from conclave.failpoints import reach
 from conclave.policy import AFTER_FETCH, PolicySettings, expiry_cutoff
-from conclave.store import bodies, invites, outbox
+from conclave.store import archive_moves, bodies, invites, outbox
 from conclave.store.database import truncate_wal, write_transaction
 from spark.steps import GroupStep, Plan
 
@@ -225,7 +225,7 @@ def _delete_group(connection: sqlite3.Connection, group_key: int, counts: Counte
         counts,
         DELETED_GROUP,
     )
-    if not more:
+    if not more and not archive_moves.holds_group(connection, group_key):
         connection.execute("DELETE FROM tombstones WHERE group_key = ?", (group_key,))
     return more
 

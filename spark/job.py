@@ -15,14 +15,17 @@ from conclave.clock import Clock
 from conclave.config import Config
 from conclave.failpoints import reach
 from conclave.logs import get_logger
-from conclave.policy import PolicySettings
-from conclave.store import database, state
+from conclave.policy import KEEP, PolicySettings
+from conclave.store import archive_moves, database, state
 from spark import apply, report, sql_engine
+from spark.hot import ArchiveError, Hot
 from spark.report import Report
 from spark.steps import GroupStep, Plan
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+    from spark.archive import Archive
 
 log = get_logger(__name__)
 
@@ -42,7 +45,7 @@ class ClockWrongError(Exception):
     """Nothing is erased by a clock that was found wrong."""
 
 
-EXPECTED = (CleanupError, ClockWrongError, apply.RunTooLongError, apply.WalBusyError)
+EXPECTED = (CleanupError, ClockWrongError, ArchiveError, apply.RunTooLongError, apply.WalBusyError)
 """Why a run may fail without a fault of the program."""
 
 
@@ -55,19 +58,32 @@ class Job:
         self._clock = clock
         self._path = config.database
         self._spark: SparkSession | None = None
+        self._knows_archive = False
         self._work = config.work / str(os.getpid())
 
     def warm_up(self) -> None:
         """Start Spark if the engine is Spark. Raises CleanupError if there is no Java for it."""
-        if self._config.cleanup.engine != "spark" or self._spark:
+        archive = self._uses_archive()
+        if self._config.cleanup.engine != "spark":
+            if archive:
+                raise CleanupError('messages were moved to the archive, which needs [cleanup] engine = "spark"')
             return
-        from spark.session import JavaMissingError, build_session  # noqa: PLC0415 - the SQL engine needs no Spark
+        if self._spark:
+            if archive and not self._knows_archive:
+                raise CleanupError("the archive came into use after this process had started: restart the server")
+            return
+        from spark.session import (  # noqa: PLC0415 - the SQL engine needs no Spark
+            JarsMissingError,
+            JavaMissingError,
+            build_session,
+        )
 
         _empty_stale(self._config.work)
         self._work.mkdir(mode=0o700, parents=True, exist_ok=True)
         try:
-            self._spark = build_session(self._config, self._work)
-        except JavaMissingError as error:
+            self._spark = build_session(self._config, self._work, archive=archive)
+            self._knows_archive = archive
+        except (JavaMissingError, JarsMissingError) as error:
             raise CleanupError(str(error)) from error
         except Exception as error:
             reason = str(error).strip().partition("\n")[0]
@@ -135,6 +151,8 @@ class Job:
                 planned.groups_touched = apply.count_groups(connection, plan)
                 planned.counts = apply.count_plan(connection, plan)
                 planned.error = state.look_at_clock(connection, self._clock.read())
+            if archive := self._archive(self._hot(settings, planned.started_at)):
+                archive.count(planned, _groups_of(plan))
             planned.finished_at = self._clock.now()
             return planned
 
@@ -179,19 +197,56 @@ class Job:
         deadline = time.monotonic() + self._config.cleanup.max_run_time
         plan = self._plan(settings, done.started_at)
         reach("plan.made")
-        with closing(database.connect(self._path)) as connection:
-            done.groups_touched = apply.count_groups(connection, plan)
-            total = apply.count_plan(connection, plan).total() if progress else 0
-            tell = (lambda: progress(done.counts.total(), total)) if progress else (lambda: None)
-            pacer = apply.Pacer(connection, deadline, tell, lambda: _require_settings(connection, settings))
-            size = self._path.stat().st_size
-            try:
+        size = self._path.stat().st_size
+        hot = self._hot(settings, done.started_at, deadline)
+        try:
+            with self._emptied(hot) as connection:
+                done.groups_touched = apply.count_groups(connection, plan)
+                total = apply.count_plan(connection, plan).total() if progress else 0
+                tell = (lambda: progress(done.counts.total(), total)) if progress else (lambda: None)
+                pacer = apply.Pacer(connection, deadline, tell, lambda: hot.require(connection))
                 apply.apply_plan(pacer, plan, settings, done.counts)
                 apply.give_space_back(pacer)
+            if archive := self._archive(hot):
+                try:
+                    archive.run(done, _groups_of(plan))
+                finally:
+                    with self._emptied(hot) as connection:
+                        apply.give_space_back(
+                            apply.Pacer(connection, deadline, require=lambda: hot.require(connection))
+                        )
+        finally:
+            done.bytes_returned = max(0, size - self._path.stat().st_size)
+
+    @contextlib.contextmanager
+    def _emptied(self, hot: Hot) -> Iterator[sqlite3.Connection]:
+        """Open the store for deleting; in the end its write-ahead log is empty."""
+        with closing(database.connect(hot.path)) as connection:
+            try:
+                yield connection
             finally:
                 # After half a run too: what it deleted must not stay readable until the next one.
                 apply.empty_wal(connection)
-                done.bytes_returned = max(0, size - self._path.stat().st_size)
+
+    def _hot(self, settings: PolicySettings, now: int, deadline: float = float("inf")) -> Hot:
+        return Hot(self._path, settings, now, deadline, lambda connection: _require_settings(connection, settings))
+
+    def _archive(self, hot: Hot) -> "Archive | None":
+        """Return the archive, if there is one or is to be one."""
+        if not self._spark or not self._uses_archive():
+            return None
+        from spark.archive import Archive  # noqa: PLC0415 - as above
+
+        return Archive(self._spark, hot, self._config.archive_path, self._config.archive)
+
+    def _uses_archive(self) -> bool:
+        """Tell whether messages are to move to the archive, or have moved there."""
+        if self._config.archive.after != KEEP:
+            return True
+        if not self._path.exists():
+            return False
+        with closing(database.connect(self._path, readonly=True)) as connection:
+            return archive_moves.is_in_use(connection)
 
     def _plan(self, settings: PolicySettings, now: int) -> Plan:
         if self._spark:
@@ -220,6 +275,10 @@ def _plan_with_spark(spark: "SparkSession", path: Path, settings: PolicySettings
         _keys(plan.dead_sessions(hot.sessions, settings.sessions_dead_before(now)), c.SESSION_ID),
         _keys(plan.old_invites(hot.invites, settings.invites_dead_before(now)), c.INVITE_KEY),
     )
+
+
+def _groups_of(plan: Plan) -> set[int]:
+    return {step.group_key for step in plan.groups} | set(plan.tombstones)
 
 
 def _keys(frame: "DataFrame", column: str) -> list[Any]:

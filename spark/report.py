@@ -14,6 +14,9 @@ from spark import apply
 HISTORY_ROWS = 1000
 """Runs kept in the history."""
 
+_STORED = ("groups_touched", "bytes_returned", "archived", "archive_bytes_returned", "deleted")
+"""What of a report the history has as its counts."""
+
 _MEANINGS = {
     apply.EXPIRED: ("messages", "past their group's expiry"),
     apply.FETCHED: ("messages", "fetched by every member of a delete-after-fetch group"),
@@ -26,7 +29,10 @@ _MEANINGS = {
 
 @dataclass
 class Report:
-    """One run: times in Unix seconds; ``counts`` has the rows that went by each rule."""
+    """One run: times in Unix seconds; ``counts`` has the rows that went by each rule, from the archive too.
+
+    ``archived`` messages moved to the archive.
+    """
 
     engine: str
     started_at: int
@@ -34,6 +40,8 @@ class Report:
     counts: Counter[str] = field(default_factory=Counter)
     groups_touched: int = 0
     bytes_returned: int = 0
+    archived: int = 0
+    archive_bytes_returned: int = 0
     error: str = ""
 
     @property
@@ -51,6 +59,8 @@ class Report:
             "error": self.error,
             "groups_touched": self.groups_touched,
             "bytes_returned": self.bytes_returned,
+            "archived": self.archived,
+            "archive_bytes_returned": self.archive_bytes_returned,
             "deleted": {rule: self.counts[rule] for rule in apply.RULES},
         }
 
@@ -58,7 +68,7 @@ class Report:
 def store(connection: sqlite3.Connection, report: Report) -> None:
     """Add a run to the history, which keeps the last HISTORY_ROWS."""
     shown = report.to_mapping()
-    counts = {name: shown[name] for name in ("groups_touched", "bytes_returned", "deleted")}
+    counts = {name: shown[name] for name in _STORED}
     run_id = connection.execute(
         "INSERT INTO cleanup_runs (started_at, finished_at, engine, outcome, error, counts) VALUES (?, ?, ?, ?, ?, ?)",
         (report.started_at, report.finished_at, report.engine, report.outcome, report.error, json.dumps(counts)),
@@ -78,6 +88,10 @@ def show(report: Report, console: Console, *, dry: bool = False) -> None:
     console.print(table)
     touched = f"{report.groups_touched:,} groups {'have something due' if dry else 'touched'}"
     console.print(touched if dry else f"{touched}, {report.bytes_returned:,} bytes returned to the disk")
+    if report.archived:
+        console.print(f"{report.archived:,} messages {'would move' if dry else 'moved'} to the archive")
+    if report.archive_bytes_returned:
+        console.print(f"{report.archive_bytes_returned:,} bytes returned by the archive")
     if report.error:
         console.print(f"error: {report.error}", style="red", soft_wrap=True)
 

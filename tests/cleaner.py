@@ -13,8 +13,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from conclave import failpoints
 from conclave.clock import FakeClock
-from conclave.config import Config
+from conclave.config import ArchiveConfig, Config
 from spark.job import CleanupError, Job
 
 
@@ -32,9 +33,16 @@ class Cleaner:
         assert not report["error"], report["error"]
         return report
 
-    def try_run(self, config: Config, now: int, set_by: int = 0, *, accept_clock: bool = False) -> dict[str, Any]:
-        """Do a run; ``set_by``: see FakeClock."""
-        return self._ask({"config": config.to_json(), "clock": (now, set_by), "accept_clock": accept_clock})
+    def try_run(
+        self, config: Config, now: int, set_by: int = 0, *, accept_clock: bool = False, failpoint: str = ""
+    ) -> dict[str, Any]:
+        """Do a run; ``set_by``: see FakeClock; ``failpoint``: one to arm, as in the environment."""
+        task = {"config": config.to_json(), "clock": (now, set_by), "accept_clock": accept_clock}
+        return self._ask(task | {"failpoint": failpoint})
+
+    def dry_run(self, config: Config, now: int) -> dict[str, Any]:
+        """Do a dry run and return its report."""
+        return self._ask({"config": config.to_json(), "clock": (now, 0), "dry_run": True})
 
     def plan(self, config: Config, now: int) -> dict[str, Any]:
         """Return the plan of a run, and do not run."""
@@ -66,7 +74,7 @@ def main() -> None:
             config = Config.from_json(task["config"])
             if warm is None and config.cleanup.engine == "spark":
                 # The session outlives each run's data directory, so its files lie elsewhere.
-                warm = Job(Config(data_path=str(Path(folder) / "warm")), FakeClock())
+                warm = Job(Config(data_path=str(Path(folder) / "warm"), archive=ArchiveConfig(after=1)), FakeClock())
                 warm.warm_up()
             if "plan_only" in task:
                 job = Job(config, FakeClock())
@@ -74,8 +82,13 @@ def main() -> None:
                 plan = asdict(job._plan(config.policy, task["clock"][0]))
                 tell.write(json.dumps(plan, default=bytes.hex) + "\n")
                 continue
+            job = Job(config, FakeClock(*task["clock"]))
             try:
-                told = Job(config, FakeClock(*task["clock"])).run(accept_clock=task["accept_clock"]).to_mapping()
+                if "dry_run" in task:
+                    told = job.dry_run().to_mapping()
+                else:
+                    failpoints.arm(task["failpoint"])
+                    told = job.run(accept_clock=task["accept_clock"]).to_mapping()
             except CleanupError as error:
                 told = {"error": str(error), "refused": True}
             tell.write(json.dumps(told) + "\n")

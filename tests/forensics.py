@@ -26,11 +26,13 @@ class Search:
 
     def numbers_in(self, *folders: Path) -> set[int]:
         """Return the numbers of all bodies of which a piece lies in any file under ``folders``."""
+        return self.numbers_in_files(*(path for folder in folders for path in folder.rglob("*") if path.is_file()))
+
+    def numbers_in_files(self, *paths: Path) -> set[int]:
+        """Return the numbers of all bodies of which a piece lies in any of the files."""
         found: set[int] = set()
-        for folder in folders:
-            for path in folder.rglob("*"):
-                if path.is_file():
-                    found |= self._numbers_in_file(path.read_bytes())
+        for path in paths:
+            found |= self._numbers_in_file(path.read_bytes())
         return found
 
     def left_of(self, erased: Container[int], *folders: Path) -> set[int]:

@@ -1,0 +1,217 @@
+"""What cleanup writes about the archive: moves on their way, the index of parts, the state of the table.
+
+A move is fixed here before anything is copied, and each group switches to the archive in one transaction. All
+functions want to be inside a transaction of the caller's; those that write may be repeated after a crash.
+"""
+
+import sqlite3
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import astuple, dataclass
+from uuid import uuid4
+
+KEPT_MOVES = 1000
+"""Moves that have ended, kept to be looked at."""
+
+
+@dataclass(frozen=True)
+class Range:
+    """Messages of one group that move: those stored, ``first_seq`` to ``last_seq``, inclusive."""
+
+    group_key: int
+    first_seq: int
+    last_seq: int
+    lifetime: int
+
+
+@dataclass(frozen=True)
+class PartRow:
+    """What of a group lies in one part of the archive. Times in Unix seconds, inclusive."""
+
+    group_key: int
+    lifetime: int
+    span: int
+    first_seq: int
+    last_seq: int
+    oldest: int
+    newest: int
+    message_count: int
+    body_bytes: int
+    checksum: int
+
+
+@dataclass(frozen=True)
+class ArchiveState:
+    """The archive of a store; ``unerased``: replaced or half-written files may still be on disk."""
+
+    archive_id: str
+    version: int
+    unerased: bool
+
+
+def find_state(connection: sqlite3.Connection) -> ArchiveState | None:
+    """Return what is known of the archive; None if there never was one."""
+    row = connection.execute("SELECT archive_id, version, unerased FROM archive_state").fetchone()
+    return ArchiveState(row["archive_id"], row["version"], bool(row["unerased"])) if row else None
+
+
+def begin(connection: sqlite3.Connection) -> None:
+    """Give the store an archive, if it has none."""
+    connection.execute("INSERT OR IGNORE INTO archive_state (id, archive_id) VALUES (1, ?)", (uuid4().hex,))
+
+
+def is_in_use(connection: sqlite3.Connection) -> bool:
+    """Tell whether there is anything in the archive, on its way to it, or left of it on disk."""
+    return bool(
+        connection.execute(
+            "SELECT EXISTS (SELECT 1 FROM archive_parts)"
+            " OR EXISTS (SELECT 1 FROM archive_moves WHERE finished_at IS NULL)"
+            " OR EXISTS (SELECT 1 FROM archive_state WHERE unerased)"
+        ).fetchone()[0]
+    )
+
+
+def has_parts(connection: sqlite3.Connection) -> bool:
+    """Tell whether anything is in the archive."""
+    return bool(connection.execute("SELECT EXISTS (SELECT 1 FROM archive_parts)").fetchone()[0])
+
+
+def holds_group(connection: sqlite3.Connection, group_key: int) -> bool:
+    """Tell whether the archive, or a move under way, has messages of a group: its tombstone has to stay."""
+    return bool(
+        connection.execute(
+            "SELECT EXISTS (SELECT 1 FROM archive_parts WHERE group_key = ?1)"
+            " OR EXISTS (SELECT 1 FROM archive_move_ranges JOIN archive_moves USING (batch)"
+            " WHERE group_key = ?1 AND finished_at IS NULL)",
+            (group_key,),
+        ).fetchone()[0]
+    )
+
+
+def holds_sender(connection: sqlite3.Connection, user_id: bytes) -> bool:
+    """Tell whether the archive, or a move under way, may have what a user sent: the tombstone has to stay."""
+    return bool(
+        connection.execute(
+            "SELECT EXISTS (SELECT 1 FROM archive_senders WHERE sender_id = ?)"
+            " OR EXISTS (SELECT 1 FROM archive_moves WHERE finished_at IS NULL)",
+            (user_id,),
+        ).fetchone()[0]
+    )
+
+
+def note_version(connection: sqlite3.Connection, version: int) -> None:
+    """Have readers use ``version`` of the table, or a later one."""
+    connection.execute("UPDATE archive_state SET version = max(version, ?)", (version,))
+
+
+def note_unerased(connection: sqlite3.Connection, *, unerased: bool) -> None:
+    """Note whether replaced or half-written files may be on disk: before the first change, and when they are gone."""
+    connection.execute("UPDATE archive_state SET unerased = ?", (unerased,))
+
+
+def batch_under_way(connection: sqlite3.Connection) -> int | None:
+    """Return the number of the move that has not ended, if there is one."""
+    row = connection.execute("SELECT batch FROM archive_moves WHERE finished_at IS NULL ORDER BY batch").fetchone()
+    return row["batch"] if row else None
+
+
+def ranges_of(connection: sqlite3.Connection, batch: int) -> list[Range]:
+    """Return what belongs to a move, by group."""
+    rows = connection.execute(
+        "SELECT group_key, first_seq, last_seq, lifetime FROM archive_move_ranges WHERE batch = ? ORDER BY group_key",
+        (batch,),
+    )
+    return [Range(*row) for row in rows]
+
+
+def fix(connection: sqlite3.Connection, ranges: Iterable[Range], now: int) -> None:
+    """Fix a move: from here on it is these messages, whatever happens."""
+    batch = connection.execute("INSERT INTO archive_moves (fixed_at) VALUES (?)", (now,)).lastrowid
+    connection.executemany(
+        "INSERT INTO archive_move_ranges (batch, group_key, first_seq, last_seq, lifetime) VALUES (?, ?, ?, ?, ?)",
+        [(batch, *astuple(each)) for each in ranges],
+    )
+
+
+def note_verified(connection: sqlite3.Connection, batch: int, message_count: int, checksum: int) -> None:
+    """Note what of a move was found in the archive, whole."""
+    connection.execute(
+        "UPDATE archive_moves SET message_count = ?, checksum = ? WHERE batch = ?", (message_count, checksum, batch)
+    )
+
+
+def switch(
+    connection: sqlite3.Connection,
+    moved: Range,
+    parts: Collection[PartRow],
+    senders: Collection[bytes],
+    version: int,
+) -> None:
+    """Serve a group's messages up to ``moved.last_seq`` from ``version`` of the archive, in place of the hot store.
+
+    ``parts``: what the move added; ``senders``: who sent what of it is no commit. Repeating it changes nothing: a
+    part that knows of a number of the move has been told of all of it.
+    """
+    connection.executemany(
+        "INSERT INTO archive_parts (group_key, lifetime, span, first_seq, last_seq, oldest, newest, message_count,"
+        " body_bytes, checksum) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+        " ON CONFLICT (group_key, span, lifetime) DO UPDATE SET last_seq = excluded.last_seq,"
+        " oldest = min(oldest, excluded.oldest), newest = max(newest, excluded.newest),"
+        " message_count = message_count + excluded.message_count, body_bytes = body_bytes + excluded.body_bytes,"
+        # What SQLite has for XOR; it is exact for negative numbers too.
+        " checksum = (checksum | excluded.checksum) - (checksum & excluded.checksum)"
+        " WHERE last_seq < excluded.first_seq",
+        [astuple(each) for each in parts],
+    )
+    connection.executemany(
+        "INSERT OR IGNORE INTO archive_senders (sender_id, group_key) VALUES (?, ?)",
+        [(sender_id, moved.group_key) for sender_id in senders],
+    )
+    connection.execute(
+        "UPDATE groups SET archived_seq = max(archived_seq, ?) WHERE group_key = ?", (moved.last_seq, moved.group_key)
+    )
+    note_version(connection, version)
+
+
+def finish(connection: sqlite3.Connection, batch: int, now: int) -> None:
+    """End a move: its messages are in the archive, and no longer in the hot store."""
+    connection.execute("UPDATE archive_moves SET finished_at = ? WHERE batch = ?", (now, batch))
+    connection.execute("DELETE FROM archive_move_ranges WHERE batch = ?", (batch,))
+    connection.execute("DELETE FROM archive_moves WHERE batch < ? AND finished_at IS NOT NULL", (batch - KEPT_MOVES,))
+
+
+def settle_parts(connection: sqlite3.Connection, left: Mapping[tuple[int, int, int], PartRow | None]) -> None:
+    """Replace rows of the index, by group, lifetime and span, with what is left there, None for nothing."""
+    for (group_key, lifetime, span), row in left.items():
+        key = (group_key, lifetime, span)
+        connection.execute("DELETE FROM archive_parts WHERE group_key = ? AND lifetime = ? AND span = ?", key)
+        if row is not None:
+            connection.execute("INSERT INTO archive_parts VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", astuple(row))
+    groups = [(group_key,) for group_key in {group_key for group_key, _, _ in left}]
+    connection.executemany(
+        "DELETE FROM archive_senders WHERE group_key = ?1"
+        " AND NOT EXISTS (SELECT 1 FROM archive_parts WHERE archive_parts.group_key = ?1)",
+        groups,
+    )
+
+
+def drop_tombstones(connection: sqlite3.Connection, group_keys: Iterable[int], user_ids: Iterable[bytes]) -> None:
+    """Remove those tombstones of groups and accounts under which nothing is left, here or in the archive."""
+    for group_key in group_keys:
+        if not holds_group(connection, group_key):
+            connection.execute(
+                "DELETE FROM tombstones WHERE group_key = ?1"
+                " AND NOT EXISTS (SELECT 1 FROM messages WHERE group_key = ?1)",
+                (group_key,),
+            )
+    for user_id in user_ids:
+        if not holds_sender(connection, user_id):
+            connection.execute(
+                "DELETE FROM user_tombstones WHERE user_id = ?1"
+                " AND NOT EXISTS (SELECT 1 FROM messages WHERE sender_id = ?1 AND NOT is_commit)",
+                (user_id,),
+            )
+
+
+def forget_senders(connection: sqlite3.Connection, gone: Iterable[tuple[bytes, int]]) -> None:
+    """Note that nothing but commits of a sender is left in a group."""
+    connection.executemany("DELETE FROM archive_senders WHERE sender_id = ? AND group_key = ?", gone)

@@ -1,0 +1,126 @@
+"""What a run does in the archive: finish a move, apply the rules, move on, keep the table healthy, erase files."""
+
+from collections.abc import Callable, Collection
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from conclave.config import ArchiveConfig
+from conclave.failpoints import reach
+from conclave.policy import KEEP
+from conclave.store import archive_moves
+from conclave.store.archive_moves import ArchiveState
+from spark import archive_expiry
+from spark.archive_expiry import Expiry
+from spark.archive_move import Mover
+from spark.archive_table import Table
+from spark.hot import ArchiveError, Hot
+from spark.report import Report
+
+
+class Archive:
+    """The archive of one store in one run."""
+
+    def __init__(self, spark: SparkSession, hot: Hot, path: Path, config: ArchiveConfig) -> None:
+        """``path``: where the table lies; nothing is opened yet."""
+        self._spark = spark
+        self._hot = hot
+        self._config = config
+        self._table = Table(spark, path)
+        self._is_open = False
+
+    def run(self, done: Report, counted: Collection[int], tell: Callable[[], None] = lambda: None) -> None:
+        """Do what is due, after the hot store's own rules; ``done`` takes up what went. Raises ArchiveError.
+
+        ``counted``: the groups that ``done`` counts as touched; ``tell`` is called whenever something went.
+        """
+        if self._config.after != KEEP and self._hot.read(archive_moves.find_state) is None:
+            self._hot.write(archive_moves.begin)
+        size = -1
+        try:
+            if self._hot.read(archive_moves.batch_under_way) is not None:
+                mover = self._change()
+                size = self._bytes()
+                done.archived += mover.finish()
+                tell()
+            plan = self._hot.read(archive_expiry.make_plan, self._hot)
+            if plan:
+                self._change()
+                size = self._bytes() if size < 0 else size
+                Expiry(self._spark, self._hot, self._table).apply(plan, done.counts)
+                done.groups_touched += len(plan.group_keys.difference(counted))
+                tell()
+            self._move(done, tell)
+            if self._is_open:
+                self._compact()
+        finally:
+            self._erase()
+            if size >= 0:
+                done.archive_bytes_returned = max(0, size - self._bytes())
+
+    def count(self, planned: Report, counted: Collection[int]) -> None:
+        """Add to ``planned`` what a run would do; changes nothing."""
+        state = self._hot.read(archive_moves.find_state)
+        mover = Mover(self._spark, self._hot, self._table, "")
+        if self._config.after != KEEP:
+            planned.archived = mover.count(self._config)
+        plan = self._hot.read(archive_expiry.make_plan, self._hot)
+        if plan and state:
+            self._table.prepare(state.archive_id, is_new=False)
+            planned.groups_touched += len(plan.group_keys.difference(counted))
+            planned.counts.update(Expiry(self._spark, self._hot, self._table).count(plan))
+
+    def _move(self, done: Report, tell: Callable[[], None]) -> None:
+        if self._config.after == KEEP or not self._hot.read(self._mover().has_work, self._config):
+            return
+        for count in self._change().move(self._config):
+            done.archived += count
+            tell()
+
+    def _mover(self) -> Mover:
+        return Mover(self._spark, self._hot, self._table, self._state().archive_id)
+
+    def _change(self) -> Mover:
+        """Open the table to change it: from here on, files may be on disk that are not of the table."""
+        self._open()
+        if not self._state().unerased:
+            self._hot.write(archive_moves.note_unerased, unerased=True)
+            reach("archive.unerased_noted")
+        return self._mover()
+
+    def _open(self) -> None:
+        if not self._is_open:
+            state = self._state()
+            is_new = state.version == 0 and not self._hot.read(archive_moves.has_parts)
+            self._table.prepare(state.archive_id, is_new=is_new)
+            self._is_open = True
+
+    def _state(self) -> ArchiveState:
+        state = self._hot.read(archive_moves.find_state)
+        if state is None:
+            raise ArchiveError("the store knows of no archive")
+        return state
+
+    def _compact(self) -> None:
+        for part in self._table.crowded_parts():
+            before = self._table.version()
+            self._table.compact(part)
+            reach("archive.compacted")
+            self._table.make_durable(before)
+
+    def _erase(self) -> None:
+        """Remove files that were replaced, in this run or in one that did not come so far."""
+        hot = self._hot.unhurried()
+        state = hot.read(archive_moves.find_state)
+        if state is None or not state.unerased:
+            return
+        self._open()
+        hot.write(archive_moves.note_version, self._table.version())
+        reach("archive.before_erase")
+        if self._table.sweep(self._config.erase_delay):
+            hot.write(archive_moves.note_unerased, unerased=False)
+        self._table.clean_log(self._config.erase_delay)
+        reach("archive.erased")
+
+    def _bytes(self) -> int:
+        return sum(path.stat().st_size for path in self._table.path.rglob("*") if path.is_file())

@@ -1,0 +1,247 @@
+"""Retention in the archive: planned from the index in the hot store, without opening the table.
+
+Parts of which nothing is left go whole, by a change of the log alone. The rest goes row by row, exactly. The same
+rules as in the hot store, and the same marks; holds on erasure belong into ``make_plan``, and nowhere else.
+"""
+
+import sqlite3
+from collections import Counter
+from dataclasses import dataclass, field
+
+import pyarrow
+from pyspark.sql import Column, DataFrame, SparkSession, functions as F
+
+from conclave.failpoints import reach
+from conclave.store import archive_moves
+from conclave.store.archive_moves import PartRow
+from spark import apply, archive_columns as a
+from spark.archive_table import Table, in_parts
+from spark.hot import ArchiveError, Hot
+
+RULES = (apply.EXPIRED, apply.FETCHED, apply.DELETED_GROUP, apply.DELETED_ACCOUNT)
+
+Key = tuple[int, int, int]
+"""A row of the index: group key, lifetime, span."""
+
+_MARKS = """
+CREATE TEMP TABLE archive_marks AS
+SELECT group_key, gone_below, max(expired_before, iif(effective > 0, ? - effective, 0)) AS cutoff
+FROM groups JOIN temp.archive_policies USING (message_expiry_seconds)
+WHERE EXISTS (SELECT 1 FROM archive_parts WHERE archive_parts.group_key = groups.group_key)
+"""
+
+_DUE = """
+SELECT parts.group_key, lifetime, span, message_count, marks.group_key IS NULL AS is_gone,
+    ifnull(gone_below, 0) AS gone_below, ifnull(cutoff, 0) AS cutoff,
+    marks.group_key IS NULL OR newest < cutoff OR last_seq <= gone_below AS is_whole,
+    ifnull(last_seq <= gone_below, 0) AS is_fetched
+FROM archive_parts AS parts LEFT JOIN temp.archive_marks AS marks ON marks.group_key = parts.group_key
+WHERE marks.group_key IS NULL OR oldest < cutoff OR first_seq <= gone_below
+    OR parts.group_key IN (SELECT group_key FROM archive_senders JOIN user_tombstones ON user_id = sender_id)
+ORDER BY parts.group_key, lifetime, span
+"""
+
+
+@dataclass
+class ArchivePlan:
+    """What goes from the archive.
+
+    ``parts`` (lifetime, span) go whole, and with them ``dropped`` of the index: messages by rule. In ``touched`` some
+    rows go, by the conditions of ``groups``: is gone, mark, cutoff, senders; ``partial`` is their part of the index.
+    """
+
+    parts: list[tuple[int, int]] = field(default_factory=list)
+    dropped: dict[Key, tuple[str, int]] = field(default_factory=dict)
+    groups: dict[int, tuple[bool, int, int, list[bytes]]] = field(default_factory=dict)
+    partial: list[Key] = field(default_factory=list)
+    senders: list[tuple[bytes, int]] = field(default_factory=list)
+
+    @property
+    def touched(self) -> list[tuple[int, int]]:
+        """The parts in which single rows go."""
+        return sorted({(lifetime, span) for _, lifetime, span in self.partial})
+
+    @property
+    def group_keys(self) -> set[int]:
+        """The groups in which something is due."""
+        return {key[0] for key in (*self.dropped, *self.partial)}
+
+    def __bool__(self) -> bool:
+        return bool(self.parts or self.partial or self.senders)
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One row of the index: how many messages go by which rule, and what will be left."""
+
+    gone: Counter[str]
+    left: PartRow | None
+
+
+def make_plan(connection: sqlite3.Connection, hot: Hot) -> ArchivePlan:
+    """Plan from one snapshot of the hot store, after its own marks have risen."""
+    connection.execute("CREATE TEMP TABLE archive_policies (message_expiry_seconds INTEGER PRIMARY KEY, effective)")
+    occurring = connection.execute("SELECT DISTINCT message_expiry_seconds FROM groups").fetchall()
+    connection.executemany(
+        "INSERT INTO temp.archive_policies VALUES (?, ?)",
+        [(setting, hot.settings.effective(setting)) for (setting,) in occurring],
+    )
+    connection.execute(_MARKS.replace("?", f"{hot.now:d}"))
+    connection.execute("CREATE UNIQUE INDEX temp.archive_marks_by_group ON archive_marks (group_key)")
+    due = connection.execute(_DUE).fetchall()
+    senders = connection.execute(
+        "SELECT sender_id, group_key FROM archive_senders JOIN user_tombstones ON user_id = sender_id"
+    ).fetchall()
+    plan = ArchivePlan(senders=[(row["sender_id"], row["group_key"]) for row in senders])
+    if due:
+        _divide(connection, due, plan)
+    return plan
+
+
+def _divide(connection: sqlite3.Connection, due: list[sqlite3.Row], plan: ArchivePlan) -> None:
+    """Tell the parts that go whole from those of which something stays."""
+    whole = Counter((row["lifetime"], row["span"]) for row in due if row["is_whole"])
+    stored = connection.execute("SELECT lifetime, span, count(*) FROM archive_parts GROUP BY lifetime, span")
+    sizes = {(row[0], row[1]): row[2] for row in stored}
+    plan.parts = sorted(part for part, count in whole.items() if count == sizes[part])
+    dropped = set(plan.parts)
+    senders: dict[int, list[bytes]] = {}
+    for sender_id, group_key in plan.senders:
+        senders.setdefault(group_key, []).append(sender_id)
+    for row in due:
+        key = (row["group_key"], row["lifetime"], row["span"])
+        if key[1:] in dropped:
+            plan.dropped[key] = (_rule(row), row["message_count"])
+        else:
+            plan.partial.append(key)
+            conditions = (bool(row["is_gone"]), row["gone_below"], row["cutoff"], senders.get(row["group_key"], []))
+            plan.groups[row["group_key"]] = conditions
+
+
+def _rule(row: sqlite3.Row) -> str:
+    if row["is_gone"]:
+        return apply.DELETED_GROUP
+    return apply.FETCHED if row["is_fetched"] else apply.EXPIRED
+
+
+class Expiry:
+    """Carries a plan out in one table."""
+
+    def __init__(self, spark: SparkSession, hot: Hot, table: Table) -> None:
+        """Nothing is opened yet."""
+        self._spark = spark
+        self._hot = hot
+        self._table = table
+
+    def count(self, plan: ArchivePlan) -> Counter[str]:
+        """Return how many messages would go by each rule; reads the table where a part does not go whole."""
+        counts = Counter(dict.fromkeys(RULES, 0))
+        for rule, count in plan.dropped.values():
+            counts[rule] += count
+        for measured in self._measure(plan).values():
+            counts.update(measured.gone)
+        return counts
+
+    def apply(self, plan: ArchivePlan, counts: Counter[str]) -> None:
+        """Delete what is planned and bring the index up to date; ``counts`` takes up what went. Raises ArchiveError."""
+        left: dict[Key, PartRow | None] = dict.fromkeys((*plan.dropped, *plan.partial))
+        before = self._table.version()
+        if plan.parts:
+            self._table.drop_parts(plan.parts)
+            reach("archive.parts_dropped")
+        measured = self._measure(plan)
+        left |= {key: each.left for key, each in measured.items()}
+        if expected := sum(each.gone.total() for each in measured.values()):
+            deleted = self._delete_rows(plan)
+            reach("archive.rows_deleted")
+            if deleted != expected:
+                raise ArchiveError(f"{deleted} messages were deleted from the archive where {expected} were due")
+        self._table.make_durable(before)
+        self._hot.write(_settle, left, plan.senders, self._table.version())
+        reach("archive.index_settled")
+        counts.update(self._counts(plan, measured))
+
+    def _counts(self, plan: ArchivePlan, measured: dict[Key, Measured]) -> Counter[str]:
+        counts: Counter[str] = Counter()
+        for rule, count in plan.dropped.values():
+            counts[rule] += count
+        for each in measured.values():
+            counts.update(each.gone)
+        return counts
+
+    def _measure(self, plan: ArchivePlan) -> dict[Key, Measured]:
+        """Return, for each planned row of the index of which anything is stored, what goes and what stays."""
+        if not plan.partial:
+            return {}
+        rule = _rule_of_row()
+        number, created = F.col(a.SEQUENCE_NUM), F.col(a.CREATED_AT)
+        stays = rule.isNull()
+        found = (
+            self._table.read()
+            .where(in_parts(plan.touched))
+            .where(F.col(a.GROUP_KEY).between(min(plan.groups), max(plan.groups)))
+            .join(self._due(plan), a.GROUP_KEY)
+            .groupBy(a.GROUP_KEY, a.LIFETIME, a.SPAN)
+            .agg(
+                F.min(F.when(stays, number)),
+                F.max(F.when(stays, number)),
+                F.min(F.when(stays, created)),
+                F.max(F.when(stays, created)),
+                F.count(F.when(stays, number)),
+                F.sum(F.when(stays, F.octet_length(a.BODY))),
+                F.bit_xor(F.when(stays, F.col(a.CHECKSUM))),
+                *[F.count(F.when(rule == each, number)) for each in RULES],
+            )
+        )
+        planned = set(plan.partial)
+        measured = {}
+        for row in found.collect():
+            key, left, gone = (row[0], row[1], row[2]), tuple(row)[:10], tuple(row)[10:]
+            if key in planned:
+                part = PartRow(*left) if row[7] else None
+                measured[key] = Measured(Counter(dict(zip(RULES, gone, strict=True))), part)
+        return measured
+
+    def _delete_rows(self, plan: ArchivePlan) -> int:
+        self._due(plan).createOrReplaceTempView("archive_due")
+        try:
+            merged = self._spark.sql(
+                f"MERGE INTO {self._table.name} AS stored USING archive_due AS due"
+                f" ON {in_parts(plan.touched, 'stored.')} AND stored.{a.GROUP_KEY} = due.{a.GROUP_KEY}"
+                f" AND stored.{a.GROUP_KEY} BETWEEN {min(plan.groups)} AND {max(plan.groups)}"
+                f" AND (due.{a.IS_GONE} OR stored.{a.SEQUENCE_NUM} <= due.{a.GONE_BELOW}"
+                f" OR stored.{a.CREATED_AT} < due.{a.CUTOFF}"
+                f" OR (NOT stored.{a.IS_COMMIT} AND array_contains(due.{a.SENDERS}, stored.{a.SENDER_ID})))"
+                " WHEN MATCHED THEN DELETE"
+            )
+            return int(merged.collect()[0]["num_deleted_rows"])
+        finally:
+            self._spark.catalog.dropTempView("archive_due")
+
+    def _due(self, plan: ArchivePlan) -> DataFrame:
+        rows = [(group_key, *conditions) for group_key, conditions in sorted(plan.groups.items())]
+        columns = dict(zip(a.DUE.names, zip(*rows, strict=True), strict=True))
+        return F.broadcast(self._spark.createDataFrame(pyarrow.table(columns, schema=a.DUE)))
+
+
+def _settle(
+    connection: sqlite3.Connection,
+    left: dict[Key, PartRow | None],
+    senders: list[tuple[bytes, int]],
+    version: int,
+) -> None:
+    archive_moves.settle_parts(connection, left)
+    archive_moves.forget_senders(connection, senders)
+    archive_moves.drop_tombstones(connection, {key[0] for key in left}, {sender_id for sender_id, _ in senders})
+    archive_moves.note_version(connection, version)
+
+
+def _rule_of_row() -> Column:
+    """Return the rule by which a row joined with DUE goes; null if it stays."""
+    by_account = ~F.col(a.IS_COMMIT) & F.array_contains(F.col(a.SENDERS), F.col(a.SENDER_ID))
+    return (
+        F.when(F.col(a.IS_GONE), apply.DELETED_GROUP)
+        .when(F.col(a.SEQUENCE_NUM) <= F.col(a.GONE_BELOW), apply.FETCHED)
+        .when(F.col(a.CREATED_AT) < F.col(a.CUTOFF), apply.EXPIRED)
+        .when(by_account, apply.DELETED_ACCOUNT)
+    )

@@ -1,0 +1,251 @@
+"""The archive's Delta table: made, opened, appended to, kept healthy; and its files removed from disk.
+
+There is one writer, the run that holds the run lock. Heavy work is Spark's; the log is read by delta-rs, without it.
+"""
+
+import json
+import os
+import re
+import time
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow
+from deltalake import DeltaTable
+from pyspark.sql import Column, DataFrame, SparkSession, functions as F
+
+from conclave.failpoints import reach
+from spark import archive_columns as a
+from spark.hot import ArchiveError
+
+ID_PROPERTY = "conclave.archiveId"
+"""The table property that names the store whose archive this is."""
+
+_PROPERTIES = {
+    # The others would put pieces of bodies and senders into the log.
+    "delta.dataSkippingStatsColumns": "group_key,sequence_num,created_at",
+    "delta.enableDeletionVectors": "false",
+    "delta.checkpointInterval": "10",
+    "delta.deletedFileRetentionDuration": "interval 1 hours",
+    "delta.enableExpiredLogCleanup": "false",  # clean_log does it
+}
+
+LOG_SECONDS = 3600
+"""How long the log is kept behind its newest checkpoint, at least."""
+
+FILE_BYTES = 64 * 1024 * 1024
+"""What a file holds at most, about, after compaction."""
+
+SMALL_BYTES = FILE_BYTES // 2
+FEW_FILES, MANY_FILES = 8, 64
+"""So many small files are left in a part, as long as they are less than a quarter of it; and so many at most."""
+
+_DATA_FILES = "lifetime=*/span=*/*"
+
+
+@dataclass(frozen=True)
+class PartFiles:
+    """The files of one part (retention class and time span): how many are small, and bytes."""
+
+    lifetime: int
+    span: int
+    small: int
+    small_bytes: int
+    total_bytes: int
+
+    @property
+    def wants_compaction(self) -> bool:
+        """Tell whether rewriting the part is worth what it costs: its cost stays in proportion to what was added."""
+        crowded = self.small > FEW_FILES and self.small_bytes * 4 >= self.total_bytes
+        return crowded or self.small > MANY_FILES
+
+
+class Table:
+    """The table at one path."""
+
+    def __init__(self, spark: SparkSession, path: Path) -> None:
+        """Take where it lies, or will; nothing is opened yet."""
+        self._spark = spark
+        self.path = path
+        self.name = f"delta.`{str(path).replace('`', '``')}`"
+        self._log = path / "_delta_log"
+
+    def prepare(self, archive_id: str, *, is_new: bool) -> None:
+        """Require that the table is there and this store's; make it if ``is_new`` and there is none.
+
+        Raises ArchiveError. A table that is missing is not replaced: its folder may only not be mounted.
+        """
+        if DeltaTable.is_deltatable(str(self.path)):
+            found = DeltaTable(str(self.path), without_files=True).metadata().configuration.get(ID_PROPERTY)
+            if found != archive_id:
+                raise ArchiveError(f"{self.path}: is the archive of another database")
+            return
+        if not is_new:
+            raise ArchiveError(f"{self.path}: there is no archive, although messages were moved to it; is it mounted?")
+        if self.path.exists() and any(self.path.iterdir()):
+            raise ArchiveError(f"{self.path}: is to become the archive, but holds something else")
+        columns = ", ".join(f"{field.name} {field.dataType.simpleString()}" for field in a.ARCHIVE)
+        properties = ", ".join(
+            f"'{name}' = '{value}'" for name, value in {**_PROPERTIES, ID_PROPERTY: archive_id}.items()
+        )
+        self._spark.sql(
+            f"CREATE TABLE {self.name} ({columns}) USING delta PARTITIONED BY ({a.LIFETIME}, {a.SPAN})"
+            f" TBLPROPERTIES ({properties})"
+        )
+        self.make_durable(-1)
+
+    def version(self) -> int:
+        """Return the newest version."""
+        return DeltaTable(str(self.path), without_files=True).version()
+
+    def read(self) -> DataFrame:
+        """Return all rows."""
+        return self._spark.read.format("delta").load(str(self.path))
+
+    def has_batch(self, archive_id: str, batch: int) -> bool:
+        """Tell whether the messages of a move are in the table."""
+        known = DeltaTable(str(self.path), without_files=True).transaction_version(archive_id)
+        return known is not None and known >= batch
+
+    def append(self, rows: DataFrame, archive_id: str, batch: int) -> None:
+        """Add the messages of a move; a second time does nothing."""
+        writer = rows.write.format("delta").mode("append")
+        writer.option("txnAppId", archive_id).option("txnVersion", str(batch)).save(str(self.path))
+
+    def read_batch(self, archive_id: str, batch: int) -> DataFrame:
+        """Return what a move has added, read from its own files alone. Raises ArchiveError if there is no trace."""
+        for version in range(self.version(), -1, -1):
+            actions = self._actions(version)
+            if {"appId": archive_id, "version": batch}.items() <= _only(actions, "txn").items():
+                files = [str(self.path / each["add"]["path"]) for each in actions if "add" in each]
+                return self._spark.read.schema(a.ARCHIVE).option("basePath", str(self.path)).parquet(*files)
+        raise ArchiveError(f"{self.path}: move {batch} is not in the log")
+
+    def make_durable(self, since: int) -> None:
+        """Have the disk keep what the versions after ``since`` have added: Spark leaves that to chance."""
+        folders = {self.path, self._log}
+        for version in range(since + 1, self.version() + 1):
+            for action in self._actions(version):
+                if "add" in action:
+                    added = self.path / action["add"]["path"]
+                    _sync(added)
+                    folders |= {added.parent, added.parent.parent}
+            _sync(self._log_file(version))
+        for folder in folders:
+            _sync(folder)
+
+    def drop_parts(self, parts: Collection[tuple[int, int]]) -> None:
+        """Delete whole parts, by lifetime and span: the log alone changes."""
+        self._spark.sql(f"DELETE FROM {self.name} WHERE {in_parts(parts)}")
+
+    def crowded_parts(self) -> list[PartFiles]:
+        """Return the parts that want compaction."""
+        actions = pyarrow.table(DeltaTable(str(self.path)).get_add_actions(flatten=True))
+        found: dict[tuple[int, int], list[int]] = {}
+        for row in actions.select(["partition.lifetime", "partition.span", "size_bytes"]).to_pylist():
+            found.setdefault((row["partition.lifetime"], row["partition.span"]), []).append(row["size_bytes"])
+        parts = []
+        for (lifetime, span), sizes in sorted(found.items()):
+            small = [size for size in sizes if size < SMALL_BYTES]
+            parts.append(PartFiles(lifetime, span, len(small), sum(small), sum(sizes)))
+        return [part for part in parts if part.wants_compaction]
+
+    def compact(self, part: PartFiles) -> None:
+        """Rewrite a part into few files, in the order in which groups are read."""
+        where = in_parts([(part.lifetime, part.span)])
+        files = max(1, -(-part.total_bytes // FILE_BYTES))
+        rows = self.read().where(where)
+        ordered = rows.repartitionByRange(files, a.GROUP_KEY, a.SEQUENCE_NUM) if files > 1 else rows.coalesce(1)
+        writer = ordered.sortWithinPartitions(a.GROUP_KEY, a.SEQUENCE_NUM).write.format("delta").mode("overwrite")
+        writer.option("replaceWhere", where).option("dataChange", "false").save(str(self.path))
+
+    def sweep(self, delay: int) -> bool:
+        """Remove from disk the files that are no longer part of the table; tell whether all of them are gone.
+
+        Those replaced less than ``delay`` seconds ago stay. What a crash left was never part of it and goes at once.
+        """
+        uris = pyarrow.table(DeltaTable(str(self.path)).get_add_actions())
+        alive = set(uris["path"].to_pylist())
+        removed = self._removal_times() if delay else {}
+        left = False
+        for path in self.path.glob(_DATA_FILES):
+            name = path.relative_to(self.path).as_posix()
+            if name in alive:
+                continue
+            if time.time() - removed.get(name, 0) < delay:
+                left = True
+                continue
+            path.unlink()
+            reach("archive.file_removed")
+        for folder in [*self.path.glob("lifetime=*/span=*"), *self.path.glob("lifetime=*")]:
+            if not any(folder.iterdir()):
+                folder.rmdir()
+        return not left
+
+    def clean_log(self, delay: int) -> None:
+        """Remove what the newest checkpoint makes superfluous and is older than LOG_SECONDS, or ``delay``."""
+        try:
+            checkpoint = json.loads((self._log / "_last_checkpoint").read_text(encoding="utf-8"))["version"]
+        except FileNotFoundError:
+            return
+        for path in self._log.iterdir():
+            version = re.match(r"\.?(\d{20})\.", path.name)
+            old = time.time() - path.stat().st_mtime > max(LOG_SECONDS, delay)
+            if version and int(version[1]) < checkpoint and old:
+                path.unlink()
+
+    def _removal_times(self) -> dict[str, float]:
+        """Return when files were replaced, Unix seconds; of those that the log still knows of."""
+        return {
+            action["remove"]["path"]: action["remove"]["deletionTimestamp"] / 1000
+            for path in self._log.glob("*.json")
+            for action in _lines(path)
+            if "remove" in action
+        }
+
+    def _actions(self, version: int) -> list[dict[str, Any]]:
+        path = self._log_file(version)
+        return list(_lines(path)) if path.exists() else []
+
+    def _log_file(self, version: int) -> Path:
+        return self._log / f"{version:020d}.json"
+
+
+def in_parts(parts: Collection[tuple[int, int]], prefix: str = "") -> str:
+    """Return the SQL condition for rows in any of ``parts``: lifetime, span. Literals let Delta skip the others."""
+    spans: dict[int, list[int]] = {}
+    for lifetime, span in sorted(parts):
+        spans.setdefault(lifetime, []).append(span)
+    return (
+        "("
+        + " OR ".join(
+            f"({prefix}{a.LIFETIME} = {lifetime} AND {prefix}{a.SPAN} IN ({', '.join(map(str, each))}))"
+            for lifetime, each in spans.items()
+        )
+        + ")"
+    )
+
+
+def checksum() -> Column:
+    """Return the checksum of a message, computed from what is there."""
+    return F.xxhash64(*a.CHECKED)
+
+
+def _only(actions: list[dict[str, Any]], kind: str) -> dict[str, Any]:
+    return next((action[kind] for action in actions if kind in action), {})
+
+
+def _lines(path: Path) -> Iterator[dict[str, Any]]:
+    with path.open(encoding="utf-8") as lines:
+        for line in lines:
+            yield json.loads(line)
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
