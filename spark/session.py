@@ -80,6 +80,7 @@ def build_session(config: Config, work: Path, *, archive: bool = False) -> Spark
         "spark.local.dir": str(work),
         "spark.sql.warehouse.dir": str(work / "warehouse"),
         "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
         "spark.eventLog.enabled": "false",
         "spark.sql.shuffle.partitions": str(cores),
         "spark.default.parallelism": str(cores),

@@ -57,6 +57,10 @@ class Store:
         with self.opened() as connection:
             group_id = groups.add(connection, USERS[0], uuid4().hex, "", self.now)
             member = members.require_member(connection, group_id, USERS[0])
+            connection.executemany(
+                "INSERT INTO members (group_key, user_id, role, joined_at) VALUES (?, ?, 'member', 0)",
+                [(member.group.group_key, user_id) for user_id in USERS[1:]],
+            )
             self._set(connection, member, expiry)
             self.group_ids[member.group.group_key] = group_id
             return member.group.group_key
@@ -101,7 +105,8 @@ class Store:
         """Do a cleanup run, now."""
         return self.cleaner.run(replace(self.config, **changed), self.now)
 
-    def try_run(self, failpoint: str = "") -> dict[str, Any]:
+    def try_run(self, failpoint: str) -> dict[str, Any]:
+        """Do a run that may fail."""
         return self.cleaner.try_run(self.config, self.now, failpoint=failpoint)
 
     def table(self) -> pyarrow.Table:
