@@ -49,6 +49,7 @@ POINTS = (
     "archive.appended",
     "archive.verified",
     "archive.group_switched",
+    "archive.copies_erased",
     "archive.copies_chunk_deleted",
     "archive.copies_deleted",
     "archive.finished",

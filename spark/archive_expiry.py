@@ -5,8 +5,11 @@ rules as in the hot store, and the same marks; holds on erasure belong into ``ma
 """
 
 import sqlite3
-from collections import Counter
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
+from typing import ParamSpec
 
 import pyarrow
 from pyspark.sql import Column, DataFrame, SparkSession, functions as F
@@ -15,10 +18,16 @@ from conclave.failpoints import reach
 from conclave.store import archive_moves
 from conclave.store.archive_moves import PartRow
 from spark import apply, archive_columns as a
+from spark.apply import Step
 from spark.archive_table import Table, in_parts
 from spark.hot import ArchiveError, Hot
 
 RULES = (apply.EXPIRED, apply.FETCHED, apply.DELETED_GROUP, apply.DELETED_ACCOUNT)
+
+SETTLED_AT_ONCE = 256
+"""So many groups are settled for a deleted account between two looks at the clock."""
+
+P = ParamSpec("P")
 
 Key = tuple[int, int, int]
 """A row of the index: group key, lifetime, span."""
@@ -157,7 +166,8 @@ class Expiry:
             if deleted != expected:
                 raise ArchiveError(f"{deleted} messages were deleted from the archive where {expected} were due")
         self._table.make_durable(before)
-        self._hot.write(_settle, left, plan.senders, self._table.version())
+        version = self._table.version()
+        self._hot.write_steps(lambda connection: _settle(connection, left, plan.senders, version))
         reach("archive.index_settled")
         counts.update(self._counts(plan, measured))
 
@@ -225,15 +235,26 @@ class Expiry:
 
 
 def _settle(
-    connection: sqlite3.Connection,
-    left: dict[Key, PartRow | None],
-    senders: list[tuple[bytes, int]],
-    version: int,
-) -> None:
-    archive_moves.settle_parts(connection, left)
-    archive_moves.forget_senders(connection, senders)
-    archive_moves.drop_tombstones(connection, {key[0] for key in left}, {sender_id for sender_id, _ in senders})
-    archive_moves.note_version(connection, version)
+    connection: sqlite3.Connection, left: dict[Key, PartRow | None], senders: list[tuple[bytes, int]], version: int
+) -> Iterator[Step]:
+    yield partial(_done, archive_moves.note_version, connection, version)
+    rows_of: dict[int, dict[Key, PartRow | None]] = defaultdict(dict)
+    for key, row in left.items():
+        rows_of[key[0]][key] = row
+    for group_key, rows in sorted(rows_of.items()):
+        yield partial(_done, archive_moves.settle_parts, connection, group_key, rows)
+    groups_of: dict[bytes, list[int]] = defaultdict(list)
+    for sender_id, group_key in senders:
+        groups_of[sender_id].append(group_key)
+    for sender_id, group_keys in sorted(groups_of.items()):
+        for at in range(0, len(group_keys), SETTLED_AT_ONCE):
+            chosen = group_keys[at : at + SETTLED_AT_ONCE]
+            yield partial(_done, archive_moves.forget_sender, connection, sender_id, chosen)
+
+
+def _done(fn: Callable[P, None], *args: P.args, **kwargs: P.kwargs) -> bool:
+    fn(*args, **kwargs)
+    return False
 
 
 def _rule_of_row() -> Column:

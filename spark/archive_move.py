@@ -14,7 +14,8 @@ from functools import partial
 
 import adbc_driver_sqlite.dbapi
 import pyarrow
-from pyspark.sql import Column, DataFrame, SparkSession, functions as F
+import pyarrow.compute
+from pyspark.sql import DataFrame, SparkSession, functions as F
 
 from conclave.archive_layout import span_width
 from conclave.config import ArchiveConfig
@@ -31,8 +32,11 @@ BATCH_ROWS = 200_000
 BATCH_BYTES = 128 * 1024 * 1024
 """What one batch holds at most; the driver has all of it in memory, several times over."""
 
-CHUNK, CHUNK_BYTES = 64, 256 * 1024
-"""How many copies are deleted between two looks at the clock."""
+CHUNK, CHUNK_BYTES = 256, 256 * 1024
+"""How much of the copies is deleted between two looks at the clock: so many rows, and bytes of bodies."""
+
+APPEND_TASKS = 4
+"""A batch is written by so many tasks at most, each of which makes a file for each part."""
 
 _PICK = """
 CREATE TEMP TABLE picked AS SELECT message_id, lifetime, group_key, sequence_num, sender_id, is_commit, created_at
@@ -110,36 +114,32 @@ class Mover:
         if not self._table.has_batch(self._archive_id, batch):
             _write(self._table, source, self._archive_id, batch)
             reach("archive.appended")
-        copied = self._table.read_batch(self._archive_id, batch)
-        parts = self._verify(source, copied, batch)
+        parts, senders = self._verify(source, self._table.read_batch(self._archive_id, batch), batch)
+        count, xor = _totals(parts)
         self._table.make_durable(min(before, self._table.version() - 1))
-        self._hot.write(archive_moves.note_verified, batch, sum(part.message_count for part in parts), _xor(parts))
+        self._hot.write(archive_moves.note_verified, batch, count, xor)
         reach("archive.verified")
-        senders = copied.where(~F.col(a.IS_COMMIT)).select(a.GROUP_KEY, a.SENDER_ID).distinct().collect()
-        self._switch(ranges, parts, [(row[0], bytes(row[1])) for row in senders])
+        self._switch(ranges, parts, senders)
         self._hot.write_steps(lambda connection: _delete_copies(connection, ranges))
         reach("archive.copies_deleted")
         self._hot.write(archive_moves.finish, batch, self._hot.now)
         reach("archive.finished")
-        return sum(part.message_count for part in parts)
+        return count
 
     def _source(self, batch: int) -> DataFrame:
-        """Return what the hot store has of a batch, as the archive's table has it."""
-        table = read_batch(self._hot, batch)
-        widths = {lifetime: span_width(lifetime) for lifetime in table[a.LIFETIME].unique().to_pylist()}
-        rows = self._spark.createDataFrame(table)
-        span = F.col(a.CREATED_AT) - F.col(a.CREATED_AT) % _width(widths)
-        return rows.withColumns({a.SPAN: span, a.CHECKSUM: checksum()}).select(*a.ARCHIVE.names)
+        """Return what the hot store has of a batch, as the archive's table has it and in the order of its files."""
+        rows = self._spark.createDataFrame(_arranged(read_batch(self._hot, batch)))
+        return rows.coalesce(APPEND_TASKS).withColumn(a.CHECKSUM, checksum()).select(*a.ARCHIVE.names)
 
-    def _verify(self, source: DataFrame, copied: DataFrame, batch: int) -> list[PartRow]:
-        """Compare the copies with the originals; return what the batch adds to the index. Raises ArchiveError.
+    def _verify(self, source: DataFrame, copied: DataFrame, batch: int) -> tuple[list[PartRow], dict[int, set[bytes]]]:
+        """Compare the copies with the originals; return what the batch adds to the index, and the senders by group.
 
         What a rule has deleted from the hot store since a crash may be in the archive still, and goes from there in
-        this run: then each original that is left has to have its copy.
+        this run: then each original that is left has to have its copy. Raises ArchiveError.
         """
-        found = part_rows(copied)
-        if part_rows(source, stored=a.CHECKSUM) == found:
-            return found
+        parts, senders = _summarize(copied)
+        if tuple(source.agg(F.count(F.lit(1)), F.bit_xor(a.CHECKSUM)).collect()[0]) == _totals(parts):
+            return parts, senders
         keys = [a.GROUP_KEY, a.SEQUENCE_NUM, "computed"]
         originals = source.select(a.GROUP_KEY, a.SEQUENCE_NUM, F.col(a.CHECKSUM).alias("computed"))
         missing = originals.join(copied.withColumn("computed", checksum()), keys, "left_anti").count()
@@ -149,21 +149,18 @@ class Mover:
                 f"move {batch}: {missing} messages are not in the archive as they were, {doubled} are there twice;"
                 " nothing was deleted"
             )
-        return found
+        return parts, senders
 
-    def _switch(self, ranges: list[Range], parts: list[PartRow], senders: list[tuple[int, bytes]]) -> None:
+    def _switch(self, ranges: list[Range], parts: list[PartRow], senders: dict[int, set[bytes]]) -> None:
         parts_of: dict[int, list[PartRow]] = defaultdict(list)
         for part in parts:
             parts_of[part.group_key].append(part)
-        senders_of: dict[int, list[bytes]] = defaultdict(list)
-        for group_key, sender_id in senders:
-            senders_of[group_key].append(sender_id)
         version = self._table.version()
 
         def steps(connection: sqlite3.Connection) -> Iterator[Step]:
             for each in ranges:
                 key = each.group_key
-                yield partial(_switch, connection, each, parts_of[key], senders_of[key], version)
+                yield partial(_switch, connection, each, parts_of[key], senders.get(key, set()), version)
 
         self._hot.write_steps(steps)
 
@@ -176,44 +173,72 @@ def read_batch(hot: Hot, batch: int) -> pyarrow.Table:
     ):
         cursor.execute("PRAGMA temp_store = MEMORY")
         cursor.execute(_PICK.replace("?", f"{batch:d}"))
-        cursor.execute("SELECT DISTINCT message_id >> 32 FROM temp.picked")
+        # After a crash some of the bodies may be erased already, and their segments gone.
+        cursor.execute("SELECT segment FROM body_segments WHERE segment IN (SELECT message_id >> 32 FROM temp.picked)")
         segments = [row[0] for row in cursor.fetchall()]
         found = [a.MOVING.empty_table()]
         for segment in segments:
             cursor.execute(
                 "SELECT lifetime, group_key, sequence_num, sender_id, is_commit, created_at, body AS mls_message"
                 f" FROM temp.picked CROSS JOIN body_segment_{segment:d} ON body_id = message_id"
-                f" WHERE message_id >> 32 = {segment:d}"
+                f" WHERE message_id >> 32 = {segment:d} AND body IS NOT NULL"
             )
-            found.append(cursor.fetch_arrow_table().cast(a.MOVING))
+            rows = cursor.fetch_arrow_table()
+            if rows.num_rows:
+                found.append(rows.cast(a.MOVING))
         return pyarrow.concat_tables(found)
 
 
-def part_rows(rows: DataFrame, *, stored: str = "") -> list[PartRow]:
-    """Return what ``rows`` have in each part of each group, in order; checksums computed anew, or as ``stored``."""
+def _arranged(rows: pyarrow.Table) -> pyarrow.Table:
+    """Add the span, and bring the rows into the order of the archive's files."""
+    created = rows[a.CREATED_AT]
+    lifetimes = pyarrow.compute.unique(rows[a.LIFETIME])
+    widths = pyarrow.array([span_width(lifetime) for lifetime in lifetimes.to_pylist()], pyarrow.int64())
+    width = widths.take(pyarrow.compute.index_in(rows[a.LIFETIME].combine_chunks(), lifetimes))
+    span = pyarrow.compute.multiply(pyarrow.compute.divide(created, width), width)
+    order = [(name, "ascending") for name in (a.LIFETIME, a.SPAN, a.GROUP_KEY, a.SEQUENCE_NUM)]
+    return rows.append_column(a.SPAN, span).sort_by(order)
+
+
+def _summarize(rows: DataFrame) -> tuple[list[PartRow], dict[int, set[bytes]]]:
+    """Return what ``rows`` have in each part of each group, checksums computed anew; and who sent what is no commit."""
     number, created = F.col(a.SEQUENCE_NUM), F.col(a.CREATED_AT)
-    found = rows.groupBy(a.GROUP_KEY, a.LIFETIME, a.SPAN).agg(
-        F.min(number),
-        F.max(number),
-        F.min(created),
-        F.max(created),
-        F.count(number),
-        F.sum(F.octet_length(a.BODY)),
-        F.bit_xor(F.col(stored) if stored else checksum()),
+    found = (
+        rows.groupBy(a.GROUP_KEY, a.LIFETIME, a.SPAN)
+        .agg(
+            F.min(number),
+            F.max(number),
+            F.min(created),
+            F.max(created),
+            F.count(number),
+            F.sum(F.octet_length(a.BODY)),
+            F.bit_xor(checksum()),
+            F.collect_set(F.when(~F.col(a.IS_COMMIT), F.col(a.SENDER_ID))),
+        )
+        .collect()
     )
-    return sorted(
-        (PartRow(*row) for row in found.collect()), key=lambda part: (part.group_key, part.lifetime, part.span)
-    )
+    senders: dict[int, set[bytes]] = defaultdict(set)
+    for row in found:
+        senders[row[0]].update(map(bytes, row[10]))
+    return [PartRow(*tuple(row)[:10]) for row in found], senders
+
+
+def _totals(parts: list[PartRow]) -> tuple[int, int | None]:
+    """Return count and checksum of all together; no checksum for none."""
+    xor = 0
+    for part in parts:
+        xor ^= part.checksum
+    return sum(part.message_count for part in parts), xor if parts else None
 
 
 def _write(table: Table, source: DataFrame, archive_id: str, batch: int) -> None:
-    """Append, so that each file has one part's messages in the order in which a group is read."""
+    """Append; the rows of each task are in order already, but Spark would sort by part alone."""
     order = [a.LIFETIME, a.SPAN, a.GROUP_KEY, a.SEQUENCE_NUM]
-    table.append(source.repartitionByRange(*order[:3]).sortWithinPartitions(*order), archive_id, batch)
+    table.append(source.sortWithinPartitions(*order), archive_id, batch)
 
 
 def _switch(
-    connection: sqlite3.Connection, moved: Range, parts: list[PartRow], senders: list[bytes], version: int
+    connection: sqlite3.Connection, moved: Range, parts: list[PartRow], senders: set[bytes], version: int
 ) -> bool:
     archive_moves.switch(connection, moved, parts, senders, version)
     reach("archive.group_switched")
@@ -221,32 +246,46 @@ def _switch(
 
 
 def _delete_copies(connection: sqlite3.Connection, ranges: list[Range]) -> Iterator[Step]:
+    """Erase the bodies in the order in which they lie, then delete the rows in the order of their indexes.
+
+    Each order touches a fraction of the pages that deleting message by message would. Nobody follows a row to its
+    body any more, and erasing a body again does nothing.
+    """
+    yield _Eraser(connection, ranges).step
     for each in ranges:
-        yield partial(_delete_some, connection, each)
+        yield partial(_delete_rows, connection, each)
 
 
-def _delete_some(connection: sqlite3.Connection, moved: Range) -> bool:
-    """Delete some of the messages that the archive serves now; none of a group that has not switched."""
-    rows = connection.execute(
-        "SELECT message_id FROM messages WHERE group_key = ?1 AND sequence_num BETWEEN ?2 AND"
-        " min(?3, ifnull((SELECT archived_seq FROM groups WHERE group_key = ?1), ?3)) ORDER BY sequence_num LIMIT ?4",
-        (moved.group_key, moved.first_seq, moved.last_seq, CHUNK),
-    )
-    found = [row["message_id"] for row in rows]
-    chosen = bodies.first_within(connection, found, CHUNK_BYTES)
-    connection.executemany("DELETE FROM messages WHERE message_id = ?", [(message_id,) for message_id in chosen])
-    bodies.erase(connection, chosen)
+class _Eraser:
+    """Erases the bodies of copies, some a step; it remembers how far it came."""
+
+    def __init__(self, connection: sqlite3.Connection, ranges: list[Range]) -> None:
+        self._connection = connection
+        found = (row["message_id"] for each in ranges for row in connection.execute(_COPIES, _copies_of(each)))
+        self._left = sorted(found, reverse=True)
+
+    def step(self) -> bool:
+        chosen = bodies.first_within(self._connection, self._left[: -CHUNK - 1 : -1], CHUNK_BYTES)
+        bodies.erase(self._connection, chosen)
+        del self._left[len(self._left) - len(chosen) :]
+        reach("archive.copies_erased")
+        return bool(self._left)
+
+
+_COPIES = """
+SELECT message_id FROM messages WHERE group_key = ?1 AND sequence_num BETWEEN ?2
+AND min(?3, ifnull((SELECT archived_seq FROM groups WHERE group_key = ?1), ?3)) ORDER BY sequence_num LIMIT ?4
+"""
+"""The messages of a move that the archive serves now; none of a group that has not switched."""
+
+
+def _copies_of(moved: Range, limit: int = -1) -> tuple[int, int, int, int]:
+    return moved.group_key, moved.first_seq, moved.last_seq, limit
+
+
+def _delete_rows(connection: sqlite3.Connection, moved: Range) -> bool:
+    deleted = connection.execute(
+        f"DELETE FROM messages WHERE message_id IN ({_COPIES})", _copies_of(moved, CHUNK)
+    ).rowcount
     reach("archive.copies_chunk_deleted")
-    return len(chosen) < len(found) or len(found) == CHUNK
-
-
-def _width(widths: dict[int, int]) -> Column:
-    pairs = [F.lit(value) for pair in widths.items() for value in pair]
-    return F.create_map(*pairs)[F.col(a.LIFETIME)].cast("long") if pairs else F.lit(1)
-
-
-def _xor(parts: list[PartRow]) -> int:
-    result = 0
-    for part in parts:
-        result ^= part.checksum
-    return result
+    return deleted == CHUNK

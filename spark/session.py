@@ -74,8 +74,9 @@ def build_session(config: Config, work: Path, *, archive: bool = False) -> Spark
         "spark.driver.host": address,
         "spark.driver.bindAddress": address,
         "spark.driver.extraJavaOptions": (
-            f"-Dlog4j2.configurationFile={LOGGING.as_uri()} -Djava.io.tmpdir={work}"
-            " -XX:-UsePerfData -XX:+UseSerialGC -XX:TieredStopAtLevel=1"
+            f"-Dlog4j2.configurationFile={LOGGING.as_uri()} -Djava.io.tmpdir={work} -XX:-UsePerfData -XX:+UseSerialGC"
+            # What is planned without an archive never runs long enough to be worth a better compiler.
+            f"{'' if archive else ' -XX:TieredStopAtLevel=1'}"
         ),
         "spark.local.dir": str(work),
         "spark.sql.warehouse.dir": str(work / "warehouse"),

@@ -132,10 +132,11 @@ def fix(connection: sqlite3.Connection, ranges: Iterable[Range], now: int) -> No
     )
 
 
-def note_verified(connection: sqlite3.Connection, batch: int, message_count: int, checksum: int) -> None:
+def note_verified(connection: sqlite3.Connection, batch: int, message_count: int, checksum: int | None) -> None:
     """Note what of a move was found in the archive, whole."""
     connection.execute(
-        "UPDATE archive_moves SET message_count = ?, checksum = ? WHERE batch = ?", (message_count, checksum, batch)
+        "UPDATE archive_moves SET message_count = ?, checksum = ifnull(?, 0) WHERE batch = ?",
+        (message_count, checksum, batch),
     )
 
 
@@ -179,39 +180,33 @@ def finish(connection: sqlite3.Connection, batch: int, now: int) -> None:
     connection.execute("DELETE FROM archive_moves WHERE batch < ? AND finished_at IS NOT NULL", (batch - KEPT_MOVES,))
 
 
-def settle_parts(connection: sqlite3.Connection, left: Mapping[tuple[int, int, int], PartRow | None]) -> None:
-    """Replace rows of the index, by group, lifetime and span, with what is left there, None for nothing."""
-    for (group_key, lifetime, span), row in left.items():
-        key = (group_key, lifetime, span)
+def settle_parts(
+    connection: sqlite3.Connection, group_key: int, left: Mapping[tuple[int, int, int], PartRow | None]
+) -> None:
+    """Replace rows of a group in the index, by group, lifetime and span, with what is left there, None for nothing."""
+    for key, row in left.items():
         connection.execute("DELETE FROM archive_parts WHERE group_key = ? AND lifetime = ? AND span = ?", key)
         if row is not None:
             connection.execute("INSERT INTO archive_parts VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", astuple(row))
-    groups = [(group_key,) for group_key in {group_key for group_key, _, _ in left}]
+    if not holds_group(connection, group_key):
+        connection.execute("DELETE FROM archive_senders WHERE group_key = ?", (group_key,))
+        connection.execute(
+            "DELETE FROM tombstones WHERE group_key = ?1 AND NOT EXISTS (SELECT 1 FROM messages WHERE group_key = ?1)",
+            (group_key,),
+        )
+
+
+def forget_sender(connection: sqlite3.Connection, user_id: bytes, group_keys: Iterable[int]) -> None:
+    """Note that nothing but commits of a deleted account is left in these groups of the archive.
+
+    The account's tombstone goes with the last of what lay under it, here and in the archive.
+    """
     connection.executemany(
-        "DELETE FROM archive_senders WHERE group_key = ?1"
-        " AND NOT EXISTS (SELECT 1 FROM archive_parts WHERE archive_parts.group_key = ?1)",
-        groups,
+        "DELETE FROM archive_senders WHERE sender_id = ? AND group_key = ?", [(user_id, key) for key in group_keys]
     )
-
-
-def drop_tombstones(connection: sqlite3.Connection, group_keys: Iterable[int], user_ids: Iterable[bytes]) -> None:
-    """Remove those tombstones of groups and accounts under which nothing is left, here or in the archive."""
-    for group_key in group_keys:
-        if not holds_group(connection, group_key):
-            connection.execute(
-                "DELETE FROM tombstones WHERE group_key = ?1"
-                " AND NOT EXISTS (SELECT 1 FROM messages WHERE group_key = ?1)",
-                (group_key,),
-            )
-    for user_id in user_ids:
-        if not holds_sender(connection, user_id):
-            connection.execute(
-                "DELETE FROM user_tombstones WHERE user_id = ?1"
-                " AND NOT EXISTS (SELECT 1 FROM messages WHERE sender_id = ?1 AND NOT is_commit)",
-                (user_id,),
-            )
-
-
-def forget_senders(connection: sqlite3.Connection, gone: Iterable[tuple[bytes, int]]) -> None:
-    """Note that nothing but commits of a sender is left in a group."""
-    connection.executemany("DELETE FROM archive_senders WHERE sender_id = ? AND group_key = ?", gone)
+    if not holds_sender(connection, user_id):
+        connection.execute(
+            "DELETE FROM user_tombstones WHERE user_id = ?1"
+            " AND NOT EXISTS (SELECT 1 FROM messages WHERE sender_id = ?1 AND NOT is_commit)",
+            (user_id,),
+        )

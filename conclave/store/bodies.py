@@ -63,30 +63,41 @@ def get(connection: sqlite3.Connection, body_id: int) -> bytes:
 
 
 def first_within(connection: sqlite3.Connection, body_ids: Sequence[int], limit: int, least: int = 1) -> list[int]:
-    """Return as many of ``body_ids`` from the first as have ``limit`` bytes together, but at least ``least``."""
+    """Return as many of ``body_ids`` from the first as have ``limit`` bytes together, but at least ``least``.
+
+    What is erased has none.
+    """
     sizes: dict[int, int] = {}
     for segment, ids in _by_segment(body_ids).items():
+        if not _exists(connection, segment):
+            continue
         rows = connection.execute(
             f"SELECT body_id, length(body) FROM {_table(segment)} WHERE body_id IN ({', '.join('?' * len(ids))})", ids
         )
-        sizes.update((row[0], row[1]) for row in rows)
+        sizes.update((row[0], row[1] or 0) for row in rows)
     total = 0
     for count, body_id in enumerate(body_ids):
-        total += sizes[body_id]
+        total += sizes.get(body_id, 0)
         if total > limit:
             return list(body_ids[: max(least, count)])
     return list(body_ids)
 
 
 def erase(connection: sqlite3.Connection, body_ids: Iterable[int]) -> None:
-    """Overwrite the bodies with zeros; what referred to them must go in the same transaction."""
+    """Overwrite the bodies (at most some thousands) with zeros; those that were erased before are left out.
+
+    What referred to them must go in the same transaction, unless nobody will follow it.
+    """
     for segment, ids in _by_segment(body_ids).items():
-        table = _table(segment)
-        freed = 0
-        for body_id in ids:
-            size = connection.execute(f"SELECT length(body) FROM {table} WHERE body_id = ?", (body_id,)).fetchone()[0]
-            connection.execute(f"UPDATE {table} SET body = NULL WHERE body_id = ?", (body_id,))
-            freed += size + ROW_OVERHEAD_BYTES
+        if not _exists(connection, segment):
+            continue
+        chosen = f"FROM {_table(segment)} WHERE body_id IN ({', '.join('?' * len(ids))})"
+        freed = connection.execute(
+            f"SELECT ifnull(sum(length(body) + {ROW_OVERHEAD_BYTES}), 0) {chosen}", ids
+        ).fetchone()[0]
+        connection.execute(
+            f"UPDATE {_table(segment)} SET body = NULL WHERE body_id IN ({', '.join('?' * len(ids))})", ids
+        )
         connection.execute("UPDATE body_segments SET live_bytes = live_bytes - ? WHERE segment = ?", (freed, segment))
 
 
@@ -165,6 +176,10 @@ def _drop_some(connection: sqlite3.Connection, segment: int, count: int = 64) ->
     connection.execute("DELETE FROM body_segments WHERE segment = ?", (segment,))
     reach("erase.dropped")
     return False
+
+
+def _exists(connection: sqlite3.Connection, segment: int) -> bool:
+    return connection.execute("SELECT 1 FROM body_segments WHERE segment = ?", (segment,)).fetchone() is not None
 
 
 def _by_segment(body_ids: Iterable[int]) -> dict[int, list[int]]:

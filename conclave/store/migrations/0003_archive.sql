@@ -54,3 +54,4 @@ CREATE TABLE archive_senders (
     group_key INTEGER NOT NULL,
     PRIMARY KEY (sender_id, group_key)
 ) STRICT, WITHOUT ROWID;
+CREATE INDEX archive_senders_by_group ON archive_senders (group_key);
