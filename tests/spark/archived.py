@@ -97,7 +97,8 @@ class Store:
         """Have every member fetch all there is."""
         with self.opened() as connection:
             connection.execute(
-                "UPDATE members SET watermark = (SELECT last_seq FROM groups WHERE group_key = ?1) WHERE group_key = ?1",
+                "UPDATE members SET watermark = (SELECT last_seq FROM groups WHERE group_key = ?1)"
+                " WHERE group_key = ?1",
                 (group_key,),
             )
 
