@@ -8,14 +8,14 @@ says which of the two serves it.
 
 import sqlite3
 from collections import defaultdict
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import closing
 from functools import partial
 
 import adbc_driver_sqlite.dbapi
 import pyarrow
 import pyarrow.compute
-from pyspark.sql import DataFrame, SparkSession, functions as F
+from pyspark.sql import DataFrame, Observation, SparkSession, functions as F
 
 from conclave.archive_layout import span_width
 from conclave.config import ArchiveConfig
@@ -28,12 +28,15 @@ from spark.apply import Step
 from spark.archive_table import Table, checksum
 from spark.hot import ArchiveError, Hot
 
-BATCH_ROWS = 200_000
+BATCH_ROWS = 400_000
 BATCH_BYTES = 128 * 1024 * 1024
 """What one batch holds at most; the driver has all of it in memory, several times over."""
 
 CHUNK, CHUNK_BYTES = 256, 256 * 1024
 """How much of the copies is deleted between two looks at the clock: so many rows, and bytes of bodies."""
+
+STRETCH = 20_000
+"""So many copies lie in few enough pages to be deleted by group: their indexes are in that order."""
 
 APPEND_TASKS = 4
 """A batch is written by so many tasks at most, each of which makes a file for each part."""
@@ -111,10 +114,11 @@ class Mover:
         ranges = self._hot.read(archive_moves.ranges_of, batch)
         source = self._source(batch)
         before = self._table.version()
+        expected = None
         if not self._table.has_batch(self._archive_id, batch):
-            _write(self._table, source, self._archive_id, batch)
+            expected = _write(self._table, source, self._archive_id, batch)
             reach("archive.appended")
-        parts, senders = self._verify(source, self._table.read_batch(self._archive_id, batch), batch)
+        parts, senders = self._verify(source, self._table.read_batch(self._archive_id, batch), batch, expected)
         count, xor = _totals(parts)
         self._table.make_durable(min(before, self._table.version() - 1))
         self._hot.write(archive_moves.note_verified, batch, count, xor)
@@ -131,14 +135,17 @@ class Mover:
         rows = self._spark.createDataFrame(_arranged(read_batch(self._hot, batch)))
         return rows.coalesce(APPEND_TASKS).withColumn(a.CHECKSUM, checksum()).select(*a.ARCHIVE.names)
 
-    def _verify(self, source: DataFrame, copied: DataFrame, batch: int) -> tuple[list[PartRow], dict[int, set[bytes]]]:
+    def _verify(
+        self, source: DataFrame, copied: DataFrame, batch: int, expected: tuple[int, int | None] | None
+    ) -> tuple[list[PartRow], dict[int, set[bytes]]]:
         """Compare the copies with the originals; return what the batch adds to the index, and the senders by group.
 
-        What a rule has deleted from the hot store since a crash may be in the archive still, and goes from there in
-        this run: then each original that is left has to have its copy. Raises ArchiveError.
+        ``expected``: count and checksum of what has just been appended; None after a crash. What a rule has deleted
+        from the hot store since then may be in the archive still, and goes from there in this run: so each original
+        that is left has to have its copy. Raises ArchiveError.
         """
         parts, senders = _summarize(copied)
-        if tuple(source.agg(F.count(F.lit(1)), F.bit_xor(a.CHECKSUM)).collect()[0]) == _totals(parts):
+        if expected == _totals(parts):
             return parts, senders
         keys = [a.GROUP_KEY, a.SEQUENCE_NUM, "computed"]
         originals = source.select(a.GROUP_KEY, a.SEQUENCE_NUM, F.col(a.CHECKSUM).alias("computed"))
@@ -231,10 +238,16 @@ def _totals(parts: list[PartRow]) -> tuple[int, int | None]:
     return sum(part.message_count for part in parts), xor if parts else None
 
 
-def _write(table: Table, source: DataFrame, archive_id: str, batch: int) -> None:
-    """Append; the rows of each task are in order already, but Spark would sort by part alone."""
+def _write(table: Table, source: DataFrame, archive_id: str, batch: int) -> tuple[int, int | None]:
+    """Append, and return count and checksum of what was read for it.
+
+    The rows of each task are in order already, but Spark would sort by part alone.
+    """
     order = [a.LIFETIME, a.SPAN, a.GROUP_KEY, a.SEQUENCE_NUM]
-    table.append(source.sortWithinPartitions(*order), archive_id, batch)
+    seen = Observation()
+    observed = source.observe(seen, F.count(F.lit(1)).alias("count"), F.bit_xor(a.CHECKSUM).alias("checksum"))
+    table.append(observed.sortWithinPartitions(*order), archive_id, batch)
+    return seen.get["count"], seen.get["checksum"]
 
 
 def _switch(
@@ -246,46 +259,52 @@ def _switch(
 
 
 def _delete_copies(connection: sqlite3.Connection, ranges: list[Range]) -> Iterator[Step]:
-    """Erase the bodies in the order in which they lie, then delete the rows in the order of their indexes.
+    """Erase the bodies in the order in which they lie; then delete the rows, stretch by stretch, by group.
 
-    Each order touches a fraction of the pages that deleting message by message would. Nobody follows a row to its
+    These orders touch a fraction of the pages that deleting message by message would. Nobody follows a row to its
     body any more, and erasing a body again does nothing.
     """
-    yield _Eraser(connection, ranges).step
-    for each in ranges:
-        yield partial(_delete_rows, connection, each)
-
-
-class _Eraser:
-    """Erases the bodies of copies, some a step; it remembers how far it came."""
-
-    def __init__(self, connection: sqlite3.Connection, ranges: list[Range]) -> None:
-        self._connection = connection
-        found = (row["message_id"] for each in ranges for row in connection.execute(_COPIES, _copies_of(each)))
-        self._left = sorted(found, reverse=True)
-
-    def step(self) -> bool:
-        chosen = bodies.first_within(self._connection, self._left[: -CHUNK - 1 : -1], CHUNK_BYTES)
-        bodies.erase(self._connection, chosen)
-        del self._left[len(self._left) - len(chosen) :]
-        reach("archive.copies_erased")
-        return bool(self._left)
+    copies = [row["message_id"] for each in ranges for row in connection.execute(_COPIES, _copies_of(each))]
+    rank = {message_id: position for position, message_id in enumerate(copies)}
+    copies.sort()
+    yield _Shortening(partial(_erase_some, connection), copies).step
+    for at in range(0, len(copies), STRETCH):
+        stretch = sorted(copies[at : at + STRETCH], key=rank.__getitem__)
+        yield _Shortening(partial(_delete_rows, connection), stretch).step
 
 
 _COPIES = """
 SELECT message_id FROM messages WHERE group_key = ?1 AND sequence_num BETWEEN ?2
-AND min(?3, ifnull((SELECT archived_seq FROM groups WHERE group_key = ?1), ?3)) ORDER BY sequence_num LIMIT ?4
+AND min(?3, ifnull((SELECT archived_seq FROM groups WHERE group_key = ?1), ?3)) ORDER BY sequence_num
 """
 """The messages of a move that the archive serves now; none of a group that has not switched."""
 
 
-def _copies_of(moved: Range, limit: int = -1) -> tuple[int, int, int, int]:
-    return moved.group_key, moved.first_seq, moved.last_seq, limit
+def _copies_of(moved: Range) -> tuple[int, int, int]:
+    return moved.group_key, moved.first_seq, moved.last_seq
 
 
-def _delete_rows(connection: sqlite3.Connection, moved: Range) -> bool:
-    deleted = connection.execute(
-        f"DELETE FROM messages WHERE message_id IN ({_COPIES})", _copies_of(moved, CHUNK)
-    ).rowcount
+class _Shortening:
+    """Works a list off from its beginning, CHUNK at most a step; ``work`` returns how many it has done."""
+
+    def __init__(self, work: Callable[[list[int]], int], rest: list[int]) -> None:
+        self._work = work
+        self._rest = rest
+        self._done = 0
+
+    def step(self) -> bool:
+        self._done += self._work(self._rest[self._done : self._done + CHUNK])
+        return self._done < len(self._rest)
+
+
+def _erase_some(connection: sqlite3.Connection, message_ids: list[int]) -> int:
+    chosen = bodies.first_within(connection, message_ids, CHUNK_BYTES)
+    bodies.erase(connection, chosen)
+    reach("archive.copies_erased")
+    return len(chosen)
+
+
+def _delete_rows(connection: sqlite3.Connection, message_ids: list[int]) -> int:
+    connection.executemany("DELETE FROM messages WHERE message_id = ?", [(each,) for each in message_ids])
     reach("archive.copies_chunk_deleted")
-    return deleted == CHUNK
+    return len(message_ids)

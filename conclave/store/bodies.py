@@ -165,11 +165,12 @@ class _Mover:
         return True
 
 
-def _drop_some(connection: sqlite3.Connection, segment: int, count: int = 64) -> bool:
+def _drop_some(connection: sqlite3.Connection, segment: int, count: int = 256) -> bool:
     table = _table(segment)
-    rows = connection.execute(f"SELECT body_id FROM {table} WHERE body IS NULL LIMIT ?", (count,)).fetchall()
-    connection.executemany(f"DELETE FROM {table} WHERE body_id = ?", rows)
-    if rows:
+    deleted = connection.execute(
+        f"DELETE FROM {table} WHERE body_id IN (SELECT body_id FROM {table} WHERE body IS NULL LIMIT ?)", (count,)
+    ).rowcount
+    if deleted:
         reach("erase.emptied")
         return True
     connection.execute(f"DROP TABLE {table}")
