@@ -23,8 +23,14 @@ class Cleaner:
     """Does runs at any time of one's choice."""
 
     def __init__(self) -> None:
+        self._folder = tempfile.TemporaryDirectory()
+        self.folder = Path(self._folder.name)
+        """Where the session has its work files."""
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.cleaner"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            [sys.executable, "-m", "tests.cleaner", self._folder.name],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
         )
 
     def run(self, config: Config, now: int, set_by: int = 0) -> dict[str, Any]:
@@ -62,38 +68,39 @@ class Cleaner:
         self._process.stdin.close()
         self._process.wait(20)
         self._process.stdout.close()
+        self._folder.cleanup()
 
 
 def main() -> None:
     tell = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
     warm: Job | None = None
-    with tempfile.TemporaryDirectory() as folder:
-        for line in sys.stdin:
-            task = json.loads(line)
-            config = Config.from_json(task["config"])
-            if warm is None and config.cleanup.engine == "spark":
-                # The session outlives each run's data directory, so its files lie elsewhere.
-                warm = Job(Config(data_path=str(Path(folder) / "warm"), archive=ArchiveConfig(after=1)), FakeClock())
-                warm.warm_up()
-            if "plan_only" in task:
-                job = Job(config, FakeClock())
-                job.warm_up()
-                plan = asdict(job._plan(config.policy, task["clock"][0]))
-                tell.write(json.dumps(plan, default=bytes.hex) + "\n")
-                continue
-            job = Job(config, FakeClock(*task["clock"]))
-            try:
-                if "dry_run" in task:
-                    told = job.dry_run().to_mapping()
-                else:
-                    failpoints.arm(task["failpoint"])
-                    told = job.run(accept_clock=task["accept_clock"]).to_mapping()
-            except CleanupError as error:
-                told = {"error": str(error), "refused": True}
-            tell.write(json.dumps(told) + "\n")
-        if warm:
-            warm.close()
+    for line in sys.stdin:
+        task = json.loads(line)
+        config = Config.from_json(task["config"])
+        if warm is None and config.cleanup.engine == "spark":
+            # The session outlives each run's data directory, so its files lie elsewhere.
+            warm = Job(Config(data_path=sys.argv[1], archive=ArchiveConfig(after=1)), FakeClock())
+            warm.warm_up()
+        try:
+            told = _do(task, Job(config, FakeClock(*task["clock"])), warm)
+        except CleanupError as error:
+            told = {"error": str(error), "refused": True}
+        tell.write(json.dumps(told, default=bytes.hex) + "\n")
+    if warm:
+        warm.close()
+
+
+def _do(task: dict[str, Any], job: Job, warm: Job | None) -> dict[str, Any]:
+    if "plan_only" in task:
+        job.warm_up()
+        return asdict(job._plan(job._config.policy, task["clock"][0]))
+    if "dry_run" in task:
+        return job.dry_run().to_mapping()
+    if warm and job._config.cleanup.engine == "spark":
+        job._work = warm._work
+    failpoints.arm(task["failpoint"])
+    return job.run(accept_clock=task["accept_clock"]).to_mapping()
 
 
 if __name__ == "__main__":

@@ -150,8 +150,8 @@ class Store:
             assert body == self.search.body(self.made[key], len(body))
 
     def expect_erased(self, erased: set[tuple[int, int]]) -> None:
-        """No piece of any of these is in any file."""
-        left = self.search.left_of({self.made[key] for key in erased}, self.folder)
+        """No piece of any of these is in any file, of the store or of Spark's."""
+        left = self.search.left_of({self.made[key] for key in erased}, self.folder, self.cleaner.folder)
         assert left == set()
 
     def expect_sound(self) -> None:
