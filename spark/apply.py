@@ -231,11 +231,14 @@ def _delete_group(connection: sqlite3.Connection, group_key: int, counts: Counte
 
 
 def _delete_account(connection: sqlite3.Connection, user_id: bytes, counts: Counter[str]) -> bool:
-    """Delete what a user has sent, and the tombstone with the last of it: without it the rest would be served again."""
+    """Delete what a user has sent, and the tombstone with the last of it, here and in the archive.
+
+    Without it the rest would be served again.
+    """
     more = _delete_messages(
         connection, f"SELECT message_id {_SENT_BY} ORDER BY message_id LIMIT ?", (user_id,), counts, DELETED_ACCOUNT
     )
-    if not more:
+    if not more and not archive_moves.holds_sender(connection, user_id):
         connection.execute("DELETE FROM user_tombstones WHERE user_id = ?", (user_id,))
     return more
 
