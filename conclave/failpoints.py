@@ -44,6 +44,11 @@ POINTS = (
     "erase.freed",
     "erase.before_wal",
     "erase.after_wal",
+    "report.before",
+    "report.stored",
+)
+
+ARCHIVE_POINTS = (
     "archive.unerased_noted",
     "archive.fixed",
     "archive.appended",
@@ -60,9 +65,8 @@ POINTS = (
     "archive.before_erase",
     "archive.file_removed",
     "archive.erased",
-    "report.before",
-    "report.stored",
 )
+"""Reached only in runs that work in the archive."""
 
 _ERRORS = {"full": "database or disk is full", "io": "disk I/O error"}
 

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
+from conclave import failpoints
 from tests.cleaner import Cleaner
 from tests.spark.archived import DAY, USERS, Store
 
@@ -214,6 +215,9 @@ def test_what_expires_between_a_crash_and_the_next_run_is_not_moved_back_to_life
     store.expect_sound()
 
 
+COMPACTED = "archive.compacted"
+"""Tried where files are compacted."""
+
 EXPIRING = [
     "archive.unerased_noted",
     "archive.parts_dropped",
@@ -223,6 +227,11 @@ EXPIRING = [
     "archive.file_removed",
     "archive.erased",
 ]
+
+
+def test_every_failpoint_of_the_archive_is_tried() -> None:
+    tried = {point.partition("=")[0] for point in (*MOVING, *EXPIRING, COMPACTED)}
+    assert tried == set(failpoints.ARCHIVE_POINTS)
 
 
 @pytest.mark.parametrize("point", EXPIRING)

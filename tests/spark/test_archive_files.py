@@ -66,9 +66,14 @@ def test_many_small_files_of_a_part_become_few_in_the_order_of_groups(store: Sto
             store.send(group_key, 2)
         store.now += HOUR
     store.now += 7 * DAY - (FEW_FILES + 2) * HOUR
-    for _ in range(FEW_FILES + 1):
+    for _ in range(FEW_FILES):
         store.now += HOUR
         assert store.run()["archived"] == 6
+    assert len(data_files(store)) == FEW_FILES
+    store.now += HOUR
+    assert store.try_run("archive.compacted=io")["error"], "the point was reached"
+    store.expect_served(set(store.made))
+    assert store.run()["archived"] == 0
     assert len(data_files(store)) == 1
     assert "WRITE" in {entry["operation"] for entry in DeltaTable(str(store.config.archive_path)).history()}
     rows = [(row["group_key"], row["sequence_num"]) for row in store.table().to_pylist()]
