@@ -38,8 +38,8 @@ CHUNK, CHUNK_BYTES = 256, 256 * 1024
 STRETCH = 20_000
 """So many copies lie in few enough pages to be deleted by group: their indexes are in that order."""
 
-APPEND_TASKS = 4
-"""A batch is written by so many tasks at most, each of which makes a file for each part."""
+APPEND_TASKS, TASK_BYTES = 4, 16 * 1024 * 1024
+"""A batch is written by one task for so many bytes, but no more than so many: each makes a file for each part."""
 
 _PICK = """
 CREATE TEMP TABLE picked AS SELECT message_id, lifetime, group_key, sequence_num, sender_id, is_commit, created_at
@@ -132,8 +132,10 @@ class Mover:
 
     def _source(self, batch: int) -> DataFrame:
         """Return what the hot store has of a batch, as the archive's table has it and in the order of its files."""
-        rows = self._spark.createDataFrame(_arranged(read_batch(self._hot, batch)))
-        return rows.coalesce(APPEND_TASKS).withColumn(a.CHECKSUM, checksum()).select(*a.ARCHIVE.names)
+        table = _arranged(read_batch(self._hot, batch))
+        tasks = max(1, min(APPEND_TASKS, table.nbytes // TASK_BYTES))
+        rows = self._spark.createDataFrame(table).coalesce(tasks)
+        return rows.withColumn(a.CHECKSUM, checksum()).select(*a.ARCHIVE.names)
 
     def _verify(
         self, source: DataFrame, copied: DataFrame, batch: int, expected: tuple[int, int | None] | None
