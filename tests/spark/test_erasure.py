@@ -135,7 +135,7 @@ def test_erased_bodies_are_in_no_file_and_the_others_are_whole(tmp_path: Path, c
         commits = connection.execute("SELECT count(*) FROM messages WHERE sender_id = ? AND is_commit", (world.sender,))
         assert commits.fetchone()[0] > 0, "those of a deleted account stay"
     planted = next(number for number in world.erased)
-    (tmp_path / "hot.data" / "planted").write_bytes(b"something before" + world.search.body(planted, 24))
+    (tmp_path / "planted").write_bytes(b"something before" + world.search.body(planted, 24))
     assert world.search.left_of(world.erased, tmp_path) == {planted}, "the search finds a planted body"
 
 
