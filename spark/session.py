@@ -108,6 +108,10 @@ def _delta_settings() -> dict[str, str]:
         "spark.sql.sources.parallelPartitionDiscovery.parallelism": "4",
         "spark.sql.parquet.compression.codec": "zstd",
         "spark.hadoop.parquet.block.size": str(ROW_GROUP_BYTES),
+        # Small pages: one of a group decodes little. A look at the size often: bodies may be large.
+        "spark.hadoop.parquet.page.row.count.limit": "1000",
+        "spark.hadoop.parquet.block.size.row.check.min": "4",
+        "spark.hadoop.parquet.page.size.row.check.min": "4",
         "spark.hadoop.parquet.enable.dictionary#mls_message": "false",
         # Hadoop sets the modes of files itself, whatever the umask of the process, and writes a .crc beside each.
         "spark.hadoop.fs.permissions.umask-mode": "077",
