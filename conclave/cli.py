@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from conclave import __version__
+from conclave.cli_archive import archive
 from conclave.cli_common import config_option, one_line_errors
 from conclave.cli_users import user
 from conclave.clock import SystemClock
@@ -29,6 +30,7 @@ def main() -> None:
     os.umask(0o077)  # what lies under the data directory is the operator's alone
 
 
+main.add_command(archive)
 main.add_command(user)
 
 

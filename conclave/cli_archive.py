@@ -1,0 +1,100 @@
+"""The commands about the archive: parses, then calls."""
+
+import json
+import sys
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from conclave.cli_common import config_option, one_line_errors
+from conclave.clock import SystemClock
+from conclave.config import ConfigError, load_config
+from conclave.policy import KEEP
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from conclave.archive_status import Share, Status
+    from conclave.store.archive_status import Overdue
+
+_UNITS = ((86_400, "d"), (3_600, "h"), (1, "s"))
+
+
+@click.group()
+def archive() -> None:
+    """See to the archive of older messages."""
+
+
+@archive.command()
+@config_option
+@click.option("--json", "as_json", is_flag=True, help="One JSON object; times and lifetimes in seconds.")
+def status(path: Path | None, *, as_json: bool) -> None:
+    """Print what is archived, what is overdue there, and what moved last; while the server runs or not."""
+    from rich.console import Console  # noqa: PLC0415 - the server must not pay for it
+
+    from conclave.archive_status import StatusError, read_status  # noqa: PLC0415 - nor for this
+    from conclave.store.database import StoreError  # noqa: PLC0415 - as above
+
+    with one_line_errors(ConfigError, StatusError, StoreError):
+        found = read_status(load_config(path), SystemClock().now())
+    if as_json:
+        click.echo(json.dumps(asdict(found)))
+    else:
+        _show(found, Console())
+    if found.fault:
+        click.echo(f"conclave: {found.fault}", err=True)
+        sys.exit(1)
+
+
+def _show(found: "Status", console: "Console") -> None:
+    from rich.table import Table  # noqa: PLC0415 - as above
+
+    table = Table("kept for", "month", title="Archive", show_footer=True)
+    totals = [sum(each) for each in zip(*(_amounts(share) for share in found.shares), strict=True)] or [0] * 4
+    for name, total in zip(("messages", "body bytes", "files", "bytes on disk"), totals, strict=True):
+        table.add_column(name, f"{total:,}", justify="right")
+    for share in found.shares:
+        table.add_row(_duration(share.lifetime), share.month, *(f"{each:,}" for each in _amounts(share)))
+    console.print(table)
+    version = "cannot be read" if found.table_version is None else f"is at version {found.table_version}"
+    lines = [f"{found.path}: {version}, readers need {found.needed_version}", *_overdue(found.overdue)]
+    if found.unerased:
+        lines.append("replaced files may still be on disk: the next run removes them")
+    for move in found.moves:
+        ended = "under way" if move.finished_at is None else f"ended {_second(move.finished_at)}"
+        lines.append(f"move {move.batch}: {move.messages:,} messages, begun {_second(move.fixed_at)}, {ended}")
+    for line in lines:
+        console.print(line, soft_wrap=True, markup=False, highlight=False)
+
+
+def _amounts(share: "Share") -> tuple[int, int, int, int]:
+    return share.messages, share.body_bytes, share.files, share.disk_bytes
+
+
+def _overdue(due: "Overdue") -> list[str]:
+    lines = []
+    if due.expired_parts:
+        lines.append(f"expired messages in {due.expired_parts:,} parts, the oldest by {_duration(due.expired_seconds)}")
+    if due.deleted_groups:
+        lines.append(f"{due.deleted_groups:,} deleted groups, the first {_duration(due.deleted_groups_seconds)} ago")
+    if due.deleted_accounts:
+        ago = _duration(due.deleted_accounts_seconds)
+        lines.append(f"messages of {due.deleted_accounts:,} deleted accounts, the first deleted {ago} ago")
+    if due.restored_messages:
+        lines.append(f"{due.restored_messages:,} restored messages")
+    return [f"the next run takes: {line}" for line in lines] or ["nothing is overdue"]
+
+
+def _duration(seconds: int) -> str:
+    """Write seconds in whole units, the greatest that fits: keep, 30d, 36h, 5s."""
+    if seconds == KEEP:
+        return "keep"
+    unit, name = next((unit, name) for unit, name in _UNITS if seconds % unit == 0)
+    return f"{seconds // unit:,}{name}"
+
+
+def _second(seconds: int) -> str:
+    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M:%S}"
