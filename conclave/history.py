@@ -1,5 +1,7 @@
 """A group's messages as one ordered sequence, of which the older part is in the archive."""
 
+from dataclasses import replace
+
 from conclave.archive import Archive
 from conclave.clock import Clock
 from conclave.policy import PolicySettings
@@ -25,6 +27,8 @@ async def page(
     store is held while the archive is read, and it does not matter what moves meanwhile: each message is above or below
     the border of the snapshot by which it was looked for, and the next search begins where the last one ended. A border
     that has risen in between makes one more stretch in the archive.
+
+    Reads of the archive wait in line. What expires meanwhile is left out at the moment at which the page is handed on.
     """
 
     async def look(position: int, served: list[StoredMessage], taken: int) -> Page:
@@ -41,5 +45,11 @@ async def page(
             break
         found = await look(found.archived.border, served, taken)
         served += found.messages
-    last = served[-1].sequence_num if served else 0
-    return Page(served, first.member, max(last, first.fetched_up_to))
+    cutoff = messages.cutoff(found.member.group, policy, clock.now())
+    current = [message for message in served if message.created_at >= cutoff]
+    if served and not current:
+        # An empty page would say that nothing follows.
+        rest = await page(store, archive, group_id, user_id, served[-1].sequence_num, limit, policy, clock)
+        return rest if rest.messages else replace(rest, fetched_up_to=first.fetched_up_to)
+    last = current[-1].sequence_num if current else 0
+    return Page(current, first.member, max(last, first.fetched_up_to))

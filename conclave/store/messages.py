@@ -8,6 +8,7 @@ from conclave.failpoints import reach
 from conclave.policy import PolicySettings, expiry_cutoff
 from conclave.store import archive, bodies, members
 from conclave.store.archive import Stretch
+from conclave.store.groups import Group
 from conclave.store.members import Membership
 
 PAGE_BYTES = 32 * 1024 * 1024
@@ -74,6 +75,11 @@ def append_stored(
     return number
 
 
+def cutoff(group: Group, policy: PolicySettings, now: int) -> int:
+    """Return the Unix second before which a group's messages are not served at ``now``."""
+    return max(group.expired_before, expiry_cutoff(now, policy.effective(group.message_expiry_seconds)))
+
+
 def page(
     connection: sqlite3.Connection,
     group_id: bytes,
@@ -91,17 +97,17 @@ def page(
     """
     member = members.require_member(connection, group_id, user_id)
     group = member.group
-    cutoff = max(group.expired_before, expiry_cutoff(clock.now(), policy.effective(group.message_expiry_seconds)))
+    hidden_before = cutoff(group, policy, clock.now())
     confirmed = min(after, group.last_seq)
     start = max(confirmed, group.gone_below)
-    archived = archive.stretch(connection, group, start, cutoff)
+    archived = archive.stretch(connection, group, start, hidden_before)
     if archived:
         return Page([], member, confirmed, archived)
     rows = connection.execute(
         "SELECT message_id, sequence_num, sender_id, created_at FROM messages"
         " WHERE group_key = ? AND sequence_num > ? AND created_at >= ?"
         " AND (is_commit OR sender_id NOT IN (SELECT user_id FROM user_tombstones)) ORDER BY sequence_num LIMIT ?",
-        (group.group_key, max(start, group.archived_seq), cutoff, limit),
+        (group.group_key, max(start, group.archived_seq), hidden_before, limit),
     ).fetchall()
     ids = [row["message_id"] for row in rows]
     chosen = bodies.first_within(connection, ids, PAGE_BYTES - taken, least=0 if taken else 1)

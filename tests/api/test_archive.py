@@ -306,6 +306,30 @@ async def test_reading_the_archive_does_not_keep_the_hot_store_waiting(
     assert [short(page) for page in await asyncio.gather(*cold)] == [expected(1, 11)] * 10
 
 
+@pytest.mark.parametrize(("waited", "found"), [(0, [1, 2, 3]), (2, [3]), (4, [5, 6, 7]), (6, [7, 8]), (9, [])])
+async def test_what_expires_while_a_read_waits_for_the_archive_is_not_served(
+    running: Running, mover: Mover, monkeypatch: pytest.MonkeyPatch, waited: int, found: list[int]
+) -> None:
+    alice = await running.user("alice")
+    group = await alice.create_group("friends", expiry=90 * DAY)
+    for n in range(1, 9):
+        mover.send(group, alice.user_id, b"%d" % n, running.clock.now() - 90 * DAY + n - 1)
+    mover.move(group, 6, 90 * DAY)
+    begun, go_on, batches = threading.Event(), threading.Event(), archive._batches
+
+    def slow(query: QueryBuilder, sql: str) -> Iterator[Any]:
+        begun.set()
+        assert go_on.wait(30)
+        return batches(query, sql)
+
+    monkeypatch.setattr(archive, "_batches", slow)
+    reading = asyncio.create_task(alice.fetch(group, 0, 3))
+    assert await asyncio.to_thread(begun.wait, 30)
+    running.clock.advance(waited)
+    go_on.set()
+    assert [message.sequence_num for message in await reading] == found
+
+
 def test_a_server_without_an_archive_does_not_load_what_reads_one() -> None:
     code = "import sys, conclave.server; sys.exit(bool({'deltalake', 'pyarrow'} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
