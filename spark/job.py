@@ -1,4 +1,7 @@
-"""One cleanup run: read, plan, apply, erase, report."""
+"""One cleanup run: read, plan, apply, erase, report.
+
+As a program, by spark-submit or Python, it is `conclave cleanup run`.
+"""
 
 import contextlib
 import fcntl
@@ -73,6 +76,7 @@ class Job:
                 raise CleanupError("the archive came into use after this process had started: restart the server")
             return
         from spark.session import (  # noqa: PLC0415 - the SQL engine needs no Spark
+            DeployModeError,
             JarsMissingError,
             JavaMissingError,
             build_session,
@@ -83,7 +87,7 @@ class Job:
         try:
             self._spark = build_session(self._config, self._work, archive=archive)
             self._knows_archive = archive
-        except (JavaMissingError, JarsMissingError) as error:
+        except (JavaMissingError, JarsMissingError, DeployModeError) as error:
             raise CleanupError(str(error)) from error
         except Exception as error:
             reason = str(error).strip().partition("\n")[0]
@@ -320,3 +324,14 @@ def _empty_files(work: Path) -> None:
     for path in work.rglob("*"):
         if path.is_file():
             path.unlink(missing_ok=True)
+
+
+def _main() -> None:
+    os.umask(0o077)
+    from conclave.cli import run_cleanup  # noqa: PLC0415 - which has this module by its own name
+
+    run_cleanup()
+
+
+if __name__ == "__main__":
+    _main()

@@ -7,8 +7,10 @@ import socket
 import subprocess
 import sys
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 
+from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 
 from conclave.config import Config
@@ -20,6 +22,9 @@ LOGGING = Path(__file__).with_name("log4j2.properties")
 JARS = Path(sys.prefix) / "delta-jars"
 JAR_LIST = Path(__file__).with_name("delta-jars.sha256")
 
+_CLASS_PATHS = ("spark.jars", "spark.jars.packages", "spark.driver.extraClassPath")
+"""Settings by which jars reach a Java process that is running already."""
+
 CLUSTER_PARTITIONS = 32
 """How many tasks a step has on a cluster, whose cores the driver does not know."""
 
@@ -29,6 +34,10 @@ ROW_GROUP_BYTES = 4 * 1024 * 1024
 
 class JarsMissingError(Exception):
     """The archive needs jars that are not there; the message says what to do."""
+
+
+class DeployModeError(Exception):
+    """Spark was asked to run the job where the database is not."""
 
 
 class JavaMissingError(Exception):
@@ -55,11 +64,15 @@ def require_java() -> None:
 def build_session(config: Config, work: Path, *, archive: bool = False) -> SparkSession:
     """Start Spark, with every temporary file in ``work``; in local mode it listens nowhere but on loopback.
 
-    With ``archive`` it knows Delta tables, and takes some seconds and some hundred megabytes more.
-    Raises JavaMissingError, JarsMissingError.
+    With ``archive`` it knows Delta tables, and takes some seconds and some hundred megabytes more. Started by
+    spark-submit, it has that command's settings before its own.
+    Raises JavaMissingError, JarsMissingError, DeployModeError.
     """
     require_java()
-    address, cores = _own_address(config.spark.master), _cores(config.spark.master)
+    submitted = _submitted()
+    _require_submitted(submitted, archive=archive)
+    master = submitted.get("spark.master", config.spark.master)
+    address = _own_address(master)
     tempfile.tempdir = str(work)
     os.environ |= {
         "PYSPARK_PYTHON": sys.executable,
@@ -67,32 +80,63 @@ def build_session(config: Config, work: Path, *, archive: bool = False) -> Spark
         "SPARK_LOCAL_DIRS": str(work),
         "TMPDIR": str(work),
     }
-    settings = {
-        "spark.master": config.spark.master,
+    settings = _settings(master, address, work) | (_delta_settings() if archive else {})
+    if not submitted:
+        settings |= _java_settings(config, work, archive=archive)
+    builder = SparkSession.builder
+    for name, value in (settings | submitted).items():
+        builder = builder.config(name, value)
+    return builder.getOrCreate()
+
+
+def _settings(master: str, address: str, work: Path) -> dict[str, str]:
+    cores = str(_cores(master))
+    return {
+        "spark.master": master,
         "spark.app.name": "conclave-cleanup",
-        "spark.driver.memory": config.spark.driver_memory,
         "spark.driver.host": address,
         "spark.driver.bindAddress": address,
-        "spark.driver.extraJavaOptions": (
-            f"-Dlog4j2.configurationFile={LOGGING.as_uri()} -Djava.io.tmpdir={work} -XX:-UsePerfData -XX:+UseSerialGC"
-            # What is planned without an archive never runs long enough to be worth a better compiler.
-            f"{'' if archive else ' -XX:TieredStopAtLevel=1'}"
-        ),
         "spark.local.dir": str(work),
         "spark.sql.warehouse.dir": str(work / "warehouse"),
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.eventLog.enabled": "false",
-        "spark.sql.shuffle.partitions": str(cores),
-        "spark.default.parallelism": str(cores),
+        "spark.sql.shuffle.partitions": cores,
+        "spark.default.parallelism": cores,
         "spark.sql.session.timeZone": "UTC",
     }
-    if archive:
-        settings |= _delta_settings()
-    builder = SparkSession.builder
-    for name, value in settings.items():
-        builder = builder.config(name, value)
-    return builder.getOrCreate()
+
+
+def _java_settings(config: Config, work: Path, *, archive: bool) -> dict[str, str]:
+    """Return how this process starts its Java process; spark-submit has started it already."""
+    return {
+        "spark.driver.memory": config.spark.driver_memory,
+        "spark.driver.extraJavaOptions": (
+            f"-Dlog4j2.configurationFile={LOGGING.as_uri()} -Djava.io.tmpdir={work} -XX:-UsePerfData -XX:+UseSerialGC"
+            # What is planned without an archive never runs long enough to be worth a better compiler.
+            f"{'' if archive else ' -XX:TieredStopAtLevel=1'}"
+        ),
+    }
+
+
+def _submitted() -> dict[str, str]:
+    """Return the settings of spark-submit; none if it did not start this process."""
+    if "PYSPARK_GATEWAY_PORT" not in os.environ:
+        return {}
+    SparkContext._ensure_initialized()  # noqa: SLF001 - else SparkConf would not ask the Java process
+    found = dict(SparkConf().getAll())
+    if found.get("spark.master") == "local[*]":
+        del found["spark.master"]  # what spark-submit says when nobody has said anything
+    return found
+
+
+def _require_submitted(submitted: Mapping[str, str], *, archive: bool) -> None:
+    if submitted.get("spark.submit.deployMode") == "cluster":
+        raise DeployModeError(
+            "the job reads the database where the server runs: use --deploy-mode client, on the server's host"
+        )
+    if archive and submitted and not any("delta-spark" in submitted.get(name, "") for name in _CLASS_PATHS):
+        raise JarsMissingError(f"the archive needs its jars: give spark-submit --jars with all of {JARS}")
 
 
 def _delta_settings() -> dict[str, str]:
@@ -128,10 +172,15 @@ def _jars() -> list[Path]:
 
 
 def _own_address(master: str) -> str:
-    """Return the address at which executors reach this process: loopback, unless the master is elsewhere."""
+    """Return the address at which executors reach this process: loopback, unless the master is elsewhere.
+
+    There ``SPARK_LOCAL_IP`` says it, else the way to the master does.
+    """
     found = re.fullmatch(r"spark://(.+):(\d+)", master)
     if not found:
         return "127.0.0.1"
+    if chosen := os.environ.get("SPARK_LOCAL_IP"):
+        return chosen
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         probe.connect((found[1], int(found[2])))  # sends nothing; the system chooses the way
         return str(probe.getsockname()[0])
