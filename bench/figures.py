@@ -27,6 +27,12 @@ def single(what: str, value: float, unit: str, most: float | None = None) -> Fig
     return _judged(what, f"{_number(value)} {unit}", value, unit, most)
 
 
+def at_least(what: str, value: float, unit: str, least: float) -> Figure:
+    return Figure(
+        what, f"{_number(value)} {unit}", f">= {_number(least)} {unit}", "met" if value >= least else "MISSED"
+    )
+
+
 def ratio(what: str, one: Sequence[float], other: Sequence[float]) -> Figure:
     """How many times the median of ``other`` goes into that of ``one``."""
     return Figure(what, f"{_number(statistics.median(one) / statistics.median(other))} times")
