@@ -58,13 +58,13 @@ class Archive:
             if size >= 0:
                 done.archive_bytes_returned = max(0, size - self._bytes())
 
-    def count(self, planned: Report, counted: Collection[int]) -> None:
-        """Add to ``planned`` what a run would do; changes nothing."""
+    def count(self, planned: Report, counted: Collection[int], risen: Collection[tuple[int, int]]) -> None:
+        """Add to ``planned`` what a run would do, after it had ``risen`` (see make_plan); changes nothing."""
         state = self._hot.read(archive_moves.find_state)
         mover = Mover(self._spark, self._hot, self._table, "")
         if self._config.after != KEEP:
             planned.archived = mover.count(self._config)
-        plan = self._hot.read(archive_expiry.make_plan, self._hot)
+        plan = self._hot.read(archive_expiry.make_plan, self._hot, risen)
         if plan and state:
             self._table.prepare(state.archive_id, is_new=False)
             planned.groups_touched += len(plan.group_keys.difference(counted))

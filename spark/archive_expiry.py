@@ -6,7 +6,7 @@ rules as in the hot store, and the same marks; holds on erasure belong into ``ma
 
 import sqlite3
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from typing import ParamSpec
@@ -87,8 +87,11 @@ class Measured:
     left: PartRow | None
 
 
-def make_plan(connection: sqlite3.Connection, hot: Hot) -> ArchivePlan:
-    """Plan from one snapshot of the hot store, after its own marks have risen."""
+def make_plan(connection: sqlite3.Connection, hot: Hot, risen: Collection[tuple[int, int]] = ()) -> ArchivePlan:
+    """Plan from one snapshot of the hot store, after its own marks have risen.
+
+    ``risen``: the marks ``gone_below`` and group keys of a run that has not raised them, and will not.
+    """
     connection.execute("CREATE TEMP TABLE archive_policies (message_expiry_seconds INTEGER PRIMARY KEY, effective)")
     occurring = connection.execute("SELECT DISTINCT message_expiry_seconds FROM groups").fetchall()
     connection.executemany(
@@ -97,6 +100,7 @@ def make_plan(connection: sqlite3.Connection, hot: Hot) -> ArchivePlan:
     )
     connection.execute(_MARKS.replace("?", f"{hot.now:d}"))
     connection.execute("CREATE UNIQUE INDEX temp.archive_marks_by_group ON archive_marks (group_key)")
+    connection.executemany("UPDATE temp.archive_marks SET gone_below = max(gone_below, ?) WHERE group_key = ?", risen)
     due = connection.execute(_DUE).fetchall()
     senders = connection.execute(
         "SELECT sender_id, group_key FROM archive_senders JOIN user_tombstones ON user_id = sender_id"

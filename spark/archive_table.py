@@ -6,6 +6,7 @@ There is one writer, the run that holds the run lock. Heavy work is Spark's; the
 import json
 import os
 import re
+import shutil
 import time
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
@@ -84,6 +85,7 @@ class Table:
             return
         if not is_new:
             raise ArchiveError(f"{self.path}: there is no archive, although messages were moved to it; is it mounted?")
+        self._remove_unmade()
         if self.path.exists() and any(self.path.iterdir()):
             raise ArchiveError(f"{self.path}: is to become the archive, but holds something else")
         columns = ", ".join(f"{field.name} {field.dataType.simpleString()}" for field in a.ARCHIVE)
@@ -95,6 +97,11 @@ class Table:
             f" TBLPROPERTIES ({properties})"
         )
         self.make_durable(-1)
+
+    def _remove_unmade(self) -> None:
+        """Remove the log of a table that a crash, or a full disk, kept from being made: it has no version yet."""
+        if self._log.is_dir() and all(path.name.startswith(".") for path in self._log.iterdir()):
+            shutil.rmtree(self._log)
 
     def version(self) -> int:
         """Return the newest version."""

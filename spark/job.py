@@ -156,7 +156,7 @@ class Job:
                 planned.counts = apply.count_plan(connection, plan)
                 planned.error = state.look_at_clock(connection, self._clock.read())
             if archive := self._archive(self._hot(settings, planned.started_at)):
-                archive.count(planned, _groups_of(plan))
+                archive.count(planned, _groups_of(plan), [(step.gone_below, step.group_key) for step in plan.groups])
             planned.finished_at = self._clock.now()
             return planned
 
