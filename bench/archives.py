@@ -22,12 +22,12 @@ BODY_BYTES = 300
 FILE_BYTES = 64 * 1024 * 1024
 ROW_GROUP_BYTES = 4 * 1024 * 1024
 _PLAIN = ColumnProperties(dictionary_enabled=False, statistics_enabled="NONE")
-_WRITER = WriterProperties(
+WRITER = WriterProperties(
     compression="ZSTD",
     max_row_group_size=ROW_GROUP_BYTES // (BODY_BYTES + 40),
     column_properties={"mls_message": _PLAIN, "checksum": _PLAIN},
 )
-_SETTINGS = {
+SETTINGS = {
     "delta.dataSkippingStatsColumns": "group_key,sequence_num,created_at",
     "delta.enableDeletionVectors": "false",
     "delta.checkpointInterval": "10",
@@ -74,7 +74,7 @@ class Archive:
     def purge(self, predicate: str) -> None:
         """Delete rows and what they were in, as a run does."""
         table = DeltaTable(str(self.path))
-        table.delete(predicate, writer_properties=_WRITER)
+        table.delete(predicate, writer_properties=WRITER)
         table.vacuum(retention_hours=0, enforce_retention_duration=False, dry_run=False)
         self.tell_version()
 
@@ -132,9 +132,9 @@ class Archive:
             pyarrow.table(columns),
             partition_by=["lifetime", "span"],
             mode="append",
-            configuration=_SETTINGS,
+            configuration=SETTINGS,
             target_file_size=FILE_BYTES,
-            writer_properties=_WRITER,
+            writer_properties=WRITER,
         )
 
 
