@@ -2,17 +2,20 @@
 
 import json
 import sys
+from contextlib import closing
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
+from uuid import UUID
 
 import click
 
 from conclave.cli_common import config_option, one_line_errors
 from conclave.clock import SystemClock
 from conclave.config import ConfigError, load_config
-from conclave.policy import KEEP
+from conclave.logs import configure_logging
+from conclave.policy import KEEP, duration_text
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -20,7 +23,9 @@ if TYPE_CHECKING:
     from conclave.archive_status import Share, Status
     from conclave.store.archive_status import Overdue
 
-_UNITS = ((86_400, "d"), (3_600, "h"), (1, "s"))
+
+SHOWN = 100
+"""So many differences are printed, at most."""
 
 
 @click.group()
@@ -49,6 +54,45 @@ def status(path: Path | None, *, as_json: bool) -> None:
         sys.exit(1)
 
 
+@archive.command()
+@config_option
+def verify(path: Path | None) -> None:
+    """Read everything in the archive, and tell what is not as it was archived. No run begins meanwhile."""
+    from spark import job  # noqa: PLC0415 - the server must not pay for it
+
+    configure_logging()
+    with (
+        one_line_errors(ConfigError, *job.EXPECTED),
+        closing(job.Job(load_config(path), SystemClock())) as cleaning,
+    ):
+        found = cleaning.verify_archive()
+    for line in found.differences[:SHOWN]:
+        click.echo(line)
+    if more := len(found.differences[SHOWN:]):
+        click.echo(f"and {more:,} more")
+    read = f"{found.messages:,} messages with {found.body_bytes:,} bytes in {found.index_rows:,} rows of the index"
+    if found.differences:
+        click.echo(f"conclave: the archive is not as it should be; read: {read}", err=True)
+        sys.exit(1)
+    click.echo(f"the archive is whole: {read}" if found.index_rows else "nothing is archived")
+
+
+@archive.command()
+@config_option
+@click.argument("group", type=click.UUID)
+def restore(path: Path | None, group: UUID) -> None:
+    """Take the messages of GROUP, an id, back from the archive into the database. Clients notice nothing."""
+    from spark import job  # noqa: PLC0415 - as above
+
+    configure_logging()
+    with (
+        one_line_errors(ConfigError, *job.EXPECTED),
+        closing(job.Job(load_config(path), SystemClock())) as cleaning,
+    ):
+        count = cleaning.restore_archived(group.bytes)
+    click.echo(f"{group}: {count:,} messages are in the database again; the next run removes them from the archive")
+
+
 def _show(found: "Status", console: "Console") -> None:
     from rich.table import Table  # noqa: PLC0415 - as above
 
@@ -57,7 +101,11 @@ def _show(found: "Status", console: "Console") -> None:
     for name, total in zip(("messages", "body bytes", "files", "bytes on disk"), totals, strict=True):
         table.add_column(name, f"{total:,}", justify="right")
     for share in found.shares:
-        table.add_row(_duration(share.lifetime), share.month, *(f"{each:,}" for each in _amounts(share)))
+        table.add_row(
+            "ever" if share.lifetime == KEEP else duration_text(share.lifetime),
+            share.month,
+            *(f"{each:,}" for each in _amounts(share)),
+        )
     console.print(table)
     version = "cannot be read" if found.table_version is None else f"is at version {found.table_version}"
     lines = [f"{found.path}: {version}, readers need {found.needed_version}", *_overdue(found.overdue)]
@@ -77,23 +125,19 @@ def _amounts(share: "Share") -> tuple[int, int, int, int]:
 def _overdue(due: "Overdue") -> list[str]:
     lines = []
     if due.expired_parts:
-        lines.append(f"expired messages in {due.expired_parts:,} parts, the oldest by {_duration(due.expired_seconds)}")
+        lines.append(
+            f"expired messages in {due.expired_parts:,} parts, the oldest by {duration_text(due.expired_seconds)}"
+        )
     if due.deleted_groups:
-        lines.append(f"{due.deleted_groups:,} deleted groups, the first {_duration(due.deleted_groups_seconds)} ago")
+        lines.append(
+            f"{due.deleted_groups:,} deleted groups, the first {duration_text(due.deleted_groups_seconds)} ago"
+        )
     if due.deleted_accounts:
-        ago = _duration(due.deleted_accounts_seconds)
+        ago = duration_text(due.deleted_accounts_seconds)
         lines.append(f"messages of {due.deleted_accounts:,} deleted accounts, the first deleted {ago} ago")
     if due.restored_messages:
         lines.append(f"{due.restored_messages:,} restored messages")
     return [f"the next run takes: {line}" for line in lines] or ["nothing is overdue"]
-
-
-def _duration(seconds: int) -> str:
-    """Write seconds in whole units, the greatest that fits: keep, 30d, 36h, 5s."""
-    if seconds == KEEP:
-        return "keep"
-    unit, name = next((unit, name) for unit, name in _UNITS if seconds % unit == 0)
-    return f"{seconds // unit:,}{name}"
 
 
 def _second(seconds: int) -> str:

@@ -68,6 +68,9 @@ ARCHIVE_POINTS = (
 )
 """Reached only in runs that work in the archive."""
 
+RESTORE_POINTS = ("restore.copied", "restore.before_switch", "restore.switched")
+"""Reached only where a group is restored from the archive."""
+
 _ERRORS = {"full": "database or disk is full", "io": "disk I/O error"}
 
 _name, _action, _countdown = "", "", 0

@@ -49,6 +49,12 @@ def parse_duration(text: str, *, words: bool = False) -> int:
     return seconds
 
 
+def duration_text(seconds: int) -> str:
+    """Write seconds in whole days, hours or seconds, the greatest that fits: 30d, 36h, 5s."""
+    unit = next(name for name in "dhs" if seconds % _UNITS[name] == 0)
+    return f"{seconds // _UNITS[unit]}{unit}"
+
+
 def effective_expiry(server: int, group: int) -> int:
     """Combine the server's retention with a group's setting.
 

@@ -1,8 +1,11 @@
 """What a run does in the archive: finish a move, apply the rules, move on, keep the table healthy, erase files."""
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from conclave.config import ArchiveConfig
@@ -11,8 +14,10 @@ from conclave.policy import KEEP
 from conclave.store import archive_moves
 from conclave.store.archive_moves import ArchiveState
 from spark import archive_expiry
+from spark.archive_check import Check, examine
 from spark.archive_expiry import Expiry
 from spark.archive_move import Mover
+from spark.archive_restore import restore
 from spark.archive_table import Table
 from spark.hot import ArchiveError, Hot
 from spark.report import Report
@@ -43,6 +48,7 @@ class Archive:
                 size = self._bytes()
                 done.archived += mover.finish()
                 tell()
+            self._mover().drop_copies()
             plan = self._hot.read(archive_expiry.make_plan, self._hot)
             if plan:
                 self._change()
@@ -69,6 +75,24 @@ class Archive:
             self._table.prepare(state.archive_id, is_new=False)
             planned.groups_touched += len(plan.group_keys.difference(counted))
             planned.counts.update(Expiry(self._spark, self._hot, self._table).count(plan))
+
+    def check(self) -> Check:
+        """Read everything, and compare it with the index; changes nothing. Raises ArchiveError."""
+        state = self._hot.read(archive_moves.find_state)
+        if state is None or not (state.version or self._hot.read(archive_moves.has_parts)):
+            return Check()
+        with self._told_plainly():
+            self._table.prepare(state.archive_id, is_new=False)
+            return examine(self._spark, self._hot, self._table.read())
+
+    def restore(self, group_id: bytes) -> int:
+        """Take a group's messages back into the hot store; return how many. Raises ArchiveError and RestoreError."""
+        state = self._hot.read(archive_moves.find_state)
+        if state is None:
+            raise ArchiveError("nothing was ever archived")
+        with self._told_plainly():
+            self._table.prepare(state.archive_id, is_new=False)
+            return restore(self._spark, self._hot, self._table, self._config, group_id)
 
     def _move(self, done: Report, tell: Callable[[], None]) -> None:
         if self._config.after == KEEP or not self._hot.read(self._mover().has_work, self._config):
@@ -121,6 +145,16 @@ class Archive:
             hot.write(archive_moves.note_unerased, unerased=False)
         self._table.clean_log(self._config.erase_delay)
         reach("archive.erased")
+
+    @contextmanager
+    def _told_plainly(self) -> Iterator[None]:
+        """Make one line of what Spark says when it cannot read the table."""
+        try:
+            yield
+        except (PySparkException, Py4JJavaError) as error:
+            said = error.java_exception.getMessage() if isinstance(error, Py4JJavaError) else error
+            reason = str(said).strip().partition("\n")[0]
+            raise ArchiveError(f"{self._table.path}: cannot be read: {reason}") from error
 
     def _bytes(self) -> int:
         return sum(path.stat().st_size for path in self._table.path.rglob("*") if path.is_file())

@@ -48,6 +48,7 @@ MOVING = pyarrow.schema(
 """Messages of the hot store on their way."""
 
 IS_GONE = "is_gone"
+IS_RESTORED = "is_restored"
 GONE_BELOW = "gone_below"
 CUTOFF = "cutoff"
 SENDERS = "senders"
@@ -56,9 +57,10 @@ DUE = pyarrow.schema(
     [
         (GROUP_KEY, pyarrow.int64()),
         (IS_GONE, pyarrow.bool_()),
+        (IS_RESTORED, pyarrow.bool_()),
         (GONE_BELOW, pyarrow.int64()),
         (CUTOFF, pyarrow.int64()),
         (SENDERS, pyarrow.list_(pyarrow.binary())),
     ]
 )
-"""A row a group: whether all of it goes, its marks, and whose messages go that are no commits."""
+"""A row a group: whether all of it goes, and why; its marks, and whose messages go that are no commits."""

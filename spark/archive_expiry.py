@@ -22,7 +22,10 @@ from spark.apply import Step
 from spark.archive_table import Table, in_parts
 from spark.hot import ArchiveError, Hot
 
-RULES = (apply.EXPIRED, apply.FETCHED, apply.DELETED_GROUP, apply.DELETED_ACCOUNT)
+RESTORED = "restored"
+"""The hot store has the messages again, and serves them; nothing that a client has goes by this rule."""
+
+RULES = (apply.EXPIRED, apply.FETCHED, apply.DELETED_GROUP, apply.DELETED_ACCOUNT, RESTORED)
 
 SETTLED_AT_ONCE = 256
 """So many groups are settled for a deleted account between two looks at the clock."""
@@ -34,7 +37,7 @@ Key = tuple[int, int, int]
 
 _MARKS = """
 CREATE TEMP TABLE archive_marks AS
-SELECT group_key, gone_below, max(expired_before, iif(effective > 0, ? - effective, 0)) AS cutoff
+SELECT group_key, gone_below, archived_seq, max(expired_before, iif(effective > 0, ? - effective, 0)) AS cutoff
 FROM groups JOIN temp.archive_policies USING (message_expiry_seconds)
 WHERE EXISTS (SELECT 1 FROM archive_parts WHERE archive_parts.group_key = groups.group_key)
 """
@@ -42,10 +45,12 @@ WHERE EXISTS (SELECT 1 FROM archive_parts WHERE archive_parts.group_key = groups
 _DUE = """
 SELECT parts.group_key, lifetime, span, message_count, marks.group_key IS NULL AS is_gone,
     ifnull(gone_below, 0) AS gone_below, ifnull(cutoff, 0) AS cutoff,
-    marks.group_key IS NULL OR newest < cutoff OR last_seq <= gone_below AS is_whole,
+    marks.group_key IS NULL OR newest < cutoff OR last_seq <= gone_below OR first_seq > archived_seq AS is_whole,
+    ifnull(first_seq > archived_seq, 0) AS is_restored,
     ifnull(last_seq <= gone_below, 0) AS is_fetched
 FROM archive_parts AS parts LEFT JOIN temp.archive_marks AS marks ON marks.group_key = parts.group_key
 WHERE marks.group_key IS NULL OR oldest < cutoff OR first_seq <= gone_below
+    OR first_seq > archived_seq
     OR parts.group_key IN (SELECT group_key FROM archive_senders JOIN user_tombstones ON user_id = sender_id)
 ORDER BY parts.group_key, lifetime, span
 """
@@ -56,12 +61,13 @@ class ArchivePlan:
     """What goes from the archive.
 
     ``parts`` (lifetime, span) go whole, and with them ``dropped`` of the index: messages by rule. In ``touched`` some
-    rows go, by the conditions of ``groups``: is gone, mark, cutoff, senders; ``partial`` is their part of the index.
+    rows go, by the conditions of ``groups``: is gone, is restored, mark, cutoff, senders; ``partial`` is their part of
+    the index.
     """
 
     parts: list[tuple[int, int]] = field(default_factory=list)
     dropped: dict[Key, tuple[str, int]] = field(default_factory=dict)
-    groups: dict[int, tuple[bool, int, int, list[bytes]]] = field(default_factory=dict)
+    groups: dict[int, tuple[bool, bool, int, int, list[bytes]]] = field(default_factory=dict)
     partial: list[Key] = field(default_factory=list)
     senders: list[tuple[bytes, int]] = field(default_factory=list)
 
@@ -127,13 +133,20 @@ def _divide(connection: sqlite3.Connection, due: list[sqlite3.Row], plan: Archiv
             plan.dropped[key] = (_rule(row), row["message_count"])
         else:
             plan.partial.append(key)
-            conditions = (bool(row["is_gone"]), row["gone_below"], row["cutoff"], senders.get(row["group_key"], []))
-            plan.groups[row["group_key"]] = conditions
+            plan.groups[row["group_key"]] = (
+                bool(row["is_gone"]),
+                bool(row["is_restored"]),
+                row["gone_below"],
+                row["cutoff"],
+                senders.get(row["group_key"], []),
+            )
 
 
 def _rule(row: sqlite3.Row) -> str:
     if row["is_gone"]:
         return apply.DELETED_GROUP
+    if row["is_restored"]:
+        return RESTORED
     return apply.FETCHED if row["is_fetched"] else apply.EXPIRED
 
 
@@ -223,7 +236,7 @@ class Expiry:
                 f"MERGE INTO {self._table.name} AS stored USING archive_due AS due"
                 f" ON {in_parts(plan.touched, 'stored.')} AND stored.{a.GROUP_KEY} = due.{a.GROUP_KEY}"
                 f" AND stored.{a.GROUP_KEY} BETWEEN {min(plan.groups)} AND {max(plan.groups)}"
-                f" AND (due.{a.IS_GONE} OR stored.{a.SEQUENCE_NUM} <= due.{a.GONE_BELOW}"
+                f" AND (due.{a.IS_GONE} OR due.{a.IS_RESTORED} OR stored.{a.SEQUENCE_NUM} <= due.{a.GONE_BELOW}"
                 f" OR stored.{a.CREATED_AT} < due.{a.CUTOFF}"
                 f" OR (NOT stored.{a.IS_COMMIT} AND array_contains(due.{a.SENDERS}, stored.{a.SENDER_ID})))"
                 " WHEN MATCHED THEN DELETE"
@@ -266,6 +279,7 @@ def _rule_of_row() -> Column:
     by_account = ~F.col(a.IS_COMMIT) & F.array_contains(F.col(a.SENDERS), F.col(a.SENDER_ID))
     return (
         F.when(F.col(a.IS_GONE), apply.DELETED_GROUP)
+        .when(F.col(a.IS_RESTORED), RESTORED)
         .when(F.col(a.SEQUENCE_NUM) <= F.col(a.GONE_BELOW), apply.FETCHED)
         .when(F.col(a.CREATED_AT) < F.col(a.CUTOFF), apply.EXPIRED)
         .when(by_account, apply.DELETED_ACCOUNT)

@@ -83,6 +83,11 @@ class Mover:
                 reach("archive.fixed")
                 yield self.finish()
 
+    def drop_copies(self) -> None:
+        """Delete from the hot store what the archive serves, with no move under way: a restore that did not end."""
+        if ranges := self._hot.read(archive_moves.copies):
+            self._hot.write_steps(lambda connection: _delete_copies(connection, ranges))
+
     def has_work(self, connection: sqlite3.Connection, archive: ArchiveConfig) -> bool:
         """Tell whether any message is old enough to move."""
         self._list_movable(connection, archive, self._hot.now - archive.after)

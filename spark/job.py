@@ -20,6 +20,7 @@ from conclave.failpoints import reach
 from conclave.logs import get_logger
 from conclave.policy import KEEP, PolicySettings
 from conclave.store import archive_moves, database, state
+from conclave.store.archive_restore import RestoreError
 from spark import apply, report, sql_engine
 from spark.hot import ArchiveError, Hot
 from spark.report import Report
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from spark.archive import Archive
+    from spark.archive_check import Check
 
 log = get_logger(__name__)
 
@@ -48,8 +50,8 @@ class ClockWrongError(Exception):
     """Nothing is erased by a clock that was found wrong."""
 
 
-EXPECTED = (CleanupError, ClockWrongError, ArchiveError, apply.RunTooLongError, apply.WalBusyError)
-"""Why a run may fail without a fault of the program."""
+EXPECTED = (CleanupError, ClockWrongError, ArchiveError, RestoreError, apply.RunTooLongError, apply.WalBusyError)
+"""Why a run, or a command about the archive, may fail without a fault of the program."""
 
 
 class Job:
@@ -159,6 +161,31 @@ class Job:
                 archive.count(planned, _groups_of(plan), [(step.gone_below, step.group_key) for step in plan.groups])
             planned.finished_at = self._clock.now()
             return planned
+
+    def verify_archive(self) -> "Check":
+        """Read the whole archive while no run is under way, and return what differs from its index.
+
+        Raises CleanupError and ArchiveError.
+        """
+        with self._archive_at_rest() as archive:
+            return archive.check()
+
+    def restore_archived(self, group_id: bytes) -> int:
+        """Take a group's messages back from the archive; return how many. Raises any of EXPECTED."""
+        with self._archive_at_rest() as archive:
+            return archive.restore(group_id)
+
+    @contextlib.contextmanager
+    def _archive_at_rest(self) -> Iterator["Archive"]:
+        """Hold the run lock, and yield the archive. Raises CleanupError if there is none."""
+        with self._ready() as settings, run_lock(self._path, lambda _: None):
+            archive = self._archive(self._hot(settings, self._clock.now()))
+            if archive is None:
+                raise CleanupError(f"{self._path}: nothing is archived")
+            try:
+                yield archive
+            finally:
+                _empty_files(self._work)
 
     @contextlib.contextmanager
     def _ready(self) -> Iterator[PolicySettings]:

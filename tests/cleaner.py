@@ -16,7 +16,7 @@ from typing import Any
 from conclave import failpoints
 from conclave.clock import FakeClock
 from conclave.config import ArchiveConfig, Config
-from spark.job import CleanupError, Job
+from spark.job import EXPECTED, Job
 
 
 class Cleaner:
@@ -54,6 +54,15 @@ class Cleaner:
         """Return the plan of a run, and do not run."""
         return self._ask({"config": config.to_json(), "clock": (now, 0), "plan_only": True})
 
+    def verify(self, config: Config, now: int) -> dict[str, Any]:
+        """Verify the archive: return the fields of a Check, or an error."""
+        return self._ask({"config": config.to_json(), "clock": (now, 0), "verify": True})
+
+    def restore(self, config: Config, now: int, group_id: bytes, failpoint: str) -> dict[str, Any]:
+        """Restore a group from the archive: return how many messages, or an error."""
+        task = {"config": config.to_json(), "clock": (now, 0), "restore": group_id.hex()}
+        return self._ask(task | {"failpoint": failpoint})
+
     def _ask(self, task: dict[str, Any]) -> dict[str, Any]:
         assert self._process.stdin
         assert self._process.stdout
@@ -84,7 +93,7 @@ def main() -> None:
             warm.warm_up()
         try:
             told = _do(task, Job(config, FakeClock(*task["clock"])), warm)
-        except CleanupError as error:
+        except EXPECTED as error:
             told = {"error": str(error), "refused": True}
         tell.write(json.dumps(told, default=bytes.hex) + "\n")
     if warm:
@@ -99,7 +108,11 @@ def _do(task: dict[str, Any], job: Job, warm: Job | None) -> dict[str, Any]:
         return job.dry_run().to_mapping()
     if warm and job._config.cleanup.engine == "spark":
         job._work = warm._work
+    if "verify" in task:
+        return asdict(job.verify_archive())
     failpoints.arm(task["failpoint"])
+    if "restore" in task:
+        return {"restored": job.restore_archived(bytes.fromhex(task["restore"]))}
     return job.run(accept_clock=task["accept_clock"]).to_mapping()
 
 

@@ -9,6 +9,8 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import astuple, dataclass
 from uuid import uuid4
 
+from conclave.policy import KEEP
+
 KEPT_MOVES = 1000
 """Moves that have ended, kept to be looked at."""
 
@@ -121,6 +123,37 @@ def ranges_of(connection: sqlite3.Connection, batch: int) -> list[Range]:
         (batch,),
     )
     return [Range(*row) for row in rows]
+
+
+def unswitched(connection: sqlite3.Connection) -> list[Range]:
+    """Return what of the move under way, if there is one, is not yet in the index, whatever is in the table."""
+    rows = connection.execute(
+        "SELECT group_key, first_seq, last_seq, lifetime FROM archive_move_ranges AS ranges"
+        " JOIN archive_moves USING (batch) WHERE finished_at IS NULL AND NOT EXISTS"
+        " (SELECT 1 FROM archive_parts AS parts"
+        " WHERE parts.group_key = ranges.group_key AND parts.last_seq >= ranges.first_seq)"
+    )
+    return [Range(*row) for row in rows]
+
+
+def parts(connection: sqlite3.Connection, group_key: int | None = None) -> list[PartRow]:
+    """Return the index, of one group or of all."""
+    chosen, values = ("", ()) if group_key is None else ("WHERE group_key = ?", (group_key,))
+    rows = connection.execute(
+        "SELECT group_key, lifetime, span, first_seq, last_seq, oldest, newest, message_count, body_bytes, checksum"
+        f" FROM archive_parts {chosen}",
+        values,
+    )
+    return [PartRow(*row) for row in rows]
+
+
+def copies(connection: sqlite3.Connection) -> list[Range]:
+    """Return the messages of the hot store that the archive serves, by group."""
+    rows = connection.execute(
+        "SELECT group_key, archived_seq FROM groups WHERE archived_seq > 0 AND EXISTS"
+        " (SELECT 1 FROM messages WHERE messages.group_key = groups.group_key AND sequence_num <= archived_seq)"
+    )
+    return [Range(row[0], 0, row[1], KEEP) for row in rows]
 
 
 def fix(connection: sqlite3.Connection, ranges: Iterable[Range], now: int) -> None:

@@ -13,6 +13,7 @@ from deltalake import DeltaTable, QueryBuilder
 
 from conclave.clock import FakeClock
 from conclave.config import ArchiveConfig, Config
+from conclave.policy import KEEP
 from conclave.store import bodies, database, groups, members, messages, state
 from tests.cleaner import Cleaner
 from tests.forensics import Search
@@ -109,6 +110,15 @@ class Store:
     def try_run(self, failpoint: str) -> dict[str, Any]:
         """Do a run that may fail."""
         return self.cleaner.try_run(self.config, self.now, failpoint=failpoint)
+
+    def verify(self) -> dict[str, Any]:
+        """Verify the archive, now."""
+        return self.cleaner.verify(self.config, self.now)
+
+    def restore(self, group_key: int, failpoint: str = "") -> dict[str, Any]:
+        """Restore a group, with moving turned off."""
+        config = replace(self.config, archive=replace(self.config.archive, after=KEEP))
+        return self.cleaner.restore(config, self.now, self.group_ids[group_key], failpoint)
 
     def table(self) -> pyarrow.Table:
         """All rows of the archive's table."""
