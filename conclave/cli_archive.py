@@ -125,19 +125,21 @@ def _amounts(share: "Share") -> tuple[int, int, int, int]:
 def _overdue(due: "Overdue") -> list[str]:
     lines = []
     if due.expired_parts:
-        lines.append(
-            f"expired messages in {due.expired_parts:,} parts, the oldest by {duration_text(due.expired_seconds)}"
-        )
+        lines.append(f"expired messages in {due.expired_parts:,} parts, the oldest by {_about(due.expired_seconds)}")
     if due.deleted_groups:
-        lines.append(
-            f"{due.deleted_groups:,} deleted groups, the first {duration_text(due.deleted_groups_seconds)} ago"
-        )
+        lines.append(f"{due.deleted_groups:,} deleted groups, the first {_about(due.deleted_groups_seconds)} ago")
     if due.deleted_accounts:
-        ago = duration_text(due.deleted_accounts_seconds)
+        ago = _about(due.deleted_accounts_seconds)
         lines.append(f"messages of {due.deleted_accounts:,} deleted accounts, the first deleted {ago} ago")
     if due.restored_messages:
         lines.append(f"{due.restored_messages:,} restored messages")
     return [f"the next run takes: {line}" for line in lines] or ["nothing is overdue"]
+
+
+def _about(seconds: int) -> str:
+    """Write how long something took: in seconds, hours or days, of which there are two at least."""
+    unit = next((unit for unit in (86_400, 3_600) if seconds >= 2 * unit), 1)
+    return duration_text(seconds - seconds % unit)
 
 
 def _second(seconds: int) -> str:

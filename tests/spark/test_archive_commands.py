@@ -14,6 +14,8 @@ from conclave import cli_archive, failpoints
 from conclave.clock import FakeClock
 from conclave.config import ArchiveConfig
 from conclave.policy import KEEP
+from spark.archive_check import Check
+from spark.job import Job
 from tests.cleaner import Cleaner
 from tests.spark.archived import DAY, USERS, Store
 
@@ -218,3 +220,28 @@ def test_a_restore_that_makes_no_sense_is_refused(store: Store) -> None:
     assert list(refused) == list(refused.values())
     assert store.restore(timed)["restored"] == 20
     assert store.restore(timed)["error"] == "nothing of the group is served from the archive"
+
+
+def test_verify_prints_what_differs_and_fails(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    config = tmp_path / "conclave.toml"
+    config.write_text(f'database_path = "{tmp_path / "hot.db"}"\n')
+
+    monkeypatch.setattr(cli_archive, "configure_logging", lambda: None)
+    missing = CliRunner().invoke(cli_archive.archive, ["restore", str(UUID(int=1)), "--config", str(config)])
+    assert (missing.exit_code, missing.stderr) == (
+        1,
+        f"conclave: {tmp_path / 'hot.db'}: no such database; `conclave serve` creates it\n",
+    )
+
+    def verify(check: Check) -> Result:
+        monkeypatch.setattr(Job, "verify_archive", lambda _: check)
+        return CliRunner().invoke(cli_archive.archive, ["verify", "--config", str(config)])
+
+    whole = verify(Check(1000, 2000, 3))
+    assert (whole.exit_code, whole.stdout) == (
+        0,
+        "the archive is whole: 1,000 messages with 2,000 bytes in 3 rows of the index\n",
+    )
+    differing = verify(Check(1000, 2000, 3, ["a"] * 102))
+    assert (differing.exit_code, differing.stdout) == (1, "a\n" * 100 + "and 2 more\n")
+    assert differing.stderr.startswith("conclave: the archive is not as it should be; read: 1,000 messages")
