@@ -40,11 +40,21 @@ class Cleaner:
         return report
 
     def try_run(
-        self, config: Config, now: int, set_by: int = 0, *, accept_clock: bool = False, failpoint: str = ""
+        self,
+        config: Config,
+        now: int,
+        set_by: int = 0,
+        *,
+        accept_clock: bool = False,
+        failpoint: str = "",
+        batch_rows: int = 0,
     ) -> dict[str, Any]:
-        """Do a run; ``set_by``: see FakeClock; ``failpoint``: one to arm, as in the environment."""
+        """Do a run; ``set_by``: see FakeClock; ``failpoint``: one to arm, as in the environment.
+
+        ``batch_rows``: how many messages move to the archive at a time; as many as ever with 0.
+        """
         task = {"config": config.to_json(), "clock": (now, set_by), "accept_clock": accept_clock}
-        return self._ask(task | {"failpoint": failpoint})
+        return self._ask(task | {"failpoint": failpoint, "batch_rows": batch_rows})
 
     def dry_run(self, config: Config, now: int) -> dict[str, Any]:
         """Do a dry run and return its report."""
@@ -110,6 +120,14 @@ def _do(task: dict[str, Any], job: Job, warm: Job | None) -> dict[str, Any]:
         job._work = warm._work
     if "verify" in task:
         return asdict(job.verify_archive())
+    if rows := task.get("batch_rows"):
+        from spark import archive_move  # most runs need no Spark
+
+        archive_move.BATCH_ROWS, usual = rows, archive_move.BATCH_ROWS
+        try:
+            return job.run().to_mapping()
+        finally:
+            archive_move.BATCH_ROWS = usual
     failpoints.arm(task["failpoint"])
     if "restore" in task:
         return {"restored": job.restore_archived(bytes.fromhex(task["restore"]))}

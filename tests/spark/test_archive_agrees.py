@@ -275,3 +275,30 @@ async def test_random_histories_are_served_and_stored_as_the_model_says(
             await ends[turn - 1]()
         running.clock.advance(5 * DAY)
         await world.clean_up()
+
+
+async def test_a_reader_sees_each_message_once_and_in_order_while_runs_move_them(
+    running: Running, cleaner: Cleaner
+) -> None:
+    count, batches = 240, 3
+    alice = await running.user("alice")
+    group = await alice.create_group("friends")
+    for number in range(1, count + 1):
+        assert await alice.send(group, b"%d" % number) == number
+    running.clock.advance(AFTER + 1)
+    run = asyncio.create_task(
+        asyncio.to_thread(cleaner.try_run, running.config, running.clock.now(), batch_rows=count // batches)
+    )
+    chance, passes, borders = random.Random(1), 0, set()
+    while not run.done() or not passes:
+        seen: list[tuple[int, bytes]] = []
+        while page := await alice.fetch(group, len(seen), chance.choice([1, 10, 50])):
+            seen += [(message.sequence_num, message.body) for message in page]
+            borders.add((await running.query("SELECT archived_seq FROM groups"))[0][0])
+        assert seen == [(number, b"%d" % number) for number in range(1, count + 1)]
+        passes += 1
+    report = await run
+    assert not report["error"], report["error"]
+    assert report["archived"] == count
+    assert len(borders) > 1, "it read while the border rose"
+    assert len(archived(running.config)) == count
