@@ -6,6 +6,9 @@ a page of a group that says little does not open a hundred files.
 
 from conclave.policy import KEEP
 
+ID_PROPERTY = "conclave.archiveId"
+"""The table property that names the store whose archive this is."""
+
 DAY = 86_400
 KEEP_WIDTH = 30 * DAY
 """The width of a span whose messages never expire by time, and the greatest of all."""

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
+from conclave.archive_layout import ID_PROPERTY
 from conclave.config import Config
 from conclave.store import archive_moves, archive_status, database, state
 from conclave.store.archive_moves import ArchiveState
@@ -104,7 +105,7 @@ def _read_files(path: Path, known: ArchiveState, *, is_expected: bool) -> _Files
         if not is_expected and not known.version and not DeltaTable.is_deltatable(str(path)):
             return _Files(None, counts, disk_bytes)
         table = DeltaTable(str(path))
-        if table.metadata().configuration.get("conclave.archiveId") != known.archive_id:
+        if table.metadata().configuration.get(ID_PROPERTY) != known.archive_id:
             return _Files(None, counts, disk_bytes, f"{path}: is the archive of another database")
         actions = pyarrow.table(table.get_add_actions(flatten=True))
         columns = ("partition.lifetime", "partition.span", "size_bytes")

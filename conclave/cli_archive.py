@@ -2,7 +2,8 @@
 
 import json
 import sys
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
     from conclave.archive_status import Share, Status
     from conclave.store.archive_status import Overdue
+    from spark.job import Job
 
 
 SHOWN = 100
@@ -58,14 +60,8 @@ def status(path: Path | None, *, as_json: bool) -> None:
 @config_option
 def verify(path: Path | None) -> None:
     """Read everything in the archive, and tell what is not as it was archived. No run begins meanwhile."""
-    from spark import job  # noqa: PLC0415 - the server must not pay for it
-
-    configure_logging()
-    with (
-        one_line_errors(ConfigError, *job.EXPECTED),
-        closing(job.Job(load_config(path), SystemClock())) as cleaning,
-    ):
-        found = cleaning.verify_archive()
+    with _job(path) as job:
+        found = job.verify_archive()
     for line in found.differences[:SHOWN]:
         click.echo(line)
     if more := len(found.differences[SHOWN:]):
@@ -82,15 +78,22 @@ def verify(path: Path | None) -> None:
 @click.argument("group", type=click.UUID)
 def restore(path: Path | None, group: UUID) -> None:
     """Take the messages of GROUP, an id, back from the archive into the database. Clients notice nothing."""
-    from spark import job  # noqa: PLC0415 - as above
+    with _job(path) as job:
+        count = job.restore_archived(group.bytes)
+    click.echo(f"{group}: {count:,} messages are in the database again; the next run removes them from the archive")
+
+
+@contextmanager
+def _job(path: Path | None) -> Iterator["Job"]:
+    """Yield what works in the archive of the configuration, and tell what fails in one line."""
+    from spark import job  # noqa: PLC0415 - the server must not pay for it
 
     configure_logging()
     with (
         one_line_errors(ConfigError, *job.EXPECTED),
         closing(job.Job(load_config(path), SystemClock())) as cleaning,
     ):
-        count = cleaning.restore_archived(group.bytes)
-    click.echo(f"{group}: {count:,} messages are in the database again; the next run removes them from the archive")
+        yield cleaning
 
 
 def _show(found: "Status", console: "Console") -> None:

@@ -112,12 +112,12 @@ def count_plan(connection: sqlite3.Connection, plan: Plan) -> Counter[str]:
     return counts
 
 
-def count_groups(connection: sqlite3.Connection, plan: Plan) -> int:
-    """Return in how many groups something is due; one of which only a mark rises counts too."""
+def groups_due(connection: sqlite3.Connection, plan: Plan) -> set[int]:
+    """Return the keys of the groups in which something is due; one of which only a mark rises counts too."""
     keys = {step.group_key for step in plan.groups} | set(plan.tombstones)
     for user_id in plan.deleted_accounts:
         keys.update(row["group_key"] for row in connection.execute(f"SELECT DISTINCT group_key {_SENT_BY}", (user_id,)))
-    return len(keys)
+    return keys
 
 
 def give_space_back(pacer: Pacer) -> None:

@@ -17,7 +17,7 @@ from pyspark.sql import Column, DataFrame, SparkSession, functions as F
 from conclave.failpoints import reach
 from conclave.store import archive_moves
 from conclave.store.archive_moves import PartRow
-from spark import apply, archive_columns as a
+from spark import apply, archive_columns as a, sql_engine
 from spark.apply import Step
 from spark.archive_table import Table, in_parts
 from spark.hot import ArchiveError, Hot
@@ -38,7 +38,7 @@ Key = tuple[int, int, int]
 _MARKS = """
 CREATE TEMP TABLE archive_marks AS
 SELECT group_key, gone_below, archived_seq, max(expired_before, iif(effective > 0, ? - effective, 0)) AS cutoff
-FROM groups JOIN temp.archive_policies USING (message_expiry_seconds)
+FROM groups JOIN temp.effective_policies USING (message_expiry_seconds)
 WHERE EXISTS (SELECT 1 FROM archive_parts WHERE archive_parts.group_key = groups.group_key)
 """
 
@@ -98,12 +98,7 @@ def make_plan(connection: sqlite3.Connection, hot: Hot, risen: Collection[tuple[
 
     ``risen``: the marks ``gone_below`` and group keys of a run that has not raised them, and will not.
     """
-    connection.execute("CREATE TEMP TABLE archive_policies (message_expiry_seconds INTEGER PRIMARY KEY, effective)")
-    occurring = connection.execute("SELECT DISTINCT message_expiry_seconds FROM groups").fetchall()
-    connection.executemany(
-        "INSERT INTO temp.archive_policies VALUES (?, ?)",
-        [(setting, hot.settings.effective(setting)) for (setting,) in occurring],
-    )
+    sql_engine.list_policies(connection, hot.settings)
     connection.execute(_MARKS.replace("?", f"{hot.now:d}"))
     connection.execute("CREATE UNIQUE INDEX temp.archive_marks_by_group ON archive_marks (group_key)")
     connection.executemany("UPDATE temp.archive_marks SET gone_below = max(gone_below, ?) WHERE group_key = ?", risen)

@@ -17,12 +17,10 @@ import pyarrow
 from deltalake import DeltaTable
 from pyspark.sql import Column, DataFrame, SparkSession, functions as F
 
+from conclave.archive_layout import ID_PROPERTY
 from conclave.failpoints import reach
 from spark import archive_columns as a
 from spark.hot import ArchiveError
-
-ID_PROPERTY = "conclave.archiveId"
-"""The table property that names the store whose archive this is."""
 
 _PROPERTIES = {
     # The others would put pieces of bodies and senders into the log.

@@ -154,11 +154,12 @@ class Job:
             planned = Report(self._config.cleanup.engine, self._clock.now())
             plan = self._plan(settings, planned.started_at)
             with closing(database.connect(self._path, readonly=True)) as connection:
-                planned.groups_touched = apply.count_groups(connection, plan)
+                groups = apply.groups_due(connection, plan)
+                planned.groups_touched = len(groups)
                 planned.counts = apply.count_plan(connection, plan)
                 planned.error = state.look_at_clock(connection, self._clock.read())
             if archive := self._archive(self._hot(settings, planned.started_at)):
-                archive.count(planned, _groups_of(plan), [(step.gone_below, step.group_key) for step in plan.groups])
+                archive.count(planned, groups, [(step.gone_below, step.group_key) for step in plan.groups])
             planned.finished_at = self._clock.now()
             return planned
 
@@ -232,7 +233,8 @@ class Job:
         hot = self._hot(settings, done.started_at, deadline)
         try:
             with self._emptied(hot) as connection:
-                done.groups_touched = apply.count_groups(connection, plan)
+                groups = apply.groups_due(connection, plan)
+                done.groups_touched = len(groups)
                 total = apply.count_plan(connection, plan).total() if progress else 0
                 tell = (lambda: progress(done.counts.total(), total)) if progress else (lambda: None)
                 pacer = apply.Pacer(connection, deadline, tell, lambda: hot.require(connection))
@@ -240,7 +242,7 @@ class Job:
                 apply.give_space_back(pacer)
             if archive := self._archive(hot):
                 try:
-                    archive.run(done, _groups_of(plan))
+                    archive.run(done, groups)
                 finally:
                     with self._emptied(hot) as connection:
                         apply.give_space_back(
@@ -306,10 +308,6 @@ def _plan_with_spark(spark: "SparkSession", path: Path, settings: PolicySettings
         _keys(plan.dead_sessions(hot.sessions, settings.sessions_dead_before(now)), c.SESSION_ID),
         _keys(plan.old_invites(hot.invites, settings.invites_dead_before(now)), c.INVITE_KEY),
     )
-
-
-def _groups_of(plan: Plan) -> set[int]:
-    return {step.group_key for step in plan.groups} | set(plan.tombstones)
 
 
 def _keys(frame: "DataFrame", column: str) -> list[Any]:

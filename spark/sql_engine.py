@@ -35,7 +35,7 @@ def make_plan(connection: sqlite3.Connection, settings: PolicySettings, now: int
     """Plan a run from one snapshot of the hot store."""
     connection.execute("BEGIN")
     try:
-        _list_policies(connection, settings)
+        list_policies(connection, settings)
         groups = [GroupStep(*row) for row in connection.execute(_GROUPS, {"now": now})]
         tombstones = _keys(connection, "SELECT group_key FROM tombstones ORDER BY group_key")
         deleted_accounts = _keys(connection, "SELECT user_id FROM user_tombstones ORDER BY user_id")
@@ -54,7 +54,8 @@ def make_plan(connection: sqlite3.Connection, settings: PolicySettings, now: int
     return Plan(now, groups, tombstones, deleted_accounts, sessions, invites)
 
 
-def _list_policies(connection: sqlite3.Connection, settings: PolicySettings) -> None:
+def list_policies(connection: sqlite3.Connection, settings: PolicySettings) -> None:
+    """Make temp.effective_policies: what the policy function says of each setting that occurs among the groups."""
     connection.execute("CREATE TEMP TABLE effective_policies (message_expiry_seconds INTEGER PRIMARY KEY, effective)")
     occurring = connection.execute("SELECT DISTINCT message_expiry_seconds FROM groups").fetchall()
     connection.executemany(

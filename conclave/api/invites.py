@@ -30,7 +30,7 @@ def _escrow(
     dead_before: int,
 ) -> None:
     group = members.require_admin(connection, group_id, inviter_id).group
-    members.require_invitable(connection, group.group_key, body["invitee_id"])
+    members.require_invitable(connection, group, body["invitee_id"])
     carried = [body["commit_message"], body["welcome_message"], body["group_info"]]
     invites.add(connection, group, inviter_id, body["invitee_id"], carried, now, dead_before)
 
@@ -57,9 +57,8 @@ def _cancel(
     connection: sqlite3.Connection, group_id: bytes, user_id: bytes, invitee_id: bytes, dead_before: int
 ) -> None:
     group_key = members.require_admin(connection, group_id, user_id).group.group_key
-    if not invites.is_pending(connection, group_key, invitee_id, dead_before):
+    if not invites.cancel_pending(connection, group_key, invitee_id, dead_before):
         raise NotFoundError("no invite of this user is pending")
-    invites.cancel_pending(connection, group_key, invitee_id, dead_before)
 
 
 async def list_own(request: web.Request) -> web.Response:

@@ -34,8 +34,13 @@ async def fetch(request: web.Request) -> web.Response:
     """GET /key-packages/{user_id}: Take a key package of a user; a regular one is handed out once."""
     app = request.app
     user_id = path_id(request, "user_id")
-    packages = await app[keys.STORE].write(_hand_out, [user_id], app[keys.HANDOUTS], app[keys.CLOCK].read().since_boot)
-    return reply(request, packages[0])
+    package = await app[keys.STORE].write(_fetch, user_id, app[keys.HANDOUTS], app[keys.CLOCK].read().since_boot)
+    return reply(request, package)
+
+
+def _fetch(connection: sqlite3.Connection, user_id: bytes, handouts: SlidingWindow, now: int) -> dict[str, bytes]:
+    users.by_id(connection, user_id)
+    return _hand_out(connection, [user_id], handouts, now)[0]
 
 
 async def invite(request: web.Request) -> web.Response:
@@ -62,10 +67,10 @@ def _invite(
     handouts: SlidingWindow,
     now: int,
 ) -> list[dict[str, bytes]]:
-    group_key = members.require_admin(connection, group_id, inviter_id).group.group_key
+    group = members.require_admin(connection, group_id, inviter_id).group
     invited = [each for each in dict.fromkeys(user_ids) if each != inviter_id]
     for user_id in invited:
-        members.require_invitable(connection, group_key, user_id)
+        members.require_invitable(connection, group, user_id)
     return _hand_out(connection, invited, handouts, now)
 
 
@@ -73,8 +78,6 @@ def _hand_out(
     connection: sqlite3.Connection, user_ids: Sequence[bytes], handouts: SlidingWindow, now: int
 ) -> list[dict[str, bytes]]:
     """Take a key package of each user, all or none. Whoever drains a user's packages makes others wait for them."""
-    for user_id in user_ids:
-        users.by_id(connection, user_id)
     seconds = max((handouts.wait(user_id, now) for user_id in user_ids), default=0)
     if seconds:
         raise TooManyRequestsError("too many key packages of this user were handed out", seconds=seconds)

@@ -94,12 +94,6 @@ def make_way(connection: sqlite3.Connection, group_key: int, invitee_id: bytes, 
         decline(connection, former)
 
 
-def is_pending(connection: sqlite3.Connection, group_key: int, invitee_id: bytes, dead_before: int) -> bool:
-    """Tell whether a living invite waits for the user."""
-    found = _find(connection, "invites.group_key = ? AND invitee_id = ?", group_key, invitee_id)
-    return any(each.created_at >= dead_before for each in found)
-
-
 def of_user(connection: sqlite3.Connection, user_id: bytes, dead_before: int) -> list[PendingInvite]:
     """List the living invites of a user, the oldest first."""
     return _list(connection, "invitee_id = ? AND invites.created_at >= ?", user_id, dead_before)

@@ -88,12 +88,12 @@ def require_target(connection: sqlite3.Connection, group_id: bytes, user_id: byt
     return found
 
 
-def require_invitable(connection: sqlite3.Connection, group_key: int, user_id: bytes) -> None:
+def require_invitable(connection: sqlite3.Connection, group: Group, user_id: bytes) -> None:
     """Raise NotFoundError, ConflictError or BannedError unless the user can be invited to the group."""
     users.by_id(connection, user_id)
-    if user_id in members_of(connection, group_key):
+    if membership(connection, group.group_id, user_id):
         raise ConflictError("this user is a member of the group already")
-    bans.require_none(connection, group_key, user_id)
+    bans.require_none(connection, group.group_key, user_id)
 
 
 def groups_of(connection: sqlite3.Connection, user_id: bytes) -> list[GroupMembers]:

@@ -209,7 +209,7 @@ def test_the_messages_of_an_account_are_found_without_looking_at_all_messages(co
     statements: list[str] = []
     connection.set_trace_callback(statements.append)
     apply.count_plan(connection, plan)
-    apply.count_groups(connection, plan)
+    apply.groups_due(connection, plan)
     apply.apply_plan(Pacer(connection), plan, POLICY, Counter())
     connection.set_trace_callback(None)
     searches = [each for each in statements if "FROM messages WHERE sender_id" in each]
