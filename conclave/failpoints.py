@@ -39,6 +39,7 @@ POINTS = (
     "apply.after_commit",
     "erase.sealed",
     "erase.moved",
+    "erase.segment_marked",
     "erase.emptied",
     "erase.dropped",
     "erase.freed",

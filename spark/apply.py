@@ -13,17 +13,19 @@ from functools import partial
 from conclave.failpoints import reach
 from conclave.policy import AFTER_FETCH, PolicySettings, expiry_cutoff
 from conclave.store import archive_moves, bodies, invites, outbox
-from conclave.store.database import truncate_wal, write_transaction
+from conclave.store.database import checkpoint, truncate_wal, write_transaction
 from spark.steps import GroupStep, Plan
 
 Step = Callable[[], bool]
 """A short piece of work inside a write transaction; it returns whether it has to be called again."""
 
 LOCK_BUDGET_SECONDS = 0.010
+CACHE_KIB = 64 * 1024
+"""Of pages, in a process that deletes: what is deleted together lies in a few thousand."""
+
 CHUNK, CHUNK_BYTES = 16, 256 * 1024
 """How much is deleted between two looks at the clock: so many messages or bytes, but at least one message."""
 
-VACUUM_PAGES = 32
 WAL_ATTEMPTS = 100
 WAL_PAUSE_SECONDS = 0.05
 
@@ -50,7 +52,8 @@ class RunTooLongError(Exception):
 class Pacer:
     """Runs steps in transactions of about LOCK_BUDGET_SECONDS, resting after each as long as it took.
 
-    Others who want the write lock get it in between.
+    Others who want the write lock get it in between. What needs no lock is done meanwhile: the write-ahead log is
+    copied into the database then, not at each commit that finds it long.
     """
 
     def __init__(
@@ -59,12 +62,19 @@ class Pacer:
         deadline: float = float("inf"),
         rested: Callable[[], None] = lambda: None,
         require: Callable[[], None] = lambda: None,
+        *,
+        is_durable: bool = False,
     ) -> None:
         """``deadline``: on the monotonic clock; ``rested`` is called after each transaction.
 
-        ``require`` is called at the beginning of each, and raises if the run must not go on.
+        ``require`` is called at the beginning of each, and raises if the run must not go on. Unless ``is_durable``, a
+        power failure may undo the last transactions, together with whatever came after them: deleting can be repeated.
         """
         self.connection = connection
+        connection.execute(f"PRAGMA cache_size = -{CACHE_KIB}")
+        connection.execute("PRAGMA wal_autocheckpoint = 0")  # run does it
+        if not is_durable:
+            connection.execute("PRAGMA synchronous = NORMAL")
         self._deadline = deadline
         self._rested = rested
         self._require = require
@@ -85,7 +95,10 @@ class Pacer:
                         step = next(steps, None)
                 reach("apply.before_commit")
             reach("apply.after_commit")
-            time.sleep(time.monotonic() - began)
+            rested = 2 * time.monotonic() - began
+            if step is not None:
+                checkpoint(self.connection)
+            time.sleep(max(0.0, rested - time.monotonic()))
             self._rested()
 
 
@@ -123,7 +136,7 @@ def groups_due(connection: sqlite3.Connection, plan: Plan) -> set[int]:
 def give_space_back(pacer: Pacer) -> None:
     """Return the space of what was erased to the file system: dead segments, then free pages."""
     pacer.run(bodies.compact(pacer.connection))
-    pacer.run(iter([partial(_free_pages, pacer.connection)]))
+    pacer.run(iter([partial(bodies.free_pages, pacer.connection)]))
 
 
 def empty_wal(connection: sqlite3.Connection) -> None:
@@ -278,12 +291,3 @@ def _delete_invite(connection: sqlite3.Connection, invite_key: int, dead_before:
     )
     counts[INVITES] += 1
     return False
-
-
-def _free_pages(connection: sqlite3.Connection) -> bool:
-    """Return some free pages to the file system; the pragma frees one a row, so it is read to its end."""
-    free: int = connection.execute("PRAGMA freelist_count").fetchone()[0]
-    connection.execute(f"PRAGMA incremental_vacuum({VACUUM_PAGES})").fetchall()
-    left: int = connection.execute("PRAGMA freelist_count").fetchone()[0]
-    reach("erase.freed")
-    return 0 < left < free

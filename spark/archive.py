@@ -92,6 +92,7 @@ class Archive:
             raise ArchiveError("nothing was ever archived")
         with self._told_plainly():
             self._table.prepare(state.archive_id, is_new=False)
+            self._mover().drop_copies()  # the bodies of some may be gone
             return restore(self._spark, self._hot, self._table, self._config, group_id)
 
     def _move(self, done: Report, tell: Callable[[], None]) -> None:

@@ -1,18 +1,23 @@
 """Moves older messages from the hot store into the archive, and survives a crash at every step.
 
 A batch is fixed in the hot store, appended to the table under its number, read back and compared, then each group
-switches to it in one transaction, and only then the copies in the hot store are deleted. The next run goes on with a
-batch that did not end. No message is ever in neither place, and none is served from both: a group's ``archived_seq``
-says which of the two serves it.
+switches to it in one transaction. The next run goes on with a batch that did not come so far. Only then the copies in
+the hot store are deleted, while the next batch is appended; what is left of them, after a crash, goes in the next run.
+No message is ever in neither place, and none is served from both: a group's ``archived_seq`` says which of the two
+serves it.
 """
 
 import sqlite3
+import subprocess
+import sys
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterator
-from contextlib import closing
+from collections.abc import Collection, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 
-import adbc_driver_sqlite.dbapi
 import pyarrow
 import pyarrow.compute
 from pyspark.sql import DataFrame, Observation, SparkSession, functions as F
@@ -21,31 +26,19 @@ from conclave.archive_layout import span_width
 from conclave.config import ArchiveConfig
 from conclave.failpoints import reach
 from conclave.policy import AFTER_FETCH, KEEP, PolicySettings
-from conclave.store import archive_choice, archive_moves, bodies
+from conclave.store import archive_choice, archive_moves
 from conclave.store.archive_moves import PartRow, Range
-from spark import archive_columns as a
+from spark import archive_columns as a, archive_copies
 from spark.apply import Step
 from spark.archive_table import Table, checksum
 from spark.hot import ArchiveError, Hot
 
-BATCH_ROWS = 400_000
-BATCH_BYTES = 128 * 1024 * 1024
-"""What one batch holds at most; the driver has all of it in memory, several times over."""
-
-CHUNK, CHUNK_BYTES = 256, 256 * 1024
-"""How much of the copies is deleted between two looks at the clock: so many rows, and bytes of bodies."""
-
-STRETCH = 20_000
-"""So many copies lie in few enough pages to be deleted by group: their indexes are in that order."""
+BATCH_ROWS = 300_000
+BATCH_BYTES = 96 * 1024 * 1024
+"""What one batch holds at most; the driver has two of them in memory, several times over."""
 
 APPEND_TASKS, TASK_BYTES = 4, 16 * 1024 * 1024
 """A batch is written by one task for so many bytes, but no more than so many: each makes a file for each part."""
-
-_PICK = """
-CREATE TEMP TABLE picked AS SELECT message_id, lifetime, group_key, sequence_num, sender_id, is_commit, created_at
-FROM archive_move_ranges CROSS JOIN messages USING (group_key)
-WHERE batch = ? AND sequence_num BETWEEN first_seq AND last_seq ORDER BY message_id
-"""
 
 
 def movable_lifetimes(settings: PolicySettings, occurring: Collection[int], archive: ArchiveConfig) -> dict[int, int]:
@@ -59,6 +52,15 @@ def movable_lifetimes(settings: PolicySettings, occurring: Collection[int], arch
     }
 
 
+@dataclass(frozen=True)
+class _Batch:
+    """What moves together; ``rows`` are as they are stored, in the order of the archive's files."""
+
+    number: int
+    ranges: list[Range]
+    rows: pyarrow.Table
+
+
 class Mover:
     """Moves batches of one store into its archive."""
 
@@ -70,23 +72,46 @@ class Mover:
         self._archive_id = archive_id
 
     def finish(self) -> int:
-        """Go on with the batch that is under way, if there is one; return how many messages it has."""
-        batch = self._hot.read(archive_moves.batch_under_way)
-        return self._move(batch) if batch is not None else 0
+        """Go on with what is under way; return how many messages that is. The copies stay."""
+        count = 0
+        while (number := self._hot.read(archive_moves.batch_under_way)) is not None:
+            count += self._move(self._load(number))
+        return count
 
     def move(self, archive: ArchiveConfig) -> Iterator[int]:
-        """Move all messages older than ``archive.after``, batch by batch; yield how many each had."""
+        """Move all messages older than ``archive.after``, batch by batch; yield how many each had.
+
+        Beside each batch the next one is read, and the copies of the one before are deleted.
+        """
+        batches = self._batches(archive)
+        with ThreadPoolExecutor(2) as beside:
+            ahead = beside.submit(next, batches, None)
+            deleted: Future[None] | None = None
+            while batch := ahead.result():
+                ahead = beside.submit(next, batches, None)
+                yield self._move(batch)
+                if deleted:
+                    deleted.result()
+                deleted = beside.submit(self._delete, batch.ranges)
+            if deleted:
+                deleted.result()
+
+    def _batches(self, archive: ArchiveConfig) -> Iterator[_Batch]:
+        """Choose, fix and read batches until nothing is old enough."""
         before = self._hot.now - archive.after
         for bound in self._hot.read(self._plan, archive, before):
-            while ranges := self._hot.read(self._choose, archive, bound):
-                self._hot.write(archive_moves.fix, ranges, self._hot.now)
+            more = True
+            while more:
+                ranges, more = self._hot.read(self._choose, archive, bound)
+                if not ranges:
+                    break
+                number = self._hot.write(archive_moves.fix, ranges, self._hot.now)
                 reach("archive.fixed")
-                yield self.finish()
+                yield self._load(number)
 
     def drop_copies(self) -> None:
-        """Delete from the hot store what the archive serves, with no move under way: a restore that did not end."""
-        if ranges := self._hot.read(archive_moves.copies):
-            self._hot.write_steps(lambda connection: _delete_copies(connection, ranges))
+        """Delete from the hot store what the archive serves: of moves, or a restore, that did not end."""
+        self._delete(self._hot.read(archive_moves.copies))
 
     def has_work(self, connection: sqlite3.Connection, archive: ArchiveConfig) -> bool:
         """Tell whether any message is old enough to move."""
@@ -106,7 +131,7 @@ class Mover:
         self._list_movable(connection, archive, before)
         return archive_choice.count(connection, before)
 
-    def _choose(self, connection: sqlite3.Connection, archive: ArchiveConfig, before: int) -> list[Range]:
+    def _choose(self, connection: sqlite3.Connection, archive: ArchiveConfig, before: int) -> tuple[list[Range], bool]:
         self._list_movable(connection, archive, before)
         return archive_choice.choose(connection, before, BATCH_ROWS, BATCH_BYTES)
 
@@ -115,32 +140,42 @@ class Mover:
         lifetimes = movable_lifetimes(self._hot.settings, occurring, archive)
         archive_choice.list_movable(connection, lifetimes, before)
 
-    def _move(self, batch: int) -> int:
-        ranges = self._hot.read(archive_moves.ranges_of, batch)
-        source = self._source(batch)
+    def _load(self, number: int) -> _Batch:
+        ranges = self._hot.read(archive_moves.ranges_of, number)
+        return _Batch(number, ranges, _arranged(_read(self._hot.path, number)))
+
+    def _move(self, batch: _Batch) -> int:
+        parts, senders = self._append(batch)
+        self._switch(batch.ranges, parts, senders)
+        self._hot.write(archive_moves.finish, batch.number, self._hot.now)
+        reach("archive.finished")
+        return _totals(parts)[0]
+
+    def _append(self, batch: _Batch) -> tuple[list[PartRow], dict[int, set[bytes]]]:
+        """Bring a batch into the table, whole and to stay; return what ``_verify`` does."""
+        source = self._source(batch.rows)
         before = self._table.version()
         expected = None
-        if not self._table.has_batch(self._archive_id, batch):
-            expected = _write(self._table, source, self._archive_id, batch)
+        if not self._table.has_batch(self._archive_id, batch.number):
+            expected = _write(self._table, source, self._archive_id, batch.number)
             reach("archive.appended")
-        parts, senders = self._verify(source, self._table.read_batch(self._archive_id, batch), batch, expected)
-        count, xor = _totals(parts)
+        copied = self._table.read_batch(self._archive_id, batch.number)
+        parts, senders = self._verify(source, copied, batch.number, expected)
         self._table.make_durable(min(before, self._table.version() - 1))
-        self._hot.write(archive_moves.note_verified, batch, count, xor)
+        self._hot.write(archive_moves.note_verified, batch.number, *_totals(parts))
         reach("archive.verified")
-        self._switch(ranges, parts, senders)
-        self._hot.write_steps(lambda connection: _delete_copies(connection, ranges))
-        reach("archive.copies_deleted")
-        self._hot.write(archive_moves.finish, batch, self._hot.now)
-        reach("archive.finished")
-        return count
+        return parts, senders
 
-    def _source(self, batch: int) -> DataFrame:
-        """Return what the hot store has of a batch, as the archive's table has it and in the order of its files."""
-        table = _arranged(read_batch(self._hot, batch))
-        tasks = max(1, min(APPEND_TASKS, table.nbytes // TASK_BYTES))
-        rows = self._spark.createDataFrame(table).coalesce(tasks)
-        return rows.withColumn(a.CHECKSUM, checksum()).select(*a.ARCHIVE.names)
+    def _delete(self, copies: Collection[Range]) -> None:
+        if copies:
+            self._hot.write_steps(lambda connection: archive_copies.delete(connection, copies))
+            reach("archive.copies_deleted")
+
+    def _source(self, rows: pyarrow.Table) -> DataFrame:
+        """Return messages as the archive's table has them."""
+        tasks = max(1, min(APPEND_TASKS, rows.nbytes // TASK_BYTES))
+        frame = self._spark.createDataFrame(rows).coalesce(tasks)
+        return frame.withColumn(a.CHECKSUM, checksum()).select(*a.ARCHIVE.names)
 
     def _verify(
         self, source: DataFrame, copied: DataFrame, batch: int, expected: tuple[int, int | None] | None
@@ -179,28 +214,20 @@ class Mover:
         self._hot.write_steps(steps)
 
 
-def read_batch(hot: Hot, batch: int) -> pyarrow.Table:
-    """Read the messages of a batch with their bodies; no ``sqlite3`` connection may be open meanwhile."""
+def _read(database: Path, batch: int) -> pyarrow.Table:
+    """Return what is stored of a batch and not served from the archive yet, with bodies. Raises ArchiveError."""
+    command = [sys.executable, "-m", "spark.batch_reader", database.as_uri(), str(batch)]
+    found = [a.MOVING.empty_table()]
     with (
-        closing(adbc_driver_sqlite.dbapi.connect(f"{hot.path.as_uri()}?mode=ro")) as connection,
-        connection.cursor() as cursor,
+        subprocess.Popen(command, stdout=subprocess.PIPE) as reader,  # noqa: S603 - a module of ours
+        suppress(pyarrow.ArrowInvalid),  # raised where there is no further stream
     ):
-        cursor.execute("PRAGMA temp_store = MEMORY")
-        cursor.execute(_PICK.replace("?", f"{batch:d}"))
-        # After a crash some of the bodies may be erased already, and their segments gone.
-        cursor.execute("SELECT segment FROM body_segments WHERE segment IN (SELECT message_id >> 32 FROM temp.picked)")
-        segments = [row[0] for row in cursor.fetchall()]
-        found = [a.MOVING.empty_table()]
-        for segment in segments:
-            cursor.execute(
-                "SELECT lifetime, group_key, sequence_num, sender_id, is_commit, created_at, body AS mls_message"
-                f" FROM temp.picked CROSS JOIN body_segment_{segment:d} ON body_id = message_id"
-                f" WHERE message_id >> 32 = {segment:d} AND body IS NOT NULL"
-            )
-            rows = cursor.fetch_arrow_table()
-            if rows.num_rows:
-                found.append(rows.cast(a.MOVING))
-        return pyarrow.concat_tables(found)
+        while True:
+            with pyarrow.ipc.open_stream(reader.stdout) as rows:
+                found.append(rows.read_all().cast(a.MOVING))
+    if reader.returncode:
+        raise ArchiveError(f"move {batch}: could not be read from the database; the log says why")
+    return pyarrow.concat_tables(found)
 
 
 def _arranged(rows: pyarrow.Table) -> pyarrow.Table:
@@ -263,55 +290,3 @@ def _switch(
     archive_moves.switch(connection, moved, parts, senders, version)
     reach("archive.group_switched")
     return False
-
-
-def _delete_copies(connection: sqlite3.Connection, ranges: list[Range]) -> Iterator[Step]:
-    """Erase the bodies in the order in which they lie; then delete the rows, stretch by stretch, by group.
-
-    These orders touch a fraction of the pages that deleting message by message would. Nobody follows a row to its
-    body any more, and erasing a body again does nothing.
-    """
-    copies = [row["message_id"] for each in ranges for row in connection.execute(_COPIES, _copies_of(each))]
-    rank = {message_id: position for position, message_id in enumerate(copies)}
-    copies.sort()
-    yield _Shortening(partial(_erase_some, connection), copies).step
-    for at in range(0, len(copies), STRETCH):
-        stretch = sorted(copies[at : at + STRETCH], key=rank.__getitem__)
-        yield _Shortening(partial(_delete_rows, connection), stretch).step
-
-
-_COPIES = """
-SELECT message_id FROM messages WHERE group_key = ?1 AND sequence_num BETWEEN ?2
-AND min(?3, ifnull((SELECT archived_seq FROM groups WHERE group_key = ?1), ?3)) ORDER BY sequence_num
-"""
-"""The messages of a move that the archive serves now; none of a group that has not switched."""
-
-
-def _copies_of(moved: Range) -> tuple[int, int, int]:
-    return moved.group_key, moved.first_seq, moved.last_seq
-
-
-class _Shortening:
-    """Works a list off from its beginning, CHUNK at most a step; ``work`` returns how many it has done."""
-
-    def __init__(self, work: Callable[[list[int]], int], rest: list[int]) -> None:
-        self._work = work
-        self._rest = rest
-        self._done = 0
-
-    def step(self) -> bool:
-        self._done += self._work(self._rest[self._done : self._done + CHUNK])
-        return self._done < len(self._rest)
-
-
-def _erase_some(connection: sqlite3.Connection, message_ids: list[int]) -> int:
-    chosen = bodies.first_within(connection, message_ids, CHUNK_BYTES)
-    bodies.erase(connection, chosen)
-    reach("archive.copies_erased")
-    return len(chosen)
-
-
-def _delete_rows(connection: sqlite3.Connection, message_ids: list[int]) -> int:
-    connection.executemany("DELETE FROM messages WHERE message_id = ?", [(each,) for each in message_ids])
-    reach("archive.copies_chunk_deleted")
-    return len(message_ids)

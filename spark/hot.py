@@ -46,16 +46,22 @@ class Hot:
             connection.execute("BEGIN")
             return fn(connection, *args, **kwargs)
 
-    def write(self, fn: Callable[Concatenate[sqlite3.Connection, P], None], *args: P.args, **kwargs: P.kwargs) -> None:
-        """Run ``fn`` in one short transaction. Raises RunTooLongError, and what ``require`` raises."""
+    def write(self, fn: Callable[Concatenate[sqlite3.Connection, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Run ``fn`` in one short transaction, return its result. Raises RunTooLongError, or as ``require``."""
+        results: list[T] = []
 
         def step(connection: sqlite3.Connection) -> bool:
-            fn(connection, *args, **kwargs)
+            results.append(fn(connection, *args, **kwargs))
             return False
 
-        self.write_steps(lambda connection: iter([lambda: step(connection)]))
+        self._run(lambda connection: iter([lambda: step(connection)]), is_durable=True)
+        return results[0]
 
     def write_steps(self, steps: Callable[[sqlite3.Connection], Iterator[Step]]) -> None:
-        """Run short steps, in as many transactions as it takes. Raises as ``write`` does."""
+        """Run short steps, in as many transactions as it takes; Pacer says how durable. Raises as ``write`` does."""
+        self._run(steps, is_durable=False)
+
+    def _run(self, steps: Callable[[sqlite3.Connection], Iterator[Step]], *, is_durable: bool) -> None:
         with closing(database.connect(self.path)) as connection:
-            Pacer(connection, self.deadline, require=lambda: self.require(connection)).run(steps(connection))
+            pacer = Pacer(connection, self.deadline, require=lambda: self.require(connection), is_durable=is_durable)
+            pacer.run(steps(connection))

@@ -7,7 +7,9 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from pyspark import SparkConf, SparkContext
@@ -30,6 +32,10 @@ CLUSTER_PARTITIONS = 32
 
 ROW_GROUP_BYTES = 4 * 1024 * 1024
 """What a reader of one group's messages has to read at least. As a Hadoop setting, a rewritten file keeps it too."""
+
+
+NICENESS = 10
+"""How far Java's threads stand back: who holds the database's lock has the processor first, and so has the server."""
 
 
 class JarsMissingError(Exception):
@@ -86,7 +92,18 @@ def build_session(config: Config, work: Path, *, archive: bool = False) -> Spark
     builder = SparkSession.builder
     for name, value in (settings | submitted).items():
         builder = builder.config(name, value)
-    return builder.getOrCreate()
+    return _start_yielding(builder)
+
+
+def _start_yielding(builder: "SparkSession.Builder") -> SparkSession:
+    """Start Spark from a thread of lower priority, which the Java process inherits; this process keeps its own."""
+
+    def lower_priority() -> None:
+        thread = threading.get_native_id()
+        os.setpriority(os.PRIO_PROCESS, thread, os.getpriority(os.PRIO_PROCESS, thread) + NICENESS)
+
+    with ThreadPoolExecutor(1, initializer=lower_priority) as starting:
+        return starting.submit(builder.getOrCreate).result()
 
 
 def _settings(master: str, address: str, work: Path) -> dict[str, str]:

@@ -8,6 +8,15 @@ from conclave.store.archive_moves import Range
 HOUR = 3600
 
 
+_BORDER = """
+max(archived_seq, ifnull((
+    SELECT max(ranges.last_seq) FROM archive_moves JOIN archive_move_ranges AS ranges USING (batch)
+    WHERE finished_at IS NULL AND ranges.group_key = groups.group_key
+), 0))
+"""
+"""Up to which number the messages of a group have moved, or are on their way."""
+
+
 def list_movable(connection: sqlite3.Connection, lifetimes: Mapping[int, int], before: int) -> None:
     """List in temp.movable the groups that have messages created before ``before`` (Unix seconds) still to be moved.
 
@@ -24,7 +33,9 @@ def list_movable(connection: sqlite3.Connection, lifetimes: Mapping[int, int], b
 
 
 def time_slices(connection: sqlite3.Connection, before: int, rows: int) -> list[int]:
-    """Return bounds (exclusive, ascending, the last is ``before``) between which lie about ``rows`` messages each.
+    """Return bounds (exclusive, ascending, the last is ``before``) between which lie fewer than ``rows`` messages each.
+
+    More where an hour has more.
 
     Moving them in this order finds their bodies together, and fills few parts at a time.
     """
@@ -35,7 +46,7 @@ def time_slices(connection: sqlite3.Connection, before: int, rows: int) -> list[
     )
     bounds, found = [], 0
     for hour, count in hours:
-        if found and found + count > rows:
+        if found and found + count >= rows:
             bounds.append(hour * HOUR)
             found = 0
         found += count
@@ -50,40 +61,33 @@ def count(connection: sqlite3.Connection, before: int) -> int:
     return int(found.fetchone()[0])
 
 
-def choose(connection: sqlite3.Connection, before: int, rows: int, size: int) -> list[Range]:
+def choose(connection: sqlite3.Connection, before: int, rows: int, size: int) -> tuple[list[Range], bool]:
     """Choose what moves next of the groups of temp.movable: messages older than ``before``, in the order of numbers.
 
-    At most ``rows`` messages, and ``size`` bytes of bodies, but at least one message if there is any.
+    At most ``rows`` messages, and ``size`` bytes of bodies, but at least one message if there is any. Returns also
+    whether more may be left.
     """
     while True:
         chosen, count = _choose(connection, before, rows)
         measured = _measure(connection, chosen)
         if measured <= size or count <= 1:
-            return chosen
+            return chosen, count == rows
         rows = max(1, min(count - 1, count * size // measured * 9 // 10))
 
 
 def _choose(connection: sqlite3.Connection, before: int, rows: int) -> tuple[list[Range], int]:
     """Choose by count alone; return how many messages that are, too."""
-    # A number is moved only with all before it, although a clock set back may have made later ones older.
-    unmoved = "FROM messages WHERE messages.group_key = groups.group_key AND sequence_num > archived_seq"
-    candidates = connection.execute(
-        f"SELECT group_key, archived_seq, lifetime, (SELECT min(sequence_num) {unmoved} AND created_at >= ?) AS young,"
-        f" (SELECT max(sequence_num) {unmoved}) AS newest"
-        " FROM temp.movable JOIN groups USING (group_key) ORDER BY group_key",
-        (before,),
-    )
     chosen: list[Range] = []
     left = rows
-    for row in candidates:
-        last = row["newest"] if row["young"] is None else row["young"] - 1
-        if row["newest"] is None:
-            continue
-        first, last, count = connection.execute(
-            "SELECT min(sequence_num), max(sequence_num), count(*) FROM (SELECT sequence_num FROM messages"
-            " WHERE group_key = ? AND sequence_num > ? AND sequence_num <= ? ORDER BY sequence_num LIMIT ?)",
-            (row["group_key"], row["archived_seq"], last, left),
-        ).fetchone()
+    for row in connection.execute(_CANDIDATES, {"before": before}).fetchall():
+        found = row["first_seq"], row["last_seq"], row["count"]
+        if row["count"] > left:
+            found = connection.execute(
+                "SELECT min(sequence_num), max(sequence_num), count(*) FROM (SELECT sequence_num FROM messages"
+                " WHERE group_key = ? AND sequence_num >= ? ORDER BY sequence_num LIMIT ?)",
+                (row["group_key"], row["first_seq"], left),
+            ).fetchone()
+        first, last, count = found
         if count:
             chosen.append(Range(row["group_key"], first, last, row["lifetime"]))
             left -= count
@@ -92,22 +96,40 @@ def _choose(connection: sqlite3.Connection, before: int, rows: int) -> tuple[lis
     return chosen, rows - left
 
 
+_CANDIDATES = f"""
+WITH moving AS MATERIALIZED (
+    SELECT group_key, lifetime, {_BORDER} AS border FROM temp.movable JOIN groups USING (group_key)
+), bounded AS MATERIALIZED (
+    SELECT *, ifnull((
+        SELECT min(sequence_num) FROM messages
+        WHERE messages.group_key = moving.group_key AND sequence_num > border AND created_at >= :before
+    ), 9223372036854775807) AS young FROM moving
+)
+SELECT bounded.group_key, lifetime, min(sequence_num) AS first_seq, max(sequence_num) AS last_seq, count(*) AS count
+FROM bounded CROSS JOIN messages
+WHERE messages.group_key = bounded.group_key AND sequence_num > border AND sequence_num < young
+GROUP BY bounded.group_key ORDER BY bounded.group_key
+"""
+"""A number is moved only with all before it, although a clock set back may have made later ones older."""
+
+
 def _measure(connection: sqlite3.Connection, chosen: list[Range]) -> int:
     """Return how many bytes the bodies of the messages have."""
-    connection.execute("DROP TABLE IF EXISTS temp.picked")
-    connection.execute("CREATE TEMP TABLE picked (message_id INTEGER PRIMARY KEY)")
-    for each in chosen:
-        connection.execute(
-            "INSERT INTO temp.picked SELECT message_id FROM messages"
-            " WHERE group_key = ? AND sequence_num BETWEEN ? AND ?",
-            (each.group_key, each.first_seq, each.last_seq),
-        )
+    for name in ("chosen", "picked"):
+        connection.execute(f"DROP TABLE IF EXISTS temp.{name}")
+    connection.execute("CREATE TEMP TABLE chosen (group_key INTEGER, first_seq INTEGER, last_seq INTEGER)")
+    connection.executemany(
+        "INSERT INTO temp.chosen VALUES (?, ?, ?)", [(each.group_key, each.first_seq, each.last_seq) for each in chosen]
+    )
+    connection.execute(
+        "CREATE TEMP TABLE picked AS SELECT message_id FROM temp.chosen CROSS JOIN messages USING (group_key)"
+        " WHERE sequence_num BETWEEN first_seq AND last_seq ORDER BY message_id"
+    )
     total = 0
     for (segment,) in connection.execute("SELECT DISTINCT message_id >> 32 FROM temp.picked").fetchall():
         total += connection.execute(
-            f"SELECT sum(length(body)) FROM temp.picked JOIN body_segment_{segment:d} ON body_id = message_id"
-            " WHERE message_id BETWEEN ?1 << 32 AND (?1 << 32) + 4294967295",
+            f"SELECT sum(length(body)) FROM temp.picked CROSS JOIN body_segment_{segment:d} ON body_id = message_id"
+            " WHERE message_id >> 32 = ?",
             (segment,),
         ).fetchone()[0]
-    connection.execute("DROP TABLE temp.picked")
     return total

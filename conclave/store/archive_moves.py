@@ -111,7 +111,7 @@ def note_unerased(connection: sqlite3.Connection, *, unerased: bool) -> None:
 
 
 def batch_under_way(connection: sqlite3.Connection) -> int | None:
-    """Return the number of the move that has not ended, if there is one."""
+    """Return the number of the first move that has not ended, if there is one."""
     row = connection.execute("SELECT batch FROM archive_moves WHERE finished_at IS NULL ORDER BY batch").fetchone()
     return row["batch"] if row else None
 
@@ -156,13 +156,14 @@ def copies(connection: sqlite3.Connection) -> list[Range]:
     return [Range(row[0], 0, row[1], KEEP) for row in rows]
 
 
-def fix(connection: sqlite3.Connection, ranges: Iterable[Range], now: int) -> None:
-    """Fix a move: from here on it is these messages, whatever happens."""
-    batch = connection.execute("INSERT INTO archive_moves (fixed_at) VALUES (?)", (now,)).lastrowid
+def fix(connection: sqlite3.Connection, ranges: Iterable[Range], now: int) -> int:
+    """Fix a move and return its number: from here on it is these messages, whatever happens."""
+    batch = connection.execute("INSERT INTO archive_moves (fixed_at) VALUES (?) RETURNING batch", (now,)).fetchone()[0]
     connection.executemany(
         "INSERT INTO archive_move_ranges (batch, group_key, first_seq, last_seq, lifetime) VALUES (?, ?, ?, ?, ?)",
         [(batch, *astuple(each)) for each in ranges],
     )
+    return int(batch)
 
 
 def note_verified(connection: sqlite3.Connection, batch: int, message_count: int, checksum: int | None) -> None:

@@ -6,9 +6,10 @@ in a page's unused middle, to be found long after that row was erased too. So ro
 never deleted one by one. A body goes by an UPDATE to NULL, which zeroes it where it lies and moves
 nothing. The rows left over are removed with their whole table: bodies are appended to segments, each a
 table of its own; once enough of a segment is dead, its living bodies are appended to the newest segment
-(``compact``), and the table is emptied and dropped.
+(``compact``), the segment is marked as dropped, and the table is emptied and goes.
 """
 
+import json
 import sqlite3
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -22,8 +23,14 @@ SEGMENT_BYTES = 32 * 1024 * 1024
 ROW_OVERHEAD_BYTES = 24
 """What a body costs beside its own bytes, about; so that many tiny bodies count too."""
 
-DEAD_SHARE = 4
-"""A segment is compacted when at least one part in so many of its bytes is dead."""
+DEAD_SHARE = 0.25
+"""A segment is compacted when at least this part of its bytes is dead."""
+
+DROPPED, DROPPED_BYTES = 1024, 256 * 1024
+"""So many bodies, or bytes of them, of a dropped segment go in a step; but at least one body."""
+
+FREED_PAGES = 32
+"""How many pages a step returns to the file system."""
 
 _OWNERS = (
     ("messages", "message_id"),
@@ -98,22 +105,93 @@ def erase(connection: sqlite3.Connection, body_ids: Iterable[int]) -> None:
         connection.execute(
             f"UPDATE {_table(segment)} SET body = NULL WHERE body_id IN ({', '.join('?' * len(ids))})", ids
         )
-        connection.execute("UPDATE body_segments SET live_bytes = live_bytes - ? WHERE segment = ?", (freed, segment))
+        connection.execute(
+            "UPDATE body_segments SET live_bytes = live_bytes - ? WHERE segment = ? AND NOT dropped", (freed, segment)
+        )
 
 
-def compact(connection: sqlite3.Connection) -> Iterator[Callable[[], bool]]:
+def compact(
+    connection: sqlite3.Connection, copies: Iterable[int] = (), dead_share: float = DEAD_SHARE
+) -> Iterator[Callable[[], bool]]:
     """Yield the steps that give the space of dead bodies back, segment by segment.
 
+    With ``copies``, bodies that nobody follows any more although they are not erased, only sealed segments in which
+    some of them lie are looked at, and these bodies count as dead. ``dead_share``: the part of its bytes from which on
+    a segment is worth compacting.
     A step is a short piece of work inside a write transaction; it returns whether it has to be called
     again. Stopping between two steps, or losing the transaction they run in, leaves a consistent store.
     """
-    worth_it = (
-        "SELECT segment FROM body_segments WHERE (total_bytes - live_bytes) * ? >= total_bytes AND total_bytes > 0"
-    )
-    for (segment,) in connection.execute(worth_it, (DEAD_SHARE,)).fetchall():
-        yield partial(_seal, connection, segment)
-        yield _Mover(connection, segment).step
+    for segment, is_dropped, survivors in _worth_compacting(connection, copies, dead_share):
+        if not is_dropped:
+            yield partial(_seal, connection, segment)
+            yield partial(_move_next, connection, survivors)
+            yield partial(_mark_dropped, connection, segment)
         yield partial(_drop_some, connection, segment)
+        # Segment by segment: SQLite looks for each page in the list of all that are free.
+        yield partial(free_pages, connection)
+
+
+def free_pages(connection: sqlite3.Connection) -> bool:
+    """Return some free pages to the file system: a step, as those of ``compact``.
+
+    The pragma frees one page a row, and Python takes one row of it.
+    """
+    free: int = connection.execute("PRAGMA freelist_count").fetchone()[0]
+    for _ in range(min(free, FREED_PAGES)):
+        connection.execute("PRAGMA incremental_vacuum(1)").fetchall()
+    left: int = connection.execute("PRAGMA freelist_count").fetchone()[0]
+    reach("erase.freed")
+    return 0 < left < free
+
+
+def _worth_compacting(
+    connection: sqlite3.Connection, copies: Iterable[int], dead_share: float
+) -> list[tuple[int, bool, Iterator[int]]]:
+    """Return segments, whether each is dropped already, and which bodies have to leave it."""
+    rows = connection.execute(
+        "SELECT segment, total_bytes, live_bytes, sealed, dropped FROM body_segments WHERE total_bytes > 0"
+    ).fetchall()
+    doomed = _by_segment(copies)
+    chosen: list[tuple[int, bool, Iterator[int]]] = []
+    for segment, total, live, is_sealed, is_dropped in rows:
+        dead, survivors = total - live, _living(connection, segment)
+        if doomed:
+            if not (segment in doomed and is_sealed):
+                continue
+            dead += _size_of(connection, segment, doomed[segment])
+            survivors = iter(_others(connection, segment, doomed[segment]))
+        if is_dropped or dead >= dead_share * total:
+            chosen.append((segment, bool(is_dropped), survivors))
+    return chosen
+
+
+def _size_of(connection: sqlite3.Connection, segment: int, body_ids: Sequence[int]) -> int:
+    """Return what bodies of a segment count for; nothing what is erased."""
+    found = connection.execute(
+        f"SELECT ifnull(sum(length(body) + {ROW_OVERHEAD_BYTES}), 0) FROM {_table(segment)}"
+        " WHERE body_id IN (SELECT value FROM json_each(?)) AND body IS NOT NULL",
+        (json.dumps(body_ids),),
+    )
+    return int(found.fetchone()[0])
+
+
+def _others(connection: sqlite3.Connection, segment: int, body_ids: Sequence[int]) -> list[int]:
+    """Return what is not erased of a segment but ``body_ids``."""
+    found = connection.execute(
+        f"SELECT body_id FROM {_table(segment)}"
+        " WHERE body_id NOT IN (SELECT value FROM json_each(?)) AND body IS NOT NULL",
+        (json.dumps(body_ids),),
+    )
+    return [row[0] for row in found]
+
+
+def _living(connection: sqlite3.Connection, segment: int) -> Iterator[int]:
+    """Yield what is not erased, as it is when it is asked for."""
+    query = f"SELECT body_id FROM {_table(segment)} WHERE body_id > ? AND body IS NOT NULL ORDER BY body_id LIMIT 1"
+    row = connection.execute(query, (0,)).fetchone()
+    while row:
+        yield row[0]
+        row = connection.execute(query, (row[0],)).fetchone()
 
 
 def _reserve(connection: sqlite3.Connection, size: int) -> tuple[int, int]:
@@ -137,40 +215,37 @@ def _seal(connection: sqlite3.Connection, segment: int) -> bool:
     return False
 
 
-class _Mover:
-    """Moves the living bodies out of one segment, one a step; it remembers how far it came."""
-
-    def __init__(self, connection: sqlite3.Connection, segment: int) -> None:
-        self._connection = connection
-        self._table = _table(segment)
-        self._position = 0
-
-    def step(self) -> bool:
-        row = self._connection.execute(
-            f"SELECT body_id, body FROM {self._table} WHERE body_id > ? AND body IS NOT NULL LIMIT 1",
-            (self._position,),
-        ).fetchone()
-        if row is None:
-            return False
-        self._position = row["body_id"]
-        moved = put(self._connection, row["body"])
-        for owner, column in _OWNERS:
-            if self._connection.execute(
-                f"UPDATE {owner} SET {column} = ? WHERE {column} = ?",
-                (moved, self._position),
-            ).rowcount:
-                break
-        erase(self._connection, [self._position])
-        reach("erase.moved")
-        return True
+def _move_next(connection: sqlite3.Connection, survivors: Iterator[int]) -> bool:
+    body_id = next(survivors, None)
+    if body_id is None:
+        return False
+    moved = put(connection, get(connection, body_id))
+    for owner, column in _OWNERS:
+        if connection.execute(f"UPDATE {owner} SET {column} = ?1 WHERE {column} = ?2", (moved, body_id)).rowcount:
+            break
+    erase(connection, [body_id])
+    reach("erase.moved")
+    return True
 
 
-def _drop_some(connection: sqlite3.Connection, segment: int, count: int = 256) -> bool:
+def _mark_dropped(connection: sqlite3.Connection, segment: int) -> bool:
+    connection.execute("UPDATE body_segments SET dropped = 1, live_bytes = 0 WHERE segment = ?", (segment,))
+    reach("erase.segment_marked")
+    return False
+
+
+def _drop_some(connection: sqlite3.Connection, segment: int) -> bool:
     table = _table(segment)
-    deleted = connection.execute(
-        f"DELETE FROM {table} WHERE body_id IN (SELECT body_id FROM {table} WHERE body IS NULL LIMIT ?)", (count,)
-    ).rowcount
-    if deleted:
+    last, size = 0, 0
+    for body_id, length in connection.execute(
+        f"SELECT body_id, ifnull(length(body), 0) FROM {table} ORDER BY body_id LIMIT {DROPPED}"
+    ):
+        size += length
+        if last and size > DROPPED_BYTES:
+            break
+        last = body_id
+    if last:
+        connection.execute(f"DELETE FROM {table} WHERE body_id <= ?", (last,))
         reach("erase.emptied")
         return True
     connection.execute(f"DROP TABLE {table}")

@@ -174,13 +174,18 @@ def _statements(script: str) -> list[str]:
     return statements
 
 
+def checkpoint(connection: sqlite3.Connection) -> None:
+    """Copy as much of the WAL into the database as no reader keeps from it; nobody has to wait for that."""
+    connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+
+
 def truncate_wal(connection: sqlite3.Connection) -> bool:
     """Copy the WAL into the database and empty its file; tell whether that succeeded.
 
     PASSIVE first: TRUNCATE with a reader open would hold the write lock as long as it waits, so it is
     tried without any waiting, when there is nothing left to copy.
     """
-    connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+    checkpoint(connection)
     busy, _, _ = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
     return not busy
 

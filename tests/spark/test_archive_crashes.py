@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from conclave.config import CleanupConfig
+from conclave.store import bodies
 from tests.cleaner import Cleaner
 from tests.spark.archived import DAY, Store
 
@@ -81,3 +82,49 @@ def test_a_run_that_is_over_its_time_goes_on_in_the_next_one(store: Store) -> No
     store.run()
     store.expect_served(set(store.made))
     store.expect_sound()
+
+
+SEGMENTS = ("erase.segment_marked", "erase.emptied=io@3", "erase.dropped", "erase.freed=io@2")
+"""Where the segments of copies go."""
+
+
+def test_segments_full_of_copies_go_whole_and_go_on_going_after_a_failure(store: Store) -> None:
+    """What lived beside the copies stays; what expires before the next run is erased by it."""
+    large = 64 * 1024
+    for turn, point in enumerate(SEGMENTS):
+        fleeting, timed = store.add_group(5 * DAY), store.add_group(60 * DAY)
+        before = store.served()
+        store.send(fleeting, 3)
+        store.send(timed, bodies.SEGMENT_BYTES // large + 20, size=large)
+        store.now += 8 * DAY
+        assert store.try_run(point if "=" in point else f"{point}=io")["error"], "the point was reached"
+        moved = {key for key in store.made if key[0] == timed}
+        store.expect_served(set(before) | moved)
+        store.set_expiry(timed, DAY)
+        store.run()
+        store.expect_served(set(before))
+        store.expect_erased(set(store.made) - set(before))
+        store.expect_sound()
+        assert store.query("SELECT count(*) FROM body_segments WHERE dropped") == [(0,)], turn
+
+
+def test_what_cannot_be_read_is_not_moved(store: Store) -> None:
+    group_key = store.add_group()
+    store.send(group_key, 5)
+    with store.opened() as connection:
+        (lost,) = connection.execute("SELECT message_id FROM messages WHERE sequence_num = 3").fetchone()
+        bodies.erase(connection, [lost])
+    store.now += 8 * DAY
+    assert "could not be read from the database" in store.try_run("")["error"]
+    assert store.query("SELECT count(*) FROM messages") == [(5,)]
+    assert store.query("SELECT archived_seq FROM groups") == [(0,)]
+
+
+def test_copies_of_a_move_whose_bodies_are_gone_are_not_restored(store: Store) -> None:
+    group_key = store.add_group()
+    store.send(group_key, 300)
+    store.now += 8 * DAY
+    assert store.try_run("archive.copies_chunk_deleted=io@2")["error"], "the point was reached"
+    assert store.query("SELECT count(*) > 0 FROM messages") == [(1,)]
+    assert store.restore(group_key)["restored"] == 300
+    store.expect_served(set(store.made))

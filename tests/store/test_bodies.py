@@ -124,3 +124,56 @@ def test_stopping_between_any_two_steps_leaves_a_consistent_store(connection: sq
                 step = next(steps, None)
             assert stored(connection) == expected
         stops += 1
+
+
+def add_copies(connection: sqlite3.Connection, count: int = 30) -> set[int]:
+    """Add bodies over three sealed segments; return the ids of those that somebody still follows."""
+    ids = [add_message(connection, number, bytes([number]) * 1000) for number in range(count)]
+    return {ids[3], ids[17]}
+
+
+def test_a_segment_of_copies_goes_whole_but_for_what_is_no_copy(connection: sqlite3.Connection) -> None:
+    followed = add_copies(connection)
+    everything = {row[0] for row in connection.execute("SELECT message_id FROM messages")}
+    Pacer(connection).run(bodies.compact(connection, everything - followed, 0.75))
+    connection.executemany("DELETE FROM messages WHERE message_id = ?", [(each,) for each in everything - followed])
+    assert stored(connection) == {number: bytes([number]) * 1000 for number in (3, 17)}
+    assert connection.execute("SELECT count(*) FROM body_segments WHERE sealed").fetchone()[0] == 0
+    assert connection.execute("SELECT sum(live_bytes) FROM body_segments").fetchone()[0] == 2 * 1024
+    assert connection.execute("PRAGMA freelist_count").fetchone()[0] == 0
+
+
+def test_a_segment_with_few_copies_stays_and_so_does_the_one_that_is_filled(connection: sqlite3.Connection) -> None:
+    ids = [add_message(connection, number, bytes(1000)) for number in range(15)]
+    assert list(bodies.compact(connection, ids[:6], 0.75)) == []
+    assert list(bodies.compact(connection, ids[10:], 0.75)) == []
+    assert len(list(bodies.compact(connection, ids[:8], 0.75))) > 0
+
+
+def test_whichever_step_over_copies_is_the_last_the_next_compaction_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bodies, "SEGMENT_BYTES", 10_000)
+    monkeypatch.setattr(bodies, "DROPPED", 4)
+    for stops in range(200):
+        path = tmp_path / f"{stops}.db"
+        database.prepare(path)
+        with closing(database.connect(path)) as connection:
+            followed = add_copies(connection)
+            copies = {row[0] for row in connection.execute("SELECT message_id FROM messages")} - followed
+            steps = bodies.compact(connection, copies, 0.75)
+            step = next(steps, None)
+            for _ in range(stops):
+                if step and not step():
+                    step = next(steps, None)
+            whole = {3: bytes([3]) * 1000, 17: bytes([17]) * 1000}
+            connection.executemany("DELETE FROM messages WHERE message_id = ?", [(each,) for each in copies])
+            assert stored(connection) == whole
+            bodies.erase(connection, copies)
+            Pacer(connection).run(bodies.compact(connection))
+            assert stored(connection) == whole
+            assert len(segments(connection)) == 1
+            assert connection.execute("SELECT sum(live_bytes) FROM body_segments").fetchone()[0] == 2 * 1024
+        if step is None:
+            return
+    pytest.fail("compaction has no end")

@@ -1,0 +1,48 @@
+"""Reads the messages of a batch from the hot store, in a process of its own.
+
+ADBC brings a SQLite library of its own, and a process that has one file open through two of them loses its locks when
+either closes it. The run has the store open meanwhile: it deletes the copies of the batch before.
+"""
+
+import sys
+from contextlib import closing
+
+import adbc_driver_sqlite.dbapi
+import pyarrow
+
+_PICK = """
+CREATE TEMP TABLE picked AS
+SELECT message_id, lifetime, group_key, sequence_num, sender_id, is_commit, messages.created_at
+FROM archive_move_ranges AS ranges CROSS JOIN messages USING (group_key) LEFT JOIN groups USING (group_key)
+WHERE batch = ? AND sequence_num BETWEEN first_seq AND ranges.last_seq AND sequence_num > ifnull(archived_seq, 0)
+ORDER BY message_id
+"""
+
+
+def main() -> None:
+    """Write what is stored of a batch, and not served from the archive yet: one Arrow stream a segment of bodies.
+
+    Arguments: the database, a file URI; the batch.
+    """
+    uri, batch = sys.argv[1:]
+    # Bodies may be moved meanwhile. ADBC is not in autocommit mode, so all of this reads one snapshot.
+    with closing(adbc_driver_sqlite.dbapi.connect(f"{uri}?mode=ro")) as connection, connection.cursor() as cursor:
+        cursor.execute("PRAGMA temp_store = MEMORY")
+        cursor.execute(_PICK.replace("?", f"{int(batch):d}"))
+        cursor.execute("SELECT message_id >> 32, count(*) FROM temp.picked GROUP BY 1")
+        for segment, count in cursor.fetchall():
+            cursor.execute(
+                "SELECT lifetime, group_key, sequence_num, sender_id, is_commit, created_at, body AS mls_message"
+                f" FROM temp.picked CROSS JOIN body_segment_{segment:d} ON body_id = message_id"
+                f" WHERE message_id >> 32 = {segment:d} AND body IS NOT NULL"
+            )
+            rows = cursor.fetch_arrow_table()
+            if rows.num_rows != count:
+                raise SystemExit(f"segment {segment} has bodies of {rows.num_rows} messages, not of {count}")
+            with pyarrow.ipc.new_stream(sys.stdout.buffer, rows.schema) as out:
+                out.write_table(rows)
+    sys.stdout.buffer.flush()
+
+
+if __name__ == "__main__":
+    main()
