@@ -3,15 +3,24 @@
 A body is made of blocks of 12 bytes: a random mark of the search, the body's number, a checksum. Any 24 bytes in
 a row of a body hold a whole block, so a search for the mark finds every such piece, wherever it begins, and
 knows whose it is.
+
+Such bodies shrink, as real ones, which are encrypted, do not: what lies in the archive's files is not to be seen in
+their bytes. So whatever in a file begins as a zstd frame is unpacked and searched too.
 """
 
 import os
+import re
 import struct
 import zlib
-from collections.abc import Container
+from collections.abc import Container, Iterator
 from pathlib import Path
 
+import pyarrow
+
 BLOCK = 12
+
+ZSTD = b"\x28\xb5\x2f\xfd"
+"""How a zstd frame begins."""
 
 
 class Search:
@@ -19,6 +28,8 @@ class Search:
 
     def __init__(self) -> None:
         self._mark = os.urandom(4)
+        # A block, and all that follow it and are the same: one find for a piece of a body, however long.
+        self._piece = re.compile(re.escape(self._mark) + rb"(.{8})(?:" + re.escape(self._mark) + rb"\1)*", re.DOTALL)
 
     def body(self, number: int, size: int) -> bytes:
         """Make body ``number``, ``size`` bytes long."""
@@ -32,23 +43,58 @@ class Search:
         """Return the numbers of all bodies of which a piece lies in any of the files."""
         found: set[int] = set()
         for path in paths:
-            found |= self._numbers_in_file(path.read_bytes())
+            data = path.read_bytes()
+            found |= self._numbers_in(data)
+            for unpacked in _unpacked(data):
+                found |= self._numbers_in(unpacked)
         return found
 
     def left_of(self, erased: Container[int], *folders: Path) -> set[int]:
         """Return which of the ``erased`` bodies can still be found."""
         return {number for number in self.numbers_in(*folders) if number in erased}
 
-    def _numbers_in_file(self, data: bytes) -> set[int]:
+    def _numbers_in(self, data: bytes) -> set[int]:
         found: set[int] = set()
-        at = data.find(self._mark)
-        while at != -1 and at + BLOCK <= len(data):
-            (number,) = struct.unpack_from("<I", data, at + len(self._mark))
-            if data[at : at + BLOCK] == self._block(number):
+        at = 0
+        while piece := self._piece.search(data, at):
+            begin, at = piece.span()
+            (number,) = struct.unpack_from("<I", data, begin + len(self._mark))
+            if data[begin : begin + BLOCK] == self._block(number):
                 found.add(number)
-            at = data.find(self._mark, at + 1)
+            else:
+                at = begin + 1  # a mark that was cut off: a whole one may begin within what was taken for its block
         return found
 
     def _block(self, number: int) -> bytes:
         begin = self._mark + struct.pack("<I", number)
         return begin + struct.pack("<I", zlib.crc32(begin))
+
+
+def _unpacked(data: bytes) -> Iterator[bytes]:
+    """Yield what is in each zstd frame of ``data``, as far as it can be read: the file may be half written."""
+    at = data.find(ZSTD)
+    while at != -1:
+        end = _end_of_frame(data, at)
+        stream = pyarrow.CompressedInputStream(pyarrow.BufferReader(memoryview(data)[at:end]), "zstd")
+        parts = []
+        try:
+            while part := stream.read(1 << 16):
+                parts.append(part)
+        except OSError:
+            end = at + len(ZSTD)  # cut off, or no frame: the next may begin anywhere
+        yield b"".join(parts)
+        at = data.find(ZSTD, end)
+
+
+def _end_of_frame(data: bytes, begin: int) -> int:
+    """Return where the zstd frame ends that begins there, by RFC 8878; at most the end of ``data``."""
+    at = begin + len(ZSTD)
+    descriptor = data[at] if at < len(data) else 0
+    is_single = descriptor >> 5 & 1
+    at += 1 + (not is_single) + (0, 1, 2, 4)[descriptor & 3] + (is_single, 2, 4, 8)[descriptor >> 6]
+    is_last = False
+    while not is_last and at + 3 <= len(data):
+        header = int.from_bytes(data[at : at + 3], "little")
+        is_last, kind, size = bool(header & 1), header >> 1 & 3, header >> 3
+        at += 3 + (1 if kind == 1 else size)
+    return min(len(data), at + (4 if descriptor >> 2 & 1 else 0))
