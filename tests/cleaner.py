@@ -9,6 +9,8 @@ import os
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -33,9 +35,9 @@ class Cleaner:
             text=True,
         )
 
-    def run(self, config: Config, now: int, set_by: int = 0) -> dict[str, Any]:
+    def run(self, config: Config, now: int, set_by: int = 0, *, batch_rows: int = 0, crowd: int = 0) -> dict[str, Any]:
         """Do a run and return its report; a run that failed or could not begin is an error."""
-        report = self.try_run(config, now, set_by)
+        report = self.try_run(config, now, set_by, batch_rows=batch_rows, crowd=crowd)
         assert not report["error"], report["error"]
         return report
 
@@ -48,13 +50,15 @@ class Cleaner:
         accept_clock: bool = False,
         failpoint: str = "",
         batch_rows: int = 0,
+        crowd: int = 0,
     ) -> dict[str, Any]:
         """Do a run; ``set_by``: see FakeClock; ``failpoint``: one to arm, as in the environment.
 
-        ``batch_rows``: how many messages move to the archive at a time; as many as ever with 0.
+        ``batch_rows``: how many messages move to the archive at a time; ``crowd``: more small files of a part than
+        that are compacted. Both as ever with 0.
         """
         task = {"config": config.to_json(), "clock": (now, set_by), "accept_clock": accept_clock}
-        return self._ask(task | {"failpoint": failpoint, "batch_rows": batch_rows})
+        return self._ask(task | {"failpoint": failpoint, "batch_rows": batch_rows, "crowd": crowd})
 
     def dry_run(self, config: Config, now: int) -> dict[str, Any]:
         """Do a dry run and return its report."""
@@ -120,18 +124,27 @@ def _do(task: dict[str, Any], job: Job, warm: Job | None) -> dict[str, Any]:
         job._work = warm._work
     if "verify" in task:
         return asdict(job.verify_archive())
-    if rows := task.get("batch_rows"):
-        from spark import archive_move  # most runs need no Spark
-
-        archive_move.BATCH_ROWS, usual = rows, archive_move.BATCH_ROWS
-        try:
-            return job.run().to_mapping()
-        finally:
-            archive_move.BATCH_ROWS = usual
     failpoints.arm(task["failpoint"])
     if "restore" in task:
         return {"restored": job.restore_archived(bytes.fromhex(task["restore"]))}
-    return job.run(accept_clock=task["accept_clock"]).to_mapping()
+    with _scaled_down(task["batch_rows"], task["crowd"]):
+        return job.run(accept_clock=task["accept_clock"]).to_mapping()
+
+
+@contextmanager
+def _scaled_down(batch_rows: int, crowd: int) -> Iterator[None]:
+    """Let few messages and files be many, where that is asked for."""
+    if not (batch_rows or crowd):
+        yield
+        return
+    from spark import archive_move, archive_table  # most runs need no Spark
+
+    usual = archive_move.BATCH_ROWS, archive_table.FEW_FILES
+    archive_move.BATCH_ROWS, archive_table.FEW_FILES = batch_rows or usual[0], crowd or usual[1]
+    try:
+        yield
+    finally:
+        archive_move.BATCH_ROWS, archive_table.FEW_FILES = usual
 
 
 if __name__ == "__main__":

@@ -2,7 +2,6 @@
 
 import json
 import os
-import random
 import stat
 import time
 from dataclasses import replace
@@ -22,41 +21,6 @@ HOUR = 3600
 @pytest.fixture
 def store(tmp_path: Path, cleaner: Cleaner) -> Store:
     return Store(tmp_path, cleaner)
-
-
-def test_erased_bodies_are_in_no_file_and_the_others_are_whole(store: Store) -> None:
-    """Hot store, archive, log and work files, through moves, whole parts, rewritten files and compaction."""
-    chance = random.Random(7)
-    groups = [store.add_group(expiry) for expiry in (-1, 40 * DAY, 20 * DAY) for _ in range(15)]
-    erased: set[tuple[int, int]] = set()
-    for turn in range(5):
-        for _ in range(60):
-            for _ in range(20):
-                size = int(2 ** chance.uniform(4, 16)) if chance.random() < 0.1 else chance.randint(24, 400)
-                sender = chance.choice(USERS[: 4 if turn == 0 else 3])
-                store.send(chance.choice(groups), size=size, sender=sender)
-            store.now += 4 * HOUR
-        if turn == 2:
-            store.delete_account(USERS[3])
-        if turn == 3:
-            store.set_expiry(groups[0], 12 * DAY)
-            store.delete_group(groups[1])
-            groups.pop(1)
-        before = set(store.served())
-        report = store.run()
-        assert report["archived"]
-        left = set(store.served())
-        assert left == before, "what a run erases was hidden before"
-        erased = set(store.made) - left
-        store.expect_erased(erased)
-        store.expect_sound()
-    store.expect_served(set(store.made) - erased)
-    assert len(erased) > 1000
-    assert len(store.made) - len(erased) > 1000
-    planted = store.made[next(iter(erased))]
-    part = next(store.config.archive_path.glob("lifetime=*/span=*/*.parquet"))
-    part.write_bytes(part.read_bytes() + store.search.body(planted, 24))
-    assert store.search.left_of({planted}, store.folder) == {planted}, "the search finds a planted body"
 
 
 def test_many_small_files_of_a_part_become_few_in_the_order_of_groups(store: Store) -> None:

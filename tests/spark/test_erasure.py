@@ -1,175 +1,177 @@
-"""What was erased is in no file: every byte of every file is searched, after runs of either engine."""
+"""What was erased is in no file, of either tier: every byte of every file is searched, after runs of either engine."""
 
 import random
-import sqlite3
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 from uuid import uuid4
 
+import pyarrow
+import pyarrow.parquet
 import pytest
+from deltalake import DeltaTable
 
-from conclave.clock import FakeClock
-from conclave.config import CleanupConfig, Config
-from conclave.policy import PolicySettings
-from conclave.store import bodies, database, groups, members, messages, state
-from conclave.store.members import Membership
+from conclave.config import ArchiveConfig, CleanupConfig
+from conclave.store import groups, members
 from tests.cleaner import Cleaner
-from tests.forensics import Search
+from tests.forensics import BLOCK
+from tests.spark.archived import DAY, USERS, Store
 
 HOUR = 3600
-START = 1_700_000_000
 GROUPS = 200
-ROUNDS = 4
-ACCOUNT_SHARE, COMMIT_SHARE = 0.1, 0.2
-"""How many messages are those of an account that is deleted in the round, and how many of these are commits."""
+EXPIRIES = (-1, -1, 0, 2 * DAY, 9 * DAY, 20 * DAY)
+"""Two days never reach the archive."""
+
+ENGINES = ("sql", "sql", "spark", "spark", "spark")
+"""What does the run of each round. From the first of Spark on, messages move to the archive."""
 
 BODIES = 100_000
 """A small proof would see nothing: SQLite leaves stale copies only where pages split or merge."""
 
+BATCH, CROWD = 8000, 2
+"""So many messages move at a time, and so few small files are not compacted: there is more than one batch, and both."""
 
-@dataclass
+LARGEST = 65_536
+ACCOUNT_SHARE, COMMIT_SHARE = 0.1, 0.2
+"""How many messages are those of accounts that come to be deleted, and how many of these are commits."""
+
+Key = tuple[int, int]
+"""Group key and sequence number."""
+
+
 class World:
-    """A store with many interleaved groups, and which bodies should be where."""
+    """A store with many interleaved groups, and what has become of each message."""
 
-    search: Search
-    chance: random.Random
-    connection: sqlite3.Connection = field(init=False)
-    now: int = START
-    memberships: list[Membership] = field(default_factory=list)
-    alive: dict[int, tuple[int, int]] = field(default_factory=dict)  # body number: group's position, sequence number
-    erased: set[int] = field(default_factory=set)
-    made: int = 0
-    sender: bytes = b""  # who also sends in this round, and whose account is deleted after it
-    applications: set[int] = field(default_factory=set)  # bodies of that account that are no commits
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self.chance = random.Random(7)
+        self.expiries = {store.add_group(expiry): expiry for expiry in self.some(EXPIRIES, GROUPS)}
+        self.fetched: dict[int, int] = {}
+        self.sent_by: dict[bytes, set[Key]] = {}
+        self.commits: set[Key] = set()
 
-    def add_groups(self, policy: PolicySettings) -> None:
-        user_id = uuid4().bytes
-        self.connection.execute(
-            "INSERT INTO users (user_id, username, password_hash, alias, created_at) VALUES (?, 'u', '', '', 0)",
-            (user_id,),
-        )
-        for position in range(GROUPS):
-            group_id = groups.add(self.connection, user_id, f"g{position}", "", self.now)
-            expiry = {0: -1, 1: HOUR, 2: 0, 3: 3 * HOUR}[position % 4]
-            member = members.require_member(self.connection, group_id, user_id)
-            groups.change(
-                self.connection, member.group, {"message_expiry_seconds": expiry}, policy, FakeClock(self.now).read()
-            )
-            self.memberships.append(members.require_member(self.connection, group_id, user_id))
+    def some(self, of: tuple[int, ...], count: int) -> Iterator[int]:
+        for position in range(count):
+            yield of[position % len(of)]
 
-    def send(self, count: int) -> None:
-        for _ in range(count):
-            position = self.chance.randrange(GROUPS)
-            size = int(2 ** self.chance.uniform(0, 16)) if self.chance.random() < 0.2 else self.chance.randint(1, 400)
-            body = self.search.body(self.made, size)
-            member, is_commit = self.memberships[position], False
-            if self.chance.random() < ACCOUNT_SHARE:
-                member = replace(member, member_id=0, user_id=self.sender)
-                is_commit = self.chance.random() < COMMIT_SHARE
-                if not is_commit:
-                    self.applications.add(self.made)
-            number = messages.append(self.connection, member, body, self.now, is_commit=is_commit)
-            self.alive[self.made] = (position, number)
-            self.made += 1
+    def size(self) -> int:
+        if len(self.store.made) < 2:
+            return (1, LARGEST)[len(self.store.made)]
+        return int(2 ** self.chance.uniform(0, 16)) if self.chance.random() < 0.2 else self.chance.randint(1, 400)
+
+    def send_for_a_week(self, count: int) -> None:
+        """Send from two accounts, too: one is deleted in this round, the other in the next, when it is archived."""
+        passing = [uuid4().bytes, uuid4().bytes]
+        self.sent_by |= {user_id: set() for user_id in passing}
+        group_keys = list(self.expiries)
+        for _ in range(7 * 3):
+            with self.store.opened() as connection:
+                for _ in range(count // 21 + 1):
+                    sender, is_commit = USERS[0], False
+                    if self.chance.random() < ACCOUNT_SHARE:
+                        sender, is_commit = self.chance.choice(passing), self.chance.random() < COMMIT_SHARE
+                    group_key = self.chance.choice(group_keys)
+                    key = self.store.append(connection, group_key, self.size(), sender, is_commit=is_commit)
+                    if is_commit:
+                        self.commits.add(key)
+                    elif sender in passing:
+                        self.sent_by[sender].add(key)
+            self.store.now += 8 * HOUR
 
     def fetch_some(self) -> None:
         """Move the watermarks of the delete-after-fetch groups to somewhere."""
-        for position in range(2, GROUPS, 4):
-            key = self.memberships[position].group.group_key
-            last = self.connection.execute("SELECT last_seq FROM groups WHERE group_key = ?", (key,)).fetchone()[0]
-            self.connection.execute(
-                "UPDATE members SET watermark = max(watermark, ?) WHERE group_key = ?",
-                (self.chance.randint(0, last), key),
-            )
+        last = dict(self.store.query("SELECT group_key, last_seq FROM groups"))
+        for group_key, expiry in self.expiries.items():
+            if expiry == 0:
+                self.fetched[group_key] = max(self.fetched.get(group_key, 0), self.chance.randint(0, last[group_key]))
+                self.store.fetch(group_key, self.fetched[group_key])
 
-    def delete_account(self) -> None:
-        self.connection.execute(
-            "INSERT INTO user_tombstones (user_id, created_at) VALUES (?, ?)", (self.sender, self.now)
-        )
+    def change_some(self, turn: int) -> None:
+        """Give some of the groups that keep another policy, and delete some; and two accounts."""
+        keeping = [group_key for group_key, expiry in self.expiries.items() if expiry == -1]
+        for group_key, expiry in zip(self.chance.sample(keeping, 6), (12 * DAY,) * 4 + (0,) * 2, strict=True):
+            self.store.set_expiry(group_key, expiry)
+            self.expiries[group_key] = expiry
+        for group_key in self.chance.sample(list(self.expiries), 2):
+            self.store.delete_group(group_key)
+            del self.expiries[group_key]
+        deleted = list(self.sent_by)[2 * turn - 1 : 2 * turn + 1] if turn else list(self.sent_by)[:1]
+        for user_id in deleted:
+            self.store.delete_account(user_id)
 
-    def settle(self) -> None:
-        """Note what the run has to have erased."""
-        left = {tuple(row) for row in self.connection.execute("SELECT group_key, sequence_num FROM messages")}
-        for made, (position, number) in list(self.alive.items()):
-            if (self.memberships[position].group.group_key, number) not in left:
-                self.erased.add(made)
-                del self.alive[made]
+    def was_fetched(self, key: Key) -> bool:
+        return self.expiries.get(key[0]) == 0 and key[1] <= self.fetched.get(key[0], 0)
 
 
 def test_erased_bodies_are_in_no_file_and_the_others_are_whole(tmp_path: Path, cleaner: Cleaner) -> None:
-    config = Config(database_path=str(tmp_path / "hot.db"))
-    database.prepare(config.database)
-    world = World(Search(), random.Random(7))
-    with opened(config, world) as connection, database.write_transaction(connection):
-        state.begin_serving(connection, config.policy, FakeClock(world.now).read())
-        world.add_groups(config.policy)
-    for turn in range(ROUNDS):
-        world.sender = uuid4().bytes
-        with opened(config, world) as connection:
-            for _ in range(20):
-                with database.write_transaction(connection):
-                    world.send(BODIES // ROUNDS // 20)
-            with database.write_transaction(connection):
-                world.fetch_some()
-                world.delete_account()
-        world.now += 2 * HOUR
-        before = config.database.stat().st_size
-        engine = CleanupConfig(engine=("sql", "spark")[turn % 2])
-        report = cleaner.run(replace(config, cleanup=engine), world.now)
-        with opened(config, world) as connection:
-            world.settle()
-            assert world.applications <= world.erased, "whatever else would have kept them"
-            assert connection.execute("PRAGMA freelist_count").fetchone()[0] == 0
-        assert report["deleted"]["expired"] > 0
-        assert report["deleted"]["fetched"] > 0
-        assert report["deleted"]["deleted_account"] > 0
-        assert world.search.left_of(world.erased, tmp_path) == set()
-        assert config.database.stat().st_size < before, "the file shrinks"
-    assert len(world.erased) > BODIES / 3
-    assert len(world.alive) > BODIES / 4
-    with opened(config, world) as connection:
-        assert connection.execute("PRAGMA integrity_check").fetchone()[0] == "ok"
-        check_whole(world)
-        commits = connection.execute("SELECT count(*) FROM messages WHERE sender_id = ? AND is_commit", (world.sender,))
-        assert commits.fetchone()[0] > 0, "those of a deleted account stay"
-    planted = next(number for number in world.erased)
-    (tmp_path / "planted").write_bytes(b"something before" + world.search.body(planted, 24))
-    assert world.search.left_of(world.erased, tmp_path) == {planted}, "the search finds a planted body"
+    """Through hot store, archive, log and work files; moves, whole parts, single rows and compaction."""
+    store = Store(tmp_path, cleaner)
+    world = World(store)
+    left: set[Key] = set()
+    for turn, engine in enumerate(ENGINES):
+        world.send_for_a_week(BODIES // len(ENGINES))
+        world.change_some(turn)
+        world.fetch_some()
+        before = set(store.served())
+        size = store.config.database.stat().st_size
+        if engine == "sql":
+            report = store.run(cleanup=CleanupConfig(engine="sql"), archive=ArchiveConfig())
+        else:
+            report = store.run_in_batches(BATCH, CROWD)
+            assert report["archived"] > BATCH
+        left = set(store.served())
+        assert left == {key for key in before if not world.was_fetched(key)}, "the others were hidden before"
+        assert min(report["deleted"][rule] for rule in ("expired", "fetched", "deleted_group", "deleted_account")) > 0
+        found = store.search.numbers_in(store.folder, cleaner.folder)
+        living = {store.made[key] for key in left}
+        assert found <= living, "nothing erased is in a file"
+        assert found >= {number for number in living if store.sizes[number] >= BLOCK}, "and the search sees the files"
+        store.expect_sound()
+        assert store.query("PRAGMA freelist_count") == [(0,)]
+        assert store.config.database.stat().st_size < size, "the file shrinks"
+    store.expect_served(left)
+    check_extent(store, world, left)
+    check_search(store, set(store.made) - left)
 
 
-@contextmanager
-def opened(config: Config, world: World) -> Iterator[sqlite3.Connection]:
-    """Open the store for the world. Not while files are searched: closing a file lets go of SQLite's locks on it."""
-    with closing(database.connect(config.database)) as connection:
-        world.connection = connection
-        yield connection
+def check_extent(store: Store, world: World, left: set[Key]) -> None:
+    """All of it was met."""
+    assert len(store.made) >= BODIES
+    assert {min(store.sizes), max(store.sizes)} == {1, LARGEST}
+    assert len(store.made) - len(left) > BODIES / 3
+    assert len(left) > BODIES / 4
+    archived = store.table().num_rows
+    assert archived > BODIES / 10
+    assert len(left) - archived > BODIES / 10
+    assert store.query("PRAGMA integrity_check") == [("ok",)]
+    gone = list(world.sent_by)[: 2 * len(ENGINES) - 1]
+    assert not left & set().union(*(world.sent_by[user_id] for user_id in gone)), "whatever else would have kept them"
+    assert left & world.commits, "those of a deleted account stay"
+    history = DeltaTable(str(store.config.archive_path)).history()
+    done = {(each["operation"], each["operationParameters"].get("mode")) for each in history}
+    assert {("DELETE", None), ("MERGE", None), ("WRITE", "Append"), ("WRITE", "Overwrite")} <= done, "compacted, too"
 
 
-def check_whole(world: World) -> None:
-    """Every body that should have stayed is there, whole."""
-    rows = {
-        (row["group_key"], row["sequence_num"]): row["message_id"]
-        for row in world.connection.execute("SELECT * FROM messages")
-    }
-    for made, (position, number) in world.alive.items():
-        body = bodies.get(world.connection, rows[world.memberships[position].group.group_key, number])
-        assert body == world.search.body(made, len(body))
+def check_search(store: Store, erased: set[Key]) -> None:
+    """The same search finds what is planted: in the open, and packed as the archive's files are."""
+    planted = [
+        next(number for number in map(store.made.get, erased) if number and store.sizes[number] > size)
+        for size in (24, 1000)
+    ]
+    (store.folder / "planted").write_bytes(b"something before" + store.search.body(planted[0], 24))
+    body = store.search.body(planted[1], 24)
+    rows = pyarrow.table({"mls_message": pyarrow.array([body], pyarrow.binary())})
+    pyarrow.parquet.write_table(rows, store.config.archive_path / "planted.parquet", compression="zstd")
+    assert store.search.left_of({store.made[key] for key in erased}, store.folder) == set(planted)
 
 
 @pytest.mark.parametrize("size", [1, 24, 4000, 1_000_000])
 def test_replaced_group_info_is_in_no_file_after_a_run(tmp_path: Path, cleaner: Cleaner, size: int) -> None:
-    config = Config(database_path=str(tmp_path / "hot.db"), cleanup=CleanupConfig(engine="sql"))
-    database.prepare(config.database)
-    world = World(Search(), random.Random(7))
-    with opened(config, world) as connection, database.write_transaction(connection):
-        state.begin_serving(connection, config.policy, FakeClock(START).read())
-        world.add_groups(config.policy)
-        owner = world.memberships[0]
-        for number in (1, 2):
-            group = members.require_member(connection, owner.group.group_id, owner.user_id).group
-            groups.set_group_info(connection, group, world.search.body(number, size))
-    cleaner.run(config, START)
-    assert world.search.left_of({1}, tmp_path) == set()
-    assert world.search.left_of({2}, tmp_path) == ({2} if size >= 12 else set()), "the newest stays"
+    store = Store(tmp_path, cleaner)
+    owned, *_ = [store.group_ids[store.add_group()] for _ in range(GROUPS)]
+    for number in (1, 2):
+        with store.opened() as connection:
+            group = members.require_member(connection, owned, USERS[0]).group
+            groups.set_group_info(connection, group, store.search.body(number, size))
+    store.run(cleanup=CleanupConfig(engine="sql"), archive=ArchiveConfig())
+    assert store.search.left_of({1}, tmp_path) == set()
+    assert store.search.left_of({2}, tmp_path) == ({2} if size >= 12 else set()), "the newest stays"
