@@ -1,6 +1,5 @@
 """The archive: older messages move there, and every rule reaches them there, down to the bytes on disk."""
 
-import json
 from pathlib import Path
 
 import pytest
@@ -171,31 +170,6 @@ def test_a_move_that_fails_anywhere_goes_on_in_the_next_run(store: Store, point:
     store.expect_served(set(store.made))
     store.expect_sound()
     assert store.query("SELECT sum(message_count) FROM archive_parts") == [(600,)]
-
-
-@pytest.mark.parametrize(
-    "point",
-    ["archive.appended=kill", "archive.copies_erased=kill@2", "archive.rows_deleted=kill", "archive.erased=kill"],
-)
-def test_a_worker_that_is_killed_loses_nothing_and_leaves_nothing(store: Store, point: str) -> None:
-    kept, changed = store.add_group(), store.add_group()
-    for group_key in (kept, changed):
-        store.send(group_key, 300)
-    store.now += 8 * DAY
-    gone = set()
-    if point == "archive.rows_deleted=kill":
-        store.run()
-        store.set_expiry(changed, 7 * DAY)
-        gone = keys(changed, range(1, 301))
-    doomed = Cleaner()
-    with pytest.raises(json.JSONDecodeError):
-        doomed.try_run(store.config, store.now, failpoint=point)
-    doomed.close()
-    store.expect_served(set(store.made) - gone)
-    store.run()
-    store.expect_served(set(store.made) - gone)
-    store.expect_erased(gone)
-    store.expect_sound()
 
 
 def test_what_expires_between_a_crash_and_the_next_run_is_not_moved_back_to_life(store: Store) -> None:
