@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from conclave.clock import Clock
 from conclave.config import Config
@@ -303,15 +303,15 @@ def _plan_with_spark(spark: "SparkSession", path: Path, settings: PolicySettings
     return Plan(
         now,
         [GroupStep(*row) for row in planned.collect()],
-        _keys(hot.tombstones, c.GROUP_KEY),
-        _keys(hot.user_tombstones, c.USER_ID),
-        _keys(plan.dead_sessions(hot.sessions, settings.sessions_dead_before(now)), c.SESSION_ID),
-        _keys(plan.old_invites(hot.invites, settings.invites_dead_before(now)), c.INVITE_KEY),
+        hot.tombstones,
+        hot.user_tombstones,
+        _keys(plan.dead_sessions(hot.sessions, settings.sessions_dead_before(now))) if hot.sessions else [],
+        _keys(plan.old_invites(hot.invites, settings.invites_dead_before(now))) if hot.invites else [],
     )
 
 
-def _keys(frame: "DataFrame", column: str) -> list[Any]:
-    return sorted(row[0] for row in frame.select(column).collect())
+def _keys(frame: "DataFrame") -> list[int]:
+    return sorted(row[0] for row in frame.collect())
 
 
 @contextlib.contextmanager

@@ -31,14 +31,18 @@ _ARROW_TYPES: dict[DataType, pyarrow.DataType] = {LongType(): pyarrow.int64(), B
 
 @dataclass(frozen=True)
 class HotTables:
-    """What the plan is made from."""
+    """What the plan is made from.
+
+    ``sessions`` and ``invites`` are None if there are none: most runs have none, and even nothing is a job of Spark's.
+    The tombstones are planned as they are.
+    """
 
     groups: DataFrame
     members: DataFrame
-    sessions: DataFrame
-    invites: DataFrame
-    tombstones: DataFrame
-    user_tombstones: DataFrame
+    sessions: DataFrame | None
+    invites: DataFrame | None
+    tombstones: list[int]
+    user_tombstones: list[bytes]
     effective: DataFrame
 
 
@@ -54,8 +58,19 @@ def read_hot(spark: SparkSession, database: Path, settings: PolicySettings, now:
     }
     tables = _snapshot(database, queries)
     effective = _effective_policies(tables["groups"], settings)
-    frames = {name: spark.createDataFrame(table, queries[name][1]) for name, table in tables.items()}
-    return HotTables(effective=spark.createDataFrame(effective, c.EFFECTIVE_POLICIES), **frames)
+
+    def frame(name: str) -> DataFrame:
+        return spark.createDataFrame(tables[name], queries[name][1])
+
+    return HotTables(
+        groups=frame("groups"),
+        members=frame("members"),
+        sessions=frame("sessions") if tables["sessions"].num_rows else None,
+        invites=frame("invites") if tables["invites"].num_rows else None,
+        tombstones=sorted(tables["tombstones"][c.GROUP_KEY].to_pylist()),
+        user_tombstones=sorted(tables["user_tombstones"][c.USER_ID].to_pylist()),
+        effective=spark.createDataFrame(effective, c.EFFECTIVE_POLICIES),
+    )
 
 
 def _snapshot(database: Path, queries: Mapping[str, tuple[str, StructType]]) -> dict[str, pyarrow.Table]:
