@@ -2,7 +2,7 @@ PYTHON = .venv/bin/python
 PIP = $(PYTHON) -m pip install --quiet --disable-pip-version-check --no-build-isolation
 
 .DEFAULT_GOAL := help
-.PHONY: help setup serve test fuzz lint format proto demo bench pin clean
+.PHONY: help setup serve test fuzz histories lint format proto demo bench pin clean
 
 help:  ## Print this list
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1\t\2/p' Makefile
@@ -20,6 +20,11 @@ test: setup .venv/development lint  ## Check and test everything
 
 fuzz: setup .venv/development  ## Send 5,000 requests made of the OpenAPI document, others each time
 	@CONCLAVE_FUZZ=5000 $(PYTHON) -m pytest tests/api/test_schemathesis.py
+
+histories: setup .venv/development  ## Play 40 random histories of an archive, others each time
+	@scripts/java --required
+	@$(PYTHON) scripts/delta-jars
+	@CONCLAVE_HISTORIES=$$(date +%s):40 $(PYTHON) -m pytest -n 2 --dist worksteal -k random tests/spark/test_archive_agrees.py
 
 lint: .venv/development  ## ruff and mypy
 	@$(PYTHON) -m ruff check .
