@@ -18,6 +18,28 @@ from conclave.config import CleanupConfig, Config
 from tests.cleaner import Cleaner
 from tests.client import Client
 
+PROCESSES = Path(__file__).parent / "processes"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Have two workers of xdist end together: each begins with half of the list, and takes from the other's end.
+
+    One begins with all that needs Spark, so that one session is enough for most of it; the other with what needs
+    processes. What is short comes last.
+    """
+    spark = [item for item in items if _needs_spark(item)]
+    processes = [item for item in items if PROCESSES in item.path.parents and not _needs_spark(item)]
+    first = {*spark, *processes}
+    others = [item for item in items if item not in first]
+    filling = max(0, len(items) // 2 - len(spark))
+    items[:] = [*spark, *others[:filling], *processes, *others[filling:]]
+
+
+def _needs_spark(item: pytest.Item) -> bool:
+    if "cleaner" not in getattr(item, "fixturenames", ()):
+        return False
+    return not (isinstance(item, pytest.Function) and "[sql" in item.name)
+
 
 @pytest.fixture
 def clock() -> FakeClock:
