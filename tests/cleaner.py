@@ -20,8 +20,11 @@ from conclave.clock import FakeClock
 from conclave.config import ArchiveConfig, Config
 from spark.job import EXPECTED, Job
 
-QUICK_JAVA = "-XX:TieredStopAtLevel=1"
-"""No run of a test is long enough to be worth Java's better compiler, which takes half of the time here."""
+QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m"
+"""No run of a test is long enough to be worth Java's better compiler, which takes half of the time here.
+
+Without it Java has 48 MB for what it compiles: too little for Spark with Delta, so it throws code away again and again.
+"""
 
 
 class Cleaner:
