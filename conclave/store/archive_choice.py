@@ -7,7 +7,6 @@ from conclave.store.archive_moves import Range
 
 HOUR = 3600
 
-
 _BORDER = """
 max(archived_seq, ifnull((
     SELECT max(ranges.last_seq) FROM archive_moves JOIN archive_move_ranges AS ranges USING (batch)
@@ -35,9 +34,8 @@ def list_movable(connection: sqlite3.Connection, lifetimes: Mapping[int, int], b
 def time_slices(connection: sqlite3.Connection, before: int, rows: int) -> list[int]:
     """Return bounds (exclusive, ascending, the last is ``before``) between which lie fewer than ``rows`` messages each.
 
-    More where an hour has more.
-
-    Moving them in this order finds their bodies together, and fills few parts at a time.
+    If an hour has more, they all lie between two. Moving them in this order finds their bodies together,
+    and fills few parts at a time.
     """
     hours = connection.execute(
         "SELECT created_at / ?1 AS hour, count(*) FROM temp.movable CROSS JOIN messages USING (group_key)"

@@ -111,13 +111,13 @@ def erase(connection: sqlite3.Connection, body_ids: Iterable[int]) -> None:
 
 
 def compact(
-    connection: sqlite3.Connection, copies: Iterable[int] = (), dead_share: float = DEAD_SHARE
+    connection: sqlite3.Connection, copies: Iterable[int] | None = None, dead_share: float = DEAD_SHARE
 ) -> Iterator[Callable[[], bool]]:
     """Yield the steps that give the space of dead bodies back, segment by segment.
 
-    With ``copies``, bodies that nobody follows any more although they are not erased, only sealed segments in which
-    some of them lie are looked at, and these bodies count as dead. ``dead_share``: the part of its bytes from which on
-    a segment is worth compacting.
+    ``copies``: bodies that nobody follows any more although they are not erased. Then only sealed segments in which
+    some of them lie are looked at, and they count as dead. ``dead_share``: the part of its bytes from which on a
+    segment is worth compacting.
     A step is a short piece of work inside a write transaction; it returns whether it has to be called
     again. Stopping between two steps, or losing the transaction they run in, leaves a consistent store.
     """
@@ -145,17 +145,17 @@ def free_pages(connection: sqlite3.Connection) -> bool:
 
 
 def _worth_compacting(
-    connection: sqlite3.Connection, copies: Iterable[int], dead_share: float
+    connection: sqlite3.Connection, copies: Iterable[int] | None, dead_share: float
 ) -> list[tuple[int, bool, Iterator[int]]]:
     """Return segments, whether each is dropped already, and which bodies have to leave it."""
     rows = connection.execute(
         "SELECT segment, total_bytes, live_bytes, sealed, dropped FROM body_segments WHERE total_bytes > 0"
     ).fetchall()
-    doomed = _by_segment(copies)
+    doomed = None if copies is None else _by_segment(copies)
     chosen: list[tuple[int, bool, Iterator[int]]] = []
     for segment, total, live, is_sealed, is_dropped in rows:
         dead, survivors = total - live, _living(connection, segment)
-        if doomed:
+        if doomed is not None:
             if not (segment in doomed and is_sealed):
                 continue
             dead += _size_of(connection, segment, doomed[segment])
