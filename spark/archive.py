@@ -118,7 +118,16 @@ class Archive:
             state = self._state()
             is_new = state.version == 0 and not self._hot.read(archive_moves.has_parts)
             self._table.prepare(state.archive_id, is_new=is_new)
+            self._require_same_past(state.archive_id)
             self._is_open = True
+
+    def _require_same_past(self, archive_id: str) -> None:
+        """Raise ArchiveError if the table knows of moves that this database has not begun."""
+        if self._table.last_batch(archive_id) > self._hot.read(archive_moves.last_batch):
+            raise ArchiveError(
+                f"{self._table.path}: is newer than the database, which was restored from an older backup:"
+                " restore both from one backup"
+            )
 
     def _state(self) -> ArchiveState:
         state = self._hot.read(archive_moves.find_state)

@@ -111,8 +111,11 @@ class Table:
 
     def has_batch(self, archive_id: str, batch: int) -> bool:
         """Tell whether the messages of a move are in the table."""
-        known = DeltaTable(str(self.path), without_files=True).transaction_version(archive_id)
-        return known is not None and known >= batch
+        return self.last_batch(archive_id) >= batch
+
+    def last_batch(self, archive_id: str) -> int:
+        """Return the number of the last move that came into the table; 0 if none did."""
+        return DeltaTable(str(self.path), without_files=True).transaction_version(archive_id) or 0
 
     def append(self, rows: DataFrame, archive_id: str, batch: int) -> None:
         """Add the messages of a move; a second time does nothing."""

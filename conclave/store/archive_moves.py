@@ -116,6 +116,12 @@ def batch_under_way(connection: sqlite3.Connection) -> int | None:
     return row["batch"] if row else None
 
 
+def last_batch(connection: sqlite3.Connection) -> int:
+    """Return the number of the last move that was ever fixed; 0 if none was."""
+    row = connection.execute("SELECT seq FROM sqlite_sequence WHERE name = 'archive_moves'").fetchone()
+    return row[0] if row else 0
+
+
 def ranges_of(connection: sqlite3.Connection, batch: int) -> list[Range]:
     """Return what belongs to a move, by group."""
     rows = connection.execute(
