@@ -72,9 +72,9 @@ class Pacer:
         """
         self.connection = connection
         connection.execute(f"PRAGMA cache_size = -{CACHE_KIB}")
-        connection.execute("PRAGMA wal_autocheckpoint = 0")  # run does it
         if not is_durable:
             connection.execute("PRAGMA synchronous = NORMAL")
+            connection.execute("PRAGMA wal_autocheckpoint = 0")  # run does it
         self._deadline = deadline
         self._rested = rested
         self._require = require
@@ -96,7 +96,7 @@ class Pacer:
                 reach("apply.before_commit")
             reach("apply.after_commit")
             rested = 2 * time.monotonic() - began
-            if step is not None:
+            if step is not None:  # what this run has written last is left to the next, or to empty_wal
                 checkpoint(self.connection)
             time.sleep(max(0.0, rested - time.monotonic()))
             self._rested()

@@ -59,8 +59,12 @@ class Archive:
             self._move(done, tell)
             if self._is_open:
                 self._compact()
-        finally:
+        except Exception:
+            self._erase()  # not where the process is to end: Java may be writing yet
+            raise
+        else:
             self._erase()
+        finally:
             if size >= 0:
                 done.archive_bytes_returned = max(0, size - self._bytes())
 
@@ -122,11 +126,13 @@ class Archive:
             self._is_open = True
 
     def _require_same_past(self, archive_id: str) -> None:
-        """Raise ArchiveError if the table knows of moves that this database has not begun."""
-        if self._table.last_batch(archive_id) > self._hot.read(archive_moves.last_batch):
+        """Raise ArchiveError if the table has a move that this database has not begun, or lacks one that has ended."""
+        archived = self._table.last_batch(archive_id)
+        begun, ended = self._hot.read(archive_moves.last_batches)
+        if not ended <= archived <= begun:
             raise ArchiveError(
-                f"{self._table.path}: is newer than the database, which was restored from an older backup:"
-                " restore both from one backup"
+                f"{self._table.path}: is {'newer' if archived > begun else 'older'} than the database;"
+                " if one of them was restored from a backup, restore both from the same one"
             )
 
     def _state(self) -> ArchiveState:

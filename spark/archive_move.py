@@ -13,7 +13,7 @@ import sys
 from collections import defaultdict
 from collections.abc import Collection, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -28,7 +28,7 @@ from conclave.failpoints import reach
 from conclave.policy import AFTER_FETCH, KEEP, PolicySettings
 from conclave.store import archive_choice, archive_moves
 from conclave.store.archive_moves import PartRow, Range
-from spark import archive_columns as a, archive_copies
+from spark import archive_columns as a, archive_copies, batch_reader
 from spark.apply import Step
 from spark.archive_table import Table, checksum
 from spark.hot import ArchiveError, Hot
@@ -84,7 +84,7 @@ class Mover:
         Beside each batch the next one is read, and the copies of the one before are deleted.
         """
         batches = self._batches(archive)
-        with ThreadPoolExecutor(2) as beside:
+        with _threads_take_turns(), ThreadPoolExecutor(2) as beside:
             ahead = beside.submit(next, batches, None)
             deleted: Future[None] | None = None
             while batch := ahead.result():
@@ -214,20 +214,36 @@ class Mover:
         self._hot.write_steps(steps)
 
 
+@contextmanager
+def _threads_take_turns() -> Iterator[None]:
+    """Have threads wait less for each other: one of them may hold the database's lock meanwhile."""
+    usual = sys.getswitchinterval()
+    sys.setswitchinterval(usual / 10)
+    try:
+        yield
+    finally:
+        sys.setswitchinterval(usual)
+
+
 def _read(database: Path, batch: int) -> pyarrow.Table:
     """Return what is stored of a batch and not served from the archive yet, with bodies. Raises ArchiveError."""
     command = [sys.executable, "-m", "spark.batch_reader", database.as_uri(), str(batch)]
-    found = [a.MOVING.empty_table()]
+    found, count = [a.MOVING.empty_table()], None
     with (
         subprocess.Popen(command, stdout=subprocess.PIPE) as reader,  # noqa: S603 - a module of ours
-        suppress(pyarrow.ArrowInvalid),  # raised where there is no further stream
+        suppress(pyarrow.ArrowException),
     ):
-        while True:
-            with pyarrow.ipc.open_stream(reader.stdout) as rows:
-                found.append(rows.read_all().cast(a.MOVING))
-    if reader.returncode:
+        while count is None:
+            with pyarrow.ipc.open_stream(reader.stdout) as stream:
+                rows = stream.read_all()
+            if rows.column_names == [batch_reader.COUNT]:
+                count = rows[batch_reader.COUNT][0].as_py()
+            else:
+                found.append(rows.cast(a.MOVING))
+    whole = pyarrow.concat_tables(found)
+    if reader.returncode or whole.num_rows != count:
         raise ArchiveError(f"move {batch}: could not be read from the database; the log says why")
-    return pyarrow.concat_tables(found)
+    return whole
 
 
 def _arranged(rows: pyarrow.Table) -> pyarrow.Table:

@@ -37,7 +37,7 @@ LOG_SECONDS = 3600
 FILE_BYTES = 64 * 1024 * 1024
 """What a file holds at most, about, after compaction."""
 
-SMALL_BYTES = FILE_BYTES // 2
+SMALL_BYTES = 16 * 1024 * 1024
 FEW_FILES, MANY_FILES = 8, 64
 """So many small files are left in a part, as long as they are less than a quarter of it; and so many at most."""
 

@@ -10,6 +10,8 @@ from contextlib import closing
 import adbc_driver_sqlite.dbapi
 import pyarrow
 
+COUNT = "count"
+
 _PICK = """
 CREATE TEMP TABLE picked AS
 SELECT message_id, lifetime, group_key, sequence_num, sender_id, is_commit, messages.created_at
@@ -22,15 +24,18 @@ ORDER BY message_id
 def main() -> None:
     """Write what is stored of a batch, and not served from the archive yet: one Arrow stream a segment of bodies.
 
-    Arguments: the database, a file URI; the batch.
+    The last stream is one number: how many messages that are. Arguments: the database, a file URI; the batch.
     """
     uri, batch = sys.argv[1:]
     # Bodies may be moved meanwhile. ADBC is not in autocommit mode, so all of this reads one snapshot.
     with closing(adbc_driver_sqlite.dbapi.connect(f"{uri}?mode=ro")) as connection, connection.cursor() as cursor:
+        cursor.execute("PRAGMA busy_timeout = 5000")  # whoever closes the store as the last one has it to himself
         cursor.execute("PRAGMA temp_store = MEMORY")
         cursor.execute(_PICK.replace("?", f"{int(batch):d}"))
         cursor.execute("SELECT message_id >> 32, count(*) FROM temp.picked GROUP BY 1")
+        total = 0
         for segment, count in cursor.fetchall():
+            total += count
             cursor.execute(
                 "SELECT lifetime, group_key, sequence_num, sender_id, is_commit, created_at, body AS mls_message"
                 f" FROM temp.picked CROSS JOIN body_segment_{segment:d} ON body_id = message_id"
@@ -39,9 +44,14 @@ def main() -> None:
             rows = cursor.fetch_arrow_table()
             if rows.num_rows != count:
                 raise SystemExit(f"segment {segment} has bodies of {rows.num_rows} messages, not of {count}")
-            with pyarrow.ipc.new_stream(sys.stdout.buffer, rows.schema) as out:
-                out.write_table(rows)
+            _write(rows)
+    _write(pyarrow.table({COUNT: [total]}))
     sys.stdout.buffer.flush()
+
+
+def _write(rows: pyarrow.Table) -> None:
+    with pyarrow.ipc.new_stream(sys.stdout.buffer, rows.schema) as out:
+        out.write_table(rows)
 
 
 if __name__ == "__main__":

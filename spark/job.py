@@ -140,6 +140,9 @@ class Job:
             except Exception as error:
                 log.exception("cleanup_failed", engine=done.engine)
                 done.error = f"{type(error).__name__}: {error}"
+            except BaseException:
+                self.close()  # before anybody else has the lock: Java may be writing yet
+                raise
             done.finished_at = self._clock.now()
             reach("report.before")
             with closing(database.connect(self._path)) as connection, database.write_transaction(connection):

@@ -99,8 +99,9 @@ WITH moving AS MATERIALIZED (
     SELECT group_key, lifetime, {_BORDER} AS border FROM temp.movable JOIN groups USING (group_key)
 ), bounded AS MATERIALIZED (
     SELECT *, ifnull((
-        SELECT min(sequence_num) FROM messages
-        WHERE messages.group_key = moving.group_key AND sequence_num > border AND created_at >= :before
+        SELECT sequence_num FROM messages
+        WHERE messages.group_key = moving.group_key AND sequence_num > border AND +created_at >= :before
+        ORDER BY sequence_num LIMIT 1
     ), 9223372036854775807) AS young FROM moving
 )
 SELECT bounded.group_key, lifetime, min(sequence_num) AS first_seq, max(sequence_num) AS last_seq, count(*) AS count
@@ -108,7 +109,10 @@ FROM bounded CROSS JOIN messages
 WHERE messages.group_key = bounded.group_key AND sequence_num > border AND sequence_num < young
 GROUP BY bounded.group_key ORDER BY bounded.group_key
 """
-"""A number is moved only with all before it, although a clock set back may have made later ones older."""
+"""A number is moved only with all before it, although a clock set back may have made later ones older.
+
+The first young one is looked for by number, up to it: by age, all that are young would be looked at.
+"""
 
 
 def _measure(connection: sqlite3.Connection, chosen: list[Range]) -> int:

@@ -116,10 +116,13 @@ def batch_under_way(connection: sqlite3.Connection) -> int | None:
     return row["batch"] if row else None
 
 
-def last_batch(connection: sqlite3.Connection) -> int:
-    """Return the number of the last move that was ever fixed; 0 if none was."""
-    row = connection.execute("SELECT seq FROM sqlite_sequence WHERE name = 'archive_moves'").fetchone()
-    return row[0] if row else 0
+def last_batches(connection: sqlite3.Connection) -> tuple[int, int]:
+    """Return the numbers of the last move that was ever fixed, and of the last that brought messages; 0 if none."""
+    row = connection.execute(
+        "SELECT ifnull((SELECT seq FROM sqlite_sequence WHERE name = 'archive_moves'), 0), ifnull(("
+        " SELECT max(batch) FROM archive_moves WHERE finished_at IS NOT NULL AND message_count > 0), 0)"
+    ).fetchone()
+    return row[0], row[1]
 
 
 def ranges_of(connection: sqlite3.Connection, batch: int) -> list[Range]:

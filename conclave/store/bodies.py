@@ -26,7 +26,7 @@ ROW_OVERHEAD_BYTES = 24
 DEAD_SHARE = 0.25
 """A segment is compacted when at least this part of its bytes is dead."""
 
-DROPPED, DROPPED_BYTES = 1024, 256 * 1024
+DROPPED, DROPPED_BYTES = 512, 256 * 1024
 """So many bodies, or bytes of them, of a dropped segment go in a step; but at least one body."""
 
 FREED_PAGES = 32
@@ -158,31 +158,21 @@ def _worth_compacting(
         if doomed is not None:
             if not (segment in doomed and is_sealed):
                 continue
-            dead += _size_of(connection, segment, doomed[segment])
-            survivors = iter(_others(connection, segment, doomed[segment]))
+            others = _OTHERS.format(table=_table(segment)), (json.dumps(doomed[segment]),)
+            dead = total - _size_of(connection, *others)
+            if dead >= dead_share * total:
+                survivors = iter([row[0] for row in connection.execute(f"SELECT body_id {others[0]}", others[1])])
         if is_dropped or dead >= dead_share * total:
             chosen.append((segment, bool(is_dropped), survivors))
     return chosen
 
 
-def _size_of(connection: sqlite3.Connection, segment: int, body_ids: Sequence[int]) -> int:
-    """Return what bodies of a segment count for; nothing what is erased."""
-    found = connection.execute(
-        f"SELECT ifnull(sum(length(body) + {ROW_OVERHEAD_BYTES}), 0) FROM {_table(segment)}"
-        " WHERE body_id IN (SELECT value FROM json_each(?)) AND body IS NOT NULL",
-        (json.dumps(body_ids),),
-    )
-    return int(found.fetchone()[0])
+def _size_of(connection: sqlite3.Connection, bodies: str, values: tuple[str]) -> int:
+    size = f"SELECT ifnull(sum(length(body) + {ROW_OVERHEAD_BYTES}), 0) {bodies}"
+    return int(connection.execute(size, values).fetchone()[0])
 
 
-def _others(connection: sqlite3.Connection, segment: int, body_ids: Sequence[int]) -> list[int]:
-    """Return what is not erased of a segment but ``body_ids``."""
-    found = connection.execute(
-        f"SELECT body_id FROM {_table(segment)}"
-        " WHERE body_id NOT IN (SELECT value FROM json_each(?)) AND body IS NOT NULL",
-        (json.dumps(body_ids),),
-    )
-    return [row[0] for row in found]
+_OTHERS = "FROM {table} WHERE body_id NOT IN (SELECT value FROM json_each(?)) AND body IS NOT NULL"
 
 
 def _living(connection: sqlite3.Connection, segment: int) -> Iterator[int]:
@@ -219,7 +209,11 @@ def _move_next(connection: sqlite3.Connection, survivors: Iterator[int]) -> bool
     body_id = next(survivors, None)
     if body_id is None:
         return False
-    moved = put(connection, get(connection, body_id))
+    table = _table(body_id >> 32)
+    (body,) = connection.execute(f"SELECT body FROM {table} WHERE body_id = ?", (body_id,)).fetchone()
+    if body is None:
+        return True  # it was erased since it was listed
+    moved = put(connection, body)
     for owner, column in _OWNERS:
         if connection.execute(f"UPDATE {owner} SET {column} = ?1 WHERE {column} = ?2", (moved, body_id)).rowcount:
             break
@@ -236,15 +230,11 @@ def _mark_dropped(connection: sqlite3.Connection, segment: int) -> bool:
 
 def _drop_some(connection: sqlite3.Connection, segment: int) -> bool:
     table = _table(segment)
-    last, size = 0, 0
-    for body_id, length in connection.execute(
-        f"SELECT body_id, ifnull(length(body), 0) FROM {table} ORDER BY body_id LIMIT {DROPPED}"
-    ):
-        size += length
-        if last and size > DROPPED_BYTES:
-            break
-        last = body_id
-    if last:
+    first = f"SELECT body_id, ifnull(length(body), 0) AS size FROM {table} ORDER BY body_id LIMIT {DROPPED}"
+    last, size = connection.execute(f"SELECT max(body_id), sum(size) FROM ({first})").fetchone()
+    if last is not None and size > DROPPED_BYTES:
+        last = _last_within(connection.execute(first), DROPPED_BYTES)
+    if last is not None:
         connection.execute(f"DELETE FROM {table} WHERE body_id <= ?", (last,))
         reach("erase.emptied")
         return True
@@ -252,6 +242,17 @@ def _drop_some(connection: sqlite3.Connection, segment: int) -> bool:
     connection.execute("DELETE FROM body_segments WHERE segment = ?", (segment,))
     reach("erase.dropped")
     return False
+
+
+def _last_within(sizes: Iterable[tuple[int, int]], limit: int) -> int:
+    """Return the id up to which bodies, given with their sizes, have ``limit`` bytes together; at least the first."""
+    last, total = 0, 0
+    for body_id, size in sizes:
+        total += size
+        if last and total > limit:
+            break
+        last = body_id
+    return last
 
 
 def _exists(connection: sqlite3.Connection, segment: int) -> bool:

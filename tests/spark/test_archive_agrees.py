@@ -115,6 +115,7 @@ class World:
         self.chance = random.Random(seed)
         self.users: dict[int, Client] = {}
         self.groups: dict[str, Group] = {}
+        self.has_settled = True  # no move is under way, or may be
         self.gone: set[int] = set()
 
     @property
@@ -124,11 +125,6 @@ class World:
     @property
     def living(self) -> dict[str, Group]:
         return {key: group for key, group in self.groups.items() if not group.deleted}
-
-    @property
-    def has_settled(self) -> bool:
-        """Whether no move is under way, or may be."""
-        return not any(group.moving for group in self.groups.values())
 
     def pick(self) -> tuple[str, Group]:
         return self.chance.choice(list(self.living.items()))
@@ -248,13 +244,14 @@ class World:
             for group, numbers in movable:
                 group.moving |= numbers
         else:
-            if self.has_settled:
+            if self.has_settled:  # else it may have finished moves of what is gone since
                 assert report["archived"] == sum(len(numbers) for _, numbers in movable)
             for group, numbers in movable:
                 group.cold |= numbers
             await self.compare_stored()
+        self.has_settled = not report["error"]
         await self.compare_served()
-        return not report["error"]
+        return self.has_settled
 
     async def restore(self) -> None:
         """Take a group back from the archive; the next run moves it again."""

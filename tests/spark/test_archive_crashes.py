@@ -153,11 +153,17 @@ def test_a_database_from_an_older_backup_is_served_and_leaves_a_newer_archive_al
     shutil.copy(store.folder / "backup.db", store.config.database)
     store.now += DAY
     store.expect_served({key for key in store.made if key[0] == group_key})
-    assert "is newer than the database, which was restored from an older backup" in store.try_run("")["error"]
+    assert "is newer than the database; if one of them was restored" in store.try_run("")["error"]
     store.expect_served({key for key in store.made if key[0] == group_key})
     shutil.rmtree(store.config.archive_path)
     shutil.copytree(store.folder / "backup-archive", store.config.archive_path)
     store.expect_served(set(store.made))
+    older = store.folder / "older-archive"
+    shutil.copytree(store.config.archive_path, older)
     assert store.run()["archived"] == 3
     store.expect_served(set(store.made))
     store.expect_sound()
+    shutil.rmtree(store.config.archive_path)
+    older.rename(store.config.archive_path)
+    store.set_expiry(other, 5 * DAY)
+    assert "is older than the database; if one of them was restored" in store.try_run("")["error"]

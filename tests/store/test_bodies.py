@@ -143,6 +143,21 @@ def test_a_segment_of_copies_goes_whole_but_for_what_is_no_copy(connection: sqli
     assert connection.execute("PRAGMA freelist_count").fetchone()[0] == 0
 
 
+def test_what_the_server_erases_while_its_segment_is_being_dropped_is_not_moved(connection: sqlite3.Connection) -> None:
+    followed = add_copies(connection)
+    copies = {row[0] for row in connection.execute("SELECT message_id FROM messages")} - followed
+    steps = bodies.compact(connection, copies, 0.75)
+    first = next(steps)
+    erased = min(followed)
+    connection.execute("DELETE FROM messages WHERE message_id = ?", (erased,))
+    bodies.erase(connection, [erased])
+    first()
+    Pacer(connection).run(steps)
+    connection.executemany("DELETE FROM messages WHERE message_id = ?", [(each,) for each in copies])
+    assert stored(connection) == {17: bytes([17]) * 1000}
+    assert connection.execute("SELECT sum(live_bytes) FROM body_segments").fetchone()[0] == 1024
+
+
 def test_a_segment_with_few_copies_stays_and_so_does_the_one_that_is_filled(connection: sqlite3.Connection) -> None:
     ids = [add_message(connection, number, bytes(1000)) for number in range(15)]
     assert list(bodies.compact(connection, ids[:6], 0.75)) == []
