@@ -135,7 +135,7 @@ def ranges_of(connection: sqlite3.Connection, batch: int) -> list[Range]:
 
 
 def unswitched(connection: sqlite3.Connection) -> list[Range]:
-    """Return what of the move under way, if there is one, is not yet in the index, whatever is in the table."""
+    """Return what of the moves under way, if there are any, is not yet in the index, whatever is in the table."""
     rows = connection.execute(
         "SELECT group_key, first_seq, last_seq, lifetime FROM archive_move_ranges AS ranges"
         " JOIN archive_moves USING (batch) WHERE finished_at IS NULL AND NOT EXISTS"

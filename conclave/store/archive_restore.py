@@ -27,14 +27,8 @@ class Archived:
 
 
 def put_back(connection: sqlite3.Connection, group_key: int, messages: Sequence[Archived]) -> None:
-    """Store copies of some messages, at least one, but for those that are there already. Raises RestoreError."""
+    """Store copies of some messages, of which there are none. Raises RestoreError."""
     _require_group(connection, group_key)
-    numbers = [message.sequence_num for message in messages]
-    known = connection.execute(
-        "SELECT sequence_num FROM messages WHERE group_key = ? AND sequence_num BETWEEN ? AND ?",
-        (group_key, min(numbers), max(numbers)),
-    )
-    present = {row[0] for row in known}
     connection.executemany(
         "INSERT INTO messages (message_id, group_key, sequence_num, sender_id, is_commit, created_at)"
         " VALUES (?, ?, ?, ?, ?, ?)",
@@ -48,7 +42,6 @@ def put_back(connection: sqlite3.Connection, group_key: int, messages: Sequence[
                 message.created_at,
             )
             for message in messages
-            if message.sequence_num not in present
         ],
     )
 
