@@ -20,6 +20,7 @@ PARTS: dict[str, Callable[[Path], list[Figure]]] = {
     "streams": streams.many,
     "erase": sending.erasing,
     "purge": sending.purging,
+    "move": sending.moving,
     "archive": archive.runs,
     "archive-pages": archive_serving.pages,
 }

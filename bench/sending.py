@@ -6,6 +6,7 @@ import random
 import time
 from collections.abc import AsyncIterator, Awaitable, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from aiohttp import ClientSession, TCPConnector
 from bench import stores
 from bench.figures import Figure, latencies, percentile, ratio, single, spread
 from bench.process import Cleaning, Server
+from conclave.config import ArchiveConfig
 from conclave.store import messages
 from conclave.store.database import Database
 from tests.client import Client
@@ -28,6 +30,9 @@ ERASURES, GROUPS, EXPIRED, LIVING = 3, 200, 100, 150
 
 PURGED = 200_000
 """Messages of the group that expires at once."""
+
+MOVED = 300_000
+"""Messages that move to the archive, of all groups in turn."""
 
 DAY = 86_400
 PAUSE_SECONDS = 0.005
@@ -180,6 +185,25 @@ def purging(folder: Path) -> list[Figure]:
         single(f"deleting {PURGED:,} messages of another group", report["seconds"], "s", most=60),
         latencies("send, before", quiet),
         latencies("send, while they go", busy),
+        single("the longest that a send waited", max(busy) * 1000, "ms", most=100),
+    ]
+
+
+def moving(folder: Path) -> list[Figure]:
+    """Older messages of all groups move to the archive; one sender goes on meanwhile."""
+    now = int(time.time())
+    sent = range(now - 30 * DAY, now - 30 * DAY + MOVED // GROUPS)
+    store = stores.build(folder, "spark", now, stores.Shape(users=2, groups=GROUPS, members=2), sent)
+    store = replace(store, config=replace(store.config, archive=ArchiveConfig(after=7 * DAY, margin=DAY)))
+    with Server(store.config) as server, Cleaning(store.config) as cleaning:
+        server.wait_for("cleanup_run")
+        quiet, busy, report = uvloop.run(_erasing(server, store, cleaning, now))
+    if report["archived"] != MOVED:
+        raise RuntimeError(f"moved: {report['archived']:,}")
+    return [
+        single(f"moving {MOVED:,} messages, Java cold", report["seconds"], "s"),
+        latencies("send, before", quiet),
+        latencies("send, while they move", busy),
         single("the longest that a send waited", max(busy) * 1000, "ms", most=100),
     ]
 

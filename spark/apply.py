@@ -13,11 +13,8 @@ from functools import partial
 from conclave.failpoints import reach
 from conclave.policy import AFTER_FETCH, PolicySettings, expiry_cutoff
 from conclave.store import archive_moves, bodies, invites, outbox
-from conclave.store.database import checkpoint, truncate_wal, write_transaction
+from conclave.store.database import Step, checkpoint, truncate_wal, write_transaction
 from spark.steps import GroupStep, Plan
-
-Step = Callable[[], bool]
-"""A short piece of work inside a write transaction; it returns whether it has to be called again."""
 
 LOCK_BUDGET_SECONDS = 0.010
 CACHE_KIB = 64 * 1024

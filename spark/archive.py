@@ -1,6 +1,6 @@
 """What a run does in the archive: finish a move, apply the rules, move on, keep the table healthy, erase files."""
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -34,10 +34,10 @@ class Archive:
         self._table = Table(spark, path)
         self._is_open = False
 
-    def run(self, done: Report, counted: Collection[int], tell: Callable[[], None] = lambda: None) -> None:
+    def run(self, done: Report, counted: Collection[int]) -> None:
         """Do what is due, after the hot store's own rules; ``done`` takes up what went. Raises ArchiveError.
 
-        ``counted``: the groups that ``done`` counts as touched; ``tell`` is called whenever something went.
+        ``counted``: the groups that ``done`` counts as touched.
         """
         if self._config.after != KEEP and self._hot.read(archive_moves.find_state) is None:
             self._hot.write(archive_moves.begin)
@@ -47,7 +47,6 @@ class Archive:
                 mover = self._change()
                 size = self._bytes()
                 done.archived += mover.finish()
-                tell()
             self._mover().drop_copies()
             plan = self._hot.read(archive_expiry.make_plan, self._hot)
             if plan:
@@ -55,8 +54,7 @@ class Archive:
                 size = self._bytes() if size < 0 else size
                 Expiry(self._spark, self._hot, self._table).apply(plan, done.counts)
                 done.groups_touched += len(plan.group_keys.difference(counted))
-                tell()
-            self._move(done, tell)
+            self._move(done)
             if self._is_open:
                 self._compact()
         except Exception:
@@ -99,12 +97,11 @@ class Archive:
             self._mover().drop_copies()  # the bodies of some may be gone
             return restore(self._spark, self._hot, self._table, self._config, group_id)
 
-    def _move(self, done: Report, tell: Callable[[], None]) -> None:
+    def _move(self, done: Report) -> None:
         if self._config.after == KEEP or not self._hot.read(self._mover().has_work, self._config):
             return
         for count in self._change().move(self._config):
             done.archived += count
-            tell()
 
     def _mover(self) -> Mover:
         return Mover(self._spark, self._hot, self._table, self._state().archive_id)
@@ -143,10 +140,10 @@ class Archive:
 
     def _compact(self) -> None:
         for part in self._table.crowded_parts():
-            before = self._table.version()
+            first = self._table.version() + 1
             self._table.compact(part)
             reach("archive.compacted")
-            self._table.make_durable(before)
+            self._table.make_durable(first)
 
     def _erase(self) -> None:
         """Remove files that were replaced, in this run or in one that did not come so far."""
@@ -159,7 +156,8 @@ class Archive:
         reach("archive.before_erase")
         if self._table.sweep(self._config.erase_delay):
             hot.write(archive_moves.note_unerased, unerased=False)
-        self._table.clean_log(self._config.erase_delay)
+        if hot.read(archive_moves.batch_under_way) is None:  # else the log still has to tell what it added
+            self._table.clean_log(self._config.erase_delay)
         reach("archive.erased")
 
     @contextmanager

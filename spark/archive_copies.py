@@ -12,7 +12,7 @@ from functools import partial
 from conclave.failpoints import reach
 from conclave.store import bodies
 from conclave.store.archive_moves import Range
-from spark.apply import Step
+from conclave.store.database import Step
 
 CHUNK, CHUNK_BYTES = 256, 256 * 1024
 """How much is deleted between two looks at the clock: so many rows, and bytes of bodies."""
@@ -20,8 +20,8 @@ CHUNK, CHUNK_BYTES = 256, 256 * 1024
 STRETCH = 60_000
 """So many copies lie in few enough pages to be deleted by group: their indexes are in that order."""
 
-DEAD_SHARE = 0.9
-"""If this part of a segment is dead, the rest is moved out and all of it dropped: in others more may die soon."""
+MOST_OTHERS = 0.1
+"""If other bodies have no more than this part of a segment, they move out and it is dropped: soon more may be dead."""
 
 _COPIES = """
 SELECT json_group_array(message_id) FROM (
@@ -50,7 +50,7 @@ def delete(connection: sqlite3.Connection, ranges: Collection[Range]) -> Iterato
     stretches: list[list[int]] = [[] for _ in bounds]
     for message_id in copies:
         stretches[bisect_right(bounds, message_id) - 1].append(message_id)
-    yield from bodies.compact(connection, copies, DEAD_SHARE)
+    yield from bodies.drop_copies(connection, copies, MOST_OTHERS)
     yield _Shortening(partial(_erase_some, connection), in_place).step
     for stretch in stretches:
         yield _Shortening(partial(_delete_rows, connection), stretch).step

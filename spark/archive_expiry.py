@@ -17,8 +17,8 @@ from pyspark.sql import Column, DataFrame, SparkSession, functions as F
 from conclave.failpoints import reach
 from conclave.store import archive_moves
 from conclave.store.archive_moves import PartRow
+from conclave.store.database import Step
 from spark import apply, archive_columns as a, sql_engine
-from spark.apply import Step
 from spark.archive_table import Table, in_parts
 from spark.hot import ArchiveError, Hot
 
@@ -166,7 +166,7 @@ class Expiry:
     def apply(self, plan: ArchivePlan, counts: Counter[str]) -> None:
         """Delete what is planned and bring the index up to date; ``counts`` takes up what went. Raises ArchiveError."""
         left: dict[Key, PartRow | None] = dict.fromkeys((*plan.dropped, *plan.partial))
-        before = self._table.version()
+        first = self._table.version() + 1
         if plan.parts:
             self._table.drop_parts(plan.parts)
             reach("archive.parts_dropped")
@@ -177,7 +177,7 @@ class Expiry:
             reach("archive.rows_deleted")
             if deleted != expected:
                 raise ArchiveError(f"{deleted} messages were deleted from the archive where {expected} were due")
-        self._table.make_durable(before)
+        self._table.make_durable(first)
         version = self._table.version()
         self._hot.write_steps(lambda connection: _settle(connection, left, plan.senders, version))
         reach("archive.index_settled")

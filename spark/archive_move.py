@@ -1,10 +1,12 @@
 """Moves older messages from the hot store into the archive, and survives a crash at every step.
 
 A batch is fixed in the hot store, appended to the table under its number, read back and compared, then each group
-switches to it in one transaction. The next run goes on with a batch that did not come so far. Only then the copies in
-the hot store are deleted, while the next batch is appended; what is left of them, after a crash, goes in the next run.
-No message is ever in neither place, and none is served from both: a group's ``archived_seq`` says which of the two
-serves it.
+switches to it in one transaction. The next run goes on with batches that did not come so far. Only then the copies in
+the hot store are deleted; what is left of them, after a crash, goes in the next run. No message is ever in neither
+place, and none is served from both: a group's ``archived_seq`` says which of the two serves it.
+
+Up to four batches are on their way, a step apart: one is read, one appended, one compared and switched, and of one the
+copies are deleted.
 """
 
 import sqlite3
@@ -12,11 +14,12 @@ import subprocess
 import sys
 from collections import defaultdict
 from collections.abc import Collection, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 import pyarrow
 import pyarrow.compute
@@ -28,14 +31,14 @@ from conclave.failpoints import reach
 from conclave.policy import AFTER_FETCH, KEEP, PolicySettings
 from conclave.store import archive_choice, archive_moves
 from conclave.store.archive_moves import PartRow, Range
+from conclave.store.database import Step
 from spark import archive_columns as a, archive_copies, batch_reader
-from spark.apply import Step
 from spark.archive_table import Table, checksum
 from spark.hot import ArchiveError, Hot
 
 BATCH_ROWS = 300_000
 BATCH_BYTES = 96 * 1024 * 1024
-"""What one batch holds at most; the driver has two of them in memory, several times over."""
+"""What one batch holds at most; the driver has some of them in memory."""
 
 APPEND_TASKS, TASK_BYTES = 4, 16 * 1024 * 1024
 """A batch is written by one task for so many bytes, but no more than so many: each makes a file for each part."""
@@ -52,13 +55,23 @@ def movable_lifetimes(settings: PolicySettings, occurring: Collection[int], arch
     }
 
 
+T = TypeVar("T")
+
+
 @dataclass(frozen=True)
-class _Batch:
-    """What moves together; ``rows`` are as they are stored, in the order of the archive's files."""
+class _Loaded:
+    """A batch as it is stored, in the order of the archive's files."""
 
     number: int
-    ranges: list[Range]
     rows: pyarrow.Table
+
+
+@dataclass(frozen=True)
+class _Appended:
+    """A batch in the table; count and checksum of what was read for it, None if that was before a crash."""
+
+    number: int
+    expected: tuple[int, int | None] | None
 
 
 class Mover:
@@ -75,28 +88,26 @@ class Mover:
         """Go on with what is under way; return how many messages that is. The copies stay."""
         count = 0
         while (number := self._hot.read(archive_moves.batch_under_way)) is not None:
-            count += self._move(self._load(number))
+            is_there = self._table.has_batch(self._archive_id, number)
+            batch = _Appended(number, None) if is_there else self._append(self._load(number))
+            count += self._settle(batch, self._ranges(number))
         return count
 
     def move(self, archive: ArchiveConfig) -> Iterator[int]:
-        """Move all messages older than ``archive.after``, batch by batch; yield how many each had.
-
-        Beside each batch the next one is read, and the copies of the one before are deleted.
-        """
-        batches = self._batches(archive)
-        with _threads_take_turns(), ThreadPoolExecutor(2) as beside:
-            ahead = beside.submit(next, batches, None)
+        """Move all messages older than ``archive.after``, batch by batch; yield how many each had."""
+        with _threads_take_turns(), ThreadPoolExecutor(3) as beside:
+            loaded = _ahead(beside, self._batches(archive))
             deleted: Future[None] | None = None
-            while batch := ahead.result():
-                ahead = beside.submit(next, batches, None)
-                yield self._move(batch)
+            for batch in _ahead(beside, map(self._append, loaded)):
+                ranges = self._ranges(batch.number)
+                yield self._settle(batch, ranges)
                 if deleted:
                     deleted.result()
-                deleted = beside.submit(self._delete, batch.ranges)
+                deleted = beside.submit(self._delete, ranges)
             if deleted:
                 deleted.result()
 
-    def _batches(self, archive: ArchiveConfig) -> Iterator[_Batch]:
+    def _batches(self, archive: ArchiveConfig) -> Iterator[_Loaded]:
         """Choose, fix and read batches until nothing is old enough."""
         before = self._hot.now - archive.after
         for bound in self._hot.read(self._plan, archive, before):
@@ -140,36 +151,11 @@ class Mover:
         lifetimes = movable_lifetimes(self._hot.settings, occurring, archive)
         archive_choice.list_movable(connection, lifetimes, before)
 
-    def _load(self, number: int) -> _Batch:
-        ranges = self._hot.read(archive_moves.ranges_of, number)
-        return _Batch(number, ranges, _arranged(_read(self._hot.path, number)))
+    def _ranges(self, number: int) -> list[Range]:
+        return self._hot.read(archive_moves.ranges_of, number)
 
-    def _move(self, batch: _Batch) -> int:
-        parts, senders = self._append(batch)
-        self._switch(batch.ranges, parts, senders)
-        self._hot.write(archive_moves.finish, batch.number, self._hot.now)
-        reach("archive.finished")
-        return _totals(parts)[0]
-
-    def _append(self, batch: _Batch) -> tuple[list[PartRow], dict[int, set[bytes]]]:
-        """Bring a batch into the table, whole and to stay; return what ``_verify`` does."""
-        source = self._source(batch.rows)
-        before = self._table.version()
-        expected = None
-        if not self._table.has_batch(self._archive_id, batch.number):
-            expected = _write(self._table, source, self._archive_id, batch.number)
-            reach("archive.appended")
-        copied = self._table.read_batch(self._archive_id, batch.number)
-        parts, senders = self._verify(source, copied, batch.number, expected)
-        self._table.make_durable(min(before, self._table.version() - 1))
-        self._hot.write(archive_moves.note_verified, batch.number, *_totals(parts))
-        reach("archive.verified")
-        return parts, senders
-
-    def _delete(self, copies: Collection[Range]) -> None:
-        if copies:
-            self._hot.write_steps(lambda connection: archive_copies.delete(connection, copies))
-            reach("archive.copies_deleted")
+    def _load(self, number: int) -> _Loaded:
+        return _Loaded(number, _arranged(_read(self._hot.path, number)))
 
     def _source(self, rows: pyarrow.Table) -> DataFrame:
         """Return messages as the archive's table has them."""
@@ -177,34 +163,55 @@ class Mover:
         frame = self._spark.createDataFrame(rows).coalesce(tasks)
         return frame.withColumn(a.CHECKSUM, checksum()).select(*a.ARCHIVE.names)
 
-    def _verify(
-        self, source: DataFrame, copied: DataFrame, batch: int, expected: tuple[int, int | None] | None
-    ) -> tuple[list[PartRow], dict[int, set[bytes]]]:
+    def _append(self, batch: _Loaded) -> _Appended:
+        expected = _write(self._table, self._source(batch.rows), self._archive_id, batch.number)
+        reach("archive.appended")
+        return _Appended(batch.number, expected)
+
+    def _settle(self, batch: _Appended, ranges: Collection[Range]) -> int:
+        """Have a batch served from the table, once it is there whole and to stay; return how many messages it has."""
+        version = self._table.version_of_batch(self._archive_id, batch.number)
+        parts, senders = self._verify(batch, self._table.read_added(version))
+        self._table.make_durable(version)
+        self._hot.write(archive_moves.note_verified, batch.number, *_totals(parts))
+        reach("archive.verified")
+        self._switch(ranges, parts, senders, version)
+        self._hot.write(archive_moves.finish, batch.number, self._hot.now)
+        reach("archive.finished")
+        return _totals(parts)[0]
+
+    def _delete(self, copies: Collection[Range]) -> None:
+        if copies:
+            self._hot.write_steps(lambda connection: archive_copies.delete(connection, copies))
+            reach("archive.copies_deleted")
+
+    def _verify(self, batch: _Appended, copied: DataFrame) -> tuple[list[PartRow], dict[int, set[bytes]]]:
         """Compare the copies with the originals; return what the batch adds to the index, and the senders by group.
 
-        ``expected``: count and checksum of what has just been appended; None after a crash. What a rule has deleted
-        from the hot store since then may be in the archive still, and goes from there in this run: so each original
-        that is left has to have its copy. Raises ArchiveError.
+        After a crash, what a rule has deleted from the hot store meanwhile may be in the archive still, and goes from
+        there in this run: so each original that is left has to have its copy. Raises ArchiveError.
         """
         parts, senders = _summarize(copied)
-        if expected == _totals(parts):
+        if batch.expected == _totals(parts):
             return parts, senders
         keys = [a.GROUP_KEY, a.SEQUENCE_NUM, "computed"]
+        source = self._source(self._load(batch.number).rows)
         originals = source.select(a.GROUP_KEY, a.SEQUENCE_NUM, F.col(a.CHECKSUM).alias("computed"))
         missing = originals.join(copied.withColumn("computed", checksum()), keys, "left_anti").count()
         doubled = copied.groupBy(a.GROUP_KEY, a.SEQUENCE_NUM).count().where("count > 1").count()
         if missing or doubled:
             raise ArchiveError(
-                f"move {batch}: {missing} messages are not in the archive as they were, {doubled} are there twice;"
-                " nothing was deleted"
+                f"move {batch.number}: {missing} messages are not in the archive as they were, {doubled} are there"
+                " twice; nothing was deleted"
             )
         return parts, senders
 
-    def _switch(self, ranges: list[Range], parts: list[PartRow], senders: dict[int, set[bytes]]) -> None:
+    def _switch(
+        self, ranges: Collection[Range], parts: list[PartRow], senders: dict[int, set[bytes]], version: int
+    ) -> None:
         parts_of: dict[int, list[PartRow]] = defaultdict(list)
         for part in parts:
             parts_of[part.group_key].append(part)
-        version = self._table.version()
 
         def steps(connection: sqlite3.Connection) -> Iterator[Step]:
             for each in ranges:
@@ -212,6 +219,14 @@ class Mover:
                 yield partial(_switch, connection, each, parts_of[key], senders.get(key, set()), version)
 
         self._hot.write_steps(steps)
+
+
+def _ahead(beside: Executor, items: Iterator[T]) -> Iterator[T]:
+    """Yield ``items``; the next one is made in another thread meanwhile."""
+    following = beside.submit(next, items, None)
+    while (item := following.result()) is not None:
+        following = beside.submit(next, items, None)
+        yield item
 
 
 @contextmanager
@@ -289,14 +304,10 @@ def _totals(parts: list[PartRow]) -> tuple[int, int | None]:
 
 
 def _write(table: Table, source: DataFrame, archive_id: str, batch: int) -> tuple[int, int | None]:
-    """Append, and return count and checksum of what was read for it.
-
-    The rows of each task are in order already, but Spark would sort by part alone.
-    """
-    order = [a.LIFETIME, a.SPAN, a.GROUP_KEY, a.SEQUENCE_NUM]
+    """Append, and return count and checksum of what was read for it."""
     seen = Observation()
     observed = source.observe(seen, F.count(F.lit(1)).alias("count"), F.bit_xor(a.CHECKSUM).alias("checksum"))
-    table.append(observed.sortWithinPartitions(*order), archive_id, batch)
+    table.append(observed, archive_id, batch)
     return seen.get["count"], seen.get["checksum"]
 
 

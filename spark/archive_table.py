@@ -94,7 +94,7 @@ class Table:
             f"CREATE TABLE {self.name} ({columns}) USING delta PARTITIONED BY ({a.LIFETIME}, {a.SPAN})"
             f" TBLPROPERTIES ({properties})"
         )
-        self.make_durable(-1)
+        self.make_durable(0)
 
     def _remove_unmade(self) -> None:
         """Remove the log of a table that a crash, or a full disk, kept from being made: it has no version yet."""
@@ -122,19 +122,22 @@ class Table:
         writer = rows.write.format("delta").mode("append")
         writer.option("txnAppId", archive_id).option("txnVersion", str(batch)).save(str(self.path))
 
-    def read_batch(self, archive_id: str, batch: int) -> DataFrame:
-        """Return what a move has added, read from its own files alone. Raises ArchiveError if there is no trace."""
+    def version_of_batch(self, archive_id: str, batch: int) -> int:
+        """Return the version that added the messages of a move. Raises ArchiveError if there is no trace of it."""
         for version in range(self.version(), -1, -1):
-            actions = self._actions(version)
-            if {"appId": archive_id, "version": batch}.items() <= _only(actions, "txn").items():
-                files = [str(self.path / each["add"]["path"]) for each in actions if "add" in each]
-                return self._spark.read.schema(a.ARCHIVE).option("basePath", str(self.path)).parquet(*files)
+            if {"appId": archive_id, "version": batch}.items() <= _only(self._actions(version), "txn").items():
+                return version
         raise ArchiveError(f"{self.path}: move {batch} is not in the log")
 
-    def make_durable(self, since: int) -> None:
-        """Have the disk keep what the versions after ``since`` have added: Spark leaves that to chance."""
+    def read_added(self, version: int) -> DataFrame:
+        """Return what ``version`` has added, read from its own files alone."""
+        files = [str(self.path / each["add"]["path"]) for each in self._actions(version) if "add" in each]
+        return self._spark.read.schema(a.ARCHIVE).option("basePath", str(self.path)).parquet(*files)
+
+    def make_durable(self, first: int) -> None:
+        """Have the disk keep what the versions from ``first`` on have added: Spark leaves that to chance."""
         folders = {self.path, self._log}
-        for version in range(since + 1, self.version() + 1):
+        for version in range(first, self.version() + 1):
             for action in self._actions(version):
                 if "add" in action:
                     added = self.path / action["add"]["path"]

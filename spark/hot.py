@@ -12,7 +12,8 @@ from typing import Concatenate, ParamSpec, Self, TypeVar
 
 from conclave.policy import PolicySettings
 from conclave.store import database
-from spark.apply import Pacer, Step
+from conclave.store.database import Step
+from spark.apply import Pacer
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -46,6 +46,16 @@ class DeployModeError(Exception):
     """Spark was asked to run the job where the database is not."""
 
 
+_ROWS_COMPILED_WELL = (
+    "-XX:Tier4InvocationThreshold=200000 -XX:Tier4MinInvocationThreshold=20000"
+    " -XX:Tier4CompileThreshold=600000 -XX:Tier4BackEdgeThreshold=1000000"
+)
+"""The better of Java's compilers takes long: it is for what runs over rows, not for what plans (40 times the usual).
+
+What is planned without an archive never runs long enough to be worth it at all.
+"""
+
+
 class JavaMissingError(Exception):
     """There is no Java that Spark can run on; the message says what to install."""
 
@@ -130,8 +140,7 @@ def _java_settings(config: Config, work: Path, *, archive: bool) -> dict[str, st
         "spark.driver.memory": config.spark.driver_memory,
         "spark.driver.extraJavaOptions": (
             f"-Dlog4j2.configurationFile={LOGGING.as_uri()} -Djava.io.tmpdir={work} -XX:-UsePerfData -XX:+UseSerialGC"
-            # What is planned without an archive never runs long enough to be worth a better compiler.
-            f"{'' if archive else ' -XX:TieredStopAtLevel=1'}"
+            f" {_ROWS_COMPILED_WELL if archive else '-XX:TieredStopAtLevel=1'}"
         ),
     }
 
@@ -164,10 +173,14 @@ def _delta_settings() -> dict[str, str]:
         "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
         "spark.databricks.delta.snapshotPartitions": "2",
         "spark.databricks.delta.writeChecksumFile.enabled": "false",
-        # Rewritten rows stay in their order: a shuffle would mix the groups of a file.
+        # Rows stay in their order: a shuffle would mix the groups of a file, and sorting them by part costs a copy. So
+        # a task writes to some parts at once; if there are more, those are sorted, in the same order within each.
         "spark.databricks.delta.merge.repartitionBeforeWrite.enabled": "false",
+        "spark.sql.maxConcurrentOutputFileWriters": "6",
         "spark.sql.sources.parallelPartitionDiscovery.parallelism": "4",
         "spark.sql.parquet.compression.codec": "zstd",
+        # A batch has messages of thousands of groups; to aggregate by sorting, from 128 on, takes longer.
+        "spark.sql.objectHashAggregate.sortBased.fallbackThreshold": "100000",
         "spark.hadoop.parquet.block.size": str(ROW_GROUP_BYTES),
         # Small pages: one of a group decodes little. A look at the size often: bodies may be large.
         "spark.hadoop.parquet.page.row.count.limit": "1000",

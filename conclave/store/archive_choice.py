@@ -7,13 +7,8 @@ from conclave.store.archive_moves import Range
 
 HOUR = 3600
 
-_BORDER = """
-max(archived_seq, ifnull((
-    SELECT max(ranges.last_seq) FROM archive_moves JOIN archive_move_ranges AS ranges USING (batch)
-    WHERE finished_at IS NULL AND ranges.group_key = groups.group_key
-), 0))
-"""
-"""Up to which number the messages of a group have moved, or are on their way."""
+SAMPLED_FROM = 16
+"""Of so many messages one is looked at, to see how many were created when."""
 
 
 def list_movable(connection: sqlite3.Connection, lifetimes: Mapping[int, int], before: int) -> None:
@@ -32,23 +27,26 @@ def list_movable(connection: sqlite3.Connection, lifetimes: Mapping[int, int], b
 
 
 def time_slices(connection: sqlite3.Connection, before: int, rows: int) -> list[int]:
-    """Return bounds (exclusive, ascending, the last is ``before``) between which lie fewer than ``rows`` messages each.
+    """Return bounds (exclusive, ascending, the last is ``before``) between which lie about ``rows`` messages each.
 
-    If an hour has more, they all lie between two. Moving them in this order finds their bodies together,
-    and fills few parts at a time.
+    Rather fewer than more: they are counted by a sample. If an hour has more, they all lie between two. The first
+    slice of several has a quarter: while it is written to the archive, nothing can be deleted here yet. Moving
+    messages in this order finds their bodies together, and fills few parts at a time.
     """
     hours = connection.execute(
-        "SELECT created_at / ?1 AS hour, count(*) FROM temp.movable CROSS JOIN messages USING (group_key)"
-        " WHERE created_at < ?2 GROUP BY hour ORDER BY hour",
-        (HOUR, before),
-    )
+        "SELECT created_at / ?1 AS hour, count(*) * ?2 FROM messages CROSS JOIN temp.movable USING (group_key)"
+        " WHERE message_id % ?2 = 0 AND created_at < ?3 GROUP BY hour ORDER BY hour",
+        (HOUR, SAMPLED_FROM, before),
+    ).fetchall()
+    full = rows * 95 // 100
+    most = full // 4 if sum(count for _, count in hours) > full else full
     bounds, found = [], 0
     for hour, count in hours:
-        if found and found + count >= rows:
+        if found and found + count > most:
             bounds.append(hour * HOUR)
-            found = 0
+            found, most = 0, full
         found += count
-    return [*bounds, before] if found else []
+    return [*bounds, before]
 
 
 def count(connection: sqlite3.Connection, before: int) -> int:
@@ -94,9 +92,13 @@ def _choose(connection: sqlite3.Connection, before: int, rows: int) -> tuple[lis
     return chosen, rows - left
 
 
-_CANDIDATES = f"""
-WITH moving AS MATERIALIZED (
-    SELECT group_key, lifetime, {_BORDER} AS border FROM temp.movable JOIN groups USING (group_key)
+_CANDIDATES = """
+WITH under_way AS MATERIALIZED (
+    SELECT group_key, max(ranges.last_seq) AS last_seq
+    FROM archive_moves JOIN archive_move_ranges AS ranges USING (batch) WHERE finished_at IS NULL GROUP BY group_key
+), moving AS MATERIALIZED (
+    SELECT group_key, lifetime, max(archived_seq, ifnull(under_way.last_seq, 0)) AS border
+    FROM temp.movable JOIN groups USING (group_key) LEFT JOIN under_way USING (group_key)
 ), bounded AS MATERIALIZED (
     SELECT *, ifnull((
         SELECT sequence_num FROM messages

@@ -12,10 +12,11 @@ table of its own; once enough of a segment is dead, its living bodies are append
 import json
 import sqlite3
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 
 from conclave.failpoints import reach
+from conclave.store.database import Step
 
 SEGMENT_BYTES = 32 * 1024 * 1024
 """A segment is sealed once it has taken in so much."""
@@ -29,8 +30,8 @@ DEAD_SHARE = 0.25
 DROPPED, DROPPED_BYTES = 512, 256 * 1024
 """So many bodies, or bytes of them, of a dropped segment go in a step; but at least one body."""
 
-FREED_PAGES = 32
-"""How many pages a step returns to the file system."""
+FREED_PAGES = 96
+"""How many pages a step returns to the file system: more than those that DROPPED_BYTES lie in."""
 
 _OWNERS = (
     ("messages", "message_id"),
@@ -110,31 +111,43 @@ def erase(connection: sqlite3.Connection, body_ids: Iterable[int]) -> None:
         )
 
 
-def compact(
-    connection: sqlite3.Connection, copies: Iterable[int] | None = None, dead_share: float = DEAD_SHARE
-) -> Iterator[Callable[[], bool]]:
+def compact(connection: sqlite3.Connection) -> Iterator[Step]:
     """Yield the steps that give the space of dead bodies back, segment by segment.
 
-    ``copies``: bodies that nobody follows any more although they are not erased. Then only sealed segments in which
-    some of them lie are looked at, and they count as dead. ``dead_share``: the part of its bytes from which on a
-    segment is worth compacting.
     A step is a short piece of work inside a write transaction; it returns whether it has to be called
     again. Stopping between two steps, or losing the transaction they run in, leaves a consistent store.
     """
-    for segment, is_dropped, survivors in _worth_compacting(connection, copies, dead_share):
-        if not is_dropped:
-            yield partial(_seal, connection, segment)
-            yield partial(_move_next, connection, survivors)
-            yield partial(_mark_dropped, connection, segment)
-        yield partial(_drop_some, connection, segment)
-        # Segment by segment: SQLite looks for each page in the list of all that are free.
-        yield partial(free_pages, connection)
+    chosen = [
+        (segment, is_dropped)
+        for segment, total, live, _, is_dropped in _segments(connection)
+        if is_dropped or total - live >= DEAD_SHARE * total
+    ]
+    for segment, is_dropped in chosen:
+        yield from _drop(connection, segment, None if is_dropped else _living(connection, segment))
+
+
+def drop_copies(connection: sqlite3.Connection, copies: Iterable[int], most_others: float) -> Iterator[Step]:
+    """Yield the steps that drop whole segments of bodies which nobody follows any more although they are not erased.
+
+    ``copies``: such bodies. A sealed segment that has some of them goes if others have at most the part
+    ``most_others`` of its bytes; these move out before. Steps are as those of ``compact``.
+    """
+    copies_of = _by_segment(copies)
+    chosen: list[tuple[int, list[int] | None]] = []
+    for segment, total, _, is_sealed, is_dropped in _segments(connection):
+        if segment in copies_of and is_sealed:
+            others = None if is_dropped else _others(connection, segment, copies_of[segment], most_others * total)
+            if is_dropped or others is not None:
+                chosen.append((segment, others))
+    for segment, others in chosen:
+        yield from _drop(connection, segment, None if others is None else iter(others))
 
 
 def free_pages(connection: sqlite3.Connection) -> bool:
     """Return some free pages to the file system: a step, as those of ``compact``.
 
-    The pragma frees one page a row, and Python takes one row of it.
+    Soon after they are free, since SQLite looks for each in the list of all that are. The pragma frees one page a
+    row, and Python takes one row of it.
     """
     free: int = connection.execute("PRAGMA freelist_count").fetchone()[0]
     for _ in range(min(free, FREED_PAGES)):
@@ -144,35 +157,33 @@ def free_pages(connection: sqlite3.Connection) -> bool:
     return 0 < left < free
 
 
-def _worth_compacting(
-    connection: sqlite3.Connection, copies: Iterable[int] | None, dead_share: float
-) -> list[tuple[int, bool, Iterator[int]]]:
-    """Return segments, whether each is dropped already, and which bodies have to leave it."""
-    rows = connection.execute(
+def _segments(connection: sqlite3.Connection) -> list[tuple[int, int, int, int, int]]:
+    """Return, of each segment: number, total and live bytes, whether it is sealed, and dropped."""
+    return connection.execute(
         "SELECT segment, total_bytes, live_bytes, sealed, dropped FROM body_segments WHERE total_bytes > 0"
     ).fetchall()
-    doomed = None if copies is None else _by_segment(copies)
-    chosen: list[tuple[int, bool, Iterator[int]]] = []
-    for segment, total, live, is_sealed, is_dropped in rows:
-        dead, survivors = total - live, _living(connection, segment)
-        if doomed is not None:
-            if not (segment in doomed and is_sealed):
-                continue
-            others = _OTHERS.format(table=_table(segment)), (json.dumps(doomed[segment]),)
-            dead = total - _size_of(connection, *others)
-            if dead >= dead_share * total:
-                survivors = iter([row[0] for row in connection.execute(f"SELECT body_id {others[0]}", others[1])])
-        if is_dropped or dead >= dead_share * total:
-            chosen.append((segment, bool(is_dropped), survivors))
-    return chosen
 
 
-def _size_of(connection: sqlite3.Connection, bodies: str, values: tuple[str]) -> int:
-    size = f"SELECT ifnull(sum(length(body) + {ROW_OVERHEAD_BYTES}), 0) {bodies}"
-    return int(connection.execute(size, values).fetchone()[0])
+def _drop(connection: sqlite3.Connection, segment: int, survivors: Iterator[int] | None) -> Iterator[Step]:
+    """Yield the steps that move ``survivors`` out of a segment and drop it; None if it is marked as dropped already."""
+    if survivors is not None:
+        yield partial(_seal, connection, segment)
+        yield partial(_move_next, connection, survivors)
+        yield partial(_mark_dropped, connection, segment)
+    yield partial(_drop_some, connection, segment)
+    yield partial(free_pages, connection)
 
 
-_OTHERS = "FROM {table} WHERE body_id NOT IN (SELECT value FROM json_each(?)) AND body IS NOT NULL"
+def _others(connection: sqlite3.Connection, segment: int, copies: list[int], most: float) -> list[int] | None:
+    """Return what of a segment is neither erased nor one of ``copies``; None if that has more than ``most`` bytes."""
+    living = connection.execute(f"SELECT json_group_array(body_id) FROM {_table(segment)} WHERE body IS NOT NULL")
+    others = sorted(set(json.loads(living.fetchone()[0])).difference(copies))
+    size = connection.execute(
+        f"SELECT ifnull(sum(length(body) + {ROW_OVERHEAD_BYTES}), 0) FROM {_table(segment)}"
+        " WHERE body_id IN (SELECT value FROM json_each(?))",
+        (json.dumps(others),),
+    )
+    return others if size.fetchone()[0] <= most else None
 
 
 def _living(connection: sqlite3.Connection, segment: int) -> Iterator[int]:
@@ -237,6 +248,7 @@ def _drop_some(connection: sqlite3.Connection, segment: int) -> bool:
     if last is not None:
         connection.execute(f"DELETE FROM {table} WHERE body_id <= ?", (last,))
         reach("erase.emptied")
+        free_pages(connection)  # in the same transaction: what leaves the file is not written once more
         return True
     connection.execute(f"DROP TABLE {table}")
     connection.execute("DELETE FROM body_segments WHERE segment = ?", (segment,))

@@ -27,6 +27,9 @@ log = get_logger(__name__)
 
 Publish = Callable[[list[News]], None]
 
+Step = Callable[[], bool]
+"""A short piece of work inside a write transaction; it returns whether it has to be called again."""
+
 P = ParamSpec("P")
 T = TypeVar("T")
 

@@ -135,7 +135,7 @@ def add_copies(connection: sqlite3.Connection, count: int = 30) -> set[int]:
 def test_a_segment_of_copies_goes_whole_but_for_what_is_no_copy(connection: sqlite3.Connection) -> None:
     followed = add_copies(connection)
     everything = {row[0] for row in connection.execute("SELECT message_id FROM messages")}
-    Pacer(connection).run(bodies.compact(connection, everything - followed, 0.75))
+    Pacer(connection).run(bodies.drop_copies(connection, everything - followed, 0.25))
     connection.executemany("DELETE FROM messages WHERE message_id = ?", [(each,) for each in everything - followed])
     assert stored(connection) == {number: bytes([number]) * 1000 for number in (3, 17)}
     assert connection.execute("SELECT count(*) FROM body_segments WHERE sealed").fetchone()[0] == 0
@@ -146,7 +146,7 @@ def test_a_segment_of_copies_goes_whole_but_for_what_is_no_copy(connection: sqli
 def test_what_the_server_erases_while_its_segment_is_being_dropped_is_not_moved(connection: sqlite3.Connection) -> None:
     followed = add_copies(connection)
     copies = {row[0] for row in connection.execute("SELECT message_id FROM messages")} - followed
-    steps = bodies.compact(connection, copies, 0.75)
+    steps = bodies.drop_copies(connection, copies, 0.25)
     first = next(steps)
     erased = min(followed)
     connection.execute("DELETE FROM messages WHERE message_id = ?", (erased,))
@@ -160,9 +160,9 @@ def test_what_the_server_erases_while_its_segment_is_being_dropped_is_not_moved(
 
 def test_a_segment_with_few_copies_stays_and_so_does_the_one_that_is_filled(connection: sqlite3.Connection) -> None:
     ids = [add_message(connection, number, bytes(1000)) for number in range(15)]
-    assert list(bodies.compact(connection, ids[:6], 0.75)) == []
-    assert list(bodies.compact(connection, ids[10:], 0.75)) == []
-    assert len(list(bodies.compact(connection, ids[:8], 0.75))) > 0
+    assert list(bodies.drop_copies(connection, ids[:6], 0.25)) == []
+    assert list(bodies.drop_copies(connection, ids[10:], 0.25)) == []
+    assert len(list(bodies.drop_copies(connection, ids[:8], 0.25))) > 0
 
 
 def test_whichever_step_over_copies_is_the_last_the_next_compaction_goes_on(
@@ -176,7 +176,7 @@ def test_whichever_step_over_copies_is_the_last_the_next_compaction_goes_on(
         with closing(database.connect(path)) as connection:
             followed = add_copies(connection)
             copies = {row[0] for row in connection.execute("SELECT message_id FROM messages")} - followed
-            steps = bodies.compact(connection, copies, 0.75)
+            steps = bodies.drop_copies(connection, copies, 0.25)
             step = next(steps, None)
             for _ in range(stops):
                 if step and not step():

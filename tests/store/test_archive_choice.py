@@ -1,0 +1,90 @@
+"""What moves next: slices of time, and which messages a batch takes."""
+
+import sqlite3
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from conclave.policy import KEEP
+from conclave.store import archive_choice, archive_moves, bodies, database
+from conclave.store.archive_choice import HOUR
+from conclave.store.archive_moves import Range
+
+NOW = 10_000 * HOUR
+
+
+@pytest.fixture
+def connection(tmp_path: Path) -> Iterator[sqlite3.Connection]:
+    database.prepare(tmp_path / "hot.db")
+    with closing(database.connect(tmp_path / "hot.db")) as opened:
+        yield opened
+
+
+def add_group(connection: sqlite3.Connection, key: int, times: Sequence[int], size: int = 10) -> None:
+    connection.execute(
+        "INSERT INTO groups (group_key, group_id, group_name, alias, created_at) VALUES (?1, ?2, hex(?2), '', 0)",
+        (key, bytes([key])),
+    )
+    with database.write_transaction(connection):
+        for number, second in enumerate(times, 1):
+            body_id = bodies.put(connection, bytes(size))
+            connection.execute("INSERT INTO messages VALUES (?, ?, ?, x'00', 0, ?)", (body_id, key, number, second))
+
+
+def slices(connection: sqlite3.Connection, rows: int) -> list[int]:
+    """Return how many messages lie in each slice of time; check the bounds."""
+    archive_choice.list_movable(connection, {KEEP: KEEP}, NOW)
+    bounds = archive_choice.time_slices(connection, NOW, rows)
+    assert bounds == sorted(set(bounds))
+    assert bounds[-1] == NOW
+    assert all(bound % HOUR == 0 for bound in bounds)
+    count = "SELECT count(*) FROM messages WHERE created_at >= ? AND created_at < ?"
+    return [connection.execute(count, each).fetchone()[0] for each in zip([0, *bounds], bounds, strict=False)]
+
+
+def test_slices_hold_about_as_many_messages_and_the_first_a_quarter(connection: sqlite3.Connection) -> None:
+    times = [NOW - 10_000 * 600 + n * 600 for n in range(10_000)]
+    add_group(connection, 1, times[::2])
+    add_group(connection, 2, times[1::2])
+    found = slices(connection, 2_000)
+    assert sum(found) == 10_000
+    assert 400 < found[0] < 500
+    assert all(1_800 < each <= 2_000 for each in found[1:-1])
+
+
+def test_what_fits_into_one_batch_is_not_divided(connection: sqlite3.Connection) -> None:
+    add_group(connection, 1, [NOW - HOUR * n for n in range(1_800, 0, -1)])
+    assert slices(connection, 2_000) == [1_800]
+
+
+def test_few_messages_are_found_although_none_is_in_the_sample(connection: sqlite3.Connection) -> None:
+    add_group(connection, 1, [NOW - HOUR, NOW - 2])
+    assert slices(connection, 2_000) == [2]
+
+
+def test_an_hour_of_more_than_a_batch_lies_in_one_slice(connection: sqlite3.Connection) -> None:
+    add_group(connection, 1, [NOW - 3 * HOUR] * 100 + [NOW - 2 * HOUR] * 1_000 + [NOW - HOUR] * 100)
+    assert 1_000 in slices(connection, 200)
+
+
+def test_a_batch_begins_where_the_moves_under_way_end(connection: sqlite3.Connection) -> None:
+    add_group(connection, 1, [NOW - 9] * 5 + [NOW + 1] + [NOW - 9])
+    add_group(connection, 2, [NOW - 9] * 4)
+    connection.execute("UPDATE groups SET archived_seq = 1 WHERE group_key = 2")
+    for first, last in ((1, 1), (2, 3)):
+        archive_moves.fix(connection, [Range(1, first, last, KEEP)], NOW)
+    archive_choice.list_movable(connection, {KEEP: KEEP}, NOW)
+    chosen, more = archive_choice.choose(connection, NOW, 100, 10_000)
+    assert chosen == [Range(1, 4, 5, KEEP), Range(2, 2, 4, KEEP)]
+    assert not more
+
+
+def test_a_batch_takes_no_more_than_it_may_but_at_least_one(connection: sqlite3.Connection) -> None:
+    add_group(connection, 1, [NOW - 9] * 10, size=100)
+    archive_choice.list_movable(connection, {KEEP: KEEP}, NOW)
+    assert archive_choice.choose(connection, NOW, 4, 10_000) == ([Range(1, 1, 4, KEEP)], True)
+    chosen, _ = archive_choice.choose(connection, NOW, 10, 500)
+    assert chosen[0].last_seq in (4, 5)
+    assert archive_choice.choose(connection, NOW, 10, 1)[0] == [Range(1, 1, 1, KEEP)]
