@@ -1,6 +1,7 @@
 """The archive's Delta table: made, opened, appended to, kept healthy; and its files removed from disk.
 
-There is one writer, the run that holds the run lock. Heavy work is Spark's; the log is read by delta-rs, without it.
+There is one writer, the run that holds the run lock. Heavy work is Spark's. What concerns the log alone is done by
+delta-rs, without it: reading it, and dropping whole parts.
 """
 
 import json
@@ -40,6 +41,9 @@ FILE_BYTES = 64 * 1024 * 1024
 SMALL_BYTES = 16 * 1024 * 1024
 FEW_FILES, MANY_FILES = 8, 64
 """So many small files are left in a part, as long as they are less than a quarter of it; and so many at most."""
+
+_UNFINISHED = "_commit_"
+"""How files begin that delta-rs leaves if it is killed before its commit."""
 
 _DATA_FILES = "lifetime=*/span=*/*"
 
@@ -148,8 +152,10 @@ class Table:
             _sync(folder)
 
     def drop_parts(self, parts: Collection[tuple[int, int]]) -> None:
-        """Delete whole parts, by lifetime and span: the log alone changes."""
-        self._spark.sql(f"DELETE FROM {self.name} WHERE {in_parts(parts)}")
+        """Delete whole parts, by lifetime and span: the log alone changes. Raises ArchiveError if anything else did."""
+        deleted = DeltaTable(str(self.path)).delete(in_parts(parts))
+        if deleted["num_added_files"]:
+            raise ArchiveError(f"{self.path}: files were rewritten where whole ones were to go: {sorted(parts)}")
 
     def crowded_parts(self) -> list[PartFiles]:
         """Return the parts that want compaction."""
@@ -203,8 +209,8 @@ class Table:
             return
         for path in self._log.iterdir():
             version = re.match(r"\.?(\d{20})\.", path.name)
-            old = time.time() - path.stat().st_mtime > max(LOG_SECONDS, delay)
-            if version and int(version[1]) < checkpoint and old:
+            superfluous = int(version[1]) < checkpoint if version else path.name.startswith(_UNFINISHED)
+            if superfluous and time.time() - path.stat().st_mtime > max(LOG_SECONDS, delay):
                 path.unlink()
 
     def _removal_times(self) -> dict[str, float]:

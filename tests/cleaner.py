@@ -102,6 +102,7 @@ class Cleaner:
 
 
 def main() -> None:
+    os.umask(0o077)  # as the commands do
     tell = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
     warm: Job | None = None
