@@ -1,7 +1,7 @@
 """What a run does in the archive: finish a move, apply the rules, move on, keep the table healthy, erase files."""
 
 from collections.abc import Collection, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from py4j.protocol import Py4JJavaError
@@ -18,7 +18,7 @@ from spark.archive_check import Check, examine
 from spark.archive_expiry import Expiry
 from spark.archive_move import Mover
 from spark.archive_restore import restore
-from spark.archive_table import Table
+from spark.archive_table import NotDurableError, Table
 from spark.hot import ArchiveError, Hot
 from spark.report import Report
 
@@ -57,6 +57,8 @@ class Archive:
             self._move(done)
             if self._is_open:
                 self._compact()
+        except NotDurableError:
+            raise  # what was replaced may be all that is left
         except Exception:
             self._erase()  # not where the process is to end: Java may be writing yet
             raise
@@ -64,7 +66,8 @@ class Archive:
             self._erase()
         finally:
             if size >= 0:
-                done.archive_bytes_returned = max(0, size - self._bytes())
+                with suppress(FileNotFoundError):  # where the process is to end, Java may be writing yet
+                    done.archive_bytes_returned = max(0, size - self._bytes())
 
     def count(self, planned: Report, counted: Collection[int], risen: Collection[tuple[int, int]]) -> None:
         """Add to ``planned`` what a run would do, after it had ``risen`` (see make_plan); changes nothing."""
@@ -120,6 +123,7 @@ class Archive:
             is_new = state.version == 0 and not self._hot.read(archive_moves.has_parts)
             self._table.prepare(state.archive_id, is_new=is_new)
             self._require_same_past(state.archive_id)
+            self._table.make_durable(state.version)  # a run that was killed may have left that undone
             self._is_open = True
 
     def _require_same_past(self, archive_id: str) -> None:
@@ -152,6 +156,7 @@ class Archive:
         if state is None or not state.unerased:
             return
         self._open()
+        self._table.make_durable(state.version)
         hot.write(archive_moves.note_version, self._table.version())
         reach("archive.before_erase")
         if self._table.sweep(self._config.erase_delay):

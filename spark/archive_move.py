@@ -166,13 +166,13 @@ class Mover:
     def _append(self, batch: _Loaded) -> _Appended:
         expected = _write(self._table, self._source(batch.rows), self._archive_id, batch.number)
         reach("archive.appended")
+        self._table.make_durable(self._table.version_of_batch(self._archive_id, batch.number))
         return _Appended(batch.number, expected)
 
     def _settle(self, batch: _Appended, ranges: Collection[Range]) -> int:
-        """Have a batch served from the table, once it is there whole and to stay; return how many messages it has."""
+        """Have a batch served from the table, once it is there whole; return how many messages it has."""
         version = self._table.version_of_batch(self._archive_id, batch.number)
         parts, senders = self._verify(batch, self._table.read_added(version))
-        self._table.make_durable(version)
         self._hot.write(archive_moves.note_verified, batch.number, *_totals(parts))
         reach("archive.verified")
         self._switch(ranges, parts, senders, version)

@@ -65,6 +65,10 @@ class PartFiles:
         return crowded or self.small > MANY_FILES
 
 
+class NotDurableError(ArchiveError):
+    """What the table says it has may not be on disk."""
+
+
 class Table:
     """The table at one path."""
 
@@ -81,7 +85,7 @@ class Table:
         Raises ArchiveError. A table that is missing is not replaced: its folder may only not be mounted.
         """
         if DeltaTable.is_deltatable(str(self.path)):
-            found = DeltaTable(str(self.path), without_files=True).metadata().configuration.get(ID_PROPERTY)
+            found = DeltaTable(str(self.path)).metadata().configuration.get(ID_PROPERTY)
             if found != archive_id:
                 raise ArchiveError(f"{self.path}: is the archive of another database")
             return
@@ -107,7 +111,7 @@ class Table:
 
     def version(self) -> int:
         """Return the newest version."""
-        return DeltaTable(str(self.path), without_files=True).version()
+        return DeltaTable(str(self.path)).version()
 
     def read(self) -> DataFrame:
         """Return all rows."""
@@ -119,10 +123,10 @@ class Table:
 
     def last_batch(self, archive_id: str) -> int:
         """Return the number of the last move that came into the table; 0 if none did."""
-        return DeltaTable(str(self.path), without_files=True).transaction_version(archive_id) or 0
+        return DeltaTable(str(self.path)).transaction_version(archive_id) or 0
 
     def append(self, rows: DataFrame, archive_id: str, batch: int) -> None:
-        """Add the messages of a move; a second time does nothing."""
+        """Add the messages of a move that is not in the table yet, see ``has_batch``."""
         writer = rows.write.format("delta").mode("append")
         writer.option("txnAppId", archive_id).option("txnVersion", str(batch)).save(str(self.path))
 
@@ -139,23 +143,27 @@ class Table:
         return self._spark.read.schema(a.ARCHIVE).option("basePath", str(self.path)).parquet(*files)
 
     def make_durable(self, first: int) -> None:
-        """Have the disk keep what the versions from ``first`` on have added: Spark leaves that to chance."""
-        folders = {self.path, self._log}
-        for version in range(first, self.version() + 1):
-            for action in self._actions(version):
-                if "add" in action:
-                    added = self.path / action["add"]["path"]
-                    _sync(added)
-                    folders |= {added.parent, added.parent.parent}
-            _sync(self._log_file(version))
-        for folder in folders:
-            _sync(folder)
+        """Have the disk keep what the versions from ``first`` on have added: Spark leaves that to chance.
+
+        Raises NotDurableError: what they replaced must not be removed then.
+        """
+        try:
+            folders = {self.path, self._log}
+            for version in range(first, self.version() + 1):
+                for action in self._actions(version):
+                    if "add" in action:
+                        added = self.path / action["add"]["path"]
+                        _sync(added)
+                        folders |= {added.parent, added.parent.parent}
+                _sync(self._log_file(version))
+            for folder in folders:
+                _sync(folder)
+        except OSError as error:
+            raise NotDurableError(f"{self.path}: the disk does not keep what was written: {error}") from error
 
     def drop_parts(self, parts: Collection[tuple[int, int]]) -> None:
-        """Delete whole parts, by lifetime and span: the log alone changes. Raises ArchiveError if anything else did."""
-        deleted = DeltaTable(str(self.path)).delete(in_parts(parts))
-        if deleted["num_added_files"]:
-            raise ArchiveError(f"{self.path}: files were rewritten where whole ones were to go: {sorted(parts)}")
+        """Delete whole parts, by lifetime and span: as both are partition columns, the log alone changes."""
+        DeltaTable(str(self.path)).delete(in_parts(parts))
 
     def crowded_parts(self) -> list[PartFiles]:
         """Return the parts that want compaction."""
@@ -203,15 +211,22 @@ class Table:
 
     def clean_log(self, delay: int) -> None:
         """Remove what the newest checkpoint makes superfluous and is older than LOG_SECONDS, or ``delay``."""
+        pointer = self._log / "_last_checkpoint"
         try:
-            checkpoint = json.loads((self._log / "_last_checkpoint").read_text(encoding="utf-8"))["version"]
-        except FileNotFoundError:
+            checkpoint = json.loads(pointer.read_text(encoding="utf-8"))["version"]
+        except (FileNotFoundError, ValueError):  # none, or half of it after a crash: the next one will do
             return
+        superfluous = []
         for path in self._log.iterdir():
             version = re.match(r"\.?(\d{20})\.", path.name)
-            superfluous = int(version[1]) < checkpoint if version else path.name.startswith(_UNFINISHED)
-            if superfluous and time.time() - path.stat().st_mtime > max(LOG_SECONDS, delay):
-                path.unlink()
+            is_behind = int(version[1]) < checkpoint if version else path.name.startswith(_UNFINISHED)
+            if is_behind and time.time() - path.stat().st_mtime > max(LOG_SECONDS, delay):
+                superfluous.append(path)
+        if superfluous:
+            for path in [*self._log.glob(f"{checkpoint:020d}.checkpoint*"), pointer, self._log]:
+                _sync(path)  # nobody did before
+        for path in superfluous:
+            path.unlink()
 
     def _removal_times(self) -> dict[str, float]:
         """Return when files were replaced, Unix seconds; of those that the log still knows of."""

@@ -1,7 +1,7 @@
 """Reads the messages of a batch from the hot store, in a process of its own.
 
 ADBC brings a SQLite library of its own, and a process that has one file open through two of them loses its locks when
-either closes it. The run has the store open meanwhile: it deletes the copies of the batch before.
+either closes it. The run has the store open meanwhile, for the batches before this one.
 """
 
 import sys

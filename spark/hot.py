@@ -1,7 +1,4 @@
-"""The hot store as the archive's part of a run sees it: each step opens it and closes it again.
-
-Between two steps this process has no ``sqlite3`` connection to the store, so that ADBC may read it.
-"""
+"""The hot store as the archive's part of a run sees it: each step has a connection of its own, in any thread."""
 
 import sqlite3
 from collections.abc import Callable, Iterator

@@ -37,6 +37,16 @@ ROW_GROUP_BYTES = 4 * 1024 * 1024
 NICENESS = 10
 """How far Java's threads stand back: who holds the database's lock has the processor first, and so has the server."""
 
+_ROWS_COMPILED_WELL = (
+    "-XX:Tier4InvocationThreshold=200000 -XX:Tier4MinInvocationThreshold=20000"
+    " -XX:Tier4CompileThreshold=600000 -XX:Tier4BackEdgeThreshold=1000000"
+)
+"""The better of Java's compilers takes long: it is for what runs over rows, not for what plans. The usual
+thresholds are 25 to 40 times lower.
+
+What is planned without an archive never runs long enough to be worth it at all.
+"""
+
 
 class JarsMissingError(Exception):
     """The archive needs jars that are not there; the message says what to do."""
@@ -44,16 +54,6 @@ class JarsMissingError(Exception):
 
 class DeployModeError(Exception):
     """Spark was asked to run the job where the database is not."""
-
-
-_ROWS_COMPILED_WELL = (
-    "-XX:Tier4InvocationThreshold=200000 -XX:Tier4MinInvocationThreshold=20000"
-    " -XX:Tier4CompileThreshold=600000 -XX:Tier4BackEdgeThreshold=1000000"
-)
-"""The better of Java's compilers takes long: it is for what runs over rows, not for what plans (40 times the usual).
-
-What is planned without an archive never runs long enough to be worth it at all.
-"""
 
 
 class JavaMissingError(Exception):
@@ -174,7 +174,7 @@ def _delta_settings() -> dict[str, str]:
         "spark.databricks.delta.snapshotPartitions": "2",
         "spark.databricks.delta.writeChecksumFile.enabled": "false",
         # Rows stay in their order: a shuffle would mix the groups of a file, and sorting them by part costs a copy. So
-        # a task writes to some parts at once; if there are more, those are sorted, in the same order within each.
+        # a task writes to some parts at once; what goes to more is sorted by part.
         "spark.databricks.delta.merge.repartitionBeforeWrite.enabled": "false",
         "spark.sql.maxConcurrentOutputFileWriters": "6",
         "spark.sql.sources.parallelPartitionDiscovery.parallelism": "4",

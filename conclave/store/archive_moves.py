@@ -217,7 +217,7 @@ def switch(
 
 
 def finish(connection: sqlite3.Connection, batch: int, now: int) -> None:
-    """End a move: its messages are in the archive, and no longer in the hot store."""
+    """End a move: its messages are served from the archive."""
     connection.execute("UPDATE archive_moves SET finished_at = ? WHERE batch = ?", (now, batch))
     connection.execute("DELETE FROM archive_move_ranges WHERE batch = ?", (batch,))
     connection.execute("DELETE FROM archive_moves WHERE batch < ? AND finished_at IS NOT NULL", (batch - KEPT_MOVES,))

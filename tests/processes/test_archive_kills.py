@@ -30,7 +30,13 @@ OFTEN, RARELY = 'cleanup_interval = "1s"\n', 'cleanup_interval = "1d"\n'
 FADING = 10
 """Seconds that messages live in the groups whose time ends by itself."""
 
-TIMES = {"archive.group_switched": 3, "archive.copies_erased": 2, "restore.copied": 2}
+TIMES = {
+    "archive.fixed": 3,
+    "archive.appended": 2,
+    "archive.group_switched": 3,
+    "archive.copies_erased": 2,
+    "restore.copied": 2,
+}
 """At which time a point is deadly, if not at the first: in the middle of what is done for many."""
 
 ENOUGH = 10

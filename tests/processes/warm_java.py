@@ -15,7 +15,7 @@ import pyspark
 from pyspark import SparkContext
 
 from conclave import cli
-from spark import archive_table
+from spark import archive_move, archive_table
 from spark.session import JARS
 from tests.processes.server import PATIENCE, waiting
 
@@ -84,6 +84,7 @@ def main() -> None:
     if left.isDefined():
         left.get().stop()
     archive_table.FEW_FILES = 2  # so that a test's few files are a crowd
+    archive_move.BATCH_ROWS = 12  # and its few messages several batches, on their way at once
     cli.main()
 
 
