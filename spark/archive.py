@@ -123,7 +123,7 @@ class Archive:
             is_new = state.version == 0 and not self._hot.read(archive_moves.has_parts)
             self._table.prepare(state.archive_id, is_new=is_new)
             self._require_same_past(state.archive_id)
-            self._table.make_durable(state.version)  # a run that was killed may have left that undone
+            self._table.make_durable(state.version)  # the table is new, or a run that was killed left that undone
             self._is_open = True
 
     def _require_same_past(self, archive_id: str) -> None:

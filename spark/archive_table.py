@@ -102,7 +102,6 @@ class Table:
             f"CREATE TABLE {self.name} ({columns}) USING delta PARTITIONED BY ({a.LIFETIME}, {a.SPAN})"
             f" TBLPROPERTIES ({properties})"
         )
-        self.make_durable(0)
 
     def _remove_unmade(self) -> None:
         """Remove the log of a table that a crash, or a full disk, kept from being made: it has no version yet."""
