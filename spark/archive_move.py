@@ -68,9 +68,13 @@ class _Loaded:
 
 @dataclass(frozen=True)
 class _Appended:
-    """A batch in the table; count and checksum of what was read for it, None if that was before a crash."""
+    """A batch in the table, and the version that added it.
+
+    ``expected``: count and checksum of what was read for it, None if that was before a crash.
+    """
 
     number: int
+    version: int
     expected: tuple[int, int | None] | None
 
 
@@ -89,7 +93,7 @@ class Mover:
         count = 0
         while (number := self._hot.read(archive_moves.batch_under_way)) is not None:
             is_there = self._table.has_batch(self._archive_id, number)
-            batch = _Appended(number, None) if is_there else self._append(self._load(number))
+            batch = _Appended(number, self._version_of(number), None) if is_there else self._append(self._load(number))
             count += self._settle(batch, self._ranges(number))
         return count
 
@@ -166,16 +170,19 @@ class Mover:
     def _append(self, batch: _Loaded) -> _Appended:
         expected = _write(self._table, self._source(batch.rows), self._archive_id, batch.number)
         reach("archive.appended")
-        self._table.make_durable(self._table.version_of_batch(self._archive_id, batch.number))
-        return _Appended(batch.number, expected)
+        version = self._version_of(batch.number)
+        self._table.make_durable(version)
+        return _Appended(batch.number, version, expected)
+
+    def _version_of(self, number: int) -> int:
+        return self._table.version_of_batch(self._archive_id, number)
 
     def _settle(self, batch: _Appended, ranges: Collection[Range]) -> int:
         """Have a batch served from the table, once it is there whole; return how many messages it has."""
-        version = self._table.version_of_batch(self._archive_id, batch.number)
-        parts, senders = self._verify(batch, self._table.read_added(version))
+        parts, senders = self._verify(batch, self._table.read_added(batch.version))
         self._hot.write(archive_moves.note_verified, batch.number, *_totals(parts))
         reach("archive.verified")
-        self._switch(ranges, parts, senders, version)
+        self._switch(ranges, parts, senders, batch.version)
         self._hot.write(archive_moves.finish, batch.number, self._hot.now)
         reach("archive.finished")
         return _totals(parts)[0]
