@@ -144,10 +144,8 @@ class Archive:
 
     def _compact(self) -> None:
         for part in self._table.crowded_parts():
-            first = self._table.version() + 1
             self._table.compact(part)
             reach("archive.compacted")
-            self._table.make_durable(first)
 
     def _erase(self) -> None:
         """Remove files that were replaced, in this run or in one that did not come so far."""
@@ -156,7 +154,7 @@ class Archive:
         if state is None or not state.unerased:
             return
         self._open()
-        self._table.make_durable(state.version)
+        self._table.make_durable(state.version)  # what compaction wrote, or a run that failed
         hot.write(archive_moves.note_version, self._table.version())
         reach("archive.before_erase")
         if self._table.sweep(self._config.erase_delay):
