@@ -103,6 +103,25 @@ class TooManyRequestsError(BadRequestError):
         self.headers["Retry-After"] = str(seconds)
 
 
+class UnavailableError(ApiError):
+    """The server cannot do this now, but can later; ``Retry-After`` says when to ask again."""
+
+    status = 503
+    text = "the server cannot do this now; try again later"
+
+    def __init__(self, text: str | None = None, *, seconds: int) -> None:
+        """``seconds``: how long to wait, at least 1."""
+        super().__init__(text)
+        self.headers["Retry-After"] = str(seconds)
+
+
+class StorageFullError(ApiError):
+    """The server has no room to store anything."""
+
+    status = 507
+    text = "the server has no room to store this"
+
+
 class AuthHeaderMissingError(ApiError):
     """The request carries no credentials."""
 

@@ -87,7 +87,7 @@ def errors_of(endpoint: Endpoint) -> list[type[e.ApiError]]:
         found += [e.InvalidValueError]
     if endpoint.body:
         found += [e.BadRequestError, e.InvalidValueError, e.BodyTooLargeError, e.UnsupportedMediaTypeError]
-    found += [*_BY_ROLE.get(endpoint.who, ()), *endpoint.refuses, e.ApiError]
+    found += [*_BY_ROLE.get(endpoint.who, ()), *endpoint.refuses, e.ApiError, e.UnavailableError, e.StorageFullError]
     return list(dict.fromkeys(found))
 
 
@@ -192,7 +192,7 @@ def _refusal(endpoint: Endpoint, kinds: Sequence[type[e.ApiError]]) -> dict[str,
             {"examples": shown},
         ),
     }
-    if any(issubclass(kind, e.TooManyRequestsError) for kind in kinds):
+    if any(issubclass(kind, (e.TooManyRequestsError, e.UnavailableError)) for kind in kinds):
         seconds = {"type": "integer", "minimum": 1}
         answer["headers"] = {"Retry-After": {"description": "How many seconds to wait.", "schema": seconds}}
     return answer
