@@ -11,6 +11,7 @@ from conclave import keys, middleware
 from conclave.archive import Archive, ArchiveError
 from conclave.auth import Passwords, SessionActivity
 from conclave.clock import Clock, SystemClock
+from conclave.clock_watch import ClockWatch
 from conclave.config import Config
 from conclave.events import Events
 from conclave.health import Health
@@ -18,7 +19,8 @@ from conclave.limits import HANDOUT_SECONDS, HANDOUTS, SlidingWindow
 from conclave.logs import get_logger
 from conclave.policy import session_lag
 from conclave.routes import add_routes
-from conclave.store import archive, outbox, sessions, state
+from conclave.steady_clock import SteadyClock
+from conclave.store import archive, outbox, sessions
 from conclave.store.database import Database, StoreError
 from conclave.throttle import Throttle
 from conclave.wire.exchange import MAX_BODY_BYTES
@@ -28,6 +30,9 @@ log = get_logger(__name__)
 ALIVE_INTERVAL_SECONDS = 5.0
 """How often the store learns that the server is alive; the retention contract asks for 10 s at least."""
 
+LOOK_INTERVAL_SECONDS = 1.0
+"""How soon the server learns what other processes found out about the clock, or accepted."""
+
 OUTBOX_INTERVAL_SECONDS = 1.0
 
 
@@ -35,11 +40,11 @@ def create_app(config: Config, clock: Clock | None = None) -> web.Application:
     """Build the server; its resources are opened when it starts."""
     app = web.Application(middlewares=[middleware.observe, middleware.authenticate], client_max_size=MAX_BODY_BYTES)
     app[keys.CONFIG] = config
-    app[keys.CLOCK] = clock = clock or SystemClock()
+    app[keys.CLOCK] = steady = SteadyClock(clock or SystemClock())
     app[keys.HEALTH] = Health()
     app[keys.EVENTS] = Events()
     app[keys.PASSWORDS] = Passwords()
-    app[keys.THROTTLE] = Throttle(config.limits, app[keys.PASSWORDS], clock)
+    app[keys.THROTTLE] = Throttle(config.limits, app[keys.PASSWORDS], steady)
     app[keys.ACTIVITY] = SessionActivity(config.token_ttl_seconds)
     app[keys.HANDOUTS] = SlidingWindow(HANDOUTS, HANDOUT_SECONDS)
     app.on_response_prepare.append(middleware.add_headers)
@@ -79,26 +84,12 @@ async def _archive(app: web.Application) -> AsyncIterator[None]:
 
 
 async def _alive(app: web.Application) -> AsyncIterator[None]:
-    store, clock = app[keys.STORE], app[keys.CLOCK]
-    _tell_clock(app, await store.write(state.begin_serving, app[keys.CONFIG].policy, clock.read()))
-
-    async def note() -> None:
-        _tell_clock(app, await store.write(state.still_alive, clock.read()))
-
-    async with _every(ALIVE_INTERVAL_SECONDS, note):
+    app[keys.CLOCK_WATCH] = watch = ClockWatch(app[keys.CLOCK], app[keys.STORE], app[keys.HEALTH])
+    await watch.begin(app[keys.CONFIG].policy)
+    async with _every(ALIVE_INTERVAL_SECONDS, watch.note), _every(LOOK_INTERVAL_SECONDS, watch.look):
         yield
     with _logged():
-        await store.write(state.still_alive, clock.read(), stopping=True)
-
-
-def _tell_clock(app: web.Application, fault: str) -> None:
-    """Let health know of the clock; an operator accepts it from another process."""
-    health = app[keys.HEALTH]
-    if fault and "clock" not in health.faults:
-        log.error("clock_wrong", fault=fault, remedy="conclave cleanup run --accept-clock")
-        health.fault("clock", fault)
-    elif not fault:
-        health.mend("clock")
+        await watch.note(stopping=True)
 
 
 async def _session_activity(app: web.Application) -> AsyncIterator[None]:
@@ -110,7 +101,7 @@ async def _session_activity(app: web.Application) -> AsyncIterator[None]:
             activity.keep(session_id, app[keys.CLOCK].now())
         uses = activity.unwritten()
         if uses:
-            await app[keys.STORE].write(sessions.extend, uses, ttl)
+            await app[keys.STORE].write(sessions.extend, uses, ttl, app[keys.CLOCK])
             activity.written(uses)
 
     async with _every(session_lag(ttl), write, activity.urgent):

@@ -115,6 +115,15 @@ class UnavailableError(ApiError):
         self.headers["Retry-After"] = str(seconds)
 
 
+class UntrustedClockError(UnavailableError):
+    """The wall clock is wrong, or was until lately: what it decides for good has to wait for an operator."""
+
+    def __init__(self, fault: str) -> None:
+        """``fault``: what is wrong with the clock, for the operator."""
+        super().__init__("the server's clock is in doubt: this has to wait until an operator has looked", seconds=60)
+        self.fault = fault
+
+
 class StorageFullError(ApiError):
     """The server has no room to store anything."""
 

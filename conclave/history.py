@@ -5,7 +5,7 @@ from dataclasses import replace
 from conclave.archive import Archive
 from conclave.clock import Clock
 from conclave.policy import PolicySettings
-from conclave.store import messages
+from conclave.store import archive as index, messages
 from conclave.store.database import Database
 from conclave.store.messages import Page, StoredMessage
 
@@ -26,7 +26,8 @@ async def page(
     What is left of the page then is a page of its own, asked for with the border as ``after``. So no snapshot of the
     store is held while the archive is read, and it does not matter what moves meanwhile: each message is above or below
     the border of the snapshot by which it was looked for, and the next search begins where the last one ended. A border
-    that has risen in between makes one more stretch in the archive.
+    that has risen in between makes one more stretch in the archive. Where messages went to other parts of the archive
+    before they were read, the search is repeated.
 
     Reads of the archive wait in line. What expires meanwhile is left out at the moment at which the page is handed on.
     """
@@ -36,14 +37,16 @@ async def page(
         return await store.read(messages.page, group_id, user_id, position, room, policy, clock, taken)
 
     first = found = await look(after, [], 0)
-    served, taken = [*first.messages], 0
+    served, taken, position = [*first.messages], 0, after
     while found.archived:
         cold = await archive.read(found.archived, limit - len(served), taken)
-        served += cold.messages
-        taken += sum(len(message.mls_message) for message in cold.messages)
-        if cold.full:
-            break
-        found = await look(found.archived.border, served, taken)
+        if await store.read(index.relaid) == found.archived.relaid:
+            served += cold.messages
+            taken += sum(len(message.mls_message) for message in cold.messages)
+            position = found.archived.border
+            if cold.full:
+                break
+        found = await look(position, served, taken)
         served += found.messages
     cutoff = messages.cutoff(found.member.group, policy, clock.now())
     current = [message for message in served if message.created_at >= cutoff]

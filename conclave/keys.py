@@ -7,17 +7,19 @@ from aiohttp.typedefs import Handler
 
 from conclave.archive import Archive
 from conclave.auth import Passwords, SessionActivity
-from conclave.clock import Clock
+from conclave.clock_watch import ClockWatch
 from conclave.config import Config
 from conclave.events import Events
 from conclave.health import Health
 from conclave.limits import SlidingWindow
+from conclave.steady_clock import SteadyClock
 from conclave.store.database import Database
 from conclave.throttle import Throttle
 from conclave.wire.endpoint import Endpoint
 
 CONFIG = web.AppKey("config", Config)
-CLOCK: web.AppKey[Clock] = web.AppKey("clock")
+CLOCK = web.AppKey("clock", SteadyClock)
+CLOCK_WATCH = web.AppKey("clock_watch", ClockWatch)
 STORE = web.AppKey("store", Database)
 ARCHIVE = web.AppKey("archive", Archive)
 PASSWORDS = web.AppKey("passwords", Passwords)

@@ -12,7 +12,7 @@ from conclave.auth import hash_password
 from conclave.clock import Clock
 from conclave.errors import NotFoundError
 from conclave.logs import get_logger
-from conclave.store import accounts, database, outbox, users
+from conclave.store import accounts, database, outbox, state, users
 from conclave.store.accounts import Account
 from conclave.store.announce import AnnouncingConnection
 from conclave.store.users import User
@@ -68,7 +68,7 @@ class Operator:
         """
         sought = like.casefold()
         with self._connected(readonly=True) as connection:
-            listed = accounts.list_all(connection, self._clock.now())
+            listed = accounts.list_all(connection, state.time_now(connection, self._clock.read()))
         return [each for each in listed if sought in each.username.casefold() or sought in each.alias.casefold()]
 
     def reset_password(self, user_id: bytes, password: str) -> None:
@@ -95,7 +95,7 @@ class Operator:
         """Delete an account, as its user can."""
         with self._changing("delete") as connection:
             users.by_id(connection, user_id)
-            accounts.delete(connection, user_id, self._clock.now())
+            accounts.delete(connection, user_id, state.time_now(connection, self._clock.read()))
 
     @contextmanager
     def _changing(self, action: str) -> Iterator[AnnouncingConnection]:

@@ -1,6 +1,6 @@
 """What a run does in the archive: finish a move, apply the rules, move on, keep the table healthy, erase files."""
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -11,10 +11,11 @@ from pyspark.sql import SparkSession
 from conclave.config import ArchiveConfig
 from conclave.failpoints import reach
 from conclave.policy import KEEP
-from conclave.store import archive_moves
+from conclave.store import archive_moves, clock_mending
 from conclave.store.archive_moves import ArchiveState
-from spark import archive_expiry
+from spark import archive_clock, archive_expiry
 from spark.archive_check import Check, examine
+from spark.archive_clock import FOREVER, Return
 from spark.archive_expiry import Expiry
 from spark.archive_move import Mover
 from spark.archive_restore import restore
@@ -99,6 +100,33 @@ class Archive:
             self._table.prepare(state.archive_id, is_new=False)
             self._mover().drop_copies()  # the bodies of some may be gone
             return restore(self._spark, self._hot, self._table, self._config, group_id)
+
+    def finish_move(self) -> None:
+        """Finish a move that is under way, if there is one; nothing goes by it. Raises ArchiveError."""
+        if self._hot.read(archive_moves.batch_under_way) is not None:
+            with self._told_plainly():
+                self._change().finish()
+
+    def hide_ahead(self, marked: Mapping[int, int], now: int) -> int:
+        """Bring back what the marks of groups hide, to just before ``now``; return how many. Raises ArchiveError.
+
+        ``marked``: ``expired_before`` by group key, for those of which it lies ahead.
+        """
+        return self._bring_back([Return(key, now, mark, now - 1) for key, mark in marked.items()])
+
+    def bring_back(self, now: int) -> int:
+        """Bring back to ``now`` what else lies ahead of it; return how many messages. Raises ArchiveError."""
+        marked = self._hot.read(clock_mending.marked_ahead, now)
+        keys = {part.group_key for part in self._hot.read(archive_moves.parts) if part.newest > now}
+        returns = [Return(key, max(now, marked.get(key, 0)) + 1, FOREVER, max(now, marked.get(key, 0))) for key in keys]
+        return self._bring_back(returns)
+
+    def _bring_back(self, returns: Collection[Return]) -> int:
+        if not archive_clock.concerned(self._hot, returns):
+            return 0
+        with self._told_plainly():
+            self._change()
+            return archive_clock.bring_back(self._spark, self._hot, self._table, returns)
 
     def _move(self, done: Report) -> None:
         if self._config.after == KEEP or not self._hot.read(self._mover().has_work, self._config):

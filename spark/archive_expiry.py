@@ -179,7 +179,7 @@ class Expiry:
                 raise ArchiveError(f"{deleted} messages were deleted from the archive where {expected} were due")
         self._table.make_durable(first)
         version = self._table.version()
-        self._hot.write_steps(lambda connection: _settle(connection, left, plan.senders, version))
+        self._hot.write_steps(lambda connection: settle(connection, left, plan.senders, version))
         reach("archive.index_settled")
         counts.update(self._counts(plan, measured))
 
@@ -246,9 +246,10 @@ class Expiry:
         return F.broadcast(self._spark.createDataFrame(pyarrow.table(columns, schema=a.DUE)))
 
 
-def _settle(
+def settle(
     connection: sqlite3.Connection, left: dict[Key, PartRow | None], senders: list[tuple[bytes, int]], version: int
 ) -> Iterator[Step]:
+    """Bring the index up to date with what is ``left`` in ``version``; ``senders`` have no more in their groups."""
     yield partial(_done, archive_moves.note_version, connection, version)
     rows_of: dict[int, dict[Key, PartRow | None]] = defaultdict(dict)
     for key, row in left.items():

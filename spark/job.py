@@ -19,9 +19,11 @@ from conclave.config import Config
 from conclave.failpoints import reach
 from conclave.logs import get_logger
 from conclave.policy import KEEP, PolicySettings
+from conclave.steady_clock import SteadyClock
 from conclave.store import archive_moves, database, state
 from conclave.store.archive_restore import RestoreError
-from spark import apply, report, sql_engine
+from spark import apply, clock_mending, report, sql_engine
+from spark.clock_mending import ClockUnsteadyError
 from spark.hot import ArchiveError, Hot
 from spark.report import Report
 from spark.steps import GroupStep, Plan
@@ -50,7 +52,10 @@ class ClockWrongError(Exception):
     """Nothing is erased by a clock that was found wrong."""
 
 
-EXPECTED = (CleanupError, ClockWrongError, ArchiveError, RestoreError, apply.RunTooLongError, apply.WalBusyError)
+EXPECTED = (
+    *(CleanupError, ClockWrongError, ClockUnsteadyError, ArchiveError, RestoreError),
+    *(apply.RunTooLongError, apply.WalBusyError),
+)
 """Why a run, or a command about the archive, may fail without a fault of the program."""
 
 
@@ -60,7 +65,7 @@ class Job:
     def __init__(self, config: Config, clock: Clock) -> None:
         """Take the settings and the time; nothing is opened yet."""
         self._config = config
-        self._clock = clock
+        self._clock = SteadyClock(clock)
         self._path = config.database
         self._spark: SparkSession | None = None
         self._knows_archive = False
@@ -127,13 +132,17 @@ class Job:
         """Do one run, when no other is under way, and return its report, which is in the history too.
 
         ``tell`` hears "waiting" if another is, and "began". With ``accept_clock`` the clock counts as right from
-        here on. What went wrong in a run is in its report; raises CleanupError if it could not begin, or not end.
+        here on, and what is stored ahead of it is brought back. What went wrong in a run is in its report; raises
+        CleanupError if it could not begin, or not end.
         """
         with self._ready() as settings, run_lock(self._path, tell):
             tell("began")
             done = Report(self._config.cleanup.engine, self._clock.now())
             try:
-                self._require_clock(accept=accept_clock)
+                if accept_clock:
+                    hot = self._hot(settings, done.started_at)
+                    clock_mending.accept(hot, self._archive(hot), self._clock, done.brought_back)
+                done.started_at = self._require_clock()
                 self._clean_up(settings, done, progress)
             except EXPECTED as error:
                 done.error = f"{type(error).__name__}: {error}"
@@ -203,9 +212,10 @@ class Job:
             raise CleanupError(str(error)) from error
 
     def _settings(self) -> PolicySettings:
-        """Return the settings that the server runs with: they decide, whoever starts the run."""
+        """Return the settings that the server runs with: they decide, whoever starts the run; as the time does."""
         with closing(database.connect(self._path, readonly=True)) as connection:
             stored = state.stored_policy(connection)
+            self._clock.resume(state.standing(connection).floor, None)
         if stored is None:
             raise CleanupError(f"{self._path}: has not been served yet: start `conclave serve` on it first")
         if stored != self._config.policy:
@@ -217,16 +227,18 @@ class Job:
             )
         return stored
 
-    def _require_clock(self, *, accept: bool) -> None:
+    def _require_clock(self) -> int:
+        """Return the second of the run, which is acted on from here on. Raises ClockWrongError."""
         with closing(database.connect(self._path)) as connection, database.write_transaction(connection):
-            if accept:
-                state.accept_clock(connection, self._clock.read())
-            fault = state.find_clock_fault(connection, self._clock.read())
-        if fault:
+            reading = self._clock.read()
+            found = state.begin_run(connection, reading)
+        self._clock.resume(found.floor, None if found.fault else reading)
+        if found.fault:
             raise ClockWrongError(
-                f"{fault}: nothing is erased until the clock is right and accepted by"
+                f"{found.fault}: nothing is erased until the clock is right and accepted by"
                 " `conclave cleanup run --accept-clock`"
             )
+        return self._clock.now()
 
     def _clean_up(self, settings: PolicySettings, done: Report, progress: Progress | None) -> None:
         deadline = time.monotonic() + self._config.cleanup.max_run_time

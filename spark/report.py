@@ -3,6 +3,7 @@
 import json
 import sqlite3
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
@@ -14,7 +15,7 @@ from spark import apply
 HISTORY_ROWS = 1000
 """Runs kept in the history."""
 
-_STORED = ("groups_touched", "bytes_returned", "archived", "archive_bytes_returned", "deleted")
+_STORED = ("groups_touched", "bytes_returned", "archived", "archive_bytes_returned", "deleted", "brought_back")
 """What of a report the history has as its counts."""
 
 _MEANINGS = {
@@ -31,7 +32,8 @@ _MEANINGS = {
 class Report:
     """One run: times in Unix seconds; ``counts`` has the rows that went by each rule, from the archive too.
 
-    ``archived`` messages moved to the archive.
+    ``archived`` messages moved to the archive. ``brought_back``: by table, rows with times ahead of a clock that was
+    accepted.
     """
 
     engine: str
@@ -42,6 +44,7 @@ class Report:
     bytes_returned: int = 0
     archived: int = 0
     archive_bytes_returned: int = 0
+    brought_back: Counter[str] = field(default_factory=Counter)
     error: str = ""
 
     @property
@@ -62,6 +65,7 @@ class Report:
             "archived": self.archived,
             "archive_bytes_returned": self.archive_bytes_returned,
             "deleted": {rule: self.counts[rule] for rule in apply.RULES},
+            "brought_back": dict(+self.brought_back),
         }
 
 
@@ -92,6 +96,8 @@ def show(report: Report, console: Console, *, dry: bool = False) -> None:
         console.print(f"{report.archived:,} messages {'would move' if dry else 'moved'} to the archive")
     if report.archive_bytes_returned:
         console.print(f"{report.archive_bytes_returned:,} bytes returned by the archive")
+    if report.brought_back:
+        console.print(f"brought back from times to come: {_list(report.brought_back) or 'nothing'}")
     if report.error:
         console.print(f"error: {report.error}", style="red", soft_wrap=True)
 
@@ -117,13 +123,19 @@ def show_history(runs: list[sqlite3.Row], console: Console) -> None:
     for run in runs:
         counts = json.loads(run["counts"])
         began = datetime.fromtimestamp(run["started_at"], UTC)
-        deleted = [f"{count:,} {rule.replace('_', ' ')}" for rule, count in counts["deleted"].items() if count]
+        done = _list(counts["deleted"])
+        if brought_back := _list(counts.get("brought_back", {})):  # older runs know nothing of it
+            done = f"{done or 'nothing'}; brought back: {brought_back}"
         table.add_row(
             f"{began:%Y-%m-%d %H:%M:%S}",
             str(run["finished_at"] - run["started_at"]),
-            ", ".join(deleted) or "nothing",
+            done or "nothing",
             f"{counts['bytes_returned']:,}",
             run["engine"],
             run["error"] or run["outcome"],
         )
     console.print(table)
+
+
+def _list(counts: Mapping[str, int]) -> str:
+    return ", ".join(f"{count:,} {name.replace('_', ' ')}" for name, count in counts.items() if count)

@@ -41,7 +41,7 @@ async def update(request: web.Request) -> web.Response:
     app = request.app
     group_id = path_id(request, "group_id")
     body = await read_body(request)
-    await app[keys.STORE].write(
+    await app[keys.CLOCK_WATCH].write(
         _update, group_id, request[auth.CALLER].user_id, body, app[keys.CONFIG].policy, app[keys.CLOCK]
     )
     return reply_empty(request)
@@ -59,7 +59,7 @@ def _update(
     changes = {name: value for name, value in body.items() if name != "update_message_expiry"}
     if not body["update_message_expiry"]:
         changes.pop("message_expiry_seconds", None)
-    groups.change(connection, group, changes, policy, clock.read())
+    groups.change(connection, group, changes, policy, clock)
     everybody = members_of(connection, group.group_key)
     announce(connection, everybody, "group_update", group_id=group_id, update_type="group_settings")
 

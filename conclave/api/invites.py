@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from aiohttp import web
 
 from conclave import auth, keys
+from conclave.clock import Reading
 from conclave.errors import NotFoundError
 from conclave.store import invites, members
 from conclave.wire.exchange import path_id, read_body, reply, reply_empty
@@ -15,8 +16,9 @@ async def escrow(request: web.Request) -> web.Response:
     """POST /groups/{group_id}/escrow-invite: Invite a user, leaving what the invitee will need."""
     group_id = path_id(request, "group_id")
     body = await read_body(request)
-    await request.app[keys.STORE].write(
-        _escrow, group_id, request[auth.CALLER].user_id, body, request.app[keys.CLOCK].now(), _dead_before(request)
+    clock = request.app[keys.CLOCK]
+    await request.app[keys.CLOCK_WATCH].write(
+        _escrow, group_id, request[auth.CALLER].user_id, body, clock.now(), _dead_before(request), clock.read()
     )
     return reply_empty(request)
 
@@ -28,11 +30,12 @@ def _escrow(
     body: Mapping[str, bytes],
     now: int,
     dead_before: int,
+    clock: Reading,
 ) -> None:
     group = members.require_admin(connection, group_id, inviter_id).group
     members.require_invitable(connection, group, body["invitee_id"])
     carried = [body["commit_message"], body["welcome_message"], body["group_info"]]
-    invites.add(connection, group, inviter_id, body["invitee_id"], carried, now, dead_before)
+    invites.add(connection, group, inviter_id, body["invitee_id"], carried, now, dead_before, clock)
 
 
 async def list_of_group(request: web.Request) -> web.Response:

@@ -5,6 +5,7 @@ import sqlite3
 from aiohttp import web
 
 from conclave import auth, keys
+from conclave.clock import Reading
 from conclave.store import bodies, commits, invites, members
 from conclave.store.commits import Commit
 from conclave.wire.exchange import path_id, read_body, reply, reply_empty
@@ -14,19 +15,22 @@ async def join(request: web.Request) -> web.Response:
     """POST /groups/{group_id}/join: Join a public group."""
     app = request.app
     now = app[keys.CLOCK].now()
-    group_info = await app[keys.STORE].write(
+    group_info = await app[keys.CLOCK_WATCH].write(
         _join,
         path_id(request, "group_id"),
         request[auth.CALLER].user_id,
         now,
         app[keys.CONFIG].policy.invites_dead_before(now),
+        app[keys.CLOCK].read(),
     )
     return reply(request, {"group_info": group_info})
 
 
-def _join(connection: sqlite3.Connection, group_id: bytes, user_id: bytes, now: int, dead_before: int) -> bytes:
+def _join(
+    connection: sqlite3.Connection, group_id: bytes, user_id: bytes, now: int, dead_before: int, clock: Reading
+) -> bytes:
     group_key, group_info = members.require_joinable(connection, group_id, user_id)
-    invites.make_way(connection, group_key, user_id, dead_before)
+    invites.make_way(connection, group_key, user_id, dead_before, clock)
     members.add(connection, group_key, user_id, now, joining=True)
     return bodies.get(connection, group_info)
 

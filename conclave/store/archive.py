@@ -29,7 +29,7 @@ class Stretch:
 
     ``after`` and ``border``: the numbers, exclusive and inclusive. ``cutoff``: the Unix second before which messages
     have expired. ``hidden_senders``: whose application messages are gone. ``parts``: where it lies, by first number.
-    ``version``: of the table; this one or a later one has it.
+    ``version``: of the table; this one or a later one has it. ``relaid``: see the function of that name.
     """
 
     group_key: int
@@ -39,11 +39,20 @@ class Stretch:
     hidden_senders: Sequence[bytes]
     parts: Sequence[Part]
     version: int
+    relaid: int
 
 
 def exists(connection: sqlite3.Connection) -> bool:
     """Tell whether anything was ever archived."""
     return connection.execute("SELECT 1 FROM archive_state").fetchone() is not None
+
+
+def relaid(connection: sqlite3.Connection) -> int:
+    """Return how often messages went to other parts; it rises before they go.
+
+    A stretch of before may have been looked for where it no longer was.
+    """
+    return int(connection.execute("SELECT relaid FROM archive_state").fetchone()[0])
 
 
 def stretch(connection: sqlite3.Connection, group: Group, after: int, cutoff: int) -> Stretch | None:
@@ -62,6 +71,7 @@ def stretch(connection: sqlite3.Connection, group: Group, after: int, cutoff: in
         " (SELECT 1 FROM archive_senders WHERE sender_id = user_id AND group_key = ?)",
         (group.group_key,),
     ).fetchall()
+    version, relaid = connection.execute("SELECT version, relaid FROM archive_state").fetchone()
     return Stretch(
         group.group_key,
         after,
@@ -69,5 +79,6 @@ def stretch(connection: sqlite3.Connection, group: Group, after: int, cutoff: in
         cutoff,
         [row[0] for row in hidden],
         [Part(**row) for row in rows],
-        connection.execute("SELECT version FROM archive_state").fetchone()[0],
+        version,
+        relaid,
     )

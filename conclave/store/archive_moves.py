@@ -223,6 +223,22 @@ def finish(connection: sqlite3.Connection, batch: int, now: int) -> None:
     connection.execute("DELETE FROM archive_moves WHERE batch < ? AND finished_at IS NOT NULL", (batch - KEPT_MOVES,))
 
 
+def widen(connection: sqlite3.Connection, parts: Collection[PartRow]) -> None:
+    """Have readers look in ``parts`` too, by what these give at the most: messages are about to go there.
+
+    Who has looked at the index before looks again. Repeating it changes nothing else.
+    """
+    connection.execute("UPDATE archive_state SET relaid = relaid + 1")
+    connection.executemany(
+        "INSERT INTO archive_parts (group_key, lifetime, span, first_seq, last_seq, oldest, newest, message_count,"
+        " body_bytes, checksum) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+        " ON CONFLICT (group_key, span, lifetime) DO UPDATE SET first_seq = min(first_seq, excluded.first_seq),"
+        " last_seq = max(last_seq, excluded.last_seq), oldest = min(oldest, excluded.oldest),"
+        " newest = max(newest, excluded.newest)",
+        [astuple(part) for part in parts],
+    )
+
+
 def settle_parts(
     connection: sqlite3.Connection, group_key: int, left: Mapping[tuple[int, int, int], PartRow | None]
 ) -> None:

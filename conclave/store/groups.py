@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 from uuid import uuid4
 
-from conclave.clock import Reading
+from conclave.clock import Clock
 from conclave.errors import BadRequestError, ConflictError, NotFoundError
 from conclave.failpoints import reach
 from conclave.policy import PolicySettings, exceeds_cap
@@ -91,23 +91,26 @@ def list_public(connection: sqlite3.Connection, pattern: str) -> list[PublicGrou
 
 
 def change(
-    connection: sqlite3.Connection, group: Group, changes: Mapping[str, Any], policy: PolicySettings, clock: Reading
+    connection: sqlite3.Connection, group: Group, changes: Mapping[str, Any], policy: PolicySettings, clock: Clock
 ) -> None:
     """Set any of alias, group_name, visibility and message_expiry_seconds, all or none.
 
-    No mark moves while the clock is known to be wrong: what it hid would be hidden for good.
+    The expiry does not change while the clock is wrong: no mark may move by it, and without that the end of the old
+    expiry would be forgotten.
 
-    Raises ConflictError if the name is taken, BadRequestError if the expiry is over the server's cap.
+    Raises ConflictError if the name is taken, BadRequestError if the expiry is over the server's cap, and
+    UntrustedClockError.
     """
     changed = replace(group, **changes)
     if changed.group_name != group.group_name:
         _require_free(connection, changed.group_name)
     if "message_expiry_seconds" in changes:
         _require_within_cap(policy.message_retention, changed.message_expiry_seconds)
+    if changed.message_expiry_seconds != group.message_expiry_seconds:
+        state.require_clock(connection, clock.read())
         old, new = (policy.effective(each.message_expiry_seconds) for each in (group, changed))
-        if not state.known_clock_fault(connection, clock):
-            marks.settle(connection, group.group_key, old, new, clock.wall)
-            reach("update_group.settled")
+        marks.settle(connection, group.group_key, old, new, clock.now())
+        reach("update_group.settled")
     connection.execute(
         "UPDATE groups SET alias = ?, group_name = ?, visibility = ?, message_expiry_seconds = ? WHERE group_key = ?",
         (changed.alias, changed.group_name, changed.visibility, changed.message_expiry_seconds, group.group_key),

@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import uuid4
 
+from conclave.clock import Reading
 from conclave.errors import ConflictError, NotFoundError, NotMemberError
 from conclave.failpoints import reach
-from conclave.store import bodies, groups, members, messages, welcomes
+from conclave.store import bodies, groups, members, messages, state, welcomes
 from conclave.store.announce import announce, members_of
 from conclave.store.groups import Group
 
@@ -56,12 +57,13 @@ def add(
     carried: Sequence[bytes],
     now: int,
     dead_before: int,
+    clock: Reading,
 ) -> None:
     """Invite a user, who hears of it. ``carried``: commit, welcome and group info, for when it is accepted.
 
-    Raises ConflictError if an invite is pending.
+    Raises as ``make_way`` does.
     """
-    make_way(connection, group.group_key, invitee_id, dead_before)
+    make_way(connection, group.group_key, invitee_id, dead_before, clock)
     invite_id = uuid4().bytes
     connection.execute(
         "INSERT INTO invites (invite_id, group_key, invitee_id, inviter_id, created_at, commit_body, welcome_body,"
@@ -83,14 +85,18 @@ def add(
     )
 
 
-def make_way(connection: sqlite3.Connection, group_key: int, invitee_id: bytes, dead_before: int) -> None:
+def make_way(
+    connection: sqlite3.Connection, group_key: int, invitee_id: bytes, dead_before: int, clock: Reading
+) -> None:
     """End a dead invite of a user who is invited anew or joins: a member has none that could come back to life.
 
-    Raises ConflictError if a living one is pending.
+    Raises ConflictError if a living one is pending, and UntrustedClockError where only a wrong clock says that it is
+    dead.
     """
     for former in _find(connection, "invites.group_key = ? AND invitee_id = ?", group_key, invitee_id):
         if former.created_at >= dead_before:
             raise ConflictError("an invite to this group is pending")
+        state.require_clock(connection, clock)
         decline(connection, former)
 
 

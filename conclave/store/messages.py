@@ -61,18 +61,19 @@ def append_stored(
     """Make the stored body ``body_id`` a message, whose sender need not be a member; return its sequence number.
 
     No watermark moves: whoever made it some time ago does not know that it is a message now, and has to fetch it.
+    A mark that a wrong clock left ahead of ``now`` does not hide it.
     """
-    number: int = connection.execute(
-        "UPDATE groups SET last_seq = last_seq + 1 WHERE group_key = ? RETURNING last_seq", (group_key,)
-    ).fetchone()[0]
+    number, expired_before = connection.execute(
+        "UPDATE groups SET last_seq = last_seq + 1 WHERE group_key = ? RETURNING last_seq, expired_before", (group_key,)
+    ).fetchone()
     reach("send.numbered")
     connection.execute(
         "INSERT INTO messages (message_id, group_key, sequence_num, sender_id, is_commit, created_at)"
         " VALUES (?, ?, ?, ?, ?, ?)",
-        (body_id, group_key, number, sender_id, is_commit, now),
+        (body_id, group_key, number, sender_id, is_commit, max(now, expired_before)),
     )
     reach("send.stored")
-    return number
+    return int(number)
 
 
 def cutoff(group: Group, policy: PolicySettings, now: int) -> int:

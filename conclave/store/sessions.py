@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from uuid import uuid4
 
+from conclave.clock import Clock
 from conclave.errors import CredentialsWrongError, NotFoundError
 from conclave.store.announce import end_streams
 
@@ -58,11 +59,15 @@ def of_user(connection: sqlite3.Connection, user_id: bytes) -> list[Session]:
     return [Session(**row) for row in rows]
 
 
-def extend(connection: sqlite3.Connection, last_used: Mapping[int, int], ttl: int) -> None:
-    """Write when sessions were last used: session id to Unix second."""
+def extend(connection: sqlite3.Connection, last_used: Mapping[int, int], ttl: int, clock: Clock) -> None:
+    """Write when sessions were last used: session id to Unix second.
+
+    None later than now: what a clock noted that was fast is not brought back again after it was set right.
+    """
+    now = clock.now()
     connection.executemany(
         "UPDATE sessions SET last_used_at = max(last_used_at, ?), expires_at = max(expires_at, ?) WHERE session_id = ?",
-        [(used, used + ttl, session_id) for session_id, used in last_used.items()],
+        [(min(used, now), min(used, now) + ttl, session_id) for session_id, used in last_used.items()],
     )
 
 

@@ -2,11 +2,35 @@
 
 import json
 import sqlite3
+from dataclasses import dataclass, field
 
 from conclave.clock import Reading
-from conclave.clock_guard import clock_fault
+from conclave.clock_guard import clock_fault, time_to_act_on
+from conclave.errors import UntrustedClockError
 from conclave.policy import PolicySettings, session_lag
+from conclave.steady_clock import Floor
 from conclave.store import marks
+
+BEING_ACCEPTED = "the clock is being accepted, and times that lie ahead of it are being brought back"
+
+
+@dataclass(frozen=True)
+class Standing:
+    """What the store knows of the clock: what is wrong with it, or nothing, and the time not to fall below."""
+
+    fault: str = ""
+    floor: Floor = field(default_factory=Floor)
+
+
+def standing(connection: sqlite3.Connection) -> Standing:
+    """Return what is known of the clock, without a look at it; an empty one before the server's first run."""
+    row = connection.execute("SELECT clock_fault, acted_until, clock_acceptances FROM server_state").fetchone()
+    return Standing(row[0], Floor(row[1], row[2])) if row else Standing()
+
+
+def time_now(connection: sqlite3.Connection, clock: Reading) -> int:
+    """Return the time to act on, Unix seconds, for who does not keep a clock of its own."""
+    return time_to_act_on(clock.wall, standing(connection).floor.acted_until)
 
 
 def stored_policy(connection: sqlite3.Connection) -> PolicySettings | None:
@@ -26,13 +50,13 @@ def begin_serving(connection: sqlite3.Connection, policy: PolicySettings, clock:
     the second at which the server was last alive. After a crash the sessions that were in use near its end get
     back the extension that was not written yet. Raises PolicyFrozenError.
     """
-    row = connection.execute("SELECT last_alive, stopped_cleanly FROM server_state").fetchone()
+    row = connection.execute("SELECT last_alive, acted_until, stopped_cleanly FROM server_state").fetchone()
     former = stored_policy(connection)
     if row is None or former is None:
         connection.execute(
             "INSERT INTO server_state (id, policy_settings, last_alive, stopped_cleanly, clock_wall, clock_since_boot,"
-            " clock_boot_id) VALUES (1, ?, ?, 0, ?, ?, ?)",
-            (json.dumps(policy.to_mapping()), clock.wall, clock.wall, clock.since_boot, clock.boot_id),
+            " clock_boot_id, acted_until) VALUES (1, ?1, ?2, 0, ?2, ?3, ?4, ?2)",
+            (json.dumps(policy.to_mapping()), clock.wall, clock.since_boot, clock.boot_id),
         )
         return ""
     fault = find_clock_fault(connection, clock)
@@ -42,8 +66,8 @@ def begin_serving(connection: sqlite3.Connection, policy: PolicySettings, clock:
             f"{fault}: message_retention cannot change until the clock is right and accepted by `conclave cleanup run"
             " --accept-clock`; start with the former setting first"
         )
-    # The time of a server that ran under a wrong clock may lie ahead of the right one.
-    marks.settle_all(connection, former, policy, min(row["last_alive"], clock.wall))
+    # A run by hand may have acted on the old settings after that.
+    marks.settle_all(connection, former, policy, max(row["last_alive"], row["acted_until"]))
     if not row["stopped_cleanly"]:
         ttl = former.token_ttl_seconds
         connection.execute(
@@ -53,25 +77,53 @@ def begin_serving(connection: sqlite3.Connection, policy: PolicySettings, clock:
     connection.execute(
         "UPDATE server_state SET policy_settings = ?, stopped_cleanly = 0", (json.dumps(policy.to_mapping()),)
     )
-    return fault or still_alive(connection, clock)
+    return fault or still_alive(connection, clock).fault
 
 
-def still_alive(connection: sqlite3.Connection, clock: Reading, *, stopping: bool = False) -> str:
+def still_alive(
+    connection: sqlite3.Connection, clock: Reading, floor: Floor | None = None, *, stopping: bool = False
+) -> Standing:
     """Note that the server runs; with ``stopping``, that it ends here and has written everything.
 
-    Return what is wrong with the clock, or nothing. A wrong clock is not noted: what is stored stays right.
+    ``floor``: what its time has not fallen below. Return what is known of the clock now. A wrong clock is not noted:
+    what is stored stays right.
     """
-    fault = known_clock_fault(connection, clock)
+    stored = standing(connection).floor
+    acted_until = stored.acted_until
+    if floor and floor.acceptances == stored.acceptances:
+        acted_until = max(acted_until, floor.acted_until)
+    fault = _noted(connection, _clock_fault(connection, clock, acted_until))
     if not fault:
-        connection.execute("UPDATE server_state SET last_alive = ?", (clock.wall,))
+        connection.execute("UPDATE server_state SET last_alive = ?1, acted_until = ?1", (max(acted_until, clock.wall),))
         _know(connection, clock)
     connection.execute("UPDATE server_state SET stopped_cleanly = ?", (stopping,))
-    return fault
+    return standing(connection)
+
+
+def begin_run(connection: sqlite3.Connection, clock: Reading) -> Standing:
+    """Note that a cleanup run acts on the clock from here on, if nothing is wrong with it; return what is known."""
+    if not find_clock_fault(connection, clock):
+        connection.execute("UPDATE server_state SET acted_until = max(acted_until, ?)", (clock.wall,))
+    return standing(connection)
+
+
+def require_clock(connection: sqlite3.Connection, clock: Reading) -> None:
+    """Raise UntrustedClockError if anything is wrong with the clock, which somebody has to note then."""
+    fault = known_clock_fault(connection, clock)
+    if fault:
+        raise UntrustedClockError(fault)
+
+
+def note_clock_fault(connection: sqlite3.Connection, fault: str, acceptances: int) -> None:
+    """Keep what was found wrong with the clock, unless something is known or it was accepted since."""
+    connection.execute(
+        "UPDATE server_state SET clock_fault = ? WHERE clock_fault = '' AND clock_acceptances = ?", (fault, acceptances)
+    )
 
 
 def known_clock_fault(connection: sqlite3.Connection, clock: Reading) -> str:
     """Return what is wrong with the clock, or nothing. What was found wrong stays so until it is accepted."""
-    return _noted(connection, _clock_fault(connection, clock, newest_stored=0))
+    return _noted(connection, _clock_fault(connection, clock))
 
 
 def find_clock_fault(connection: sqlite3.Connection, clock: Reading) -> str:
@@ -81,9 +133,7 @@ def find_clock_fault(connection: sqlite3.Connection, clock: Reading) -> str:
 
 def look_at_clock(connection: sqlite3.Connection, clock: Reading) -> str:
     """As find_clock_fault, but without keeping what is found."""
-    accepted = connection.execute("SELECT clock_accepted FROM server_state").fetchone()[0]
-    newest = _newest_stored(connection)
-    return _clock_fault(connection, clock, newest if newest > accepted else 0)
+    return _clock_fault(connection, clock, _newest_stored(connection))
 
 
 def _noted(connection: sqlite3.Connection, fault: str) -> str:
@@ -92,22 +142,32 @@ def _noted(connection: sqlite3.Connection, fault: str) -> str:
     return fault
 
 
-def _clock_fault(connection: sqlite3.Connection, clock: Reading, newest_stored: int) -> str:
+def _clock_fault(connection: sqlite3.Connection, clock: Reading, acted_until: int = 0) -> str:
     row = connection.execute(
-        "SELECT clock_wall, clock_since_boot, clock_boot_id, clock_fault FROM server_state"
+        "SELECT clock_wall, clock_since_boot, clock_boot_id, clock_fault, acted_until FROM server_state"
     ).fetchone()
     if row["clock_fault"]:
         return str(row["clock_fault"])
     known = Reading(row["clock_wall"], row["clock_since_boot"], row["clock_boot_id"])
-    return clock_fault(known, newest_stored, clock)
+    return clock_fault(known, max(acted_until, row["acted_until"]), clock)
+
+
+def begin_accepting(connection: sqlite3.Connection, clock: Reading) -> Standing:
+    """Go by the clock as it is from here on, and trust it no more than before until ``accept_clock``.
+
+    What was acted on ahead of it counts no more. A server that runs learns of it within a second.
+    """
+    connection.execute(
+        "UPDATE server_state SET acted_until = ?1, last_alive = min(last_alive, ?1),"
+        " clock_acceptances = clock_acceptances + 1, clock_fault = iif(clock_fault = '', ?2, clock_fault)",
+        (clock.wall, BEING_ACCEPTED),
+    )
+    return standing(connection)
 
 
 def accept_clock(connection: sqlite3.Connection, clock: Reading) -> None:
-    """Take the clock as right from here on, whatever was found wrong with it."""
-    connection.execute(
-        "UPDATE server_state SET clock_fault = '', clock_accepted = ?, last_alive = min(last_alive, ?)",
-        (_newest_stored(connection), clock.wall),
-    )
+    """Take the clock as right, whatever was found wrong with it: nothing that is stored lies ahead of it any more."""
+    connection.execute("UPDATE server_state SET clock_fault = ''")
     _know(connection, clock)
 
 

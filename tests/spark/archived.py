@@ -105,7 +105,7 @@ class Store(Tiers):
 
     def _set(self, connection: sqlite3.Connection, member: members.Membership, expiry: int) -> None:
         changes = {"message_expiry_seconds": expiry}
-        groups.change(connection, member.group, changes, self.config.policy, FakeClock(self.now).read())
+        groups.change(connection, member.group, changes, self.config.policy, FakeClock(self.now))
 
     def delete_group(self, group_key: int) -> None:
         with self.opened() as connection:

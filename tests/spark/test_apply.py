@@ -45,7 +45,7 @@ def add_group(connection: sqlite3.Connection, expiry: int, count: int) -> Member
 
 
 def change(connection: sqlite3.Connection, member: Membership, expiry: int, now: int) -> None:
-    groups.change(connection, member.group, {"message_expiry_seconds": expiry}, POLICY, FakeClock(now).read())
+    groups.change(connection, member.group, {"message_expiry_seconds": expiry}, POLICY, FakeClock(now))
 
 
 def apply_plan(connection: sqlite3.Connection, plan: Plan) -> Counter[str]:

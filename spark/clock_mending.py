@@ -1,0 +1,71 @@
+"""Accepts the wall clock: first whatever is stored ahead of it is brought back, in both tiers, then it counts as right.
+
+Until all of it is done the guard is red: whatever stops it can be repeated, and does the rest.
+"""
+
+import sqlite3
+import time
+from collections import Counter
+from functools import partial
+from typing import TYPE_CHECKING
+
+from conclave.failpoints import reach
+from conclave.steady_clock import SteadyClock
+from conclave.store import clock_mending, state
+from spark.hot import Hot
+
+if TYPE_CHECKING:
+    from spark.archive import Archive
+
+ATTEMPTS, PAUSE_SECONDS = 40, 0.25
+"""A server that runs learns within a second which clock it is; until then it may store times that are ahead."""
+
+
+class ClockUnsteadyError(Exception):
+    """Times that lie ahead of the clock are stored again and again, as if there were two clocks."""
+
+
+def accept(hot: Hot, archive: "Archive | None", clock: SteadyClock, brought_back: Counter[str]) -> None:
+    """Accept the clock; ``brought_back`` takes up how many rows of which table were. Raises ClockUnsteadyError."""
+    reading = clock.read()
+    clock.resume(hot.write(state.begin_accepting, reading).floor, None)
+    reach("clock.begun")
+    if archive:
+        archive.finish_move()  # it compares the copies with what they were made from
+    for _ in range(ATTEMPTS):
+        _bring_back(hot, archive, clock, brought_back)
+        reach("clock.brought_back")
+        if hot.write(_accept_if_done, hot.settings.token_ttl_seconds, clock):
+            return
+        time.sleep(PAUSE_SECONDS)
+    raise ClockUnsteadyError("times ahead of the clock are stored again and again: is it being set?")
+
+
+def _bring_back(hot: Hot, archive: "Archive | None", clock: SteadyClock, brought_back: Counter[str]) -> None:
+    now = clock.read().wall
+    marked = hot.read(clock_mending.marked_ahead, now)
+    hot.write_steps(partial(clock_mending.hide, group_keys=marked, now=now, brought_back=brought_back))
+    reach("clock.hidden")
+    if archive:
+        brought_back["archived_messages"] += archive.hide_ahead(marked, now)
+    hot.write_steps(partial(clock_mending.lower_marks, group_keys=marked, now=now, brought_back=brought_back))
+    reach("clock.marks_lowered")
+    hot.write_steps(
+        partial(
+            clock_mending.bring_back,
+            wall=lambda: clock.read().wall,
+            ttl=hot.settings.token_ttl_seconds,
+            brought_back=brought_back,
+        )
+    )
+    reach("clock.hot_done")
+    if archive:
+        brought_back["archived_messages"] += archive.bring_back(clock.read().wall)
+
+
+def _accept_if_done(connection: sqlite3.Connection, ttl: int, clock: SteadyClock) -> bool:
+    reading = clock.read()
+    if clock_mending.is_ahead(connection, reading.wall, ttl):
+        return False
+    state.accept_clock(connection, reading)
+    return True
