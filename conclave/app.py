@@ -84,7 +84,7 @@ async def _archive(app: web.Application) -> AsyncIterator[None]:
 
 
 async def _alive(app: web.Application) -> AsyncIterator[None]:
-    app[keys.CLOCK_WATCH] = watch = ClockWatch(app[keys.CLOCK], app[keys.STORE], app[keys.HEALTH])
+    app[keys.CLOCK_WATCH] = watch = ClockWatch(app[keys.CLOCK], app[keys.STORE], app[keys.HEALTH], app[keys.ACTIVITY])
     await watch.begin(app[keys.CONFIG].policy)
     async with _every(ALIVE_INTERVAL_SECONDS, watch.note), _every(LOOK_INTERVAL_SECONDS, watch.look):
         yield

@@ -142,7 +142,7 @@ class SessionActivity:
         """Return whose session it is and extend it. Raises TokenExpiredError if it is unknown or expired."""
         if session is None:
             raise TokenExpiredError
-        if now >= self.expires_at(session, now):
+        if now >= self.expires_at(session):
             raise TokenExpiredError
         if now > session.last_used_at:
             self._last_used[session.session_id] = now
@@ -151,28 +151,23 @@ class SessionActivity:
             self.urgent.set()
         return Caller(session.user_id, session.session_id)
 
-    def last_used(self, session: Session, now: int) -> int:
+    def last_used(self, session: Session) -> int:
         """Return when a session was last used, Unix seconds."""
-        return max(session.last_used_at, self._used_by(session, now))
+        return max(session.last_used_at, self._last_used.get(session.session_id, 0))
 
-    def expires_at(self, session: Session, now: int) -> int:
+    def expires_at(self, session: Session) -> int:
         """Return the first second at which a session is dead."""
-        used = self._used_by(session, now)
-        return max(session.expires_at, used + self._ttl) if used else session.expires_at
+        used = self._last_used.get(session.session_id)
+        return session.expires_at if used is None else max(session.expires_at, used + self._ttl)
 
     def keep(self, session_id: int, now: int) -> None:
         """Extend a session that is in use without a request of its own."""
         self._last_used[session_id] = now
 
-    def _used_by(self, session: Session, now: int) -> int:
-        """Return the use that the store may not have yet, 0 for none.
-
-        A use that lies ahead is of a clock that was fast, and set right since: it counts from now on.
-        """
-        used = self._last_used.get(session.session_id, 0)
-        if used > now:
-            used = self._last_used[session.session_id] = now
-        return used
+    def bring_back(self, now: int) -> None:
+        """Count uses that lie ahead as of ``now``: a clock noted them that was fast, and set right since."""
+        for session_id, used in self._last_used.items():
+            self._last_used[session_id] = min(used, now)
 
     def unwritten(self) -> dict[int, int]:
         """Return the uses that the store does not have: session id to Unix second."""

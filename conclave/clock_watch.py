@@ -4,6 +4,7 @@ import sqlite3
 from collections.abc import Callable
 from typing import Concatenate, ParamSpec, TypeVar
 
+from conclave.auth import SessionActivity
 from conclave.errors import UntrustedClockError
 from conclave.health import Health
 from conclave.logs import get_logger
@@ -25,11 +26,12 @@ T = TypeVar("T")
 class ClockWatch:
     """Notes the time in the store, and takes in what is found wrong with it, here or by another process."""
 
-    def __init__(self, clock: SteadyClock, store: Database, health: Health) -> None:
-        """``clock`` is trusted, and ``health`` told, from ``begin`` on."""
+    def __init__(self, clock: SteadyClock, store: Database, health: Health, activity: SessionActivity) -> None:
+        """``clock`` is trusted, and ``health`` told, from ``begin`` on; ``activity`` keeps times in memory."""
         self._clock = clock
         self._store = store
         self._health = health
+        self._activity = activity
         self._standing = Standing()
 
     async def begin(self, policy: PolicySettings) -> None:
@@ -42,6 +44,8 @@ class ClockWatch:
         reading = self._clock.read()
         standing = await self._store.write(state.still_alive, reading, self._clock.floor, stopping=stopping)
         self._clock.resume(standing.floor, None if standing.fault else reading)
+        if standing.floor.acceptances != self._standing.floor.acceptances:
+            self._activity.bring_back(self._clock.now())
         self._standing = standing
         self._tell(standing.fault)
 

@@ -69,6 +69,18 @@ ARCHIVE_POINTS = (
 )
 """Reached only in runs that work in the archive."""
 
+CLOCK_POINTS = (
+    "clock.begun",
+    "clock.hidden",
+    "clock.marks_lowered",
+    "clock.hot_done",
+    "clock.brought_back",
+)
+"""Reached only where an operator accepts the clock."""
+
+ARCHIVE_CLOCK_POINTS = ("archive.clock_widened", "archive.clock_rewritten", "archive.clock_settled")
+"""Reached only where that brings times back in the archive."""
+
 RESTORE_POINTS = ("restore.copied", "restore.before_switch", "restore.switched")
 """Reached only where a group is restored from the archive."""
 

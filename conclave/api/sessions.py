@@ -15,12 +15,12 @@ async def list_own(request: web.Request) -> web.Response:
         {
             "id": each.public_id,
             "created_at": each.created_at,
-            "last_used_at": activity.last_used(each, now),
-            "expires_at": activity.expires_at(each, now),
+            "last_used_at": activity.last_used(each),
+            "expires_at": activity.expires_at(each),
             "current": each.session_id == caller.session_id,
         }
         for each in await app[keys.STORE].read(sessions.of_user, caller.user_id)
-        if activity.expires_at(each, now) > now
+        if activity.expires_at(each) > now
     ]
     return reply(request, {"sessions": listed})
 
