@@ -2,6 +2,7 @@
 
 import shutil
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -12,7 +13,8 @@ from deltalake import DeltaTable, write_deltalake
 from conclave.archive_layout import span_of
 from conclave.config import Config
 from conclave.policy import KEEP
-from conclave.store import bodies, database, members, messages
+from conclave.store import archive_moves, bodies, database, members, messages
+from conclave.store.archive_moves import PartRow
 
 SCHEMA = pyarrow.schema(
     [
@@ -131,6 +133,18 @@ class Mover:
         rows = self.table().to_pyarrow_table().select(SCHEMA.names).cast(SCHEMA)
         write_deltalake(str(self.folder), rows, partition_by=["lifetime", "span"], mode="overwrite")
         self.vacuum()
+
+    def relay(self, group: str, span_at: int) -> None:
+        """Have the group's rows lie in the part of the second ``span_at``, as one who accepts the clock does."""
+        key, span = self.key(group), span_of(KEEP, span_at)
+        with closing(database.connect(self._path)) as connection, database.write_transaction(connection):
+            old = archive_moves.parts(connection, key)
+            archive_moves.widen(connection, [replace(part, span=span) for part in old])
+        self.table().update({"span": str(span)}, predicate=f"group_key = {key}")
+        self.vacuum()
+        with closing(database.connect(self._path)) as connection, database.write_transaction(connection):
+            left: dict[tuple[int, int, int], PartRow | None] = {(key, part.lifetime, part.span): None for part in old}
+            archive_moves.settle_parts(connection, key, left)
 
     def delete(self, predicate: str) -> None:
         """Delete rows, and take away the files that they were in."""

@@ -18,6 +18,7 @@ from conclave.archive_layout import DAY, KEEP_WIDTH
 from conclave.config import Config
 from conclave.policy import KEEP
 from conclave.store import messages
+from conclave.store.archive import Stretch
 from tests.archive import Mover
 from tests.client import Client, Message, expect
 from tests.conftest import Running, StartServer
@@ -85,6 +86,28 @@ async def test_the_watermark_follows_what_came_from_the_archive(running: Running
     assert await watermark(running, "bob") == 13
     assert await bob.fetch(group, 99) == []
     assert await watermark(running, "bob") == 20
+
+
+async def test_no_page_misses_what_goes_to_another_part_of_the_archive_while_it_is_looked_for(
+    running: Running, mover: Mover, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alice, group = await filled(running, 20)
+    before = await alice.fetch(group)
+    mover.move(group, 10)
+    reader = running.app[keys.ARCHIVE]
+    read = reader.read
+    went: list[bool] = []
+
+    async def read_late(stretch: Stretch, limit: int, taken: int = 0) -> archive.Found:
+        if not went:
+            mover.relay(group, running.clock.now() - 400 * DAY)
+            went.append(True)
+        return await read(stretch, limit, taken)
+
+    monkeypatch.setattr(reader, "read", read_late)
+    assert await alice.fetch(group, 0, 5) == before[:5]
+    assert went
+    assert await alice.fetch(group) == before
 
 
 async def test_a_page_of_which_all_is_hidden_confirms_no_more_than_its_after(running: Running, mover: Mover) -> None:
