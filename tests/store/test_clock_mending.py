@@ -1,0 +1,86 @@
+"""Bringing times back, a step at a time: nobody sees a difference, before, between or after."""
+
+import random
+import sqlite3
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from conclave.clock import FakeClock
+from conclave.policy import PolicySettings
+from conclave.store import bodies, clock_mending, database, groups, members, messages, state, users
+from conclave.store.database import Step
+
+NOW, DAY = 1_700_000_000, 86_400
+TTL = 30 * DAY
+POLICY = PolicySettings(-1, TTL, 7 * DAY)
+
+
+@pytest.fixture
+def connection(tmp_path: Path) -> Iterator[sqlite3.Connection]:
+    database.prepare(tmp_path / "hot.db")
+    with closing(database.connect(tmp_path / "hot.db")) as opened:
+        state.begin_serving(opened, POLICY, FakeClock(NOW).read())
+        yield opened
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_what_is_served_stays_the_same_at_each_step(
+    connection: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    chance = random.Random(seed)
+    monkeypatch.setattr(clock_mending, "CHUNK", 3)
+    user_id = users.add(connection, "alice", "", "", NOW)
+    for name in "abcdef":
+        group_id = groups.add(connection, user_id, name, "", NOW)
+        key = members.require_member(connection, group_id, user_id).group.group_key
+        around = chance.choice([NOW, NOW + 400 * DAY])
+        for _ in range(chance.randrange(20)):
+            at = chance.choice([NOW, around]) + chance.randrange(-5, 6) * chance.choice([1, 60, DAY])
+            messages.append_stored(connection, key, user_id, bodies.put(connection, b"x"), at, is_commit=False)
+        connection.execute(
+            "UPDATE groups SET expired_before = ?, message_expiry_seconds = ? WHERE group_key = ?",
+            (around + chance.randrange(-3, 4) * chance.choice([0, 1, 60, DAY]), chance.choice([-1, 5, 3 * DAY]), key),
+        )
+    before = served(connection)
+    wall = FakeClock(NOW)
+
+    def carry_out(steps: Iterator[Step]) -> None:
+        for step in steps:
+            more = True
+            while more:
+                more = step()
+                assert served(connection) == before
+
+    marked = clock_mending.marked_ahead(connection, wall.now())
+    counts: Counter[str] = Counter()
+    carry_out(clock_mending.hide(connection, marked, wall.now(), counts))
+    for key in chance.sample(sorted(marked), len(marked) // 2):
+        before.add((key, sent(connection, key, user_id)))  # between two steps, by a server that runs
+    carry_out(clock_mending.lower_marks(connection, marked, wall.now(), counts))
+    carry_out(clock_mending.bring_back(connection, wall.now, TTL, counts))
+    assert not clock_mending.is_ahead(connection, NOW, TTL)
+    assert connection.execute("SELECT max(created_at) FROM messages").fetchone()[0] <= NOW
+    for (key,) in connection.execute("SELECT group_key FROM groups").fetchall():
+        before.add((key, sent(connection, key, user_id)))
+    assert served(connection) == before, "what is sent in the same second is served"
+
+
+def sent(connection: sqlite3.Connection, group_key: int, user_id: bytes) -> int:
+    return messages.append_stored(connection, group_key, user_id, bodies.put(connection, b"new"), NOW, is_commit=False)
+
+
+def served(connection: sqlite3.Connection) -> set[tuple[int, int]]:
+    """What clients get, by group and number."""
+    found: set[tuple[int, int]] = set()
+    for (group_id,) in connection.execute("SELECT group_id FROM groups").fetchall():
+        group = groups.by_id(connection, group_id)
+        rows = connection.execute(
+            "SELECT sequence_num FROM messages WHERE group_key = ? AND created_at >= ?",
+            (group.group_key, messages.cutoff(group, POLICY, NOW)),
+        )
+        found.update((group.group_key, row[0]) for row in rows)
+    return found
