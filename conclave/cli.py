@@ -53,7 +53,9 @@ def cleanup() -> None:
 @cleanup.command("run")
 @config_option
 @click.option("--dry-run", is_flag=True, help="Only tell what would go, and touch nothing.")
-@click.option("--accept-clock", is_flag=True, help="Take the wall clock as right from here on.")
+@click.option(
+    "--accept-clock", is_flag=True, help="Take the wall clock as right; what is stored ahead of it is brought back."
+)
 def run_cleanup(path: Path | None, *, dry_run: bool, accept_clock: bool) -> None:
     """Do one cleanup run now, and print what went and why."""
     from rich.console import Console  # noqa: PLC0415 - the server must not pay for it

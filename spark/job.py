@@ -212,7 +212,7 @@ class Job:
             raise CleanupError(str(error)) from error
 
     def _settings(self) -> PolicySettings:
-        """Return the settings that the server runs with: they decide, whoever starts the run; as the time does."""
+        """Return the settings that the server runs with, and go on from its time: they decide, whoever runs."""
         with closing(database.connect(self._path, readonly=True)) as connection:
             stored = state.stored_policy(connection)
             self._clock.resume(state.standing(connection).floor, None)
