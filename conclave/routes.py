@@ -286,7 +286,7 @@ ROUTES = (
         Who.ADMIN,
         body=member_schemas.DemoteMemberRequest,
         answer=Empty,
-        refuses=(e.BadRequestError,),
+        refuses=(e.NotFoundError, e.BadRequestError),
     ),
     Endpoint("GET", f"{_GROUP}/admins", members.list_admins, Who.MEMBER, answer=member_schemas.ListAdminsResponse),
     Endpoint(

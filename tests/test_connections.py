@@ -26,6 +26,7 @@ MALFORMED = {
     "a line of one word": b"hello\r\n\r\n",
     "HTTP/2": b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
     "an unknown version": b"GET /healthz HTTP/9.9\r\n\r\n",
+    "a path that is not ASCII": b"GET /api/v1/users/\xff HTTP/1.1\r\n\r\n",
     "a long line": b"GET /" + b"a" * 10_000 + b" HTTP/1.1\r\n\r\n",
     "a long header": b"GET /healthz HTTP/1.1\r\nX-Secret: " + b"a" * 10_000 + b"\r\n\r\n",
     "many headers": b"GET /healthz HTTP/1.1\r\n" + b"X-Secret: a\r\n" * 200 + b"\r\n",

@@ -13,11 +13,12 @@ from conclave.errors import (
     BadRequestError,
     BodyTooLargeError,
     InvalidValueError,
+    NotFoundError,
     UnsupportedMediaTypeError,
 )
 from conclave.wire import json_text, protobuf
 from conclave.wire.endpoint import ENDPOINT
-from conclave.wire.fields import breaks_constraint, parse_id
+from conclave.wire.fields import NAME_RULE, breaks_constraint, parse_id
 from conclave.wire.negotiate import Format, answer_format, body_format
 from conclave.wire.packed import unpack
 from conclave.wire.schemas.base import MOST_FAULTS, QuerySchema, RequestSchema, the
@@ -65,6 +66,14 @@ async def read_body(request: web.Request) -> dict[str, Any]:
     return _load(schema, json_text.parse(body) if body else {})
 
 
+def path_name(request: web.Request, name: str) -> str:
+    """Return the user's or group's name at ``name`` in the path. Raises NotFoundError where nobody can have it."""
+    try:
+        return str(NAME_RULE(request.match_info[name]))
+    except ValidationError as error:
+        raise NotFoundError from error
+
+
 def path_id(request: web.Request, name: str) -> bytes:
     """Return the id at ``name`` in the path. Raises InvalidValueError."""
     try:
@@ -80,7 +89,7 @@ def read_query(request: web.Request) -> dict[str, Any]:
     """
     schema = request[ENDPOINT].query
     assert schema  # noqa: S101 - as in read_body
-    return _load(schema, {name: request.query[name] for name in request.query})
+    return _load(schema, {name: request.query[name] for name in the(schema).fields if name in request.query})
 
 
 def reply(request: web.Request, value: Any) -> web.Response:

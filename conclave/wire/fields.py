@@ -33,6 +33,7 @@ PASSWORD_RULE = validate.Length(min=8, error="must have at least 8 characters")
 ALIAS_RULE = validate.Regexp(
     r"[^\x00-\x1f\x7f]{0,64}\Z", error="must have at most 64 characters, and no control characters"
 )
+PATTERN_RULE = validate.Regexp(r"[^\x00-\x1f\x7f]*\Z", error="must have no control characters")
 FINGERPRINT_RULE = validate.Regexp(
     r"[^\x00-\x1f\x7f]{0,256}\Z", error="must have at most 256 characters, and no control characters"
 )

@@ -482,7 +482,7 @@ TABLE: dict[str, list[Row]] = {
     f"POST {API}/groups/{{group_id}}/demote": [
         Row("nobody named", 400, 100, body={}),
         Row("not an admin", 400, 100, body={"user_id": "bob"}),
-        Row("an unknown user", 400, 100, body={"user_id": "nobody"}),
+        Row("an unknown user", 404, 300, body={"user_id": "nobody"}),
         Row("the last admin", 400, 100, body={"user_id": "alice"}),
         Row("demoted", body={"user_id": "alice"}, before=promote_bob),
     ],
@@ -521,10 +521,11 @@ TABLE: dict[str, list[Row]] = {
         ),
     ],
     f"POST {API}/groups/{{group_id}}/external-join": [
-        Row("no commit", 400, 100, body={"mls_group_id": "0aFF"}),
         Row("an MLS id that is not hex", 400, 101, body={"commit_message": MESSAGE, "mls_group_id": "xyz"}),
         Row("no group info", 400, 100, at={"group_id": "bare"}, body={"commit_message": MESSAGE}),
         Row("joined", body={"commit_message": MESSAGE}),
+        Row("no commit", body={"mls_group_id": "0aFF"}),
+        Row("nothing", body={}),
     ],
     f"GET {API}/sessions": [
         Row("one", who="bob", answers=lambda world: {"sessions": [world.session()]}),
