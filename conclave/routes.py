@@ -60,7 +60,7 @@ ROUTES = (
         body=account_schemas.RegisterRequest,
         answer=account_schemas.RegisterResponse,
         status=201,
-        refuses=(e.ForbiddenError, e.ConflictError),
+        refuses=(e.ForbiddenError, e.ConflictError, e.TooManyRequestsError),
     ),
     Endpoint(
         "POST",

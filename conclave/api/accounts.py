@@ -21,7 +21,7 @@ async def register(request: web.Request) -> web.Response:
     body = await read_body(request)
     _require_open(app[keys.CONFIG], body["registration_token"])
     await app[keys.STORE].read(users.require_free, body["username"])
-    password_hash = await app[keys.PASSWORDS].hash(body["password"])
+    password_hash = await app[keys.THROTTLE].hash_for_account(request, body["password"])
     user_id = await app[keys.STORE].write(
         users.add, body["username"], password_hash, body["alias"], app[keys.CLOCK].now()
     )
@@ -78,7 +78,7 @@ async def change_password(request: web.Request) -> web.Response:
     app, user_id = request.app, request[auth.CALLER].user_id
     body = await read_body(request)
     former = await _require_password(request, body["current_password"])
-    new = await app[keys.PASSWORDS].hash(body["new_password"])
+    new = await app[keys.THROTTLE].hash_anew(request, body["new_password"])
     await app[keys.STORE].write(accounts.change_password, user_id, former, new)
     return reply_empty(request)
 

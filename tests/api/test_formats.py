@@ -245,6 +245,7 @@ TABLE: dict[str, list[Row]] = {
         Row("a wrong registration token", 403, 302, body=NEW | {"registration_token": "let-me-out"}),
         Row("a name that is taken", 409, 301, body=NEW | {"username": "alice"}),
         Row("registered", 201, body=NEW | {"alias": "D\u00f6ra"}, answers=lambda _: {"user_id": ANY}),
+        Row("one too many", 429, 100, body=NEW | {"username": "emil"}),
     ],
     f"POST {API}/login": [
         Row("no username", 400, 100, body={"password": PASSWORD}),
@@ -550,7 +551,7 @@ DOCUMENTED = {cells[0].strip("`"): cells for cells in rows(doc("docs/protocol.md
 
 @pytest.fixture(params=Format, ids=lambda each: each.name.lower())
 async def world(request: pytest.FixtureRequest, config: Config, start_server: StartServer) -> AsyncIterator[World]:
-    limits = LimitsConfig(login_failures=2)
+    limits = LimitsConfig(login_failures=2, registrations_per_address=6)
     asked = replace(config, registration_token=INVITATION, message_retention=30 * DAY, limits=limits)
     async with start_server(asked) as running:
         built = World(running, request.param)
