@@ -146,7 +146,7 @@ class Connection(web.RequestHandler):
             raise ConnectionError("an answer has begun already")
         if status == web.HTTPBadRequest.status_code:
             log.info("request_malformed", reason=type(exc).__name__)
-            response = self._answer(request, BadRequestError("this is not HTTP, or a line of it is too long"))
+            response = self._answer(request, BadRequestError("the request is malformed, or a line of it is too long"))
         else:
             log.error("request_failed", exc_info=exc)
             response = self._answer(request, ApiError())

@@ -1,6 +1,7 @@
 """Between HTTP and the values that handlers work with: reads requests, writes responses."""
 
 from collections.abc import Iterator, Mapping
+from itertools import repeat
 from typing import Any
 
 from aiohttp import web
@@ -21,7 +22,7 @@ from conclave.wire.endpoint import ENDPOINT
 from conclave.wire.fields import NAME_RULE, breaks_constraint, parse_id
 from conclave.wire.negotiate import Format, answer_format, body_format
 from conclave.wire.packed import unpack
-from conclave.wire.schemas.base import MOST_FAULTS, QuerySchema, RequestSchema, the
+from conclave.wire.schemas.base import MORE, MOST_FAULTS, QuerySchema, RequestSchema, the
 
 MAX_BODY_BYTES = 1_048_576
 
@@ -158,7 +159,9 @@ def _shown(name: str) -> str:
 def _by_field(messages: Mapping[Any, Any], path: str = "") -> Iterator[tuple[str, list[str]]]:
     """Yield each field at fault with its messages; one inside a list or a message as ``entries.0.data``."""
     for name, found in messages.items():
-        if name == SCHEMA:  # what stands at ``path`` is no message at all
+        if name is MORE:
+            yield from repeat((path, []), found)
+        elif name == SCHEMA:  # what stands at ``path`` is no message at all
             yield path.removesuffix("."), found
         elif isinstance(found, Mapping):
             yield from _by_field(found, f"{path}{name}.")

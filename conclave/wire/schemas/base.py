@@ -9,6 +9,9 @@ from marshmallow import EXCLUDE, RAISE, Schema, ValidationError, pre_load
 MOST_FAULTS = 20
 """Fields at fault that an answer names."""
 
+MORE = object()
+"""In the place of a name among faults: how many more there are."""
+
 _UNKNOWN = "unknown field"
 
 
@@ -37,8 +40,9 @@ class RequestSchema(Schema):
             return data  # inside another message anything may stand
         unknown = [name for name in data if name not in self.fields]
         if len(unknown) > MOST_FAULTS:
-            # Nothing else would be named beside them.
-            raise ValidationError({name: [_UNKNOWN] for name in unknown})
+            # Nothing else would be named beside them; a list for each would keep Python busy collecting.
+            named = {name: [_UNKNOWN] for name in unknown[:MOST_FAULTS]}
+            raise ValidationError({**named, MORE: len(unknown) - MOST_FAULTS})
         return {name: value for name, value in data.items() if value is not None or name not in self.fields}
 
 
