@@ -184,7 +184,7 @@ def _json_bodies(
     yield "a text without an end", partial(_repeated, b'{"', rb"\",", b"")
     yield "a long name", partial(_repeated, b'{"', b"n", b'": 1}')
     yield "a name again and again", partial(_repeated, b'{"a":1', b',"a":1', b"}")
-    for count in (4_900, 90_000):
+    for count in (4_900, 65_000):
         yield f"{count} names", partial(_names, count)
 
 
@@ -270,6 +270,8 @@ async def launch(attack: Attack, port: int, probes: list[Callable[[], Awaitable[
     await asyncio.sleep(0)
     try:
         answer = await _send(port, attack.head() + length.encode() + b"\r\n\r\n" + body)
+    except ConnectionError as error:
+        raise RuntimeError(f"no answer to {attack.what}") from error
     finally:
         over.set()
         await asyncio.gather(*probing)
