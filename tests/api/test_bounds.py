@@ -79,6 +79,12 @@ async def test_of_many_unknown_fields_20_are_named(running: Running, count: int,
     assert refused["message"].endswith(more or "unknown field")
 
 
+async def test_only_the_beginning_of_accept_counts(running: Running) -> None:
+    for length, expected in ((2_000, "application/x-protobuf"), (2_048, "application/json")):
+        headers = {"Accept": "a," * (length // 2) + "application/x-protobuf"}
+        assert (await ask(running, "GET", "/api/v1/me", headers=headers))[2]["Content-Type"] == expected
+
+
 async def test_a_long_name_is_not_repeated_whole(running: Running) -> None:
     alice = await running.user("alice")
     refused = await refusal(alice.call("PATCH", "/me", json={"n" * 1_000_000: 1}))
