@@ -9,7 +9,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from bench import archive, archive_serving, cleanup, sending, serving, streams
+from bench import archive, archive_serving, cleanup, oversized, sending, serving, streams
 from bench.figures import Figure
 
 PARTS: dict[str, Callable[[Path], list[Figure]]] = {
@@ -23,6 +23,7 @@ PARTS: dict[str, Callable[[Path], list[Figure]]] = {
     "move": sending.moving,
     "archive": archive.runs,
     "archive-pages": archive_serving.pages,
+    "oversized": oversized.largest,
 }
 
 

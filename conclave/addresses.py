@@ -10,6 +10,9 @@ Network = IPv4Network | IPv6Network
 IPV6_PREFIX = 64
 """What one household or server is given: its owner has all addresses in it."""
 
+MOST_PROXIES = 32
+"""Entries that are looked at, from the end; headers may have a million."""
+
 UNKNOWN = "unknown"
 """The one origin of all that have no address."""
 
@@ -35,7 +38,7 @@ def origin(peer: str | None, forwarded: Iterable[str], trusted: Sequence[Network
     found = _parse(peer or "")
     if found is None:
         return UNKNOWN
-    for entry in reversed(",".join(forwarded).split(",")):
+    for entry in reversed(",".join(forwarded).rsplit(",", MOST_PROXIES)):
         before = _parse(entry.strip()) if any(found in network for network in trusted) else None
         if before is None:
             break

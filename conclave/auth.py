@@ -1,11 +1,10 @@
 """Passwords, tokens, and who is calling."""
 
 import asyncio
-import contextlib
 import hashlib
 import re
 import secrets
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from aiohttp import web
@@ -20,10 +19,11 @@ from conclave.errors import (
 )
 from conclave.policy import session_lag
 from conclave.store.sessions import Session
+from conclave.turns import Turns
 from conclave.wire.negotiate import Format
 
-CONCURRENT_HASHES = 2
-"""Argon2 takes 19 MiB and a core for each."""
+CONCURRENT_CHECKS, CONCURRENT_HASHES = 2, 1
+"""Argon2 takes 19 MiB and a core for each. New passwords have turns of their own: no login waits for one."""
 
 MEMORY_KIB, PASSES, LANES = 19_456, 2, 1
 """OWASP's parameters for Argon2id."""
@@ -54,23 +54,17 @@ class Passwords:
     def __init__(self) -> None:
         """Prepare the dummy hash that unknown users are checked against."""
         self._dummy = hash_password(secrets.token_hex())
-        self._slots = asyncio.Semaphore(CONCURRENT_HASHES)
-
-    @contextlib.asynccontextmanager
-    async def turn(self) -> AsyncIterator[None]:
-        """Wait for a turn: first come, first served."""
-        async with self._slots:
-            yield
+        self.checks = Turns(CONCURRENT_CHECKS)
+        self.hashes = Turns(CONCURRENT_HASHES)
 
     async def hash(self, password: str) -> str:
-        """Return what hash_password does, when its turn has come."""
-        async with self.turn():
-            return await asyncio.to_thread(hash_password, password)
+        """Return what hash_password does. Within a turn of the caller's, one of ``hashes``."""
+        return await asyncio.to_thread(hash_password, password)
 
     async def require_match(self, stored: str, password: str, wrong: type[ApiError]) -> None:
         """Check a password against a stored hash; "", an unknown user, takes as long and never matches.
 
-        Within a turn of the caller's. Raises ``wrong``.
+        Within a turn of the caller's, one of ``checks``. Raises ``wrong``.
         """
         matches = await asyncio.to_thread(_matches, stored or self._dummy, password)
         if not (stored and matches):

@@ -18,7 +18,7 @@ from conclave.policy import AFTER_FETCH, KEEP, MAX_SECONDS, PolicySettings
 SEARCH_PATHS = (Path("conclave.toml"), Path("/etc/conclave/config.toml"))
 
 MAX_FAILURES = 10_000
-"""The most wrong passwords that are counted: each is a moment in memory."""
+"""The most wrong passwords or new accounts that are counted: each is a moment in memory."""
 
 
 class ConfigError(Exception):
@@ -68,14 +68,15 @@ class AdminConfig:
 
 @dataclass(frozen=True)
 class LimitsConfig:
-    """``[limits]``: how many wrong passwords are answered, and whose word counts on where a request comes from.
+    """``[limits]``: what one address may do, and whose word counts on where a request comes from.
 
-    ``login_window``: seconds.
+    ``login_window``: seconds, in which wrong passwords and new accounts are counted.
     """
 
     trusted_proxies: tuple[str, ...] = ()
     login_failures: int = 50
     login_failures_per_address: int = 200
+    registrations_per_address: int = 1000
     login_window: int = 300
 
     def __post_init__(self) -> None:
@@ -228,6 +229,7 @@ class _LimitsSchema(Schema):
     trusted_proxies = Networks()
     login_failures = StrictInteger(validate=_FAILURES)
     login_failures_per_address = StrictInteger(validate=_FAILURES)
+    registrations_per_address = StrictInteger(validate=_FAILURES)
     login_window = Duration()
 
 

@@ -10,8 +10,14 @@ import resource
 import ssl
 
 from aiohttp import web
+from aiohttp.web_protocol import _ErrInfo
+from aiohttp.web_request import BaseRequest
 
+from conclave import middleware
+from conclave.errors import ApiError, BadRequestError
 from conclave.logs import get_logger
+from conclave.wire.exchange import FORMAT, reply_error
+from conclave.wire.negotiate import Format
 
 log = get_logger(__name__)
 
@@ -78,7 +84,8 @@ class Site(web.BaseSite):
     def _let_in(self) -> asyncio.BaseProtocol:
         server = self._runner.server
         if server is not None and self._is_room():
-            return server()
+            # Not server(): only so the answers to what is no HTTP are ours.
+            return Connection(server, loop=asyncio.get_running_loop(), auto_decompress=False)
         now = asyncio.get_running_loop().time()
         if now >= self._warned_at + WARN_EVERY_SECONDS:
             self._warned_at = now
@@ -93,6 +100,73 @@ class Site(web.BaseSite):
             return False
         os.close(least)
         return least < self._most_files
+
+
+class Connection(web.RequestHandler):
+    """A connection whose every answer is one of this server's, and no page of aiohttp's.
+
+    What aiohttp itself refuses never comes to the application and its middleware: requests that are not HTTP, and an
+    Expect that nobody knows. Bodies that are compressed come as they are, see wire.packed.
+    """
+
+    __slots__ = ()
+
+    def data_received(self, data: bytes) -> None:
+        """Take bytes. Where they break a body off, whoever reads that hears of it, and is the one to answer.
+
+        aiohttp would have the reader wait until the client goes, and answer a second time after that. Nothing public
+        of it tells that bytes were refused.
+        """
+        super().data_received(data)
+        if not (self._messages and isinstance(self._messages[-1][0], _ErrInfo)):
+            return
+        bodies = [body for _, body in self._messages]
+        if self._current_request:
+            bodies.append(self._current_request.content)
+        unfinished = [body for body in bodies if not body.is_eof()]
+        for body in unfinished:
+            body.set_exception(web.RequestPayloadError("what follows is not HTTP"))
+        if unfinished:
+            self._messages.pop()
+
+    def handle_error(
+        self,
+        request: BaseRequest,
+        status: int = 500,
+        exc: BaseException | None = None,
+        message: str | None = None,
+    ) -> web.StreamResponse:
+        """Answer what is not HTTP, and failures outside of the application. The connection ends with that.
+
+        What was sent is not repeated, neither in the answer nor in the log.
+        """
+        if isinstance(exc, ConnectionError):
+            raise exc  # the client is gone, as was logged
+        if request.writer.output_size > 0:
+            raise ConnectionError("an answer has begun already")
+        if status == web.HTTPBadRequest.status_code:
+            log.info("request_malformed", reason=type(exc).__name__)
+            response = self._answer(request, BadRequestError("the request is malformed, or a line of it is too long"))
+        else:
+            log.error("request_failed", exc_info=exc)
+            response = self._answer(request, ApiError())
+        response.force_close()
+        return response
+
+    async def finish_response(
+        self, request: BaseRequest, resp: web.StreamResponse, start_time: float | None
+    ) -> tuple[web.StreamResponse, bool]:
+        """Send a response; in place of a page of aiohttp's one that says the same."""
+        if isinstance(resp, web.HTTPException):
+            log.info("request_refused", status=resp.status)
+            resp = self._answer(request, middleware.from_aiohttp(resp))
+        return await super().finish_response(request, resp, start_time)
+
+    def _answer(self, request: BaseRequest, error: ApiError) -> web.Response:
+        request[FORMAT] = Format.JSON
+        response = reply_error(request, error)
+        middleware.mark(response)
+        return response
 
 
 class _Refusal(asyncio.Protocol):

@@ -21,11 +21,16 @@ REQUEST_ID = web.RequestKey("request_id", str)
 
 async def add_headers(request: web.Request, response: web.StreamResponse) -> None:
     """Set the headers that every response has."""
+    mark(response)
+    if REQUEST_ID in request:
+        response.headers["X-Request-ID"] = request[REQUEST_ID]
+
+
+def mark(response: web.StreamResponse) -> None:
+    """Set those headers that say nothing of the request."""
     response.headers.setdefault("Cache-Control", "no-store")
     response.headers["X-Content-Type-Options"] = "nosniff"
     response.headers["Server"] = "conclave"
-    if REQUEST_ID in request:
-        response.headers["X-Request-ID"] = request[REQUEST_ID]
 
 
 @web.middleware
@@ -46,7 +51,7 @@ async def observe(request: web.Request, handler: Handler) -> web.StreamResponse:
         except ApiError as error:
             response = reply_error(request, error)
         except web.HTTPException as error:
-            response = reply_error(request, _from_aiohttp(error))
+            response = reply_error(request, from_aiohttp(error))
         except ConnectionError:
             log.info("client_gone", method=request.method, route=_route(request))
             raise
@@ -74,7 +79,8 @@ async def authenticate(request: web.Request, handler: Handler) -> web.StreamResp
     return await handler(request)
 
 
-def _from_aiohttp(error: web.HTTPException) -> ApiError:
+def from_aiohttp(error: web.HTTPException) -> ApiError:
+    """Return the error that says what one of aiohttp's does."""
     if isinstance(error, web.HTTPMethodNotAllowed):
         return MethodNotAllowedError(sorted(error.allowed_methods))
     if isinstance(error, web.HTTPNotFound):

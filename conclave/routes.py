@@ -60,7 +60,7 @@ ROUTES = (
         body=account_schemas.RegisterRequest,
         answer=account_schemas.RegisterResponse,
         status=201,
-        refuses=(e.ForbiddenError, e.ConflictError),
+        refuses=(e.ForbiddenError, e.ConflictError, e.TooManyRequestsError),
     ),
     Endpoint(
         "POST",
@@ -286,7 +286,7 @@ ROUTES = (
         Who.ADMIN,
         body=member_schemas.DemoteMemberRequest,
         answer=Empty,
-        refuses=(e.BadRequestError,),
+        refuses=(e.NotFoundError, e.BadRequestError),
     ),
     Endpoint("GET", f"{_GROUP}/admins", members.list_admins, Who.MEMBER, answer=member_schemas.ListAdminsResponse),
     Endpoint(

@@ -1,4 +1,4 @@
-"""Slows down who guesses passwords, and locks nobody else out."""
+"""Slows down who guesses passwords or opens very many accounts, and locks nobody else out."""
 
 from asyncio import sleep
 from collections import Counter
@@ -28,20 +28,22 @@ _NAME_LENGTH = 65
 
 
 class Throttle:
-    """Checks passwords, a limited number of wrong ones.
+    """Checks passwords, a limited number of wrong ones, and hashes new ones, a limited number for accounts.
 
     Wrong ones count by username and address, and by address alone; beyond either limit an attempt is refused, right
     or wrong. By username alone they only delay it, since anybody can fail for anybody. Attempts are counted when their
     turn has come, a few at a time, and those under way count as wrong ones, so that many at once are no more than one
-    after the other. A username that nobody has is treated as any other. For the event loop only.
+    after the other. A username that nobody has is treated as any other. Accounts count by address. Addresses take
+    turns, so that one with many requests holds up its own. For the event loop only.
     """
 
     def __init__(self, limits: LimitsConfig, passwords: Passwords, clock: Clock) -> None:
-        """Begin with nobody having failed."""
+        """Begin with nobody having failed or registered."""
         seconds = limits.login_window
         self._of_both = SlidingWindow(limits.login_failures, seconds)
         self._of_address = SlidingWindow(limits.login_failures_per_address, seconds)
         self._of_name = SlidingWindow(limits.login_failures + DELAY_STEPS, seconds)
+        self._accounts = SlidingWindow(limits.registrations_per_address, seconds)
         self._undelayed = limits.login_failures
         self._trusted = limits.trusted
         self._passwords = passwords
@@ -59,14 +61,14 @@ class Throttle:
     ) -> None:
         """Check the password that ``request`` shows for ``username`` against a stored hash, "" of an unknown user.
 
-        Raises ``wrong``, or TooManyRequestsError without having looked at the password. Takes up to
+        Raises ``wrong``, or TooManyRequestsError or UnavailableError without having looked at the password. Takes up to
         LONGEST_DELAY_SECONDS longer after many failures for the username: the hash may be out of date by then.
         """
         name, address = username[:_NAME_LENGTH], self._origin(request)
         both, alone = (name, address), (address,)
         self._require_room(both, alone)
         await sleep(self._delay(name))
-        async with self._passwords.turn():
+        async with self._passwords.checks.turn(address):
             self._require_room(both, alone)  # many may have failed while this one waited
             with self._counted(both, alone):
                 try:
@@ -78,6 +80,25 @@ class Throttle:
                     self._of_name.record(name, now)
                     raise
             self._of_both.clear(both)
+
+    async def hash_for_account(self, request: web.Request, password: str) -> str:
+        """Hash the password that ``request`` opens an account with. Raises TooManyRequestsError or UnavailableError."""
+        address = self._origin(request)
+        self._require_few_accounts(address)
+        async with self._passwords.hashes.turn(address):
+            self._require_few_accounts(address)  # many may have registered while this one waited
+            self._accounts.record(address, self._now())
+            return await self._passwords.hash(password)
+
+    async def hash_anew(self, request: web.Request, password: str) -> str:
+        """Hash the password that an account is to have from now on. Raises UnavailableError."""
+        async with self._passwords.hashes.turn(self._origin(request)):
+            return await self._passwords.hash(password)
+
+    def _require_few_accounts(self, address: str) -> None:
+        seconds = self._accounts.wait(address, self._now())
+        if seconds:
+            raise TooManyRequestsError("too many new accounts", seconds=seconds)
 
     def _origin(self, request: web.Request) -> str:
         forwarded = request.headers.getall("X-Forwarded-For", ())

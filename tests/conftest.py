@@ -107,7 +107,7 @@ def start_server(clock: FakeClock) -> StartServer:
     @contextlib.asynccontextmanager
     async def start(config: Config) -> AsyncIterator[Running]:
         server = TestServer(create_app(config, clock))
-        await server.start_server(shutdown_timeout=1)
+        await server.start_server(shutdown_timeout=1, auto_decompress=False)
         try:
             async with ClientSession() as http:
                 yield Running(server, http, config, clock)

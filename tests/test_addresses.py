@@ -52,6 +52,8 @@ def test_what_an_untrusted_peer_says_of_others_is_ignored(peer: str | None) -> N
         (["[198.51.100.1"], "10.0.0.1"),
         (["\u0661.1.1.1"], "10.0.0.1"),
         ([""], "10.0.0.1"),
+        (["198.51.100.1" + ", 10.2.2.2" * 31], "198.51.100.1"),
+        (["198.51.100.1" + ", 10.2.2.2" * 32], "10.2.2.2"),  # further ones are not looked at
     ],
 )
 @pytest.mark.parametrize("peer", ["10.0.0.1", "::ffff:10.0.0.1"])

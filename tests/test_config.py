@@ -93,6 +93,7 @@ def test_the_data_directory_lies_beside_the_database(tmp_path: Path) -> None:
         ("limits.login_failures = 0", "limits.login_failures: must be between 1 and 10000"),
         ("limits.login_failures = 1.5", "limits.login_failures: must be an integer"),
         ("limits.login_failures_per_address = 10001", "limits.login_failures_per_address: must be between 1 and"),
+        ("limits.registrations_per_address = 0", "limits.registrations_per_address: must be between 1 and"),
         ("limits.login_window = 300", "limits.login_window: must be a string"),
         ('limits.login_window = "0s"', "limits.login_window: '0s' is not a duration"),
         ('limits.trusted_proxies = "127.0.0.1"', "limits.trusted_proxies: must be a list of strings"),

@@ -8,6 +8,7 @@ from typing import Any
 from aiohttp import web
 
 from conclave import auth, keys
+from conclave.config import Config
 from conclave.errors import ForbiddenError, PasswordWrongError
 from conclave.store import accounts, key_packages, members, sessions, users
 from conclave.store.announce import announce, members_of
@@ -18,19 +19,22 @@ async def register(request: web.Request) -> web.Response:
     """POST /register: Open an account."""
     app = request.app
     body = await read_body(request)
-    config = app[keys.CONFIG]
-    if not config.registration_enabled:
-        raise ForbiddenError("registration is closed")
-    if config.registration_token is not None and not hmac.compare_digest(
-        config.registration_token.encode(), body["registration_token"].encode()
-    ):
-        raise ForbiddenError("wrong registration token")
+    _require_open(app[keys.CONFIG], body["registration_token"])
     await app[keys.STORE].read(users.require_free, body["username"])
-    password_hash = await app[keys.PASSWORDS].hash(body["password"])
+    password_hash = await app[keys.THROTTLE].hash_for_account(request, body["password"])
     user_id = await app[keys.STORE].write(
         users.add, body["username"], password_hash, body["alias"], app[keys.CLOCK].now()
     )
     return reply(request, {"user_id": user_id})
+
+
+def _require_open(config: Config, token: str) -> None:
+    """Raise ForbiddenError unless who brings ``token`` may register: one that is asked for opens what is closed."""
+    if config.registration_token is None:
+        if not config.registration_enabled:
+            raise ForbiddenError("registration is closed")
+    elif not hmac.compare_digest(config.registration_token.encode(), token.encode()):
+        raise ForbiddenError("wrong registration token")
 
 
 async def login(request: web.Request) -> web.Response:
@@ -74,7 +78,7 @@ async def change_password(request: web.Request) -> web.Response:
     app, user_id = request.app, request[auth.CALLER].user_id
     body = await read_body(request)
     former = await _require_password(request, body["current_password"])
-    new = await app[keys.PASSWORDS].hash(body["new_password"])
+    new = await app[keys.THROTTLE].hash_anew(request, body["new_password"])
     await app[keys.STORE].write(accounts.change_password, user_id, former, new)
     return reply_empty(request)
 

@@ -34,11 +34,11 @@ def _ban(
     admin = members.require_admin(connection, group_id, user_id)
     users.by_id(connection, target_id)
     group_key = admin.group.group_key
-    commits.store(connection, admin, commit, now)
     invites.cancel_pending(connection, group_key, target_id, dead_before)
     bans.add(connection, group_key, target_id, user_id, now)
     target = members.membership(connection, group_id, target_id)
     if target:
+        commits.store(connection, admin, commit, now)
         members.remove(connection, target, now, told=True)  # the ban goes with the group if this was its last member
 
 

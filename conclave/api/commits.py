@@ -30,7 +30,7 @@ def _upload(connection: sqlite3.Connection, group_id: bytes, user_id: bytes, com
 
 
 async def external_join(request: web.Request) -> web.Response:
-    """POST /groups/{group_id}/external-join: Store the commit by which the caller joined the MLS group."""
+    """POST /groups/{group_id}/external-join: Tell that the caller joined the MLS group, and store its commit."""
     app = request.app
     group_id = path_id(request, "group_id")
     commit = Commit(**await read_body(request))

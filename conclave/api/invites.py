@@ -33,7 +33,7 @@ def _escrow(
     clock: Reading,
 ) -> None:
     group = members.require_admin(connection, group_id, inviter_id).group
-    members.require_invitable(connection, group, body["invitee_id"])
+    members.require_invitable(connection, group, [body["invitee_id"]])
     carried = [body["commit_message"], body["welcome_message"], body["group_info"]]
     invites.add(connection, group, inviter_id, body["invitee_id"], carried, now, dead_before, clock)
 

@@ -22,10 +22,16 @@ async def upload(request: web.Request) -> web.Response:
 
 def _upload(connection: sqlite3.Connection, user_id: bytes, body: Mapping[str, Any]) -> None:
     users.require(connection, user_id)
-    single = {"data": body["key_package_data"], "is_last_resort": False} if "key_package_data" in body else None
-    # A package in both forms is one package: it must not be handed out twice.
-    for each in [each for each in [single] if each and each not in body["entries"]] + body["entries"]:
-        key_packages.add(connection, user_id, each["data"], is_last_resort=each["is_last_resort"])
+    single, entries = body.get("key_package_data"), body["entries"]
+    regular = [each["data"] for each in entries if not each["is_last_resort"]]
+    if single and single not in regular:  # in both forms it is one package, and must not be handed out twice
+        regular.insert(0, single)
+    last_resorts = [each["data"] for each in entries if each["is_last_resort"]]
+    # Those that would fall out by the others of the same request are not stored at all.
+    for package in regular[-key_packages.REGULAR_KEPT :]:
+        key_packages.add(connection, user_id, package, is_last_resort=False)
+    for package in last_resorts[-1:]:
+        key_packages.add(connection, user_id, package, is_last_resort=True)
     if body["signing_key_fingerprint"]:
         users.set_fingerprint(connection, user_id, body["signing_key_fingerprint"])
 
@@ -69,8 +75,7 @@ def _invite(
 ) -> list[dict[str, bytes]]:
     group = members.require_admin(connection, group_id, inviter_id).group
     invited = [each for each in dict.fromkeys(user_ids) if each != inviter_id]
-    for user_id in invited:
-        members.require_invitable(connection, group, user_id)
+    members.require_invitable(connection, group, invited)
     return _hand_out(connection, invited, handouts, now)
 
 
@@ -81,7 +86,9 @@ def _hand_out(
     seconds = max((handouts.wait(user_id, now) for user_id in user_ids), default=0)
     if seconds:
         raise TooManyRequestsError("too many key packages of this user were handed out", seconds=seconds)
-    packages = [{"user_id": each, "key_package_data": key_packages.take(connection, each)} for each in user_ids]
+    packages = key_packages.take(connection, user_ids)
     for user_id in user_ids:
         handouts.record(user_id, now)
-    return packages
+    return [
+        {"user_id": user_id, "key_package_data": package} for user_id, package in zip(user_ids, packages, strict=True)
+    ]

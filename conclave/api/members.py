@@ -6,7 +6,7 @@ from aiohttp import web
 
 from conclave import auth, keys
 from conclave.clock import Reading
-from conclave.store import bodies, commits, invites, members
+from conclave.store import bodies, commits, invites, members, users
 from conclave.store.commits import Commit
 from conclave.wire.exchange import path_id, read_body, reply, reply_empty
 
@@ -94,6 +94,7 @@ async def demote(request: web.Request) -> web.Response:
 
 def _demote(connection: sqlite3.Connection, group_id: bytes, user_id: bytes, target_id: bytes) -> None:
     members.require_admin(connection, group_id, user_id)
+    users.by_id(connection, target_id)
     members.demote(connection, members.membership(connection, group_id, target_id))
 
 

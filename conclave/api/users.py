@@ -4,7 +4,7 @@ from aiohttp import web
 
 from conclave import auth, keys
 from conclave.store import users
-from conclave.wire.exchange import path_id, reply
+from conclave.wire.exchange import path_id, path_name, reply
 
 
 async def me(request: web.Request) -> web.Response:
@@ -15,7 +15,7 @@ async def me(request: web.Request) -> web.Response:
 
 async def by_name(request: web.Request) -> web.Response:
     """GET /users/{username}: An account by its name."""
-    user = await request.app[keys.STORE].read(users.by_name, request.match_info["username"])
+    user = await request.app[keys.STORE].read(users.by_name, path_name(request, "username"))
     return reply(request, user)
 
 

@@ -39,6 +39,11 @@ def require_none(connection: sqlite3.Connection, group_key: int, user_id: bytes)
         raise BannedError
 
 
+def banned(connection: sqlite3.Connection, group_key: int) -> set[bytes]:
+    """Return the ids of those who are banned."""
+    return {row[0] for row in connection.execute("SELECT user_id FROM bans WHERE group_key = ?", (group_key,))}
+
+
 def of_group(connection: sqlite3.Connection, group_key: int) -> list[BannedUser]:
     """List who is banned, in the order in which they were."""
     rows = connection.execute(

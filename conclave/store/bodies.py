@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 
 from conclave.failpoints import reach
-from conclave.store.database import Step
+from conclave.store.database import Step, places
 
 SEGMENT_BYTES = 32 * 1024 * 1024
 """A segment is sealed once it has taken in so much."""
@@ -58,7 +58,7 @@ def get_many(connection: sqlite3.Connection, body_ids: Iterable[int]) -> dict[in
     found: dict[int, bytes] = {}
     for segment, ids in _by_segment(body_ids).items():
         rows = connection.execute(
-            f"SELECT body_id, body FROM {_table(segment)} WHERE body_id IN ({', '.join('?' * len(ids))})",
+            f"SELECT body_id, body FROM {_table(segment)} WHERE body_id IN ({places(ids)})",
             ids,
         )
         found.update((row["body_id"], row["body"]) for row in rows)
@@ -80,7 +80,7 @@ def first_within(connection: sqlite3.Connection, body_ids: Sequence[int], limit:
         if not _exists(connection, segment):
             continue
         rows = connection.execute(
-            f"SELECT body_id, length(body) FROM {_table(segment)} WHERE body_id IN ({', '.join('?' * len(ids))})", ids
+            f"SELECT body_id, length(body) FROM {_table(segment)} WHERE body_id IN ({places(ids)})", ids
         )
         sizes.update((row[0], row[1] or 0) for row in rows)
     total = 0
@@ -99,13 +99,11 @@ def erase(connection: sqlite3.Connection, body_ids: Iterable[int]) -> None:
     for segment, ids in _by_segment(body_ids).items():
         if not _exists(connection, segment):
             continue
-        chosen = f"FROM {_table(segment)} WHERE body_id IN ({', '.join('?' * len(ids))})"
+        chosen = f"FROM {_table(segment)} WHERE body_id IN ({places(ids)})"
         freed = connection.execute(
             f"SELECT ifnull(sum(length(body) + {ROW_OVERHEAD_BYTES}), 0) {chosen}", ids
         ).fetchone()[0]
-        connection.execute(
-            f"UPDATE {_table(segment)} SET body = NULL WHERE body_id IN ({', '.join('?' * len(ids))})", ids
-        )
+        connection.execute(f"UPDATE {_table(segment)} SET body = NULL WHERE body_id IN ({places(ids)})", ids)
         connection.execute(
             "UPDATE body_segments SET live_bytes = live_bytes - ? WHERE segment = ? AND NOT dropped", (freed, segment)
         )

@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import sqlite3
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Collection, Iterator
 from dataclasses import dataclass
 from functools import partial
 from importlib import resources
@@ -90,6 +90,11 @@ def begin_immediate(connection: sqlite3.Connection) -> None:
             time.sleep(0.001)
         else:
             return
+
+
+def places(values: Collection[Any]) -> str:
+    """Return the question marks for ``values`` (at most some thousands) in a statement: ``IN (?, ?, ?)``."""
+    return ", ".join("?" * len(values))
 
 
 @contextlib.contextmanager

@@ -1,11 +1,12 @@
 """Key packages: what others need to add a user to a group, each handed out once."""
 
 import sqlite3
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from conclave.errors import NotFoundError
 from conclave.failpoints import reach
 from conclave.store import bodies
+from conclave.store.database import places
 
 REGULAR_KEPT = 10
 """Regular key packages of a user, at most; the oldest fall out."""
@@ -25,23 +26,27 @@ def add(connection: sqlite3.Connection, user_id: bytes, package: bytes, *, is_la
     )
 
 
-def take(connection: sqlite3.Connection, user_id: bytes) -> bytes:
-    """Hand out the oldest regular key package, which is gone with that, else the last-resort one, which stays.
+def take(connection: sqlite3.Connection, user_ids: Sequence[bytes]) -> list[bytes]:
+    """Hand out a key package of each user (at most some thousands), all or none; in the order of ``user_ids``.
 
-    Raises NotFoundError if there is none.
+    The oldest regular one, which is gone with that, else the last-resort one, which stays. Raises NotFoundError if
+    somebody has none.
     """
-    row = connection.execute(
-        "SELECT key_package_id, is_last_resort, package_body FROM key_packages WHERE user_id = ?"
-        " ORDER BY is_last_resort, key_package_id LIMIT 1",
-        (user_id,),
-    ).fetchone()
-    if row is None:
+    rows = connection.execute(
+        "SELECT key_package_id, user_id, is_last_resort, package_body FROM key_packages WHERE key_package_id IN"
+        " (SELECT (SELECT key_package_id FROM key_packages WHERE key_packages.user_id = users.user_id"
+        f" ORDER BY is_last_resort, key_package_id LIMIT 1) FROM users WHERE user_id IN ({places(user_ids)}))",
+        user_ids,
+    ).fetchall()
+    found = {row["user_id"]: row["package_body"] for row in rows}
+    if not found.keys() >= set(user_ids):
         raise NotFoundError("this user has no key package")
-    package = bodies.get(connection, row["package_body"])
-    if not row["is_last_resort"]:
-        _remove(connection, "key_package_id = ?", (row["key_package_id"],))
+    packages = bodies.get_many(connection, found.values())
+    regular = [row["key_package_id"] for row in rows if not row["is_last_resort"]]
+    if regular:
+        _remove(connection, f"key_package_id IN ({places(regular)})", regular)
         reach("key_package.taken")
-    return package
+    return [packages[found[user_id]] for user_id in user_ids]
 
 
 def remove_all(connection: sqlite3.Connection, user_id: bytes) -> None:
@@ -53,5 +58,6 @@ def _remove(connection: sqlite3.Connection, condition: str, values: Iterable[obj
     rows = connection.execute(
         f"SELECT key_package_id, package_body FROM key_packages WHERE {condition}", tuple(values)
     ).fetchall()
-    connection.executemany("DELETE FROM key_packages WHERE key_package_id = ?", [(row[0],) for row in rows])
+    gone = [row[0] for row in rows]
+    connection.execute(f"DELETE FROM key_packages WHERE key_package_id IN ({places(gone)})", gone)
     bodies.erase(connection, [row[1] for row in rows])

@@ -1,10 +1,12 @@
 """Accounts."""
 
 import sqlite3
+from collections.abc import Collection
 from dataclasses import dataclass
 from uuid import uuid4
 
 from conclave.errors import ConflictError, NotFoundError, TokenExpiredError
+from conclave.store.database import places
 
 
 @dataclass(frozen=True)
@@ -45,6 +47,12 @@ def by_name(connection: sqlite3.Connection, username: str) -> User:
 def by_id(connection: sqlite3.Connection, user_id: bytes) -> User:
     """Find an account by its id. Raises NotFoundError."""
     return _found(connection.execute(f"SELECT {_COLUMNS} FROM users WHERE user_id = ?", (user_id,)).fetchone())
+
+
+def known(connection: sqlite3.Connection, user_ids: Collection[bytes]) -> set[bytes]:
+    """Return those of ``user_ids`` (at most some thousands) that are somebody's."""
+    rows = connection.execute(f"SELECT user_id FROM users WHERE user_id IN ({places(user_ids)})", tuple(user_ids))
+    return {row["user_id"] for row in rows}
 
 
 def set_alias(connection: sqlite3.Connection, user_id: bytes, alias: str) -> None:

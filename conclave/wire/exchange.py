@@ -1,9 +1,11 @@
 """Between HTTP and the values that handlers work with: reads requests, writes responses."""
 
 from collections.abc import Iterator, Mapping
+from itertools import repeat
 from typing import Any
 
 from aiohttp import web
+from aiohttp.web_request import BaseRequest
 from marshmallow import ValidationError
 from marshmallow.exceptions import SCHEMA
 
@@ -12,15 +14,23 @@ from conclave.errors import (
     BadRequestError,
     BodyTooLargeError,
     InvalidValueError,
+    NotFoundError,
     UnsupportedMediaTypeError,
 )
 from conclave.wire import json_text, protobuf
 from conclave.wire.endpoint import ENDPOINT
-from conclave.wire.fields import REQUIRED, parse_id
+from conclave.wire.fields import NAME_RULE, breaks_constraint, parse_id
 from conclave.wire.negotiate import Format, answer_format, body_format
-from conclave.wire.schemas.base import QuerySchema, RequestSchema, the
+from conclave.wire.packed import unpack
+from conclave.wire.schemas.base import MORE, MOST_FAULTS, QuerySchema, RequestSchema, the
 
 MAX_BODY_BYTES = 1_048_576
+
+LONGEST_SHOWN = 64
+"""Characters of a field's name that an answer repeats; an unknown one may have a million."""
+
+LONGEST_ACCEPT = 2_048
+"""Characters of ``Accept`` that are looked at; aiohttp lets through a million."""
 
 FORMAT = web.RequestKey("format", Format)
 """In which format the request is answered."""
@@ -32,7 +42,7 @@ def choose_format(request: web.Request, token: str | None) -> None:
     if endpoint and endpoint.format:
         request[FORMAT] = endpoint.format
         return
-    accept = ",".join(request.headers.getall("Accept", ()))
+    accept = ",".join(request.headers.getall("Accept", ()))[:LONGEST_ACCEPT]
     request[FORMAT] = answer_format(accept, request.headers.get("Content-Type", ""), token or "")
 
 
@@ -49,12 +59,20 @@ async def read_body(request: web.Request) -> dict[str, Any]:
             raise UnsupportedMediaTypeError
         if (request.content_length or 0) > MAX_BODY_BYTES:
             raise BodyTooLargeError
-        body = await request.read()
+        body = unpack(await _read(request), _encoding(request), MAX_BODY_BYTES)
     except web.RequestPayloadError as error:
         raise BadRequestError("the body cannot be read") from error
     if (written_in or request[FORMAT]) is Format.PROTOBUF:
         return _load(schema, protobuf.parse(schema.__name__, body, keep_empty=schema.empty_counts))
     return _load(schema, json_text.parse(body) if body else {})
+
+
+def path_name(request: web.Request, name: str) -> str:
+    """Return the user's or group's name at ``name`` in the path. Raises NotFoundError where nobody can have it."""
+    try:
+        return str(NAME_RULE(request.match_info[name]))
+    except ValidationError as error:
+        raise NotFoundError from error
 
 
 def path_id(request: web.Request, name: str) -> bytes:
@@ -72,7 +90,7 @@ def read_query(request: web.Request) -> dict[str, Any]:
     """
     schema = request[ENDPOINT].query
     assert schema  # noqa: S101 - as in read_body
-    return _load(schema, {name: request.query[name] for name in request.query})
+    return _load(schema, {name: request.query[name] for name in the(schema).fields if name in request.query})
 
 
 def reply(request: web.Request, value: Any) -> web.Response:
@@ -89,7 +107,7 @@ def reply_empty(request: web.Request) -> web.Response:
     return reply(request, {})
 
 
-def reply_error(request: web.Request, error: ApiError) -> web.Response:
+def reply_error(request: BaseRequest, error: ApiError) -> web.Response:
     """Write an error response. JSON tells more: the code's name, and the fields at fault."""
     values: dict[str, Any] = {"message": error.message, "error_code": int(error.code)}
     if request[FORMAT] is Format.JSON:
@@ -102,6 +120,20 @@ async def _has_body(request: web.Request) -> bool:
     return bool(request.content_length) or bool(await request.content.read(1))
 
 
+async def _read(request: web.Request) -> bytes:
+    """Read the body. As aiohttp does, but in smaller pieces: it takes four times as many tiny chunks at once."""
+    body = bytearray()
+    while piece := await request.content.readany():
+        body += piece
+        if len(body) > MAX_BODY_BYTES:
+            raise BodyTooLargeError
+    return bytes(body)
+
+
+def _encoding(request: web.Request) -> str:
+    return request.headers.get("Content-Encoding", "").strip().lower()
+
+
 def _load(schema: type[RequestSchema | QuerySchema], values: Mapping[str, Any]) -> dict[str, Any]:
     try:
         loaded: dict[str, Any] = the(schema).load(values)
@@ -111,16 +143,25 @@ def _load(schema: type[RequestSchema | QuerySchema], values: Mapping[str, Any]) 
 
 
 def _field_errors(messages: Mapping[Any, Any]) -> ApiError:
-    fields = dict(_by_field(messages))
-    missing = any(REQUIRED in found for found in fields.values())
-    text = "; ".join(f"{name}: {' '.join(found)}" for name, found in fields.items())
-    return (BadRequestError if missing else InvalidValueError)(text, fields=fields)
+    found = list(_by_field(messages))
+    is_broken = any(breaks_constraint(text) for _, texts in found for text in texts)
+    named = {_shown(name): texts for name, texts in found[:MOST_FAULTS]}
+    parts = [f"{name}: {' '.join(texts)}" for name, texts in named.items()]
+    if len(found) > MOST_FAULTS:
+        parts.append(f"and {len(found) - MOST_FAULTS} more")
+    return (BadRequestError if is_broken else InvalidValueError)("; ".join(parts), fields=named)
+
+
+def _shown(name: str) -> str:
+    return name if len(name) <= LONGEST_SHOWN else f"{name[:LONGEST_SHOWN]}\N{HORIZONTAL ELLIPSIS}"
 
 
 def _by_field(messages: Mapping[Any, Any], path: str = "") -> Iterator[tuple[str, list[str]]]:
     """Yield each field at fault with its messages; one inside a list or a message as ``entries.0.data``."""
     for name, found in messages.items():
-        if name == SCHEMA:  # what stands at ``path`` is no message at all
+        if name is MORE:
+            yield from repeat((path, []), found)
+        elif name == SCHEMA:  # what stands at ``path`` is no message at all
             yield path.removesuffix("."), found
         elif isinstance(found, Mapping):
             yield from _by_field(found, f"{path}{name}.")
@@ -133,7 +174,7 @@ def _invalid(name: str, text: str) -> InvalidValueError:
 
 
 def _respond(
-    request: web.Request, message: str, values: Mapping[str, Any], status: int, headers: Mapping[str, str] | None = None
+    request: BaseRequest, message: str, values: Mapping[str, Any], status: int, headers: Mapping[str, str] | None = None
 ) -> web.Response:
     answer = request[FORMAT]
     body = protobuf.write(message, values) if answer is Format.PROTOBUF else json_text.write(values)

@@ -13,7 +13,13 @@ from conclave.fields import Text
 from conclave.policy import MAX_SECONDS
 
 REQUIRED = "required, and must not be empty"
-"""The one message that makes an error a broken constraint (code 100) instead of an invalid value (101)."""
+"""One of the two messages that make an error a broken constraint (code 100) instead of an invalid value (101)."""
+
+TOO_MANY = "too many: at most {}"
+"""The other one."""
+
+LONGEST_LIST = 1_000
+"""Of all lists in requests."""
 
 ID_BYTES = 16
 
@@ -27,6 +33,7 @@ PASSWORD_RULE = validate.Length(min=8, error="must have at least 8 characters")
 ALIAS_RULE = validate.Regexp(
     r"[^\x00-\x1f\x7f]{0,64}\Z", error="must have at most 64 characters, and no control characters"
 )
+PATTERN_RULE = validate.Regexp(r"[^\x00-\x1f\x7f]*\Z", error="must have no control characters")
 FINGERPRINT_RULE = validate.Regexp(
     r"[^\x00-\x1f\x7f]{0,256}\Z", error="must have at most 256 characters, and no control characters"
 )
@@ -134,6 +141,25 @@ class NotEmpty(validate.Validator):
         if self.rule:
             self.rule(value)
         return value
+
+
+class Many(fields.List[Any]):
+    """A list of at most ``most``; of a longer one nothing is looked at."""
+
+    def __init__(self, inner: fields.Field[Any], *, most: int = LONGEST_LIST, **kwargs: Any) -> None:
+        """``most``: up to LONGEST_LIST."""
+        super().__init__(inner, **kwargs)
+        self.most = most
+
+    def _deserialize(self, value: Any, *args: Any, **kwargs: Any) -> Any:
+        if isinstance(value, list) and len(value) > self.most:
+            raise ValidationError(TOO_MANY.format(self.most))
+        return super()._deserialize(value, *args, **kwargs)
+
+
+def breaks_constraint(message: str) -> bool:
+    """Tell whether what is wrong with a field is a broken constraint, not an invalid value."""
+    return message == REQUIRED or message.startswith(TOO_MANY.format(""))
 
 
 def required(field: Callable[..., fields.Field[Any]], rule: Callable[[Any], Any] | None = None) -> fields.Field[Any]:

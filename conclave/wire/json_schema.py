@@ -11,7 +11,7 @@ from marshmallow import Schema, fields, missing, validate
 
 from conclave.wire import conclave_pb2
 from conclave.wire.examples import example_of
-from conclave.wire.fields import Bytes, Identifier, NotEmpty, QueryInteger
+from conclave.wire.fields import Bytes, Identifier, Many, NotEmpty, QueryInteger
 from conclave.wire.protobuf import words
 from conclave.wire.schemas.base import QuerySchema, RequestSchema, ResponseSchema
 
@@ -60,6 +60,8 @@ class _Converter(OpenAPIConverter):
         if not_empty:
             least = "minItems" if isinstance(field, fields.List) else "minLength"
             found[least] = max(found.get(least, 0), 1)
+        if isinstance(field, Many):
+            found["maxItems"] = field.most
         if isinstance(field.parent, RequestSchema) and not field.required:
             _allow_null(found)
         return found

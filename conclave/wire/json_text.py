@@ -10,9 +10,13 @@ import orjson
 from conclave.errors import BadRequestError
 from conclave.wire.fields import Id
 
+MOST_VALUES = 5_000
+"""Values in a body, about; five times as many as the longest list has."""
+
 
 def parse(body: bytes) -> dict[str, Any]:
     """Return the values of a JSON object. Raises BadRequestError."""
+    _require_few_values(body)
     try:
         values = orjson.loads(body)
     except orjson.JSONDecodeError as error:
@@ -25,6 +29,24 @@ def parse(body: bytes) -> dict[str, Any]:
 def write(values: Mapping[str, Any]) -> bytes:
     """Write ``values`` as a JSON object: ids as UUIDs, an empty one as "", other bytes as standard base64."""
     return orjson.dumps(values, default=_text)
+
+
+def _require_few_values(body: bytes) -> None:
+    """Refuse what would become very many Python values: 1 MiB of ``[],`` takes 160 ms and 40 MB to parse, this 2 ms.
+
+    Each value but the first of a list or an object comes after a comma, and what holds others begins with a bracket.
+    Those inside strings do not count, which is looked at only where it matters. Raises BadRequestError.
+    """
+    if _marks(body) <= MOST_VALUES:
+        return
+    unescaped = body.replace(rb"\\", b"").replace(rb"\"", b"")
+    quotes = unescaped.count(b'"')
+    if quotes > 4 * MOST_VALUES or _marks(b"".join(unescaped.split(b'"')[::2])) > MOST_VALUES:
+        raise BadRequestError(f"the body holds more than {MOST_VALUES} values")
+
+
+def _marks(text: bytes) -> int:
+    return text.count(b",") + text.count(b"[") + text.count(b"{")
 
 
 def _text(value: Any) -> str | UUID:

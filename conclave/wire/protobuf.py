@@ -17,6 +17,7 @@ from google.protobuf.message_factory import GetMessageClass
 
 from conclave.errors import BadRequestError
 from conclave.wire import conclave_pb2
+from conclave.wire.fields import LONGEST_LIST
 
 _EMPTY_IS_ABSENT = (FieldDescriptor.CPPTYPE_STRING, FieldDescriptor.CPPTYPE_ENUM)  # "string" includes bytes
 
@@ -56,7 +57,8 @@ def _is_present(message: Message, field: FieldDescriptor) -> bool:
 
 def _value(field: FieldDescriptor, value: Any) -> Any:
     if field.is_repeated:
-        return [_single(field, each) for each in value]
+        # One more than there may be is enough to be refused: 1 MiB can hold 500,000 empty ones.
+        return [_single(field, each) for each in value[: LONGEST_LIST + 1]]
     return _single(field, value)
 
 

@@ -139,11 +139,15 @@ async def test_registration_can_be_closed(config: Config, start_server: StartSer
         await expect(Client.register(server.http, server.url, "alice"), 403, 302)
 
 
-@pytest.mark.parametrize(("token", "status"), [("let-me-in", 201), ("let-me-out", 403), ("", 403)])
-async def test_registration_can_ask_for_a_token(
-    config: Config, start_server: StartServer, token: str, status: int
+@pytest.mark.parametrize("enabled", [True, False])
+@pytest.mark.parametrize(
+    ("token", "status"), [("let-me-in", 201), ("let-me-out", 403), ("", 403), ("let-me-\u00efn", 403), ("\0", 403)]
+)
+async def test_registration_can_ask_for_a_token_which_opens_it_where_it_is_closed(
+    config: Config, start_server: StartServer, enabled: bool, token: str, status: int
 ) -> None:
-    async with start_server(replace(config, registration_token="let-me-in")) as server:
+    asked = replace(config, registration_token="let-me-in", registration_enabled=enabled)
+    async with start_server(asked) as server:
         client = Client(server.http, server.url)
         request = client.post("/register", username="alice", password=PASSWORD, registration_token=token)
         if status == 201:

@@ -245,6 +245,7 @@ TABLE: dict[str, list[Row]] = {
         Row("a wrong registration token", 403, 302, body=NEW | {"registration_token": "let-me-out"}),
         Row("a name that is taken", 409, 301, body=NEW | {"username": "alice"}),
         Row("registered", 201, body=NEW | {"alias": "D\u00f6ra"}, answers=lambda _: {"user_id": ANY}),
+        Row("one too many", 429, 100, body=NEW | {"username": "emil"}),
     ],
     f"POST {API}/login": [
         Row("no username", 400, 100, body={"password": PASSWORD}),
@@ -482,7 +483,7 @@ TABLE: dict[str, list[Row]] = {
     f"POST {API}/groups/{{group_id}}/demote": [
         Row("nobody named", 400, 100, body={}),
         Row("not an admin", 400, 100, body={"user_id": "bob"}),
-        Row("an unknown user", 400, 100, body={"user_id": "nobody"}),
+        Row("an unknown user", 404, 300, body={"user_id": "nobody"}),
         Row("the last admin", 400, 100, body={"user_id": "alice"}),
         Row("demoted", body={"user_id": "alice"}, before=promote_bob),
     ],
@@ -521,10 +522,11 @@ TABLE: dict[str, list[Row]] = {
         ),
     ],
     f"POST {API}/groups/{{group_id}}/external-join": [
-        Row("no commit", 400, 100, body={"mls_group_id": "0aFF"}),
         Row("an MLS id that is not hex", 400, 101, body={"commit_message": MESSAGE, "mls_group_id": "xyz"}),
         Row("no group info", 400, 100, at={"group_id": "bare"}, body={"commit_message": MESSAGE}),
         Row("joined", body={"commit_message": MESSAGE}),
+        Row("no commit", body={"mls_group_id": "0aFF"}),
+        Row("nothing", body={}),
     ],
     f"GET {API}/sessions": [
         Row("one", who="bob", answers=lambda world: {"sessions": [world.session()]}),
@@ -549,7 +551,7 @@ DOCUMENTED = {cells[0].strip("`"): cells for cells in rows(doc("docs/protocol.md
 
 @pytest.fixture(params=Format, ids=lambda each: each.name.lower())
 async def world(request: pytest.FixtureRequest, config: Config, start_server: StartServer) -> AsyncIterator[World]:
-    limits = LimitsConfig(login_failures=2)
+    limits = LimitsConfig(login_failures=2, registrations_per_address=6)
     asked = replace(config, registration_token=INVITATION, message_retention=30 * DAY, limits=limits)
     async with start_server(asked) as running:
         built = World(running, request.param)

@@ -99,7 +99,7 @@ async def test_admins_are_made_and_unmade_by_admins(running: Running) -> None:
         await expect(alice.act(action, group, carol), 401, 401)
     await expect(bob.act("demote", group, alice), 400, 100)
     await expect(bob.act("demote", group, dave), 400, 100)
-    await expect(bob.post(f"/groups/{group}/demote", user_id=NOWHERE), 400, 100)
+    await expect(bob.post(f"/groups/{group}/demote", user_id=NOWHERE), 404, 300)
     await expect(bob.act("demote", group, bob), 400, 100)
     assert await carol.roles(group) == {"alice": "member", "bob": "admin", "carol": "member"}
 
@@ -266,17 +266,46 @@ async def test_who_joined_is_new_once_and_has_begun_anew_after_that(running: Run
     assert (await alice.get("/groups"))["groups"][0]["mls_group_id"] == "0aFF"
 
 
-async def test_an_external_join_needs_a_commit_and_a_group_info(running: Running) -> None:
+async def test_an_external_join_needs_a_group_info(running: Running) -> None:
     alice, bob = await running.users("alice", "bob")
     group = (await alice.post("/groups", group_name="friends"))["group_id"]
     path = f"/groups/{group}/external-join"
     await expect(alice.post(path, commit_message=encode(b"c")), 400, 100)
     await expect(alice.post(path), 400, 100)
+    await expect(bob.post(path), 401, 400)
     await expect(bob.post(path, commit_message=encode(b"c")), 401, 400)
     assert await alice.fetch(group) == []
     await alice.post(f"/groups/{group}/commit", group_info=encode(b"info"))
     await alice.post(path, commit_message=encode(b"c"))
     assert await alice.group_info(group) == b"info"
+
+
+async def test_an_external_join_needs_no_commit(running: Running) -> None:
+    """All hear of it as with one, and nothing is stored."""
+    group, (alice, bob) = await friends(running, "alice", "bob")
+    path = f"/groups/{group}/external-join"
+    async with listening(alice) as events:
+        await bob.post(path, mls_group_id="0aFF")
+        await bob.post(path, commit_message="")
+        heard = [await events.next() for _ in range(2)]
+    commit = ("group_update", {"group_id": group, "update_type": "commit"})
+    assert heard == [commit, ("identity_reset", {"group_id": group, "user_id": bob.user_id})]
+    assert await alice.fetch(group) == []
+    assert (await alice.get("/groups"))["groups"][0]["mls_group_id"] == "0aFF"
+
+
+async def test_the_ban_of_somebody_who_is_no_member_brings_no_commit(running: Running) -> None:
+    group, (alice, bob) = await friends(running, "alice", "bob")
+    stranger = await running.user("dave")
+    before = await alice.group_info(group)
+    carried = {"commit_message": encode(b"commit"), "group_info": encode(b"new info")}
+    async with listening(bob) as events:
+        await alice.act("ban", group, stranger, **carried)
+        number = await alice.send(group)
+        assert (await events.next())[1]["sequence_num"] == number == 1
+    assert [each["username"] for each in await banned(alice, group)] == ["dave"]
+    assert await alice.group_info(group) == before
+    assert [each.body for each in await bob.fetch(group)] == [b"hello"]
 
 
 async def test_whoever_goes_no_longer_holds_back_what_the_rest_has_fetched(running: Running, cleanup: Cleanup) -> None:

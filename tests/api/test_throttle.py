@@ -2,14 +2,15 @@
 
 import asyncio
 import statistics
+import threading
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import replace
 
 import pytest
 import structlog
 
-from conclave import auth, keys, throttle
+from conclave import auth, keys, throttle, turns
 from conclave.config import Config, LimitsConfig
 from tests.client import PASSWORD, Client, expect
 from tests.conftest import Running, StartServer
@@ -256,6 +257,90 @@ async def test_addresses_of_one_ipv6_network_count_as_one(site: Site) -> None:
         await site.guess(1, at=f"2001:db8:0:7::{number}")
     assert await site.login("alice", at="[2001:db8:0:7:ffff::9]:4711") == 429
     assert await site.login("alice", at="2001:db8:0:8::1") == 401
+
+
+@pytest.fixture
+def held_hashes(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
+    """New passwords are not hashed until the event is set; others are checked as ever."""
+    go_on, original = threading.Event(), auth.hash_password
+
+    def held(password: str) -> str:
+        go_on.wait(30)
+        return original(password)
+
+    monkeypatch.setattr(auth, "hash_password", held)
+    yield go_on
+    go_on.set()
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(10):
+        while not condition():
+            await asyncio.sleep(0.01)
+
+
+async def register(site: Site, name: str, at: str = HERE) -> tuple[int, str, int]:
+    body = {"username": name, "password": PASSWORD}
+    url = f"{site.running.url}/api/v1/register"
+    async with site.running.http.post(url, json=body, headers={"X-Forwarded-For": at}) as response:
+        answer = await response.json()
+        return response.status, response.headers.get("Retry-After", ""), answer.get("error_code", 0)
+
+
+@pytest.mark.parametrize("name", ["alice", "nobody"])
+async def test_no_login_waits_for_registrations(site: Site, held_hashes: threading.Event, name: str) -> None:
+    flood = [asyncio.create_task(register(site, f"user{number}", ELSEWHERE)) for number in range(20)]
+    hashes = site.running.app[keys.PASSWORDS].hashes
+    await until(lambda: hashes.waiting == 19)
+    async with asyncio.timeout(10):
+        assert await site.login(name, PASSWORD) == (200 if name == "alice" else 401)
+    held_hashes.set()
+    assert [status for status, _, _ in await asyncio.gather(*flood)] == [201] * 20
+
+
+async def test_a_new_password_waits_with_the_registrations(site: Site, held_hashes: threading.Event) -> None:
+    alice = Client(site.running.http, site.running.url)
+    await alice.login("alice")
+    first = asyncio.create_task(register(site, "user"))
+    hashes = site.running.app[keys.PASSWORDS].hashes
+    await until(lambda: not hashes.has_room)
+    change = asyncio.create_task(
+        alice.post("/change-password", current_password=PASSWORD, new_password="battery staple")
+    )
+    await until(lambda: hashes.waiting == 1)
+    held_hashes.set()
+    await change
+    assert (await first)[0] == 201
+    assert await site.login("alice", "battery staple") == 200
+
+
+async def test_where_too_many_wait_the_next_is_told_to_come_again(
+    site: Site, held_hashes: threading.Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(turns, "MOST_OF_ONE", 3)
+    flood = [asyncio.create_task(register(site, f"user{number}")) for number in range(4)]
+    hashes = site.running.app[keys.PASSWORDS].hashes
+    await until(lambda: hashes.waiting == 3)
+    assert await register(site, "late") == (503, "5", 0)
+    other = asyncio.create_task(register(site, "elsewhere", ELSEWHERE))
+    await until(lambda: hashes.waiting == 4)
+    held_hashes.set()
+    assert [status for status, _, _ in await asyncio.gather(*flood, other)] == [201] * 5
+    assert (await register(site, "late"))[0] == 201
+
+
+async def test_one_address_opens_only_so_many_accounts(config: Config, start_server: StartServer) -> None:
+    limits = replace(LIMITS, registrations_per_address=3)
+    async with start_server(replace(config, limits=limits)) as running:
+        site = Site(running)
+        statuses = await asyncio.gather(*(register(site, f"user{number}") for number in range(8)))
+        assert sorted(status for status, _, _ in statuses) == [201] * 3 + [429] * 5
+        site.clock.advance(10)
+        assert await register(site, "late") == (429, str(WINDOW - 10), 100)
+        assert (await register(site, "elsewhere", ELSEWHERE))[0] == 201
+        site.clock.advance(WINDOW - 10)
+        assert [(await register(site, "late"))[0] for _ in range(5)] == [201] + [409] * 4, "taken names do not count"
+        assert (await register(site, "later"))[0] == 201
 
 
 async def test_nothing_is_left_in_memory_when_the_window_has_passed(site: Site) -> None:

@@ -4,7 +4,15 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Any, ClassVar
 
-from marshmallow import EXCLUDE, RAISE, Schema, pre_load
+from marshmallow import EXCLUDE, RAISE, Schema, ValidationError, pre_load
+
+MOST_FAULTS = 20
+"""Fields at fault that an answer names."""
+
+MORE = object()
+"""In the place of a name among faults: how many more there are."""
+
+_UNKNOWN = "unknown field"
 
 
 @cache
@@ -21,7 +29,7 @@ class RequestSchema(Schema):
 
         unknown = RAISE
 
-    error_messages = {"unknown": "unknown field"}
+    error_messages = {"unknown": _UNKNOWN}
 
     empty_counts: ClassVar[tuple[str, ...]] = ()
     """Fields whose empty value says something in protobuf too, which cannot tell it from an absent one."""
@@ -30,7 +38,12 @@ class RequestSchema(Schema):
     def _drop_nulls(self, data: Any, **_: Any) -> Any:
         if not isinstance(data, Mapping):
             return data  # inside another message anything may stand
-        return {name: value for name, value in data.items() if value is not None}
+        unknown = [name for name in data if name not in self.fields]
+        if len(unknown) > MOST_FAULTS:
+            # Nothing else would be named beside them; a list for each would keep Python busy collecting.
+            named = {name: [_UNKNOWN] for name in unknown[:MOST_FAULTS]}
+            raise ValidationError({**named, MORE: len(unknown) - MOST_FAULTS})
+        return {name: value for name, value in data.items() if value is not None or name not in self.fields}
 
 
 class QuerySchema(Schema):

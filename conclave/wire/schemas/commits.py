@@ -1,7 +1,7 @@
 """MLS commits and the group info that goes with them."""
 
 from conclave.fields import Text
-from conclave.wire.fields import HEX_RULE, Bytes, required
+from conclave.wire.fields import HEX_RULE, Bytes
 from conclave.wire.schemas.base import RequestSchema, ResponseSchema
 
 
@@ -19,9 +19,9 @@ class UploadCommitRequest(LeaveGroupRequest):
 
 
 class ExternalJoinRequest(RequestSchema):
-    """The commit by which somebody adds themselves to the MLS group."""
+    """The commit by which somebody adds themselves to the MLS group, if the server is to hand it on."""
 
-    commit_message = required(Bytes)
+    commit_message = Bytes(load_default=b"")
     mls_group_id = Text(load_default="", validate=HEX_RULE)
 
 

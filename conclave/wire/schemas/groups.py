@@ -6,7 +6,7 @@ from typing import Any
 from marshmallow import ValidationError, fields, validate, validates_schema
 
 from conclave.fields import StrictBoolean, StrictInteger, Text
-from conclave.wire.fields import ALIAS_RULE, EXPIRY_RULE, NAME_RULE, REQUIRED, Identifier, required
+from conclave.wire.fields import ALIAS_RULE, EXPIRY_RULE, NAME_RULE, PATTERN_RULE, REQUIRED, Identifier, required
 from conclave.wire.schemas.base import QuerySchema, RequestSchema, ResponseSchema
 from conclave.wire.schemas.users import UserInfoResponse
 
@@ -51,7 +51,7 @@ class ListGroupsResponse(ResponseSchema):
 class PublicGroupsQuery(QuerySchema):
     """Which public groups: those whose name contains ``pattern``."""
 
-    pattern = Text(load_default="")
+    pattern = Text(load_default="", validate=PATTERN_RULE)
 
 
 class PublicGroupInfo(ResponseSchema):

@@ -7,8 +7,20 @@ from typing import Any
 from marshmallow import ValidationError, fields, validates_schema
 
 from conclave.fields import StrictBoolean, Text
-from conclave.wire.fields import FINGERPRINT_RULE, KEY_PACKAGE_RULE, REQUIRED, Bytes, Identifier, required
+from conclave.wire.fields import (
+    FINGERPRINT_RULE,
+    KEY_PACKAGE_RULE,
+    REQUIRED,
+    TOO_MANY,
+    Bytes,
+    Identifier,
+    Many,
+    required,
+)
 from conclave.wire.schemas.base import RequestSchema, ResponseSchema
+
+MOST_PACKAGES = 100
+"""Key packages in a request, in both forms together; ten times as many as are kept."""
 
 
 class KeyPackageEntry(RequestSchema):
@@ -19,16 +31,18 @@ class KeyPackageEntry(RequestSchema):
 
 
 class UploadKeyPackageRequest(RequestSchema):
-    """Key packages: one regular one in the single form, or any number of entries; at least one."""
+    """Key packages: one regular one in the single form, or entries; at least one, at most 100 in both forms."""
 
     key_package_data = Bytes(validate=KEY_PACKAGE_RULE)
-    entries = fields.List(fields.Nested(KeyPackageEntry), load_default=list)
+    entries = Many(fields.Nested(KeyPackageEntry), most=MOST_PACKAGES, load_default=list)
     signing_key_fingerprint = Text(load_default="", validate=FINGERPRINT_RULE)
 
     @validates_schema(pass_original=True, skip_on_field_errors=False)
     def _require_one(self, data: Mapping[str, Any], original: Mapping[str, Any], **_: Any) -> None:
         if not (original.get("entries") or original.get("key_package_data")):
             raise ValidationError(REQUIRED, "entries")
+        if "key_package_data" in data and len(data.get("entries", ())) == MOST_PACKAGES:
+            raise ValidationError(TOO_MANY.format(MOST_PACKAGES), "entries")
 
 
 class GetKeyPackageResponse(ResponseSchema):
@@ -40,7 +54,7 @@ class GetKeyPackageResponse(ResponseSchema):
 class InviteToGroupRequest(RequestSchema):
     """Whom to invite."""
 
-    user_ids = required(partial(fields.List, Identifier()))
+    user_ids = required(partial(Many, Identifier()))
 
 
 class MemberKeyPackage(ResponseSchema):

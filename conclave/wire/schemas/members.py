@@ -34,7 +34,7 @@ class RemoveMemberRequest(LeaveGroupRequest):
 
 
 class BanMemberRequest(RemoveMemberRequest):
-    """Who has to go and may not come back, with the commit that says so, if any."""
+    """Who has to go and may not come back; of a member with the commit that says so, if any."""
 
 
 class UnbanMemberRequest(RequestSchema):

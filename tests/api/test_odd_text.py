@@ -1,0 +1,112 @@
+"""Text that is none, or that programs stumble over, wherever a request can have some."""
+
+import asyncio
+import json
+import re
+from typing import Any
+
+import pytest
+
+from conclave.routes import ROUTES
+from conclave.wire.endpoint import Endpoint
+from conclave.wire.examples import example
+from conclave.wire.schemas.base import the
+from tests.api.test_transport import JSON, ask
+from tests.client import PASSWORD, Client, expect
+from tests.conftest import Running
+from tests.protobuf import PROTOBUF
+
+IN_URLS = {
+    "NUL": b"%00",
+    "NUL behind a name": b"alice%00",
+    "a line's end": b"%0d%0a",
+    "not UTF-8, escaped": b"%ff%fe",
+    "a surrogate, escaped": b"%ed%a0%80",
+    "a half escape": b"%",
+    "no escape": b"%zz",
+    "beyond the first plane": b"%f0%9f%98%80",
+    "from right to left": b"%e2%80%ae",
+}
+
+IN_TEXTS = ["\0", "a\0b", "\x7f", "\u2028", "\ufeff", "\uffff", "\U0001f600", "a\u0300", "\u202e", "%", "'", '"', "\\"]
+
+
+async def get(running: Running, path: bytes, token: str) -> tuple[int, dict[str, Any]]:
+    """Send a path as it is."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", running.server.port)
+    writer.write(
+        b"GET /api/v1%s HTTP/1.1\r\nHost: x\r\nConnection: close\r\nAuthorization: Bearer %s\r\n\r\n"
+        % (path, token.encode())
+    )
+    head, _, body = (await asyncio.wait_for(reader.read(), 10)).partition(b"\r\n\r\n")
+    writer.close()
+    await writer.wait_closed()
+    return int(head.split()[1]), json.loads(body)
+
+
+@pytest.mark.parametrize("what", IN_URLS)
+async def test_no_user_has_an_odd_name(running: Running, what: str) -> None:
+    alice = await running.user("alice")
+    status, body = await get(running, b"/users/" + IN_URLS[what], alice.token)
+    assert (status, body["error_code"]) == (404, 300)
+    status, body = await get(running, b"/users/by-id/" + IN_URLS[what], alice.token)
+    assert (status, body["error_code"]) == (400, 101)
+
+
+@pytest.mark.parametrize("what", IN_URLS)
+async def test_an_odd_pattern_finds_nothing_or_is_refused(running: Running, what: str) -> None:
+    alice = await running.user("alice")
+    await alice.create_group("alice")
+    status, body = await get(running, b"/groups/public?pattern=" + IN_URLS[what], alice.token)
+    if status == 200:
+        assert body == {"groups": []}
+    else:
+        assert (status, body["error_code"], list(body["errors"])) == (400, 101, ["pattern"])
+    assert (status == 400) == (what in REFUSED)
+
+
+REFUSED = {"NUL", "NUL behind a name", "a line's end"}
+
+
+@pytest.mark.parametrize("what", IN_URLS)
+async def test_other_values_of_a_query_are_refused_too(running: Running, what: str) -> None:
+    alice = await running.user("alice")
+    group = await alice.create_group("friends")
+    for path in (f"/groups/{group}/messages?limit=", f"/groups/{group}/messages?after=1", "/events?format=json"):
+        status, body = await get(running, path.encode() + IN_URLS[what], alice.token)
+        assert (status, body["error_code"]) == (400, 101), path
+
+
+@pytest.mark.parametrize("text", IN_TEXTS)
+@pytest.mark.parametrize("route", [route for route in ROUTES if route.body], ids=lambda each: each.path)
+async def test_no_text_in_a_body_is_a_failure(running: Running, route: Endpoint, text: str) -> None:
+    alice = await running.user("alice")
+    group = await alice.create_group("friends")
+    assert route.body
+    path = re.sub(r"\{\w+\}", group, route.path)
+    fields = example(the(route.body)) | {"password": "wrong password"} if route.path.endswith("account") else {}
+    for name in the(route.body).fields:
+        data = json.dumps(fields | {name: text})
+        token = "" if route.public else alice.token
+        status, _, _ = await ask(running, route.method, path, data=data, headers=JSON, token=token)
+        assert status < 500
+
+
+@pytest.mark.parametrize("text", [rb"\ud800", rb"\udc00", rb"\ud800\ud800", b"\xed\xa0\x80", b"\xff", b"\xc0\x80"])
+async def test_half_a_character_is_no_text(running: Running, text: bytes) -> None:
+    for name in (b"username", b"password", b"mistyped"):
+        for body in (b'{"%s": "%s"}' % (name, text), b'{"%s": 1}' % text):
+            status, answer, _ = await ask(running, "POST", "/api/v1/login", data=body, headers=JSON)
+            assert (status, answer["error_code"]) == (400, 100)
+    body = b"\x0a" + bytes([len(text)]) + text + b"\x12\x01a"
+    status, answer, _ = await ask(running, "POST", "/api/v1/login", data=body, headers=PROTOBUF)
+    assert (status, answer["error_code"]) == ((400, 100) if text[0] >= 0x80 else (401, 202))
+
+
+@pytest.mark.parametrize("text", IN_TEXTS)
+async def test_a_password_counts_as_it_is(running: Running, text: str) -> None:
+    alice = Client(running.http, running.url)
+    await alice.post("/register", username="alice", password=PASSWORD + text)
+    await alice.post("/login", username="alice", password=PASSWORD + text)
+    await expect(alice.post("/login", username="alice", password=PASSWORD), 401, 202)
+    await expect(alice.post("/login", username="alice" + text, password=PASSWORD + text), 401, 202)
