@@ -19,7 +19,8 @@ from conclave.logs import get_logger
 from conclave.policy import session_lag
 from conclave.routes import add_routes
 from conclave.store import archive, outbox, sessions, state
-from conclave.store.database import Database, StoreError
+from conclave.store.database import Database
+from conclave.store.faults import StoreError
 from conclave.throttle import Throttle
 from conclave.wire.exchange import MAX_BODY_BYTES
 

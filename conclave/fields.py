@@ -4,7 +4,7 @@ from typing import Any
 
 from marshmallow import ValidationError, fields
 
-from conclave.addresses import parse_network
+from conclave.addresses import covers_internet, parse_network
 from conclave.policy import InvalidDurationError, parse_duration
 
 
@@ -62,6 +62,11 @@ class Networks(fields.Field[list[str]]):
         if wrong:
             named = ", ".join(map(repr, wrong))
             raise ValidationError(f'{named}: not an address, as "127.0.0.1", nor a network, as "10.0.0.0/8"')
+        if covers_internet(map(parse_network, value)):
+            raise ValidationError(
+                "these are half of the Internet or more, so that anybody could claim to be anybody: name the addresses"
+                " of your own proxies"
+            )
         return value
 
 

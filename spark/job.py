@@ -4,7 +4,6 @@ As a program, by spark-submit or Python, it is `conclave cleanup run`.
 """
 
 import contextlib
-import fcntl
 import os
 import shutil
 import sqlite3
@@ -14,6 +13,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from conclave import data_folder, locks
 from conclave.clock import Clock
 from conclave.config import Config
 from conclave.failpoints import reach
@@ -21,6 +21,7 @@ from conclave.logs import get_logger
 from conclave.policy import KEEP, PolicySettings
 from conclave.store import archive_moves, database, state
 from conclave.store.archive_restore import RestoreError
+from conclave.store.faults import StoreError
 from spark import apply, report, sql_engine
 from spark.hot import ArchiveError, Hot
 from spark.report import Report
@@ -84,6 +85,10 @@ class Job:
             build_session,
         )
 
+        try:
+            data_folder.prepare(self._config.data, self._path)
+        except data_folder.DataFolderError as error:
+            raise CleanupError(str(error)) from error
         _empty_stale(self._config.work)
         self._work.mkdir(mode=0o700, parents=True, exist_ok=True)
         try:
@@ -153,7 +158,7 @@ class Job:
 
     def dry_run(self) -> Report:
         """Return what a run would delete, and touch nothing. Raises CleanupError."""
-        with self._ready() as settings:
+        with self._ready(writing=False) as settings:
             planned = Report(self._config.cleanup.engine, self._clock.now())
             plan = self._plan(settings, planned.started_at)
             with closing(database.connect(self._path, readonly=True)) as connection:
@@ -192,14 +197,14 @@ class Job:
                 _empty_files(self._work)
 
     @contextlib.contextmanager
-    def _ready(self) -> Iterator[PolicySettings]:
+    def _ready(self, *, writing: bool = True) -> Iterator[PolicySettings]:
         """Check what a run needs, yield the settings it goes by, and tell what fails in one line."""
         try:
-            database.require_current(self._path)
+            database.require_current(self._path, writing=writing)
             settings = self._settings()
             self.warm_up()
             yield settings
-        except (database.StoreError, sqlite3.Error, OSError) as error:
+        except (StoreError, sqlite3.Error, OSError) as error:
             raise CleanupError(str(error)) from error
 
     def _settings(self) -> PolicySettings:
@@ -320,13 +325,12 @@ def _keys(frame: "DataFrame") -> list[int]:
 @contextlib.contextmanager
 def run_lock(path: Path, tell: Callable[[str], None]) -> Iterator[None]:
     """Hold the lock that makes runs on a database one at a time, whoever starts them; waits for it."""
-    with path.with_name(f"{path.name}.cleanup-lock").open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            log.info("waiting_for_another_run")
-            tell("waiting")
-            fcntl.flock(lock, fcntl.LOCK_EX)
+
+    def wait() -> None:
+        log.info("waiting_for_another_run")
+        tell("waiting")
+
+    with locks.hold(path, locks.CLEANUP, wait):
         yield
 
 

@@ -21,7 +21,9 @@ import aiosqlite
 from conclave.events import News
 from conclave.failpoints import reach
 from conclave.logs import get_logger
+from conclave.store import place
 from conclave.store.announce import AnnouncingConnection
+from conclave.store.faults import StoreError, store_error
 
 log = get_logger(__name__)
 
@@ -47,10 +49,6 @@ PRAGMA synchronous = FULL;
 PRAGMA temp_store = MEMORY;
 PRAGMA busy_timeout = 0;
 """
-
-
-class StoreError(Exception):
-    """The store cannot be opened, or could not make a change durable."""
 
 
 def connect(path: Path, *, readonly: bool = False) -> AnnouncingConnection:
@@ -113,30 +111,41 @@ def migrations() -> list[tuple[int, str]]:
 def prepare(path: Path) -> None:
     """Bring the database at ``path`` to this program's schema; make it if there is none.
 
-    Raises StoreError: not one of ours, or one of a newer program.
+    Raises StoreError: not one of ours, or one of a newer program, or none that can be written.
     """
+    create(path)
+    place.require_writable(path)
+    with _one_line_errors(path), contextlib.closing(connect(path)) as connection:
+        _migrate(connection, path)
+
+
+def create(path: Path) -> None:
+    """Make the database at ``path`` if there is none; it is there as a whole, or not at all. Raises StoreError."""
     if sqlite3.sqlite_version_info < OLDEST_SQLITE:
         raise StoreError(f"SQLite {sqlite3.sqlite_version} is too old: 3.37 or newer is needed")
-    if not path.exists():
-        try:
-            path.touch(mode=0o600)
-        except OSError as error:
-            raise StoreError(f"{path}: cannot be created: {error.strerror}") from error
-    with contextlib.closing(connect(path)) as connection:
-        try:
-            _migrate(connection, path)
-        except sqlite3.Error as error:
-            raise StoreError(f"{path}: {error}") from error
+    if place.is_taken(path):
+        return
+    new = path.with_name(f"{path.name}.new")
+    with _one_line_errors(path):
+        place.remove_unmade(new)
+        new.touch(mode=0o600)
+        with contextlib.closing(connect(new)) as connection:
+            _migrate(connection, new)
+        new.rename(path)
+    log.info("database_created", database=str(path))
 
 
-def require_current(path: Path) -> None:
+def require_current(path: Path, *, writing: bool = False) -> None:
     """Raise StoreError unless there is a database of exactly this program's schema at ``path``.
 
-    Only the server creates and migrates: another process must not change the schema under a running one.
+    With ``writing`` it has to be one that can be written, too. Only the server creates and migrates: another process
+    must not change the schema under a running one.
     """
-    if not path.exists():
+    if not place.is_taken(path):
         raise StoreError(f"{path}: no such database; `conclave serve` creates it")
-    with contextlib.closing(connect(path, readonly=True)) as connection:
+    if writing:
+        place.require_writable(path)
+    with _one_line_errors(path), contextlib.closing(connect(path, readonly=True)) as connection:
         version = connection.execute("PRAGMA user_version").fetchone()[0]
     newest = migrations()[-1][0]
     if version != newest:
@@ -144,6 +153,14 @@ def require_current(path: Path) -> None:
             f"{path}: its schema version is {version}, this program's is {newest}: run `conclave serve` of this"
             " program on it first, or use the program that serves it"
         )
+
+
+@contextlib.contextmanager
+def _one_line_errors(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except (sqlite3.Error, OSError) as error:
+        raise store_error(path, error) from error
 
 
 def _migrate(connection: sqlite3.Connection, path: Path) -> None:
