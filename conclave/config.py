@@ -13,7 +13,7 @@ from marshmallow import RAISE, Schema, ValidationError, validate
 from marshmallow.fields import Nested
 
 from conclave.addresses import Network, parse_network
-from conclave.fields import Duration, Networks, StrictBoolean, StrictInteger, Text
+from conclave.fields import Duration, Networks, Size, StrictBoolean, StrictInteger, Text
 from conclave.policy import AFTER_FETCH, KEEP, MAX_SECONDS, PolicySettings, is_in_bare_months
 
 SEARCH_PATHS = (Path("conclave.toml"), Path("/etc/conclave/config.toml"))
@@ -36,10 +36,11 @@ class ConfigError(Exception):
 
 @dataclass(frozen=True)
 class CleanupConfig:
-    """``[cleanup]``: how a cleanup run works."""
+    """``[cleanup]``: how a cleanup run works. ``disk_reserve``: bytes that are kept free for it, 0 for none."""
 
     engine: str = "spark"
     max_run_time: int = 3600
+    disk_reserve: int = 64 * 1024**2
 
 
 @dataclass(frozen=True)
@@ -200,6 +201,7 @@ class _CleanupSchema(Schema):
 
     engine = Text(validate=validate.OneOf(["spark", "sql"], error='must be "spark" or "sql"'))
     max_run_time = Duration()
+    disk_reserve = Size()
 
 
 class _SparkSchema(Schema):

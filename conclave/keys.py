@@ -12,6 +12,7 @@ from conclave.config import Config
 from conclave.events import Events
 from conclave.health import Health
 from conclave.limits import SlidingWindow
+from conclave.storage import Storage
 from conclave.store.database import Database
 from conclave.throttle import Throttle
 from conclave.wire.endpoint import Endpoint
@@ -19,6 +20,7 @@ from conclave.wire.endpoint import Endpoint
 CONFIG = web.AppKey("config", Config)
 CLOCK: web.AppKey[Clock] = web.AppKey("clock")
 STORE = web.AppKey("store", Database)
+STORAGE = web.AppKey("storage", Storage)
 ARCHIVE = web.AppKey("archive", Archive)
 PASSWORDS = web.AppKey("passwords", Passwords)
 THROTTLE = web.AppKey("throttle", Throttle)

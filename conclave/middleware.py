@@ -8,13 +8,26 @@ from aiohttp import web
 from aiohttp.typedefs import Handler
 
 from conclave import auth, keys
-from conclave.errors import ApiError, BadRequestError, BodyTooLargeError, MethodNotAllowedError, NotFoundError
+from conclave.errors import (
+    ApiError,
+    BadRequestError,
+    BodyTooLargeError,
+    MethodNotAllowedError,
+    NotFoundError,
+    StorageFullError,
+    UnavailableError,
+)
 from conclave.logs import get_logger
 from conclave.store import sessions
+from conclave.store.faults import StoreError, StoreFullError
 from conclave.wire.endpoint import ENDPOINT
 from conclave.wire.exchange import choose_format, reply_error
+from conclave.wire.handover import handed_over
 
 log = get_logger(__name__)
+
+RETRY_SECONDS = 5
+"""When to ask again for what could not be stored: by then an operator may have done something about it."""
 
 REQUEST_ID = web.RequestKey("request_id", str)
 
@@ -45,6 +58,8 @@ async def observe(request: web.Request, handler: Handler) -> web.StreamResponse:
             response = await handler(request)
         except ApiError as error:
             response = reply_error(request, error)
+        except StoreError as error:
+            response = _unless_answered(request, _from_store(error))
         except web.HTTPException as error:
             response = reply_error(request, _from_aiohttp(error))
         except ConnectionError:
@@ -52,7 +67,7 @@ async def observe(request: web.Request, handler: Handler) -> web.StreamResponse:
             raise
         except Exception:
             log.exception("request_failed", method=request.method, route=_route(request))
-            response = reply_error(request, ApiError())
+            response = _unless_answered(request, ApiError())
         log.info(
             "request",
             method=request.method,
@@ -72,6 +87,16 @@ async def authenticate(request: web.Request, handler: Handler) -> web.StreamResp
         session = await app[keys.STORE].read(sessions.by_token_hash, auth.token_hash(token))
         request[auth.CALLER] = app[keys.ACTIVITY].use(session, app[keys.CLOCK].now())
     return await handler(request)
+
+
+def _unless_answered(request: web.Request, error: ApiError) -> web.StreamResponse:
+    """Answer with ``error``, unless the answer has left already: a second one would be taken for the next request's."""
+    sent = handed_over(request)
+    return reply_error(request, error) if sent is None else sent
+
+
+def _from_store(error: StoreError) -> ApiError:
+    return StorageFullError() if isinstance(error, StoreFullError) else UnavailableError(seconds=RETRY_SECONDS)
 
 
 def _from_aiohttp(error: web.HTTPException) -> ApiError:

@@ -18,6 +18,7 @@ from conclave.app import create_app
 from conclave.config import Config
 from conclave.connections import Site, for_clients, raise_file_limit
 from conclave.logs import get_logger
+from conclave.reserve import give_up_to_start
 from conclave.store import database, place
 from conclave.store.faults import StoreError
 from conclave.store.state import PolicyFrozenError
@@ -68,6 +69,7 @@ def _hold(config: Config, held: ExitStack) -> None:
     data_folder.prepare(config.data, config.database)
     with _unshared(f"data_path: {config.data}: a server on another database uses this folder"):
         held.enter_context(locks.hold_file(config.data / data_folder.MARK))
+    give_up_to_start(config)
     if not exists:
         database.create(config.database)
         held.enter_context(locks.hold_inode(config.database, locks.SERVER))

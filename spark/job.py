@@ -13,7 +13,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from conclave import data_folder, locks
+from conclave import data_folder, locks, reserve
 from conclave.clock import Clock
 from conclave.config import Config
 from conclave.failpoints import reach
@@ -21,7 +21,7 @@ from conclave.logs import get_logger
 from conclave.policy import KEEP, PolicySettings
 from conclave.store import archive_moves, database, state
 from conclave.store.archive_restore import RestoreError
-from conclave.store.faults import StoreError
+from conclave.store.faults import StoreError, is_of_the_disk
 from spark import apply, report, sql_engine
 from spark.hot import ArchiveError, Hot
 from spark.report import Report
@@ -92,7 +92,8 @@ class Job:
         _empty_stale(self._config.work)
         self._work.mkdir(mode=0o700, parents=True, exist_ok=True)
         try:
-            self._spark = build_session(self._config, self._work, archive=archive)
+            with reserve.room(self._config):
+                self._spark = build_session(self._config, self._work, archive=archive)
             self._knows_archive = archive
         except (JavaMissingError, JarsMissingError, DeployModeError) as error:
             raise CleanupError(str(error)) from error
@@ -143,7 +144,8 @@ class Job:
             except EXPECTED as error:
                 done.error = f"{type(error).__name__}: {error}"
             except Exception as error:
-                log.exception("cleanup_failed", engine=done.engine)
+                if not is_of_the_disk(error):
+                    log.exception("cleanup_failed", engine=done.engine)
                 done.error = f"{type(error).__name__}: {error}"
             except BaseException:
                 self.close()  # before anybody else has the lock: Java may be writing yet
@@ -200,10 +202,11 @@ class Job:
     def _ready(self, *, writing: bool = True) -> Iterator[PolicySettings]:
         """Check what a run needs, yield the settings it goes by, and tell what fails in one line."""
         try:
-            database.require_current(self._path, writing=writing)
-            settings = self._settings()
-            self.warm_up()
-            yield settings
+            with reserve.room(self._config) if writing else contextlib.nullcontext():
+                database.require_current(self._path, writing=writing)
+                settings = self._settings()
+                self.warm_up()
+                yield settings
         except (StoreError, sqlite3.Error, OSError) as error:
             raise CleanupError(str(error)) from error
 

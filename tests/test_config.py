@@ -86,6 +86,11 @@ def test_bare_months_are_advised_against(tmp_path: Path) -> None:
     assert advice[0][1] == '"2m" means months of 30 days; write it as "2mo", or minutes as "2min"'
 
 
+@pytest.mark.parametrize(("text", "size"), [("0", 0), ("1m", 1024**2), ("64m", 64 * 1024**2), ("2g", 2 * 1024**3)])
+def test_a_size_is_megabytes_or_gigabytes(text: str, size: int) -> None:
+    assert parse_config(f'cleanup.disk_reserve = "{text}"', "x").cleanup.disk_reserve == size
+
+
 @pytest.mark.parametrize(
     ("text", "fault"),
     [
@@ -97,6 +102,9 @@ def test_bare_months_are_advised_against(tmp_path: Path) -> None:
         ('cleanup_interval = "0"', "cleanup_interval: '0' is not a duration"),
         ("cleanup_interval = 60", "cleanup_interval: must be a string"),
         ('cleanup_interval = "5M"', "cleanup_interval: '5M' is not a duration"),
+        ('cleanup.disk_reserve = "64"', "cleanup.disk_reserve: must be a size"),
+        ('cleanup.disk_reserve = "0m"', "cleanup.disk_reserve: must be a size"),
+        ("cleanup.disk_reserve = 64", "cleanup.disk_reserve: must be a string"),
         ('data_path = "a\\u0000b"', "data_path: must not hold a zero byte"),
         ('database_path = "chat.data"', "data_path: is the database's own path"),
         ('archive.after = "0"', 'archive.after: must be a duration or "-1"'),

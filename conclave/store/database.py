@@ -23,7 +23,8 @@ from conclave.failpoints import reach
 from conclave.logs import get_logger
 from conclave.store import place
 from conclave.store.announce import AnnouncingConnection
-from conclave.store.faults import StoreError, store_error
+from conclave.store.batch import run_all, settle, snapshot
+from conclave.store.faults import StoreError, Watch, is_of_the_disk, store_error
 
 log = get_logger(__name__)
 
@@ -40,6 +41,11 @@ BATCH_LIMIT = 256
 LOCK_WAIT_SECONDS = 30.0
 WAL_TARGET_BYTES = 4 * 1024 * 1024
 CHECKPOINT_INTERVAL_SECONDS = 1.0
+WAL_LIMIT_BYTES = 8 * 1024 * 1024
+"""The writer itself copies a longer one into the database: what is acknowledged must find room there, although the disk
+fills up meanwhile. Cleanup's reserve is room for so much, and for more."""
+
+PAGE_BYTES = 4096
 OLDEST_SQLITE = (3, 37, 0)
 
 _PRAGMAS = """
@@ -231,10 +237,12 @@ class _Write:
 class Database:
     """The open store of one server process."""
 
-    def __init__(self, path: Path, publish: Publish) -> None:
+    def __init__(self, path: Path, publish: Publish, watch: Watch) -> None:
         """Use ``open``."""
         self.path = path
         self._publish = publish
+        self._watch = watch
+        self._file = _identity(path)
         self._waiting: list[_Write] = []
         self._wake = asyncio.Event()
         self._closing = False
@@ -244,13 +252,13 @@ class Database:
         self._tasks: list[asyncio.Task[None]] = []
 
     @classmethod
-    async def open(cls, path: Path, publish: Publish = lambda _: None) -> Self:
+    async def open(cls, path: Path, publish: Publish = lambda _: None, watch: Watch | None = None) -> Self:
         """Open the store at ``path``, creating or migrating it. Raises StoreError.
 
         ``publish`` is told what transactions announce, after each commit and before its callers go on.
         """
         await asyncio.to_thread(prepare, path)
-        self = cls(path, publish)
+        self = cls(path, publish, watch or Watch())
         try:
             await self._begin()
         except BaseException:
@@ -260,7 +268,8 @@ class Database:
 
     async def _begin(self) -> None:
         writer, checkpointer, *readers = [await self._open_owner() for _ in range(2 + READERS)]
-        await writer.run(lambda connection: connection.execute("PRAGMA wal_autocheckpoint = 0"))
+        most_pages = WAL_LIMIT_BYTES // PAGE_BYTES
+        await writer.run(lambda connection: connection.execute(f"PRAGMA wal_autocheckpoint = {most_pages}"))
         for reader in readers:
             await reader.run(lambda connection: connection.execute("PRAGMA query_only = ON"))
             self._idle_readers.append(reader)
@@ -312,15 +321,26 @@ class Database:
         return await done
 
     async def read(self, fn: Callable[Concatenate[sqlite3.Connection, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Run ``fn`` in a read transaction, one snapshot, and return its result."""
+        """Run ``fn`` in a read transaction, one snapshot, and return its result.
+
+        Raises StoreError if the database cannot be read.
+        """
         async with self._reader_slots:
             reader = self._idle_readers.pop()
             try:
-                return await reader.run(
-                    lambda connection: _snapshot(connection, lambda: fn(connection, *args, **kwargs))
+                result = await reader.run(
+                    lambda connection: snapshot(connection, lambda: fn(connection, *args, **kwargs))
                 )
+            except sqlite3.Error as error:
+                if not is_of_the_disk(error):
+                    raise
+                unreadable = store_error(self.path, error)
+                self._watch.read(unreadable)
+                raise unreadable from error
             finally:
                 self._idle_readers.append(reader)
+        self._watch.read(None)
+        return result
 
     async def _write_batches(self, writer: _Owner) -> None:
         while self._waiting or not self._closing:
@@ -331,13 +351,28 @@ class Database:
             batch, self._waiting = self._waiting[:BATCH_LIMIT], self._waiting[BATCH_LIMIT:]
             announced: list[News] = []
             try:
-                outcomes, announced = await writer.run(partial(_run_batch, [each.fn for each in batch]))
+                outcomes, announced = await writer.run(partial(self._run_batch, [each.fn for each in batch]))
             except Exception as error:  # noqa: BLE001 - whatever it was, each caller of the batch must hear of it
-                log.error("commit_failed", error=str(error), writes=len(batch))
-                outcomes = [StoreError(f"the change could not be stored: {error}")] * len(batch)
+                outcomes = [store_error(self.path, error)] * len(batch)
+            self._watch.wrote(next((each for each in outcomes if isinstance(each, StoreError)), None))
             self._publish(announced)
             for each, outcome in zip(batch, outcomes, strict=True):
-                _settle(each.done, outcome)
+                settle(each.done, outcome)
+
+    def _run_batch(
+        self, fns: list[Callable[[sqlite3.Connection], Any]], connection: sqlite3.Connection
+    ) -> tuple[list[Any], list[News]]:
+        """Run ``fns`` in one transaction, if the database is where it was, and has room. See run_all."""
+        assert isinstance(connection, AnnouncingConnection)  # noqa: S101 - ``connect`` opens no others
+        with write_transaction(connection):
+            if _identity(self.path) != self._file:
+                # What is written to the file that is open would be lost with it.
+                raise StoreError(f"{self.path}: was moved or replaced while the server runs: put it back, or restart")
+            connection.room = self._watch.room()
+            outcomes, announced = run_all(fns, connection)
+            reach("writer.before_commit")
+        reach("writer.after_commit")
+        return [store_error(self.path, each) if _is_disk(each) else each for each in outcomes], announced
 
     @contextlib.asynccontextmanager
     async def _no_readers(self) -> AsyncIterator[None]:
@@ -351,63 +386,21 @@ class Database:
         wal = self.path.with_name(self.path.name + "-wal")
         while True:
             await asyncio.sleep(CHECKPOINT_INTERVAL_SECONDS)
-            try:
+            with self._watch.checkpointing():
                 if wal.exists() and wal.stat().st_size > WAL_TARGET_BYTES and not await checkpointer.run(truncate_wal):
                     # Somebody is always reading: hold new reads back for the moment that it takes.
                     async with self._no_readers():
                         await checkpointer.run(truncate_wal)
-            except (OSError, sqlite3.Error) as error:
-                log.warning("checkpoint_failed", error=str(error))
 
 
-@dataclass
-class _Result:
-    value: Any
-
-
-def _run_batch(
-    fns: list[Callable[[sqlite3.Connection], Any]], connection: sqlite3.Connection
-) -> tuple[list[Any], list[News]]:
-    """Run ``fns`` in one transaction; return for each a _Result or the exception that it raised.
-
-    Beside that, what those announced that did not raise.
-    """
-    outcomes: list[_Result | Exception] = []
-    announced: list[News] = []
-    assert isinstance(connection, AnnouncingConnection)  # noqa: S101 - ``connect`` opens no others
-    with write_transaction(connection):
-        for fn in fns:
-            connection.execute("SAVEPOINT one_write")
-            reach("writer.begun")
-            try:
-                connection.announced = []
-                outcomes.append(_Result(fn(connection)))
-                announced += connection.announced
-                reach("writer.applied")
-            except Exception as error:
-                if not connection.in_transaction:
-                    # SQLite gave up the whole transaction (disk full, I/O error): none of the batch is applied.
-                    raise
-                connection.execute("ROLLBACK TO one_write")
-                outcomes.append(error)
-            connection.execute("RELEASE one_write")
-        reach("writer.before_commit")
-    reach("writer.after_commit")
-    return outcomes, announced
-
-
-def _settle(done: asyncio.Future[Any], outcome: Any) -> None:
-    if done.cancelled():
-        return
-    if isinstance(outcome, _Result):
-        done.set_result(outcome.value)
-    else:
-        done.set_exception(outcome)
-
-
-def _snapshot(connection: sqlite3.Connection, fn: Callable[[], T]) -> T:
-    connection.execute("BEGIN")
+def _identity(path: Path) -> tuple[int, int] | None:
+    """Return what file ``path`` is: its device and number there; None if there is none."""
     try:
-        return fn()
-    finally:
-        connection.execute("ROLLBACK")
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
+def _is_disk(outcome: Any) -> bool:
+    return isinstance(outcome, Exception) and is_of_the_disk(outcome)

@@ -1,8 +1,10 @@
 """What a store that cannot be used says of it, whoever finds out."""
 
 import errno
+import math
 import os
 import sqlite3
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
@@ -10,7 +12,6 @@ _NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 _OF_THE_DISK = (
     sqlite3.SQLITE_FULL,
     sqlite3.SQLITE_IOERR,
-    sqlite3.SQLITE_READONLY,
     sqlite3.SQLITE_CANTOPEN,
     sqlite3.SQLITE_CORRUPT,
     sqlite3.SQLITE_NOTADB,
@@ -40,11 +41,13 @@ def free_bytes(folder: Path) -> int:
 
 def is_of_the_disk(error: Exception) -> bool:
     """Tell whether an error is one of the files that a store consists of, not of what was asked of it."""
-    return isinstance(error, OSError) or (isinstance(error, sqlite3.Error) and _code(error) in _OF_THE_DISK)
+    return isinstance(error, sqlite3.Error) and _code(error) in _OF_THE_DISK
 
 
 def store_error(path: Path, error: Exception) -> StoreError:
     """Return what ``error`` means for the store at ``path``: a line with the path, and how much room is left."""
+    if isinstance(error, StoreError):
+        return error
     free = free_bytes(path.parent)
     full = isinstance(error, OSError) and error.errno in _NO_ROOM
     if isinstance(error, sqlite3.Error):
@@ -55,3 +58,21 @@ def store_error(path: Path, error: Exception) -> StoreError:
 
 def _code(error: sqlite3.Error) -> int:
     return getattr(error, "sqlite_errorcode", 0) & 0xFF
+
+
+class Watch:
+    """Hears how the files of a store fare, and says how much they may take in. This one takes no notice."""
+
+    def wrote(self, error: StoreError | None) -> None:
+        """Hear of a transaction: what of it the disk did not take, or nothing."""
+
+    def read(self, error: StoreError | None) -> None:
+        """Hear of a read in the same way."""
+
+    def room(self) -> float:
+        """Return how many bytes of bodies a transaction may add. Asked in the thread and transaction that writes."""
+        return math.inf
+
+    def checkpointing(self) -> AbstractContextManager[None]:
+        """Return what each shortening of the write-ahead log goes on in, which lets no failure out."""
+        return suppress(Exception)

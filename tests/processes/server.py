@@ -25,14 +25,16 @@ class ServerProcess:
         env: dict[str, str] | None = None,
         address: str = "127.0.0.1",
         command: tuple[str, ...] = ("-m", "conclave"),
+        within: tuple[str, ...] = (),
     ) -> None:
+        """``within``: a command that ends by executing what follows on it."""
         self.folder = folder
         self.config = folder / "conclave.toml"
         self.config.write_text(f'listen_address = "{address}"\nlisten_port = 0\n{settings}\n[admin]\nlisten_port = 0\n')
         self._log = folder / "server.log"
         with self._log.open("w") as log:
             self.process = subprocess.Popen(
-                [sys.executable, *command, "serve", "--config", self.config],
+                [*within, sys.executable, *command, "serve", "--config", self.config],
                 cwd=folder,
                 env=os.environ | (env or {}),
                 stderr=log,
@@ -46,6 +48,8 @@ class ServerProcess:
         if self.process.poll() is None:
             self.process.kill()
         self.process.wait()
+        for reserve in self.folder.rglob("*.reserve"):
+            reserve.unlink()  # or the disk would fill with those of all tests
 
     def events(self) -> list[dict[str, Any]]:
         """What it has logged so far."""
