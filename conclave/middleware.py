@@ -22,7 +22,6 @@ from conclave.store import sessions
 from conclave.store.faults import StoreError, StoreFullError
 from conclave.wire.endpoint import ENDPOINT
 from conclave.wire.exchange import choose_format, reply_error
-from conclave.wire.handover import handed_over
 
 log = get_logger(__name__)
 
@@ -59,7 +58,7 @@ async def observe(request: web.Request, handler: Handler) -> web.StreamResponse:
         except ApiError as error:
             response = reply_error(request, error)
         except StoreError as error:
-            response = _unless_answered(request, _from_store(error))
+            response = reply_error(request, _from_store(error))
         except web.HTTPException as error:
             response = reply_error(request, _from_aiohttp(error))
         except ConnectionError:
@@ -67,7 +66,7 @@ async def observe(request: web.Request, handler: Handler) -> web.StreamResponse:
             raise
         except Exception:
             log.exception("request_failed", method=request.method, route=_route(request))
-            response = _unless_answered(request, ApiError())
+            response = reply_error(request, ApiError())
         log.info(
             "request",
             method=request.method,
@@ -87,12 +86,6 @@ async def authenticate(request: web.Request, handler: Handler) -> web.StreamResp
         session = await app[keys.STORE].read(sessions.by_token_hash, auth.token_hash(token))
         request[auth.CALLER] = app[keys.ACTIVITY].use(session, app[keys.CLOCK].now())
     return await handler(request)
-
-
-def _unless_answered(request: web.Request, error: ApiError) -> web.StreamResponse:
-    """Answer with ``error``, unless the answer has left already: a second one would be taken for the next request's."""
-    sent = handed_over(request)
-    return reply_error(request, error) if sent is None else sent
 
 
 def _from_store(error: StoreError) -> ApiError:

@@ -36,9 +36,10 @@ class ServeError(Exception):
 
 def serve(config: Config) -> None:
     """Serve until SIGTERM or SIGINT, then finish what is under way. Raises ServeError."""
+    tls = _tls(config)
     with _only_server(config), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         try:
-            runner.run(_serve(config))
+            runner.run(_serve(config, tls))
         except (StoreError, PolicyFrozenError) as error:
             raise ServeError(str(error)) from error
 
@@ -83,7 +84,7 @@ def _unshared(refusal: str) -> Iterator[None]:
         raise ServeError(refusal) from error
 
 
-async def _serve(config: Config) -> None:
+async def _serve(config: Config, tls: ssl.SSLContext | None) -> None:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -97,7 +98,7 @@ async def _serve(config: Config) -> None:
         admin = Site(operators, config.admin.listen_address, config.admin.listen_port, files)
         admin_url = await _listen_for_operators(admin)
         await runner.setup()
-        url = await _listen(Site(runner, config.listen_address, config.port, for_clients(files), _tls(config)))
+        url = await _listen(Site(runner, config.listen_address, config.port, for_clients(files), tls))
         log.info("listening", url=url, admin_url=admin_url, database=str(config.database))
         async with Supervisor(config, app[keys.HEALTH]):
             await stop.wait()

@@ -27,6 +27,7 @@ class Storage(Watch):
         self._health = health
         self._faults: dict[str, str] = {}
         self._logged: set[str] = set()
+        self._not_kept: dict[Path, str] = {}
         self._shortage = ""
 
     @property
@@ -62,10 +63,10 @@ class Storage(Watch):
     def look(self) -> None:
         """Have the reserves whole, if that can be, and look what room there is; not on the event loop."""
         for each in self._reserves:
-            try:
-                each.keep()
-            except OSError as error:
-                log.error("reserve_not_made", path=str(each.path), reason=error.strerror)
+            reason = _keep(each)
+            if reason and reason != self._not_kept.get(each.path):  # once: see _note
+                log.error("reserve_not_made", path=str(each.path), reason=reason)
+            self._not_kept[each.path] = reason
         self.room()
 
     def tell(self) -> None:
@@ -87,6 +88,15 @@ class Storage(Watch):
             # Each once: a log on the same disk must not take what is left of it.
             self._logged |= new
             log.error("storage_fault", **{name: self._faults[name] for name in sorted(new)})
+
+
+def _keep(reserve: Reserve) -> str:
+    """Have a reserve whole, if there is room; return why it cannot be kept at all, or nothing."""
+    try:
+        reserve.keep()
+    except OSError as error:
+        return str(error.strerror)
+    return ""
 
 
 def _missing(reserve: Reserve) -> str:

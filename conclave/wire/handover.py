@@ -11,14 +11,6 @@ LONGEST_SECONDS = 15 * 60
 """One that takes a little now and then, after so long: the response is in memory meanwhile."""
 
 
-_RESPONSE = web.RequestKey("handed_over", web.StreamResponse)
-
-
-def handed_over(request: web.Request) -> web.StreamResponse | None:
-    """Return the response that ``hand_over`` has sent, or None."""
-    return request.get(_RESPONSE)
-
-
 async def hand_over(request: web.Request, response: web.StreamResponse) -> bool:
     """Send ``response`` and tell whether all of it was handed to the connection.
 
@@ -30,7 +22,6 @@ async def hand_over(request: web.Request, response: web.StreamResponse) -> bool:
         return False
     # With a limit of nothing a write is tried at once, and draining waits until the kernel has taken it all.
     transport.set_write_buffer_limits(high=0)
-    request[_RESPONSE] = response
     sending = asyncio.create_task(_send(request, response))
     left = -1
     try:

@@ -99,24 +99,25 @@ async def test_a_full_disk_refuses_messages_serves_the_rest_and_comes_right_by_i
             acknowledged: dict[int, bytes] = {}
             for cycle in range(CYCLES):
                 await health.until_well()
+                # Where little is free, a run at work has it all: what is refused for that is sent again.
                 body = os.urandom(1000)
-                acknowledged[await alice.send(kept, body)] = body
-                short = await alice.create_group(f"short{cycle}")
+                acknowledged[await in_the_end(partial(alice.send, kept, body))] = body
+                short = await in_the_end(partial(alice.create_group, f"short{cycle}"))
                 await bob.join(short)
                 for _ in range(60):
-                    await alice.send(fading, os.urandom(BODY))
+                    await in_the_end(partial(alice.send, fading, os.urandom(BODY)))
                 if cycle % 2 == 0:
                     fill(disk)
                 await refused_until_full(alice, fading, health, tmp_path / "disk" / "conclave.db")
                 assert bodies(await bob.fetch(kept)) == acknowledged, "reads go on"
-                assert (await refusal(alice.send(kept, b"x"))).status == 507
+                if cycle % 2 == 0:  # else there is room again as soon as something has expired
+                    assert (await refusal(alice.send(kept, b"x"))).status == 507
                 await in_the_end(partial(bob.leave, short))
                 while await alice.fetch(fading):
                     await asyncio.sleep(0.2)
                 await eventually(lambda: (disk / "conclave.db").stat().st_size < 10 * MIB, "what is erased comes back")
                 await health.until_well()
                 body = os.urandom(1000)
-                # Where somebody else has left little room, it may be a run's at this moment.
                 acknowledged[await in_the_end(partial(alice.send, kept, body))] = body
                 assert bodies(await bob.fetch(kept)) == acknowledged, "nothing acknowledged is lost"
                 (disk / "somebody elses").unlink(missing_ok=True)
