@@ -86,16 +86,13 @@ class Job:
         )
 
         try:
-            data_folder.prepare(self._config.data, self._path)
-        except data_folder.DataFolderError as error:
-            raise CleanupError(str(error)) from error
-        _empty_stale(self._config.work)
-        self._work.mkdir(mode=0o700, parents=True, exist_ok=True)
-        try:
             with reserve.room(self._config):
+                data_folder.prepare(self._config.data, self._path)
+                _empty_stale(self._config.work)
+                self._work.mkdir(mode=0o700, parents=True, exist_ok=True)
                 self._spark = build_session(self._config, self._work, archive=archive)
             self._knows_archive = archive
-        except (JavaMissingError, JarsMissingError, DeployModeError) as error:
+        except (data_folder.DataFolderError, JavaMissingError, JarsMissingError, DeployModeError) as error:
             raise CleanupError(str(error)) from error
         except Exception as error:
             reason = str(error).strip().partition("\n")[0]
