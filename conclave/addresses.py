@@ -2,7 +2,16 @@
 
 import re
 from collections.abc import Iterable, Sequence
-from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
+from ipaddress import (
+    IPv4Address,
+    IPv4Network,
+    IPv6Address,
+    IPv6Network,
+    collapse_addresses,
+    ip_address,
+    ip_network,
+)
+from typing import Any
 
 Address = IPv4Address | IPv6Address
 Network = IPv4Network | IPv6Network
@@ -16,6 +25,9 @@ MOST_PROXIES = 32
 UNKNOWN = "unknown"
 """The one origin of all that have no address."""
 
+INTERNET = (IPv4Network("0.0.0.0/0"), IPv6Network("2000::/3"))
+"""Where clients come from, in either kind."""
+
 _MAPPED_PREFIX = 96
 _WITH_PORT = re.compile(r"\[([^\]]+)\](?::[0-9]{1,5})?|([0-9.]+):[0-9]{1,5}")
 
@@ -26,6 +38,22 @@ def parse_network(text: str) -> Network:
     if isinstance(network, IPv6Network) and network.prefixlen >= _MAPPED_PREFIX and network[0].ipv4_mapped:
         return IPv4Network((network[0].ipv4_mapped, network.prefixlen - _MAPPED_PREFIX))
     return network
+
+
+def covers_internet(networks: Iterable[Network]) -> bool:
+    """Tell whether at least half of the Internet, of either kind, lies in ``networks`` together."""
+    found = list(networks)
+    return any(2 * _shared(found, whole) >= whole.num_addresses for whole in INTERNET)
+
+
+def _shared(networks: Iterable[Network], whole: Network) -> int:
+    """Return how many addresses of ``whole`` lie in ``networks``."""
+    within: list[Any] = [
+        whole if each.supernet_of(whole) else each  # type: ignore[arg-type]  # both are of one version
+        for each in networks
+        if each.version == whole.version and each.overlaps(whole)
+    ]
+    return sum(each.num_addresses for each in collapse_addresses(within))
 
 
 def origin(peer: str | None, forwarded: Iterable[str], trusted: Sequence[Network]) -> str:

@@ -2,26 +2,28 @@
 
 import asyncio
 import contextlib
-import sqlite3
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 
 from aiohttp import web
 
 from conclave import keys, middleware
-from conclave.archive import Archive, ArchiveError
+from conclave.archive import Archive
 from conclave.auth import Passwords, SessionActivity
 from conclave.clock import Clock, SystemClock
 from conclave.clock_watch import ClockWatch
 from conclave.config import Config
 from conclave.events import Events
-from conclave.health import Health
+from conclave.health import Health, HealthPart
 from conclave.limits import HANDOUT_SECONDS, HANDOUTS, SlidingWindow
 from conclave.logs import get_logger
 from conclave.policy import session_lag
+from conclave.reserve import reserves
 from conclave.routes import add_routes
 from conclave.steady_clock import SteadyClock
-from conclave.store import archive, outbox, sessions
-from conclave.store.database import Database, StoreError
+from conclave.storage import Storage
+from conclave.store import archive, outbox, sessions, state
+from conclave.store.database import Database
+from conclave.store.faults import StoreError
 from conclave.throttle import Throttle
 from conclave.wire.exchange import MAX_BODY_BYTES
 
@@ -34,6 +36,11 @@ LOOK_INTERVAL_SECONDS = 1.0
 """How soon the server learns what other processes found out about the clock, or accepted."""
 
 OUTBOX_INTERVAL_SECONDS = 1.0
+ARCHIVE_RETRY_SECONDS = 10.0
+STORAGE_INTERVAL_SECONDS = 0.5
+
+RETRY_SECONDS = 1.0
+"""When a duty that has failed is tried again, at the latest."""
 
 
 def create_app(config: Config, clock: Clock | None = None) -> web.Application:
@@ -50,7 +57,7 @@ def create_app(config: Config, clock: Clock | None = None) -> web.Application:
     app.on_response_prepare.append(middleware.add_headers)
     app.on_shutdown.append(_end_streams)
     add_routes(app)
-    app.cleanup_ctx.extend([_store, _archive, _alive, _session_activity, _outbox])
+    app.cleanup_ctx.extend([_store, _storage, _archive, _alive, _session_activity, _outbox])
     return app
 
 
@@ -59,19 +66,44 @@ async def _end_streams(app: web.Application) -> None:
 
 
 async def _store(app: web.Application) -> AsyncIterator[None]:
-    app[keys.STORE] = await Database.open(app[keys.CONFIG].database, app[keys.EVENTS].publish)
+    config = app[keys.CONFIG]
+    app[keys.STORAGE] = storage = Storage(config.database, reserves(config), MAX_BODY_BYTES, app[keys.HEALTH])
+    app[keys.STORE] = await Database.open(config.database, app[keys.EVENTS].publish, storage)
     yield
     await app[keys.STORE].close()
 
 
+async def _storage(app: web.Application) -> AsyncIterator[None]:
+    store, storage = app[keys.STORE], app[keys.STORAGE]
+
+    async def look() -> None:
+        await asyncio.to_thread(storage.look)
+        storage.tell()
+        if storage.has_failed:
+            # Whether it works again shows only if somebody tries, which on an idle server nobody else does.
+            await store.read(state.stored_policy)
+            await store.write(state.probe)
+
+    async def quietly() -> None:
+        with contextlib.suppress(StoreError):  # of which storage has heard already
+            await look()
+
+    await quietly()
+    async with _every(app, HealthPart.STORAGE_WATCH, STORAGE_INTERVAL_SECONDS, quietly):
+        yield
+
+
 async def _archive(app: web.Application) -> AsyncIterator[None]:
-    app[keys.ARCHIVE] = reader = Archive(app[keys.CONFIG].archive_path, app[keys.HEALTH])
+    health = app[keys.HEALTH]
+    app[keys.ARCHIVE] = reader = Archive(app[keys.CONFIG].archive_path, health)
 
     async def warm_up() -> None:
-        try:
+        with health.duty(HealthPart.ARCHIVE):
             await reader.warm_up()
-        except ArchiveError as error:
-            log.error("archive_unreadable", reason=str(error))
+        while HealthPart.ARCHIVE in health.faults:
+            await asyncio.sleep(ARCHIVE_RETRY_SECONDS)
+            with health.duty(HealthPart.ARCHIVE):
+                await reader.warm_up()
 
     warming = None
     if await app[keys.STORE].read(archive.exists):
@@ -79,16 +111,22 @@ async def _archive(app: web.Application) -> AsyncIterator[None]:
         warming = asyncio.create_task(warm_up())
     yield
     if warming:
-        await warming
+        warming.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await warming
     await reader.close()
 
 
 async def _alive(app: web.Application) -> AsyncIterator[None]:
-    app[keys.CLOCK_WATCH] = watch = ClockWatch(app[keys.CLOCK], app[keys.STORE], app[keys.HEALTH], app[keys.ACTIVITY])
+    health = app[keys.HEALTH]
+    app[keys.CLOCK_WATCH] = watch = ClockWatch(app[keys.CLOCK], app[keys.STORE], health, app[keys.ACTIVITY])
     await watch.begin(app[keys.CONFIG].policy)
-    async with _every(ALIVE_INTERVAL_SECONDS, watch.note), _every(LOOK_INTERVAL_SECONDS, watch.look):
+    async with (
+        _every(app, HealthPart.ALIVE, ALIVE_INTERVAL_SECONDS, watch.note),
+        _every(app, HealthPart.CLOCK_WATCH, LOOK_INTERVAL_SECONDS, watch.look),
+    ):
         yield
-    with _logged():
+    with health.duty(HealthPart.ALIVE):
         await watch.note(stopping=True)
 
 
@@ -104,9 +142,9 @@ async def _session_activity(app: web.Application) -> AsyncIterator[None]:
             await app[keys.STORE].write(sessions.extend, uses, ttl, app[keys.CLOCK])
             activity.written(uses)
 
-    async with _every(session_lag(ttl), write, activity.urgent):
+    async with _every(app, HealthPart.SESSION_ACTIVITY, session_lag(ttl), write, activity.urgent):
         yield
-    with _logged():
+    with app[keys.HEALTH].duty(HealthPart.SESSION_ACTIVITY):
         await write()
 
 
@@ -117,23 +155,30 @@ async def _outbox(app: web.Application) -> AsyncIterator[None]:
         if not await store.read(outbox.is_empty):
             app[keys.EVENTS].publish(await store.write(outbox.take))
 
-    async with _every(OUTBOX_INTERVAL_SECONDS, hand_on):
+    async with _every(app, HealthPart.OUTBOX, OUTBOX_INTERVAL_SECONDS, hand_on):
         yield
 
 
 @contextlib.asynccontextmanager
 async def _every(
-    seconds: float, duty: Callable[[], Awaitable[None]], early: asyncio.Event | None = None
+    app: web.Application,
+    part: HealthPart,
+    seconds: float,
+    duty: Callable[[], Awaitable[None]],
+    early: asyncio.Event | None = None,
 ) -> AsyncIterator[None]:
-    """Run ``duty`` again and again while the block lasts, and at once whenever ``early`` is set."""
-    early = early or asyncio.Event()
+    """Run ``duty`` again and again while the block lasts, and at once whenever ``early`` is set.
+
+    Whether it does well is a ``part`` of health. One that failed is tried again soon.
+    """
+    health, early = app[keys.HEALTH], early or asyncio.Event()
 
     async def repeat() -> None:
         while True:
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(early.wait(), seconds)
+                await asyncio.wait_for(early.wait(), min(seconds, RETRY_SECONDS) if part in health.faults else seconds)
             early.clear()
-            with _logged():
+            with health.duty(part):
                 await duty()
 
     task = asyncio.create_task(repeat())
@@ -143,14 +188,3 @@ async def _every(
         task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await task
-
-
-@contextlib.contextmanager
-def _logged() -> Iterator[None]:
-    """Log what failed, and go on: the next time may do better, and a stop must not hang on it."""
-    try:
-        yield
-    except (StoreError, sqlite3.Error, OSError) as error:
-        log.error("background_write_failed", error=str(error))
-    except Exception:
-        log.exception("background_duty_failed")  # a duty that ended for good would be noticed by nobody

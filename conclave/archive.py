@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from conclave.archive_query import parts_between, reach, select
-from conclave.health import Health
+from conclave.health import Health, HealthPart
 from conclave.logs import get_logger
 from conclave.store import messages
 from conclave.store.archive import Part, Stretch
@@ -30,9 +30,6 @@ if TYPE_CHECKING:
     from deltalake import DeltaTable, QueryBuilder
 
 log = get_logger(__name__)
-
-PART = "archive"
-"""Of health."""
 
 CONCURRENT_READS = 2
 """The others wait in line: so many that reading the archive leaves the machine to those who read what is new."""
@@ -108,9 +105,9 @@ class Archive:
         try:
             result = await asyncio.get_running_loop().run_in_executor(self._threads, fn, *args)
         except ArchiveError as error:
-            self._health.fault(PART, str(error))
+            self._health.fault(HealthPart.ARCHIVE, str(error))
             raise
-        self._health.mend(PART)
+        self._health.mend(HealthPart.ARCHIVE)
         return result
 
     def _read(self, stretch: Stretch, limit: int, taken: int) -> Found:

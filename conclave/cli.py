@@ -15,12 +15,14 @@ from conclave.cli_common import config_option, one_line_errors
 from conclave.cli_users import user
 from conclave.clock import SystemClock
 from conclave.config import ConfigError, load_config
-from conclave.logs import configure_logging
+from conclave.logs import configure_logging, get_logger
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from spark.job import Progress
+
+log = get_logger(__name__)
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -42,7 +44,7 @@ def serve(path: Path | None) -> None:
 
     configure_logging()
     with one_line_errors(ConfigError, ServeError):
-        run_server(load_config(path))
+        run_server(load_config(path, lambda name, means: log.warning("ambiguous_setting", setting=name, means=means)))
 
 
 @main.group()
@@ -88,9 +90,10 @@ def history(path: Path | None, limit: int) -> None:
     from rich.console import Console  # noqa: PLC0415 - the server must not pay for it
 
     from conclave.store import database  # noqa: PLC0415 - nor the command line for what it does not use
+    from conclave.store.faults import StoreError  # noqa: PLC0415 - as above
     from spark import report  # noqa: PLC0415 - as above
 
-    with one_line_errors(ConfigError, database.StoreError):
+    with one_line_errors(ConfigError, StoreError):
         config = load_config(path)
         database.require_current(config.database)
         with closing(database.connect(config.database)) as connection:

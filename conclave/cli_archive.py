@@ -43,7 +43,7 @@ def status(path: Path | None, *, as_json: bool) -> None:
     from rich.console import Console  # noqa: PLC0415 - the server must not pay for it
 
     from conclave.archive_status import StatusError, read_status  # noqa: PLC0415 - nor for this
-    from conclave.store.database import StoreError  # noqa: PLC0415 - as above
+    from conclave.store.faults import StoreError  # noqa: PLC0415 - as above
 
     with one_line_errors(ConfigError, StatusError, StoreError):
         found = read_status(load_config(path), SystemClock().now())
@@ -140,8 +140,8 @@ def _overdue(due: "Overdue") -> list[str]:
 
 
 def _about(seconds: int) -> str:
-    """Write how long something took: in seconds, hours or days, of which there are two at least."""
-    unit = next((unit for unit in (86_400, 3_600) if seconds >= 2 * unit), 1)
+    """Write how long something took: in seconds, minutes, hours or days, of which there are two at least."""
+    unit = next((unit for unit in (86_400, 3_600, 60) if seconds >= 2 * unit), 1)
     return duration_text(seconds - seconds % unit)
 
 

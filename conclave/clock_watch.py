@@ -6,7 +6,7 @@ from typing import Concatenate, ParamSpec, TypeVar
 
 from conclave.auth import SessionActivity
 from conclave.errors import UntrustedClockError
-from conclave.health import Health
+from conclave.health import Health, HealthPart
 from conclave.logs import get_logger
 from conclave.policy import PolicySettings
 from conclave.steady_clock import SteadyClock
@@ -15,9 +15,6 @@ from conclave.store.database import Database
 from conclave.store.state import Standing
 
 log = get_logger(__name__)
-
-PART = "clock"
-"""Of health."""
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -65,8 +62,8 @@ class ClockWatch:
 
     def _tell(self, fault: str) -> None:
         """Let health know of the clock; an operator accepts it from another process."""
-        if fault and PART not in self._health.faults:
+        if fault and HealthPart.CLOCK not in self._health.faults:
             log.error("clock_wrong", fault=fault, remedy="conclave cleanup run --accept-clock")
-            self._health.fault(PART, fault)
+            self._health.fault(HealthPart.CLOCK, fault)
         elif not fault:
-            self._health.mend(PART)
+            self._health.mend(HealthPart.CLOCK)

@@ -2,9 +2,10 @@
 
 import difflib
 import json
+import os
 import tomllib
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field, fields
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -12,13 +13,17 @@ from marshmallow import RAISE, Schema, ValidationError, validate
 from marshmallow.fields import Nested
 
 from conclave.addresses import Network, parse_network
-from conclave.fields import Duration, Networks, StrictBoolean, StrictInteger, Text
-from conclave.policy import AFTER_FETCH, KEEP, MAX_SECONDS, PolicySettings
+from conclave.fields import Duration, Networks, Size, StrictBoolean, StrictInteger, Text
+from conclave.policy import AFTER_FETCH, KEEP, MAX_SECONDS, PolicySettings, is_in_bare_months
 
 SEARCH_PATHS = (Path("conclave.toml"), Path("/etc/conclave/config.toml"))
 
 MAX_FAILURES = 10_000
 """The most wrong passwords or new accounts that are counted: each is a moment in memory."""
+
+
+Advise = Callable[[str, str], None]
+"""Hears of settings that are valid, but may not mean what they seem to: the name, and what it means."""
 
 
 class ConfigError(Exception):
@@ -31,10 +36,11 @@ class ConfigError(Exception):
 
 @dataclass(frozen=True)
 class CleanupConfig:
-    """``[cleanup]``: how a cleanup run works."""
+    """``[cleanup]``: how a cleanup run works. ``disk_reserve``: bytes that are kept free for it, 0 for none."""
 
     engine: str = "spark"
     max_run_time: int = 3600
+    disk_reserve: int = 64 * 1024**2
 
 
 @dataclass(frozen=True)
@@ -91,9 +97,13 @@ class LimitsConfig:
 
 @dataclass(frozen=True)
 class Config:
-    """Every setting. Lifetimes are whole seconds; ``message_retention`` may also be KEEP or AFTER_FETCH."""
+    """Every setting. Lifetimes are whole seconds; ``message_retention`` may also be KEEP or AFTER_FETCH.
 
-    listen_address: str = "0.0.0.0"  # noqa: S104 - the documented default: a server is there to be reached
+    Paths are absolute and without symbolic links from here on: by whatever name a file is known, and whatever the
+    working directory becomes, it is the same file.
+    """
+
+    listen_address: str = "127.0.0.1"
     listen_port: int | None = None
     database_path: str = "conclave.db"
     data_path: str | None = None
@@ -112,6 +122,14 @@ class Config:
     limits: LimitsConfig = field(default_factory=LimitsConfig)
     admin: AdminConfig = field(default_factory=AdminConfig)
 
+    def __post_init__(self) -> None:
+        """Resolve the paths. Raises OSError where there is no working directory."""
+        object.__setattr__(self, "database_path", _resolved(self.database_path))
+        if self.data_path:
+            object.__setattr__(self, "data_path", _resolved(self.data_path))
+        if self.archive.path:
+            object.__setattr__(self, "archive", replace(self.archive, path=_resolved(self.archive.path)))
+
     @property
     def port(self) -> int:
         """The port to listen on: as set, or 8443 with TLS and 8080 without; 0 takes any free one."""
@@ -121,13 +139,13 @@ class Config:
 
     @property
     def database(self) -> Path:
-        """The absolute path of the hot database."""
-        return Path(self.database_path).absolute()
+        """The path of the hot database."""
+        return Path(self.database_path)
 
     @property
     def data(self) -> Path:
-        """The absolute path of the data directory, which holds what does not lie in the database."""
-        return Path(self.data_path).absolute() if self.data_path else self.database.with_suffix(".data")
+        """The path of the data directory, which holds what does not lie in the database."""
+        return Path(self.data_path) if self.data_path else self.database.with_suffix(".data")
 
     @property
     def work(self) -> Path:
@@ -136,8 +154,8 @@ class Config:
 
     @property
     def archive_path(self) -> Path:
-        """The absolute path of the archive's table."""
-        return Path(self.archive.path).absolute() if self.archive.path else self.data / "archive"
+        """The path of the archive's table."""
+        return Path(self.archive.path) if self.archive.path else self.data / "archive"
 
     @property
     def policy(self) -> PolicySettings:
@@ -146,10 +164,7 @@ class Config:
 
     def to_json(self) -> str:
         """Return the settings for another process; ``from_json`` reads them."""
-        values = asdict(self) | {"database_path": str(self.database), "data_path": str(self.data)}
-        if self.archive.path:
-            values["archive"]["path"] = str(self.archive_path)
-        return json.dumps(values)
+        return json.dumps(asdict(self))
 
     @classmethod
     def from_json(cls, text: str) -> Self:
@@ -171,7 +186,13 @@ _TABLES = {
 }
 
 
+def _resolved(path: str) -> str:
+    # Not by Path.resolve, to which links in a circle are an error of its own kind; here opening the file tells.
+    return os.path.realpath(path)
+
+
 _NOT_EMPTY = validate.Length(min=1, error="must not be empty")
+_PATH = [_NOT_EMPTY, validate.ContainsNoneOf("\0", error="must not hold a zero byte")]
 _PORT = validate.Range(0, 65535, error="must be between 0 and 65535")
 
 
@@ -181,6 +202,7 @@ class _CleanupSchema(Schema):
 
     engine = Text(validate=validate.OneOf(["spark", "sql"], error='must be "spark" or "sql"'))
     max_run_time = Duration()
+    disk_reserve = Size()
 
 
 class _SparkSchema(Schema):
@@ -208,7 +230,7 @@ class _ArchiveSchema(Schema):
     after = Duration(words=True, validate=validate.NoneOf([AFTER_FETCH], error='must be a duration or "-1"'))
     path = Text(
         validate=[
-            _NOT_EMPTY,
+            *_PATH,
             validate.Regexp(
                 r"(?![A-Za-z][A-Za-z0-9+.-]*:)",
                 error="must be a folder, on this machine or shared; an address with a scheme is refused",
@@ -250,8 +272,8 @@ class _ConfigSchema(Schema):
 
     listen_address = Text(validate=_NOT_EMPTY)
     listen_port = StrictInteger(validate=_PORT)
-    database_path = Text(validate=_NOT_EMPTY)
-    data_path = Text(validate=_NOT_EMPTY)
+    database_path = Text(validate=_PATH)
+    data_path = Text(validate=_PATH)
     token_ttl_seconds = StrictInteger(validate=_LIFETIME)
     invite_ttl_seconds = StrictInteger(validate=_LIFETIME)
     message_retention = Duration(words=True)
@@ -261,8 +283,8 @@ class _ConfigSchema(Schema):
         validate=validate.Regexp(r"[a-zA-Z0-9_-]+\Z", error="may hold only letters, digits, _ and -, at least one")
     )
     auth_header = Text(validate=validate.Regexp(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+\Z", error="is not the name of a header"))
-    tls_cert_path = Text(validate=_NOT_EMPTY)
-    tls_key_path = Text(validate=_NOT_EMPTY)
+    tls_cert_path = Text(validate=_PATH)
+    tls_key_path = Text(validate=_PATH)
     cleanup = Nested(_CleanupSchema)
     spark = Nested(_SparkSchema)
     archive = Nested(_ArchiveSchema)
@@ -270,22 +292,22 @@ class _ConfigSchema(Schema):
     admin = Nested(_AdminSchema)
 
 
-def load_config(path: Path | None = None) -> Config:
+def load_config(path: Path | None = None, advise: Advise = lambda *_: None) -> Config:
     """Read the settings from ``path``, else from the first of SEARCH_PATHS that exists, else the defaults.
 
     Raises ConfigError with one line for each fault.
     """
     found = path or next((candidate for candidate in SEARCH_PATHS if candidate.is_file()), None)
     if found is None:
-        return Config()
+        return parse_config("", "the built-in defaults")
     try:
         text = found.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(str(found), [f"cannot be read: {error}"]) from error
-    return parse_config(text, str(found))
+    return parse_config(text, str(found), advise)
 
 
-def parse_config(text: str, source: str) -> Config:
+def parse_config(text: str, source: str, advise: Advise = lambda *_: None) -> Config:
     """Read the settings from TOML ``text``; ``source`` names it in errors. Raises ConfigError."""
     try:
         values = tomllib.loads(text)
@@ -299,12 +321,28 @@ def parse_config(text: str, source: str) -> Config:
         faults = list(_faults(error.messages_dict, _ConfigSchema()))
     if ("tls_cert_path" in values) != ("tls_key_path" in values):
         faults.append("tls_cert_path and tls_key_path: set both for TLS, or neither")
-    if not faults:
+    if faults:
+        raise ConfigError(source, faults)
+    try:
         config = Config.from_mapping(loaded)
-        faults = list(_contradictions(config))
-        if not faults:
-            return config
-    raise ConfigError(source, faults)
+    except OSError as error:
+        raise ConfigError(source, [f"database_path: there is no working directory: {error.strerror}"]) from error
+    faults = list(_contradictions(config))
+    if faults:
+        raise ConfigError(source, faults)
+    for name, value in _in_bare_months(values, _ConfigSchema()):
+        advise(name, f'"{value}" means months of 30 days; write it as "{value}o", or minutes as "{value}in"')
+    return config
+
+
+def _in_bare_months(values: Mapping[str, Any], schema: Schema, prefix: str = "") -> Iterator[tuple[str, str]]:
+    """Yield the durations whose unit is easily misread: setting and value. ``values`` are known to be valid."""
+    for name, value in values.items():
+        declared = schema.fields[name]
+        if isinstance(declared, Nested):
+            yield from _in_bare_months(value, declared.schema, f"{prefix}{name}.")
+        elif isinstance(declared, Duration) and is_in_bare_months(value):
+            yield prefix + name, value
 
 
 def _contradictions(config: Config) -> Iterator[str]:

@@ -84,7 +84,7 @@ ARCHIVE_CLOCK_POINTS = ("archive.clock_widened", "archive.clock_rewritten", "arc
 RESTORE_POINTS = ("restore.copied", "restore.before_switch", "restore.switched")
 """Reached only where a group is restored from the archive."""
 
-_ERRORS = {"full": "database or disk is full", "io": "disk I/O error"}
+_ERRORS = {"full": ("database or disk is full", sqlite3.SQLITE_FULL), "io": ("disk I/O error", sqlite3.SQLITE_IOERR)}
 
 _name, _action, _countdown = "", "", 0
 
@@ -110,7 +110,10 @@ def _fail() -> None:
         return
     if _action == "kill":
         os.kill(os.getpid(), signal.SIGKILL)
-    raise sqlite3.OperationalError(_ERRORS[_action])
+    text, code = _ERRORS[_action]
+    error = sqlite3.OperationalError(text)
+    error.sqlite_errorcode = code
+    raise error
 
 
 arm(os.environ.get("CONCLAVE_FAILPOINT", ""))

@@ -1,11 +1,15 @@
 """marshmallow fields that take only what they say: no "yes" for true, no true for 1, no "5" for 5."""
 
+import re
 from typing import Any
 
 from marshmallow import ValidationError, fields
 
-from conclave.addresses import parse_network
+from conclave.addresses import covers_internet, parse_network
 from conclave.policy import InvalidDurationError, parse_duration
+
+_SIZE = re.compile(r"0|([1-9][0-9]{0,5})([mg])", re.ASCII)
+_SIZE_UNITS = {"m": 1024**2, "g": 1024**3}
 
 
 class StrictInteger(fields.Integer):
@@ -52,6 +56,17 @@ class Duration(Text):
             raise ValidationError(str(error)) from error
 
 
+class Size(Text):
+    """An amount of memory or disk, loaded as bytes: a whole number and m or g, or "0"."""
+
+    def _deserialize(self, value: Any, *args: Any, **kwargs: Any) -> Any:
+        text = super()._deserialize(value, *args, **kwargs)
+        found = _SIZE.fullmatch(text)
+        if not found:
+            raise ValidationError('must be a size, a whole number and m or g as in "64m", or "0"')
+        return int(found[1]) * _SIZE_UNITS[found[2]] if found[2] else 0
+
+
 class Networks(fields.Field[list[str]]):
     """A list of addresses and networks, loaded as they are written."""
 
@@ -62,6 +77,11 @@ class Networks(fields.Field[list[str]]):
         if wrong:
             named = ", ".join(map(repr, wrong))
             raise ValidationError(f'{named}: not an address, as "127.0.0.1", nor a network, as "10.0.0.0/8"')
+        if covers_internet(map(parse_network, value)):
+            raise ValidationError(
+                "these are half of the Internet or more, so that anybody could claim to be anybody: name the addresses"
+                " of your own proxies"
+            )
         return value
 
 

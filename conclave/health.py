@@ -1,6 +1,30 @@
 """Whether the server can keep its promises, and when cleanup last ran."""
 
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from enum import StrEnum
 from typing import Any
+
+from conclave.logs import get_logger
+from conclave.store.faults import StoreError
+
+log = get_logger(__name__)
+
+
+class HealthPart(StrEnum):
+    """What may fail while the rest works; docs/operations.md says what each means."""
+
+    STORAGE = "storage"
+    STORAGE_WATCH = "storage_watch"
+    CLEANUP = "cleanup"
+    CLOCK = "clock"
+    CLOCK_WATCH = "clock_watch"
+    ARCHIVE = "archive"
+    ALIVE = "alive"
+    SESSION_ACTIVITY = "session_activity"
+    OUTBOX = "outbox"
+    CHECKPOINTS = "checkpoints"
 
 
 class Health:
@@ -18,6 +42,27 @@ class Health:
     def mend(self, part: str) -> None:
         """Note that ``part`` works."""
         self._faults.pop(part, None)
+
+    @contextmanager
+    def duty(self, part: HealthPart) -> Iterator[None]:
+        """Have the block do a duty: ``part`` works if it succeeds, and does not if it raises, which goes no further.
+
+        The log learns of the first failure, and of the first success after it.
+        """
+        had_failed = part in self._faults
+        try:
+            yield
+        except Exception as error:
+            if not had_failed:
+                if isinstance(error, StoreError | sqlite3.Error | OSError):
+                    log.error("background_duty_failed", duty=part, reason=str(error))
+                else:
+                    log.exception("background_duty_failed", duty=part)
+            self.fault(part, f"{type(error).__name__}: {error}")
+        else:
+            if had_failed:
+                log.info("background_duty_works_again", duty=part)
+            self.mend(part)
 
     @property
     def faults(self) -> dict[str, str]:

@@ -13,6 +13,7 @@ from conclave.events import Events
 from conclave.health import Health
 from conclave.limits import SlidingWindow
 from conclave.steady_clock import SteadyClock
+from conclave.storage import Storage
 from conclave.store.database import Database
 from conclave.throttle import Throttle
 from conclave.wire.endpoint import Endpoint
@@ -21,6 +22,7 @@ CONFIG = web.AppKey("config", Config)
 CLOCK = web.AppKey("clock", SteadyClock)
 CLOCK_WATCH = web.AppKey("clock_watch", ClockWatch)
 STORE = web.AppKey("store", Database)
+STORAGE = web.AppKey("storage", Storage)
 ARCHIVE = web.AppKey("archive", Archive)
 PASSWORDS = web.AppKey("passwords", Passwords)
 THROTTLE = web.AppKey("throttle", Throttle)

@@ -8,13 +8,25 @@ from aiohttp import web
 from aiohttp.typedefs import Handler
 
 from conclave import auth, keys
-from conclave.errors import ApiError, BadRequestError, BodyTooLargeError, MethodNotAllowedError, NotFoundError
+from conclave.errors import (
+    ApiError,
+    BadRequestError,
+    BodyTooLargeError,
+    MethodNotAllowedError,
+    NotFoundError,
+    StorageFullError,
+    UnavailableError,
+)
 from conclave.logs import get_logger
 from conclave.store import sessions
+from conclave.store.faults import StoreError, StoreFullError
 from conclave.wire.endpoint import ENDPOINT
 from conclave.wire.exchange import choose_format, reply_error
 
 log = get_logger(__name__)
+
+RETRY_SECONDS = 5
+"""When to ask again for what could not be stored: by then an operator may have done something about it."""
 
 REQUEST_ID = web.RequestKey("request_id", str)
 
@@ -50,6 +62,8 @@ async def observe(request: web.Request, handler: Handler) -> web.StreamResponse:
             response = await handler(request)
         except ApiError as error:
             response = reply_error(request, error)
+        except StoreError as error:
+            response = reply_error(request, _from_store(error))
         except web.HTTPException as error:
             response = reply_error(request, from_aiohttp(error))
         except ConnectionError:
@@ -77,6 +91,10 @@ async def authenticate(request: web.Request, handler: Handler) -> web.StreamResp
         session = await app[keys.STORE].read(sessions.by_token_hash, auth.token_hash(token))
         request[auth.CALLER] = app[keys.ACTIVITY].use(session, app[keys.CLOCK].now())
     return await handler(request)
+
+
+def _from_store(error: StoreError) -> ApiError:
+    return StorageFullError() if isinstance(error, StoreFullError) else UnavailableError(seconds=RETRY_SECONDS)
 
 
 def from_aiohttp(error: web.HTTPException) -> ApiError:

@@ -15,6 +15,7 @@ from conclave.logs import get_logger
 from conclave.store import accounts, database, outbox, state, users
 from conclave.store.accounts import Account
 from conclave.store.announce import AnnouncingConnection
+from conclave.store.faults import StoreError
 from conclave.store.users import User
 from conclave.wire.fields import PASSWORD_RULE
 
@@ -108,8 +109,8 @@ class Operator:
     @contextmanager
     def _connected(self, *, readonly: bool = False) -> Iterator[AnnouncingConnection]:
         try:
-            database.require_current(self._path)
+            database.require_current(self._path, writing=not readonly)
             with closing(database.connect(self._path, readonly=readonly)) as connection:
                 yield connection
-        except (database.StoreError, sqlite3.Error, OSError, NotFoundError) as error:
+        except (StoreError, sqlite3.Error, OSError, NotFoundError) as error:
             raise OperateError(str(error)) from error

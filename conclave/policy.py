@@ -22,8 +22,12 @@ MAX_SECONDS = 2**53 - 1
 SESSION_LAG_SECONDS = 60
 """How far the stored expiry of a session that is in use may lag behind its true one, at most."""
 
-_UNITS = {"s": 1, "h": 3600, "d": 86_400, "w": 604_800, "m": 2_592_000, "y": 31_536_000}
-_DURATION = re.compile(r"([0-9]+)([shdwmy])", re.ASCII)
+_MONTH_SECONDS = 2_592_000
+_UNITS = {"s": 1, "min": 60, "h": 3600, "d": 86_400, "w": 604_800, "mo": _MONTH_SECONDS, "y": 31_536_000}
+_BARE_MONTH = "m"
+"""As older configurations have it. Others mean minutes by it, so whoever writes it is told what it means here."""
+
+_DURATION = re.compile(r"([0-9]+)([a-z]{1,3})", re.ASCII)
 _WORDS = {"-1": KEEP, "0": AFTER_FETCH}
 
 
@@ -32,26 +36,33 @@ class InvalidDurationError(ValueError):
 
 
 def parse_duration(text: str, *, words: bool = False) -> int:
-    """Return the seconds that ``text`` names: a positive integer and one of s, h, d, w, m, y.
+    """Return the seconds that ``text`` names: a positive integer and one of s, min, h, d, w, mo, y.
 
-    m is 30 days and y is 365 days. With ``words`` the texts "-1" (off) and "0" (delete-after-fetch)
-    are allowed too. Bounds: 1 .. 2^53-1 seconds. Raises InvalidDurationError.
+    mo is 30 days and y is 365 days; m is mo, see ``is_in_bare_months``. With ``words`` the texts "-1" (off) and "0"
+    (delete-after-fetch) are allowed too. Bounds: 1 .. 2^53-1 seconds. Raises InvalidDurationError.
     """
     if words and text in _WORDS:
         return _WORDS[text]
     match = _DURATION.fullmatch(text)
-    seconds = int(match[1][:20]) * _UNITS[match[2]] if match else 0
+    seconds = int(match[1][:20]) * (_UNITS | {_BARE_MONTH: _MONTH_SECONDS}).get(match[2], 0) if match else 0
     if not 1 <= seconds <= MAX_SECONDS:
         also = ', "-1" or "0"' if words else ""
+        units = ", ".join(_UNITS)
         raise InvalidDurationError(
-            f'{text!r} is not a duration: a positive integer and a unit (s, h, d, w, m, y), as in "30d"{also}'
+            f'{text!r} is not a duration: a positive integer and a unit ({units}), as in "30d"{also}'
         )
     return seconds
 
 
+def is_in_bare_months(text: str) -> bool:
+    """Tell whether a duration has the unit m, which is easily taken for minutes."""
+    match = _DURATION.fullmatch(text)
+    return match is not None and match[2] == _BARE_MONTH
+
+
 def duration_text(seconds: int) -> str:
-    """Write seconds in whole days, hours or seconds, the greatest that fits: 30d, 36h, 5s."""
-    unit = next(name for name in "dhs" if seconds % _UNITS[name] == 0)
+    """Write seconds in whole days, hours, minutes or seconds, the greatest that fits: 30d, 36h, 90min, 5s."""
+    unit = next(name for name in ("d", "h", "min", "s") if seconds % _UNITS[name] == 0)
     return f"{seconds // _UNITS[unit]}{unit}"
 
 

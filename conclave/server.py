@@ -1,24 +1,26 @@
 """Serving: from the configuration to a clean exit."""
 
 import asyncio
-import fcntl
 import os
 import signal
 import socket
 import ssl
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
 
 import uvloop
 from aiohttp import web
 
-from conclave import keys
+from conclave import data_folder, keys, locks
 from conclave.admin import create_admin_app
 from conclave.app import create_app
 from conclave.config import Config
 from conclave.connections import Site, for_clients, raise_file_limit
 from conclave.logs import get_logger
-from conclave.store.database import StoreError
+from conclave.reserve import give_up_to_start
+from conclave.store import database, place
+from conclave.store.faults import StoreError
 from conclave.store.state import PolicyFrozenError
 from conclave.supervise import Supervisor
 
@@ -34,31 +36,55 @@ class ServeError(Exception):
 
 def serve(config: Config) -> None:
     """Serve until SIGTERM or SIGINT, then finish what is under way. Raises ServeError."""
+    tls = _tls(config)
     with _only_server(config), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         try:
-            runner.run(_serve(config))
+            runner.run(_serve(config, tls))
         except (StoreError, PolicyFrozenError) as error:
             raise ServeError(str(error)) from error
 
 
 @contextmanager
 def _only_server(config: Config) -> Iterator[None]:
-    """Hold the database: two servers on one database would each believe their own memory."""
-    try:
-        config.data.mkdir(mode=0o700, parents=True, exist_ok=True)
-        config.data.chmod(0o700)
-        lock = config.database.with_name(f"{config.database.name}.server-lock").open("w")
-    except OSError as error:
-        raise ServeError(f"{error.filename}: {error.strerror}") from error
-    with lock:
+    """Hold the database and the data directory: two servers on one would each believe their own memory."""
+    with ExitStack() as held:
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise ServeError(f"{config.database}: another server is running on this database") from error
+            _hold(config, held)
+        except (StoreError, data_folder.DataFolderError) as error:
+            raise ServeError(str(error)) from error
+        except OSError as error:
+            raise ServeError(f"{error.filename}: {error.strerror}") from error
         yield
 
 
-async def _serve(config: Config) -> None:
+def _hold(config: Config, held: ExitStack) -> None:
+    """Take every lock of a server. Nothing is made, nor changed, before what is there was looked at and is held."""
+    data_folder.require_own(config.data, config.database)
+    exists = place.is_taken(config.database)
+    if exists:
+        place.require_writable(config.database)
+    with _unshared(f"{config.database}: another server is running on this database"):
+        held.enter_context(locks.hold_name(config.database, locks.SERVER))
+        if exists:
+            held.enter_context(locks.hold_inode(config.database, locks.SERVER))
+    data_folder.prepare(config.data, config.database)
+    with _unshared(f"data_path: {config.data}: a server on another database uses this folder"):
+        held.enter_context(locks.hold_file(config.data / data_folder.MARK))
+    give_up_to_start(config)
+    if not exists:
+        database.create(config.database)
+        held.enter_context(locks.hold_inode(config.database, locks.SERVER))
+
+
+@contextmanager
+def _unshared(refusal: str) -> Iterator[None]:
+    try:
+        yield
+    except locks.LockedError as error:
+        raise ServeError(refusal) from error
+
+
+async def _serve(config: Config, tls: ssl.SSLContext | None) -> None:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -72,7 +98,7 @@ async def _serve(config: Config) -> None:
         admin = Site(operators, config.admin.listen_address, config.admin.listen_port, files)
         admin_url = await _listen_for_operators(admin)
         await runner.setup()
-        url = await _listen(Site(runner, config.listen_address, config.port, for_clients(files), _tls(config)))
+        url = await _listen(Site(runner, config.listen_address, config.port, for_clients(files), tls))
         log.info("listening", url=url, admin_url=admin_url, database=str(config.database))
         async with Supervisor(config, app[keys.HEALTH]):
             await stop.wait()
@@ -106,8 +132,25 @@ def _tls(config: Config) -> ssl.SSLContext | None:
     if not (config.tls_cert_path and config.tls_key_path):
         return None
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    for setting, path in (("tls_cert_path", config.tls_cert_path), ("tls_key_path", config.tls_key_path)):
+        try:
+            Path(path).open("rb").close()
+        except OSError as error:
+            raise ServeError(f"{setting}: {path}: {error.strerror}") from error
     try:
         context.load_cert_chain(config.tls_cert_path, config.tls_key_path)
     except (OSError, ssl.SSLError) as error:
-        raise ServeError(f"tls_cert_path, tls_key_path: cannot be used: {error}") from error
+        raise ServeError(_tls_fault(config.tls_cert_path, config.tls_key_path, error)) from error
     return context
+
+
+def _tls_fault(certificate: str, key: str, error: Exception) -> str:
+    """Return which of two files that can be read cannot be used; OpenSSL does not tell."""
+    reason = str(getattr(error, "reason", None) or error).replace("_", " ").lower()
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_verify_locations(certificate)
+    except ssl.SSLError:
+        return f"tls_cert_path: {certificate}: holds no certificate in PEM"
+    if "mismatch" in reason:
+        return f"tls_key_path: {key}: is not the key of {certificate}"
+    return f"tls_key_path: {key}: cannot be used: {reason}"

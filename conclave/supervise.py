@@ -14,12 +14,11 @@ from asyncio.subprocess import PIPE, Process
 from typing import Any, Self
 
 from conclave.config import Config
-from conclave.health import Health
+from conclave.health import Health, HealthPart
 from conclave.logs import get_logger
 
 log = get_logger(__name__)
 
-PART = "cleanup"
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 1.0, 60.0
 STOP_SECONDS = 1.0
 """How long the worker may take to end by itself: a run can be stopped anywhere."""
@@ -70,7 +69,7 @@ class Supervisor:
                 reason = f"the cleanup worker hung ({self._doing}), and was killed"
             except (OSError, ValueError) as error:  # it could not be started, or what it told was no JSON line
                 reason = f"the cleanup worker failed: {error}"
-            self._health.fault(PART, reason)
+            self._health.fault(HealthPart.CLEANUP, reason)
             pause = FIRST_PAUSE_SECONDS if ran else min(2 * pause, LONGEST_PAUSE_SECONDS)
             log.error("cleanup_worker_ended", reason=reason, restart_in_seconds=pause)
             await asyncio.sleep(pause)
@@ -111,7 +110,7 @@ class Supervisor:
         """Take in what the worker tells; return whether it completed a run well."""
         if "fault" in told:
             self._fault = told["fault"]
-            self._health.fault(PART, self._fault)
+            self._health.fault(HealthPart.CLEANUP, self._fault)
             log.error("cleanup_unavailable", reason=told["fault"])
             return False
         if "ready" in told:
@@ -123,10 +122,10 @@ class Supervisor:
             return False
         report = self._health.last_run = told["run"]
         if report["error"]:
-            self._health.fault(PART, report["error"])
+            self._health.fault(HealthPart.CLEANUP, report["error"])
             log.error("cleanup_run", **report)
         else:
-            self._health.mend(PART)
+            self._health.mend(HealthPart.CLEANUP)
             log.info("cleanup_run", **report)
         return not report["error"]
 

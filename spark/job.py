@@ -4,7 +4,6 @@ As a program, by spark-submit or Python, it is `conclave cleanup run`.
 """
 
 import contextlib
-import fcntl
 import os
 import shutil
 import sqlite3
@@ -14,6 +13,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from conclave import data_folder, locks, reserve
 from conclave.clock import Clock
 from conclave.config import Config
 from conclave.failpoints import reach
@@ -22,6 +22,7 @@ from conclave.policy import KEEP, PolicySettings
 from conclave.steady_clock import SteadyClock
 from conclave.store import archive_moves, database, state
 from conclave.store.archive_restore import RestoreError
+from conclave.store.faults import StoreError, is_of_the_disk
 from spark import apply, clock_mending, report, sql_engine
 from spark.clock_mending import ClockUnsteadyError
 from spark.hot import ArchiveError, Hot
@@ -89,12 +90,14 @@ class Job:
             build_session,
         )
 
-        _empty_stale(self._config.work)
-        self._work.mkdir(mode=0o700, parents=True, exist_ok=True)
         try:
-            self._spark = build_session(self._config, self._work, archive=archive)
+            with reserve.room(self._config):
+                data_folder.prepare(self._config.data, self._path)
+                _empty_stale(self._config.work)
+                self._work.mkdir(mode=0o700, parents=True, exist_ok=True)
+                self._spark = build_session(self._config, self._work, archive=archive)
             self._knows_archive = archive
-        except (JavaMissingError, JarsMissingError, DeployModeError) as error:
+        except (data_folder.DataFolderError, JavaMissingError, JarsMissingError, DeployModeError) as error:
             raise CleanupError(str(error)) from error
         except Exception as error:
             reason = str(error).strip().partition("\n")[0]
@@ -147,7 +150,8 @@ class Job:
             except EXPECTED as error:
                 done.error = f"{type(error).__name__}: {error}"
             except Exception as error:
-                log.exception("cleanup_failed", engine=done.engine)
+                if not is_of_the_disk(error):
+                    log.exception("cleanup_failed", engine=done.engine)
                 done.error = f"{type(error).__name__}: {error}"
             except BaseException:
                 self.close()  # before anybody else has the lock: Java may be writing yet
@@ -162,7 +166,7 @@ class Job:
 
     def dry_run(self) -> Report:
         """Return what a run would delete, and touch nothing. Raises CleanupError."""
-        with self._ready() as settings:
+        with self._ready(writing=False) as settings:
             planned = Report(self._config.cleanup.engine, self._clock.now())
             plan = self._plan(settings, planned.started_at)
             with closing(database.connect(self._path, readonly=True)) as connection:
@@ -201,14 +205,15 @@ class Job:
                 _empty_files(self._work)
 
     @contextlib.contextmanager
-    def _ready(self) -> Iterator[PolicySettings]:
+    def _ready(self, *, writing: bool = True) -> Iterator[PolicySettings]:
         """Check what a run needs, yield the settings it goes by, and tell what fails in one line."""
         try:
-            database.require_current(self._path)
-            settings = self._settings()
-            self.warm_up()
-            yield settings
-        except (database.StoreError, sqlite3.Error, OSError) as error:
+            with reserve.room(self._config) if writing else contextlib.nullcontext():
+                database.require_current(self._path, writing=writing)
+                settings = self._settings()
+                self.warm_up()
+                yield settings
+        except (StoreError, sqlite3.Error, OSError) as error:
             raise CleanupError(str(error)) from error
 
     def _settings(self) -> PolicySettings:
@@ -332,13 +337,12 @@ def _keys(frame: "DataFrame") -> list[int]:
 @contextlib.contextmanager
 def run_lock(path: Path, tell: Callable[[str], None]) -> Iterator[None]:
     """Hold the lock that makes runs on a database one at a time, whoever starts them; waits for it."""
-    with path.with_name(f"{path.name}.cleanup-lock").open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            log.info("waiting_for_another_run")
-            tell("waiting")
-            fcntl.flock(lock, fcntl.LOCK_EX)
+
+    def wait() -> None:
+        log.info("waiting_for_another_run")
+        tell("waiting")
+
+    with locks.hold(path, locks.CLEANUP, wait):
         yield
 
 

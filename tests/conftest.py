@@ -59,7 +59,8 @@ def cheap_passwords(monkeypatch: pytest.MonkeyPatch, password_memory: int) -> No
 
 @pytest.fixture
 def config(tmp_path: Path) -> Config:
-    return Config(database_path=str(tmp_path / "hot.db"))
+    # Nothing in reserve, or the disk would fill with those of all tests.
+    return Config(database_path=str(tmp_path / "hot.db"), cleanup=CleanupConfig(disk_reserve=0))
 
 
 class Running:
@@ -139,7 +140,7 @@ def cleanup(request: pytest.FixtureRequest, cleaner: Cleaner) -> Cleanup:
 
     async def run(server: Running) -> dict[str, Any]:
         await server.settle()
-        config = replace(server.config, cleanup=CleanupConfig(engine=request.param))
+        config = replace(server.config, cleanup=replace(server.config.cleanup, engine=request.param))
         report = await asyncio.to_thread(cleaner.run, config, server.clock.now(), server.clock.set_by)
         deleted: dict[str, Any] = report["deleted"]
         return deleted

@@ -2,7 +2,7 @@
 
 import pytest
 
-from conclave.addresses import UNKNOWN, origin, parse_network
+from conclave.addresses import UNKNOWN, covers_internet, origin, parse_network
 
 TRUSTED = [parse_network(text) for text in ("10.0.0.0/8", "127.0.0.1", "fd00::/8", "::ffff:192.168.0.0/112")]
 
@@ -65,3 +65,22 @@ def test_a_trusted_proxy_tells_where_a_request_comes_from(peer: str, forwarded: 
 def test_what_is_no_network_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"."):
         parse_network(text)
+
+
+@pytest.mark.parametrize(
+    ("networks", "covers"),
+    [
+        ([], False),
+        (["10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "fc00::/7"], False),
+        (["0.0.0.0/0"], True),
+        (["::/0"], True),
+        (["2000::/3"], True),
+        (["0.0.0.0/1", "128.0.0.0/1"], True),
+        ([f"{first}.0.0.0/8" for first in range(128)], True),
+        ([f"{first}.0.0.0/8" for first in range(127)], False),
+        (["10.0.0.0/8"] * 200, False),
+        (["::ffff:0:0/96"], True),
+    ],
+)
+def test_networks_that_are_half_of_the_internet_are_told(networks: list[str], covers: bool) -> None:
+    assert covers_internet(map(parse_network, networks)) is covers

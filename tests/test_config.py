@@ -18,6 +18,7 @@ def faults_of(text: str) -> list[str]:
 def test_an_empty_file_gives_the_defaults() -> None:
     assert parse_config("", "conclave.toml") == Config()
     assert (Config().message_retention, Config().cleanup_interval, Config().port) == (-1, 3600, 8080)
+    assert Config().listen_address == "127.0.0.1", "nobody is served from elsewhere unawares"
 
 
 def test_settings_are_read() -> None:
@@ -41,7 +42,7 @@ def test_a_cluster_may_be_the_master() -> None:
 def test_the_archive_lies_in_the_data_directory_or_where_it_is_said(tmp_path: Path) -> None:
     assert Config(data_path=f"{tmp_path}/data").archive_path == tmp_path / "data" / "archive"
     config = parse_config('archive = { after = "7d", path = "elsewhere" }', "x")
-    assert config.archive == ArchiveConfig(after=7 * 86_400, path="elsewhere")
+    assert config.archive == ArchiveConfig(after=7 * 86_400, path=str(Path("elsewhere").absolute()))
     assert Config.from_json(config.to_json()).archive_path == config.archive_path
 
 
@@ -54,6 +55,42 @@ def test_the_data_directory_lies_beside_the_database(tmp_path: Path) -> None:
     assert Config(database_path="chat.db", data_path=f"{tmp_path}/elsewhere").data == tmp_path / "elsewhere"
 
 
+def test_a_path_stays_the_same_whatever_leads_to_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "real" / "chat.db").touch()
+    (tmp_path / "folder").symlink_to("real")
+    (tmp_path / "link.db").symlink_to("folder/chat.db")
+    monkeypatch.chdir(tmp_path)
+    config = parse_config('database_path = "link.db"\narchive = { path = "folder/archive" }', "x")
+    monkeypatch.chdir("/")
+    assert config.database == tmp_path / "real" / "chat.db"
+    assert config.data == tmp_path / "real" / "chat.data"
+    assert config.archive_path == tmp_path / "real" / "archive"
+    assert parse_config(f'data_path = "{tmp_path}/folder/data"', "x").data == tmp_path / "real" / "data"
+
+
+def test_without_a_working_directory_the_start_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    with pytest.raises(ConfigError, match="no working directory"):
+        load_config()
+
+
+def test_bare_months_are_advised_against(tmp_path: Path) -> None:
+    advice: list[tuple[str, str]] = []
+    text = 'message_retention = "2m"\ncleanup_interval = "30min"\n[archive]\nafter = "1mo"\nmargin = "3m"\n'
+    config = parse_config(text, "x", lambda *advised: advice.append(advised))
+    assert (config.message_retention, config.cleanup_interval) == (5_184_000, 1800)
+    assert [name for name, _ in advice] == ["message_retention", "archive.margin"]
+    assert advice[0][1] == '"2m" means months of 30 days; write it as "2mo", or minutes as "2min"'
+
+
+@pytest.mark.parametrize(("text", "size"), [("0", 0), ("1m", 1024**2), ("64m", 64 * 1024**2), ("2g", 2 * 1024**3)])
+def test_a_size_is_megabytes_or_gigabytes(text: str, size: int) -> None:
+    assert parse_config(f'cleanup.disk_reserve = "{text}"', "x").cleanup.disk_reserve == size
+
+
 @pytest.mark.parametrize(
     ("text", "fault"),
     [
@@ -64,6 +101,12 @@ def test_the_data_directory_lies_beside_the_database(tmp_path: Path) -> None:
         ('cleanup_interval = "abcd"', "cleanup_interval: 'abcd' is not a duration"),
         ('cleanup_interval = "0"', "cleanup_interval: '0' is not a duration"),
         ("cleanup_interval = 60", "cleanup_interval: must be a string"),
+        ('cleanup_interval = "5M"', "cleanup_interval: '5M' is not a duration"),
+        ('cleanup.disk_reserve = "64"', "cleanup.disk_reserve: must be a size"),
+        ('cleanup.disk_reserve = "0m"', "cleanup.disk_reserve: must be a size"),
+        ("cleanup.disk_reserve = 64", "cleanup.disk_reserve: must be a string"),
+        ('data_path = "a\\u0000b"', "data_path: must not hold a zero byte"),
+        ('database_path = "chat.data"', "data_path: is the database's own path"),
         ('archive.after = "0"', 'archive.after: must be a duration or "-1"'),
         ('archive.after = "5x"', "archive.after: '5x' is not a duration"),
         ('archive.margin = "-1"', 'archive.margin: must be a duration or "0"'),
@@ -100,6 +143,9 @@ def test_the_data_directory_lies_beside_the_database(tmp_path: Path) -> None:
         ("limits.trusted_proxies = [127]", "limits.trusted_proxies: must be a list of strings"),
         ('limits.trusted_proxies = ["::1", "proxy"]', "limits.trusted_proxies: 'proxy': not an address"),
         ('limits.trusted_proxies = ["10.0.0.1/8", "x"]', "limits.trusted_proxies: '10.0.0.1/8', 'x': not an address"),
+        ('limits.trusted_proxies = ["0.0.0.0/0"]', "limits.trusted_proxies: these are half of the Internet"),
+        ('limits.trusted_proxies = ["::/0"]', "limits.trusted_proxies: these are half of the Internet"),
+        ('limits.trusted_proxies = ["0.0.0.0/1", "128.0.0.0/1"]', "limits.trusted_proxies: these are half of the"),
         ('cleanup = "sql"', "cleanup: "),
         ("[nothing]", "nothing: unknown setting"),
         ("= 1", "is not TOML"),

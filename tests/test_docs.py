@@ -14,6 +14,7 @@ import pytest
 
 from conclave.config import Config, parse_config, setting_names
 from conclave.errors import ErrorCode
+from conclave.health import HealthPart
 from conclave.routes import API, ROUTES
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -89,6 +90,11 @@ def test_the_table_of_endpoints_marks_the_public_ones() -> None:
 def test_the_table_of_errors_has_every_code() -> None:
     documented = [(int(cells[0]), cells[1]) for cells in rows(doc("docs/protocol.md"), r"\d+")]
     assert documented == [(code.value, f"`{code.name.lower()}`") for code in ErrorCode]
+
+
+def test_the_table_of_health_has_every_part() -> None:
+    health = doc("docs/operations.md").partition("\n## Health\n")[2].partition("\n## ")[0]
+    assert sorted(cells[0].strip("`") for cells in rows(health, r"`[a-z_]+`")) == sorted(HealthPart)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

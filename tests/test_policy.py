@@ -8,6 +8,7 @@ from conclave.policy import (
     MAX_SECONDS,
     InvalidDurationError,
     PolicySettings,
+    duration_text,
     effective_expiry,
     exceeds_cap,
     expiry_cutoff,
@@ -23,6 +24,8 @@ from conclave.policy import (
         ("1h", 3600),
         ("1d", 86_400),
         ("1w", 604_800),
+        ("1min", 60),
+        ("1mo", 2_592_000),
         ("1m", 2_592_000),
         ("1y", 31_536_000),
         ("007d", 604_800),
@@ -36,7 +39,28 @@ def test_a_duration_is_a_positive_integer_and_a_unit(text: str, seconds: int) ->
 @pytest.mark.parametrize(
     "text",
     [
-        *("", "30", "-5d", "5x", "abcd", "0s", "1.5h", " 1h", "1h ", "1h\n", "1H", "1h30s", "\u0661h", "-1", "0"),
+        *(
+            "",
+            "30",
+            "-5d",
+            "5x",
+            "abcd",
+            "0s",
+            "1.5h",
+            " 1h",
+            "1h ",
+            "1h\n",
+            "1H",
+            "1h30s",
+            "1mi",
+            "1mon",
+            "1mins",
+            "1MIN",
+            "\u0661h",
+            "-1",
+            "0",
+        ),
+        *("1mi", "1mon", "1mins", "1MIN"),
         f"{MAX_SECONDS + 1}s",
         "9" * 5000 + "y",
     ],
@@ -44,6 +68,12 @@ def test_a_duration_is_a_positive_integer_and_a_unit(text: str, seconds: int) ->
 def test_anything_else_is_not_a_duration(text: str) -> None:
     with pytest.raises(InvalidDurationError, match="is not a duration"):
         parse_duration(text)
+
+
+@pytest.mark.parametrize(("seconds", "text"), [(2_592_000, "30d"), (129_600, "36h"), (5400, "90min"), (61, "61s")])
+def test_a_duration_is_written_in_the_greatest_unit_that_fits(seconds: int, text: str) -> None:
+    assert duration_text(seconds) == text
+    assert parse_duration(text) == seconds
 
 
 def test_off_and_delete_after_fetch_are_words_where_they_make_sense() -> None:

@@ -46,7 +46,8 @@ async def leave(request: web.Request) -> web.Response:
 
 def _leave(connection: sqlite3.Connection, group_id: bytes, user_id: bytes, commit: Commit, now: int) -> None:
     member = members.require_member(connection, group_id, user_id)
-    commits.store(connection, member, commit, now)
+    with bodies.in_any_case(connection):
+        commits.store(connection, member, commit, now)
     members.remove(connection, member, now)
 
 

@@ -1,5 +1,6 @@
 """Telling users what a transaction changes: heard once it is durable, and only then."""
 
+import math
 import sqlite3
 from collections.abc import Iterable
 from typing import Any
@@ -8,12 +9,13 @@ from conclave.events import Announcement, Ending, Event, News
 
 
 class AnnouncingConnection(sqlite3.Connection):
-    """A connection that keeps what its transaction has to tell."""
+    """A connection that keeps what its transaction has to tell, and the bytes of bodies that it may still add."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         """Open as sqlite3.Connection does."""
         super().__init__(*args, **kwargs)
         self.announced: list[News] = []
+        self.room = math.inf
 
 
 def announce(connection: sqlite3.Connection, recipients: Iterable[bytes], name: str, **values: Any) -> None:

@@ -10,13 +10,17 @@ table of its own; once enough of a segment is dead, its living bodies are append
 """
 
 import json
+import math
 import sqlite3
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 
 from conclave.failpoints import reach
+from conclave.store.announce import AnnouncingConnection
 from conclave.store.database import Step, places
+from conclave.store.faults import StoreFullError
 
 SEGMENT_BYTES = 32 * 1024 * 1024
 """A segment is sealed once it has taken in so much."""
@@ -46,11 +50,24 @@ _OWNERS = (
 
 
 def put(connection: sqlite3.Connection, body: bytes) -> int:
-    """Append ``body`` and return its id."""
+    """Append ``body`` and return its id. Raises StoreFullError if the disk has no room for it."""
+    if isinstance(connection, AnnouncingConnection):
+        connection.room -= len(body)
+        if connection.room < 0:
+            raise StoreFullError("there is no room for what clients send")
     segment, number = _reserve(connection, len(body) + ROW_OVERHEAD_BYTES)
     body_id = segment << 32 | number
     connection.execute(f"INSERT INTO {_table(segment)} (body_id, body) VALUES (?, ?)", (body_id, body))
     return body_id
+
+
+@contextmanager
+def in_any_case(connection: sqlite3.Connection) -> Iterator[None]:
+    """Have the block store its bodies even where there is no room for others: they let something else go."""
+    assert isinstance(connection, AnnouncingConnection)  # noqa: S101 - ``connect`` opens no others
+    room, connection.room = connection.room, math.inf
+    yield
+    connection.room = room
 
 
 def get_many(connection: sqlite3.Connection, body_ids: Iterable[int]) -> dict[int, bytes]:
@@ -116,11 +133,12 @@ def compact(connection: sqlite3.Connection) -> Iterator[Step]:
     again. Stopping between two steps, or losing the transaction they run in, leaves a consistent store.
     """
     chosen = [
-        (segment, is_dropped)
+        (live, segment, is_dropped)
         for segment, total, live, _, is_dropped in _segments(connection)
         if is_dropped or total - live >= DEAD_SHARE * total
     ]
-    for segment, is_dropped in chosen:
+    # On a full disk the first ones give the room that the others need to move their living bodies.
+    for _, segment, is_dropped in sorted(chosen):
         yield from _drop(connection, segment, None if is_dropped else _living(connection, segment))
 
 

@@ -21,7 +21,10 @@ import aiosqlite
 from conclave.events import News
 from conclave.failpoints import reach
 from conclave.logs import get_logger
+from conclave.store import place
 from conclave.store.announce import AnnouncingConnection
+from conclave.store.batch import run_all, settle, snapshot
+from conclave.store.faults import StoreError, Watch, is_of_the_disk, store_error
 
 log = get_logger(__name__)
 
@@ -38,6 +41,11 @@ BATCH_LIMIT = 256
 LOCK_WAIT_SECONDS = 30.0
 WAL_TARGET_BYTES = 4 * 1024 * 1024
 CHECKPOINT_INTERVAL_SECONDS = 1.0
+WAL_LIMIT_BYTES = 8 * 1024 * 1024
+"""The writer itself copies a longer one into the database: what is acknowledged must find room there, although the disk
+fills up meanwhile. Cleanup's reserve is room for so much, and for more."""
+
+PAGE_BYTES = 4096
 OLDEST_SQLITE = (3, 37, 0)
 
 _PRAGMAS = """
@@ -47,10 +55,6 @@ PRAGMA synchronous = FULL;
 PRAGMA temp_store = MEMORY;
 PRAGMA busy_timeout = 0;
 """
-
-
-class StoreError(Exception):
-    """The store cannot be opened, or could not make a change durable."""
 
 
 def connect(path: Path, *, readonly: bool = False) -> AnnouncingConnection:
@@ -118,30 +122,41 @@ def migrations() -> list[tuple[int, str]]:
 def prepare(path: Path) -> None:
     """Bring the database at ``path`` to this program's schema; make it if there is none.
 
-    Raises StoreError: not one of ours, or one of a newer program.
+    Raises StoreError: not one of ours, or one of a newer program, or none that can be written.
     """
+    create(path)
+    place.require_writable(path)
+    with _one_line_errors(path), contextlib.closing(connect(path)) as connection:
+        _migrate(connection, path)
+
+
+def create(path: Path) -> None:
+    """Make the database at ``path`` if there is none; it is there as a whole, or not at all. Raises StoreError."""
     if sqlite3.sqlite_version_info < OLDEST_SQLITE:
         raise StoreError(f"SQLite {sqlite3.sqlite_version} is too old: 3.37 or newer is needed")
-    if not path.exists():
-        try:
-            path.touch(mode=0o600)
-        except OSError as error:
-            raise StoreError(f"{path}: cannot be created: {error.strerror}") from error
-    with contextlib.closing(connect(path)) as connection:
-        try:
-            _migrate(connection, path)
-        except sqlite3.Error as error:
-            raise StoreError(f"{path}: {error}") from error
+    if place.is_taken(path):
+        return
+    new = path.with_name(f"{path.name}.new")
+    with _one_line_errors(path):
+        place.remove_unmade(new)
+        new.touch(mode=0o600)
+        with contextlib.closing(connect(new)) as connection:
+            _migrate(connection, new)
+        new.rename(path)
+    log.info("database_created", database=str(path))
 
 
-def require_current(path: Path) -> None:
+def require_current(path: Path, *, writing: bool = False) -> None:
     """Raise StoreError unless there is a database of exactly this program's schema at ``path``.
 
-    Only the server creates and migrates: another process must not change the schema under a running one.
+    With ``writing`` it has to be one that can be written, too. Only the server creates and migrates: another process
+    must not change the schema under a running one.
     """
-    if not path.exists():
+    if not place.is_taken(path):
         raise StoreError(f"{path}: no such database; `conclave serve` creates it")
-    with contextlib.closing(connect(path, readonly=True)) as connection:
+    if writing:
+        place.require_writable(path)
+    with _one_line_errors(path), contextlib.closing(connect(path, readonly=True)) as connection:
         version = connection.execute("PRAGMA user_version").fetchone()[0]
     newest = migrations()[-1][0]
     if version != newest:
@@ -149,6 +164,14 @@ def require_current(path: Path) -> None:
             f"{path}: its schema version is {version}, this program's is {newest}: run `conclave serve` of this"
             " program on it first, or use the program that serves it"
         )
+
+
+@contextlib.contextmanager
+def _one_line_errors(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except (sqlite3.Error, OSError) as error:
+        raise store_error(path, error) from error
 
 
 def _migrate(connection: sqlite3.Connection, path: Path) -> None:
@@ -219,10 +242,12 @@ class _Write:
 class Database:
     """The open store of one server process."""
 
-    def __init__(self, path: Path, publish: Publish) -> None:
+    def __init__(self, path: Path, publish: Publish, watch: Watch) -> None:
         """Use ``open``."""
         self.path = path
         self._publish = publish
+        self._watch = watch
+        self._file = _identity(path)
         self._waiting: list[_Write] = []
         self._wake = asyncio.Event()
         self._closing = False
@@ -232,13 +257,13 @@ class Database:
         self._tasks: list[asyncio.Task[None]] = []
 
     @classmethod
-    async def open(cls, path: Path, publish: Publish = lambda _: None) -> Self:
+    async def open(cls, path: Path, publish: Publish = lambda _: None, watch: Watch | None = None) -> Self:
         """Open the store at ``path``, creating or migrating it. Raises StoreError.
 
         ``publish`` is told what transactions announce, after each commit and before its callers go on.
         """
         await asyncio.to_thread(prepare, path)
-        self = cls(path, publish)
+        self = cls(path, publish, watch or Watch())
         try:
             await self._begin()
         except BaseException:
@@ -248,7 +273,8 @@ class Database:
 
     async def _begin(self) -> None:
         writer, checkpointer, *readers = [await self._open_owner() for _ in range(2 + READERS)]
-        await writer.run(lambda connection: connection.execute("PRAGMA wal_autocheckpoint = 0"))
+        most_pages = WAL_LIMIT_BYTES // PAGE_BYTES
+        await writer.run(lambda connection: connection.execute(f"PRAGMA wal_autocheckpoint = {most_pages}"))
         for reader in readers:
             await reader.run(lambda connection: connection.execute("PRAGMA query_only = ON"))
             self._idle_readers.append(reader)
@@ -300,15 +326,26 @@ class Database:
         return await done
 
     async def read(self, fn: Callable[Concatenate[sqlite3.Connection, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Run ``fn`` in a read transaction, one snapshot, and return its result."""
+        """Run ``fn`` in a read transaction, one snapshot, and return its result.
+
+        Raises StoreError if the database cannot be read.
+        """
         async with self._reader_slots:
             reader = self._idle_readers.pop()
             try:
-                return await reader.run(
-                    lambda connection: _snapshot(connection, lambda: fn(connection, *args, **kwargs))
+                result = await reader.run(
+                    lambda connection: snapshot(connection, lambda: fn(connection, *args, **kwargs))
                 )
+            except sqlite3.Error as error:
+                if not is_of_the_disk(error):
+                    raise
+                unreadable = store_error(self.path, error)
+                self._watch.read(unreadable)
+                raise unreadable from error
             finally:
                 self._idle_readers.append(reader)
+        self._watch.read(None)
+        return result
 
     async def _write_batches(self, writer: _Owner) -> None:
         while self._waiting or not self._closing:
@@ -319,13 +356,28 @@ class Database:
             batch, self._waiting = self._waiting[:BATCH_LIMIT], self._waiting[BATCH_LIMIT:]
             announced: list[News] = []
             try:
-                outcomes, announced = await writer.run(partial(_run_batch, [each.fn for each in batch]))
+                outcomes, announced = await writer.run(partial(self._run_batch, [each.fn for each in batch]))
             except Exception as error:  # noqa: BLE001 - whatever it was, each caller of the batch must hear of it
-                log.error("commit_failed", error=str(error), writes=len(batch))
-                outcomes = [StoreError(f"the change could not be stored: {error}")] * len(batch)
+                outcomes = [store_error(self.path, error)] * len(batch)
+            self._watch.wrote(next((each for each in outcomes if isinstance(each, StoreError)), None))
             self._publish(announced)
             for each, outcome in zip(batch, outcomes, strict=True):
-                _settle(each.done, outcome)
+                settle(each.done, outcome)
+
+    def _run_batch(
+        self, fns: list[Callable[[sqlite3.Connection], Any]], connection: sqlite3.Connection
+    ) -> tuple[list[Any], list[News]]:
+        """Run ``fns`` in one transaction, if the database is where it was, and has room. See run_all."""
+        assert isinstance(connection, AnnouncingConnection)  # noqa: S101 - ``connect`` opens no others
+        with write_transaction(connection):
+            if _identity(self.path) != self._file:
+                # What is written to the file that is open would be lost with it.
+                raise StoreError(f"{self.path}: was moved or replaced while the server runs: put it back, or restart")
+            connection.room = self._watch.room()
+            outcomes, announced = run_all(fns, connection)
+            reach("writer.before_commit")
+        reach("writer.after_commit")
+        return [store_error(self.path, each) if _is_disk(each) else each for each in outcomes], announced
 
     @contextlib.asynccontextmanager
     async def _no_readers(self) -> AsyncIterator[None]:
@@ -339,63 +391,21 @@ class Database:
         wal = self.path.with_name(self.path.name + "-wal")
         while True:
             await asyncio.sleep(CHECKPOINT_INTERVAL_SECONDS)
-            try:
+            with self._watch.checkpointing():
                 if wal.exists() and wal.stat().st_size > WAL_TARGET_BYTES and not await checkpointer.run(truncate_wal):
                     # Somebody is always reading: hold new reads back for the moment that it takes.
                     async with self._no_readers():
                         await checkpointer.run(truncate_wal)
-            except (OSError, sqlite3.Error) as error:
-                log.warning("checkpoint_failed", error=str(error))
 
 
-@dataclass
-class _Result:
-    value: Any
-
-
-def _run_batch(
-    fns: list[Callable[[sqlite3.Connection], Any]], connection: sqlite3.Connection
-) -> tuple[list[Any], list[News]]:
-    """Run ``fns`` in one transaction; return for each a _Result or the exception that it raised.
-
-    Beside that, what those announced that did not raise.
-    """
-    outcomes: list[_Result | Exception] = []
-    announced: list[News] = []
-    assert isinstance(connection, AnnouncingConnection)  # noqa: S101 - ``connect`` opens no others
-    with write_transaction(connection):
-        for fn in fns:
-            connection.execute("SAVEPOINT one_write")
-            reach("writer.begun")
-            try:
-                connection.announced = []
-                outcomes.append(_Result(fn(connection)))
-                announced += connection.announced
-                reach("writer.applied")
-            except Exception as error:
-                if not connection.in_transaction:
-                    # SQLite gave up the whole transaction (disk full, I/O error): none of the batch is applied.
-                    raise
-                connection.execute("ROLLBACK TO one_write")
-                outcomes.append(error)
-            connection.execute("RELEASE one_write")
-        reach("writer.before_commit")
-    reach("writer.after_commit")
-    return outcomes, announced
-
-
-def _settle(done: asyncio.Future[Any], outcome: Any) -> None:
-    if done.cancelled():
-        return
-    if isinstance(outcome, _Result):
-        done.set_result(outcome.value)
-    else:
-        done.set_exception(outcome)
-
-
-def _snapshot(connection: sqlite3.Connection, fn: Callable[[], T]) -> T:
-    connection.execute("BEGIN")
+def _identity(path: Path) -> tuple[int, int] | None:
+    """Return what file ``path`` is: its device and number there; None if there is none."""
     try:
-        return fn()
-    finally:
-        connection.execute("ROLLBACK")
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
+def _is_disk(outcome: Any) -> bool:
+    return isinstance(outcome, Exception) and is_of_the_disk(outcome)

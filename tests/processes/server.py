@@ -1,6 +1,7 @@
 """A server in a process of its own."""
 
 import contextlib
+import ctypes
 import json
 import os
 import signal
@@ -24,14 +25,16 @@ class ServerProcess:
         env: dict[str, str] | None = None,
         address: str = "127.0.0.1",
         command: tuple[str, ...] = ("-m", "conclave"),
+        within: tuple[str, ...] = (),
     ) -> None:
+        """``within``: a command that ends by executing what follows on it."""
         self.folder = folder
         self.config = folder / "conclave.toml"
         self.config.write_text(f'listen_address = "{address}"\nlisten_port = 0\n{settings}\n[admin]\nlisten_port = 0\n')
         self._log = folder / "server.log"
         with self._log.open("w") as log:
             self.process = subprocess.Popen(
-                [sys.executable, *command, "serve", "--config", self.config],
+                [*within, sys.executable, *command, "serve", "--config", self.config],
                 cwd=folder,
                 env=os.environ | (env or {}),
                 stderr=log,
@@ -45,6 +48,8 @@ class ServerProcess:
         if self.process.poll() is None:
             self.process.kill()
         self.process.wait()
+        for reserve in self.folder.rglob("*.reserve"):
+            reserve.unlink()  # or the disk would fill with those of all tests
 
     def events(self) -> list[dict[str, Any]]:
         """What it has logged so far."""
@@ -116,3 +121,24 @@ def conclave(*arguments: str | Path, cwd: Path, env: dict[str, str] | None = Non
         text=True,
         timeout=PATIENCE,
     )
+
+
+def capless(*arguments: str | Path, cwd: Path) -> subprocess.CompletedProcess[str]:
+    """Run a Python to its end that may only write what its modes allow, even where the tests run as root."""
+    return subprocess.run(
+        [sys.executable, *arguments],
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        preexec_fn=_give_up_root,
+    )
+
+
+def _give_up_root() -> None:
+    for capability in (CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH):
+        _LIBC.prctl(PR_CAPBSET_DROP, capability, 0, 0, 0)
+
+
+_LIBC = ctypes.CDLL(None)
+PR_CAPBSET_DROP, CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH = 24, 1, 2

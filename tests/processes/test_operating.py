@@ -24,7 +24,7 @@ async def test_the_admin_listener_tells_what_is_wrong_and_what_cleanup_did(tmp_p
     with ServerProcess(tmp_path, SQL) as server:
         server.wait_for("cleanup_run")
         async with ClientSession() as http:
-            url = server.events()[0]["admin_url"]
+            url = server.wait_for("listening")["admin_url"]
             response = await http.get(f"{url}/healthz")
             told = await response.json()
             assert (response.status, told["status"], told["faults"]) == (200, "ok", {})
@@ -36,7 +36,7 @@ async def test_the_admin_listener_is_red_without_java(tmp_path: Path) -> None:
     with ServerProcess(tmp_path, env={"PATH": str(tmp_path), "JAVA_HOME": ""}) as server:
         server.wait_for("cleanup_unavailable")
         async with ClientSession() as http:
-            response = await http.get(f"{server.events()[0]['admin_url']}/healthz")
+            response = await http.get(f"{server.wait_for('listening')['admin_url']}/healthz")
             assert response.status == 503
             assert "Java" in (await response.json())["faults"]["cleanup"]
 

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from conclave.store import database, sessions, users
-from conclave.store.database import Database, StoreError
+from conclave.store.database import Database
+from conclave.store.faults import StoreError
 
 
 @pytest.fixture

@@ -1,0 +1,74 @@
+"""The data directory: ours alone, since it is closed to others and its work files are removed."""
+
+import errno
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+MARK = ".conclave"
+"""A file that says whose the folder is. Whoever serves from the folder has a lock on it."""
+
+_TEXT = "This folder is a Conclave server's alone. What is in work/ comes and goes.\n"
+
+_OF_DATABASES = ("", "-wal", "-shm", "-journal", ".server-lock", ".cleanup-lock", ".reserve", ".new")
+"""What may follow on the name of a database that lies in the folder itself."""
+
+
+class DataFolderError(Exception):
+    """The folder cannot be the data directory; the message is one line for the operator."""
+
+
+def prepare(data: Path, database: Path) -> None:
+    """Make the data directory of ``database``, or take one that is there; its mode is 0700 then.
+
+    One that is there has to be empty, or a data directory already. Raises DataFolderError, and has changed nothing.
+    """
+    try:
+        require_own(data, database)
+        data.mkdir(mode=0o700, exist_ok=True)
+        if not (data / MARK).exists():
+            (data / MARK).touch(mode=0o600)
+            (data / MARK).write_text(_TEXT, encoding="utf-8")
+        data.chmod(0o700)
+    except OSError as error:
+        raise DataFolderError(f"data_path: {data}: {_reason(data, error)}") from error
+
+
+def require_own(data: Path, database: Path) -> None:
+    """Raise DataFolderError if ``data`` is there and somebody else's, or OSError if that cannot be told."""
+    try:
+        found = data.stat()
+    except FileNotFoundError:
+        return
+    if not stat.S_ISDIR(found.st_mode):
+        raise DataFolderError(f"data_path: {data}: is a file, not a folder")
+    if (data / MARK).is_file():
+        return
+    if found.st_mode & (stat.S_ISVTX | stat.S_IWOTH):
+        raise DataFolderError(f"data_path: {data}: everybody can write there; name a folder of its own")
+    foreign = next(_foreign(data, database), None)
+    if foreign:
+        raise DataFolderError(f"data_path: {data}: holds {foreign}, which is not Conclave's; name a folder of its own")
+
+
+def _foreign(data: Path, database: Path) -> Iterator[str]:
+    """Yield what lies in a folder without a mark and was not put there by a server, as older ones left no mark."""
+    for each in data.iterdir():
+        if each.name == "work" and each.is_dir():
+            yield from (f"work/{process.name}" for process in each.iterdir() if not process.name.isdecimal())
+        elif each.name == "archive" and each.is_dir():
+            yield from (f"archive/{name}" for name in _not_of_a_table(each))
+        elif data != database.parent or each.name not in {database.name + suffix for suffix in _OF_DATABASES}:
+            yield each.name
+
+
+def _not_of_a_table(folder: Path) -> Iterator[str]:
+    for each in folder.iterdir():
+        if each.name != "_delta_log" and not each.name.startswith("lifetime="):
+            yield each.name
+
+
+def _reason(data: Path, error: OSError) -> str:
+    if error.errno == errno.ENOENT:
+        return f"there is no folder {data.parent}; is its disk mounted?"
+    return f"cannot be used: {error.strerror}"

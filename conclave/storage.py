@@ -1,0 +1,111 @@
+"""How the disk under the store fares: part of health, and the word on whether there is room for bodies."""
+
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+from conclave.health import Health, HealthPart
+from conclave.logs import get_logger
+from conclave.reserve import SLACK_BYTES, Reserve
+from conclave.store.faults import StoreError, Watch, free_bytes
+
+log = get_logger(__name__)
+
+
+class Storage(Watch):
+    """Watches the store of one server.
+
+    Bodies may take up what is free but for what the write-ahead log still has to be copied to, and a little that is
+    left for small things. A body takes its room twice, in the log and in the database.
+    """
+
+    def __init__(self, database: Path, reserves: list[Reserve], largest: int, health: Health) -> None:
+        """``reserves``: the first is the one beside the database; ``largest``: the bytes that a body may have."""
+        self._database = database
+        self._wal = database.with_name(f"{database.name}-wal")
+        self._reserves = reserves
+        self._largest = largest
+        self._health = health
+        self._faults: dict[str, str] = {}
+        self._logged: set[str] = set()
+        self._not_kept: dict[Path, str] = {}
+        self._shortage = ""
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether a write or a read has failed, and none has succeeded since."""
+        return not self._faults.keys().isdisjoint(("write", "read"))
+
+    def wrote(self, error: StoreError | None) -> None:
+        """Note what became of a transaction."""
+        self._note(write=str(error or ""), room=self._shortage)
+
+    def read(self, error: StoreError | None) -> None:
+        """Note what became of a read."""
+        if error or "read" in self._faults:
+            self._note(read=str(error or ""))
+
+    def room(self) -> float:
+        """Return how many bytes of bodies there is room for; too little for the largest is none."""
+        free = free_bytes(self._database.parent)
+        bodies = (free - _size(self._wal) - SLACK_BYTES) // 2
+        if not self._reserves[0].is_whole():
+            self._shortage = _missing(self._reserves[0])
+        elif bodies < self._largest:
+            self._shortage = f"{self._database}: there is no room for messages ({free:,} bytes are free)"
+        else:
+            self._shortage = ""
+        return 0 if self._shortage else bodies
+
+    def checkpointing(self) -> AbstractContextManager[None]:
+        """Return what shortening the write-ahead log goes on in."""
+        return self._health.duty(HealthPart.CHECKPOINTS)
+
+    def look(self) -> None:
+        """Have the reserves whole, if that can be, and look what room there is; not on the event loop."""
+        for each in self._reserves:
+            reason = _keep(each)
+            if reason and reason != self._not_kept.get(each.path):  # once: see _note
+                log.error("reserve_not_made", path=str(each.path), reason=reason)
+            self._not_kept[each.path] = reason
+        self.room()
+
+    def tell(self) -> None:
+        """Note what ``look`` has found."""
+        others = (each for each in self._reserves[1:] if not each.is_whole())
+        self._note(room=self._shortage, work="; ".join(map(_missing, others)))
+
+    def _note(self, **found: str) -> None:
+        """Note what is wrong, by what it keeps from working, or "" for what works."""
+        before = self._faults
+        self._faults = {name: text for name, text in (before | found).items() if text}
+        if self._faults:
+            self._health.fault(HealthPart.STORAGE, "; ".join(self._faults.values()))
+        elif before:
+            self._health.mend(HealthPart.STORAGE)
+            self._logged.clear()
+            log.info("storage_works_again")
+        if new := self._faults.keys() - self._logged:
+            # Each once: a log on the same disk must not take what is left of it.
+            self._logged |= new
+            log.error("storage_fault", **{name: self._faults[name] for name in sorted(new)})
+
+
+def _keep(reserve: Reserve) -> str:
+    """Have a reserve whole, if there is room; return why it cannot be kept at all, or nothing."""
+    try:
+        reserve.keep()
+    except OSError as error:
+        return str(error.strerror)
+    return ""
+
+
+def _missing(reserve: Reserve) -> str:
+    free = free_bytes(reserve.path.parent)
+    return f"{reserve.path}: {reserve.size:,} bytes are to be kept for cleanup, but only {free:,} are free"
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0

@@ -1,0 +1,42 @@
+"""The place of the database: looked at before anything is opened there, since SQLite's own words say little."""
+
+import os
+import stat
+from pathlib import Path
+
+from conclave.store.faults import StoreError
+
+_SIDE_FILES = ("-wal", "-shm", "-journal")
+
+
+def is_taken(path: Path) -> bool:
+    """Tell whether there is a file that may be a database. Raises StoreError where none is, nor can be."""
+    try:
+        found = path.stat()
+    except FileNotFoundError:
+        if not path.parent.is_dir():
+            raise StoreError(f"{path}: there is no folder {path.parent}; is its disk mounted?") from None
+        return False
+    except OSError as error:
+        raise StoreError(f"{path}: {error.strerror}") from error
+    if stat.S_ISDIR(found.st_mode):
+        raise StoreError(f"{path}: is a folder, not a database")
+    if not stat.S_ISREG(found.st_mode):
+        raise StoreError(f"{path}: is not a file that can hold a database")
+    if not found.st_size:
+        raise StoreError(f"{path}: is empty, not a database; restore a backup, or remove it to begin with a new one")
+    return True
+
+
+def require_writable(path: Path) -> None:
+    """Raise StoreError unless the database at ``path``, and its log beside it, can be written."""
+    files = [path.with_name(path.name + suffix) for suffix in ("", *_SIDE_FILES)]
+    for each in (*filter(Path.exists, files), path.parent):
+        if not os.access(each, os.W_OK):
+            raise StoreError(f"{each}: cannot be written to; is it another user's, or its disk read-only?")
+
+
+def remove_unmade(path: Path) -> None:
+    """Remove a database at ``path`` that nobody has used, and what belongs to it."""
+    for suffix in ("", *_SIDE_FILES):
+        path.with_name(path.name + suffix).unlink(missing_ok=True)
