@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from aiohttp import web
 
 from conclave import keys, middleware
-from conclave.archive import Archive, ArchiveError
+from conclave.archive import PART as ARCHIVE, Archive, ArchiveError
 from conclave.auth import Passwords, SessionActivity
 from conclave.clock import Clock, SystemClock
 from conclave.config import Config
@@ -29,6 +29,9 @@ ALIVE_INTERVAL_SECONDS = 5.0
 """How often the store learns that the server is alive; the retention contract asks for 10 s at least."""
 
 OUTBOX_INTERVAL_SECONDS = 1.0
+
+ARCHIVE_RETRY_SECONDS = 10.0
+"""How often an archive that could not be read is tried, if nobody asks for it."""
 
 
 def create_app(config: Config, clock: Clock | None = None) -> web.Application:
@@ -60,21 +63,28 @@ async def _store(app: web.Application) -> AsyncIterator[None]:
 
 
 async def _archive(app: web.Application) -> AsyncIterator[None]:
-    app[keys.ARCHIVE] = reader = Archive(app[keys.CONFIG].archive_path, app[keys.HEALTH])
+    config, health = app[keys.CONFIG], app[keys.HEALTH]
+    app[keys.ARCHIVE] = reader = Archive(config.archive_path, config.database, health)
 
-    async def warm_up() -> None:
+    async def try_out() -> None:
+        known = health.faults.get(ARCHIVE)
         try:
             await reader.warm_up()
         except ArchiveError as error:
-            log.error("archive_unreadable", reason=str(error))
+            if str(error) != known:
+                log.error("archive_unreadable", reason=str(error))
 
-    warming = None
-    if await app[keys.STORE].read(archive.exists):
-        # Beside the start, not before it: what is new can be read without the archive.
-        warming = asyncio.create_task(warm_up())
-    yield
-    if warming:
-        await warming
+    async def try_again() -> None:
+        if ARCHIVE in health.faults:
+            await try_out()
+
+    # Beside the start, not before it: what is new can be read without the archive.
+    is_to_be_there = await app[keys.STORE].read(archive.is_to_be_there)
+    trying = asyncio.create_task(try_out()) if is_to_be_there else None
+    async with _every(ARCHIVE_RETRY_SECONDS, try_again):
+        yield
+    if trying:
+        await trying
     await reader.close()
 
 

@@ -29,7 +29,7 @@ class Stretch:
 
     ``after`` and ``border``: the numbers, exclusive and inclusive. ``cutoff``: the Unix second before which messages
     have expired. ``hidden_senders``: whose application messages are gone. ``parts``: where it lies, by first number.
-    ``version``: of the table; this one or a later one has it.
+    ``version``: of the table; this one or a later one has it. ``turn``: of the run that changed the table last.
     """
 
     group_key: int
@@ -39,11 +39,15 @@ class Stretch:
     hidden_senders: Sequence[bytes]
     parts: Sequence[Part]
     version: int
+    turn: int
 
 
-def exists(connection: sqlite3.Connection) -> bool:
-    """Tell whether anything was ever archived."""
-    return connection.execute("SELECT 1 FROM archive_state").fetchone() is not None
+def is_to_be_there(connection: sqlite3.Connection) -> bool:
+    """Tell whether there has to be a table."""
+    row = connection.execute(
+        "SELECT 1 FROM archive_state WHERE version > 0 OR EXISTS (SELECT 1 FROM archive_parts)"
+    ).fetchone()
+    return row is not None
 
 
 def stretch(connection: sqlite3.Connection, group: Group, after: int, cutoff: int) -> Stretch | None:
@@ -62,6 +66,7 @@ def stretch(connection: sqlite3.Connection, group: Group, after: int, cutoff: in
         " (SELECT 1 FROM archive_senders WHERE sender_id = user_id AND group_key = ?)",
         (group.group_key,),
     ).fetchall()
+    version, turn = connection.execute("SELECT version, turn FROM archive_state").fetchone()
     return Stretch(
         group.group_key,
         after,
@@ -69,5 +74,6 @@ def stretch(connection: sqlite3.Connection, group: Group, after: int, cutoff: in
         cutoff,
         [row[0] for row in hidden],
         [Part(**row) for row in rows],
-        connection.execute("SELECT version FROM archive_state").fetchone()[0],
+        version,
+        turn,
     )
