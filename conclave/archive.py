@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from conclave.archive_age import find_fault
+from conclave.archive_faults import one_line
 from conclave.archive_query import parts_between, reach, select
 from conclave.health import Health
 from conclave.logs import get_logger
@@ -166,7 +167,7 @@ class Archive:
             except failures as error:
                 log.info("archive_read_again", reason=str(error))
                 if not exact:
-                    reason, is_mismatch = str(error), isinstance(error, _MismatchError)
+                    reason, is_mismatch = one_line(error), isinstance(error, _MismatchError)
         raise ArchiveError(reason if is_mismatch else f"{self._folder}: {reason}")
 
     def _refreshed(self, version: int, turn: int, *, failed: bool, exact: bool) -> "QueryBuilder":

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from conclave.archive_age import open_known
+from conclave.archive_faults import one_line
 from conclave.config import Config
 from conclave.store import archive_moves, archive_status, database, state
 from conclave.store.archive_moves import ArchiveState
@@ -118,7 +119,7 @@ def _read_files(config: Config, known: ArchiveState, *, is_expected: bool) -> _F
             disk_bytes[lifetime, _month(span)] += size
         return _Files(table.version(), counts, disk_bytes)
     except (DeltaError, pyarrow.ArrowException, OSError, sqlite3.Error) as error:
-        return _Files(None, counts, disk_bytes, f"{path}: {str(error).strip().partition(chr(10))[0]}")
+        return _Files(None, counts, disk_bytes, f"{path}: {one_line(error)}")
 
 
 def _join(amounts: Iterable[Amount], files: _Files) -> list[Share]:

@@ -5,11 +5,13 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 
+from deltalake.exceptions import DeltaError
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from conclave.archive_age import next_turn, not_of_one_time
+from conclave.archive_faults import one_line
 from conclave.config import ArchiveConfig
 from conclave.failpoints import reach
 from conclave.logs import get_logger
@@ -65,8 +67,11 @@ class Archive:
                 self._compact()
         except NotDurableError:
             raise  # what was replaced may be all that is left
-        except Exception:
+        except Exception as error:
             self._erase()  # not where the process is to end: Java may be writing yet
+            if isinstance(error, (DeltaError, PySparkException, Py4JJavaError)) or _is_of_disk(error):
+                log.exception("archive_failed")
+                raise ArchiveError(f"{self._table.path}: {one_line(error)}") from error
             raise
         else:
             self._erase()
@@ -191,9 +196,13 @@ class Archive:
         try:
             yield
         except (PySparkException, Py4JJavaError) as error:
-            said = error.java_exception.getMessage() if isinstance(error, Py4JJavaError) else error
-            reason = str(said).strip().partition("\n")[0]
-            raise ArchiveError(f"{self._table.path}: cannot be read: {reason}") from error
+            said = error.java_exception.getMessage() if isinstance(error, Py4JJavaError) else str(error)
+            raise ArchiveError(f"{self._table.path}: cannot be read: {one_line(Exception(said))}") from error
 
     def _bytes(self) -> int:
         return sum(path.stat().st_size for path in self._table.path.rglob("*") if path.is_file())
+
+
+def _is_of_disk(error: Exception) -> bool:
+    """Tell whether delta-rs, or the system, could not do something with a file; not with a connection."""
+    return isinstance(error, OSError) and not isinstance(error, ConnectionError)

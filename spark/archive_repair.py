@@ -18,6 +18,7 @@ from deltalake.exceptions import DeltaError
 from pyarrow import parquet
 
 from conclave.archive_age import find_fault, not_of_one_time, turn_app
+from conclave.archive_faults import one_line
 from conclave.store.archive_moves import ArchiveState
 from spark.hot import ArchiveError
 
@@ -136,7 +137,7 @@ class Repair:
             fault = find_fault(self._path, table, self._state)
             names = [] if fault else pyarrow.table(table.get_add_actions())["path"].to_pylist()
         except (DeltaError, pyarrow.ArrowException) as error:
-            raise ArchiveError(f"{self._path}: cannot be read: {str(error).partition(chr(10))[0]}") from error
+            raise ArchiveError(f"{self._path}: cannot be read: {one_line(error)}") from error
         missing = sum(not (self._path / name).is_file() for name in names)
         if fault or missing:
             raise ArchiveError(fault or f"{self._path}: is damaged: {missing} files of version {version} are missing")

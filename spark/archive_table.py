@@ -20,6 +20,7 @@ from deltalake.exceptions import DeltaError
 from pyspark.sql import Column, DataFrame, SparkSession, functions as F
 
 from conclave.archive_age import open_known, turn_app, turn_of
+from conclave.archive_faults import one_line
 from conclave.archive_layout import ID_PROPERTY
 from conclave.failpoints import reach
 from conclave.store.archive_moves import ArchiveState
@@ -93,7 +94,7 @@ class Table:
             try:
                 _, fault = open_known(self.path, read_state)
             except (DeltaError, pyarrow.ArrowException, OSError) as error:
-                raise ArchiveError(f"{self.path}: cannot be read: {str(error).partition(chr(10))[0]}") from error
+                raise ArchiveError(f"{self.path}: cannot be read: {one_line(error)}") from error
             if fault:
                 raise ArchiveError(fault)
             return
