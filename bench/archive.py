@@ -85,7 +85,6 @@ def _erasing(folder: Path, count: int) -> tuple[list[Figure], float]:
     )
     archive = archives.Archive(store, [count // GROUPS] * GROUPS, now, lifetime, LIFETIME_DAYS)
     archive.build()
-    archive.name()
     before = archives.size_mb(archive.path)
     with Cleaning(store.config) as cleaning:
         empty = [cleaning.run(now) for _ in range(1 + EMPTY_RUNS)]

@@ -11,7 +11,7 @@ import pyarrow
 from deltalake import ColumnProperties, DeltaTable, WriterProperties, write_deltalake
 
 from bench.stores import Store
-from conclave.archive_layout import DAY, span_of, span_width
+from conclave.archive_layout import DAY, ID_PROPERTY, span_of, span_width
 from conclave.policy import KEEP
 from conclave.store import database
 
@@ -54,6 +54,7 @@ class Archive:
         oldest = self._now - self._days * DAY
         for span in range(span_of(self._lifetime, oldest), self._now, span_width(self._lifetime)):
             self._write(span, oldest)
+        self._name()
         with closing(database.connect(self._database)) as connection, database.write_transaction(connection):
             connection.execute("INSERT INTO archive_state (id, archive_id) VALUES (1, 'bench')")
             connection.executemany(
@@ -62,17 +63,19 @@ class Archive:
             )
         self.tell_version()
 
-    def name(self) -> None:
-        """Let runs take the table for the store's; delta-rs does not write to it any more then."""
-        log = self.path / "_delta_log"
-        lines = (log / f"{0:020d}.json").read_text().splitlines()
-        [action] = [json.loads(line) for line in lines if line.startswith('{"metaData"')]
-        action["metaData"]["configuration"]["conclave.archiveId"] = "bench"
-        (log / f"{DeltaTable(str(self.path)).version() + 1:020d}.json").write_text(json.dumps(action))
-        self.tell_version()
+    def _name(self) -> None:
+        """Have the table be the store's; delta-rs knows no such property when it makes one."""
+        first = self.path / "_delta_log" / f"{0:020d}.json"
+        actions = [json.loads(line) for line in first.read_text().splitlines()]
+        for action in actions:
+            if "metaData" in action:
+                action["metaData"]["configuration"][ID_PROPERTY] = "bench"
+        first.write_text("\n".join(map(json.dumps, actions)))
 
     def purge(self, predicate: str) -> None:
         """Delete rows and what they were in, as a run does."""
+        with closing(database.connect(self._database)) as connection, database.write_transaction(connection):
+            connection.execute("UPDATE archive_state SET unerased = 1")
         table = DeltaTable(str(self.path))
         table.delete(predicate, writer_properties=WRITER)
         table.vacuum(retention_hours=0, enforce_retention_duration=False, dry_run=False)

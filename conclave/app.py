@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from aiohttp import web
 
 from conclave import keys, middleware
-from conclave.archive import Archive
+from conclave.archive import Archive, ArchiveError
 from conclave.auth import Passwords, SessionActivity
 from conclave.clock import Clock, SystemClock
 from conclave.clock_watch import ClockWatch
@@ -36,11 +36,13 @@ LOOK_INTERVAL_SECONDS = 1.0
 """How soon the server learns what other processes found out about the clock, or accepted."""
 
 OUTBOX_INTERVAL_SECONDS = 1.0
-ARCHIVE_RETRY_SECONDS = 10.0
 STORAGE_INTERVAL_SECONDS = 0.5
 
 RETRY_SECONDS = 1.0
 """When a duty that has failed is tried again, at the latest."""
+
+ARCHIVE_RETRY_SECONDS = 10.0
+"""How often an archive that could not be read is tried, if nobody asks for it."""
 
 
 def create_app(config: Config, clock: Clock | None = None) -> web.Application:
@@ -94,26 +96,24 @@ async def _storage(app: web.Application) -> AsyncIterator[None]:
 
 
 async def _archive(app: web.Application) -> AsyncIterator[None]:
-    health = app[keys.HEALTH]
-    app[keys.ARCHIVE] = reader = Archive(app[keys.CONFIG].archive_path, health)
+    config, health = app[keys.CONFIG], app[keys.HEALTH]
+    app[keys.ARCHIVE] = reader = Archive(config.archive_path, config.database, health)
 
-    async def warm_up() -> None:
-        with health.duty(HealthPart.ARCHIVE):
+    async def try_out() -> None:
+        with contextlib.suppress(ArchiveError):  # health and the log have heard of it already
             await reader.warm_up()
-        while HealthPart.ARCHIVE in health.faults:
-            await asyncio.sleep(ARCHIVE_RETRY_SECONDS)
-            with health.duty(HealthPart.ARCHIVE):
-                await reader.warm_up()
 
-    warming = None
-    if await app[keys.STORE].read(archive.exists):
-        # Beside the start, not before it: what is new can be read without the archive.
-        warming = asyncio.create_task(warm_up())
-    yield
-    if warming:
-        warming.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await warming
+    async def try_again() -> None:
+        if HealthPart.ARCHIVE in health.faults:
+            await try_out()
+
+    # Beside the start, not before it: what is new can be read without the archive.
+    is_to_be_there = await app[keys.STORE].read(archive.is_to_be_there)
+    trying = asyncio.create_task(try_out()) if is_to_be_there else None
+    async with _every(app, HealthPart.ARCHIVE_WATCH, ARCHIVE_RETRY_SECONDS, try_again):
+        yield
+    if trying:
+        await trying
     await reader.close()
 
 

@@ -1,7 +1,9 @@
 """Reads the archive, a Delta Lake table that cleanup writes from another process: by DataFusion, without Spark.
 
 The table's handle stays open, and knows the table as of one version. It is refreshed when the hot store knows of a
-later one, and when a read fails: cleanup takes files away that it has replaced, and a later version says by which.
+later one, and when a read fails: cleanup takes files away that it has replaced, and a later version says by which. It
+is opened anew for each run that changes the table: after a power failure a run may have taken versions back that were
+seen here.
 
 A stretch is read from whatever version the table has then, not earlier than the stretch's own. All messages of the
 stretch are in that one, but for those that cleanup has deleted since: they may be gone.
@@ -14,16 +16,20 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from conclave.archive_age import find_fault
+from conclave.archive_faults import one_line
 from conclave.archive_query import parts_between, reach, select
 from conclave.health import Health, HealthPart
 from conclave.logs import get_logger
-from conclave.store import messages
+from conclave.store import archive_moves, database, messages
 from conclave.store.archive import Part, Stretch
+from conclave.store.archive_moves import ArchiveState
 from conclave.store.messages import StoredMessage
 
 if TYPE_CHECKING:
@@ -59,6 +65,10 @@ class ArchiveError(Exception):
     """The archive cannot be read; the message says why."""
 
 
+class _MismatchError(Exception):
+    """The table is not the one that the hot store knows, or both are changing just now."""
+
+
 @dataclass(frozen=True)
 class Found:
     """The first messages of a stretch. ``full``: there is no room for more; otherwise these are all."""
@@ -69,16 +79,24 @@ class Found:
 
 @dataclass(frozen=True)
 class _Open:
+    """The table as of ``version``, opened when ``turn`` was the last that the hot store knew of."""
+
     version: int
+    turn: int
     query: "QueryBuilder"
+
+    def is_behind(self, version: int, turn: int) -> bool:
+        """Tell whether the hot store has known of more when it knew of ``version`` and ``turn``."""
+        return self.version < version or self.turn < turn
 
 
 class Archive:
     """The archive of one server process. Nothing is opened, and nothing imported for it, before the first read."""
 
-    def __init__(self, folder: Path, health: Health) -> None:
-        """``health`` is told when a read fails, and when one works again."""
+    def __init__(self, folder: Path, hot: Path, health: Health) -> None:
+        """``hot``: the file of the hot store. ``health`` is told when a read fails, and when one works again."""
         self._folder = folder
+        self._hot = hot
         self._health = health
         self._threads = ThreadPoolExecutor(CONCURRENT_READS, thread_name_prefix="archive")
         self._refreshing = threading.Lock()
@@ -95,7 +113,7 @@ class Archive:
 
     async def warm_up(self) -> None:
         """Open the table, so that the first read need not. Raises ArchiveError."""
-        await self._in_thread(self._asking, 0, lambda _: None)
+        await self._in_thread(self._try_out)
 
     async def close(self) -> None:
         """Wait for the reads under way, and begin no others."""
@@ -105,10 +123,16 @@ class Archive:
         try:
             result = await asyncio.get_running_loop().run_in_executor(self._threads, fn, *args)
         except ArchiveError as error:
+            if self._health.faults.get(HealthPart.ARCHIVE) != str(error):
+                log.error("archive_unreadable", reason=str(error))
             self._health.fault(HealthPart.ARCHIVE, str(error))
             raise
         self._health.mend(HealthPart.ARCHIVE)
         return result
+
+    def _try_out(self) -> None:
+        state = self._known()
+        self._asking(state.version, state.turn, lambda _: None)
 
     def _read(self, stretch: Stretch, limit: int, taken: int) -> Found:
         found: list[StoredMessage] = []
@@ -118,7 +142,7 @@ class Archive:
             window = _Window(stretch, parts_between(stretch.parts, after, last), after, last, limit - len(found))
             if window.parts:
                 least = 0 if taken or found else 1
-                more = self._asking(stretch.version, partial(window.read, room=room, least=least))
+                more = self._asking(stretch.version, stretch.turn, partial(window.read, room=room, least=least))
                 found += more.messages
                 room -= sum(len(message.mls_message) for message in more.messages)
                 if more.full:
@@ -127,42 +151,57 @@ class Archive:
             after, effort = last, effort * 2
         return Found(found, full=len(found) == limit)
 
-    def _asking(self, version: int, ask: Callable[["QueryBuilder"], T]) -> T:
-        """Have the table, of ``version`` or later, asked; again after a refresh where that fails."""
-        failures = _load()
+    def _asking(self, version: int, turn: int, ask: Callable[["QueryBuilder"], T]) -> T:
+        """Have the table, of ``version`` or later, asked; again after a refresh where that fails.
+
+        The last time it is ``version`` itself: what a power failure has left of later ones may be unreadable.
+        ``turn``: the last that the hot store knew of when it named the version.
+        """
+        failures: tuple[type[Exception], ...] = (_MismatchError, *_load())
+        reason, is_mismatch = "", False
         for attempt in range(TRIES):
+            exact = attempt == TRIES - 1 and not is_mismatch
             try:
-                return ask(self._refreshed(version, failed=attempt > 0))
+                return ask(self._refreshed(version, turn, failed=attempt > 0, exact=exact))
             except failures as error:
                 log.info("archive_read_again", reason=str(error))
-                reason = error
-        raise ArchiveError(f"{self._folder}: {reason}") from reason
+                if not exact:
+                    reason, is_mismatch = one_line(error), isinstance(error, _MismatchError)
+        raise ArchiveError(reason if is_mismatch else f"{self._folder}: {reason}")
 
-    def _refreshed(self, version: int, *, failed: bool) -> "QueryBuilder":
-        """Return the table as of ``version`` or later; with ``failed``, of the latest. Raises ArchiveError."""
+    def _refreshed(self, version: int, turn: int, *, failed: bool, exact: bool) -> "QueryBuilder":
+        """Return the table as of ``version`` or later; with ``failed``, of the latest, or of ``exact``-ly this one."""
         known = self._open
-        if known is None or known.version < version or failed:
+        if known is None or known.is_behind(version, turn) or failed:
             with self._refreshing:
-                known = self._refresh(version, failed=failed)
+                known = self._refresh(version, turn, failed=failed, exact=exact)
         return known.query
 
-    def _refresh(self, version: int, *, failed: bool) -> _Open:
+    def _refresh(self, version: int, turn: int, *, failed: bool, exact: bool) -> _Open:
         from deltalake import DeltaTable, QueryBuilder  # noqa: PLC0415 - a server without an archive does not pay for it
 
-        if self._open and self._open.version >= version and not failed:
-            return self._open  # by another thread, in the meantime
-        if self._table is not None and not failed:
-            self._table.update_incremental()
-        if self._table is None or failed or self._table.version() < version:
+        known, table = self._open, self._table
+        if known and not known.is_behind(version, turn) and not failed:
+            return known  # by another thread, in the meantime
+        may_go_on = table is not None and known is not None and known.turn >= turn and not failed
+        if table is not None and may_go_on:
+            table.update_incremental()
+        if table is None or not may_go_on or table.version() < version:
             # Not from what is known: the log's entries since then may be gone, or the folder be another one.
-            self._table = DeltaTable(str(self._folder))
-        if self._table.version() < version:
-            raise ArchiveError(
-                f"{self._folder}: is at version {self._table.version()}, but messages were moved there up to {version}"
-            )
-        query = QueryBuilder(_QUERY_SETTINGS).register("archive", self._table)
-        self._open = _Open(self._table.version(), query)
+            table = DeltaTable(str(self._folder), version=version if exact else None)
+        if fault := find_fault(self._folder, table, self._known()):
+            raise _MismatchError(fault)
+        self._table = table
+        self._open = _Open(table.version(), turn, QueryBuilder(_QUERY_SETTINGS).register("archive", table))
         return self._open
+
+    def _known(self) -> ArchiveState:
+        """Return what the hot store knows now. Raises ArchiveError if it has no archive any more."""
+        with closing(database.connect(self._hot, readonly=True)) as connection:
+            state = archive_moves.find_state(connection)
+        if state is None:
+            raise ArchiveError(f"{self._hot}: knows of no archive")
+        return state
 
 
 @dataclass(frozen=True)

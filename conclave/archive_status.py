@@ -9,9 +9,9 @@ from collections.abc import Iterable
 from contextlib import closing
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from pathlib import Path
 
-from conclave.archive_layout import ID_PROPERTY
+from conclave.archive_age import open_known
+from conclave.archive_faults import one_line
 from conclave.config import Config
 from conclave.store import archive_moves, archive_status, database, state
 from conclave.store.archive_moves import ArchiveState
@@ -80,7 +80,7 @@ def read_status(config: Config, now: int) -> Status:
             moves = archive_status.last_moves(connection, LAST_MOVES)
     except sqlite3.Error as error:
         raise StatusError(str(error)) from error
-    files = _read_files(config.archive_path, known, is_expected=bool(amounts))
+    files = _read_files(config, known, is_expected=bool(amounts))
     return Status(
         str(config.archive_path),
         known.version,
@@ -93,28 +93,33 @@ def read_status(config: Config, now: int) -> Status:
     )
 
 
-def _read_files(path: Path, known: ArchiveState, *, is_expected: bool) -> _Files:
+def _read_files(config: Config, known: ArchiveState, *, is_expected: bool) -> _Files:
     """Read the log of the table; what is wrong with it is in ``fault``."""
     import pyarrow  # noqa: PLC0415 - other commands do not pay for it
     from deltalake import DeltaTable  # noqa: PLC0415 - as above
     from deltalake.exceptions import DeltaError  # noqa: PLC0415 - as above
 
+    def read_state() -> ArchiveState:
+        with closing(database.connect(config.database, readonly=True)) as connection:
+            return archive_moves.find_state(connection) or known
+
+    path = config.archive_path
     counts: Counter[tuple[int, str]] = Counter()
     disk_bytes: Counter[tuple[int, str]] = Counter()
     try:
         if not is_expected and not known.version and not DeltaTable.is_deltatable(str(path)):
             return _Files(None, counts, disk_bytes)
-        table = DeltaTable(str(path))
-        if table.metadata().configuration.get(ID_PROPERTY) != known.archive_id:
-            return _Files(None, counts, disk_bytes, f"{path}: is the archive of another database")
+        table, fault = open_known(path, read_state)
+        if fault:
+            return _Files(None, counts, disk_bytes, fault)
         actions = pyarrow.table(table.get_add_actions(flatten=True))
         columns = ("partition.lifetime", "partition.span", "size_bytes")
         for lifetime, span, size in zip(*(actions[name].to_pylist() for name in columns), strict=True):
             counts[lifetime, _month(span)] += 1
             disk_bytes[lifetime, _month(span)] += size
         return _Files(table.version(), counts, disk_bytes)
-    except (DeltaError, pyarrow.ArrowException, OSError) as error:
-        return _Files(None, counts, disk_bytes, f"{path}: {str(error).strip().partition(chr(10))[0]}")
+    except (DeltaError, pyarrow.ArrowException, OSError, sqlite3.Error) as error:
+        return _Files(None, counts, disk_bytes, f"{path}: {one_line(error)}")
 
 
 def _join(amounts: Iterable[Amount], files: _Files) -> list[Share]:

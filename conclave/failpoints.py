@@ -50,7 +50,8 @@ POINTS = (
 )
 
 ARCHIVE_POINTS = (
-    "archive.unerased_noted",
+    "archive.turn_noted",
+    "archive.turn_begun",
     "archive.fixed",
     "archive.appended",
     "archive.verified",

@@ -21,6 +21,7 @@ class HealthPart(StrEnum):
     CLOCK = "clock"
     CLOCK_WATCH = "clock_watch"
     ARCHIVE = "archive"
+    ARCHIVE_WATCH = "archive_watch"
     ALIVE = "alive"
     SESSION_ACTIVITY = "session_activity"
     OUTBOX = "outbox"

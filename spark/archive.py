@@ -2,14 +2,19 @@
 
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import asdict
 from pathlib import Path
 
+from deltalake.exceptions import DeltaError
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
+from conclave.archive_age import next_turn, not_of_one_time
+from conclave.archive_faults import one_line
 from conclave.config import ArchiveConfig
 from conclave.failpoints import reach
+from conclave.logs import get_logger
 from conclave.policy import KEEP
 from conclave.store import archive_moves, clock_mending
 from conclave.store.archive_moves import ArchiveState
@@ -23,6 +28,8 @@ from spark.archive_table import NotDurableError, Table
 from spark.hot import ArchiveError, Hot
 from spark.report import Report
 
+log = get_logger(__name__)
+
 
 class Archive:
     """The archive of one store in one run."""
@@ -34,6 +41,7 @@ class Archive:
         self._config = config
         self._table = Table(spark, path)
         self._is_open = False
+        self._has_turn = False
 
     def run(self, done: Report, counted: Collection[int]) -> None:
         """Do what is due, after the hot store's own rules; ``done`` takes up what went. Raises ArchiveError.
@@ -60,8 +68,11 @@ class Archive:
                 self._compact()
         except NotDurableError:
             raise  # what was replaced may be all that is left
-        except Exception:
+        except Exception as error:
             self._erase()  # not where the process is to end: Java may be writing yet
+            if isinstance(error, (DeltaError, PySparkException, Py4JJavaError)) or _is_of_disk(error):
+                log.exception("archive_failed")
+                raise ArchiveError(f"{self._table.path}: {one_line(error)}") from error
             raise
         else:
             self._erase()
@@ -78,7 +89,7 @@ class Archive:
             planned.archived = mover.count(self._config)
         plan = self._hot.read(archive_expiry.make_plan, self._hot, risen)
         if plan and state:
-            self._table.prepare(state.archive_id, is_new=False)
+            self._table.prepare(self._state, is_new=False)
             planned.groups_touched += len(plan.group_keys.difference(counted))
             planned.counts.update(Expiry(self._spark, self._hot, self._table).count(plan))
 
@@ -88,7 +99,7 @@ class Archive:
         if state is None or not (state.version or self._hot.read(archive_moves.has_parts)):
             return Check()
         with self._told_plainly():
-            self._table.prepare(state.archive_id, is_new=False)
+            self._require(state)
             return examine(self._spark, self._hot, self._table.read())
 
     def restore(self, group_id: bytes) -> int:
@@ -97,7 +108,7 @@ class Archive:
         if state is None:
             raise ArchiveError("nothing was ever archived")
         with self._told_plainly():
-            self._table.prepare(state.archive_id, is_new=False)
+            self._require(state)
             self._mover().drop_copies()  # the bodies of some may be gone
             return restore(self._spark, self._hot, self._table, self._config, group_id)
 
@@ -138,31 +149,47 @@ class Archive:
         return Mover(self._spark, self._hot, self._table, self._state().archive_id)
 
     def _change(self) -> Mover:
-        """Open the table to change it: from here on, files may be on disk that are not of the table."""
+        """Open the table to change it: this run's turn begins, of which the database knows first."""
         self._open()
-        if not self._state().unerased:
-            self._hot.write(archive_moves.note_unerased, unerased=True)
-            reach("archive.unerased_noted")
+        if not self._has_turn:
+            state = self._state()
+            turn, former = next_turn(state.turn), self._table.turn(state.archive_id)
+            self._hot.write(archive_moves.begin_turn, turn, former, self._table.version())
+            reach("archive.turn_noted")
+            self._table.begin_turn(state.archive_id, turn)
+            self._has_turn = True
+            reach("archive.turn_begun")
         return self._mover()
 
     def _open(self) -> None:
         if not self._is_open:
             state = self._state()
             is_new = state.version == 0 and not self._hot.read(archive_moves.has_parts)
-            self._table.prepare(state.archive_id, is_new=is_new)
-            self._require_same_past(state.archive_id)
+            if state.unerased:
+                self._repair(state)
+            elif is_new:
+                self._table.remove_unmade()
+            self._require(state, is_new=is_new)
             self._table.make_durable(state.version)  # the table is new, or a run that was killed left that undone
             self._is_open = True
 
-    def _require_same_past(self, archive_id: str) -> None:
-        """Raise ArchiveError if the table has a move that this database has not begun, or lacks one that has ended."""
-        archived = self._table.last_batch(archive_id)
+    def _repair(self, state: ArchiveState) -> None:
+        """Take back what a power failure left half on disk of a run that did not come to its end."""
+        begun, _ = self._hot.read(archive_moves.last_batches)
+        if done := self._table.repair(state, begun):
+            log.warning("archive_repaired", **asdict(done))
+
+    def _require(self, state: ArchiveState, *, is_new: bool = False) -> None:
+        """Raise ArchiveError unless the table is the one that the database knows, and has all that it should have.
+
+        Before turns were counted, moves alone told: the table must have none that this database has not begun, and
+        lack none that has ended.
+        """
+        self._table.prepare(self._state, is_new=is_new)
+        archived = self._table.last_batch(state.archive_id)
         begun, ended = self._hot.read(archive_moves.last_batches)
         if not ended <= archived <= begun:
-            raise ArchiveError(
-                f"{self._table.path}: is {'newer' if archived > begun else 'older'} than the database;"
-                " if one of them was restored from a backup, restore both from the same one"
-            )
+            raise ArchiveError(not_of_one_time(self._table.path, is_newer=archived > begun))
 
     def _state(self) -> ArchiveState:
         state = self._hot.read(archive_moves.find_state)
@@ -186,7 +213,7 @@ class Archive:
         hot.write(archive_moves.note_version, self._table.version())
         reach("archive.before_erase")
         if self._table.sweep(self._config.erase_delay):
-            hot.write(archive_moves.note_unerased, unerased=False)
+            hot.write(archive_moves.note_erased)
         if hot.read(archive_moves.batch_under_way) is None:  # else the log still has to tell what it added
             self._table.clean_log(self._config.erase_delay)
         reach("archive.erased")
@@ -197,9 +224,13 @@ class Archive:
         try:
             yield
         except (PySparkException, Py4JJavaError) as error:
-            said = error.java_exception.getMessage() if isinstance(error, Py4JJavaError) else error
-            reason = str(said).strip().partition("\n")[0]
-            raise ArchiveError(f"{self._table.path}: cannot be read: {reason}") from error
+            said = error.java_exception.getMessage() if isinstance(error, Py4JJavaError) else str(error)
+            raise ArchiveError(f"{self._table.path}: cannot be read: {one_line(Exception(said))}") from error
 
     def _bytes(self) -> int:
         return sum(path.stat().st_size for path in self._table.path.rglob("*") if path.is_file())
+
+
+def _is_of_disk(error: Exception) -> bool:
+    """Tell whether delta-rs, or the system, could not do something with a file; not with a connection."""
+    return isinstance(error, OSError) and not isinstance(error, ConnectionError)

@@ -9,18 +9,23 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pyarrow
-from deltalake import DeltaTable
+from deltalake import CommitProperties, DeltaTable, Transaction
+from deltalake.exceptions import DeltaError
 from pyspark.sql import Column, DataFrame, SparkSession, functions as F
 
+from conclave.archive_age import open_known, turn_app, turn_of
+from conclave.archive_faults import one_line
 from conclave.archive_layout import ID_PROPERTY
 from conclave.failpoints import reach
+from conclave.store.archive_moves import ArchiveState
 from spark import archive_columns as a
+from spark.archive_repair import POINTER, Repair, Repaired, entry_file, read_entry
 from spark.hot import ArchiveError
 
 _PROPERTIES = {
@@ -79,38 +84,70 @@ class Table:
         self.name = f"delta.`{str(path).replace('`', '``')}`"
         self._log = path / "_delta_log"
 
-    def prepare(self, archive_id: str, *, is_new: bool) -> None:
-        """Require that the table is there and this store's; make it if ``is_new`` and there is none.
+    def prepare(self, read_state: Callable[[], ArchiveState], *, is_new: bool) -> None:
+        """Require that the table is there and the store's; make it if ``is_new`` and there is none.
 
-        Raises ArchiveError. A table that is missing is not replaced: its folder may only not be mounted.
+        ``read_state`` asks the hot store what it knows of the table. Raises ArchiveError. A table that is missing is
+        not replaced: its folder may only not be mounted.
         """
         if DeltaTable.is_deltatable(str(self.path)):
-            found = DeltaTable(str(self.path)).metadata().configuration.get(ID_PROPERTY)
-            if found != archive_id:
-                raise ArchiveError(f"{self.path}: is the archive of another database")
+            try:
+                _, fault = open_known(self.path, read_state)
+            except (DeltaError, pyarrow.ArrowException, OSError) as error:
+                raise ArchiveError(f"{self.path}: cannot be read: {one_line(error)}") from error
+            if fault:
+                raise ArchiveError(fault)
             return
         if not is_new:
             raise ArchiveError(f"{self.path}: there is no archive, although messages were moved to it; is it mounted?")
-        self._remove_unmade()
         if self.path.exists() and any(self.path.iterdir()):
             raise ArchiveError(f"{self.path}: is to become the archive, but holds something else")
         columns = ", ".join(f"{field.name} {field.dataType.simpleString()}" for field in a.ARCHIVE)
         properties = ", ".join(
-            f"'{name}' = '{value}'" for name, value in {**_PROPERTIES, ID_PROPERTY: archive_id}.items()
+            f"'{name}' = '{value}'" for name, value in {**_PROPERTIES, ID_PROPERTY: read_state().archive_id}.items()
         )
         self._spark.sql(
             f"CREATE TABLE {self.name} ({columns}) USING delta PARTITIONED BY ({a.LIFETIME}, {a.SPAN})"
             f" TBLPROPERTIES ({properties})"
         )
 
-    def _remove_unmade(self) -> None:
-        """Remove the log of a table that a crash, or a full disk, kept from being made: it has no version yet."""
-        if self._log.is_dir() and all(path.name.startswith(".") for path in self._log.iterdir()):
+    def remove_unmade(self) -> None:
+        """Remove the log of a table that a crash, or a full disk, kept from being made: it has no whole version yet."""
+        if not self._log.is_dir() or list(self.path.iterdir()) != [self._log]:
+            return
+        visible = {path.name for path in self._log.iterdir() if path.is_file() and not path.name.startswith(".")}
+        if not visible or (visible == {self._log_file(0).name} and read_entry(self._log, 0) is None):
             shutil.rmtree(self._log)
+
+    def repair(self, state: ArchiveState, begun: int) -> Repaired:
+        """Take back what a power failure left half on disk, see ``archive_repair``. Raises ArchiveError."""
+        done = Repair(self.path, state, begun, self._are_sound).apply()
+        if done:
+            _sync(self._log)
+            # Or Spark would go on from what it knows of the versions that are gone.
+            self._spark._jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()  # type: ignore[union-attr]  # noqa: SLF001 - the only way to it
+        return done
+
+    def _are_sound(self, files: Collection[Path]) -> bool:
+        """Tell whether messages have the checksums with which they were archived."""
+        altered = self._read_files(files).where(~F.col(a.CHECKSUM).eqNullSafe(checksum()))
+        return not altered.limit(1).collect()
 
     def version(self) -> int:
         """Return the newest version."""
         return DeltaTable(str(self.path)).version()
+
+    def turn(self, archive_id: str) -> int:
+        """Return the number of the last turn that began in the table; 0 if none did."""
+        return turn_of(DeltaTable(str(self.path)), archive_id)
+
+    def begin_turn(self, archive_id: str, turn: int) -> None:
+        """Have the table, and the disk, know of a turn: by a commit of its own. Raises NotDurableError."""
+        table = DeltaTable(str(self.path))
+        known = CommitProperties(app_transactions=[Transaction(turn_app(archive_id), turn)])
+        parts = [a.LIFETIME, a.SPAN]
+        table.create_write_transaction([], "append", table.schema(), parts, commit_properties=known)
+        self.make_durable(self.version())
 
     def read(self) -> DataFrame:
         """Return all rows."""
@@ -138,8 +175,11 @@ class Table:
 
     def read_added(self, version: int) -> DataFrame:
         """Return what ``version`` has added, read from its own files alone."""
-        files = [str(self.path / each["add"]["path"]) for each in self._actions(version) if "add" in each]
-        return self._spark.read.schema(a.ARCHIVE).option("basePath", str(self.path)).parquet(*files)
+        return self._read_files([self.path / each["add"]["path"] for each in self._actions(version) if "add" in each])
+
+    def _read_files(self, files: Collection[Path]) -> DataFrame:
+        reader = self._spark.read.schema(a.ARCHIVE).option("basePath", str(self.path))
+        return reader.parquet(*map(str, files))
 
     def make_durable(self, first: int) -> None:
         """Have the disk keep what the versions from ``first`` on have added: Spark leaves that to chance.
@@ -210,7 +250,7 @@ class Table:
 
     def clean_log(self, delay: int) -> None:
         """Remove what the newest checkpoint makes superfluous and is older than LOG_SECONDS, or ``delay``."""
-        pointer = self._log / "_last_checkpoint"
+        pointer = self._log / POINTER
         try:
             checkpoint = json.loads(pointer.read_text(encoding="utf-8"))["version"]
         except (FileNotFoundError, ValueError):  # none, or half of it after a crash: the next one will do
@@ -241,7 +281,7 @@ class Table:
         return list(_lines(path)) if path.exists() else []
 
     def _log_file(self, version: int) -> Path:
-        return self._log / f"{version:020d}.json"
+        return entry_file(self._log, version)
 
 
 def in_parts(parts: Collection[tuple[int, int]], prefix: str = "") -> str:

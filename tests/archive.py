@@ -1,5 +1,6 @@
 """Plays cleanup's part towards the archive, a step at a time: what a reader may meet between any two of them."""
 
+import json
 import shutil
 from contextlib import closing
 from dataclasses import replace
@@ -8,9 +9,10 @@ from typing import Any
 from uuid import UUID
 
 import pyarrow
-from deltalake import DeltaTable, write_deltalake
+from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
-from conclave.archive_layout import span_of
+from conclave.archive_age import turn_app
+from conclave.archive_layout import ID_PROPERTY, span_of
 from conclave.config import Config
 from conclave.policy import KEEP
 from conclave.store import archive_moves, bodies, database, members, messages
@@ -79,14 +81,26 @@ class Mover:
         if rows:
             table = pyarrow.Table.from_pylist(rows, SCHEMA)
             write_deltalake(str(self.folder), table, partition_by=["lifetime", "span"], mode="append")
+            self._name()
         return rows
+
+    def _name(self) -> None:
+        """Have the table be the store's; delta-rs knows no such property when it makes one."""
+        first = self.folder / "_delta_log" / f"{0:020d}.json"
+        if not first.exists() or ID_PROPERTY in (text := first.read_text()):
+            return
+        actions = [json.loads(line) for line in text.splitlines()]
+        for action in actions:
+            if "metaData" in action:
+                action["metaData"]["configuration"][ID_PROPERTY] = "test"
+        first.write_text("\n".join(map(json.dumps, actions)))
 
     def switch(self, group: str, last: int, rows: list[dict[str, Any]]) -> None:
         """Have the store know that ``rows`` are in the table, and that no other number up to ``last`` is left."""
         key, version = self.key(group), self.version()
         with closing(database.connect(self._path)) as connection, database.write_transaction(connection):
             connection.execute(
-                "INSERT INTO archive_state (id, archive_id, version) VALUES (1, 'test', ?1)"
+                "INSERT INTO archive_state (id, archive_id, version, unerased) VALUES (1, 'test', ?1, 1)"
                 " ON CONFLICT DO UPDATE SET version = ?1",
                 (version,),
             )
@@ -107,6 +121,12 @@ class Mover:
                 )
                 if not row["is_commit"]:
                     connection.execute("INSERT OR IGNORE INTO archive_senders VALUES (?, ?)", (row["sender_id"], key))
+
+    def begin_turn(self, turn: int) -> None:
+        """Have the store and the table know of a run that changes the table."""
+        self.execute("UPDATE archive_state SET former_turn = turn, turn = ?", turn)
+        table, known = self.table(), CommitProperties(app_transactions=[Transaction(turn_app("test"), turn)])
+        table.create_write_transaction([], "append", table.schema(), ["lifetime", "span"], commit_properties=known)
 
     def drop_copies(self, group: str) -> None:
         """Delete what the hot store has up to the border."""

@@ -9,11 +9,13 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
+
+from pyspark import SparkContext
 
 from conclave import failpoints
 from conclave.clock import FakeClock
@@ -30,15 +32,20 @@ Without it Java has 48 MB for what it compiles: too little for Spark with Delta,
 class Cleaner:
     """Does runs at any time of one's choice."""
 
-    def __init__(self) -> None:
+    def __init__(self, env: Mapping[str, str] | None = None) -> None:
+        """``env``: that of a Java process that is warm already, see WarmJava; without it there will be a new one."""
         self._folder = tempfile.TemporaryDirectory()
         self.folder = Path(self._folder.name)
         """Where the session has its work files."""
-        self._process = subprocess.Popen(
+        self._env = env or {"JDK_JAVA_OPTIONS": QUICK_JAVA}
+        self._process = self._start()
+
+    def _start(self) -> "subprocess.Popen[str]":
+        return subprocess.Popen(
             [sys.executable, "-m", "tests.cleaner", self._folder.name],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            env=os.environ | {"JDK_JAVA_OPTIONS": QUICK_JAVA},
+            env=os.environ | self._env,
             text=True,
         )
 
@@ -67,6 +74,14 @@ class Cleaner:
         task = {"config": config.to_json(), "clock": (now, set_by), "accept_clock": accept_clock}
         return self._ask(task | {"failpoint": failpoint, "batch_rows": batch_rows, "crowd": crowd})
 
+    def kill_run(self, config: Config, now: int, point: str) -> None:
+        """Do a run that is killed at a failpoint. With a Java process of its own that takes long to do again."""
+        task = {"config": config.to_json(), "clock": (now, 0), "accept_clock": False, "batch_rows": 0, "crowd": 1}
+        answer = self._tell(task | {"failpoint": f"{point}=kill"})
+        assert not answer, f"{point} was not reached: {answer}"
+        self._end()
+        self._process = self._start()
+
     def dry_run(self, config: Config, now: int) -> dict[str, Any]:
         """Do a dry run and return its report."""
         return self._ask({"config": config.to_json(), "clock": (now, 0), "dry_run": True})
@@ -85,19 +100,25 @@ class Cleaner:
         return self._ask(task | {"failpoint": failpoint})
 
     def _ask(self, task: dict[str, Any]) -> dict[str, Any]:
+        told: dict[str, Any] = json.loads(self._tell(task))
+        return told
+
+    def _tell(self, task: dict[str, Any]) -> str:
         assert self._process.stdin
         assert self._process.stdout
         self._process.stdin.write(json.dumps(task) + "\n")
         self._process.stdin.flush()
-        told: dict[str, Any] = json.loads(self._process.stdout.readline())
-        return told
+        return self._process.stdout.readline()
 
-    def close(self) -> None:
+    def _end(self) -> None:
         assert self._process.stdin
         assert self._process.stdout
         self._process.stdin.close()
         self._process.wait(20)
         self._process.stdout.close()
+
+    def close(self) -> None:
+        self._end()
         self._folder.cleanup()
 
 
@@ -110,6 +131,7 @@ def main() -> None:
         task = json.loads(line)
         config = Config.from_json(task["config"])
         if warm is None and config.cleanup.engine == "spark":
+            end_former_session()
             # The session outlives each run's data directory, so its files lie elsewhere.
             warm = Job(Config(data_path=sys.argv[1], archive=ArchiveConfig(after=1)), FakeClock())
             warm.warm_up()
@@ -120,6 +142,18 @@ def main() -> None:
         tell.write(json.dumps(told, default=bytes.hex) + "\n")
     if warm:
         warm.close()
+
+
+def end_former_session() -> None:
+    """End the session of a process that was killed, where its Java process is this one's too."""
+    if "PYSPARK_GATEWAY_PORT" not in os.environ:
+        return
+    SparkContext._ensure_initialized()
+    java = SparkContext._jvm
+    assert java
+    left = java.org.apache.spark.sql.classic.SparkSession.getDefaultSession()
+    if left.isDefined():
+        left.get().stop()
 
 
 def _job(config: Config, clock: FakeClock, warm: Job | None) -> Job:

@@ -29,7 +29,8 @@ class Stretch:
 
     ``after`` and ``border``: the numbers, exclusive and inclusive. ``cutoff``: the Unix second before which messages
     have expired. ``hidden_senders``: whose application messages are gone. ``parts``: where it lies, by first number.
-    ``version``: of the table; this one or a later one has it. ``relaid``: see the function of that name.
+    ``version``: of the table; this one or a later one has it. ``relaid``: see the function of that name. ``turn``: of
+    the run that changed the table last.
     """
 
     group_key: int
@@ -40,11 +41,15 @@ class Stretch:
     parts: Sequence[Part]
     version: int
     relaid: int
+    turn: int
 
 
-def exists(connection: sqlite3.Connection) -> bool:
-    """Tell whether anything was ever archived."""
-    return connection.execute("SELECT 1 FROM archive_state").fetchone() is not None
+def is_to_be_there(connection: sqlite3.Connection) -> bool:
+    """Tell whether there has to be a table."""
+    row = connection.execute(
+        "SELECT 1 FROM archive_state WHERE version > 0 OR EXISTS (SELECT 1 FROM archive_parts)"
+    ).fetchone()
+    return row is not None
 
 
 def relaid(connection: sqlite3.Connection) -> int:
@@ -71,7 +76,7 @@ def stretch(connection: sqlite3.Connection, group: Group, after: int, cutoff: in
         " (SELECT 1 FROM archive_senders WHERE sender_id = user_id AND group_key = ?)",
         (group.group_key,),
     ).fetchall()
-    version, relaid = connection.execute("SELECT version, relaid FROM archive_state").fetchone()
+    version, relaid, turn = connection.execute("SELECT version, relaid, turn FROM archive_state").fetchone()
     return Stretch(
         group.group_key,
         after,
@@ -81,4 +86,5 @@ def stretch(connection: sqlite3.Connection, group: Group, after: int, cutoff: in
         [Part(**row) for row in rows],
         version,
         relaid,
+        turn,
     )

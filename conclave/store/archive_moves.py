@@ -43,17 +43,24 @@ class PartRow:
 
 @dataclass(frozen=True)
 class ArchiveState:
-    """The archive of a store; ``unerased``: replaced or half-written files may still be on disk."""
+    """The archive of a store: what it knows of the table.
+
+    ``version``: readers need this one or a later one, and the disk keeps it. ``unerased``: replaced or half-written
+    files may still be on disk, and the table may have later versions. ``turn``: see ``conclave/archive_age.py``; the
+    table has this one, or ``former_turn``.
+    """
 
     archive_id: str
     version: int
     unerased: bool
+    turn: int
+    former_turn: int
 
 
 def find_state(connection: sqlite3.Connection) -> ArchiveState | None:
     """Return what is known of the archive; None if there never was one."""
-    row = connection.execute("SELECT archive_id, version, unerased FROM archive_state").fetchone()
-    return ArchiveState(row["archive_id"], row["version"], bool(row["unerased"])) if row else None
+    row = connection.execute("SELECT archive_id, version, unerased, turn, former_turn FROM archive_state").fetchone()
+    return ArchiveState(row[0], row[1], bool(row[2]), row[3], row[4]) if row else None
 
 
 def begin(connection: sqlite3.Connection) -> None:
@@ -105,9 +112,18 @@ def note_version(connection: sqlite3.Connection, version: int) -> None:
     connection.execute("UPDATE archive_state SET version = max(version, ?)", (version,))
 
 
-def note_unerased(connection: sqlite3.Connection, *, unerased: bool) -> None:
-    """Note whether replaced or half-written files may be on disk: before the first change, and when they are gone."""
-    connection.execute("UPDATE archive_state SET unerased = ?", (unerased,))
+def begin_turn(connection: sqlite3.Connection, turn: int, former_turn: int, version: int) -> None:
+    """Note, before a run changes the table, that it will: from here on, files may be on disk that are not of it.
+
+    ``former_turn`` and ``version``: what the table has, and the disk keeps.
+    """
+    connection.execute("UPDATE archive_state SET turn = ?, former_turn = ?, unerased = 1", (turn, former_turn))
+    note_version(connection, version)
+
+
+def note_erased(connection: sqlite3.Connection) -> None:
+    """Note that no replaced or half-written files are left on disk."""
+    connection.execute("UPDATE archive_state SET unerased = 0")
 
 
 def batch_under_way(connection: sqlite3.Connection) -> int | None:

@@ -13,12 +13,13 @@ import pytest
 import structlog
 from deltalake import QueryBuilder
 
-from conclave import archive, keys
+from conclave import app, archive, keys
 from conclave.archive_layout import DAY, KEEP_WIDTH
 from conclave.config import Config
 from conclave.policy import KEEP
 from conclave.store import messages
 from conclave.store.archive import Stretch
+from conclave.store.archive_moves import ArchiveState
 from tests.archive import Mover
 from tests.client import Client, Message, expect
 from tests.conftest import Running, StartServer
@@ -281,7 +282,90 @@ async def test_an_older_archive_than_the_store_knows_of_is_not_served(running: R
     mover.move(group, 8)
     mover.execute("UPDATE archive_state SET version = version + 1")
     await expect(alice.fetch(group), 500, 0)
-    assert "version" in running.app[keys.HEALTH].faults["archive"]
+    assert "is older than the database" in running.app[keys.HEALTH].faults["archive"]
+
+
+async def test_an_archive_that_is_newer_than_its_database_leaves_nothing_out_in_silence(
+    running: Running, mover: Mover, start_server: StartServer, config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of what the database believes to be archived the table has lost some, in a run that it does not know of."""
+    alice, group = await filled(running, 10)
+    mover.move(group, 8)
+    mover.begin_turn(1)
+    assert short(await alice.fetch(group)) == expected(1, 10)
+    mover.begin_turn(2)
+    mover.delete("sequence_num < 5")
+    mover.execute("UPDATE archive_state SET turn = 1, former_turn = 0")
+    await running.server.close()
+    monkeypatch.setattr(app, "ARCHIVE_RETRY_SECONDS", 0.05)
+    async with start_server(replace(config)) as again:
+        alice.http, alice.url = again.http, again.url
+        faults = again.app[keys.HEALTH]
+        await until(lambda: "is newer than the database" in faults.faults.get("archive", ""))
+        await expect(alice.fetch(group), 500, 0)
+        assert short(await alice.fetch(group, 8)) == expected(9, 10), "what is in the hot store is served"
+        assert "is newer than the database" in faults.faults["archive"]
+        mover.execute("UPDATE archive_state SET turn = 2, former_turn = 1")
+        await until(lambda: not faults.faults)
+        assert short(await alice.fetch(group)) == expected(5, 10)
+
+
+async def test_a_run_that_begins_meanwhile_is_no_mismatch(
+    running: Running, mover: Mover, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alice, group = await filled(running, 20)
+    mover.move(group, 8)
+    known, turn = archive.Archive._known, 0
+
+    def late(reader: archive.Archive) -> ArchiveState:
+        nonlocal turn
+        if turn < 2:
+            turn += 1
+            mover.begin_turn(turn)
+            mover.rewrite()
+        return known(reader)
+
+    monkeypatch.setattr(archive.Archive, "_known", late)
+    assert short(await alice.fetch(group)) == expected(1, 20)
+    assert turn == 2
+    assert running.app[keys.HEALTH].faults == {}
+
+
+@pytest.mark.parametrize("damage", [b"", b"\0" * 200, b'{"commitInfo":{"oper'], ids=["empty", "zeros", "half"])
+async def test_a_version_that_a_power_failure_left_unreadable_does_not_keep_from_what_is_known(
+    running: Running, mover: Mover, damage: bytes
+) -> None:
+    alice, group = await filled(running, 20)
+    mover.move(group, 8)
+    mover.append(group, 12)
+    (mover.folder / "_delta_log" / f"{mover.version():020d}.json").write_bytes(damage)
+    assert short(await alice.fetch(group)) == expected(1, 20)
+    assert running.app[keys.HEALTH].faults == {}
+
+
+async def test_versions_that_were_taken_back_are_not_read_from(running: Running, mover: Mover) -> None:
+    """A run has seen that a power failure left a version half on disk; the next one does its work again."""
+    alice, group = await filled(running, 20)
+    mover.move(group, 8)
+    mover.begin_turn(1)
+    before = mover.version()
+    known = set(mover.folder.rglob("*.parquet"))
+    mover.append(group, 12)
+    mover.execute("UPDATE archive_state SET version = ?", before)
+    [damaged] = set(mover.folder.rglob("*.parquet")) - known
+    damaged.write_bytes(b"")
+    assert short(await alice.fetch(group)) == expected(1, 20), "by the version that is known"
+    for version in range(mover.version(), before, -1):
+        (mover.folder / "_delta_log" / f"{version:020d}.json").unlink()
+    mover.begin_turn(2)
+    mover.move(group, 15)
+    assert short(await alice.fetch(group)) == expected(1, 20)
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(20):
+        while not condition():
+            await asyncio.sleep(0.02)
 
 
 async def test_a_server_starts_without_its_archive(

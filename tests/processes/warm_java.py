@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Self
 
 import pyspark
-from pyspark import SparkContext
 
 from conclave import cli
 from spark import archive_move, archive_table
 from spark.session import JARS
+from tests.cleaner import end_former_session
 from tests.processes.server import PATIENCE, waiting
 
 ROOT = Path(__file__).parents[2]
@@ -77,12 +77,7 @@ class WarmJava:
 
 def main() -> None:
     """Do what `conclave` does, after whoever was killed before: its Spark session is still there."""
-    SparkContext._ensure_initialized()
-    java = SparkContext._jvm
-    assert java
-    left = java.org.apache.spark.sql.classic.SparkSession.getDefaultSession()
-    if left.isDefined():
-        left.get().stop()
+    end_former_session()
     archive_table.FEW_FILES = 2  # so that a test's few files are a crowd
     archive_move.BATCH_ROWS = 12  # and its few messages several batches, on their way at once
     cli.main()

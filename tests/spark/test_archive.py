@@ -138,7 +138,8 @@ def test_a_deleted_account_leaves_only_its_commits_in_the_archive(store: Store) 
 
 
 MOVING = [
-    "archive.unerased_noted",
+    "archive.turn_noted",
+    "archive.turn_begun",
     "archive.fixed",
     "archive.appended",
     "archive.verified",
@@ -201,7 +202,8 @@ COMPACTED = "archive.compacted"
 """Tried where files are compacted."""
 
 EXPIRING = [
-    "archive.unerased_noted",
+    "archive.turn_noted",
+    "archive.turn_begun",
     "archive.parts_dropped",
     "archive.rows_deleted",
     "archive.index_settled",

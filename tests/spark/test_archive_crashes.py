@@ -1,8 +1,5 @@
 """What a crash, a full disk or an operator may leave behind before or between the runs of an archive."""
 
-import shutil
-import sqlite3
-from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -131,39 +128,3 @@ def test_copies_of_a_move_whose_bodies_are_gone_are_not_restored(store: Store) -
     assert store.query("SELECT count(*) > 0 FROM messages") == [(1,)]
     assert store.restore(group_key)["restored"] == 300
     store.expect_served(set(store.made))
-
-
-def test_a_database_from_an_older_backup_is_served_and_leaves_a_newer_archive_alone(store: Store) -> None:
-    group_key, other = store.add_group(), store.add_group()
-    store.send(group_key, 3)
-    store.send(other, 3)
-    store.now += 8 * DAY
-    store.send(group_key, 3)
-    store.run()
-    with store.opened() as connection, closing(sqlite3.connect(store.folder / "backup.db")) as backup:
-        connection.commit()
-        connection.backup(backup)
-        connection.execute("BEGIN")
-    shutil.copytree(store.config.archive_path, store.folder / "backup-archive")
-    store.now += 8 * DAY
-    store.set_expiry(other, 5 * DAY)
-    assert store.run()["archived"] == 3
-    for left in store.folder.glob("hot.db*"):
-        left.unlink()
-    shutil.copy(store.folder / "backup.db", store.config.database)
-    store.now += DAY
-    store.expect_served({key for key in store.made if key[0] == group_key})
-    assert "is newer than the database; if one of them was restored" in store.try_run("")["error"]
-    store.expect_served({key for key in store.made if key[0] == group_key})
-    shutil.rmtree(store.config.archive_path)
-    shutil.copytree(store.folder / "backup-archive", store.config.archive_path)
-    store.expect_served(set(store.made))
-    older = store.folder / "older-archive"
-    shutil.copytree(store.config.archive_path, older)
-    assert store.run()["archived"] == 3
-    store.expect_served(set(store.made))
-    store.expect_sound()
-    shutil.rmtree(store.config.archive_path)
-    older.rename(store.config.archive_path)
-    store.set_expiry(other, 5 * DAY)
-    assert "is older than the database; if one of them was restored" in store.try_run("")["error"]

@@ -10,7 +10,9 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 from pyspark.sql import SparkSession
 
+from conclave.store.archive_moves import ArchiveState
 from spark.archive_table import LOG_SECONDS, NotDurableError, Table
+from spark.hot import ArchiveError
 
 
 @pytest.fixture
@@ -19,6 +21,13 @@ def table(tmp_path: Path) -> Table:
     for _ in range(3):
         write_deltalake(tmp_path / "archive", rows, partition_by=["lifetime", "span"], mode="append")
     return Table(cast("SparkSession", None), tmp_path / "archive")
+
+
+def test_a_log_that_cannot_be_read_is_told_in_one_line(table: Table) -> None:
+    (table.path / "_delta_log" / f"{1:020d}.json").write_bytes(bytes(100))
+    with pytest.raises(ArchiveError, match="cannot be read: ") as told:
+        table.prepare(lambda: ArchiveState("mine", 2, unerased=False, turn=0, former_turn=0), is_new=False)
+    assert "\n" not in str(told.value)
 
 
 def age_log(table: Table) -> Path:
