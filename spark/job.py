@@ -6,13 +6,12 @@ As a program, by spark-submit or Python, it is `conclave cleanup run`.
 import contextlib
 import fcntl
 import os
-import shutil
 import sqlite3
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TextIO
 
 from conclave.clock import Clock
 from conclave.config import Config
@@ -23,8 +22,10 @@ from conclave.store import archive_moves, database, state
 from conclave.store.archive_restore import RestoreError
 from spark import apply, report, sql_engine
 from spark.hot import ArchiveError, Hot
+from spark.java import Java
 from spark.report import Report
 from spark.steps import GroupStep, Plan
+from spark.work import WorkFolder, remove_dead
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -64,7 +65,9 @@ class Job:
         self._path = config.database
         self._spark: SparkSession | None = None
         self._knows_archive = False
-        self._work = config.work / str(os.getpid())
+        self._java = Java()
+        self._work: WorkFolder | None = None
+        self._lock: TextIO | None = None
 
     def warm_up(self) -> None:
         """Start Spark if the engine is Spark. Raises CleanupError if there is no Java for it."""
@@ -84,13 +87,17 @@ class Job:
             build_session,
         )
 
-        _empty_stale(self._config.work)
-        self._work.mkdir(mode=0o700, parents=True, exist_ok=True)
         try:
-            self._spark = build_session(self._config, self._work, archive=archive)
+            remove_dead(self._config.work)  # they may be what fills the disk
+            self._work = WorkFolder(self._config.work)
+            # Java holds both as long as it lives: what it has under way may outlive this process by a moment.
+            held = self._work.descriptor, self._open_lock().fileno()
+            self._spark = build_session(self._config, self._work.path, self._java, held=held, archive=archive)
             self._knows_archive = archive
         except (JavaMissingError, JarsMissingError, DeployModeError) as error:
             raise CleanupError(str(error)) from error
+        except OSError as error:
+            raise SparkStartError(f"Spark could not start: {error}") from error
         except Exception as error:
             reason = str(error).strip().partition("\n")[0]
             raise SparkStartError(
@@ -98,11 +105,29 @@ class Job:
             ) from error
 
     def close(self) -> None:
-        """Stop Spark and remove the work files."""
-        if self._spark:
+        """Stop Spark, end its Java process, and remove the work files."""
+        self._stop_spark()
+        if self._work:
+            self._work.remove()
+        if self._lock:
+            self._lock.close()
+
+    def abandon(self) -> None:
+        """Do as ``close`` does, but end Java at once, whatever it does."""
+        self._java.end()
+        self.close()
+
+    def halt(self) -> None:
+        """Let Java write nothing more, and remove the work files; for a process that ends right after."""
+        self._java.freeze()
+        if self._work:
+            self._work.remove()
+
+    def _stop_spark(self) -> None:
+        if self._spark and not self._java.has_ended():
             self._spark.stop()
-            self._spark = None
-        self.remove_work_files()
+        self._spark = None
+        self._java.end()
 
     def is_sound(self) -> bool:
         """Tell whether the Spark session still answers; its Java process may have died."""
@@ -112,10 +137,6 @@ class Job:
             return self._spark.range(1).count() == 1
         except Exception:  # noqa: BLE001 - py4j has many ways to say that nobody is there
             return False
-
-    def remove_work_files(self) -> None:
-        """Remove the temporary files of this process."""
-        shutil.rmtree(self._work, ignore_errors=True)
 
     def run(
         self,
@@ -129,8 +150,9 @@ class Job:
         ``tell`` hears "waiting" if another is, and "began". With ``accept_clock`` the clock counts as right from
         here on. What went wrong in a run is in its report; raises CleanupError if it could not begin, or not end.
         """
-        with self._ready() as settings, run_lock(self._path, tell):
+        with self._ready() as settings, run_lock(self._open_lock(), tell):
             tell("began")
+            remove_dead(self._config.work)  # what of that cannot be removed is told in the end
             done = Report(self._config.cleanup.engine, self._clock.now())
             try:
                 self._require_clock(accept=accept_clock)
@@ -141,14 +163,15 @@ class Job:
                 log.exception("cleanup_failed", engine=done.engine)
                 done.error = f"{type(error).__name__}: {error}"
             except BaseException:
-                self.close()  # before anybody else has the lock: Java may be writing yet
+                self._java.end()  # before anybody else has the lock: it may be writing yet
+                self._stop_spark()
                 raise
+            self._empty_work(done)
             done.finished_at = self._clock.now()
             reach("report.before")
             with closing(database.connect(self._path)) as connection, database.write_transaction(connection):
                 report.store(connection, done)
             reach("report.stored")
-            _empty_files(self._work)
             return done
 
     def dry_run(self) -> Report:
@@ -182,14 +205,16 @@ class Job:
     @contextlib.contextmanager
     def _archive_at_rest(self) -> Iterator["Archive"]:
         """Hold the run lock, and yield the archive. Raises CleanupError if there is none."""
-        with self._ready() as settings, run_lock(self._path, lambda _: None):
+        with self._ready() as settings, run_lock(self._open_lock(), lambda _: None):
+            remove_dead(self._config.work)
             archive = self._archive(self._hot(settings, self._clock.now()))
             if archive is None:
                 raise CleanupError(f"{self._path}: nothing is archived")
             try:
                 yield archive
             finally:
-                _empty_files(self._work)
+                if self._work:
+                    self._work.empty()
 
     @contextlib.contextmanager
     def _ready(self) -> Iterator[PolicySettings]:
@@ -201,6 +226,22 @@ class Job:
             yield settings
         except (database.StoreError, sqlite3.Error, OSError) as error:
             raise CleanupError(str(error)) from error
+
+    def _open_lock(self) -> TextIO:
+        """Return the file that run_lock locks: opened once, since Java is to hold what it holds."""
+        if self._lock is None:
+            self._lock = self._path.with_name(f"{self._path.name}.cleanup-lock").open("w")
+        return self._lock
+
+    def _empty_work(self, done: Report) -> None:
+        """Remove the files of this run, and what others left that ended meanwhile; the report tells what stayed."""
+        try:
+            if self._work:
+                self._work.empty()
+            left = remove_dead(self._config.work)
+        except OSError as error:
+            left = [str(error)]
+        done.error = done.error or "; ".join(left)
 
     def _settings(self) -> PolicySettings:
         """Return the settings that the server runs with: they decide, whoever starts the run."""
@@ -318,40 +359,30 @@ def _keys(frame: "DataFrame") -> list[int]:
 
 
 @contextlib.contextmanager
-def run_lock(path: Path, tell: Callable[[str], None]) -> Iterator[None]:
-    """Hold the lock that makes runs on a database one at a time, whoever starts them; waits for it."""
-    with path.with_name(f"{path.name}.cleanup-lock").open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            log.info("waiting_for_another_run")
-            tell("waiting")
-            fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
+def run_lock(lock: TextIO, tell: Callable[[str], None]) -> Iterator[None]:
+    """Hold the lock that makes runs on a database one at a time, whoever starts them; waits for it.
 
-
-def _empty_stale(work: Path) -> None:
-    """Remove what processes left that did not end by themselves."""
-    for left in work.iterdir() if work.is_dir() else ():
-        if not _runs(left.name):
-            shutil.rmtree(left, ignore_errors=True)
-
-
-def _runs(pid: str) -> bool:
+    A process that is killed has it until its Java process is dead, too. Raises CleanupError.
+    """
     try:
-        os.kill(int(pid), 0)
-    except PermissionError:
-        return True
-    except (ValueError, OverflowError, ProcessLookupError):
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        log.info("waiting_for_another_run")
+        tell("waiting")
+        fcntl.flock(lock, fcntl.LOCK_EX)
+    try:
+        if not _is_in_place(lock):
+            raise CleanupError(f"{lock.name}: was removed or replaced while this process ran: restart it")
+        yield
+    finally:
+        fcntl.flock(lock, fcntl.LOCK_UN)
+
+
+def _is_in_place(lock: TextIO) -> bool:
+    try:
+        return os.path.samestat(os.fstat(lock.fileno()), Path(lock.name).stat())
+    except FileNotFoundError:
         return False
-    return True
-
-
-def _empty_files(work: Path) -> None:
-    """Remove the files of a finished run; the folders stay, since a warm session goes on using them."""
-    for path in work.rglob("*"):
-        if path.is_file():
-            path.unlink(missing_ok=True)
 
 
 def _main() -> None:
