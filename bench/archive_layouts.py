@@ -16,6 +16,7 @@ from bench.archives import BODY_BYTES, FILE_BYTES, SETTINGS, WRITER
 from bench.figures import Figure, percentile
 from conclave.archive_layout import DAY
 from conclave.config import Config
+from spark.java import Java
 from spark.session import build_session
 
 ROWS = int(os.environ.get("CONCLAVE_BENCH_MESSAGES", "1000000"))
@@ -25,7 +26,7 @@ PAGES = 200
 
 
 def compare(folder: Path) -> list[Figure]:
-    spark = build_session(Config(), folder / "work", archive=True)
+    spark = build_session(Config(), folder / "work", Java(), archive=True)
     figures = []
     for name, column in (("by class and day", "span"), (f"by class and {BUCKETS} buckets of groups", "bucket")):
         path = folder / column

@@ -30,7 +30,7 @@ class Server:
         )
         with self._log.open("w") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "conclave", "serve", "--config", str(file)], cwd=folder, stderr=log
+                [sys.executable, "-P", "-m", "conclave", "serve", "--config", str(file)], cwd=folder, stderr=log
             )
 
     def __enter__(self) -> Self:

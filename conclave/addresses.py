@@ -66,7 +66,7 @@ def origin(peer: str | None, forwarded: Iterable[str], trusted: Sequence[Network
     found = _parse(peer or "")
     if found is None:
         return UNKNOWN
-    for entry in reversed(",".join(forwarded).rsplit(",", MOST_PROXIES)):
+    for entry in reversed(",".join(forwarded).rsplit(",", MOST_PROXIES - 1)):
         before = _parse(entry.strip()) if any(found in network for network in trusted) else None
         if before is None:
             break

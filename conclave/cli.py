@@ -11,7 +11,7 @@ import click
 
 from conclave import __version__
 from conclave.cli_archive import archive
-from conclave.cli_common import config_option, one_line_errors
+from conclave.cli_common import config_option, one_line_errors, orderly_end
 from conclave.cli_users import user
 from conclave.clock import SystemClock
 from conclave.config import ConfigError, load_config
@@ -69,6 +69,7 @@ def run_cleanup(path: Path | None, *, dry_run: bool, accept_clock: bool) -> None
     configure_logging()
     console = Console()
     with (
+        orderly_end(),
         one_line_errors(ConfigError, job.CleanupError),
         closing(job.Job(load_config(path), SystemClock())) as cleaning,
     ):

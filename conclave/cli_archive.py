@@ -12,7 +12,7 @@ from uuid import UUID
 
 import click
 
-from conclave.cli_common import config_option, one_line_errors
+from conclave.cli_common import config_option, one_line_errors, orderly_end
 from conclave.clock import SystemClock
 from conclave.config import ConfigError, load_config
 from conclave.logs import configure_logging
@@ -90,6 +90,7 @@ def _job(path: Path | None) -> Iterator["Job"]:
 
     configure_logging()
     with (
+        orderly_end(),
         one_line_errors(ConfigError, *job.EXPECTED),
         closing(job.Job(load_config(path), SystemClock())) as cleaning,
     ):

@@ -1,9 +1,11 @@
 """What all commands share."""
 
+import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 
 import click
 
@@ -13,6 +15,21 @@ config_option = click.option(
     type=click.Path(path_type=Path),
     help="TOML file; default: ./conclave.toml, /etc/conclave/config.toml, built-in defaults.",
 )
+
+
+@contextmanager
+def orderly_end() -> Iterator[None]:
+    """Have SIGTERM, and SIGHUP of a terminal that closes, end the block as Ctrl-C does: nothing is left behind."""
+    numbers = [each for each in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(each) == signal.SIG_DFL]
+
+    def end(number: int, _: FrameType | None) -> None:
+        for each in numbers:
+            signal.signal(each, signal.SIG_IGN)  # a second one would break off what the first has begun
+        sys.exit(128 + number)
+
+    for each in numbers:
+        signal.signal(each, end)
+    yield
 
 
 @contextmanager

@@ -187,7 +187,7 @@ async def _server(folder: Path) -> AsyncIterator[str]:
     config = folder / "conclave.toml"
     config.write_text(CONFIG.format(interval=CLEANUP_INTERVAL_SECONDS))
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "conclave", "serve", "--config", str(config)),
+        *(sys.executable, "-P", "-m", "conclave", "serve", "--config", str(config)),
         cwd=folder,
         stderr=asyncio.subprocess.PIPE,
     )

@@ -13,7 +13,7 @@ import fcntl
 import os
 import struct
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -44,64 +44,132 @@ _UNSUPPORTED = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)
 _NO_LOCKS = "its file system has no locks, as some on the network; it must lie on a local disk"
 
 
-@contextmanager
-def hold(database: Path, role: Role, wait: Wait | None = None) -> Iterator[tuple[int, ...]]:
-    """Hold a database, which is there, in both ways; yield the descriptors that hold it. Raises as ``hold_file``.
+class ReplacedError(OSError):
+    """The file of a lock is not the one any more that was opened: whoever comes now does not find it held."""
 
-    ``wait`` is called, once at most, before somebody else is waited for.
+
+class DatabaseLock:
+    """Both locks on a database, opened once, and held for a block at a time.
+
+    Another process that has ``descriptors`` too holds what is held here, as long as it lives.
     """
+
+    def __init__(self, database: Path, role: Role) -> None:
+        """Open the files; the database has to be there. Raises OSError."""
+        self._database, self._name, self._role = database, _beside(database, role), role
+        with ExitStack() as opened:
+            self._by_name = opened.enter_context(_opened(self._name, os.O_CREAT))
+            self._by_inode = opened.enter_context(_opened(database))
+            self._files = opened.pop_all()
+
+    @property
+    def descriptors(self) -> tuple[int, int]:
+        """The open files."""
+        return self._by_name, self._by_inode
+
+    @contextmanager
+    def hold(self, wait: Wait | None = None) -> Iterator[None]:
+        """Hold both locks. ``wait`` is called, once at most, before somebody else is waited for.
+
+        Without it that raises LockedError. Raises ReplacedError, and OSError where there can be no lock.
+        """
+        waiting = _once(wait) if wait else None
+        with (
+            _flocked(self._name, self._by_name, waiting),
+            _locked_within(self._database, self._by_inode, self._role, waiting),
+        ):
+            for path, descriptor in ((self._name, self._by_name), (self._database, self._by_inode)):
+                _require_in_place(path, descriptor)
+            yield
+
+    def close(self) -> None:
+        """Close the files, after the store: the process loses SQLite's locks on the database with that."""
+        self._files.close()
+
+
+@contextmanager
+def hold(database: Path, role: Role, wait: Wait | None = None) -> Iterator[None]:
+    """Hold a database, which is there, in both ways. Raises as ``DatabaseLock`` does."""
+    with closing(DatabaseLock(database, role)) as lock, lock.hold(wait):
+        yield
+
+
+@contextmanager
+def hold_file(path: Path) -> Iterator[None]:
+    """Hold the file ``path``, which is made if it is not there. Raises LockedError; OSError if there can be no lock."""
+    with _opened(path, os.O_CREAT) as descriptor, _flocked(path, descriptor):
+        yield
+
+
+@contextmanager
+def hold_name(database: Path, role: Role) -> Iterator[None]:
+    """Hold the file beside ``database`` that stands for its name. As ``hold_file``."""
+    with hold_file(_beside(database, role)):
+        yield
+
+
+@contextmanager
+def hold_inode(database: Path, role: Role) -> Iterator[None]:
+    """Hold the file that ``database`` is, by whatever name others know it. As ``hold_file``."""
+    with _opened(database) as descriptor, _locked_within(database, descriptor, role):
+        yield
+
+
+def _beside(database: Path, role: Role) -> Path:
+    return database.with_name(database.name + role.suffix)
+
+
+def _once(wait: Wait) -> Wait:
     told = False
 
     def tell() -> None:
         nonlocal told
-        if wait and not told:
+        if not told:
             told = True
             wait()
 
-    with ExitStack() as held:
-        waiting = tell if wait else None
-        yield (
-            held.enter_context(hold_name(database, role, waiting)),
-            held.enter_context(hold_inode(database, role, waiting)),
+    return tell
+
+
+def _require_in_place(path: Path, descriptor: int) -> None:
+    try:
+        is_in_place = os.path.samestat(os.fstat(descriptor), path.stat())
+    except FileNotFoundError:
+        is_in_place = False
+    if not is_in_place:
+        raise ReplacedError(
+            errno.ESTALE, "was removed or replaced while this process had it open: restart it", str(path)
         )
 
 
 @contextmanager
-def hold_file(path: Path, wait: Wait | None = None) -> Iterator[int]:
-    """Hold the file ``path``, which is made if it is not there; yield its descriptor.
-
-    ``wait`` is called before somebody else is waited for; without it, that raises LockedError. Raises OSError where
-    there can be no lock.
-    """
-    with _opened(path, os.O_CREAT) as descriptor:
-        _take(
-            path,
-            partial(fcntl.flock, descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB),
-            partial(fcntl.flock, descriptor, fcntl.LOCK_EX),
-            wait,
-        )
-        yield descriptor
+def _flocked(path: Path, descriptor: int, wait: Wait | None = None) -> Iterator[None]:
+    _take(
+        path,
+        partial(fcntl.flock, descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB),
+        partial(fcntl.flock, descriptor, fcntl.LOCK_EX),
+        wait,
+    )
+    try:
+        yield
+    finally:
+        fcntl.flock(descriptor, fcntl.LOCK_UN)
 
 
 @contextmanager
-def hold_name(database: Path, role: Role, wait: Wait | None = None) -> Iterator[int]:
-    """Hold the file beside ``database`` that stands for its name. As ``hold_file``."""
-    with hold_file(database.with_name(database.name + role.suffix), wait) as descriptor:
-        yield descriptor
-
-
-@contextmanager
-def hold_inode(database: Path, role: Role, wait: Wait | None = None) -> Iterator[int]:
-    """Hold the file that ``database`` is, by whatever name others know it. As ``hold_file``."""
+def _locked_within(path: Path, descriptor: int, role: Role, wait: Wait | None = None) -> Iterator[None]:
+    """Lock the byte of ``role``, for the open file and not for the process."""
     wanted = struct.pack(_LOCK, fcntl.F_WRLCK, os.SEEK_SET, role.byte, 1, 0)
-    with _opened(database) as descriptor:
-        _take(
-            database,
-            partial(fcntl.fcntl, descriptor, fcntl.F_OFD_SETLK, wanted),
-            partial(fcntl.fcntl, descriptor, fcntl.F_OFD_SETLKW, wanted),
-            wait,
-        )
-        yield descriptor
+    _take(
+        path,
+        partial(fcntl.fcntl, descriptor, fcntl.F_OFD_SETLK, wanted),
+        partial(fcntl.fcntl, descriptor, fcntl.F_OFD_SETLKW, wanted),
+        wait,
+    )
+    try:
+        yield
+    finally:
+        fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, struct.pack(_LOCK, fcntl.F_UNLCK, os.SEEK_SET, role.byte, 1, 0))
 
 
 @contextmanager

@@ -35,7 +35,7 @@ class ServeError(Exception):
 
 
 def serve(config: Config) -> None:
-    """Serve until SIGTERM or SIGINT, then finish what is under way. Raises ServeError."""
+    """Serve until SIGTERM, SIGINT or SIGHUP, then finish what is under way. Raises ServeError."""
     tls = _tls(config)
     with _only_server(config), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         try:
@@ -87,8 +87,9 @@ def _unshared(refusal: str) -> Iterator[None]:
 async def _serve(config: Config, tls: ssl.SSLContext | None) -> None:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:  # nohup: it outlives its terminal
+            loop.add_signal_handler(number, stop.set)
     app = create_app(config)
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=SHUTDOWN_SECONDS, handler_cancellation=False)
     operators = web.AppRunner(create_admin_app(app[keys.HEALTH]), access_log=None, shutdown_timeout=SHUTDOWN_SECONDS)

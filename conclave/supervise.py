@@ -16,6 +16,7 @@ from typing import Any, Self
 from conclave.config import Config
 from conclave.health import Health, HealthPart
 from conclave.logs import get_logger
+from conclave.tied import tied
 
 log = get_logger(__name__)
 
@@ -76,9 +77,10 @@ class Supervisor:
 
     async def _run_once(self) -> tuple[bool, int]:
         """Run a worker to its end; return whether it completed a run well, and its exit status."""
-        # -P: whatever lies in the working directory must not be taken for the worker's own modules.
+        # -P: whatever lies in the working directory must not be taken for the worker's own modules. SIGCONT: it ends by
+        # itself when its input does, and removes its files first, unless somebody has stopped it.
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-P", "-m", "spark.worker"),
+            *tied(sys.executable, "-P", "-m", "spark.worker", by=signal.SIGCONT),
             stdin=PIPE,
             stdout=PIPE,
             limit=LINE_LIMIT,

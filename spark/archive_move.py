@@ -32,6 +32,7 @@ from conclave.policy import AFTER_FETCH, KEEP, PolicySettings
 from conclave.store import archive_choice, archive_moves
 from conclave.store.archive_moves import PartRow, Range
 from conclave.store.database import Step
+from conclave.tied import tied
 from spark import archive_columns as a, archive_copies, batch_reader
 from spark.archive_table import Table, checksum
 from spark.hot import ArchiveError, Hot
@@ -249,7 +250,7 @@ def _threads_take_turns() -> Iterator[None]:
 
 def _read(database: Path, batch: int) -> pyarrow.Table:
     """Return what is stored of a batch and not served from the archive yet, with bodies. Raises ArchiveError."""
-    command = [sys.executable, "-m", "spark.batch_reader", database.as_uri(), str(batch)]
+    command = tied(sys.executable, "-P", "-m", "spark.batch_reader", database.as_uri(), str(batch))
     found, count = [a.MOVING.empty_table()], None
     with (
         subprocess.Popen(command, stdout=subprocess.PIPE) as reader,  # noqa: S603 - a module of ours

@@ -5,7 +5,6 @@ As a program, by spark-submit or Python, it is `conclave cleanup run`.
 
 import contextlib
 import os
-import shutil
 import sqlite3
 import time
 from collections.abc import Callable, Iterator
@@ -17,6 +16,7 @@ from conclave import data_folder, locks, reserve
 from conclave.clock import Clock
 from conclave.config import Config
 from conclave.failpoints import reach
+from conclave.locks import DatabaseLock
 from conclave.logs import get_logger
 from conclave.policy import KEEP, PolicySettings
 from conclave.steady_clock import SteadyClock
@@ -26,8 +26,10 @@ from conclave.store.faults import StoreError, is_of_the_disk
 from spark import apply, clock_mending, report, sql_engine
 from spark.clock_mending import ClockUnsteadyError
 from spark.hot import ArchiveError, Hot
+from spark.java import Java
 from spark.report import Report
 from spark.steps import GroupStep, Plan
+from spark.work import WorkFolder, remove_dead
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -70,7 +72,9 @@ class Job:
         self._path = config.database
         self._spark: SparkSession | None = None
         self._knows_archive = False
-        self._work = config.work / str(os.getpid())
+        self._java = Java()
+        self._work: WorkFolder | None = None
+        self._lock: DatabaseLock | None = None
 
     def warm_up(self) -> None:
         """Start Spark if the engine is Spark. Raises CleanupError if there is no Java for it."""
@@ -93,12 +97,16 @@ class Job:
         try:
             with reserve.room(self._config):
                 data_folder.prepare(self._config.data, self._path)
-                _empty_stale(self._config.work)
-                self._work.mkdir(mode=0o700, parents=True, exist_ok=True)
-                self._spark = build_session(self._config, self._work, archive=archive)
+                remove_dead(self._config.work)  # they may be what fills the disk
+                self._work = WorkFolder(self._config.work)
+                # Java holds both as long as it lives: what it has under way may outlive this process by a moment.
+                held = self._work.descriptor, *self._open_lock().descriptors
+                self._spark = build_session(self._config, self._work.path, self._java, held=held, archive=archive)
             self._knows_archive = archive
         except (data_folder.DataFolderError, JavaMissingError, JarsMissingError, DeployModeError) as error:
             raise CleanupError(str(error)) from error
+        except OSError as error:
+            raise SparkStartError(f"Spark could not start: {error}") from error
         except Exception as error:
             reason = str(error).strip().partition("\n")[0]
             raise SparkStartError(
@@ -106,11 +114,29 @@ class Job:
             ) from error
 
     def close(self) -> None:
-        """Stop Spark and remove the work files."""
-        if self._spark:
+        """Stop Spark, end its Java process, and remove the work files."""
+        self._stop_spark()
+        if self._work:
+            self._work.remove()
+        if self._lock:
+            self._lock.close()
+
+    def abandon(self) -> None:
+        """Do as ``close`` does, but end Java at once, whatever it does."""
+        self._java.end()
+        self.close()
+
+    def halt(self) -> None:
+        """Let Java write nothing more, and remove the work files; for a process that ends right after."""
+        self._java.freeze()
+        if self._work:
+            self._work.remove()
+
+    def _stop_spark(self) -> None:
+        if self._spark and not self._java.has_ended():
             self._spark.stop()
-            self._spark = None
-        self.remove_work_files()
+        self._spark = None
+        self._java.end()
 
     def is_sound(self) -> bool:
         """Tell whether the Spark session still answers; its Java process may have died."""
@@ -120,10 +146,6 @@ class Job:
             return self._spark.range(1).count() == 1
         except Exception:  # noqa: BLE001 - py4j has many ways to say that nobody is there
             return False
-
-    def remove_work_files(self) -> None:
-        """Remove the temporary files of this process."""
-        shutil.rmtree(self._work, ignore_errors=True)
 
     def run(
         self,
@@ -138,7 +160,7 @@ class Job:
         here on, and what is stored ahead of it is brought back. What went wrong in a run is in its report; raises
         CleanupError if it could not begin, or not end.
         """
-        with self._ready() as settings, run_lock(self._path, tell):
+        with self._ready() as settings, self._only_run(tell):
             tell("began")
             done = Report(self._config.cleanup.engine, self._clock.now())
             try:
@@ -154,14 +176,15 @@ class Job:
                     log.exception("cleanup_failed", engine=done.engine)
                 done.error = f"{type(error).__name__}: {error}"
             except BaseException:
-                self.close()  # before anybody else has the lock: Java may be writing yet
+                self._java.end()  # before anybody else has the lock: it may be writing yet
+                self._stop_spark()
                 raise
+            self._empty_work(done)
             done.finished_at = self._clock.now()
             reach("report.before")
             with closing(database.connect(self._path)) as connection, database.write_transaction(connection):
                 report.store(connection, done)
             reach("report.stored")
-            _empty_files(self._work)
             return done
 
     def dry_run(self) -> Report:
@@ -195,14 +218,15 @@ class Job:
     @contextlib.contextmanager
     def _archive_at_rest(self) -> Iterator["Archive"]:
         """Hold the run lock, and yield the archive. Raises CleanupError if there is none."""
-        with self._ready() as settings, run_lock(self._path, lambda _: None):
+        with self._ready() as settings, self._only_run():
             archive = self._archive(self._hot(settings, self._clock.now()))
             if archive is None:
                 raise CleanupError(f"{self._path}: nothing is archived")
             try:
                 yield archive
             finally:
-                _empty_files(self._work)
+                if self._work:
+                    self._work.empty()
 
     @contextlib.contextmanager
     def _ready(self, *, writing: bool = True) -> Iterator[PolicySettings]:
@@ -213,8 +237,41 @@ class Job:
                 settings = self._settings()
                 self.warm_up()
                 yield settings
-        except (StoreError, sqlite3.Error, OSError) as error:
+        except OSError as error:
+            raise CleanupError(f"{error.filename}: {error.strerror}" if error.filename else str(error)) from error
+        except (StoreError, sqlite3.Error) as error:
             raise CleanupError(str(error)) from error
+
+    def _open_lock(self) -> DatabaseLock:
+        """Return the lock on runs, which is opened once, since Java is to hold what it holds. Raises OSError."""
+        if self._lock is None:
+            self._lock = DatabaseLock(self._path, locks.CLEANUP)
+        return self._lock
+
+    @contextlib.contextmanager
+    def _only_run(self, tell: Callable[[str], None] = lambda _: None) -> Iterator[None]:
+        """Hold the lock that makes runs on a database one at a time, whoever starts them; waits for it.
+
+        A process that is killed has it until its Java process is dead, too. Raises OSError.
+        """
+
+        def wait() -> None:
+            log.info("waiting_for_another_run")
+            tell("waiting")
+
+        with self._open_lock().hold(wait):
+            remove_dead(self._config.work)  # what of that cannot be removed is told in the end
+            yield
+
+    def _empty_work(self, done: Report) -> None:
+        """Remove the files of this run, and what others left that ended meanwhile; the report tells what stayed."""
+        try:
+            if self._work:
+                self._work.empty()
+            left = remove_dead(self._config.work)
+        except OSError as error:
+            left = [str(error)]
+        done.error = done.error or "; ".join(left)
 
     def _settings(self) -> PolicySettings:
         """Return the settings that the server runs with, and go on from its time: they decide, whoever runs."""
@@ -332,42 +389,6 @@ def _plan_with_spark(spark: "SparkSession", path: Path, settings: PolicySettings
 
 def _keys(frame: "DataFrame") -> list[int]:
     return sorted(row[0] for row in frame.collect())
-
-
-@contextlib.contextmanager
-def run_lock(path: Path, tell: Callable[[str], None]) -> Iterator[None]:
-    """Hold the lock that makes runs on a database one at a time, whoever starts them; waits for it."""
-
-    def wait() -> None:
-        log.info("waiting_for_another_run")
-        tell("waiting")
-
-    with locks.hold(path, locks.CLEANUP, wait):
-        yield
-
-
-def _empty_stale(work: Path) -> None:
-    """Remove what processes left that did not end by themselves."""
-    for left in work.iterdir() if work.is_dir() else ():
-        if not _runs(left.name):
-            shutil.rmtree(left, ignore_errors=True)
-
-
-def _runs(pid: str) -> bool:
-    try:
-        os.kill(int(pid), 0)
-    except PermissionError:
-        return True
-    except (ValueError, OverflowError, ProcessLookupError):
-        return False
-    return True
-
-
-def _empty_files(work: Path) -> None:
-    """Remove the files of a finished run; the folders stay, since a warm session goes on using them."""
-    for path in work.rglob("*"):
-        if path.is_file():
-            path.unlink(missing_ok=True)
 
 
 def _main() -> None:

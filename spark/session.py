@@ -7,15 +7,16 @@ import socket
 import subprocess
 import sys
 import tempfile
-import threading
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from pyspark import SparkConf, SparkContext
+from pyspark.find_spark_home import _find_spark_home
 from pyspark.sql import SparkSession
 
 from conclave.config import Config
+from spark.java import Java
 
 SUPPORTED_JAVA = (17, 21)
 LOGGING = Path(__file__).with_name("log4j2.properties")
@@ -27,15 +28,15 @@ JAR_LIST = Path(__file__).with_name("delta-jars.sha256")
 _CLASS_PATHS = ("spark.jars", "spark.jars.packages", "spark.driver.extraClassPath")
 """Settings by which jars reach a Java process that is running already."""
 
+_SAFE_PATH = "PYTHONSAFEPATH"
+"""Whatever lies in the working directory must not be taken for Python's or Spark's own modules."""
+
 CLUSTER_PARTITIONS = 32
 """How many tasks a step has on a cluster, whose cores the driver does not know."""
 
 ROW_GROUP_BYTES = 4 * 1024 * 1024
 """What a reader of one group's messages has to read at least. As a Hadoop setting, a rewritten file keeps it too."""
 
-
-NICENESS = 10
-"""How far Java's threads stand back: who holds the database's lock has the processor first, and so has the server."""
 
 _ROWS_COMPILED_WELL = (
     "-XX:Tier4InvocationThreshold=200000 -XX:Tier4MinInvocationThreshold=20000"
@@ -77,12 +78,15 @@ def require_java() -> None:
         raise JavaMissingError(f"the Spark cleanup cannot run on this Java ({found}): {advice}")
 
 
-def build_session(config: Config, work: Path, *, archive: bool = False) -> SparkSession:
+def build_session(
+    config: Config, work: Path, java: Java, *, held: Collection[int] = (), archive: bool = False
+) -> SparkSession:
     """Start Spark, with every temporary file in ``work``; in local mode it listens nowhere but on loopback.
 
     With ``archive`` it knows Delta tables, and takes some seconds and some hundred megabytes more. Started by
-    spark-submit, it has that command's settings before its own.
-    Raises JavaMissingError, JarsMissingError, DeployModeError.
+    spark-submit, it has that command's settings before its own, and that command's Java; else it starts ``java``,
+    which has the descriptors ``held`` open too. To be called in the main thread: Java ends with the thread.
+    Raises JavaMissingError, JarsMissingError, DeployModeError, JavaStartError.
     """
     require_java()
     submitted = _submitted()
@@ -92,6 +96,7 @@ def build_session(config: Config, work: Path, *, archive: bool = False) -> Spark
     tempfile.tempdir = str(work)
     os.environ |= {
         "PYSPARK_PYTHON": sys.executable,
+        _SAFE_PATH: "1",  # Python's -P, for processes that Java starts
         "SPARK_LOCAL_IP": address,
         "SPARK_LOCAL_DIRS": str(work),
         "TMPDIR": str(work),
@@ -99,21 +104,23 @@ def build_session(config: Config, work: Path, *, archive: bool = False) -> Spark
     settings = _settings(master, address, work) | (_delta_settings() if archive else {})
     if not submitted:
         settings |= _java_settings(config, work, archive=archive)
+        _connect(*java.start(Path(_find_spark_home()), settings, work, held))
     builder = SparkSession.builder
     for name, value in (settings | submitted).items():
         builder = builder.config(name, value)
-    return _start_yielding(builder)
+    with ThreadPoolExecutor(1) as beside:  # in the main thread PySpark would take Ctrl-C for itself
+        return beside.submit(builder.getOrCreate).result()
 
 
-def _start_yielding(builder: "SparkSession.Builder") -> SparkSession:
-    """Start Spark from a thread of lower priority, which the Java process inherits; this process keeps its own."""
-
-    def lower_priority() -> None:
-        thread = threading.get_native_id()
-        os.setpriority(os.PRIO_PROCESS, thread, os.getpriority(os.PRIO_PROCESS, thread) + NICENESS)
-
-    with ThreadPoolExecutor(1, initializer=lower_priority) as starting:
-        return starting.submit(builder.getOrCreate).result()
+def _connect(port: str, secret: str) -> None:
+    """Have PySpark use a Java process that is there, as under spark-submit."""
+    told = {"PYSPARK_GATEWAY_PORT": port, "PYSPARK_GATEWAY_SECRET": secret}
+    os.environ |= told
+    try:
+        SparkContext._ensure_initialized()  # noqa: SLF001 - the only way to have it done before the session is made
+    finally:
+        for name in told:
+            del os.environ[name]
 
 
 def _settings(master: str, address: str, work: Path) -> dict[str, str]:
@@ -131,6 +138,7 @@ def _settings(master: str, address: str, work: Path) -> dict[str, str]:
         "spark.sql.shuffle.partitions": cores,
         "spark.default.parallelism": cores,
         "spark.sql.session.timeZone": "UTC",
+        f"spark.executorEnv.{_SAFE_PATH}": "1",
     }
 
 

@@ -26,8 +26,12 @@ def main() -> None:
     configure_logging()
     config = Config.from_json(sys.stdin.readline())
     job = Job(config, SystemClock())
+    signal.signal(signal.SIGTERM, lambda *_: _end(job))
     threading.Thread(target=_end_with_server, args=(job,), daemon=True).start()
-    _work(job, config.cleanup_interval, tell)
+    try:
+        _work(job, config.cleanup_interval, tell)
+    finally:
+        job.abandon()
 
 
 def _work(job: Job, interval: int, tell: TextIO) -> None:
@@ -63,11 +67,18 @@ def _say(tell: TextIO, **told: Any) -> None:
 
 
 def _end_with_server(job: Job) -> None:
-    """End with the server, however it ended: its side of the pipe closes then, and the JVM follows us."""
+    """End with the server, however it ended: its side of the pipe closes then."""
     while sys.stdin.read(4096):
         pass
-    job.remove_work_files()
-    os._exit(0)
+    _end(job)
+
+
+def _end(job: Job) -> None:
+    """End without finishing what is under way; Java follows."""
+    try:
+        job.halt()
+    finally:
+        os._exit(0)
 
 
 if __name__ == "__main__":

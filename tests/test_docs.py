@@ -123,7 +123,7 @@ class Server:
             '[cleanup]\nengine = "sql"\n[admin]\nlisten_port = 0\n'
         )
         self.log = folder / "log"
-        self.command = [sys.executable, "-m", "conclave"]
+        self.command = [sys.executable, "-P", "-m", "conclave"]
 
     def start(self) -> None:
         with self.log.open("w") as log:

@@ -34,7 +34,7 @@ class ServerProcess:
         self._log = folder / "server.log"
         with self._log.open("w") as log:
             self.process = subprocess.Popen(
-                [*within, sys.executable, *command, "serve", "--config", self.config],
+                [*within, sys.executable, "-P", *command, "serve", "--config", self.config],
                 cwd=folder,
                 env=os.environ | (env or {}),
                 stderr=log,
@@ -114,7 +114,7 @@ def alive(pid: int) -> bool:
 def conclave(*arguments: str | Path, cwd: Path, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
     """Run a command to its end."""
     return subprocess.run(
-        [sys.executable, "-m", "conclave", *arguments],
+        [sys.executable, "-P", "-m", "conclave", *arguments],
         cwd=cwd,
         env=os.environ | (env or {}),
         capture_output=True,

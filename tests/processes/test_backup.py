@@ -8,7 +8,7 @@ from pathlib import Path
 
 from aiohttp import ClientSession
 
-from spark.job import run_lock
+from conclave import locks
 from tests.client import Client
 from tests.processes.server import PATIENCE, ServerProcess, waiting
 from tests.processes.test_archive_kills import ARCHIVE, OFTEN, RARELY, happened, until
@@ -82,7 +82,7 @@ async def test_a_backup_taken_of_a_server_at_work_is_served_with_all_that_was_ac
 def test_a_backup_waits_for_a_run_under_way(tmp_path: Path) -> None:
     _, backup, _ = commands()
     do('sqlite3 conclave.db "CREATE TABLE t (x)"; mkdir -p conclave.data/archive/lifetime=-1', tmp_path)
-    with run_lock(tmp_path / "conclave.db", lambda _: None):
+    with locks.hold(tmp_path / "conclave.db", locks.CLEANUP):
         waiting_for_it = subprocess.Popen(["sh", "-euc", backup], cwd=tmp_path)
         for _ in waiting("the backup to begin"):
             if (tmp_path / "backup").exists():

@@ -184,9 +184,8 @@ def test_everything_runs_with_the_network_cut(tmp_path: Path) -> None:
     cut = ["unshare", "--net", "--map-root-user"]
     if not shutil.which("unshare") or subprocess.run([*cut, "true"], capture_output=True).returncode:
         pytest.skip("this system does not let a program cut itself off")
-    program = (
-        f"ip link set lo up 2>/dev/null || {sys.executable} -c '{LOOPBACK_UP}'; exec {sys.executable} -m conclave.demo"
-    )
+    python = f"{sys.executable} -P"
+    program = f"ip link set lo up 2>/dev/null || {python} -c '{LOOPBACK_UP}'; exec {python} -m conclave.demo"
     done = subprocess.run([*cut, "sh", "-c", program], capture_output=True, text=True, timeout=150, cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
 

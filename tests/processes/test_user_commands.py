@@ -121,7 +121,7 @@ def at_a_terminal(config: Path, *arguments: str, answers: dict[str, str]) -> tup
     """
     ours, theirs = os.openpty()
     process = subprocess.Popen(
-        [sys.executable, "-m", "conclave", "user", *arguments, "--config", config],
+        [sys.executable, "-P", "-m", "conclave", "user", *arguments, "--config", config],
         cwd=config.parent,
         stdin=theirs,
         stdout=subprocess.PIPE,

@@ -1,0 +1,88 @@
+"""The folder of temporary files: each process with a Spark session has a folder of its own in it.
+
+A folder is known to be in use by a lock on it (flock), which its process holds, and its Java process too. The kernel
+gives the lock back when the last of them has ended, however it ended: process ids are used again, locks are not.
+"""
+
+import contextlib
+import fcntl
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+_OPEN = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+class WorkFolder:
+    """A folder for this process alone, which nobody else removes as long as ``descriptor`` is open anywhere."""
+
+    def __init__(self, work: Path) -> None:
+        """Make it in ``work``, which is made too if need be. Raises OSError."""
+        work.mkdir(mode=0o700, parents=True, exist_ok=True)
+        while True:
+            self.path = Path(tempfile.mkdtemp(dir=work))
+            # Whoever empties ``work`` may find it before it is locked, and remove it: then another one is made.
+            with contextlib.suppress(FileNotFoundError, BlockingIOError):
+                self.descriptor = _lock(self.path)
+                return
+
+    def empty(self) -> None:
+        """Remove all files; the folders stay, since a warm session goes on using them. Raises OSError."""
+        for folder, _, names in os.walk(self.path):
+            for name in names:
+                Path(folder, name).unlink(missing_ok=True)
+
+    def remove(self) -> None:
+        """Remove it with all that is in it, as far as that is possible now; the next run tries again."""
+        shutil.rmtree(self.path, ignore_errors=True)
+
+
+def remove_dead(work: Path) -> list[str]:
+    """Remove the folders in ``work`` that nobody holds; return a line for each that could not be removed.
+
+    Links are not followed, and nothing but folders is touched.
+    """
+    return [fault for path in _folders(work) if (fault := _remove_if_dead(path))]
+
+
+def _folders(work: Path) -> Iterator[Path]:
+    with contextlib.suppress(FileNotFoundError), os.scandir(work) as entries:
+        for entry in list(entries):
+            if entry.is_dir(follow_symlinks=False):
+                yield Path(entry.path)
+
+
+def _remove_if_dead(path: Path) -> str:
+    """Remove a folder, unless it is held; return why that was not possible, or nothing."""
+    try:
+        descriptor = _lock(path)
+        try:
+            shutil.rmtree(path, ignore_errors=True)  # as much as can be removed
+            shutil.rmtree(path)  # and why that is not all
+        finally:
+            os.close(descriptor)
+    except (FileNotFoundError, BlockingIOError):  # it is gone, or in use
+        return ""
+    except OSError as error:
+        return f"{path}: what a process left there that has ended cannot be removed: {error.strerror}"
+    return ""
+
+
+def _lock(path: Path) -> int:
+    """Open a folder and lock it; return the descriptor.
+
+    Raises BlockingIOError if it is locked, FileNotFoundError if it was removed meanwhile, another OSError.
+    """
+    descriptor = os.open(path, _OPEN)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        is_in_place = os.path.samestat(os.fstat(descriptor), path.lstat())
+    except OSError:
+        os.close(descriptor)
+        raise
+    if not is_in_place:
+        os.close(descriptor)
+        raise FileNotFoundError(path)
+    return descriptor

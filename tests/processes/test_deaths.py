@@ -1,0 +1,430 @@
+"""Processes that die, in any order and at any time: nothing of theirs lives on, and nothing stays in a file."""
+
+import asyncio
+import contextlib
+import fcntl
+import os
+import random
+import signal
+import subprocess
+import sys
+import termios
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pyspark
+import pytest
+from aiohttp import ClientError, ClientSession
+
+from spark.work import remove_dead
+from tests.client import Client, RefusedError
+from tests.forensics import Search
+from tests.processes.server import ServerProcess, alive, conclave, waiting
+from tests.processes.test_kills import QUICK, read_all
+
+ROOT = Path(__file__).parents[2]
+SQL = '[cleanup]\nengine = "sql"\n'
+ARCHIVE = '[archive]\nafter = "1s"\nmargin = "0"\n'
+OFTEN = 'cleanup_interval = "1s"\n'
+
+GONE_SECONDS = 5.0
+"""All that belongs to a process that dies is gone by then."""
+
+ROUNDS, LATEST_SECONDS = 4, 8.0
+EXPIRY = 4
+
+PAUSE = """
+import time
+from conclave import cli
+from spark import job
+def pause(name):
+    if name == "plan.made":
+        print("in a run", flush=True)
+        time.sleep(600)
+job.reach = pause
+cli.main()
+"""
+"""Commands, whose runs come as far as their plan."""
+
+
+def processes_of(folder: Path) -> dict[int, str]:
+    """All that run in a folder or were told of it: their ids and command lines."""
+    mark = str(folder).encode()
+    found = {}
+    for entry in Path("/proc").iterdir():
+        with contextlib.suppress(OSError):
+            if entry.name.isdigit() and int(entry.name) != os.getpid() and alive(int(entry.name)):
+                command = (entry / "cmdline").read_bytes()
+                if mark in command + (entry / "environ").read_bytes() + os.fsencode((entry / "cwd").readlink()):
+                    found[int(entry.name)] = command.replace(b"\0", b" ").decode(errors="replace")
+    return found
+
+
+def expect_gone(left: Callable[[], object], what: object) -> None:
+    """Wait until nothing is left, for as long as that may take."""
+    deadline = time.monotonic() + GONE_SECONDS
+    while still := left():
+        assert time.monotonic() < deadline, f"{what}: left behind: {still}"
+        time.sleep(0.02)
+
+
+def javas(folder: Path) -> list[int]:
+    """The Java processes in a folder; not the short ones that tell a version, or put the command together."""
+    found = processes_of(folder).items()
+    return [pid for pid, told in found if "/java " in told.partition("-cp")[0] and "launcher.Main" not in told]
+
+
+def kill(number: int, *pids: int) -> None:
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, number)
+
+
+DEATHS = (
+    "server",
+    "worker",
+    "server and worker",
+    "worker and server",
+    "server, while the worker is stopped",
+    "worker, while Java is stopped",
+    "server by SIGTERM",
+    "everything but Java by SIGTERM",
+)
+
+
+@dataclass
+class Deaths:
+    """One store that is served, talked into, and killed again and again."""
+
+    folder: Path
+    http: ClientSession
+    search: Search = field(default_factory=Search)
+    made: int = 0
+    kept: set[int] = field(default_factory=set)  # numbers of bodies
+    fleeting: dict[int, float] = field(default_factory=dict)  # the same, and the second at which each was sent
+    left: int = 0  # so often a death left files
+
+    def start(self) -> None:
+        self.server = ServerProcess(self.folder, OFTEN + ARCHIVE, command=QUICK)
+        self.began = time.monotonic()
+
+    async def begin(self) -> None:
+        self.start()
+        self.alice = await Client.register(self.http, self.server.wait_for("listening")["url"], "alice")
+        self.keep = await self.alice.create_group("keep")
+        self.expiring = await self.alice.create_group("expiring", expiry=EXPIRY)
+
+    async def talk_until(self, deadline: float) -> None:
+        """Send, whenever somebody listens."""
+        while (left := deadline - time.monotonic()) > 0:
+            urls = [event["url"] for event in self.server.events() if event.get("event") == "listening"]
+            if urls:
+                self.alice.url = urls[0]
+                await self.send()
+            await asyncio.sleep(min(left, 0.1))
+
+    async def send(self) -> None:
+        """Send some messages that stay, and some that go."""
+        for _ in range(2):
+            self.made += 2
+            kept, fleeting = self.made - 1, self.made
+            with contextlib.suppress(ClientError, ConnectionError, TimeoutError, RefusedError):
+                await self.alice.send(self.keep, self.search.body(kept, 2000))
+                self.kept.add(kept)
+                self.fleeting[fleeting] = time.time()
+                await self.alice.send(self.expiring, self.search.body(fleeting, 2000))
+                self.fleeting[fleeting] = time.time()
+
+    def die(self, what: str) -> None:
+        """Have a death, and see that nothing lives on."""
+        family = self.server.descendants()
+        server = self.server.process.pid
+        [worker] = children(server) or [0]
+        stopped = {"server, while the worker is stopped": [worker], "worker, while Java is stopped": javas(self.folder)}
+        kill(signal.SIGSTOP, *filter(None, stopped.get(what, [])))
+        victims = {
+            "server": [server],
+            "worker": [worker],
+            "server and worker": [server, worker],
+            "worker and server": [worker, server],
+            "server, while the worker is stopped": [server],
+            "worker, while Java is stopped": [worker],
+            "server by SIGTERM": [server],
+            "everything but Java by SIGTERM": [server, worker],
+        }[what]
+        kill(signal.SIGTERM if "SIGTERM" in what else signal.SIGKILL, *filter(None, victims))
+        if server in victims:
+            self.server.process.wait(GONE_SECONDS)
+            expect_gone(lambda: processes_of(self.folder), what)
+            self.left += any((self.folder / "conclave.data" / "work").iterdir())
+        else:
+            expect_gone(lambda: [pid for pid in family if alive(pid)], what)
+            self.began = time.monotonic()  # the server starts another one
+
+    def end(self) -> None:
+        self.server.process.kill()
+        self.server.process.wait()
+
+    async def rest(self) -> None:
+        """Have a good run, and see that what is left is what should be."""
+        with ServerProcess(self.folder, OFTEN + ARCHIVE, command=QUICK) as server:
+            over = max(self.fleeting.values()) + EXPIRY + 1
+            for _ in waiting("a good run"):
+                runs = [event for event in server.events() if event.get("event") == "cleanup_run"]
+                if any(run["started_at"] > over and not run["error"] for run in runs):
+                    break
+            self.alice.url = server.url
+            served = {message.body for message in await read_all(self.alice, self.keep)}
+            assert server.stop()[0] == 0
+        expect_gone(lambda: processes_of(self.folder), "a stop")
+        assert {self.search.body(number, 2000) for number in self.kept} <= served, "nothing acknowledged is lost"
+        assert self.search.left_of(self.fleeting, self.folder) == set()
+        assert not list((self.folder / "conclave.data" / "work").iterdir())
+
+
+def children(pid: int) -> list[int]:
+    text = [task.read_text() for task in Path(f"/proc/{pid}/task").glob("*/children")]
+    return [int(each) for line in text for each in line.split()]
+
+
+async def test_whoever_is_killed_whenever_nothing_lives_on_and_nothing_erased_stays(tmp_path: Path) -> None:
+    """The time of each death counts from the start of the server, or of the worker that it starts after another."""
+    seed = int(os.environ.get("CONCLAVE_DEATHS", random.randrange(10**6)))
+    say = sys.stdout.write  # shown if the test fails
+    say(f"CONCLAVE_DEATHS={seed} has the same deaths again\n")
+    chance = random.Random(seed)
+    async with ClientSession() as http:
+        history = Deaths(tmp_path, http)
+        await history.begin()
+        try:
+            for _ in range(ROUNDS):
+                for death in chance.sample(DEATHS, len(DEATHS)):
+                    after = chance.uniform(0, LATEST_SECONDS)
+                    say(f"{after:.1f} s: {death}\n")
+                    await history.talk_until(history.began + after)
+                    history.die(death)
+                    if history.server.process.poll() is not None:
+                        history.start()
+                history.end()
+                await history.rest()
+                history.start()
+        finally:
+            history.end()
+    say(f"{history.left} deaths left files\n")
+    assert history.left, "some runs were hit"
+
+
+@pytest.fixture
+def served(tmp_path: Path) -> Path:
+    """A folder with a store that was served."""
+    with ServerProcess(tmp_path, SQL) as server:
+        server.wait_for("cleanup_run")
+        server.stop()
+    server.config.write_text("")
+    return tmp_path
+
+
+@contextlib.contextmanager
+def by_hand(folder: Path, program: str = PAUSE) -> Iterator[subprocess.Popen[str]]:
+    """A cleanup by hand that is under way."""
+    command = [sys.executable, "-P", "-c", program, "cleanup", "run"]
+    with subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            yield process
+        finally:
+            kill(signal.SIGKILL, *processes_of(folder))
+
+
+def wait_for_java(folder: Path) -> int:
+    for _ in waiting("Java"):
+        if found := javas(folder):
+            return found[0]
+    raise AssertionError
+
+
+def expect_in_a_run(process: subprocess.Popen[str]) -> None:
+    assert process.stdout
+    assert process.stdout.readline() == "in a run\n"
+
+
+def work_of(folder: Path) -> Path:
+    return folder / "conclave.data" / "work"
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGHUP])
+def test_a_cleanup_by_hand_that_is_ended_leaves_no_java(served: Path, number: signal.Signals) -> None:
+    """Killed, it leaves its files to the next run, of whichever engine; otherwise it removes them."""
+    with by_hand(served) as process:
+        java = wait_for_java(served)
+        if number == signal.SIGKILL:
+            expect_in_a_run(process)
+            (next(work_of(served).iterdir()) / "shuffle").write_text("a body")
+        process.send_signal(number)
+        expect_gone(lambda: processes_of(served), java)
+        assert process.wait() == (-number if number == signal.SIGKILL else 128 + number)
+    if number == signal.SIGKILL:
+        (served / "conclave.toml").write_text(SQL)
+        assert conclave("cleanup", "run", cwd=served).returncode == 0
+    assert not list(work_of(served).iterdir())
+
+
+def test_a_cleanup_in_a_terminal_that_closes_ends_cleanly(served: Path) -> None:
+    ours, theirs = os.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-P", "-c", PAUSE, "cleanup", "run"],
+        cwd=served,
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        start_new_session=True,
+        preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),  # noqa: PLW1509 - nothing but a system call
+    )
+    os.close(theirs)
+    shown = b""
+    while b"in a run" not in shown:
+        shown += os.read(ours, 1000)
+    assert javas(served)
+    os.close(ours)
+    process.wait(GONE_SECONDS)
+    expect_gone(lambda: processes_of(served), "a terminal that closed")
+    assert not list(work_of(served).iterdir())
+
+
+def locks_of(pid: int, path: Path) -> list[bool]:
+    """For each descriptor that a process has of a file: whether a lock is held by it."""
+    found = []
+    for each in Path(f"/proc/{pid}/fd").iterdir():
+        with contextlib.suppress(OSError):
+            if os.path.samestat(each.stat(), path.stat()):
+                found.append("FLOCK" in Path(f"/proc/{pid}/fdinfo/{each.name}").read_text())
+    return found
+
+
+def connections(pid: int) -> set[str]:
+    """The sockets and pipes that a process has open."""
+    found = {str(each.readlink()) for each in Path(f"/proc/{pid}/fd").iterdir()}
+    return {each for each in found if each.startswith(("socket:", "pipe:"))}
+
+
+def test_java_holds_the_locks_of_its_run_and_inherits_nothing_else(served: Path) -> None:
+    (served / "conclave.toml").write_text("")
+    with ServerProcess(served) as server:
+        server.wait_for("cleanup_run")
+        java = wait_for_java(served)
+        [work] = work_of(served).iterdir()
+        run_lock = served / "conclave.db.cleanup-lock"
+        assert locks_of(java, work) == [True]
+        assert locks_of(java, run_lock) == [False], "none between two runs"
+        shared = connections(server.process.pid) & connections(java)
+        assert shared == set(), "no socket of the server, and no pipe"
+        server.stop()
+    with by_hand(served) as process:
+        expect_in_a_run(process)
+        assert locks_of(wait_for_java(served), run_lock) == [True]
+
+
+UNTIED = PAUSE.replace("cli.main()", "from spark import java; java.tied = lambda *each, **_: each; cli.main()")
+"""The same without what ends Java with it: as if that took long."""
+
+
+def test_as_long_as_java_lives_no_other_run_begins_and_its_folder_stays(served: Path) -> None:
+    with by_hand(served, UNTIED) as process, (served / "conclave.db.cleanup-lock").open("w") as lock:
+        expect_in_a_run(process)
+        java = wait_for_java(served)
+        [work] = work_of(served).iterdir()
+        kill(signal.SIGSTOP, java)
+        process.kill()
+        process.wait()
+        with pytest.raises(BlockingIOError):
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        remove_dead(work.parent)
+        assert work.exists()
+        kill(signal.SIGKILL, java)
+        expect_gone(lambda: alive(java), "Java")
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        remove_dead(work.parent)
+        assert not work.exists()
+
+
+def test_under_spark_submit_nothing_outlives_a_run_that_is_killed(served: Path) -> None:
+    submit = [str(Path(pyspark.__file__).parent / "bin" / "spark-submit"), "--master", "local[1]"]
+    settings = ["--conf", f"spark.pyspark.driver.python={sys.executable}"]
+    env = os.environ | {"SPARK_LOCAL_IP": "127.0.0.1", "PYTHONPATH": str(ROOT)}
+    job = str(ROOT / "spark" / "job.py")
+    for victim in ("Python", "Java"):
+        with (served / "log").open("w") as log:
+            submitted = subprocess.Popen([*submit, *settings, job], cwd=served, env=env, stdout=log, stderr=log)
+        for _ in waiting("its folder"):
+            if work_of(served).is_dir() and any(work_of(served).iterdir()):
+                break
+        java = wait_for_java(served)
+        kill(signal.SIGKILL, java if victim == "Java" else children(java)[0])
+        expect_gone(lambda: processes_of(served), victim)
+        submitted.wait()
+    (served / "conclave.toml").write_text(SQL)
+    assert conclave("cleanup", "run", cwd=served).returncode == 0
+    assert not list(work_of(served).iterdir())
+
+
+def test_a_java_that_is_killed_in_a_run_by_hand_is_told_in_its_report(served: Path) -> None:
+    """As by the system, when memory is short."""
+    program = PAUSE.replace('if name == "plan.made"', 'if name == "plan.read"').replace("600", "1")
+    with by_hand(served, program) as process:
+        expect_in_a_run(process)
+        kill(signal.SIGKILL, wait_for_java(served))
+        shown, _ = process.communicate()
+        assert process.returncode == 1
+        assert "Connection refused" in shown
+    assert not list(work_of(served).iterdir())
+
+
+def test_every_run_of_a_server_removes_what_dead_ones_left(tmp_path: Path) -> None:
+    with ServerProcess(tmp_path, OFTEN + SQL) as server:
+        server.wait_for("cleanup_run")
+        left = work_of(tmp_path) / str(os.getpid())
+        left.mkdir(parents=True)
+        (left / "shuffle").write_text("a body")
+        for _ in waiting("the next run"):
+            if not left.exists():
+                break
+
+
+def test_cleanup_begins_as_soon_as_its_folder_can_be_made(tmp_path: Path) -> None:
+    """A folder that cannot be made, as on a full disk, ends no more than one try."""
+    with ServerProcess(tmp_path, OFTEN) as server:
+        data = tmp_path / "conclave.data"
+        work_of(tmp_path).write_text("no folder")
+        assert data.is_dir()
+        reason = server.wait_for("cleanup_worker_ended")["reason"]
+        assert reason.startswith("Spark could not start: ")
+        work_of(tmp_path).unlink()
+        server.wait_for("cleanup_run")
+
+
+def test_a_lock_that_was_replaced_is_no_lock(served: Path) -> None:
+    (served / "conclave.toml").write_text(SQL)
+    lock = served / "conclave.db.cleanup-lock"
+    program = "from conclave.locks import DatabaseLock; from pathlib import Path; hold = DatabaseLock.hold\n"
+    program += f"def replace(lock, wait): Path({str(lock)!r}).unlink(); return hold(lock, wait)\n"
+    program += "DatabaseLock.hold = replace; from conclave import cli; cli.main()"
+    refused = subprocess.run(
+        [sys.executable, "-P", "-c", program, "cleanup", "run"], cwd=served, capture_output=True, text=True
+    )
+    assert refused.returncode == 1
+    assert refused.stderr.startswith(f"conclave: {lock}: was removed or replaced")
+
+
+def test_a_server_ends_by_sighup_as_by_sigterm(tmp_path: Path) -> None:
+    with ServerProcess(tmp_path, SQL) as server:
+        server.process.send_signal(signal.SIGHUP)
+        assert server.process.wait(GONE_SECONDS) == 0
+        assert "stopped" in [event["event"] for event in server.events()]
+        assert not list(tmp_path.glob("conclave.db-*")), "neither a WAL nor its index is left"
+    nohup = "import signal; signal.signal(signal.SIGHUP, signal.SIG_IGN); from conclave import cli; cli.main()"
+    with ServerProcess(tmp_path, SQL, command=("-c", nohup)) as server:
+        server.process.send_signal(signal.SIGHUP)
+        time.sleep(1)
+        assert server.process.poll() is None, "under nohup it outlives its terminal"
+        assert server.stop()[0] == 0

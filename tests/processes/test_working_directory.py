@@ -1,0 +1,60 @@
+"""What lies in the working directory is data: none of it runs."""
+
+import subprocess
+import sys
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from aiohttp import ClientSession
+
+from conclave.store import database
+from tests.client import Client
+from tests.processes.server import ServerProcess, waiting
+
+SETTINGS = 'cleanup_interval = "1s"\n[archive]\nafter = "1s"\nmargin = "0"\n'
+
+PYTHON_IN_JAVA = """
+from conclave.clock import SystemClock
+from conclave.config import load_config
+from spark.job import Job
+job = Job(load_config(), SystemClock())
+job.warm_up()
+print(job._spark.sparkContext.parallelize([1], 1).map(lambda number: number + 41).collect())
+job.close()
+"""
+
+
+@pytest.fixture
+def trapped(tmp_path: Path) -> Path:
+    """A folder with modules of somebody else's, each of which tells that it ran."""
+    for name in ("conclave", "spark", "pyspark", "py4j", "json", "signal", "struct", "ctypes"):
+        text = f"open({str(tmp_path / 'ran')!r}, 'a').write('{name} ')\nraise SystemExit('{name} of somebody else')\n"
+        if name in ("json", "signal", "struct"):
+            (tmp_path / f"{name}.py").write_text(text)
+        else:
+            (tmp_path / name).mkdir()
+            (tmp_path / name / "__init__.py").write_text(text)
+    return tmp_path
+
+
+async def test_neither_server_nor_cleanup_runs_what_lies_in_the_working_directory(trapped: Path) -> None:
+    ran = trapped / "ran"
+    with ServerProcess(trapped, SETTINGS) as server:
+        async with ClientSession() as http:
+            alice = await Client.register(http, server.url, "alice")
+            group = await alice.create_group("g")
+            await alice.send(group)
+            for _ in waiting("a batch to move"):
+                with closing(database.connect(trapped / "conclave.db", readonly=True)) as connection:
+                    assert not ran.exists(), ran.read_text()
+                    if connection.execute("SELECT sum(message_count) FROM archive_parts").fetchone()[0]:
+                        break
+            assert await alice.numbers(group) == [1], "served from the archive"
+        server.stop()
+    script = Path(sys.executable).with_name("conclave")
+    done = subprocess.run([script, "cleanup", "run"], cwd=trapped, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    done = subprocess.run([sys.executable, "-P", "-c", PYTHON_IN_JAVA], cwd=trapped, capture_output=True, text=True)
+    assert done.stdout == "[42]\n", done.stderr
+    assert not ran.exists()
