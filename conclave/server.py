@@ -18,6 +18,7 @@ from conclave.app import create_app
 from conclave.config import Config
 from conclave.connections import Site, for_clients, raise_file_limit
 from conclave.logs import get_logger
+from conclave.memory import give_back_large
 from conclave.store.database import StoreError
 from conclave.store.state import PolicyFrozenError
 from conclave.supervise import Supervisor
@@ -34,6 +35,7 @@ class ServeError(Exception):
 
 def serve(config: Config) -> None:
     """Serve until SIGTERM or SIGINT, then finish what is under way. Raises ServeError."""
+    give_back_large()
     with _only_server(config), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         try:
             runner.run(_serve(config))

@@ -13,7 +13,7 @@ import pytest
 import structlog
 from deltalake import QueryBuilder
 
-from conclave import archive, keys
+from conclave import archive, budget, keys
 from conclave.archive_layout import DAY, KEEP_WIDTH
 from conclave.config import Config
 from conclave.policy import KEEP
@@ -276,6 +276,33 @@ async def test_a_server_starts_without_its_archive(
                 break
             await asyncio.sleep(0.05)
         assert list(again.app[keys.HEALTH].faults) == ["archive"]
+
+
+async def test_with_little_memory_pages_from_the_archive_are_shorter_and_none_is_missing(
+    running: Running, mover: Mover, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(budget, "WAIT_SECONDS", 0.05)
+    alice = await running.user("alice")
+    group = await alice.create_group("friends")
+    bodies = [bytes([number]) * 100_000 for number in range(1, 33)]
+    for body in bodies:
+        await alice.send(group, body)
+    mover.move(group, 30)
+    memory = running.app[keys.BUDGET]
+    holder = memory.share()
+    holder.hold(memory.size)
+    await expect(alice.fetch(group), 503, 0)
+    holder.hold(memory.size - 3_000_000)
+    seen: list[bytes] = []
+    lengths = []
+    while page := await alice.fetch(group, len(seen), 500):
+        seen += [message.body for message in page]
+        lengths.append(len(page))
+    assert seen == bodies
+    assert len(lengths) > 2
+    holder.close()
+    await running.settle()
+    assert memory.used == 0
 
 
 async def test_reading_the_archive_does_not_keep_the_hot_store_waiting(
