@@ -9,6 +9,7 @@ from aiohttp import web
 from conclave import keys, middleware
 from conclave.archive import Archive, ArchiveError
 from conclave.auth import Passwords, SessionActivity
+from conclave.budget import Budget
 from conclave.clock import Clock, SystemClock
 from conclave.clock_watch import ClockWatch
 from conclave.config import Config
@@ -47,13 +48,15 @@ ARCHIVE_RETRY_SECONDS = 10.0
 
 def create_app(config: Config, clock: Clock | None = None) -> web.Application:
     """Build the server; its resources are opened when it starts."""
-    app = web.Application(middlewares=[middleware.observe, middleware.authenticate], client_max_size=MAX_BODY_BYTES)
+    around = [middleware.observe, middleware.deliver, middleware.authenticate]
+    app = web.Application(middlewares=around, client_max_size=MAX_BODY_BYTES)
     app[keys.CONFIG] = config
     app[keys.CLOCK] = steady = SteadyClock(clock or SystemClock())
     app[keys.HEALTH] = Health()
     app[keys.EVENTS] = Events()
     app[keys.PASSWORDS] = Passwords()
     app[keys.THROTTLE] = Throttle(config.limits, app[keys.PASSWORDS], steady)
+    app[keys.BUDGET] = Budget(config.limits.response_bytes)
     app[keys.ACTIVITY] = SessionActivity(config.token_ttl_seconds)
     app[keys.HANDOUTS] = SlidingWindow(HANDOUTS, HANDOUT_SECONDS)
     app.on_response_prepare.append(middleware.add_headers)

@@ -25,9 +25,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from conclave.archive_age import find_fault
 from conclave.archive_faults import one_line
 from conclave.archive_query import parts_between, reach, select
+from conclave.budget import Share, cost
 from conclave.health import Health, HealthPart
 from conclave.logs import get_logger
-from conclave.store import archive_moves, database, messages
+from conclave.store import archive_moves, bodies, database, messages
 from conclave.store.archive import Part, Stretch
 from conclave.store.archive_moves import ArchiveState
 from conclave.store.messages import StoredMessage
@@ -103,13 +104,16 @@ class Archive:
         self._table: DeltaTable | None = None
         self._open: _Open | None = None
 
-    async def read(self, stretch: Stretch, limit: int, taken: int = 0) -> Found:
+    async def read(self, stretch: Stretch, limit: int, share: Share, taken: int = 0) -> Found:
         """Return the first ``limit`` messages of ``stretch``, ascending.
 
-        Fewer if their bodies, and ``taken`` bytes, are more than PAGE_BYTES; but at least one if nothing is taken.
-        Raises ArchiveError.
+        Fewer if their bodies, and ``taken`` bytes, are more than PAGE_BYTES, or if memory is short; but at least one if
+        nothing is taken. Raises NoRoomError or ArchiveError.
         """
-        return await self._in_thread(self._read, stretch, limit, taken)
+        before = share.held
+        found = await self._in_thread(self._read, stretch, limit, share, taken)
+        share.hold(before + cost(sum(len(message.mls_message) for message in found.messages), len(found.messages)))
+        return found
 
     async def warm_up(self) -> None:
         """Open the table, so that the first read need not. Raises ArchiveError."""
@@ -134,9 +138,9 @@ class Archive:
         state = self._known()
         self._asking(state.version, state.turn, lambda _: None)
 
-    def _read(self, stretch: Stretch, limit: int, taken: int) -> Found:
+    def _read(self, stretch: Stretch, limit: int, share: Share, taken: int) -> Found:
         found: list[StoredMessage] = []
-        after, room, effort = stretch.after, messages.PAGE_BYTES - taken, 1
+        after, room, effort = stretch.after, _room(stretch, limit, share, taken), 1
         while after < stretch.border and len(found) < limit:
             last = reach(stretch.parts, after, stretch.border, effort * (limit - len(found)), effort * room)
             window = _Window(stretch, parts_between(stretch.parts, after, last), after, last, limit - len(found))
@@ -202,6 +206,18 @@ class Archive:
         if state is None:
             raise ArchiveError(f"{self._hot}: knows of no archive")
         return state
+
+
+def _room(stretch: Stretch, limit: int, share: Share, taken: int) -> int:
+    """Take memory for what a read may find, and return for how many bytes of bodies that is. Raises NoRoomError.
+
+    Here and not before: so few reads are under way at once that each may take for the worst.
+    """
+    room = max(0, messages.PAGE_BYTES - taken)
+    most = min(room, sum(part.body_bytes for part in stretch.parts))
+    least = 0 if taken else min(most, bodies.LONGEST_BYTES)
+    given = share.take_up_to(cost(most, limit), cost(least, limit))
+    return room if given == cost(most, limit) else (given - cost(0, limit)) * 3 // 4
 
 
 @dataclass(frozen=True)

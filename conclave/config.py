@@ -74,9 +74,10 @@ class AdminConfig:
 
 @dataclass(frozen=True)
 class LimitsConfig:
-    """``[limits]``: what one address may do, and whose word counts on where a request comes from.
+    """``[limits]``: what clients may do.
 
-    ``login_window``: seconds, in which wrong passwords and new accounts are counted.
+    How much one address may do, whose word counts on where a request comes from, and how much memory all responses
+    under way may take. ``login_window``: seconds, in which wrong passwords and new accounts are counted.
     """
 
     trusted_proxies: tuple[str, ...] = ()
@@ -84,10 +85,16 @@ class LimitsConfig:
     login_failures_per_address: int = 200
     registrations_per_address: int = 1000
     login_window: int = 300
+    response_memory: str = "256m"
 
     def __post_init__(self) -> None:
         """Take a list too: TOML and JSON have no other."""
         object.__setattr__(self, "trusted_proxies", tuple(self.trusted_proxies))
+
+    @property
+    def response_bytes(self) -> int:
+        """The bytes of ``response_memory``."""
+        return int(self.response_memory[:-1]) * {"m": 1024**2, "g": 1024**3}[self.response_memory[-1]]
 
     @property
     def trusted(self) -> list[Network]:
@@ -253,6 +260,12 @@ class _LimitsSchema(Schema):
     login_failures_per_address = StrictInteger(validate=_FAILURES)
     registrations_per_address = StrictInteger(validate=_FAILURES)
     login_window = Duration()
+    response_memory = Text(
+        validate=validate.Regexp(
+            r"(6[4-9]|[7-9][0-9]|[1-9][0-9]{2,5})m\Z|[1-9][0-9]{0,2}g\Z",
+            error='must be a size of at least "64m", as in "1g"',
+        )
+    )
 
 
 class _AdminSchema(Schema):

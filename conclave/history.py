@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 from conclave.archive import Archive
+from conclave.budget import Share
 from conclave.clock import Clock
 from conclave.policy import PolicySettings
 from conclave.store import archive as index, messages
@@ -19,8 +20,9 @@ async def page(
     limit: int,
     policy: PolicySettings,
     clock: Clock,
+    share: Share,
 ) -> Page:
-    """Read a page as ``messages.page`` does, from both tiers. Raises NotMemberError or ArchiveError.
+    """Read a page as ``messages.page`` does, from both tiers. Raises NotMemberError, NoRoomError or ArchiveError.
 
     The store is asked first: either it has the page, or it says up to which number the archive does, the border.
     What is left of the page then is a page of its own, asked for with the border as ``after``. So no snapshot of the
@@ -34,12 +36,12 @@ async def page(
 
     async def look(position: int, served: list[StoredMessage], taken: int) -> Page:
         room = limit - len(served)
-        return await store.read(messages.page, group_id, user_id, position, room, policy, clock, taken)
+        return await store.read(messages.page, group_id, user_id, position, room, policy, clock, share, taken)
 
     first = found = await look(after, [], 0)
     served, taken, position = [*first.messages], 0, after
     while found.archived:
-        cold = await archive.read(found.archived, limit - len(served), taken)
+        cold = await archive.read(found.archived, limit - len(served), share, taken)
         if await store.read(index.relaid) == found.archived.relaid:
             served += cold.messages
             taken += sum(len(message.mls_message) for message in cold.messages)
@@ -52,7 +54,8 @@ async def page(
     current = [message for message in served if message.created_at >= cutoff]
     if served and not current:
         # An empty page would say that nothing follows.
-        rest = await page(store, archive, group_id, user_id, served[-1].sequence_num, limit, policy, clock)
+        share.hold(0)
+        rest = await page(store, archive, group_id, user_id, served[-1].sequence_num, limit, policy, clock, share)
         return rest if rest.messages else replace(rest, fetched_up_to=first.fetched_up_to)
     last = current[-1].sequence_num if current else 0
     return Page(current, first.member, max(last, first.fetched_up_to))

@@ -7,6 +7,7 @@ from aiohttp.typedefs import Handler
 
 from conclave.archive import Archive
 from conclave.auth import Passwords, SessionActivity
+from conclave.budget import Budget
 from conclave.clock_watch import ClockWatch
 from conclave.config import Config
 from conclave.events import Events
@@ -29,6 +30,7 @@ THROTTLE = web.AppKey("throttle", Throttle)
 ACTIVITY = web.AppKey("activity", SessionActivity)
 EVENTS = web.AppKey("events", Events)
 HEALTH = web.AppKey("health", Health)
+BUDGET = web.AppKey("budget", Budget)
 HANDOUTS = web.AppKey("handouts", SlidingWindow)
 """Key packages, by the id of the user whose they are. Only for functions that the store's writer runs."""
 ENDPOINTS: web.AppKey[Mapping[Handler, Endpoint]] = web.AppKey("endpoints")

@@ -22,6 +22,7 @@ from conclave.store import sessions
 from conclave.store.faults import StoreError, StoreFullError
 from conclave.wire.endpoint import ENDPOINT
 from conclave.wire.exchange import choose_format, reply_error
+from conclave.wire.handover import SHARE, Pieces, hand_over
 
 log = get_logger(__name__)
 
@@ -80,6 +81,28 @@ async def observe(request: web.Request, handler: Handler) -> web.StreamResponse:
             ms=round((time.monotonic() - began) * 1000, 1),
         )
     return response
+
+
+@web.middleware
+async def deliver(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Give the request a share of the memory for responses, and see to it that a large response leaves.
+
+    So does any response to a client that has not taken the one before yet.
+    """
+    request[SHARE] = share = request.app[keys.BUDGET].share()
+    try:
+        response = await handler(request)
+        if not response.prepared and (share.held or _is_behind(request, response)):
+            await hand_over(request, response)
+    finally:
+        share.close()
+    return response
+
+
+def _is_behind(request: web.Request, response: web.StreamResponse) -> bool:
+    if not isinstance(response, web.Response):
+        return isinstance(response, Pieces)  # files go a block at a time by themselves
+    return request.transport is not None and request.transport.get_write_buffer_size() > 0
 
 
 @web.middleware

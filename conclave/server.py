@@ -18,6 +18,7 @@ from conclave.app import create_app
 from conclave.config import Config
 from conclave.connections import Site, for_clients, raise_file_limit
 from conclave.logs import get_logger
+from conclave.memory import give_back_large
 from conclave.reserve import give_up_to_start
 from conclave.store import database, place
 from conclave.store.faults import StoreError
@@ -36,6 +37,7 @@ class ServeError(Exception):
 
 def serve(config: Config) -> None:
     """Serve until SIGTERM, SIGINT or SIGHUP, then finish what is under way. Raises ServeError."""
+    give_back_large()
     tls = _tls(config)
     with _only_server(config), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         try:

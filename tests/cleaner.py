@@ -20,6 +20,7 @@ from pyspark import SparkContext
 from conclave import failpoints
 from conclave.clock import FakeClock
 from conclave.config import ArchiveConfig, Config
+from conclave.store import database
 from spark.job import EXPECTED, Job
 
 QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m"
@@ -133,7 +134,8 @@ def main() -> None:
         if warm is None and config.cleanup.engine == "spark":
             end_former_session()
             # The session outlives each run's data directory, so its files lie elsewhere.
-            warm = Job(Config(data_path=sys.argv[1], archive=ArchiveConfig(after=1)), FakeClock())
+            database.prepare(Path(sys.argv[1], "warm.db"))
+            warm = Job(Config(database_path=f"{sys.argv[1]}/warm.db", archive=ArchiveConfig(after=1)), FakeClock())
             warm.warm_up()
         try:
             told = _do(task, _job(config, FakeClock(*task["clock"]), warm))

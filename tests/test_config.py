@@ -35,6 +35,11 @@ def test_trusted_proxies_are_addresses_and_networks_of_both_kinds() -> None:
     assert list(map(str, config.limits.trusted)) == ["127.0.0.1/32", "10.0.0.0/8", "::1/128", "fd00::/8"]
 
 
+@pytest.mark.parametrize(("text", "size"), [("64m", 64 * 1024**2), ("1000m", 1000 * 1024**2), ("2g", 2 * 1024**3)])
+def test_the_memory_for_responses_is_in_megabytes_or_gigabytes(text: str, size: int) -> None:
+    assert parse_config(f'limits.response_memory = "{text}"', "x").limits.response_bytes == size
+
+
 def test_a_cluster_may_be_the_master() -> None:
     assert parse_config('spark.master = "spark://10.0.0.7:7077"', "x").spark.master == "spark://10.0.0.7:7077"
 
@@ -139,6 +144,8 @@ def test_a_size_is_megabytes_or_gigabytes(text: str, size: int) -> None:
         ("limits.registrations_per_address = 0", "limits.registrations_per_address: must be between 1 and"),
         ("limits.login_window = 300", "limits.login_window: must be a string"),
         ('limits.login_window = "0s"', "limits.login_window: '0s' is not a duration"),
+        ('limits.response_memory = "63m"', 'limits.response_memory: must be a size of at least "64m"'),
+        ("limits.response_memory = 256", "limits.response_memory: must be a string"),
         ('limits.trusted_proxies = "127.0.0.1"', "limits.trusted_proxies: must be a list of strings"),
         ("limits.trusted_proxies = [127]", "limits.trusted_proxies: must be a list of strings"),
         ('limits.trusted_proxies = ["::1", "proxy"]', "limits.trusted_proxies: 'proxy': not an address"),

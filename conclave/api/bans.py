@@ -5,9 +5,12 @@ import sqlite3
 from aiohttp import web
 
 from conclave import auth, keys
+from conclave.api.lists import answer_list
+from conclave.budget import Share
 from conclave.store import bans, commits, invites, members, users
 from conclave.store.commits import Commit
-from conclave.wire.exchange import path_id, read_body, reply, reply_empty
+from conclave.wire.exchange import path_id, read_body, reply_empty
+from conclave.wire.handover import SHARE
 
 
 async def ban(request: web.Request) -> web.Response:
@@ -56,11 +59,11 @@ def _unban(connection: sqlite3.Connection, group_id: bytes, user_id: bytes, targ
     bans.remove(connection, group_key, target_id)
 
 
-async def list_banned(request: web.Request) -> web.Response:
+async def list_banned(request: web.Request) -> web.StreamResponse:
     """GET /groups/{group_id}/banned: Who is banned from a group."""
-    found = await request.app[keys.STORE].read(_banned, path_id(request, "group_id"), request[auth.CALLER].user_id)
-    return reply(request, {"users": found})
+    group_id = path_id(request, "group_id")
+    return await answer_list(request, _banned, group_id, request[auth.CALLER].user_id, request[SHARE])
 
 
-def _banned(connection: sqlite3.Connection, group_id: bytes, user_id: bytes) -> list[bans.BannedUser]:
-    return bans.of_group(connection, members.require_admin(connection, group_id, user_id).group.group_key)
+def _banned(connection: sqlite3.Connection, group_id: bytes, user_id: bytes, share: Share) -> list[bans.BannedUser]:
+    return bans.of_group(connection, members.require_admin(connection, group_id, user_id).group.group_key, share)

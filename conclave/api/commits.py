@@ -5,11 +5,13 @@ import sqlite3
 from aiohttp import web
 
 from conclave import auth, keys
+from conclave.budget import cost
 from conclave.errors import BadRequestError
-from conclave.store import commits, members
+from conclave.store import bodies, commits, members
 from conclave.store.announce import announce, members_of
 from conclave.store.commits import Commit
 from conclave.wire.exchange import path_id, read_body, reply, reply_empty
+from conclave.wire.handover import SHARE
 
 
 async def upload(request: web.Request) -> web.Response:
@@ -54,6 +56,7 @@ def _external_join(connection: sqlite3.Connection, group_id: bytes, user_id: byt
 
 async def group_info(request: web.Request) -> web.Response:
     """GET /groups/{group_id}/group-info: The stored group info."""
+    await request[SHARE].reserve(cost(bodies.LONGEST_BYTES))
     stored = await request.app[keys.STORE].read(
         commits.group_info, path_id(request, "group_id"), request[auth.CALLER].user_id
     )

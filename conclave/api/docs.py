@@ -7,6 +7,7 @@ from aiohttp import web
 
 from conclave import keys, openapi
 from conclave.errors import NotFoundError
+from conclave.wire.handover import SHARE
 
 _PAGE = """<!DOCTYPE html>
 <html lang="en">
@@ -47,6 +48,7 @@ async def document(request: web.Request) -> web.Response:
     app = request.app
     endpoints = tuple(app[keys.ENDPOINTS].values())
     body = openapi.written(endpoints, app[keys.CONFIG].auth_header)
+    await request[SHARE].reserve(len(body))
     return web.Response(body=body, content_type="application/json")
 
 

@@ -7,11 +7,13 @@ from typing import Any
 from aiohttp import web
 
 from conclave import auth, keys
+from conclave.api.lists import answer_list
 from conclave.clock import Clock
 from conclave.policy import PolicySettings
 from conclave.store import groups, members
 from conclave.store.announce import announce, members_of
 from conclave.wire.exchange import path_id, read_body, read_query, reply, reply_empty
+from conclave.wire.handover import SHARE
 
 
 async def create(request: web.Request) -> web.Response:
@@ -24,16 +26,14 @@ async def create(request: web.Request) -> web.Response:
     return reply(request, {"group_id": group_id})
 
 
-async def list_own(request: web.Request) -> web.Response:
+async def list_own(request: web.Request) -> web.StreamResponse:
     """GET /groups: The caller's groups, with their members."""
-    own = await request.app[keys.STORE].read(members.groups_of, request[auth.CALLER].user_id)
-    return reply(request, {"groups": own})
+    return await answer_list(request, members.groups_of, request[auth.CALLER].user_id, request[SHARE])
 
 
-async def list_public(request: web.Request) -> web.Response:
+async def list_public(request: web.Request) -> web.StreamResponse:
     """GET /groups/public: Public groups whose name contains a text."""
-    found = await request.app[keys.STORE].read(groups.list_public, read_query(request)["pattern"])
-    return reply(request, {"groups": found})
+    return await answer_list(request, groups.list_public, read_query(request)["pattern"], request[SHARE])
 
 
 async def update(request: web.Request) -> web.Response:

@@ -6,10 +6,12 @@ from collections.abc import Mapping
 from aiohttp import web
 
 from conclave import auth, keys
+from conclave.api.lists import answer_list
 from conclave.clock import Reading
 from conclave.errors import NotFoundError
 from conclave.store import invites, members
-from conclave.wire.exchange import path_id, read_body, reply, reply_empty
+from conclave.wire.exchange import path_id, read_body, reply_empty
+from conclave.wire.handover import SHARE
 
 
 async def escrow(request: web.Request) -> web.Response:
@@ -38,12 +40,10 @@ def _escrow(
     invites.add(connection, group, inviter_id, body["invitee_id"], carried, now, dead_before, clock)
 
 
-async def list_of_group(request: web.Request) -> web.Response:
+async def list_of_group(request: web.Request) -> web.StreamResponse:
     """GET /groups/{group_id}/invites: Pending invites of a group."""
-    found = await request.app[keys.STORE].read(
-        invites.of_group, path_id(request, "group_id"), request[auth.CALLER].user_id, _dead_before(request)
-    )
-    return reply(request, {"invites": found})
+    group_id, user_id = path_id(request, "group_id"), request[auth.CALLER].user_id
+    return await answer_list(request, invites.of_group, group_id, user_id, _dead_before(request), request[SHARE])
 
 
 async def cancel(request: web.Request) -> web.Response:
@@ -64,10 +64,10 @@ def _cancel(
         raise NotFoundError("no invite of this user is pending")
 
 
-async def list_own(request: web.Request) -> web.Response:
+async def list_own(request: web.Request) -> web.StreamResponse:
     """GET /invites: Pending invites of the caller."""
-    found = await request.app[keys.STORE].read(invites.of_user, request[auth.CALLER].user_id, _dead_before(request))
-    return reply(request, {"invites": found})
+    user_id = request[auth.CALLER].user_id
+    return await answer_list(request, invites.of_user, user_id, _dead_before(request), request[SHARE])
 
 
 async def accept(request: web.Request) -> web.Response:

@@ -7,10 +7,14 @@ from typing import Any
 from aiohttp import web
 
 from conclave import auth, keys
+from conclave.budget import cost
 from conclave.errors import TooManyRequestsError
 from conclave.limits import SlidingWindow
 from conclave.store import key_packages, members, users
 from conclave.wire.exchange import path_id, read_body, reply, reply_empty
+from conclave.wire.fields import KEY_PACKAGE_BYTES
+from conclave.wire.handover import SHARE
+from conclave.wire.pieces import reply_list
 
 
 async def upload(request: web.Request) -> web.Response:
@@ -49,11 +53,13 @@ def _fetch(connection: sqlite3.Connection, user_id: bytes, handouts: SlidingWind
     return _hand_out(connection, [user_id], handouts, now)[0]
 
 
-async def invite(request: web.Request) -> web.Response:
+async def invite(request: web.Request) -> web.StreamResponse:
     """POST /groups/{group_id}/invite: Take a key package of each user who is to be invited."""
     app = request.app
     group_id = path_id(request, "group_id")
     body = await read_body(request)
+    invited = len(body["user_ids"])
+    await request[SHARE].reserve(cost(invited * KEY_PACKAGE_BYTES[1], invited))
     packages = await app[keys.STORE].write(
         _invite,
         group_id,
@@ -62,7 +68,7 @@ async def invite(request: web.Request) -> web.Response:
         app[keys.HANDOUTS],
         app[keys.CLOCK].read().since_boot,
     )
-    return reply(request, {"member_key_packages": packages})
+    return await reply_list(request, packages)
 
 
 def _invite(

@@ -5,16 +5,20 @@ import sqlite3
 from aiohttp import web
 
 from conclave import auth, keys
+from conclave.api.lists import answer_list
+from conclave.budget import cost
 from conclave.clock import Reading
 from conclave.store import bodies, commits, invites, members, users
 from conclave.store.commits import Commit
 from conclave.wire.exchange import path_id, read_body, reply, reply_empty
+from conclave.wire.handover import SHARE
 
 
 async def join(request: web.Request) -> web.Response:
     """POST /groups/{group_id}/join: Join a public group."""
     app = request.app
     now = app[keys.CLOCK].now()
+    await request[SHARE].reserve(cost(bodies.LONGEST_BYTES))
     group_info = await app[keys.CLOCK_WATCH].write(
         _join,
         path_id(request, "group_id"),
@@ -99,9 +103,7 @@ def _demote(connection: sqlite3.Connection, group_id: bytes, user_id: bytes, tar
     members.demote(connection, members.membership(connection, group_id, target_id))
 
 
-async def list_admins(request: web.Request) -> web.Response:
+async def list_admins(request: web.Request) -> web.StreamResponse:
     """GET /groups/{group_id}/admins: The admins of a group."""
-    found = await request.app[keys.STORE].read(
-        members.admins_of, path_id(request, "group_id"), request[auth.CALLER].user_id
-    )
-    return reply(request, {"admins": found})
+    group_id = path_id(request, "group_id")
+    return await answer_list(request, members.admins_of, group_id, request[auth.CALLER].user_id, request[SHARE])

@@ -9,7 +9,8 @@ from conclave.clock import Clock
 from conclave.store import members, messages
 from conclave.store.announce import announce, members_of
 from conclave.wire.exchange import path_id, read_body, read_query, reply
-from conclave.wire.handover import hand_over
+from conclave.wire.handover import SHARE, hand_over
+from conclave.wire.pieces import reply_list
 
 
 async def send(request: web.Request) -> web.Response:
@@ -39,19 +40,20 @@ async def fetch(request: web.Request) -> web.StreamResponse:
     app = request.app
     group_id = path_id(request, "group_id")
     query = read_query(request)
-    page = await history.page(
-        app[keys.STORE],
-        app[keys.ARCHIVE],
-        group_id,
-        request[auth.CALLER].user_id,
-        query["after"],
-        query["limit"],
-        app[keys.CONFIG].policy,
-        app[keys.CLOCK],
+    page = await request[SHARE].fit(
+        lambda: history.page(
+            app[keys.STORE],
+            app[keys.ARCHIVE],
+            group_id,
+            request[auth.CALLER].user_id,
+            query["after"],
+            query["limit"],
+            app[keys.CONFIG].policy,
+            app[keys.CLOCK],
+            request[SHARE],
+        )
     )
-    response = reply(request, page)
-    member, up_to = page.member, page.fetched_up_to
-    del page  # a slow client keeps the response in memory, but not the bodies a second time
-    if await hand_over(request, response) and up_to > member.watermark:
-        await app[keys.STORE].write(members.confirm_fetched, member.member_id, up_to)
+    response = await reply_list(request, page.messages)
+    if await hand_over(request, response) and page.fetched_up_to > page.member.watermark:
+        await app[keys.STORE].write(members.confirm_fetched, page.member.member_id, page.fetched_up_to)
     return response

@@ -3,11 +3,14 @@
 from aiohttp import web
 
 from conclave import auth, keys
+from conclave.api.lists import read_list
 from conclave.store import sessions
-from conclave.wire.exchange import path_id, reply, reply_empty
+from conclave.wire.exchange import path_id, reply_empty
+from conclave.wire.handover import SHARE
+from conclave.wire.pieces import reply_list
 
 
-async def list_own(request: web.Request) -> web.Response:
+async def list_own(request: web.Request) -> web.StreamResponse:
     """GET /sessions: The caller's sessions."""
     app, caller = request.app, request[auth.CALLER]
     activity, now = app[keys.ACTIVITY], app[keys.CLOCK].now()
@@ -19,10 +22,10 @@ async def list_own(request: web.Request) -> web.Response:
             "expires_at": activity.expires_at(each),
             "current": each.session_id == caller.session_id,
         }
-        for each in await app[keys.STORE].read(sessions.of_user, caller.user_id)
+        for each in await read_list(request, sessions.of_user, caller.user_id, request[SHARE])
         if activity.expires_at(each) > now
     ]
-    return reply(request, {"sessions": listed})
+    return await reply_list(request, listed)
 
 
 async def revoke(request: web.Request) -> web.Response:

@@ -3,14 +3,15 @@
 from aiohttp import web
 
 from conclave import auth, keys
+from conclave.api.lists import answer_list
 from conclave.store import welcomes
-from conclave.wire.exchange import path_id, reply, reply_empty
+from conclave.wire.exchange import path_id, reply_empty
+from conclave.wire.handover import SHARE
 
 
-async def list_own(request: web.Request) -> web.Response:
+async def list_own(request: web.Request) -> web.StreamResponse:
     """GET /welcomes: Welcomes that wait for the caller."""
-    found = await request.app[keys.STORE].read(welcomes.of_user, request[auth.CALLER].user_id)
-    return reply(request, {"welcomes": found})
+    return await answer_list(request, welcomes.of_user, request[auth.CALLER].user_id, request[SHARE])
 
 
 async def accept(request: web.Request) -> web.Response:

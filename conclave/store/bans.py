@@ -3,6 +3,7 @@
 import sqlite3
 from dataclasses import dataclass
 
+from conclave.budget import Share
 from conclave.errors import BadRequestError, BannedError
 
 
@@ -44,11 +45,11 @@ def banned(connection: sqlite3.Connection, group_key: int) -> set[bytes]:
     return {row[0] for row in connection.execute("SELECT user_id FROM bans WHERE group_key = ?", (group_key,))}
 
 
-def of_group(connection: sqlite3.Connection, group_key: int) -> list[BannedUser]:
-    """List who is banned, in the order in which they were."""
+def of_group(connection: sqlite3.Connection, group_key: int, share: Share) -> list[BannedUser]:
+    """List who is banned, in the order in which they were. Raises NoRoomError."""
     rows = connection.execute(
         "SELECT user_id, username, alias, banned_at, ifnull(banned_by, x'') AS banned_by"
         " FROM bans JOIN users USING (user_id) WHERE group_key = ? ORDER BY ban_key",
         (group_key,),
     )
-    return [BannedUser(**row) for row in rows]
+    return [BannedUser(**row) for row in share.count(rows)]

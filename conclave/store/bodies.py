@@ -25,6 +25,9 @@ from conclave.store.faults import StoreFullError
 SEGMENT_BYTES = 32 * 1024 * 1024
 """A segment is sealed once it has taken in so much."""
 
+LONGEST_BYTES = 1024 * 1024
+"""No body has more: each came in a request."""
+
 ROW_OVERHEAD_BYTES = 24
 """What a body costs beside its own bytes, about; so that many tiny bodies count too."""
 
@@ -87,25 +90,27 @@ def get(connection: sqlite3.Connection, body_id: int) -> bytes:
     return get_many(connection, [body_id])[body_id]
 
 
-def first_within(connection: sqlite3.Connection, body_ids: Sequence[int], limit: int, least: int = 1) -> list[int]:
-    """Return as many of ``body_ids`` from the first as have ``limit`` bytes together, but at least ``least``.
+def first_within(connection: sqlite3.Connection, body_ids: Sequence[int], limit: int) -> list[int]:
+    """Return as many of ``body_ids`` from the first as have ``limit`` bytes together, but at least one."""
+    total = 0
+    for count, size in enumerate(sizes(connection, body_ids)):
+        total += size
+        if total > limit:
+            return list(body_ids[: max(1, count)])
+    return list(body_ids)
 
-    What is erased has none.
-    """
-    sizes: dict[int, int] = {}
+
+def sizes(connection: sqlite3.Connection, body_ids: Sequence[int]) -> list[int]:
+    """Return how many bytes each of ``body_ids`` has. What is erased has none."""
+    found: dict[int, int] = {}
     for segment, ids in _by_segment(body_ids).items():
         if not _exists(connection, segment):
             continue
         rows = connection.execute(
             f"SELECT body_id, length(body) FROM {_table(segment)} WHERE body_id IN ({places(ids)})", ids
         )
-        sizes.update((row[0], row[1] or 0) for row in rows)
-    total = 0
-    for count, body_id in enumerate(body_ids):
-        total += sizes.get(body_id, 0)
-        if total > limit:
-            return list(body_ids[: max(least, count)])
-    return list(body_ids)
+        found.update((row[0], row[1] or 0) for row in rows)
+    return [found.get(body_id, 0) for body_id in body_ids]
 
 
 def erase(connection: sqlite3.Connection, body_ids: Iterable[int]) -> None:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 from uuid import uuid4
 
+from conclave.budget import Share
 from conclave.clock import Clock
 from conclave.errors import BadRequestError, ConflictError, NotFoundError
 from conclave.failpoints import reach
@@ -76,8 +77,8 @@ def by_id(connection: sqlite3.Connection, group_id: bytes) -> Group:
     return Group(**row)
 
 
-def list_public(connection: sqlite3.Connection, pattern: str) -> list[PublicGroup]:
-    """List the public groups whose name contains ``pattern``, whatever its case, by name."""
+def list_public(connection: sqlite3.Connection, pattern: str, share: Share) -> list[PublicGroup]:
+    """List the public groups whose name contains ``pattern``, whatever its case, by name. Raises NoRoomError."""
     if len(pattern) > LONGEST_NAME:
         return []
     escaped = pattern.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
@@ -87,7 +88,7 @@ def list_public(connection: sqlite3.Connection, pattern: str) -> list[PublicGrou
         " FROM groups WHERE visibility = 'public' AND group_name LIKE ? ESCAPE '\\' ORDER BY group_name",
         (f"%{escaped}%",),
     )
-    return [PublicGroup(**row) for row in rows]
+    return [PublicGroup(**row) for row in share.count(rows)]
 
 
 def change(

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import uuid4
 
+from conclave.budget import Share
 from conclave.clock import Reading
 from conclave.errors import ConflictError, NotFoundError, NotMemberError
 from conclave.failpoints import reach
@@ -100,15 +101,17 @@ def make_way(
         decline(connection, former)
 
 
-def of_user(connection: sqlite3.Connection, user_id: bytes, dead_before: int) -> list[PendingInvite]:
-    """List the living invites of a user, the oldest first."""
-    return _list(connection, "invitee_id = ? AND invites.created_at >= ?", user_id, dead_before)
+def of_user(connection: sqlite3.Connection, user_id: bytes, dead_before: int, share: Share) -> list[PendingInvite]:
+    """List the living invites of a user, the oldest first. Raises NoRoomError."""
+    return _list(connection, share, "invitee_id = ? AND invites.created_at >= ?", user_id, dead_before)
 
 
-def of_group(connection: sqlite3.Connection, group_id: bytes, user_id: bytes, dead_before: int) -> list[PendingInvite]:
-    """List the living invites of a group, the oldest first. Raises NotAdminError."""
+def of_group(
+    connection: sqlite3.Connection, group_id: bytes, user_id: bytes, dead_before: int, share: Share
+) -> list[PendingInvite]:
+    """List the living invites of a group, the oldest first. Raises NotAdminError or NoRoomError."""
     group = members.require_admin(connection, group_id, user_id).group
-    return _list(connection, "invites.group_key = ? AND invites.created_at >= ?", group.group_key, dead_before)
+    return _list(connection, share, "invites.group_key = ? AND invites.created_at >= ?", group.group_key, dead_before)
 
 
 def require_own(connection: sqlite3.Connection, invite_id: bytes, user_id: bytes, dead_before: int) -> Invite:
@@ -192,11 +195,11 @@ def _find(connection: sqlite3.Connection, condition: str, *values: Any) -> list[
     return [Invite(**row) for row in rows]
 
 
-def _list(connection: sqlite3.Connection, condition: str, *values: Any) -> list[PendingInvite]:
+def _list(connection: sqlite3.Connection, share: Share, condition: str, *values: Any) -> list[PendingInvite]:
     rows = connection.execute(
         "SELECT invite_id, group_id, group_name, groups.alias AS group_alias, username AS inviter_username,"
         " invites.created_at, invitee_id, inviter_id FROM invites JOIN groups USING (group_key)"
         f" JOIN users ON user_id = inviter_id WHERE {condition} ORDER BY invite_key",
         values,
     )
-    return [PendingInvite(**row) for row in rows]
+    return [PendingInvite(**row) for row in share.count(rows)]

@@ -5,6 +5,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from conclave.budget import Share
 from conclave.errors import (
     BadRequestError,
     BannedError,
@@ -114,33 +115,34 @@ def require_invitable(connection: sqlite3.Connection, group: Group, user_ids: Se
             raise BannedError
 
 
-def groups_of(connection: sqlite3.Connection, user_id: bytes) -> list[GroupMembers]:
-    """List the user's groups in the order in which they were joined."""
+def groups_of(connection: sqlite3.Connection, user_id: bytes, share: Share) -> list[GroupMembers]:
+    """List the user's groups in the order in which they were joined. Raises NoRoomError."""
     own = connection.execute(
         f"SELECT {groups.COLUMNS} FROM members JOIN groups USING (group_key) WHERE user_id = ? ORDER BY member_id",
         (user_id,),
     ).fetchall()
     listed: dict[int, list[Member]] = defaultdict(list)
-    for row in connection.execute(
+    rows = connection.execute(
         "SELECT group_key, user_id, username, alias, signing_key_fingerprint, role"
         " FROM members JOIN users USING (user_id)"
         " WHERE group_key IN (SELECT group_key FROM members WHERE user_id = ?) ORDER BY member_id",
         (user_id,),
-    ):
+    )
+    for row in share.count(rows):
         values = dict(row)
         listed[values.pop("group_key")].append(Member(**values))
     return [GroupMembers(Group(**row), listed[row["group_key"]]) for row in own]
 
 
-def admins_of(connection: sqlite3.Connection, group_id: bytes, user_id: bytes) -> list[Member]:
-    """List a group's admins, the longest-standing first. Raises NotMemberError."""
+def admins_of(connection: sqlite3.Connection, group_id: bytes, user_id: bytes, share: Share) -> list[Member]:
+    """List a group's admins, the longest-standing first. Raises NotMemberError or NoRoomError."""
     group_key = require_member(connection, group_id, user_id).group.group_key
     rows = connection.execute(
         "SELECT user_id, username, alias, signing_key_fingerprint, role FROM members JOIN users USING (user_id)"
         " WHERE group_key = ? AND role = 'admin' ORDER BY member_id",
         (group_key,),
     )
-    return [Member(**row) for row in rows]
+    return [Member(**row) for row in share.count(rows)]
 
 
 def require_joinable(connection: sqlite3.Connection, group_id: bytes, user_id: bytes) -> tuple[int, int]:

@@ -3,6 +3,7 @@
 import sqlite3
 from dataclasses import dataclass
 
+from conclave.budget import Share
 from conclave.clock import Clock
 from conclave.failpoints import reach
 from conclave.policy import PolicySettings, expiry_cutoff
@@ -89,12 +90,14 @@ def page(
     limit: int,
     policy: PolicySettings,
     clock: Clock,
+    share: Share,
     taken: int = 0,
 ) -> Page:
     """Read up to ``limit`` messages with numbers greater than ``after``, none that is past its time.
 
-    Fewer if their bodies, and the ``taken`` bytes that the page has already, are more than PAGE_BYTES; but at least one
-    if it has none. No messages, but where to find them, if the next ones are in the archive. Raises NotMemberError.
+    Fewer if their bodies, and the ``taken`` bytes that the page has already, are more than PAGE_BYTES, or if memory is
+    short; but at least one if it has none. No messages, but where to find them, if the next ones are in the archive.
+    Raises NotMemberError or NoRoomError.
     """
     member = members.require_member(connection, group_id, user_id)
     group = member.group
@@ -111,11 +114,11 @@ def page(
         (group.group_key, max(start, group.archived_seq), hidden_before, limit),
     ).fetchall()
     ids = [row["message_id"] for row in rows]
-    chosen = bodies.first_within(connection, ids, PAGE_BYTES - taken, least=0 if taken else 1)
-    found = bodies.get_many(connection, chosen)
+    count = share.take_bodies(bodies.sizes(connection, ids), PAGE_BYTES - taken, least=0 if taken else 1)
+    found = bodies.get_many(connection, ids[:count])
     served = [
         StoredMessage(row["sequence_num"], row["sender_id"], found[row["message_id"]], row["created_at"])
-        for row in rows[: len(found)]
+        for row in rows[:count]
     ]
     last = served[-1].sequence_num if served else 0
     return Page(served, member, max(last, confirmed))

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from uuid import uuid4
 
+from conclave.budget import Share
 from conclave.clock import Clock
 from conclave.errors import CredentialsWrongError, NotFoundError
 from conclave.store.announce import end_streams
@@ -53,10 +54,10 @@ def exists(connection: sqlite3.Connection, session_id: int) -> bool:
     return connection.execute("SELECT 1 FROM sessions WHERE session_id = ?", (session_id,)).fetchone() is not None
 
 
-def of_user(connection: sqlite3.Connection, user_id: bytes) -> list[Session]:
-    """List a user's sessions, expired ones too, the newest first."""
+def of_user(connection: sqlite3.Connection, user_id: bytes, share: Share) -> list[Session]:
+    """List a user's sessions, expired ones too, the newest first. Raises NoRoomError."""
     rows = connection.execute(f"SELECT {_COLUMNS} FROM sessions WHERE user_id = ? ORDER BY session_id DESC", (user_id,))
-    return [Session(**row) for row in rows]
+    return [Session(**row) for row in share.count(rows)]
 
 
 def extend(connection: sqlite3.Connection, last_used: Mapping[int, int], ttl: int, clock: Clock) -> None:

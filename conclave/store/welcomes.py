@@ -4,6 +4,7 @@ import sqlite3
 from dataclasses import dataclass
 from uuid import uuid4
 
+from conclave.budget import Share
 from conclave.errors import NotFoundError
 from conclave.store import bodies
 
@@ -29,18 +30,22 @@ def add(connection: sqlite3.Connection, group_key: int, user_id: bytes, body_id:
     )
 
 
-def of_user(connection: sqlite3.Connection, user_id: bytes) -> list[PendingWelcome]:
-    """List a user's welcomes, the oldest first; as many as have LIST_BYTES together, but at least one."""
+def of_user(connection: sqlite3.Connection, user_id: bytes, share: Share) -> list[PendingWelcome]:
+    """List a user's welcomes, the oldest first; as many as have LIST_BYTES together, but at least one.
+
+    Fewer if memory is short. Raises NoRoomError.
+    """
     rows = connection.execute(
         "SELECT group_id, alias, welcome_id, welcome_body FROM welcomes JOIN groups USING (group_key)"
         " WHERE user_id = ? ORDER BY welcome_key",
         (user_id,),
     ).fetchall()
-    chosen = bodies.first_within(connection, [row["welcome_body"] for row in rows], LIST_BYTES)
-    found = bodies.get_many(connection, chosen)
+    ids = [row["welcome_body"] for row in rows]
+    count = share.take_bodies(bodies.sizes(connection, ids), LIST_BYTES)
+    found = bodies.get_many(connection, ids[:count])
     return [
         PendingWelcome(row["group_id"], row["alias"], found[row["welcome_body"]], row["welcome_id"])
-        for row in rows[: len(chosen)]
+        for row in rows[:count]
     ]
 
 

@@ -13,7 +13,7 @@ import pytest
 import structlog
 from deltalake import QueryBuilder
 
-from conclave import app, archive, keys
+from conclave import app, archive, budget, keys
 from conclave.archive_layout import DAY, KEEP_WIDTH
 from conclave.config import Config
 from conclave.policy import KEEP
@@ -99,11 +99,11 @@ async def test_no_page_misses_what_goes_to_another_part_of_the_archive_while_it_
     read = reader.read
     went: list[bool] = []
 
-    async def read_late(stretch: Stretch, limit: int, taken: int = 0) -> archive.Found:
+    async def read_late(stretch: Stretch, limit: int, share: budget.Share, taken: int = 0) -> archive.Found:
         if not went:
             mover.relay(group, running.clock.now() - 400 * DAY)
             went.append(True)
-        return await read(stretch, limit, taken)
+        return await read(stretch, limit, share, taken)
 
     monkeypatch.setattr(reader, "read", read_late)
     assert await alice.fetch(group, 0, 5) == before[:5]
@@ -383,6 +383,33 @@ async def test_a_server_starts_without_its_archive(
                 break
             await asyncio.sleep(0.05)
         assert list(again.app[keys.HEALTH].faults) == ["archive"]
+
+
+async def test_with_little_memory_pages_from_the_archive_are_shorter_and_none_is_missing(
+    running: Running, mover: Mover, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(budget, "WAIT_SECONDS", 0.05)
+    alice = await running.user("alice")
+    group = await alice.create_group("friends")
+    bodies = [bytes([number]) * 100_000 for number in range(1, 33)]
+    for body in bodies:
+        await alice.send(group, body)
+    mover.move(group, 30)
+    memory = running.app[keys.BUDGET]
+    holder = memory.share()
+    holder.hold(memory.size)
+    await expect(alice.fetch(group), 503, 0)
+    holder.hold(memory.size - 3_000_000)
+    seen: list[bytes] = []
+    lengths = []
+    while page := await alice.fetch(group, len(seen), 500):
+        seen += [message.body for message in page]
+        lengths.append(len(page))
+    assert seen == bodies
+    assert len(lengths) > 2
+    holder.close()
+    await running.settle()
+    assert memory.used == 0
 
 
 async def test_reading_the_archive_does_not_keep_the_hot_store_waiting(

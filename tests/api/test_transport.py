@@ -1,6 +1,7 @@
 """What holds for every endpoint: formats, errors, limits, headers."""
 
 import asyncio
+import contextlib
 import io
 import json
 import re
@@ -13,6 +14,7 @@ import pytest
 from conclave import keys
 from conclave.config import Config
 from conclave.routes import ROUTES
+from conclave.wire import exchange
 from tests.client import PASSWORD
 from tests.conftest import Running, StartServer
 from tests.protobuf import PROTOBUF, ProtobufClient, decode, encode
@@ -207,6 +209,25 @@ async def test_a_body_over_1_mib_is_413_and_the_connection_is_not_reset(running:
         running, "POST", "/api/v1/login", data=io.BytesIO(b" " * 1_048_574 + b"{}"), headers=JSON
     )
     assert status == 400, "1 MiB is within the limit"
+
+
+async def test_a_body_that_trickles_in_is_400_and_the_connection_ends(
+    running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(exchange, "BODY_SECONDS", 0.5)
+    reader, writer = await asyncio.open_connection("127.0.0.1", running.server.port)
+    head = "POST /api/v1/login HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: 1000000\r\n\r\n"
+    writer.write(head.encode())
+    answered = asyncio.create_task(reader.readuntil(b"\r\n\r\n"))
+    async with asyncio.timeout(20):
+        while not answered.done():
+            writer.write(b" " * 100)
+            await asyncio.sleep(0.05)
+        assert (await answered).startswith(b"HTTP/1.1 400 ")
+        assert (await reader.read()).endswith(b"}"), "nothing follows, and the connection is closed"
+    writer.close()
+    with contextlib.suppress(ConnectionError):
+        await writer.wait_closed()
 
 
 async def test_a_body_that_cannot_be_decompressed_is_400(running: Running) -> None:

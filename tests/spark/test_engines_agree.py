@@ -10,6 +10,7 @@ from uuid import uuid4
 import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
+from conclave.budget import Budget
 from conclave.clock import FakeClock
 from conclave.config import CleanupConfig, Config
 from conclave.store import bodies, database, messages, state as server_state
@@ -145,7 +146,9 @@ def served(connection: sqlite3.Connection, config: Config, now: int) -> set[tupl
     return {
         (key - 1, message.sequence_num)
         for key, group_id, user_id in found
-        for message in messages.page(connection, group_id, user_id, 0, 500, config.policy, FakeClock(now)).messages
+        for message in messages.page(
+            connection, group_id, user_id, 0, 500, config.policy, FakeClock(now), Budget(1).share()
+        ).messages
     }
 
 

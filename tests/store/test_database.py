@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from conclave.budget import Budget
 from conclave.store import database, sessions, users
 from conclave.store.database import Database
 from conclave.store.faults import StoreError
@@ -216,7 +217,7 @@ def test_an_older_database_keeps_what_it_has(tmp_path: Path, monkeypatch: pytest
     monkeypatch.undo()
     database.prepare(path)
     with contextlib.closing(database.connect(path)) as connection:
-        listed = sessions.of_user(connection, b"\x01")
+        listed = sessions.of_user(connection, b"\x01", Budget(1).share())
         assert [each.session_id for each in listed] == [2, 1]
         assert len({each.public_id for each in listed}) == 2
         assert {len(each.public_id) for each in listed} == {16}

@@ -1,0 +1,356 @@
+"""Responses under way: the memory that they share, and who takes them slowly."""
+
+import asyncio
+import contextlib
+import random
+import socket
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import pytest
+
+from conclave import budget, keys
+from conclave.config import Config, LimitsConfig
+from conclave.store import groups, members, messages
+from conclave.wire import handover, pieces
+from tests.client import PACKAGE, Client, expect
+from tests.conftest import Running, StartServer
+from tests.protobuf import ProtobufClient
+from tests.racing import right_after
+
+KIB = 1024
+
+
+def used(running: Running) -> int:
+    return running.app[keys.BUDGET].used
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(budget, "WAIT_SECONDS", 0.05)
+
+
+@pytest.fixture
+def everything_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pieces, "AT_ONCE_BYTES", -1)
+    monkeypatch.setattr(pieces, "PIECE_BYTES", 3 * KIB)
+
+
+@contextlib.asynccontextmanager
+async def raw(running: Running, request: bytes) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+    """Send a request over a connection of its own, which takes little before it is read from."""
+    connection = socket.socket()
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    connection.setblocking(False)
+    await asyncio.get_running_loop().sock_connect(connection, ("127.0.0.1", running.server.port or 0))
+    reader, writer = await asyncio.open_connection(sock=connection, limit=4096)
+    try:
+        writer.write(request)
+        yield reader, writer
+    finally:
+        writer.transport.abort()
+        with contextlib.suppress(ConnectionError):
+            await writer.wait_closed()
+
+
+async def trickle(reader: asyncio.StreamReader) -> None:
+    """Read 40 KB/s, until the connection ends."""
+    async with asyncio.timeout(20):
+        while True:
+            await reader.readexactly(2000)
+            await asyncio.sleep(0.05)
+
+
+async def until(condition: Callable[[], object]) -> None:
+    async with asyncio.timeout(20):
+        while not condition():
+            await asyncio.sleep(0.01)
+
+
+async def filled(running: Running, kind: type[Client] = Client, count: int = 30, size: int = 100 * KIB) -> Any:
+    """Return a client, a group, and the bodies of its messages."""
+    alice = await kind.register(running.http, running.url, "alice")
+    group = await alice.create_group("friends", expiry=0)
+    chance = random.Random(size)
+    bodies = [chance.randbytes(chance.randrange(1, size)) for _ in range(count)]
+    for body in bodies:
+        await alice.send(group, body)
+    await running.app[keys.STORE].write(lambda connection: connection.execute("UPDATE members SET watermark = 0"))
+    return alice, group, bodies
+
+
+async def watermark(running: Running) -> int:
+    return int((await running.query("SELECT watermark FROM members"))[0][0])
+
+
+@pytest.mark.parametrize("kind", [Client, ProtobufClient])
+@pytest.mark.usefixtures("everything_in_pieces")
+async def test_what_is_written_in_pieces_is_the_same_response(running: Running, kind: type[Client]) -> None:
+    alice, group, bodies = await filled(running, kind, 10, 10 * KIB)
+    bob = await kind.register(running.http, running.url, "bob")
+    await bob.upload(PACKAGE)
+    await alice.bring(bob, await alice.create_group("second"))
+    assert [message.body for message in await alice.fetch(group)][:10] == bodies
+    assert await bob.welcomes() == [b"add welcome"]
+    assert await alice.roles(group) == {"alice": "admin"}
+    assert {each["group_name"] for each in (await alice.get("/groups/public"))["groups"]} == {"friends", "second"}
+    assert [each["username"] for each in (await alice.get(f"/groups/{group}/admins"))["admins"]] == ["alice"]
+    for path, field in ((f"/groups/{group}/banned", "users"), (f"/groups/{group}/invites", "invites")):
+        assert (await alice.get(path))[field] == []
+    assert await alice.fetch(group, 10) == []
+    found = await alice.post(f"/groups/{group}/invite", user_ids=[bob.user_id])
+    assert [each["user_id"] for each in found["member_key_packages"]] == [bob.user_id]
+    await running.settle()
+    assert used(running) == 0
+
+
+@pytest.mark.usefixtures("everything_in_pieces")
+async def test_a_head_of_a_list_has_its_length_and_gives_the_memory_back(running: Running) -> None:
+    alice, _, _ = await filled(running, count=1)
+    headers = {"Authorization": f"Bearer {alice.token}"}
+    lengths = []
+    for method in ("HEAD", "GET"):
+        async with running.http.request(method, f"{running.url}/api/v1/groups", headers=headers) as response:
+            lengths.append(response.headers["Content-Length"])
+            assert bool(await response.read()) == (method == "GET")
+    assert lengths[0] == lengths[1]
+    await running.settle()
+    assert used(running) == 0
+
+
+@pytest.mark.usefixtures("impatient")
+async def test_where_no_memory_is_left_large_answers_are_503_and_others_go_on(running: Running) -> None:
+    alice, group, bodies = await filled(running, count=3)
+    bob = await running.user("bob")
+    await bob.upload(PACKAGE)
+    await alice.bring(bob, group)
+    memory = running.app[keys.BUDGET]
+    holder = memory.share()
+    holder.hold(memory.size)
+    for request in (
+        alice.fetch(group),
+        bob.welcomes(),
+        alice.group_info(group),
+        bob.join(group),
+        alice.post(f"/groups/{group}/invite", user_ids=[bob.user_id]),
+        alice.call("GET", "/openapi.json"),
+    ):
+        await expect(request, 503, 0)
+    assert await alice.send(group) == len(bodies) + 2
+    assert len(await alice.get("/me")) == 4
+    async with running.http.get(
+        f"{running.url}/api/v1/groups/{group}/messages", headers={"Authorization": f"Bearer {alice.token}"}
+    ) as response:
+        assert (response.status, response.headers["Retry-After"]) == (503, str(budget.RETRY_SECONDS))
+    assert await watermark(running) == 0
+    holder.close()
+    assert len(await alice.fetch(group)) == len(bodies) + 2
+    [entry] = (await alice.post(f"/groups/{await alice.create_group('g')}/invite", user_ids=[bob.user_id]))[
+        "member_key_packages"
+    ]
+    assert entry["user_id"] == bob.user_id, "a key package was not taken in vain"
+    await running.settle()
+    assert memory.used == 0
+
+
+@pytest.mark.usefixtures("impatient")
+@pytest.mark.parametrize("table", [groups, members])
+async def test_a_long_list_without_bodies_needs_memory_too(
+    running: Running, table: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alice = await running.user("alice")
+    for number in range(4):
+        await alice.create_group(f"g{number}")
+    monkeypatch.setattr(budget, "ROWS_AT_ONCE", 2)
+    memory = running.app[keys.BUDGET]
+    holder = memory.share()
+    holder.hold(memory.size)
+    await expect(alice.get("/groups/public" if table is groups else "/groups"), 503, 0)
+    holder.close()
+    assert len((await alice.get("/groups"))["groups"]) == 4
+    await running.settle()
+    assert memory.used == 0
+
+
+async def test_who_waits_a_moment_is_served_when_there_is_room(running: Running) -> None:
+    alice, group, bodies = await filled(running, count=3)
+    memory = running.app[keys.BUDGET]
+    holder = memory.share()
+    holder.hold(memory.size)
+    waiting = asyncio.create_task(alice.fetch(group))
+    await asyncio.sleep(0.2)
+    assert not waiting.done()
+    holder.close()
+    assert len(await waiting) == len(bodies)
+
+
+@pytest.mark.parametrize("kind", [Client, ProtobufClient])
+async def test_with_little_memory_pages_are_shorter_and_none_is_missing_or_empty(
+    config: Config, start_server: StartServer, kind: type[Client]
+) -> None:
+    small = Config(database_path=config.database_path, limits=LimitsConfig(response_memory="1m"))
+    async with start_server(small) as running:
+        alice, group, bodies = await filled(running, kind)
+        seen: list[bytes] = []
+        lengths = []
+        while page := await alice.fetch(group, len(seen), 500):
+            assert [message.sequence_num for message in page] == list(range(len(seen) + 1, len(seen) + len(page) + 1))
+            seen += [message.body for message in page]
+            lengths.append(len(page))
+        assert seen == bodies
+        assert len(lengths) > 5
+        await running.settle()
+        assert used(running) == 0
+        assert await watermark(running) == len(bodies)
+
+
+async def test_many_who_page_at_once_through_little_memory_all_get_everything(
+    config: Config, start_server: StartServer
+) -> None:
+    small = Config(database_path=config.database_path, limits=LimitsConfig(response_memory="1m"))
+    async with start_server(small) as running:
+        alice, group, bodies = await filled(running)
+
+        async def page_through() -> list[bytes]:
+            seen: list[bytes] = []
+            while page := await alice.fetch(group, len(seen), 500):
+                seen += [message.body for message in page]
+            return seen
+
+        assert await asyncio.gather(*(page_through() for _ in range(8))) == [bodies] * 8
+        await running.settle()
+        assert used(running) == 0
+
+
+async def test_a_welcome_that_finds_little_memory_is_listed_when_the_others_were_accepted(
+    config: Config, start_server: StartServer
+) -> None:
+    small = Config(database_path=config.database_path, limits=LimitsConfig(response_memory="1m"))
+    async with start_server(small) as running:
+        alice, bob = await running.users("alice", "bob")
+        sent = []
+        for number in range(6):
+            sent.append(b"%d" % number * 100_000 + b" welcome")
+            await alice.bring(bob, await alice.create_group(f"g{number}"), b"%d" % number * 100_000)
+        found: list[bytes] = []
+        while listed := await bob.welcomes():
+            found += listed
+            for each in (await bob.get("/welcomes"))["welcomes"]:
+                await bob.post(f"/welcomes/{each['welcome_id']}/accept")
+        assert found == sent
+
+
+async def test_who_takes_a_large_page_too_slowly_is_cut_off_and_has_fetched_nothing(
+    running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alice, group, _ = await filled(running, size=400 * KIB)
+    monkeypatch.setattr(handover, "WINDOW_SECONDS", 0.5)
+    monkeypatch.setattr(handover, "LEAST_RATE", 1000 * KIB)
+    async with raw(running, alice.raw_get(f"/groups/{group}/messages")) as (reader, _):
+        with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):
+            await trickle(reader)
+    await until(lambda: used(running) == 0)
+    assert await watermark(running) == 0
+    assert len(await alice.fetch(group)) == 30
+    assert await watermark(running) == 30
+
+
+async def test_who_is_slow_but_not_too_slow_gets_everything_and_only_then_has_fetched_it(
+    running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alice, group, _ = await filled(running, size=200 * KIB)
+    monkeypatch.setattr(handover, "WINDOW_SECONDS", 0.5)
+    monkeypatch.setattr(handover, "LEAST_RATE", 100 * KIB)
+    async with raw(running, alice.raw_get(f"/groups/{group}/messages")) as (reader, _):
+        headers = (await reader.readuntil(b"\r\n\r\n")).decode().lower()
+        left = int(headers.split("content-length: ")[1].split("\r\n")[0])
+        assert left > 2000 * KIB
+        while left:
+            if left > 1000 * KIB:
+                assert await watermark(running) == 0
+                assert used(running) > 0
+            left -= len(await reader.readexactly(min(left, 100 * KIB)))
+            await asyncio.sleep(0.1)
+        await until(lambda: used(running) == 0)
+        await asyncio.sleep(0.1)
+        assert await watermark(running) == 30
+
+
+async def test_the_rest_of_a_page_may_come_as_slowly_as_it_likes_while_it_comes(
+    running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alice, group, _ = await filled(running, size=40 * KIB)
+    monkeypatch.setattr(handover, "WINDOW_SECONDS", 0.3)
+    monkeypatch.setattr(handover, "SMALL_BYTES", 2000 * KIB)
+    monkeypatch.setattr(handover, "LEAST_RATE", 10_000 * KIB)
+    async with raw(running, alice.raw_get(f"/groups/{group}/messages")) as (reader, _):
+        headers = (await reader.readuntil(b"\r\n\r\n")).decode().lower()
+        left = int(headers.split("content-length: ")[1].split("\r\n")[0])
+        while left:
+            left -= len(await reader.readexactly(min(left, 40 * KIB)))
+            await asyncio.sleep(0.1)
+        await until(lambda: used(running) == 0)
+
+
+@pytest.mark.parametrize("path", ["/groups/{group}/messages", "/groups/{group}/group-info"])
+async def test_who_takes_nothing_is_cut_off_also_with_many_requests_on_one_connection(
+    running: Running, monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    alice, group, _ = await filled(running, size=300 * KIB)
+    await alice.post(f"/groups/{group}/commit", group_info="A" * 1_000_000)
+    monkeypatch.setattr(handover, "WINDOW_SECONDS", 0.3)
+    most = 0
+    async with raw(running, alice.raw_get(path.format(group=group)) * 20):
+        await until(lambda: used(running) > 0)
+        async with asyncio.timeout(20):
+            while used(running):
+                most = max(most, used(running))
+                await asyncio.sleep(0.01)
+    assert most < 10_000 * KIB, "one response at a time"
+
+
+async def test_who_asks_again_and_again_for_little_and_takes_nothing_is_cut_off(
+    running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alice = await running.user("alice")
+    for number in range(60):
+        await alice.create_group(f"g{number}")
+    monkeypatch.setattr(handover, "WINDOW_SECONDS", 0.3)
+    async with raw(running, alice.raw_get("/groups/public") * 500) as (reader, _):
+        await asyncio.sleep(5)
+        with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):
+            await reader.readexactly(500 * 8 * KIB)
+    assert used(running) == 0
+
+
+async def test_a_connection_that_breaks_gives_the_memory_back(running: Running) -> None:
+    alice, group, _ = await filled(running, size=400 * KIB)
+    for _ in range(5):
+        async with raw(running, alice.raw_get(f"/groups/{group}/messages")) as (reader, _):
+            await reader.readexactly(16)
+            await until(lambda: used(running) > 0)
+        await until(lambda: used(running) == 0)
+
+
+async def test_a_failure_while_a_page_is_read_gives_the_memory_back(
+    running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alice, group, _ = await filled(running, count=3)
+
+    async def fail() -> None:
+        assert used(running) > 0
+        raise RuntimeError
+
+    right_after(running, monkeypatch, messages.page, fail)
+    await expect(alice.fetch(group), 500, 0)
+    assert used(running) == 0
+    assert len(await alice.fetch(group)) == 3
+
+
+async def test_a_refusal_gives_the_memory_back(running: Running) -> None:
+    alice, bob = await running.users("alice", "bob")
+    group = await alice.create_group("friends")
+    for request in (bob.group_info(group), alice.join(group)):
+        with pytest.raises(Exception, match="40"):
+            await request
+    assert used(running) == 0
