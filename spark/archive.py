@@ -55,7 +55,7 @@ class Archive:
                 mover = self._change()
                 size = self._bytes()
                 done.archived += mover.finish()
-            self._mover().drop_copies()
+            self._drop_copies()
             plan = self._hot.read(archive_expiry.make_plan, self._hot)
             if plan:
                 self._change()
@@ -110,6 +110,11 @@ class Archive:
             self._require(state)
             self._mover().drop_copies()  # the bodies of some may be gone
             return restore(self._spark, self._hot, self._table, self._config, group_id)
+
+    def _drop_copies(self) -> None:
+        if self._hot.read(archive_moves.copies):
+            self._open()  # if the table is not what it was, they may be all that is left
+            self._mover().drop_copies()
 
     def _move(self, done: Report) -> None:
         if self._config.after == KEEP or not self._hot.read(self._mover().has_work, self._config):
