@@ -63,8 +63,9 @@ def find_fault(path: Path, table: "DeltaTable", state: ArchiveState) -> str:
         return f"{path}: is the archive of another database"
     turn, version = turn_of(table, state.archive_id), table.version()
     if turn in (state.turn, state.former_turn) and version >= state.version:
-        # Nothing is left over after a run that came to its end: all of the table was known.
-        return not_of_one_time(path, is_newer=True) if version > state.version and not state.unerased else ""
+        # Before turns were counted, this alone told: after a run that came to its end all of the table was known.
+        is_newer = not state.turn and not state.unerased and version > state.version
+        return not_of_one_time(path, is_newer=True) if is_newer else ""
     return not_of_one_time(path, is_newer=turn > state.turn)
 
 

@@ -29,7 +29,11 @@ def orderly_end() -> Iterator[None]:
 
     for each in numbers:
         signal.signal(each, end)
-    yield
+    try:
+        yield
+    finally:
+        for each in numbers:
+            signal.signal(each, signal.SIG_DFL)
 
 
 @contextmanager

@@ -56,7 +56,7 @@ class Archive:
                 mover = self._change()
                 size = self._bytes()
                 done.archived += mover.finish()
-            self._mover().drop_copies()
+            self._drop_copies()
             plan = self._hot.read(archive_expiry.make_plan, self._hot)
             if plan:
                 self._change()
@@ -138,6 +138,11 @@ class Archive:
         with self._told_plainly():
             self._change()
             return archive_clock.bring_back(self._spark, self._hot, self._table, returns)
+
+    def _drop_copies(self) -> None:
+        if self._hot.read(archive_moves.copies):
+            self._open()  # if the table is not what it was, they may be all that is left
+            self._mover().drop_copies()
 
     def _move(self, done: Report) -> None:
         if self._config.after == KEEP or not self._hot.read(self._mover().has_work, self._config):

@@ -147,7 +147,10 @@ def main() -> None:
 
 
 def end_former_session() -> None:
-    """End the session of a process that was killed, where its Java process is this one's too."""
+    """End the session of a process that was killed, where its Java process is this one's too.
+
+    And have Java forget where that one's files lay: files of this process must not lie in a folder that is not its own.
+    """
     if "PYSPARK_GATEWAY_PORT" not in os.environ:
         return
     SparkContext._ensure_initialized()
@@ -156,6 +159,7 @@ def end_former_session() -> None:
     left = java.org.apache.spark.sql.classic.SparkSession.getDefaultSession()
     if left.isDefined():
         left.get().stop()
+    java.org.apache.spark.util.Utils.clearLocalRootDirs()
 
 
 def _job(config: Config, clock: FakeClock, warm: Job | None) -> Job:

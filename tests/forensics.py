@@ -49,6 +49,12 @@ class Search:
                 found |= self._numbers_in(unpacked)
         return found
 
+    def where(self, numbers: Container[int], *folders: Path) -> dict[str, set[int]]:
+        """Return which of ``numbers`` lie in which files: for the message of an assertion."""
+        files = [path for folder in folders for path in folder.rglob("*") if path.is_file()]
+        found = {str(path): {each for each in self.numbers_in_files(path) if each in numbers} for path in files}
+        return {path: those for path, those in found.items() if those}
+
     def left_of(self, erased: Container[int], *folders: Path) -> set[int]:
         """Return which of the ``erased`` bodies can still be found."""
         return {number for number in self.numbers_in(*folders) if number in erased}

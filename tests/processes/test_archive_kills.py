@@ -316,7 +316,7 @@ async def check(folder: Path, world: World) -> None:
             assert set(await world.bob.numbers(group.key)) == left
         kept |= {group.sent[number].body for number in left}
     found = world.search.numbers_in(folder)
-    assert found == kept, "all that is kept is to be found, and nothing else"
+    assert found == kept, f"nothing but what is kept is to be found: {world.search.where(found - kept, folder)}"
     tiers = Tiers(Config(database_path=str(folder / "conclave.db")))
     tiers.expect_sound()
     for nothing in ("messages", "tombstones", "user_tombstones", "archive_state WHERE unerased"):

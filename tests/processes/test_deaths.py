@@ -141,7 +141,7 @@ class Deaths:
         """Have a death, and see that nothing lives on."""
         family = self.server.descendants()
         server = self.server.process.pid
-        [worker] = children(server) or [0]
+        worker = next(iter(children(server)), 0)
         stopped = {"server, while the worker is stopped": [worker], "worker, while Java is stopped": javas(self.folder)}
         kill(signal.SIGSTOP, *filter(None, stopped.get(what, [])))
         victims = {
@@ -158,7 +158,7 @@ class Deaths:
         if server in victims:
             self.server.process.wait(GONE_SECONDS)
             expect_gone(lambda: processes_of(self.folder), what)
-            self.left += any((self.folder / "conclave.data" / "work").iterdir())
+            self.left += bool(list((self.folder / "conclave.data").glob("work/*")))
         else:
             expect_gone(lambda: [pid for pid in family if alive(pid)], what)
             self.began = time.monotonic()  # the server starts another one

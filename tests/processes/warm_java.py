@@ -59,7 +59,7 @@ class WarmJava:
     async def conclave(self, *arguments: str | Path, cwd: Path, failpoint: str = "") -> tuple[int, str]:
         """Run a command, and return its exit status and what it wrote."""
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", __name__, *arguments),
+            *(sys.executable, "-P", "-m", __name__, *arguments),
             cwd=cwd,
             env=os.environ | self.env | {"PYTHONPATH": str(ROOT), "CONCLAVE_FAILPOINT": failpoint},
             stdout=asyncio.subprocess.PIPE,

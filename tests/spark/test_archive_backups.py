@@ -168,6 +168,8 @@ def test_an_archive_of_before_runs_were_counted_goes_on_and_a_database_older_tha
     store.expect_sound()
     backup.restore_database()
     assert NEWER in store.try_run("")["error"]
+    forget_turns(store)
+    assert NEWER in store.try_run("")["error"], "by its version"
 
 
 def forget_turns(store: Store) -> None:
@@ -187,3 +189,16 @@ def test_what_a_killed_run_has_changed_does_not_make_the_database_look_older(sto
         assert store.try_run(f"{point}=io")["error"] == "OperationalError: disk I/O error", point
     store.run()
     store.expect_sound()
+
+
+def test_copies_stay_where_the_archive_no_longer_has_what_they_are_copies_of(store: Store) -> None:
+    kept, _ = filled(store)
+    backup = Backup(store)
+    store.send(kept, 300)
+    store.now += 8 * DAY
+    assert store.try_run("archive.copies_chunk_deleted=io@2")["error"], "the point was reached"
+    backup.restore_archive()
+    before = store.query("SELECT count(*) FROM messages")
+    assert before != [(0,)]
+    assert OLDER in store.try_run("")["error"]
+    assert store.query("SELECT count(*) FROM messages") == before
