@@ -110,7 +110,7 @@ class Archive:
         Fewer if their bodies, and ``taken`` bytes, are more than PAGE_BYTES, or if memory is short; but at least one if
         nothing is taken. Raises NoRoomError or ArchiveError.
         """
-        before = share.held
+        before = share.claimed
         found = await self._in_thread(self._read, stretch, limit, share, taken)
         share.hold(before + cost(sum(len(message.mls_message) for message in found.messages), len(found.messages)))
         return found

@@ -133,6 +133,11 @@ class Share:
         """To be held while a piece of the response is written: one piece of one response at a time."""
         return self._budget.turn
 
+    @property
+    def claimed(self) -> int:
+        """How much of it is taken up; what was waited for is held before that."""
+        return self._claimed
+
     def take(self, size: int) -> None:
         """Take ``size`` bytes more. Raises NoRoomError; then whoever called ``fit`` waits, and begins anew."""
         claimed = self._claimed + size

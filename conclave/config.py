@@ -340,7 +340,7 @@ def parse_config(text: str, source: str, advise: Advise = lambda *_: None) -> Co
         config = Config.from_mapping(loaded)
     except OSError as error:
         raise ConfigError(source, [f"database_path: there is no working directory: {error.strerror}"]) from error
-    faults = list(_contradictions(config))
+    faults = [*_contradictions(config), *_left_beside_a_link(config, values)]
     if faults:
         raise ConfigError(source, faults)
     for name, value in _in_bare_months(values, _ConfigSchema()):
@@ -356,6 +356,16 @@ def _in_bare_months(values: Mapping[str, Any], schema: Schema, prefix: str = "")
             yield from _in_bare_months(value, declared.schema, f"{prefix}{name}.")
         elif isinstance(declared, Duration) and is_in_bare_months(value):
             yield prefix + name, value
+
+
+def _left_beside_a_link(config: Config, values: Mapping[str, Any]) -> Iterator[str]:
+    """Yield a line if the data directory lies beside a link to the database, where former versions looked for it."""
+    named = Path(values.get("database_path", Config.database_path)).absolute().with_suffix(".data")
+    if not config.data_path and named.is_dir() and not config.data.exists():
+        yield (
+            f"data_path: {named} lies beside a link; it is looked for beside the database itself: move it to"
+            f" {config.data}, or set data_path to it"
+        )
 
 
 def _contradictions(config: Config) -> Iterator[str]:

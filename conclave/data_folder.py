@@ -18,13 +18,14 @@ class DataFolderError(Exception):
     """The folder cannot be the data directory; the message is one line for the operator."""
 
 
-def prepare(data: Path, database: Path) -> None:
+def prepare(data: Path, database: Path, archive: Path) -> None:
     """Make the data directory of ``database``, or take one that is there; its mode is 0700 then.
 
-    One that is there has to be empty, or a data directory already. Raises DataFolderError, and has changed nothing.
+    One that is there has to be empty, or a data directory already; ``archive`` may lie in it. Raises DataFolderError,
+    and has changed nothing.
     """
     try:
-        require_own(data, database)
+        require_own(data, database, archive)
         data.mkdir(mode=0o700, exist_ok=True)
         if not (data / MARK).exists():
             (data / MARK).touch(mode=0o600)
@@ -34,7 +35,7 @@ def prepare(data: Path, database: Path) -> None:
         raise DataFolderError(f"data_path: {data}: {_reason(data, error)}") from error
 
 
-def require_own(data: Path, database: Path) -> None:
+def require_own(data: Path, database: Path, archive: Path) -> None:
     """Raise DataFolderError if ``data`` is there and somebody else's, or OSError if that cannot be told."""
     try:
         found = data.stat()
@@ -46,18 +47,20 @@ def require_own(data: Path, database: Path) -> None:
         return
     if found.st_mode & (stat.S_ISVTX | stat.S_IWOTH):
         raise DataFolderError(f"data_path: {data}: everybody can write there; name a folder of its own")
-    foreign = next(_foreign(data, database), None)
+    foreign = next(_foreign(data, database, archive), None)
     if foreign:
         raise DataFolderError(f"data_path: {data}: holds {foreign}, which is not Conclave's; name a folder of its own")
 
 
-def _foreign(data: Path, database: Path) -> Iterator[str]:
+def _foreign(data: Path, database: Path, archive: Path) -> Iterator[str]:
     """Yield what lies in a folder without a mark and was not put there by a server, as older ones left no mark."""
     for each in data.iterdir():
         if each.name == "work" and each.is_dir():
             yield from (f"work/{process.name}" for process in each.iterdir() if not process.name.isdecimal())
-        elif each.name == "archive" and each.is_dir():
-            yield from (f"archive/{name}" for name in _not_of_a_table(each))
+        elif each in (archive, data / "archive") and each.is_dir():
+            yield from (f"{each.name}/{name}" for name in _not_of_a_table(each))
+        elif each in archive.parents or (each.name == "lost+found" and data.is_mount()):
+            continue
         elif data != database.parent or each.name not in {database.name + suffix for suffix in _OF_DATABASES}:
             yield each.name
 

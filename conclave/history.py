@@ -41,6 +41,7 @@ async def page(
     first = found = await look(after, [], 0)
     served, taken, position = [*first.messages], 0, after
     while found.archived:
+        claimed = share.claimed
         cold = await archive.read(found.archived, limit - len(served), share, taken)
         if await store.read(index.relaid) == found.archived.relaid:
             served += cold.messages
@@ -48,6 +49,8 @@ async def page(
             position = found.archived.border
             if cold.full:
                 break
+        else:
+            share.hold(claimed)
         found = await look(position, served, taken)
         served += found.messages
     cutoff = messages.cutoff(found.member.group, policy, clock.now())

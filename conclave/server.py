@@ -61,7 +61,7 @@ def _only_server(config: Config) -> Iterator[None]:
 
 def _hold(config: Config, held: ExitStack) -> None:
     """Take every lock of a server. Nothing is made, nor changed, before what is there was looked at and is held."""
-    data_folder.require_own(config.data, config.database)
+    data_folder.require_own(config.data, config.database, config.archive_path)
     exists = place.is_taken(config.database)
     if exists:
         place.require_writable(config.database)
@@ -69,7 +69,7 @@ def _hold(config: Config, held: ExitStack) -> None:
         held.enter_context(locks.hold_name(config.database, locks.SERVER))
         if exists:
             held.enter_context(locks.hold_inode(config.database, locks.SERVER))
-    data_folder.prepare(config.data, config.database)
+    data_folder.prepare(config.data, config.database, config.archive_path)
     with _unshared(f"data_path: {config.data}: a server on another database uses this folder"):
         held.enter_context(locks.hold_file(config.data / data_folder.MARK))
     give_up_to_start(config)

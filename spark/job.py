@@ -96,7 +96,7 @@ class Job:
 
         try:
             with reserve.room(self._config):
-                data_folder.prepare(self._config.data, self._path)
+                data_folder.prepare(self._config.data, self._path, self._config.archive_path)
                 remove_dead(self._config.work)  # they may be what fills the disk
                 self._work = WorkFolder(self._config.work)
                 # Java holds both as long as it lives: what it has under way may outlive this process by a moment.

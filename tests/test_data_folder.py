@@ -21,11 +21,21 @@ def listing(folder: Path) -> dict[str, int]:
 def test_a_data_directory_is_made_and_taken_again(tmp_path: Path) -> None:
     data = tmp_path / "data"
     for _ in range(2):
-        prepare(data, tmp_path / "chat.db")
+        prepare(data, tmp_path / "chat.db", data / "archive")
         assert (mode(data), [path.name for path in data.iterdir()]) == (0o700, [MARK])
         data.chmod(0o755)
     (data / "something else").touch()
-    prepare(data, tmp_path / "chat.db")
+    prepare(data, tmp_path / "chat.db", data / "archive")
+
+
+def test_an_archive_under_another_name_is_the_folder_s_own(tmp_path: Path) -> None:
+    for content, archive in ((("cold/_delta_log/",), "cold"), (("deep/cold/_delta_log/",), "deep/cold")):
+        data = fill(tmp_path / archive.replace("/", "-"), content)
+        prepare(data, tmp_path / "chat.db", data / archive)
+        assert (data / MARK).exists()
+    strange = fill(tmp_path / "strange", ("cold/photos/",))
+    with pytest.raises(DataFolderError, match="holds cold/photos"):
+        prepare(strange, tmp_path / "chat.db", strange / "cold")
 
 
 @pytest.mark.parametrize(
@@ -41,7 +51,7 @@ def test_a_data_directory_is_made_and_taken_again(tmp_path: Path) -> None:
 )
 def test_the_folder_of_an_older_server_is_taken(tmp_path: Path, content: tuple[str, ...]) -> None:
     data = fill(tmp_path / "data", content)
-    prepare(data, data / "chat.db")
+    prepare(data, data / "chat.db", data / "archive")
     assert mode(data) == 0o700
 
 
@@ -63,7 +73,7 @@ def test_a_folder_that_holds_anything_else_is_refused_and_left_as_it_is(
     data = fill(tmp_path / "data", content)
     before = listing(tmp_path)
     with pytest.raises(DataFolderError, match="which is not Conclave's") as refused:
-        prepare(data, data / "chat.db")
+        prepare(data, data / "chat.db", data / "archive")
     assert str(data) in str(refused.value)
     assert listing(tmp_path) == before
 
@@ -72,7 +82,7 @@ def test_an_empty_folder_in_which_everybody_can_write_is_refused(tmp_path: Path)
     data = fill(tmp_path / "tmp", ())
     data.chmod(0o1777)
     with pytest.raises(DataFolderError, match="everybody can write"):
-        prepare(data, tmp_path / "chat.db")
+        prepare(data, tmp_path / "chat.db", data / "archive")
     assert listing(data) == {".": 0o1777}
 
 
@@ -80,7 +90,7 @@ def test_an_empty_folder_in_which_everybody_can_write_is_refused(tmp_path: Path)
 def test_folders_of_the_system_are_refused(path: str) -> None:
     """By the look that comes before any change: a fault here must not change the machine."""
     with pytest.raises(DataFolderError):
-        require_own(Path(path), Path("/nowhere/chat.db"))
+        require_own(Path(path), Path("/nowhere/chat.db"), Path(path, "archive"))
 
 
 def test_what_is_no_folder_or_cannot_be_one_is_told_in_a_line(tmp_path: Path) -> None:
@@ -94,14 +104,14 @@ def test_what_is_no_folder_or_cannot_be_one_is_told_in_a_line(tmp_path: Path) ->
         ("x" * 300, "File name too long"),
     ):
         with pytest.raises(DataFolderError, match=reason) as refused:
-            prepare(tmp_path / name, tmp_path / "chat.db")
+            prepare(tmp_path / name, tmp_path / "chat.db", tmp_path / name / "archive")
         assert "\n" not in str(refused.value)
 
 
 def test_a_folder_that_cannot_be_written_is_told_in_a_line(tmp_path: Path) -> None:
     locked = fill(tmp_path / "locked", ("archive/",))
     locked.chmod(0o500)
-    program = "from pathlib import Path; from conclave.data_folder import *\ntry: prepare(Path('{}'), Path('/x'))\n"
+    program = "from pathlib import Path; from conclave.data_folder import *\ntry: prepare(Path('{}'), Path('/x'), Path('/y'))\n"
     program += "except DataFolderError as error: print(error)"
     for path in (locked, locked / "data"):
         done = capless("-c", program.format(path), cwd=tmp_path)

@@ -156,8 +156,10 @@ def require_current(path: Path, *, writing: bool = False) -> None:
         raise StoreError(f"{path}: no such database; `conclave serve` creates it")
     if writing:
         place.require_writable(path)
-    with _one_line_errors(path), contextlib.closing(connect(path, readonly=True)) as connection:
+    with _one_line_errors(path), contextlib.closing(connect(path, readonly=not writing)) as connection:
         version = connection.execute("PRAGMA user_version").fetchone()[0]
+        if writing:
+            _require_wal(connection)
     newest = migrations()[-1][0]
     if version != newest:
         raise StoreError(
@@ -174,6 +176,11 @@ def _one_line_errors(path: Path) -> Iterator[None]:
         raise store_error(path, error) from error
 
 
+def _require_wal(connection: sqlite3.Connection) -> None:
+    """Have the write-ahead log in use: a copy that `VACUUM INTO` has made, as of a backup, is without."""
+    connection.execute("PRAGMA journal_mode = WAL")
+
+
 def _migrate(connection: sqlite3.Connection, path: Path) -> None:
     steps = migrations()
     version = connection.execute("PRAGMA user_version").fetchone()[0]
@@ -185,7 +192,7 @@ def _migrate(connection: sqlite3.Connection, path: Path) -> None:
         if connection.execute("SELECT 1 FROM sqlite_schema").fetchone():
             raise StoreError(f"{path}: is a database, but not one of Conclave's")
         connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
-        connection.execute("PRAGMA journal_mode = WAL")
+    _require_wal(connection)
     for number, script in steps:
         if number > version:
             with write_transaction(connection):

@@ -69,6 +69,7 @@ async def test_a_backup_taken_of_a_server_at_work_is_served_with_all_that_was_ac
         do(restore, here)
         with ServerProcess(here, RARELY + ARCHIVE, command=QUICK) as again:
             alice.url = again.url
+            do('[ "$(sqlite3 conclave.db "PRAGMA journal_mode")" = wal ]', here)
             served = await everything(alice, group)
             assert served == {number: sent[number] for number in range(1, len(served) + 1)}
             assert acknowledged.items() <= served.items()

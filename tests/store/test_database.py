@@ -237,3 +237,17 @@ def test_a_failed_migration_leaves_the_former_schema(tmp_path: Path, monkeypatch
     with contextlib.closing(database.connect(path)) as connection:
         assert connection.execute("PRAGMA user_version").fetchone()[0] == len(broken) - 1
         assert connection.execute("SELECT 1 FROM sqlite_schema WHERE name = 'new'").fetchone() is None
+
+
+def test_a_copy_without_a_write_ahead_log_gets_one(tmp_path: Path) -> None:
+    """As a backup by `VACUUM INTO` is: its readers and its writer would wait for each other."""
+    path, copy = tmp_path / "a.db", tmp_path / "b.db"
+    database.prepare(path)
+    for open_it in (database.prepare, lambda path: database.require_current(path, writing=True)):
+        with contextlib.closing(database.connect(path)) as connection:
+            connection.execute("VACUUM INTO ?", (str(copy),))
+        open_it(copy)
+        with contextlib.closing(database.connect(copy)) as connection:
+            assert connection.execute("PRAGMA journal_mode").fetchone()[0] == "wal"
+            assert connection.execute("PRAGMA auto_vacuum").fetchone()[0] == 2
+        copy.unlink()
