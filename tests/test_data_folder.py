@@ -111,7 +111,8 @@ def test_what_is_no_folder_or_cannot_be_one_is_told_in_a_line(tmp_path: Path) ->
 def test_a_folder_that_cannot_be_written_is_told_in_a_line(tmp_path: Path) -> None:
     locked = fill(tmp_path / "locked", ("archive/",))
     locked.chmod(0o500)
-    program = "from pathlib import Path; from conclave.data_folder import *\ntry: prepare(Path('{}'), Path('/x'), Path('/y'))\n"
+    program = "from pathlib import Path; from conclave.data_folder import *\n"
+    program += "try: prepare(Path('{}'), Path('/x'), Path('/y'))\n"
     program += "except DataFolderError as error: print(error)"
     for path in (locked, locked / "data"):
         done = capless("-c", program.format(path), cwd=tmp_path)
