@@ -17,6 +17,9 @@ from spark.job import CleanupError, Job, SparkStartError
 LONGEST_SLEEP_SECONDS = 3600.0
 """An interval may be longer than the longest sleep that the system knows."""
 
+PAUSE_SECONDS = 0.2
+"""Between two runs, however long they take: else who waits for the run lock, as a backup does, might never get it."""
+
 
 def main() -> None:
     """Run cleanup every ``cleanup_interval``, beginning now, until the standard input ends."""
@@ -53,6 +56,7 @@ def _work(job: Job, interval: int, tell: TextIO) -> None:
                 raise SystemExit("the Spark session has died")
         except CleanupError as error:
             _say(tell, fault=str(error), due_in=due - time.monotonic())
+        time.sleep(PAUSE_SECONDS)
 
 
 def _take_stdout() -> TextIO:

@@ -159,7 +159,7 @@ def end_former_session() -> None:
     left = java.org.apache.spark.sql.classic.SparkSession.getDefaultSession()
     if left.isDefined():
         left.get().stop()
-    java.org.apache.spark.util.Utils.clearLocalRootDirs()
+    java.java.lang.Class.forName("org.apache.spark.util.Utils$").getField("MODULE$").get(None).clearLocalRootDirs()
 
 
 def _job(config: Config, clock: FakeClock, warm: Job | None) -> Job:
