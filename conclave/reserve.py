@@ -13,9 +13,10 @@ from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 
 from conclave.config import Config
+from conclave.locks import open_to_lock
 from conclave.logs import get_logger
 from conclave.store import database
-from conclave.store.faults import StoreError, free_bytes
+from conclave.store.faults import StoreError, file_size, free_bytes
 
 log = get_logger(__name__)
 
@@ -36,14 +37,14 @@ class Reserve:
 
     def is_whole(self) -> bool:
         """Tell whether all of it is kept."""
-        return _size(self.path) >= self.size
+        return file_size(self.path) >= self.size
 
     def keep(self) -> None:
         """Make it as large as it is to be, if there is room for it and nobody works in it. Raises OSError."""
         if not self.size:
             self.path.unlink(missing_ok=True)
-        elif _size(self.path) != self.size:
-            with _opened(self.path, os.O_CREAT) as descriptor, suppress(BlockingIOError):
+        elif file_size(self.path) != self.size:
+            with open_to_lock(self.path, os.O_CREAT) as descriptor, suppress(BlockingIOError):
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 self._fill(descriptor)
 
@@ -75,7 +76,7 @@ def room(config: Config) -> Iterator[None]:
     with ExitStack() as held:
         for each in reserves(config):
             with suppress(OSError):  # there is none, or it cannot be locked: then the run takes what there is
-                descriptor = held.enter_context(_opened(each.path))
+                descriptor = held.enter_context(open_to_lock(each.path))
                 fcntl.flock(descriptor, fcntl.LOCK_SH)
                 kept = os.fstat(descriptor).st_size
                 if free_bytes(each.path.parent) < kept:
@@ -87,7 +88,7 @@ def room(config: Config) -> Iterator[None]:
 def give_up_to_start(config: Config) -> None:
     """Give the reserves up where a server could not even start without: its cleanup will make room. Raises OSError."""
     for each in reserves(config):
-        if _size(each.path) and free_bytes(each.path.parent) < SLACK_BYTES:
+        if file_size(each.path) and free_bytes(each.path.parent) < SLACK_BYTES:
             os.truncate(each.path, 0)
             log.warning("reserve_released", path=str(each.path), bytes=each.size)
 
@@ -99,22 +100,6 @@ def _give_up(path: Path, descriptor: int) -> None:
             os.ftruncate(descriptor, 0)
     except (StoreError, sqlite3.Error):  # where no server runs, a full disk may keep the database from being opened
         os.ftruncate(descriptor, 0)
-
-
-@contextmanager
-def _opened(path: Path, flags: int = 0) -> Iterator[int]:
-    descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | flags, 0o600)
-    try:
-        yield descriptor
-    finally:
-        os.close(descriptor)
-
-
-def _size(path: Path) -> int:
-    try:
-        return path.stat().st_size
-    except OSError:
-        return 0
 
 
 def _device(folder: Path) -> int:

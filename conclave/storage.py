@@ -6,7 +6,7 @@ from pathlib import Path
 from conclave.health import Health, HealthPart
 from conclave.logs import get_logger
 from conclave.reserve import SLACK_BYTES, Reserve
-from conclave.store.faults import StoreError, Watch, free_bytes
+from conclave.store.faults import StoreError, Watch, file_size, free_bytes
 
 log = get_logger(__name__)
 
@@ -47,7 +47,7 @@ class Storage(Watch):
     def room(self) -> float:
         """Return how many bytes of bodies there is room for; too little for the largest is none."""
         free = free_bytes(self._database.parent)
-        bodies = (free - _size(self._wal) - SLACK_BYTES) // 2
+        bodies = (free - file_size(self._wal) - SLACK_BYTES) // 2
         if not self._reserves[0].is_whole():
             self._shortage = _missing(self._reserves[0])
         elif bodies < self._largest:
@@ -102,10 +102,3 @@ def _keep(reserve: Reserve) -> str:
 def _missing(reserve: Reserve) -> str:
     free = free_bytes(reserve.path.parent)
     return f"{reserve.path}: {reserve.size:,} bytes are to be kept for cleanup, but only {free:,} are free"
-
-
-def _size(path: Path) -> int:
-    try:
-        return path.stat().st_size
-    except OSError:
-        return 0
