@@ -72,7 +72,8 @@ def _remove(
 ) -> None:
     admin = members.require_admin(connection, group_id, user_id)
     target = members.require_target(connection, group_id, target_id)
-    commits.store(connection, admin, commit, now)
+    with bodies.spare_room(connection):
+        commits.store(connection, admin, commit, now)
     members.remove(connection, target, now, told=True)
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from conclave import app, keys, reserve, storage
 from conclave.config import CleanupConfig
-from conclave.store import database, members
+from conclave.store import bodies, database, members
 from tests.client import RefusedError, encode
 from tests.conftest import Running, StartServer
 
@@ -174,6 +174,33 @@ async def test_a_disk_without_room_refuses_what_has_a_body_and_nothing_else(
     small(10**9)
     await until(lambda: not faults(running))
     await alice.send(group, b"after")
+
+
+@pytest.mark.parametrize("how", ["leave", "remove", "ban"])
+async def test_without_room_a_small_commit_still_takes_a_member_out_and_a_large_one_does_not(
+    running: Running, small: Callable[[int], None], how: str
+) -> None:
+    alice, bob = await running.users("alice", "bob")
+    group, other = await alice.create_group("g"), await alice.create_group("h")
+    for each in (group, other):
+        await bob.join(each)
+
+    async def take_out(each: str, size: int) -> None:
+        commit = {"commit_message": encode(bytes(size)), "group_info": encode(bytes(size))} if size else {}
+        if how == "leave":
+            await bob.post(f"/groups/{each}/leave", **commit)
+        else:
+            await alice.act(how, each, bob, **commit)
+
+    small(reserve.SLACK_BYTES)
+    with pytest.raises(RefusedError) as refused:
+        await take_out(group, bodies.SPARE_BYTES // 2 + 1)
+    assert refused.value.status == 507
+    assert await alice.roles(group) == {"alice": "admin", "bob": "member"}
+    await take_out(group, bodies.SPARE_BYTES // 2)
+    assert await alice.roles(group) == {"alice": "admin"}
+    await take_out(other, 0)
+    assert await alice.roles(other) == {"alice": "admin"}
 
 
 async def test_bodies_take_no_more_than_the_room_that_there_is(running: Running, small: Callable[[int], None]) -> None:
