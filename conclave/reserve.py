@@ -35,16 +35,16 @@ class Reserve:
         self.path = path
         self.size = size
 
-    def is_whole(self) -> bool:
-        """Tell whether all of it is kept."""
-        return file_size(self.path) >= self.size
+    def missing(self) -> int:
+        """Return how many bytes of it are not kept."""
+        return max(0, self.size - file_size(self.path))
 
     def keep(self) -> None:
-        """Make it as large as it is to be, if there is room for it and nobody works in it. Raises OSError."""
+        """Make it as large as it is to be, if there is room for it. Raises OSError, BlockingIOError if a run has it."""
         if not self.size:
             self.path.unlink(missing_ok=True)
         elif file_size(self.path) != self.size:
-            with open_to_lock(self.path, os.O_CREAT) as descriptor, suppress(BlockingIOError):
+            with open_to_lock(self.path, os.O_CREAT) as descriptor:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 self._fill(descriptor)
 

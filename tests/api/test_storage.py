@@ -5,6 +5,7 @@ import contextlib
 import sqlite3
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -234,3 +235,54 @@ async def test_the_reserve_is_made_at_the_start_and_nothing_large_is_stored_with
         await until(lambda: not faults(server))
         assert await alice.send(group) == 1
         assert kept.stat().st_size == 1024**2
+
+
+@pytest.mark.parametrize(
+    ("hinder", "reason"),
+    [(lambda kept: kept.mkdir(), "Is a directory"), (lambda kept: kept.symlink_to("x"), "symbolic links")],
+    ids=["folder", "link"],
+)
+async def test_a_reserve_that_cannot_be_made_is_a_fault_and_its_room_is_left_free_instead(
+    running: Running,
+    start_server: StartServer,
+    monkeypatch: pytest.MonkeyPatch,
+    hinder: Callable[[Path], None],
+    reason: str,
+) -> None:
+    path = running.config.database.with_name("other.db")
+    config = replace(running.config, database_path=str(path), cleanup=CleanupConfig(disk_reserve=64 * 1024**2))
+    kept = reserve.reserves(config)[0].path
+    hinder(kept)
+    async with start_server(config) as server:
+        alice = await server.user("alice")
+        group = await alice.create_group("g")
+        await alice.send(group)
+        told = faults(server)["storage"]
+        assert told.startswith(f"{kept}: 67,108,864 bytes cannot be kept for cleanup: ")
+        assert reason in told
+        with monkeypatch.context() as patch:
+            patch.setattr(storage, "free_bytes", lambda _: 64 * 1024**2 + reserve.SLACK_BYTES)
+            with pytest.raises(RefusedError) as refused:
+                await alice.send(group)
+            assert refused.value.status == 507
+        if kept.is_symlink():
+            kept.unlink()
+        else:
+            kept.rmdir()
+        await until(lambda: not faults(server))
+        assert kept.stat().st_size == 64 * 1024**2
+
+
+async def test_what_is_told_of_a_reserve_that_is_not_whole_names_what_it_needs(
+    running: Running, start_server: StartServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = running.config.database.with_name("other.db")
+    config = replace(running.config, database_path=str(path), cleanup=CleanupConfig(disk_reserve=1024**2))
+    free = 1024**2 + reserve.SLACK_BYTES - 1
+    for module in (storage, reserve):
+        monkeypatch.setattr(module, "free_bytes", lambda _: free)
+    async with start_server(config) as server:
+        needs = (
+            "1,048,576 bytes are to be kept for cleanup, for which 5,242,880 have to be free, but only 5,242,879 are"
+        )
+        assert needs in faults(server)["storage"]
