@@ -3,6 +3,8 @@
 A file that holds nothing stands for it. The server makes it. A run that finds less than that much room on the disk
 empties the file, and works in what that frees. The server does not take that back while a run is at work, and takes in
 nothing large until the file is whole again; then the disk has room for both once more.
+
+Where others have filled the disk, the server gives a little of it up for small things, once: the rest is cleanup's.
 """
 
 import fcntl
@@ -48,15 +50,29 @@ class Reserve:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 self._fill(descriptor)
 
+    def shorten(self, database: Path) -> None:
+        """Give SLACK_BYTES of a whole one up, half of it at most, for small things; what is left is for cleanup alone.
+
+        Raises OSError, BlockingIOError if a run has it.
+        """
+        if not self.size or self.missing():
+            return
+        with open_to_lock(self.path) as descriptor:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            left = max(self.size - SLACK_BYTES, self.size // 2)
+            _cut(database, descriptor, left)
+            log.warning("reserve_released", path=str(self.path), bytes=self.size - left)
+
     def _fill(self, descriptor: int) -> None:
-        missing = self.size - os.fstat(descriptor).st_size
+        kept = os.fstat(descriptor).st_size
+        missing = self.size - kept
         if missing <= 0:
             os.ftruncate(descriptor, self.size)
         elif free_bytes(self.path.parent) >= missing + SLACK_BYTES:
             try:
                 os.posix_fallocate(descriptor, 0, self.size)
             except OSError:
-                os.ftruncate(descriptor, 0)  # somebody was quicker: half of it would be no help to anybody
+                os.ftruncate(descriptor, kept)  # somebody was quicker: half of the rest would be no help to anybody
                 raise
             log.info("reserve_made", path=str(self.path), bytes=self.size)
 
@@ -80,7 +96,7 @@ def room(config: Config) -> Iterator[None]:
                 fcntl.flock(descriptor, fcntl.LOCK_SH)
                 kept = os.fstat(descriptor).st_size
                 if free_bytes(each.path.parent) < kept:
-                    _give_up(config.database, descriptor)
+                    _cut(config.database, descriptor, 0)
                     log.warning("reserve_released", path=str(each.path), bytes=kept)
         yield
 
@@ -93,13 +109,13 @@ def give_up_to_start(config: Config) -> None:
             log.warning("reserve_released", path=str(each.path), bytes=each.size)
 
 
-def _give_up(path: Path, descriptor: int) -> None:
-    """Empty the file, between two transactions of the server: the next one knows, and does not take the space."""
+def _cut(path: Path, descriptor: int, left: int) -> None:
+    """Leave so many bytes of it, between two transactions of the server: the next one knows, and lets it be."""
     try:
         with closing(database.connect(path)) as connection, database.write_transaction(connection):
-            os.ftruncate(descriptor, 0)
+            os.ftruncate(descriptor, left)
     except (StoreError, sqlite3.Error):  # where no server runs, a full disk may keep the database from being opened
-        os.ftruncate(descriptor, 0)
+        os.ftruncate(descriptor, left)
 
 
 def _device(folder: Path) -> int:

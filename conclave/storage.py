@@ -1,12 +1,12 @@
 """How the disk under the store fares: part of health, and the word on whether there is room for bodies."""
 
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 
 from conclave.health import Health, HealthPart
 from conclave.logs import get_logger
 from conclave.reserve import SLACK_BYTES, Reserve
-from conclave.store.faults import StoreError, Watch, file_size, free_bytes
+from conclave.store.faults import StoreError, StoreFullError, Watch, file_size, free_bytes
 
 log = get_logger(__name__)
 
@@ -29,6 +29,7 @@ class Storage(Watch):
         self._logged: set[str] = set()
         self._not_kept: dict[Path, str] = {}
         self._shortage = ""
+        self._was_full = False
 
     @property
     def has_failed(self) -> bool:
@@ -37,6 +38,8 @@ class Storage(Watch):
 
     def wrote(self, error: StoreError | None) -> None:
         """Note what became of a transaction."""
+        if isinstance(error, StoreFullError):
+            self._was_full = True
         self._note(write=str(error or ""), room=self._shortage)
 
     def read(self, error: StoreError | None) -> None:
@@ -63,12 +66,19 @@ class Storage(Watch):
         return self._health.duty(HealthPart.CHECKPOINTS)
 
     def look(self) -> None:
-        """Have the reserves whole, if that can be, and look what room there is; not on the event loop."""
+        """Have the reserves whole, if that can be, and look what room there is; not on the event loop.
+
+        A disk that somebody else has filled gets a little room for small things.
+        """
         for each in self._reserves:
             reason = self._keep(each)
             if reason and reason != self._not_kept.get(each.path):  # once: see _note
                 log.error("reserve_not_made", path=str(each.path), reason=reason)
             self._not_kept[each.path] = reason
+        was_full, self._was_full = self._was_full, False
+        if was_full and free_bytes(self._database.parent) < SLACK_BYTES:
+            with suppress(OSError):  # a run has it, which frees all of it, or there is none
+                self._reserves[0].shorten(self._database)
         self.room()
 
     def tell(self) -> None:

@@ -110,3 +110,34 @@ def test_a_server_that_could_not_start_without_it_gives_it_up(
     free(SLACK_BYTES - 1)
     reserve.give_up_to_start(config)
     assert kept.path.stat().st_size == 0
+
+
+def test_small_things_have_some_of_it_once(config: Config, kept: Reserve) -> None:
+    for _ in range(2):
+        kept.shorten(config.database)
+        assert kept.path.stat().st_size == SIZE // 2, "half of a small one"
+    large = Reserve(kept.path, 3 * SLACK_BYTES)
+    large.keep()
+    large.shorten(config.database)
+    assert kept.path.stat().st_blocks * 512 == large.size - SLACK_BYTES
+    large.keep()
+    assert not large.missing()
+
+
+def test_small_things_have_nothing_of_it_while_a_run_has_it(config: Config, kept: Reserve) -> None:
+    with room(config), pytest.raises(BlockingIOError):
+        kept.shorten(config.database)
+    assert not kept.missing()
+
+
+def test_what_is_left_of_it_stays_if_it_cannot_be_made_whole(
+    config: Config, kept: Reserve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run_out(*_: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    kept.shorten(config.database)
+    monkeypatch.setattr(os, "posix_fallocate", run_out)
+    with pytest.raises(OSError, match="No space left"):
+        kept.keep()
+    assert kept.path.stat().st_size == SIZE // 2
