@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from conclave import app, keys, reserve, storage
+from conclave import app, keys, locks, reserve, storage
 from conclave.config import CleanupConfig
 from conclave.store import bodies, database, members
+from spark.job import Job
 from tests.client import RefusedError, encode
 from tests.conftest import Running, StartServer
 
@@ -286,3 +287,30 @@ async def test_what_is_told_of_a_reserve_that_is_not_whole_names_what_it_needs(
             "1,048,576 bytes are to be kept for cleanup, for which 5,242,880 have to be free, but only 5,242,879 are"
         )
         assert needs in faults(server)["storage"]
+
+
+async def test_a_run_that_waits_for_another_does_not_keep_the_reserve_from_being_made(
+    running: Running, start_server: StartServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = running.config.database.with_name("other.db")
+    config = replace(running.config, database_path=str(path), cleanup=CleanupConfig("sql", disk_reserve=1024**2))
+    async with start_server(config):
+        pass
+    [kept] = reserve.reserves(config)
+    with contextlib.ExitStack() as another:
+        another.enter_context(locks.hold(path, locks.CLEANUP))
+        told: list[tuple[str, int]] = []
+
+        def tell(what: str) -> None:
+            told.append((what, kept.missing()))
+            if what == "waiting":
+                monkeypatch.setattr(reserve, "free_bytes", lambda _: 10**9)
+                kept.keep()
+                monkeypatch.setattr(reserve, "free_bytes", lambda _: 0)
+                another.close()
+
+        monkeypatch.setattr(reserve, "free_bytes", lambda _: 0)
+        job = Job(config, running.clock)
+        assert job.run(tell=tell).error == ""
+        job.close()
+    assert told == [("waiting", 1024**2), ("began", 1024**2)], "and has its room when it is at work"
