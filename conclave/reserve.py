@@ -60,8 +60,9 @@ class Reserve:
         with open_to_lock(self.path) as descriptor:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             left = max(self.size - SLACK_BYTES, self.size // 2)
-            _cut(database, descriptor, left)
-            log.warning("reserve_released", path=str(self.path), bytes=self.size - left)
+            if not self.missing():  # still: a run may have been and gone
+                _cut(database, descriptor, left)
+                log.warning("reserve_released", path=str(self.path), bytes=self.size - left)
 
     def _fill(self, descriptor: int) -> None:
         kept = os.fstat(descriptor).st_size
