@@ -58,8 +58,8 @@ class DatabaseLock:
         """Open the files; the database has to be there. Raises OSError."""
         self._database, self._name, self._role = database, _beside(database, role), role
         with ExitStack() as opened:
-            self._by_name = opened.enter_context(_opened(self._name, os.O_CREAT))
-            self._by_inode = opened.enter_context(_opened(database))
+            self._by_name = opened.enter_context(open_to_lock(self._name, os.O_CREAT))
+            self._by_inode = opened.enter_context(open_to_lock(database))
             self._files = opened.pop_all()
 
     @property
@@ -97,7 +97,7 @@ def hold(database: Path, role: Role, wait: Wait | None = None) -> Iterator[None]
 @contextmanager
 def hold_file(path: Path) -> Iterator[None]:
     """Hold the file ``path``, which is made if it is not there. Raises LockedError; OSError if there can be no lock."""
-    with _opened(path, os.O_CREAT) as descriptor, _flocked(path, descriptor):
+    with open_to_lock(path, os.O_CREAT) as descriptor, _flocked(path, descriptor):
         yield
 
 
@@ -111,7 +111,7 @@ def hold_name(database: Path, role: Role) -> Iterator[None]:
 @contextmanager
 def hold_inode(database: Path, role: Role) -> Iterator[None]:
     """Hold the file that ``database`` is, by whatever name others know it. As ``hold_file``."""
-    with _opened(database) as descriptor, _locked_within(database, descriptor, role):
+    with open_to_lock(database) as descriptor, _locked_within(database, descriptor, role):
         yield
 
 
@@ -173,7 +173,11 @@ def _locked_within(path: Path, descriptor: int, role: Role, wait: Wait | None = 
 
 
 @contextmanager
-def _opened(path: Path, flags: int = 0) -> Iterator[int]:
+def open_to_lock(path: Path, flags: int = 0) -> Iterator[int]:
+    """Have a file open to be locked, and changed, while the block lasts. Raises OSError, as for a symbolic link.
+
+    ``flags``: of ``os.open``, more of them. A file that is made is its owner's alone.
+    """
     descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | flags, 0o600)
     try:
         yield descriptor

@@ -236,7 +236,7 @@ class Job:
                 database.require_current(self._path, writing=writing)
                 settings = self._settings()
                 self.warm_up()
-                yield settings
+            yield settings  # without: whoever waits for another run must not keep the reserve from being made again
         except OSError as error:
             raise CleanupError(f"{error.filename}: {error.strerror}" if error.filename else str(error)) from error
         except (StoreError, sqlite3.Error) as error:
@@ -250,7 +250,7 @@ class Job:
 
     @contextlib.contextmanager
     def _only_run(self, tell: Callable[[str], None] = lambda _: None) -> Iterator[None]:
-        """Hold the lock that makes runs on a database one at a time, whoever starts them; waits for it.
+        """Hold the lock that makes runs on a database one at a time, whoever starts them, and have room; waits for it.
 
         A process that is killed has it until its Java process is dead, too. Raises OSError.
         """
@@ -259,7 +259,7 @@ class Job:
             log.info("waiting_for_another_run")
             tell("waiting")
 
-        with self._open_lock().hold(wait):
+        with self._open_lock().hold(wait), reserve.room(self._config):
             remove_dead(self._config.work)  # what of that cannot be removed is told in the end
             yield
 

@@ -12,10 +12,12 @@ from pathlib import Path
 
 import pytest
 
+from conclave import app
 from conclave.config import Config, parse_config, setting_names
 from conclave.errors import ErrorCode
 from conclave.health import HealthPart
 from conclave.routes import API, ROUTES
+from conclave.store import database
 
 ROOT = Path(__file__).resolve().parents[1]
 EXAMPLE = ROOT / "config.example.toml"
@@ -95,6 +97,16 @@ def test_the_table_of_errors_has_every_code() -> None:
 def test_the_table_of_health_has_every_part() -> None:
     health = doc("docs/operations.md").partition("\n## Health\n")[2].partition("\n## ")[0]
     assert sorted(cells[0].strip("`") for cells in rows(health, r"`[a-z_]+`")) == sorted(HealthPart)
+
+
+def test_how_soon_what_has_failed_is_tried_again_is_told_of_every_part() -> None:
+    [told] = re.findall(r"(?m)^A duty that has failed is tried again.*$", doc("docs/operations.md"))
+    # Nobody tries the clock: it is accepted.
+    assert sorted(re.findall(r"`([a-z_]+)`", told)) == sorted(set(HealthPart) - {HealthPart.CLOCK})
+    for words in ("every second (`alive`", "`storage_watch` twice a second", "`archive` every 10 seconds"):
+        assert words in told
+    assert (app.RETRY_SECONDS, database.CHECKPOINT_INTERVAL_SECONDS) == (1, 1)
+    assert (app.STORAGE_INTERVAL_SECONDS, app.ARCHIVE_RETRY_SECONDS) == (1 / 2, 10)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

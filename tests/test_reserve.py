@@ -24,7 +24,7 @@ def config(tmp_path: Path) -> Config:
 def kept(config: Config) -> Reserve:
     [found] = reserves(config)
     found.keep()
-    assert found.is_whole()
+    assert not found.missing()
     return found
 
 
@@ -42,7 +42,7 @@ def test_it_takes_the_space_that_it_says_and_is_the_owners_alone(kept: Reserve) 
 
 def test_a_run_on_a_disk_with_room_leaves_it_alone(config: Config, kept: Reserve) -> None:
     with room(config):
-        assert kept.is_whole()
+        assert not kept.missing()
 
 
 def test_a_run_on_a_full_disk_has_it_until_it_ends(config: Config, kept: Reserve, free: Callable[[int], None]) -> None:
@@ -50,10 +50,11 @@ def test_a_run_on_a_full_disk_has_it_until_it_ends(config: Config, kept: Reserve
     with room(config):
         assert kept.path.stat().st_blocks == 0
         free(10 * SIZE)
-        kept.keep()
+        with pytest.raises(BlockingIOError):
+            kept.keep()
         assert kept.path.stat().st_size == 0, "the server does not take it back while the run is at work"
     kept.keep()
-    assert kept.is_whole()
+    assert not kept.missing()
 
 
 def test_it_is_made_only_where_small_things_have_room_beside_it(kept: Reserve, free: Callable[[int], None]) -> None:
@@ -63,7 +64,7 @@ def test_it_is_made_only_where_small_things_have_room_beside_it(kept: Reserve, f
     assert kept.path.stat().st_size == 0
     free(SIZE + SLACK_BYTES)
     kept.keep()
-    assert kept.is_whole()
+    assert not kept.missing()
 
 
 def test_a_run_is_not_kept_from_working_where_there_is_none(config: Config, free: Callable[[int], None]) -> None:
@@ -76,7 +77,7 @@ def test_a_changed_size_is_followed(kept: Reserve) -> None:
     for size in (2 * SIZE, SIZE // 2, 0, SIZE):
         changed = Reserve(kept.path, size)
         changed.keep()
-        assert changed.is_whole()
+        assert not changed.missing()
         assert (kept.path.stat().st_size if kept.path.exists() else 0) == size
 
 
@@ -105,7 +106,38 @@ def test_a_server_that_could_not_start_without_it_gives_it_up(
     config: Config, kept: Reserve, free: Callable[[int], None]
 ) -> None:
     reserve.give_up_to_start(config)
-    assert kept.is_whole()
+    assert not kept.missing()
     free(SLACK_BYTES - 1)
     reserve.give_up_to_start(config)
     assert kept.path.stat().st_size == 0
+
+
+def test_small_things_have_some_of_it_once(config: Config, kept: Reserve) -> None:
+    for _ in range(2):
+        kept.shorten(config.database)
+        assert kept.path.stat().st_size == SIZE // 2, "half of a small one"
+    large = Reserve(kept.path, 3 * SLACK_BYTES)
+    large.keep()
+    large.shorten(config.database)
+    assert kept.path.stat().st_blocks * 512 == large.size - SLACK_BYTES
+    large.keep()
+    assert not large.missing()
+
+
+def test_small_things_have_nothing_of_it_while_a_run_has_it(config: Config, kept: Reserve) -> None:
+    with room(config), pytest.raises(BlockingIOError):
+        kept.shorten(config.database)
+    assert not kept.missing()
+
+
+def test_what_is_left_of_it_stays_if_it_cannot_be_made_whole(
+    config: Config, kept: Reserve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run_out(*_: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    kept.shorten(config.database)
+    monkeypatch.setattr(os, "posix_fallocate", run_out)
+    with pytest.raises(OSError, match="No space left"):
+        kept.keep()
+    assert kept.path.stat().st_size == SIZE // 2

@@ -7,7 +7,7 @@ from aiohttp import web
 from conclave import auth, keys
 from conclave.api.lists import answer_list
 from conclave.budget import Share
-from conclave.store import bans, commits, invites, members, users
+from conclave.store import bans, bodies, commits, invites, members, users
 from conclave.store.commits import Commit
 from conclave.wire.exchange import path_id, read_body, reply_empty
 from conclave.wire.handover import SHARE
@@ -41,7 +41,8 @@ def _ban(
     bans.add(connection, group_key, target_id, user_id, now)
     target = members.membership(connection, group_id, target_id)
     if target:
-        commits.store(connection, admin, commit, now)
+        with bodies.spare_room(connection):
+            commits.store(connection, admin, commit, now)
         members.remove(connection, target, now, told=True)  # the ban goes with the group if this was its last member
 
 

@@ -50,7 +50,7 @@ async def leave(request: web.Request) -> web.Response:
 
 def _leave(connection: sqlite3.Connection, group_id: bytes, user_id: bytes, commit: Commit, now: int) -> None:
     member = members.require_member(connection, group_id, user_id)
-    with bodies.in_any_case(connection):
+    with bodies.spare_room(connection):
         commits.store(connection, member, commit, now)
     members.remove(connection, member, now)
 
@@ -72,7 +72,8 @@ def _remove(
 ) -> None:
     admin = members.require_admin(connection, group_id, user_id)
     target = members.require_target(connection, group_id, target_id)
-    commits.store(connection, admin, commit, now)
+    with bodies.spare_room(connection):
+        commits.store(connection, admin, commit, now)
     members.remove(connection, target, now, told=True)
 
 

@@ -30,6 +30,7 @@ def run_all(
     for fn in fns:
         connection.execute("SAVEPOINT one_write")
         reach("writer.begun")
+        room = connection.room
         try:
             connection.announced = []
             outcomes.append(_Result(fn(connection)))
@@ -40,6 +41,7 @@ def run_all(
                 # SQLite gave up the whole transaction (disk full, I/O error): none of the batch is applied.
                 raise
             connection.execute("ROLLBACK TO one_write")
+            connection.room = room
             outcomes.append(error)
         connection.execute("RELEASE one_write")
     return outcomes, announced

@@ -10,17 +10,17 @@ table of its own; once enough of a segment is dead, its living bodies are append
 """
 
 import json
-import math
 import sqlite3
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
 
 from conclave.failpoints import reach
 from conclave.store.announce import AnnouncingConnection
 from conclave.store.database import Step, places
-from conclave.store.faults import StoreFullError
+from conclave.store.faults import StoreFullError, free_bytes
 
 SEGMENT_BYTES = 32 * 1024 * 1024
 """A segment is sealed once it has taken in so much."""
@@ -30,6 +30,12 @@ LONGEST_BYTES = 1024 * 1024
 
 ROW_OVERHEAD_BYTES = 24
 """What a body costs beside its own bytes, about; so that many tiny bodies count too."""
+
+SPARE_BYTES = 64 * 1024
+"""What the commit of a leave, a removal or a ban may take where there is no room for other bodies."""
+
+SPARED_BYTES = 2 * 1024 * 1024
+"""Where less is free, it is left to what has no body: nobody who joins and leaves without end takes the last of it."""
 
 DEAD_SHARE = 0.25
 """A segment is compacted when at least this part of its bytes is dead."""
@@ -55,9 +61,11 @@ _OWNERS = (
 def put(connection: sqlite3.Connection, body: bytes) -> int:
     """Append ``body`` and return its id. Raises StoreFullError if the disk has no room for it."""
     if isinstance(connection, AnnouncingConnection):
+        if len(body) > connection.room:
+            path = _path(connection)
+            free = free_bytes(path.parent)
+            raise StoreFullError(f"{path}: there is no room for what clients send ({free:,} bytes are free)")
         connection.room -= len(body)
-        if connection.room < 0:
-            raise StoreFullError("there is no room for what clients send")
     segment, number = _reserve(connection, len(body) + ROW_OVERHEAD_BYTES)
     body_id = segment << 32 | number
     connection.execute(f"INSERT INTO {_table(segment)} (body_id, body) VALUES (?, ?)", (body_id, body))
@@ -65,12 +73,18 @@ def put(connection: sqlite3.Connection, body: bytes) -> int:
 
 
 @contextmanager
-def in_any_case(connection: sqlite3.Connection) -> Iterator[None]:
-    """Have the block store its bodies even where there is no room for others: they let something else go."""
+def spare_room(connection: sqlite3.Connection) -> Iterator[None]:
+    """Have the block store up to SPARE_BYTES more than there is room for: its bodies let something else go.
+
+    Not where less than SPARED_BYTES are free.
+    """
     assert isinstance(connection, AnnouncingConnection)  # noqa: S101 - ``connect`` opens no others
-    room, connection.room = connection.room, math.inf
-    yield
-    connection.room = room
+    spare = SPARE_BYTES if free_bytes(_path(connection).parent) >= SPARED_BYTES else 0
+    connection.room += spare
+    try:
+        yield
+    finally:
+        connection.room = max(0, connection.room - spare)
 
 
 def get_many(connection: sqlite3.Connection, body_ids: Iterable[int]) -> dict[int, bytes]:
@@ -286,6 +300,11 @@ def _last_within(sizes: Iterable[tuple[int, int]], limit: int) -> int:
             break
         last = body_id
     return last
+
+
+def _path(connection: sqlite3.Connection) -> Path:
+    """Return where the database is."""
+    return Path(connection.execute("PRAGMA database_list").fetchone()[2])
 
 
 def _exists(connection: sqlite3.Connection, segment: int) -> bool:

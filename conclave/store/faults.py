@@ -39,6 +39,14 @@ def free_bytes(folder: Path) -> int:
     return found.f_bavail * found.f_frsize
 
 
+def file_size(path: Path) -> int:
+    """Return how many bytes the file ``path`` has, 0 if there is none; a link is not followed."""
+    try:
+        return path.lstat().st_size
+    except OSError:
+        return 0
+
+
 def is_of_the_disk(error: Exception) -> bool:
     """Tell whether an error is one of the files that a store consists of, not of what was asked of it."""
     return isinstance(error, sqlite3.Error) and _code(error) in _OF_THE_DISK

@@ -5,12 +5,14 @@ import contextlib
 import sqlite3
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
-from conclave import app, keys, reserve, storage
+from conclave import app, keys, locks, reserve, storage
 from conclave.config import CleanupConfig
-from conclave.store import database, members
+from conclave.store import bodies, database, members
+from spark.job import Job
 from tests.client import RefusedError, encode
 from tests.conftest import Running, StartServer
 
@@ -176,6 +178,33 @@ async def test_a_disk_without_room_refuses_what_has_a_body_and_nothing_else(
     await alice.send(group, b"after")
 
 
+@pytest.mark.parametrize("how", ["leave", "remove", "ban"])
+async def test_without_room_a_small_commit_still_takes_a_member_out_and_a_large_one_does_not(
+    running: Running, small: Callable[[int], None], how: str
+) -> None:
+    alice, bob = await running.users("alice", "bob")
+    group, other = await alice.create_group("g"), await alice.create_group("h")
+    for each in (group, other):
+        await bob.join(each)
+
+    async def take_out(each: str, size: int) -> None:
+        commit = {"commit_message": encode(bytes(size)), "group_info": encode(bytes(size))} if size else {}
+        if how == "leave":
+            await bob.post(f"/groups/{each}/leave", **commit)
+        else:
+            await alice.act(how, each, bob, **commit)
+
+    small(reserve.SLACK_BYTES)
+    with pytest.raises(RefusedError) as refused:
+        await take_out(group, bodies.SPARE_BYTES // 2 + 1)
+    assert refused.value.status == 507
+    assert await alice.roles(group) == {"alice": "admin", "bob": "member"}
+    await take_out(group, bodies.SPARE_BYTES // 2)
+    assert await alice.roles(group) == {"alice": "admin"}
+    await take_out(other, 0)
+    assert await alice.roles(other) == {"alice": "admin"}
+
+
 async def test_bodies_take_no_more_than_the_room_that_there_is(running: Running, small: Callable[[int], None]) -> None:
     """Many at once: what one transaction takes in has to fit the disk twice, in the log and in the database."""
     alice = await running.user("alice")
@@ -207,3 +236,81 @@ async def test_the_reserve_is_made_at_the_start_and_nothing_large_is_stored_with
         await until(lambda: not faults(server))
         assert await alice.send(group) == 1
         assert kept.stat().st_size == 1024**2
+
+
+@pytest.mark.parametrize(
+    ("hinder", "reason"),
+    [(lambda kept: kept.mkdir(), "Is a directory"), (lambda kept: kept.symlink_to("x"), "symbolic links")],
+    ids=["folder", "link"],
+)
+async def test_a_reserve_that_cannot_be_made_is_a_fault_and_its_room_is_left_free_instead(
+    running: Running,
+    start_server: StartServer,
+    monkeypatch: pytest.MonkeyPatch,
+    hinder: Callable[[Path], None],
+    reason: str,
+) -> None:
+    path = running.config.database.with_name("other.db")
+    config = replace(running.config, database_path=str(path), cleanup=CleanupConfig(disk_reserve=64 * 1024**2))
+    kept = reserve.reserves(config)[0].path
+    hinder(kept)
+    async with start_server(config) as server:
+        alice = await server.user("alice")
+        group = await alice.create_group("g")
+        await alice.send(group)
+        told = faults(server)["storage"]
+        assert told.startswith(f"{kept}: 67,108,864 bytes cannot be kept for cleanup: ")
+        assert reason in told
+        with monkeypatch.context() as patch:
+            patch.setattr(storage, "free_bytes", lambda _: 64 * 1024**2 + reserve.SLACK_BYTES)
+            with pytest.raises(RefusedError) as refused:
+                await alice.send(group)
+            assert refused.value.status == 507
+        if kept.is_symlink():
+            kept.unlink()
+        else:
+            kept.rmdir()
+        await until(lambda: not faults(server))
+        assert kept.stat().st_size == 64 * 1024**2
+
+
+async def test_what_is_told_of_a_reserve_that_is_not_whole_names_what_it_needs(
+    running: Running, start_server: StartServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = running.config.database.with_name("other.db")
+    config = replace(running.config, database_path=str(path), cleanup=CleanupConfig(disk_reserve=1024**2))
+    free = 1024**2 + reserve.SLACK_BYTES - 1
+    for module in (storage, reserve):
+        monkeypatch.setattr(module, "free_bytes", lambda _: free)
+    async with start_server(config) as server:
+        needs = (
+            "1,048,576 bytes are to be kept for cleanup, for which 5,242,880 have to be free, but only 5,242,879 are"
+        )
+        assert needs in faults(server)["storage"]
+
+
+async def test_a_run_that_waits_for_another_does_not_keep_the_reserve_from_being_made(
+    running: Running, start_server: StartServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = running.config.database.with_name("other.db")
+    config = replace(running.config, database_path=str(path), cleanup=CleanupConfig("sql", disk_reserve=1024**2))
+    async with start_server(config):
+        pass
+    [kept] = reserve.reserves(config)
+    with contextlib.ExitStack() as another:
+        another.enter_context(locks.hold(path, locks.CLEANUP))
+        told: list[tuple[str, int]] = []
+
+        def tell(what: str) -> None:
+            told.append((what, kept.missing()))
+            if what == "waiting":
+                monkeypatch.setattr(reserve, "free_bytes", lambda _: 10**9)
+                kept.keep()
+                monkeypatch.setattr(reserve, "free_bytes", lambda _: 0)
+                another.close()
+
+        monkeypatch.setattr(reserve, "free_bytes", lambda _: 0)
+        job = Job(config, running.clock)
+        assert job.run(tell=tell).error == ""
+        job.close()
+    assert told == [("waiting", 1024**2), ("began", 1024**2)], "and has its room when it is at work"

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import pytest
 from aiohttp import ClientSession
 
-from tests.client import Client, Message, RefusedError
+from tests.client import PASSWORD, Client, Message, RefusedError
 from tests.processes.server import PATIENCE, ServerProcess
 
 CYCLES = int(os.environ.get("CONCLAVE_CYCLES", "2"))
@@ -123,6 +123,41 @@ async def test_a_full_disk_refuses_messages_serves_the_rest_and_comes_right_by_i
                 (disk / "somebody elses").unlink(missing_ok=True)
             reserve = disk / "conclave.db.reserve"
             await eventually(lambda: reserve.stat().st_blocks * 512 == RESERVE * MIB, "the reserve is made anew")
+
+
+async def test_on_a_disk_that_others_fill_small_things_go_on_between_two_runs(
+    tmp_path: Path, within: tuple[str, ...]
+) -> None:
+    settings = (
+        f'database_path = "{tmp_path}/disk/conclave.db"\ncleanup_interval = "1h"\n'
+        f'[cleanup]\nengine = "sql"\ndisk_reserve = "{RESERVE}m"\n'
+    )
+    with ServerProcess(tmp_path, settings, within=within) as server:
+        server.wait_for("cleanup_run")
+        disk = Path(f"/proc/{server.process.pid}/root{tmp_path}/disk")
+        reserve = disk / "conclave.db.reserve"
+        async with ClientSession() as http:
+            health = Health(http, server)
+            alice = await Client.register(http, server.url, "alice")
+            bob = await Client.register(http, server.url, "bob")
+            group, other = await alice.create_group("g"), await alice.create_group("h")
+            await bob.join(group)
+            await health.until_well()
+            fill(disk)
+            assert (await refusal(alice.send(group, b"x"))).status == 507
+            await in_the_end(partial(bob.leave, group))
+            await in_the_end(partial(alice.post, f"/groups/{other}/delete"))
+            await bob.post("/change-password", current_password=PASSWORD, new_password=f"{PASSWORD} anew")
+            assert (await refusal(alice.send(group, b"x"))).status == 507
+            assert reserve.stat().st_size == (RESERVE - 4) * MIB, "the rest is left to cleanup"
+            deadline = time.monotonic() + PATIENCE
+            while set(found := await health.faults()) != {"storage"}:
+                assert time.monotonic() < deadline, found
+                await asyncio.sleep(0.2)
+            (disk / "somebody elses").unlink()
+            await health.until_well()
+            assert reserve.stat().st_blocks * 512 == RESERVE * MIB, "it is made whole again"
+            await alice.send(group, b"after")
 
 
 async def refused_until_full(client: Client, group: str, health: Health, database: Path) -> None:

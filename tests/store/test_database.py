@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from conclave.budget import Budget
-from conclave.store import database, sessions, users
+from conclave.store import bodies, database, sessions, users
 from conclave.store.database import Database
-from conclave.store.faults import StoreError
+from conclave.store.faults import StoreError, StoreFullError, Watch
 
 
 @pytest.fixture
@@ -251,3 +251,70 @@ def test_a_copy_without_a_write_ahead_log_gets_one(tmp_path: Path) -> None:
             assert connection.execute("PRAGMA journal_mode").fetchone()[0] == "wal"
             assert connection.execute("PRAGMA auto_vacuum").fetchone()[0] == 2
         copy.unlink()
+
+
+class Room(Watch):
+    """Says that there is room for so many bytes of bodies."""
+
+    def __init__(self, size: float) -> None:
+        self.size = size
+
+    def room(self) -> float:
+        return self.size
+
+
+@pytest.fixture
+async def tight(tmp_path: Path) -> AsyncIterator[Database]:
+    """A store with room for 1,000 bytes of bodies in each batch."""
+    opened = await Database.open(tmp_path / "tight.db", watch=Room(1000))
+    yield opened
+    await opened.close()
+
+
+async def test_a_body_that_is_refused_leaves_the_rest_of_its_batch_the_room(tight: Database) -> None:
+    def put_two(connection: sqlite3.Connection) -> None:
+        bodies.put(connection, bytes(900))
+        bodies.put(connection, bytes(900))
+
+    outcomes = await asyncio.gather(
+        tight.write(bodies.put, bytes(1001)),
+        tight.write(put_two),
+        tight.write(bodies.put, bytes(1000)),
+        tight.write(bodies.put, b"x"),
+        return_exceptions=True,
+    )
+    assert [isinstance(each, StoreFullError) for each in outcomes] == [True, True, False, True]
+    assert f"{tight.path}: there is no room for what clients send (" in str(outcomes[0])
+    assert " bytes are free)" in str(outcomes[0])
+
+
+async def test_what_lets_something_else_go_has_a_little_room_beyond_that_of_others(tight: Database) -> None:
+    def spare(connection: sqlite3.Connection, size: int) -> None:
+        with bodies.spare_room(connection):
+            bodies.put(connection, bytes(size))
+
+    outcomes = await asyncio.gather(
+        tight.write(spare, 1000 + bodies.SPARE_BYTES + 1),
+        tight.write(spare, 1000 + bodies.SPARE_BYTES),
+        tight.write(bodies.put, b"x"),
+        tight.write(spare, bodies.SPARE_BYTES),
+        return_exceptions=True,
+    )
+    assert [isinstance(each, StoreFullError) for each in outcomes] == [True, False, True, False]
+
+
+async def test_what_lets_something_else_go_leaves_half_of_the_slack_to_what_has_no_body(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = await Database.open(tmp_path / "tight.db", watch=Room(0))
+
+    def spare(connection: sqlite3.Connection) -> None:
+        with bodies.spare_room(connection):
+            bodies.put(connection, b"x")
+
+    monkeypatch.setattr(bodies, "free_bytes", lambda _: bodies.SPARED_BYTES)
+    await store.write(spare)
+    monkeypatch.setattr(bodies, "free_bytes", lambda _: bodies.SPARED_BYTES - 1)
+    with pytest.raises(StoreFullError):
+        await store.write(spare)
+    await store.close()
