@@ -48,8 +48,9 @@ class ServerProcess:
         if self.process.poll() is None:
             self.process.kill()
         self.process.wait()
-        for reserve in self.folder.rglob("*.reserve"):
-            reserve.unlink()  # or the disk would fill with those of all tests
+        # Or the disk would fill with those of all tests. No deeper: Java may be removing its files.
+        for reserve in (*self.folder.glob("*.reserve"), *self.folder.glob("*/*.reserve")):
+            reserve.unlink()
 
     def events(self) -> list[dict[str, Any]]:
         """What it has logged so far."""
