@@ -9,7 +9,7 @@ from conclave.clock_guard import TOLERANCE_SECONDS, seconds_apart, time_to_act_o
 
 @dataclass(frozen=True)
 class Floor:
-    """The greatest time that was acted on, Unix seconds, since the clock was accepted for the so manieth time."""
+    """The greatest time that was acted on, Unix seconds, and how often the clock has been accepted before that."""
 
     acted_until: int = 0
     acceptances: int = 0

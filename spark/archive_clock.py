@@ -17,7 +17,7 @@ from conclave.store import archive_moves
 from conclave.store.archive_moves import PartRow
 from spark import archive_columns as a
 from spark.archive_expiry import settle
-from spark.archive_table import Table, in_parts
+from spark.archive_table import Table, in_parts, part_columns
 from spark.hot import Hot
 
 ROWS_AT_ONCE = 256
@@ -123,20 +123,11 @@ def _checksum(created_at: str) -> str:
 def _index(table: Table, keys: Collection[Key]) -> dict[Key, PartRow]:
     """Return the rows of the index for the parts of ``keys``, and of groups of theirs, as they are in the table."""
     group_keys = [key[0] for key in keys]
-    number, created = F.col(a.SEQUENCE_NUM), F.col(a.CREATED_AT)
     found: DataFrame = (
         table.read()
         .where(in_parts({key[1:] for key in keys}))
         .where(F.col(a.GROUP_KEY).between(min(group_keys), max(group_keys)))
         .groupBy(a.GROUP_KEY, a.LIFETIME, a.SPAN)
-        .agg(
-            F.min(number),
-            F.max(number),
-            F.min(created),
-            F.max(created),
-            F.count(number),
-            F.sum(F.octet_length(a.BODY)),
-            F.bit_xor(F.col(a.CHECKSUM)),
-        )
+        .agg(*part_columns(F.col(a.CHECKSUM)))
     )
     return {(row[0], row[1], row[2]): PartRow(*row) for row in found.collect()}

@@ -34,7 +34,7 @@ from conclave.store.archive_moves import PartRow, Range
 from conclave.store.database import Step
 from conclave.tied import tied
 from spark import archive_columns as a, archive_copies, batch_reader
-from spark.archive_table import Table, checksum
+from spark.archive_table import Table, checksum, part_columns
 from spark.hot import ArchiveError, Hot
 
 BATCH_ROWS = 300_000
@@ -282,19 +282,9 @@ def _arranged(rows: pyarrow.Table) -> pyarrow.Table:
 
 def _summarize(rows: DataFrame) -> tuple[list[PartRow], dict[int, set[bytes]]]:
     """Return what ``rows`` have in each part of each group, checksums computed anew; and who sent what is no commit."""
-    number, created = F.col(a.SEQUENCE_NUM), F.col(a.CREATED_AT)
     found = (
         rows.groupBy(a.GROUP_KEY, a.LIFETIME, a.SPAN)
-        .agg(
-            F.min(number),
-            F.max(number),
-            F.min(created),
-            F.max(created),
-            F.count(number),
-            F.sum(F.octet_length(a.BODY)),
-            F.bit_xor(checksum()),
-            F.collect_set(F.when(~F.col(a.IS_COMMIT), F.col(a.SENDER_ID))),
-        )
+        .agg(*part_columns(checksum()), F.collect_set(F.when(~F.col(a.IS_COMMIT), F.col(a.SENDER_ID))))
         .collect()
     )
     senders: dict[int, set[bytes]] = defaultdict(set)

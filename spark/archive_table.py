@@ -299,6 +299,20 @@ def in_parts(parts: Collection[tuple[int, int]], prefix: str = "") -> str:
     )
 
 
+def part_columns(sum_of: Column) -> list[Column]:
+    """Return what the index says of the rows of a part, in the order of PartRow; ``sum_of``: a row's checksum."""
+    number, created = F.col(a.SEQUENCE_NUM), F.col(a.CREATED_AT)
+    return [
+        F.min(number),
+        F.max(number),
+        F.min(created),
+        F.max(created),
+        F.count(number),
+        F.sum(F.octet_length(a.BODY)),
+        F.bit_xor(sum_of),
+    ]
+
+
 def checksum() -> Column:
     """Return the checksum of a message, computed from what is there."""
     return F.xxhash64(*a.CHECKED)
