@@ -50,7 +50,7 @@ class ServerProcess:
         self.process.wait()
         # Or the disk would fill with those of all tests. No deeper: Java may be removing its files.
         for reserve in (*self.folder.glob("*.reserve"), *self.folder.glob("*/*.reserve")):
-            reserve.unlink()
+            reserve.unlink(missing_ok=True)  # Links show one file twice.
 
     def events(self) -> list[dict[str, Any]]:
         """What it has logged so far."""
