@@ -24,7 +24,7 @@ fuzz: setup .venv/development  ## Send 5,000 requests made of the OpenAPI docume
 histories: setup .venv/development  ## Play 40 random histories of an archive, others each time
 	@scripts/java --required
 	@$(PYTHON) scripts/delta-jars
-	@CONCLAVE_HISTORIES=$$(date +%s):40 $(PYTHON) -m pytest -n 2 --dist worksteal -k random tests/spark/test_archive_agrees.py
+	@CONCLAVE_HISTORIES=$$(date +%s):40 $(PYTHON) -m pytest -n 2 --dist worksteal -k random tests/spark/archive/test_agrees.py
 
 lint: .venv/development  ## ruff and mypy
 	@$(PYTHON) -m ruff check .

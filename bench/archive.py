@@ -13,8 +13,8 @@ from deltalake import DeltaTable, QueryBuilder
 from bench import archives, stores
 from bench.figures import Figure, at_least, single, spread
 from bench.process import Cleaning
-from conclave.archive_layout import DAY
-from conclave.config import ArchiveConfig
+from conclave.archive.layout import DAY
+from conclave.config.archive import ArchiveConfig
 from conclave.store import database, messages
 
 MESSAGES = int(os.environ.get("CONCLAVE_BENCH_MESSAGES", "1000000"))

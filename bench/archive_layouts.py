@@ -14,8 +14,8 @@ from pyspark.sql import SparkSession, functions as F
 
 from bench.archives import BODY_BYTES, FILE_BYTES, SETTINGS, WRITER
 from bench.figures import Figure, percentile
-from conclave.archive_layout import DAY
-from conclave.config import Config
+from conclave.archive.layout import DAY
+from conclave.config.settings import Config
 from spark.java import Java
 from spark.session import build_session
 

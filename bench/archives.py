@@ -11,8 +11,8 @@ import pyarrow
 from deltalake import ColumnProperties, DeltaTable, WriterProperties, write_deltalake
 
 from bench.stores import Store
-from conclave.archive_layout import DAY, ID_PROPERTY, span_of, span_width
-from conclave.policy import KEEP
+from conclave.archive.layout import DAY, ID_PROPERTY, span_of, span_width
+from conclave.retention.policy import KEEP
 from conclave.store import database
 
 DAYS = 400

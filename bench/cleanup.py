@@ -7,7 +7,7 @@ from pathlib import Path
 from bench import stores
 from bench.figures import Figure, ratio, single, spread
 from bench.process import Cleaning
-from conclave.config import CleanupConfig
+from conclave.config.cleanup import CleanupConfig
 
 GROUPS, MEMBERS, MESSAGES = 1_000, 5, 20
 DAY = 86_400

@@ -8,9 +8,10 @@ from aiohttp import ClientSession
 
 from bench.figures import Figure, latencies, percentile, single
 from bench.process import Server, resident_mb
-from conclave.config import CleanupConfig, Config
-from tests.client import Client
-from tests.oversized import Attacker, launch
+from conclave.config.cleanup import CleanupConfig
+from conclave.config.settings import Config
+from tests.support.client import Client
+from tests.support.oversized import Attacker, launch
 
 MORE_ROUNDS = 2
 """After a first one, which makes the server as large as it gets."""

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from conclave.clock import FakeClock
-from conclave.config import Config
+from conclave.config.settings import Config
 from spark.job import Job
 
 PATIENCE_SECONDS = 60.0

@@ -16,10 +16,10 @@ from aiohttp import ClientSession, TCPConnector
 from bench import stores
 from bench.figures import Figure, latencies, percentile, ratio, single, spread
 from bench.process import Cleaning, Server
-from conclave.config import ArchiveConfig
+from conclave.config.archive import ArchiveConfig
 from conclave.store import messages
 from conclave.store.database import Database
-from tests.client import Client
+from tests.support.client import Client
 
 SENDERS, ROUNDS, ROUND_SECONDS = 64, 5, 2.0
 QUIET, PAGE, PAGES = 1_000, 100, 1_000

@@ -6,7 +6,7 @@ from urllib.request import urlopen
 
 from bench.figures import Figure, single, spread
 from bench.process import Server, descendants, name, resident_mb
-from conclave.config import Config
+from conclave.config.settings import Config
 
 STARTS = 5
 IDLE_SECONDS = 20

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from uuid import UUID
 
-from conclave import auth
+from conclave.auth.tokens import new_token, token_hash
 from conclave.clock import FakeClock
-from conclave.config import CleanupConfig, Config
+from conclave.config.cleanup import CleanupConfig
+from conclave.config.settings import Config
 from conclave.store import database, groups, members, messages, sessions, state, users
 from conclave.store.members import Membership
 from conclave.wire.negotiate import Format
@@ -41,13 +42,13 @@ class Shape:
 def build(folder: Path, engine: str, now: int, shape: Shape, sent: Sequence[int]) -> Store:
     """Make a store in which each group has one message for each second in ``sent``, its creator's."""
     config = Config(database_path=str(folder / "conclave.db"), cleanup=CleanupConfig(engine=engine))
-    tokens = [auth.new_token(Format.JSON) for _ in range(shape.users)]
+    tokens = [new_token(Format.JSON) for _ in range(shape.users)]
     database.prepare(config.database)
     with closing(database.connect(config.database)) as connection, database.write_transaction(connection):
         state.begin_serving(connection, config.policy, FakeClock(now).read())
         people = [users.add(connection, f"user{n}", "no password", "", now) for n in range(shape.users)]
         for person, token in zip(people, tokens, strict=True):
-            sessions.add(connection, person, "no password", auth.token_hash(token), now, config.token_ttl_seconds)
+            sessions.add(connection, person, "no password", token_hash(token), now, config.token_ttl_seconds)
         creators = []
         for n in range(shape.groups):
             first, *others = [people[(n * shape.members + m) % shape.users] for m in range(shape.members)]

@@ -13,9 +13,10 @@ from aiohttp import ClientSession
 from bench import stores
 from bench.figures import Figure, latencies, percentile, single, spread
 from bench.process import Server, resident_mb
-from conclave.config import CleanupConfig, Config
-from conclave.connections import raise_file_limit
-from tests.client import Client
+from conclave.config.cleanup import CleanupConfig
+from conclave.config.settings import Config
+from conclave.server.listen import raise_file_limit
+from tests.support.client import Client
 
 STREAMS, STOPPED, STOPS = 2_000, 1_000, 3
 """Open at once; open when a server is told to stop; stops with each engine."""

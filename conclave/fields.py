@@ -6,7 +6,7 @@ from typing import Any
 from marshmallow import ValidationError, fields
 
 from conclave.addresses import covers_internet, parse_network
-from conclave.policy import InvalidDurationError, parse_duration
+from conclave.retention.durations import InvalidDurationError, parse_duration
 
 _SIZE = re.compile(r"0|([1-9][0-9]{0,5})([mg])", re.ASCII)
 _SIZE_UNITS = {"m": 1024**2, "g": 1024**3}

@@ -5,18 +5,19 @@ from collections.abc import Mapping
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
-from conclave.archive import Archive
-from conclave.auth import Passwords, SessionActivity
+from conclave.archive.reader import Archive
+from conclave.auth.activity import SessionActivity
+from conclave.auth.passwords import Passwords
+from conclave.auth.throttle import Throttle
 from conclave.budget import Budget
-from conclave.clock_watch import ClockWatch
-from conclave.config import Config
+from conclave.config.settings import Config
 from conclave.events import Events
 from conclave.health import Health
 from conclave.limits import SlidingWindow
+from conclave.server.clock_watch import ClockWatch
+from conclave.server.storage import Storage
 from conclave.steady_clock import SteadyClock
-from conclave.storage import Storage
 from conclave.store.database import Database
-from conclave.throttle import Throttle
 from conclave.wire.endpoint import Endpoint
 
 CONFIG = web.AppKey("config", Config)

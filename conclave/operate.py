@@ -8,7 +8,7 @@ from pathlib import Path
 
 from marshmallow import ValidationError
 
-from conclave.auth import hash_password
+from conclave.auth.passwords import hash_password
 from conclave.clock import Clock
 from conclave.errors import NotFoundError
 from conclave.logs import get_logger

@@ -4,7 +4,7 @@ import threading
 from dataclasses import dataclass
 
 from conclave.clock import Clock, Reading
-from conclave.clock_guard import TOLERANCE_SECONDS, seconds_apart, time_to_act_on
+from conclave.retention.clock_guard import TOLERANCE_SECONDS, seconds_apart, time_to_act_on
 
 
 @dataclass(frozen=True)

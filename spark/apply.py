@@ -5,98 +5,25 @@ message goes only if the store, as it is now, says so too.
 """
 
 import sqlite3
-import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 
 from conclave.failpoints import reach
-from conclave.policy import AFTER_FETCH, PolicySettings, expiry_cutoff
-from conclave.store import archive_moves, bodies, invites, outbox
-from conclave.store.database import Step, checkpoint, truncate_wal, write_transaction
-from spark.steps import GroupStep, Plan
-
-LOCK_BUDGET_SECONDS = 0.010
-CACHE_KIB = 64 * 1024
-"""Of pages, in a process that deletes: what is deleted together lies in a few thousand."""
+from conclave.retention.policy import AFTER_FETCH, PolicySettings, expiry_cutoff
+from conclave.store import bodies, invites, outbox
+from conclave.store.archive import moves
+from conclave.store.database import Step
+from spark.pacer import Pacer
+from spark.plan_types import GroupStep, Plan
+from spark.rules import DELETED_ACCOUNT, DELETED_GROUP, EXPIRED, FETCHED, INVITES, SESSIONS
 
 CHUNK, CHUNK_BYTES = 16, 256 * 1024
 """How much is deleted between two looks at the clock: so many messages or bytes, but at least one message."""
 
-WAL_ATTEMPTS = 100
-WAL_PAUSE_SECONDS = 0.05
-
-EXPIRED = "expired"
-FETCHED = "fetched"
-DELETED_GROUP = "deleted_group"
-DELETED_ACCOUNT = "deleted_account"
-SESSIONS = "sessions"
-INVITES = "invites"
-RULES = (EXPIRED, FETCHED, DELETED_GROUP, DELETED_ACCOUNT, SESSIONS, INVITES)
 
 _SENT_BY = "FROM messages WHERE sender_id = (SELECT user_id FROM user_tombstones WHERE user_id = ?) AND NOT is_commit"
 """What a deleted account has sent, but for commits; the conditions are those of the index messages_by_sender."""
-
-
-class WalBusyError(Exception):
-    """The WAL could not be emptied: somebody kept reading it. What was deleted may still be in it."""
-
-
-class RunTooLongError(Exception):
-    """The run has taken longer than it may; what it did is done, the next one goes on."""
-
-
-class Pacer:
-    """Runs steps in transactions of about LOCK_BUDGET_SECONDS, resting after each as long as it took.
-
-    Others who want the write lock get it in between. What needs no lock is done meanwhile: the write-ahead log is
-    copied into the database then, not at each commit that finds it long.
-    """
-
-    def __init__(
-        self,
-        connection: sqlite3.Connection,
-        deadline: float = float("inf"),
-        rested: Callable[[], None] = lambda: None,
-        require: Callable[[], None] = lambda: None,
-        *,
-        is_durable: bool = False,
-    ) -> None:
-        """``deadline``: on the monotonic clock; ``rested`` is called after each transaction.
-
-        ``require`` is called at the beginning of each, and raises if the run must not go on. Unless ``is_durable``, a
-        power failure may undo the last transactions, together with whatever came after them: deleting can be repeated.
-        """
-        self.connection = connection
-        connection.execute(f"PRAGMA cache_size = -{CACHE_KIB}")
-        if not is_durable:
-            connection.execute("PRAGMA synchronous = NORMAL")
-            connection.execute("PRAGMA wal_autocheckpoint = 0")  # run does it
-        self._deadline = deadline
-        self._rested = rested
-        self._require = require
-
-    def run(self, steps: Iterator[Step]) -> None:
-        """Run all ``steps``. Raises RunTooLongError between two transactions."""
-        step = next(steps, None)
-        while step is not None:
-            if time.monotonic() > self._deadline:
-                raise RunTooLongError("max_run_time is over; the next run goes on from here")
-            began = time.monotonic()
-            with write_transaction(self.connection):
-                reach("apply.begun")
-                self._require()
-                locked = time.monotonic()
-                while step is not None and time.monotonic() - locked < LOCK_BUDGET_SECONDS:
-                    if not step():
-                        step = next(steps, None)
-                reach("apply.before_commit")
-            reach("apply.after_commit")
-            rested = 2 * time.monotonic() - began
-            if step is not None:  # what this run has written last is left to the next, or to empty_wal
-                checkpoint(self.connection)
-            time.sleep(max(0.0, rested - time.monotonic()))
-            self._rested()
 
 
 def apply_plan(pacer: Pacer, plan: Plan, settings: PolicySettings, counts: Counter[str]) -> None:
@@ -134,17 +61,6 @@ def give_space_back(pacer: Pacer) -> None:
     """Return the space of what was erased to the file system: dead segments, then free pages."""
     pacer.run(bodies.compact(pacer.connection))
     pacer.run(iter([partial(bodies.free_pages, pacer.connection)]))
-
-
-def empty_wal(connection: sqlite3.Connection) -> None:
-    """Leave nothing of what was erased in the write-ahead log. Raises WalBusyError."""
-    reach("erase.before_wal")
-    for _ in range(WAL_ATTEMPTS):
-        if truncate_wal(connection):
-            reach("erase.after_wal")
-            return
-        time.sleep(WAL_PAUSE_SECONDS)
-    raise WalBusyError("the write-ahead log could not be emptied: a long read kept it open")
 
 
 def _count(connection: sqlite3.Connection, condition: str, *bounds: int) -> int:
@@ -235,7 +151,7 @@ def _delete_group(connection: sqlite3.Connection, group_key: int, counts: Counte
         counts,
         DELETED_GROUP,
     )
-    if not more and not archive_moves.holds_group(connection, group_key):
+    if not more and not moves.holds_group(connection, group_key):
         connection.execute("DELETE FROM tombstones WHERE group_key = ?", (group_key,))
     return more
 
@@ -248,7 +164,7 @@ def _delete_account(connection: sqlite3.Connection, user_id: bytes, counts: Coun
     more = _delete_messages(
         connection, f"SELECT message_id {_SENT_BY} ORDER BY message_id LIMIT ?", (user_id,), counts, DELETED_ACCOUNT
     )
-    if not more and not archive_moves.holds_sender(connection, user_id):
+    if not more and not moves.holds_sender(connection, user_id):
         connection.execute("DELETE FROM user_tombstones WHERE user_id = ?", (user_id,))
     return more
 

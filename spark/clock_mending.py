@@ -15,7 +15,7 @@ from conclave.store import clock_mending, state
 from spark.hot import Hot
 
 if TYPE_CHECKING:
-    from spark.archive import Archive
+    from spark.archive.run import Archive
 
 ATTEMPTS, PAUSE_SECONDS = 40, 0.25
 """A server that runs learns within a second which clock it is; until then it may store times that are ahead."""

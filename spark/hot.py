@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Concatenate, ParamSpec, Self, TypeVar
 
-from conclave.policy import PolicySettings
+from conclave.retention.policy import PolicySettings
 from conclave.store import database
 from conclave.store.database import Step
-from spark.apply import Pacer
+from spark.pacer import Pacer
 
 P = ParamSpec("P")
 T = TypeVar("T")

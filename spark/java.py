@@ -8,7 +8,7 @@ import time
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
-from conclave.tied import tied
+from conclave.system.tied import tied
 
 NICENESS = 10
 """How far Java stands back: who holds the database's lock has the processor first, and so has the server."""

@@ -12,30 +12,32 @@ from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from conclave import data_folder, locks, reserve
 from conclave.clock import Clock
-from conclave.config import Config
+from conclave.config.settings import Config
 from conclave.failpoints import reach
-from conclave.locks import DatabaseLock
 from conclave.logs import get_logger
-from conclave.policy import KEEP, PolicySettings
+from conclave.retention.policy import KEEP, PolicySettings
 from conclave.steady_clock import SteadyClock
-from conclave.store import archive_moves, database, state
-from conclave.store.archive_restore import RestoreError
+from conclave.store import database, state
+from conclave.store.archive import moves
+from conclave.store.archive.restore import RestoreError
 from conclave.store.faults import StoreError, is_of_the_disk
+from conclave.system import data_folder, locks, reserve
+from conclave.system.locks import DatabaseLock
 from spark import apply, clock_mending, report, sql_engine
 from spark.clock_mending import ClockUnsteadyError
 from spark.hot import ArchiveError, Hot
 from spark.java import Java
+from spark.pacer import Pacer, RunTooLongError, WalBusyError, empty_wal
+from spark.plan_types import GroupStep, Plan
 from spark.report import Report
-from spark.steps import GroupStep, Plan
 from spark.work import WorkFolder, remove_dead
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from spark.archive import Archive
-    from spark.archive_check import Check
+    from spark.archive.check import Check
+    from spark.archive.run import Archive
 
 log = get_logger(__name__)
 
@@ -57,7 +59,7 @@ class ClockWrongError(Exception):
 
 EXPECTED = (
     *(CleanupError, ClockWrongError, ClockUnsteadyError, ArchiveError, RestoreError),
-    *(apply.RunTooLongError, apply.WalBusyError),
+    *(RunTooLongError, WalBusyError),
 )
 """Why a run, or a command about the archive, may fail without a fault of the program."""
 
@@ -314,7 +316,7 @@ class Job:
                 done.groups_touched = len(groups)
                 total = apply.count_plan(connection, plan).total() if progress else 0
                 tell = (lambda: progress(done.counts.total(), total)) if progress else (lambda: None)
-                pacer = apply.Pacer(connection, deadline, tell, lambda: hot.require(connection))
+                pacer = Pacer(connection, deadline, tell, lambda: hot.require(connection))
                 apply.apply_plan(pacer, plan, settings, done.counts)
                 apply.give_space_back(pacer)
             if archive := self._archive(hot):
@@ -322,9 +324,7 @@ class Job:
                     archive.run(done, groups)
                 finally:
                     with self._emptied(hot) as connection:
-                        apply.give_space_back(
-                            apply.Pacer(connection, deadline, require=lambda: hot.require(connection))
-                        )
+                        apply.give_space_back(Pacer(connection, deadline, require=lambda: hot.require(connection)))
         finally:
             done.bytes_returned = max(0, size - self._path.stat().st_size)
 
@@ -336,7 +336,7 @@ class Job:
                 yield connection
             finally:
                 # After half a run too: what it deleted must not stay readable until the next one.
-                apply.empty_wal(connection)
+                empty_wal(connection)
 
     def _hot(self, settings: PolicySettings, now: int, deadline: float = float("inf")) -> Hot:
         return Hot(self._path, settings, now, deadline, lambda connection: _require_settings(connection, settings))
@@ -345,7 +345,7 @@ class Job:
         """Return the archive, if there is one or is to be one."""
         if not self._spark or not self._uses_archive():
             return None
-        from spark.archive import Archive  # noqa: PLC0415 - as above
+        from spark.archive.run import Archive  # noqa: PLC0415 - as above
 
         return Archive(self._spark, hot, self._config.archive_path, self._config.archive)
 
@@ -356,7 +356,7 @@ class Job:
         if not self._path.exists():
             return False
         with closing(database.connect(self._path, readonly=True)) as connection:
-            return archive_moves.is_in_use(connection)
+            return moves.is_in_use(connection)
 
     def _plan(self, settings: PolicySettings, now: int) -> Plan:
         if self._spark:
@@ -393,7 +393,7 @@ def _keys(frame: "DataFrame") -> list[int]:
 
 def _main() -> None:
     os.umask(0o077)
-    from conclave.cli import run_cleanup  # noqa: PLC0415 - which has this module by its own name
+    from conclave.cli.main import run_cleanup  # noqa: PLC0415 - which has this module by its own name
 
     run_cleanup()
 

@@ -16,7 +16,7 @@ import pyarrow.compute
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import BinaryType, DataType, LongType, StructType
 
-from conclave.policy import PolicySettings
+from conclave.retention.policy import PolicySettings
 from spark import columns as c
 
 _GROUPS = """

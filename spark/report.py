@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from rich.console import Console
 from rich.table import Table
 
-from spark import apply
+from spark import rules
 
 HISTORY_ROWS = 1000
 """Runs kept in the history."""
@@ -19,12 +19,12 @@ _STORED = ("groups_touched", "bytes_returned", "archived", "archive_bytes_return
 """What of a report the history has as its counts."""
 
 _MEANINGS = {
-    apply.EXPIRED: ("messages", "past their group's expiry"),
-    apply.FETCHED: ("messages", "fetched by every member of a delete-after-fetch group"),
-    apply.DELETED_GROUP: ("messages", "their group was deleted"),
-    apply.DELETED_ACCOUNT: ("messages", "their sender's account was deleted"),
-    apply.SESSIONS: ("sessions", "expired"),
-    apply.INVITES: ("invites", "pending for longer than invite_ttl_seconds"),
+    rules.EXPIRED: ("messages", "past their group's expiry"),
+    rules.FETCHED: ("messages", "fetched by every member of a delete-after-fetch group"),
+    rules.DELETED_GROUP: ("messages", "their group was deleted"),
+    rules.DELETED_ACCOUNT: ("messages", "their sender's account was deleted"),
+    rules.SESSIONS: ("sessions", "expired"),
+    rules.INVITES: ("invites", "pending for longer than invite_ttl_seconds"),
 }
 
 
@@ -64,7 +64,7 @@ class Report:
             "bytes_returned": self.bytes_returned,
             "archived": self.archived,
             "archive_bytes_returned": self.archive_bytes_returned,
-            "deleted": {rule: self.counts[rule] for rule in apply.RULES},
+            "deleted": {rule: self.counts[rule] for rule in rules.RULES},
             "brought_back": dict(+self.brought_back),
         }
 
@@ -87,7 +87,7 @@ def show(report: Report, console: Console, *, dry: bool = False) -> None:
     table.add_column("what")
     table.add_column("why")
     table.add_column("would go" if dry else "deleted", justify="right")
-    for rule in apply.RULES:
+    for rule in rules.RULES:
         table.add_row(*_MEANINGS[rule], f"{report.counts[rule]:,}")
     console.print(table)
     touched = f"{report.groups_touched:,} groups {'have something due' if dry else 'touched'}"

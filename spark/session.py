@@ -15,7 +15,7 @@ from pyspark import SparkConf, SparkContext
 from pyspark.find_spark_home import _find_spark_home
 from pyspark.sql import SparkSession
 
-from conclave.config import Config
+from conclave.config.settings import Config
 from spark.java import Java
 
 SUPPORTED_JAVA = (17, 21)

@@ -7,8 +7,8 @@ something.
 import sqlite3
 from typing import Any
 
-from conclave.policy import PolicySettings
-from spark.steps import GroupStep, Plan
+from conclave.retention.policy import PolicySettings
+from spark.plan_types import GroupStep, Plan
 
 _GROUPS = """
 WITH ranked AS (

@@ -9,9 +9,9 @@ import time
 from typing import Any, TextIO
 
 from conclave.clock import SystemClock
-from conclave.config import Config
+from conclave.config.settings import Config
 from conclave.logs import configure_logging
-from conclave.supervise import EXIT_GIVE_UP
+from conclave.server.supervise import EXIT_GIVE_UP
 from spark.job import CleanupError, Job, SparkStartError
 
 LONGEST_SLEEP_SECONDS = 3600.0

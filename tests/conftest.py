@@ -11,12 +11,14 @@ import pytest
 from aiohttp import ClientSession, web
 from aiohttp.test_utils import TestServer
 
-from conclave import auth, keys
-from conclave.app import create_app
+from conclave import keys
+from conclave.auth import passwords
 from conclave.clock import FakeClock
-from conclave.config import CleanupConfig, Config
-from tests.cleaner import Cleaner
-from tests.client import Client
+from conclave.config.cleanup import CleanupConfig
+from conclave.config.settings import Config
+from conclave.server.app import create_app
+from tests.support.cleaner import Cleaner
+from tests.support.client import Client
 
 PROCESSES = Path(__file__).parent / "processes"
 
@@ -54,7 +56,7 @@ def password_memory() -> int:
 
 @pytest.fixture(autouse=True)
 def cheap_passwords(monkeypatch: pytest.MonkeyPatch, password_memory: int) -> None:
-    monkeypatch.setattr(auth, "MEMORY_KIB", password_memory)
+    monkeypatch.setattr(passwords, "MEMORY_KIB", password_memory)
 
 
 @pytest.fixture

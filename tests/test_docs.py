@@ -12,11 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from conclave import app
-from conclave.config import Config, parse_config, setting_names
+from conclave.config.load import parse_config
+from conclave.config.settings import Config, setting_names
 from conclave.errors import ErrorCode
 from conclave.health import HealthPart
-from conclave.routes import API, ROUTES
+from conclave.server import app
+from conclave.server.routes import API, ROUTES
 from conclave.store import database
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -7,7 +7,7 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from tests.forensics import Search
+from tests.support.forensics import Search
 
 COUNT = 300
 

@@ -7,8 +7,9 @@ from typing import Any
 
 from aiohttp import web
 
-from conclave import auth, keys
-from conclave.config import Config
+from conclave import keys
+from conclave.auth import tokens
+from conclave.config.settings import Config
 from conclave.errors import ForbiddenError, PasswordWrongError
 from conclave.store import accounts, key_packages, members, sessions, users
 from conclave.store.announce import announce, members_of
@@ -44,22 +45,22 @@ async def login(request: web.Request) -> web.Response:
     known = await app[keys.STORE].read(users.credentials, body["username"])
     user_id, password_hash = known or (b"", "")
     await app[keys.THROTTLE].require_match(request, body["username"], password_hash, body["password"])
-    token = auth.new_token(request[FORMAT])
+    token = tokens.new_token(request[FORMAT])
     now, ttl = app[keys.CLOCK].now(), app[keys.CONFIG].token_ttl_seconds
-    await app[keys.STORE].write(sessions.add, user_id, password_hash, auth.token_hash(token), now, ttl)
+    await app[keys.STORE].write(sessions.add, user_id, password_hash, tokens.token_hash(token), now, ttl)
     return reply(request, {"token": token, "user_id": user_id, "username": body["username"]})
 
 
 async def logout(request: web.Request) -> web.Response:
     """POST /logout: End this session."""
-    caller = request[auth.CALLER]
+    caller = request[tokens.CALLER]
     await request.app[keys.STORE].write(sessions.remove, caller.user_id, caller.session_id)
     return reply_empty(request)
 
 
 async def update(request: web.Request) -> web.Response:
     """PATCH /me: Change the own alias."""
-    await request.app[keys.STORE].write(_update, request[auth.CALLER].user_id, await read_body(request))
+    await request.app[keys.STORE].write(_update, request[tokens.CALLER].user_id, await read_body(request))
     return reply_empty(request)
 
 
@@ -75,7 +76,7 @@ def _update(connection: sqlite3.Connection, user_id: bytes, changes: Mapping[str
 
 async def change_password(request: web.Request) -> web.Response:
     """POST /change-password: Change the password, which ends every session of the caller."""
-    app, user_id = request.app, request[auth.CALLER].user_id
+    app, user_id = request.app, request[tokens.CALLER].user_id
     body = await read_body(request)
     former = await _require_password(request, body["current_password"])
     new = await app[keys.THROTTLE].hash_anew(request, body["new_password"])
@@ -85,7 +86,7 @@ async def change_password(request: web.Request) -> web.Response:
 
 async def reset(request: web.Request) -> web.Response:
     """POST /reset-account: Delete the caller's key packages."""
-    await request.app[keys.STORE].write(key_packages.remove_all, request[auth.CALLER].user_id)
+    await request.app[keys.STORE].write(key_packages.remove_all, request[tokens.CALLER].user_id)
     return reply_empty(request)
 
 
@@ -94,7 +95,7 @@ async def delete(request: web.Request) -> web.Response:
     app = request.app
     body = await read_body(request)
     stored = await _require_password(request, body["password"])
-    await app[keys.STORE].write(_delete, request[auth.CALLER].user_id, stored, app[keys.CLOCK].now())
+    await app[keys.STORE].write(_delete, request[tokens.CALLER].user_id, stored, app[keys.CLOCK].now())
     return reply_empty(request)
 
 
@@ -107,6 +108,6 @@ def _delete(connection: sqlite3.Connection, user_id: bytes, password_hash: str, 
 async def _require_password(request: web.Request, password: str) -> str:
     """Return the stored hash of the caller's password. Raises PasswordWrongError or TooManyRequestsError."""
     app = request.app
-    username, stored = await app[keys.STORE].read(users.own_credentials, request[auth.CALLER].user_id)
+    username, stored = await app[keys.STORE].read(users.own_credentials, request[tokens.CALLER].user_id)
     await app[keys.THROTTLE].require_match(request, username, stored, password, PasswordWrongError)
     return stored

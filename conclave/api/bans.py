@@ -4,8 +4,9 @@ import sqlite3
 
 from aiohttp import web
 
-from conclave import auth, keys
+from conclave import keys
 from conclave.api.lists import answer_list
+from conclave.auth import tokens
 from conclave.budget import Share
 from conclave.store import bans, bodies, commits, invites, members, users
 from conclave.store.commits import Commit
@@ -21,7 +22,7 @@ async def ban(request: web.Request) -> web.Response:
     target_id, commit = body.pop("user_id"), Commit(**body)
     now = app[keys.CLOCK].now()
     dead_before = app[keys.CONFIG].policy.invites_dead_before(now)
-    await app[keys.STORE].write(_ban, group_id, request[auth.CALLER].user_id, target_id, commit, now, dead_before)
+    await app[keys.STORE].write(_ban, group_id, request[tokens.CALLER].user_id, target_id, commit, now, dead_before)
     return reply_empty(request)
 
 
@@ -50,7 +51,7 @@ async def unban(request: web.Request) -> web.Response:
     """POST /groups/{group_id}/unban: Lift a ban."""
     group_id = path_id(request, "group_id")
     body = await read_body(request)
-    await request.app[keys.STORE].write(_unban, group_id, request[auth.CALLER].user_id, body["user_id"])
+    await request.app[keys.STORE].write(_unban, group_id, request[tokens.CALLER].user_id, body["user_id"])
     return reply_empty(request)
 
 
@@ -63,7 +64,7 @@ def _unban(connection: sqlite3.Connection, group_id: bytes, user_id: bytes, targ
 async def list_banned(request: web.Request) -> web.StreamResponse:
     """GET /groups/{group_id}/banned: Who is banned from a group."""
     group_id = path_id(request, "group_id")
-    return await answer_list(request, _banned, group_id, request[auth.CALLER].user_id, request[SHARE])
+    return await answer_list(request, _banned, group_id, request[tokens.CALLER].user_id, request[SHARE])
 
 
 def _banned(connection: sqlite3.Connection, group_id: bytes, user_id: bytes, share: Share) -> list[bans.BannedUser]:

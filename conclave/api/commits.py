@@ -4,7 +4,8 @@ import sqlite3
 
 from aiohttp import web
 
-from conclave import auth, keys
+from conclave import keys
+from conclave.auth import tokens
 from conclave.budget import cost
 from conclave.errors import BadRequestError
 from conclave.store import bodies, commits, members
@@ -19,7 +20,7 @@ async def upload(request: web.Request) -> web.Response:
     app = request.app
     group_id = path_id(request, "group_id")
     commit = Commit(**await read_body(request))
-    await app[keys.STORE].write(_upload, group_id, request[auth.CALLER].user_id, commit, app[keys.CLOCK].now())
+    await app[keys.STORE].write(_upload, group_id, request[tokens.CALLER].user_id, commit, app[keys.CLOCK].now())
     return reply_empty(request)
 
 
@@ -36,7 +37,7 @@ async def external_join(request: web.Request) -> web.Response:
     app = request.app
     group_id = path_id(request, "group_id")
     commit = Commit(**await read_body(request))
-    await app[keys.STORE].write(_external_join, group_id, request[auth.CALLER].user_id, commit, app[keys.CLOCK].now())
+    await app[keys.STORE].write(_external_join, group_id, request[tokens.CALLER].user_id, commit, app[keys.CLOCK].now())
     return reply_empty(request)
 
 
@@ -58,6 +59,6 @@ async def group_info(request: web.Request) -> web.Response:
     """GET /groups/{group_id}/group-info: The stored group info."""
     await request[SHARE].reserve(cost(bodies.LONGEST_BYTES))
     stored = await request.app[keys.STORE].read(
-        commits.group_info, path_id(request, "group_id"), request[auth.CALLER].user_id
+        commits.group_info, path_id(request, "group_id"), request[tokens.CALLER].user_id
     )
     return reply(request, {"group_info": stored})

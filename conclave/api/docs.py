@@ -5,9 +5,10 @@ from pathlib import Path
 
 from aiohttp import web
 
-from conclave import keys, openapi
+from conclave import keys
 from conclave.errors import NotFoundError
 from conclave.wire.handover import SHARE
+from conclave.wire.openapi import document as openapi
 
 _PAGE = """<!DOCTYPE html>
 <html lang="en">

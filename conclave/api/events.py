@@ -4,7 +4,8 @@ import random
 
 from aiohttp import web
 
-from conclave import auth, keys
+from conclave import keys
+from conclave.auth import tokens
 from conclave.errors import TokenExpiredError
 from conclave.events import Stream
 from conclave.store import sessions
@@ -21,7 +22,7 @@ async def stream(request: web.Request) -> web.StreamResponse:
 
     Open until the client goes, the session ends, or the server stops. An open stream is a use of its session.
     """
-    app, caller = request.app, request[auth.CALLER]
+    app, caller = request.app, request[tokens.CALLER]
     written_in = _format(request)
     response = web.StreamResponse(headers={"Content-Type": "text/event-stream", "X-Accel-Buffering": "no"})
     async with sse.cut_off_late(request) as on_end:
@@ -36,7 +37,7 @@ async def stream(request: web.Request) -> web.StreamResponse:
 
 
 async def _hand_on(request: web.Request, response: web.StreamResponse, events: Stream, written_in: Format) -> None:
-    app, caller = request.app, request[auth.CALLER]
+    app, caller = request.app, request[tokens.CALLER]
     longest = min(KEEP_ALIVE_SECONDS, app[keys.CONFIG].token_ttl_seconds / 2)
     await response.write(sse.KEEP_ALIVE)  # sends the headers too: the client counts itself connected by them
     ended = False
@@ -55,5 +56,5 @@ def _format(request: web.Request) -> Format:
     named = read_query(request)["format"]
     if named:
         return Format[named.upper()]
-    token = auth.require_token(request.headers, request.app[keys.CONFIG].auth_header)
+    token = tokens.require_token(request.headers, request.app[keys.CONFIG].auth_header)
     return answer_format("", "", token)

@@ -6,10 +6,11 @@ from typing import Any
 
 from aiohttp import web
 
-from conclave import auth, keys
+from conclave import keys
 from conclave.api.lists import answer_list
+from conclave.auth import tokens
 from conclave.clock import Clock
-from conclave.policy import PolicySettings
+from conclave.retention.policy import PolicySettings
 from conclave.store import groups, members
 from conclave.store.announce import announce, members_of
 from conclave.wire.exchange import path_id, read_body, read_query, reply, reply_empty
@@ -21,14 +22,14 @@ async def create(request: web.Request) -> web.Response:
     app = request.app
     body = await read_body(request)
     group_id = await app[keys.STORE].write(
-        groups.add, request[auth.CALLER].user_id, body["group_name"], body["alias"], app[keys.CLOCK].now()
+        groups.add, request[tokens.CALLER].user_id, body["group_name"], body["alias"], app[keys.CLOCK].now()
     )
     return reply(request, {"group_id": group_id})
 
 
 async def list_own(request: web.Request) -> web.StreamResponse:
     """GET /groups: The caller's groups, with their members."""
-    return await answer_list(request, members.groups_of, request[auth.CALLER].user_id, request[SHARE])
+    return await answer_list(request, members.groups_of, request[tokens.CALLER].user_id, request[SHARE])
 
 
 async def list_public(request: web.Request) -> web.StreamResponse:
@@ -42,7 +43,7 @@ async def update(request: web.Request) -> web.Response:
     group_id = path_id(request, "group_id")
     body = await read_body(request)
     await app[keys.CLOCK_WATCH].write(
-        _update, group_id, request[auth.CALLER].user_id, body, app[keys.CONFIG].policy, app[keys.CLOCK]
+        _update, group_id, request[tokens.CALLER].user_id, body, app[keys.CONFIG].policy, app[keys.CLOCK]
     )
     return reply_empty(request)
 
@@ -68,7 +69,7 @@ async def delete(request: web.Request) -> web.Response:
     """POST /groups/{group_id}/delete: Delete a group for all of its members."""
     app = request.app
     await app[keys.STORE].write(
-        _delete, path_id(request, "group_id"), request[auth.CALLER].user_id, app[keys.CLOCK].now()
+        _delete, path_id(request, "group_id"), request[tokens.CALLER].user_id, app[keys.CLOCK].now()
     )
     return reply_empty(request)
 

@@ -5,8 +5,9 @@ from collections.abc import Mapping
 
 from aiohttp import web
 
-from conclave import auth, keys
+from conclave import keys
 from conclave.api.lists import answer_list
+from conclave.auth import tokens
 from conclave.clock import Reading
 from conclave.errors import NotFoundError
 from conclave.store import invites, members
@@ -20,7 +21,7 @@ async def escrow(request: web.Request) -> web.Response:
     body = await read_body(request)
     clock = request.app[keys.CLOCK]
     await request.app[keys.CLOCK_WATCH].write(
-        _escrow, group_id, request[auth.CALLER].user_id, body, clock.now(), _dead_before(request), clock.read()
+        _escrow, group_id, request[tokens.CALLER].user_id, body, clock.now(), _dead_before(request), clock.read()
     )
     return reply_empty(request)
 
@@ -42,7 +43,7 @@ def _escrow(
 
 async def list_of_group(request: web.Request) -> web.StreamResponse:
     """GET /groups/{group_id}/invites: Pending invites of a group."""
-    group_id, user_id = path_id(request, "group_id"), request[auth.CALLER].user_id
+    group_id, user_id = path_id(request, "group_id"), request[tokens.CALLER].user_id
     return await answer_list(request, invites.of_group, group_id, user_id, _dead_before(request), request[SHARE])
 
 
@@ -51,7 +52,7 @@ async def cancel(request: web.Request) -> web.Response:
     group_id = path_id(request, "group_id")
     body = await read_body(request)
     await request.app[keys.STORE].write(
-        _cancel, group_id, request[auth.CALLER].user_id, body["invitee_id"], _dead_before(request)
+        _cancel, group_id, request[tokens.CALLER].user_id, body["invitee_id"], _dead_before(request)
     )
     return reply_empty(request)
 
@@ -66,7 +67,7 @@ def _cancel(
 
 async def list_own(request: web.Request) -> web.StreamResponse:
     """GET /invites: Pending invites of the caller."""
-    user_id = request[auth.CALLER].user_id
+    user_id = request[tokens.CALLER].user_id
     return await answer_list(request, invites.of_user, user_id, _dead_before(request), request[SHARE])
 
 
@@ -75,7 +76,7 @@ async def accept(request: web.Request) -> web.Response:
     await request.app[keys.STORE].write(
         _accept,
         path_id(request, "invite_id"),
-        request[auth.CALLER].user_id,
+        request[tokens.CALLER].user_id,
         request.app[keys.CLOCK].now(),
         _dead_before(request),
     )
@@ -89,7 +90,7 @@ def _accept(connection: sqlite3.Connection, invite_id: bytes, user_id: bytes, no
 async def decline(request: web.Request) -> web.Response:
     """POST /invites/{invite_id}/decline: Decline an invite."""
     await request.app[keys.STORE].write(
-        _decline, path_id(request, "invite_id"), request[auth.CALLER].user_id, _dead_before(request)
+        _decline, path_id(request, "invite_id"), request[tokens.CALLER].user_id, _dead_before(request)
     )
     return reply_empty(request)
 

@@ -6,7 +6,8 @@ from typing import Any
 
 from aiohttp import web
 
-from conclave import auth, keys
+from conclave import keys
+from conclave.auth import tokens
 from conclave.budget import cost
 from conclave.errors import TooManyRequestsError
 from conclave.limits import SlidingWindow
@@ -20,7 +21,7 @@ from conclave.wire.pieces import reply_list
 async def upload(request: web.Request) -> web.Response:
     """POST /key-packages: Upload key packages, all or nothing."""
     body = await read_body(request)
-    await request.app[keys.STORE].write(_upload, request[auth.CALLER].user_id, body)
+    await request.app[keys.STORE].write(_upload, request[tokens.CALLER].user_id, body)
     return reply_empty(request)
 
 
@@ -63,7 +64,7 @@ async def invite(request: web.Request) -> web.StreamResponse:
     packages = await app[keys.STORE].write(
         _invite,
         group_id,
-        request[auth.CALLER].user_id,
+        request[tokens.CALLER].user_id,
         body["user_ids"],
         app[keys.HANDOUTS],
         app[keys.CLOCK].read().since_boot,

@@ -4,8 +4,9 @@ import sqlite3
 
 from aiohttp import web
 
-from conclave import auth, keys
+from conclave import keys
 from conclave.api.lists import answer_list
+from conclave.auth import tokens
 from conclave.budget import cost
 from conclave.clock import Reading
 from conclave.store import bodies, commits, invites, members, users
@@ -22,7 +23,7 @@ async def join(request: web.Request) -> web.Response:
     group_info = await app[keys.CLOCK_WATCH].write(
         _join,
         path_id(request, "group_id"),
-        request[auth.CALLER].user_id,
+        request[tokens.CALLER].user_id,
         now,
         app[keys.CONFIG].policy.invites_dead_before(now),
         app[keys.CLOCK].read(),
@@ -44,7 +45,7 @@ async def leave(request: web.Request) -> web.Response:
     app = request.app
     group_id = path_id(request, "group_id")
     commit = Commit(**await read_body(request))
-    await app[keys.STORE].write(_leave, group_id, request[auth.CALLER].user_id, commit, app[keys.CLOCK].now())
+    await app[keys.STORE].write(_leave, group_id, request[tokens.CALLER].user_id, commit, app[keys.CLOCK].now())
     return reply_empty(request)
 
 
@@ -62,7 +63,7 @@ async def remove(request: web.Request) -> web.Response:
     body = await read_body(request)
     target_id, commit = body.pop("user_id"), Commit(**body)
     await app[keys.STORE].write(
-        _remove, group_id, request[auth.CALLER].user_id, target_id, commit, app[keys.CLOCK].now()
+        _remove, group_id, request[tokens.CALLER].user_id, target_id, commit, app[keys.CLOCK].now()
     )
     return reply_empty(request)
 
@@ -81,7 +82,7 @@ async def promote(request: web.Request) -> web.Response:
     """POST /groups/{group_id}/promote: Make a member an admin."""
     group_id = path_id(request, "group_id")
     body = await read_body(request)
-    await request.app[keys.STORE].write(_promote, group_id, request[auth.CALLER].user_id, body["user_id"])
+    await request.app[keys.STORE].write(_promote, group_id, request[tokens.CALLER].user_id, body["user_id"])
     return reply_empty(request)
 
 
@@ -94,7 +95,7 @@ async def demote(request: web.Request) -> web.Response:
     """POST /groups/{group_id}/demote: Make an admin a member."""
     group_id = path_id(request, "group_id")
     body = await read_body(request)
-    await request.app[keys.STORE].write(_demote, group_id, request[auth.CALLER].user_id, body["user_id"])
+    await request.app[keys.STORE].write(_demote, group_id, request[tokens.CALLER].user_id, body["user_id"])
     return reply_empty(request)
 
 
@@ -107,4 +108,4 @@ def _demote(connection: sqlite3.Connection, group_id: bytes, user_id: bytes, tar
 async def list_admins(request: web.Request) -> web.StreamResponse:
     """GET /groups/{group_id}/admins: The admins of a group."""
     group_id = path_id(request, "group_id")
-    return await answer_list(request, members.admins_of, group_id, request[auth.CALLER].user_id, request[SHARE])
+    return await answer_list(request, members.admins_of, group_id, request[tokens.CALLER].user_id, request[SHARE])

@@ -4,7 +4,9 @@ import sqlite3
 
 from aiohttp import web
 
-from conclave import auth, history, keys
+from conclave import keys
+from conclave.archive import pages
+from conclave.auth import tokens
 from conclave.clock import Clock
 from conclave.store import members, messages
 from conclave.store.announce import announce, members_of
@@ -19,7 +21,7 @@ async def send(request: web.Request) -> web.Response:
     group_id = path_id(request, "group_id")
     body = await read_body(request)
     number = await app[keys.STORE].write(
-        _send, group_id, request[auth.CALLER].user_id, body["mls_message"], app[keys.CLOCK]
+        _send, group_id, request[tokens.CALLER].user_id, body["mls_message"], app[keys.CLOCK]
     )
     return reply(request, {"sequence_num": number})
 
@@ -41,11 +43,11 @@ async def fetch(request: web.Request) -> web.StreamResponse:
     group_id = path_id(request, "group_id")
     query = read_query(request)
     page = await request[SHARE].fit(
-        lambda: history.page(
+        lambda: pages.page(
             app[keys.STORE],
             app[keys.ARCHIVE],
             group_id,
-            request[auth.CALLER].user_id,
+            request[tokens.CALLER].user_id,
             query["after"],
             query["limit"],
             app[keys.CONFIG].policy,

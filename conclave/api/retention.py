@@ -2,7 +2,8 @@
 
 from aiohttp import web
 
-from conclave import auth, keys
+from conclave import keys
+from conclave.auth import tokens
 from conclave.store import members
 from conclave.wire.exchange import path_id, reply
 
@@ -11,7 +12,7 @@ async def policy(request: web.Request) -> web.Response:
     """GET /groups/{group_id}/retention: How long messages of a group live."""
     app = request.app
     member = await app[keys.STORE].read(
-        members.require_member, path_id(request, "group_id"), request[auth.CALLER].user_id
+        members.require_member, path_id(request, "group_id"), request[tokens.CALLER].user_id
     )
     layers = {
         "server_retention_seconds": app[keys.CONFIG].message_retention,

@@ -2,8 +2,9 @@
 
 from aiohttp import web
 
-from conclave import auth, keys
+from conclave import keys
 from conclave.api.lists import read_list
+from conclave.auth import tokens
 from conclave.store import sessions
 from conclave.wire.exchange import path_id, reply_empty
 from conclave.wire.handover import SHARE
@@ -12,7 +13,7 @@ from conclave.wire.pieces import reply_list
 
 async def list_own(request: web.Request) -> web.StreamResponse:
     """GET /sessions: The caller's sessions."""
-    app, caller = request.app, request[auth.CALLER]
+    app, caller = request.app, request[tokens.CALLER]
     activity, now = app[keys.ACTIVITY], app[keys.CLOCK].now()
     listed = [
         {
@@ -30,5 +31,5 @@ async def list_own(request: web.Request) -> web.StreamResponse:
 
 async def revoke(request: web.Request) -> web.Response:
     """DELETE /sessions/{session_id}: End one of the caller's sessions."""
-    await request.app[keys.STORE].write(sessions.revoke, request[auth.CALLER].user_id, path_id(request, "session_id"))
+    await request.app[keys.STORE].write(sessions.revoke, request[tokens.CALLER].user_id, path_id(request, "session_id"))
     return reply_empty(request)

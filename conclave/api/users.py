@@ -2,14 +2,15 @@
 
 from aiohttp import web
 
-from conclave import auth, keys
+from conclave import keys
+from conclave.auth import tokens
 from conclave.store import users
 from conclave.wire.exchange import path_id, path_name, reply
 
 
 async def me(request: web.Request) -> web.Response:
     """GET /me: The caller's own account."""
-    user = await request.app[keys.STORE].read(users.own, request[auth.CALLER].user_id)
+    user = await request.app[keys.STORE].read(users.own, request[tokens.CALLER].user_id)
     return reply(request, user)
 
 

@@ -10,7 +10,7 @@ from conclave.budget import Share
 from conclave.clock import Clock
 from conclave.errors import BadRequestError, ConflictError, NotFoundError
 from conclave.failpoints import reach
-from conclave.policy import PolicySettings, exceeds_cap
+from conclave.retention.policy import PolicySettings, exceeds_cap
 from conclave.store import bodies, marks, state, users
 from conclave.store.announce import announce
 
@@ -20,7 +20,7 @@ LONGEST_NAME = 64
 
 @dataclass(frozen=True)
 class Group:
-    """A group without its members. Marks are described in marks.py, ``archived_seq`` in archive.py."""
+    """A group without its members. Marks are described in marks.py, ``archived_seq`` in archive/stretches.py."""
 
     group_key: int
     group_id: bytes

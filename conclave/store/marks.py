@@ -11,7 +11,7 @@ retention contract, section 1.
 
 import sqlite3
 
-from conclave.policy import AFTER_FETCH, PolicySettings, expiry_cutoff
+from conclave.retention.policy import AFTER_FETCH, PolicySettings, expiry_cutoff
 
 _LEAST_WATERMARK = "(SELECT min(watermark) FROM members WHERE members.group_key = groups.group_key)"
 

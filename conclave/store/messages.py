@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from conclave.budget import Share
 from conclave.clock import Clock
 from conclave.failpoints import reach
-from conclave.policy import PolicySettings, expiry_cutoff
-from conclave.store import archive, bodies, members
-from conclave.store.archive import Stretch
+from conclave.retention.policy import PolicySettings, expiry_cutoff
+from conclave.store import bodies, members
+from conclave.store.archive import stretches
+from conclave.store.archive.stretches import Stretch
 from conclave.store.groups import Group
 from conclave.store.members import Membership
 
@@ -104,7 +105,7 @@ def page(
     hidden_before = cutoff(group, policy, clock.now())
     confirmed = min(after, group.last_seq)
     start = max(confirmed, group.gone_below)
-    archived = archive.stretch(connection, group, start, hidden_before)
+    archived = stretches.stretch(connection, group, start, hidden_before)
     if archived:
         return Page([], member, confirmed, archived)
     rows = connection.execute(

@@ -13,7 +13,7 @@ from conclave.store.announce import end_streams
 
 @dataclass(frozen=True)
 class Session:
-    """A stored session. ``last_used_at`` may lag behind: see auth.SessionActivity."""
+    """A stored session. ``last_used_at`` may lag behind: see auth/activity.py."""
 
     session_id: int
     public_id: bytes

@@ -5,9 +5,9 @@ import sqlite3
 from dataclasses import dataclass, field
 
 from conclave.clock import Reading
-from conclave.clock_guard import clock_fault, time_to_act_on
 from conclave.errors import UntrustedClockError
-from conclave.policy import PolicySettings, session_lag
+from conclave.retention.clock_guard import clock_fault, time_to_act_on
+from conclave.retention.policy import PolicySettings, session_lag
 from conclave.steady_clock import Floor
 from conclave.store import marks
 

@@ -10,7 +10,7 @@ from uuid import UUID
 from marshmallow import ValidationError, fields, validate
 
 from conclave.fields import Text
-from conclave.policy import MAX_SECONDS
+from conclave.retention.durations import MAX_SECONDS
 
 REQUIRED = "required, and must not be empty"
 """One of the two messages that make an error a broken constraint (code 100) instead of an invalid value (101)."""

@@ -11,13 +11,13 @@ from uuid import UUID
 import pytest
 
 from conclave import keys
-from conclave.config import Config
+from conclave.config.settings import Config
 from conclave.store import sessions, state, users
-from tests.client import PACKAGE, PASSWORD, Client, RefusedError, encode, expect
 from tests.conftest import Running, StartServer
-from tests.listening import listening
-from tests.protobuf import PROTOBUF, ProtobufClient
-from tests.racing import right_after
+from tests.support.client import PACKAGE, PASSWORD, Client, RefusedError, encode, expect
+from tests.support.listening import listening
+from tests.support.protobuf import PROTOBUF, ProtobufClient
+from tests.support.racing import right_after
 
 NEW = "battery staple"
 

@@ -13,16 +13,18 @@ import pytest
 import structlog
 from deltalake import QueryBuilder
 
-from conclave import app, archive, budget, keys
-from conclave.archive_layout import DAY, KEEP_WIDTH
-from conclave.config import Config
-from conclave.policy import KEEP
+from conclave import budget, keys
+from conclave.archive import reader as archive
+from conclave.archive.layout import DAY, KEEP_WIDTH
+from conclave.config.settings import Config
+from conclave.retention.policy import KEEP
+from conclave.server import app
 from conclave.store import messages
-from conclave.store.archive import Stretch
-from conclave.store.archive_moves import ArchiveState
-from tests.archive import Mover
-from tests.client import Client, Message, expect
+from conclave.store.archive.moves import ArchiveState
+from conclave.store.archive.stretches import Stretch
 from tests.conftest import Running, StartServer
+from tests.support.archive import Mover
+from tests.support.client import Client, Message, expect
 
 
 @pytest.fixture
@@ -465,7 +467,7 @@ async def test_what_expires_while_a_read_waits_for_the_archive_is_not_served(
 
 
 def test_a_server_without_an_archive_does_not_load_what_reads_one() -> None:
-    code = "import sys, conclave.server; sys.exit(bool({'deltalake', 'pyarrow'} & set(sys.modules)))"
+    code = "import sys, conclave.server.run; sys.exit(bool({'deltalake', 'pyarrow'} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
 
 

@@ -10,9 +10,9 @@ import pytest
 from conclave.errors import BadRequestError
 from conclave.wire import json_text
 from tests.api.test_transport import JSON, ask
-from tests.client import PACKAGE, PASSWORD, Client, RefusedError, encode, expect
 from tests.conftest import Running
-from tests.protobuf import PROTOBUF, ProtobufClient
+from tests.support.client import PACKAGE, PASSWORD, Client, RefusedError, encode, expect
+from tests.support.protobuf import PROTOBUF, ProtobufClient
 
 FORMATS = pytest.mark.parametrize("kind", [Client, ProtobufClient])
 LAST_RESORT = {"data": encode(PACKAGE), "is_last_resort": True}

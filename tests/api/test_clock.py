@@ -11,13 +11,14 @@ import pytest
 
 from conclave import failpoints, keys
 from conclave.clock import FakeClock
-from conclave.config import CleanupConfig, Config
+from conclave.config.cleanup import CleanupConfig
+from conclave.config.settings import Config
 from conclave.failpoints import CLOCK_POINTS
 from conclave.store import clock_mending, database, sessions
 from spark.job import Job
 from spark.report import Report
-from tests.client import Client, expect
 from tests.conftest import Running, StartServer
+from tests.support.client import Client, expect
 
 MINUTE, HOUR, DAY, YEAR = 60, 3600, 86_400, 31_536_000
 MARKS = "SELECT group_key, last_seq, floor_seq, gone_below, expired_before FROM groups"

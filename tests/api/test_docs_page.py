@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from conclave.routes import API
+from conclave.server.routes import API
 from tests.conftest import Running
 
 

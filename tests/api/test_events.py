@@ -12,17 +12,18 @@ from uuid import UUID
 import pytest
 from aiohttp import web
 
-from conclave import auth, events as events_module, keys
+from conclave import events as events_module, keys
 from conclave.api import events as api_events
+from conclave.auth import tokens
 from conclave.store import sessions
 from conclave.store.database import connect
 from conclave.wire import sse
 from conclave.wire.conclave_pb2 import ServerEvent
 from conclave.wire.negotiate import Format
-from tests.client import PACKAGE, PASSWORD, Client, encode, expect
 from tests.conftest import Running
-from tests.listening import BELL, Audience, Heard, audience, listening
-from tests.protobuf import ProtobufClient
+from tests.support.client import PACKAGE, PASSWORD, Client, encode, expect
+from tests.support.listening import BELL, Audience, Heard, audience, listening
+from tests.support.protobuf import ProtobufClient
 
 T = TypeVar("T")
 
@@ -371,7 +372,7 @@ async def test_no_stream_begins_for_a_session_that_ended_after_its_token_was_loo
 
     def end_first(request: web.Request) -> Format:
         """A logout that comes about when the caller is known, and the stream is not there yet."""
-        caller = request[auth.CALLER]
+        caller = request[tokens.CALLER]
         with contextlib.closing(connect(running.config.database)) as connection:
             sessions.remove(connection, caller.user_id, caller.session_id)
         events.publish([events_module.Ending(caller.user_id, caller.session_id)])

@@ -12,14 +12,15 @@ from unittest.mock import ANY
 import pytest
 
 from conclave import keys
-from conclave.config import Config, LimitsConfig
-from conclave.routes import API, ROUTES
+from conclave.config.limits import LimitsConfig
+from conclave.config.settings import Config
+from conclave.server.routes import API, ROUTES
 from conclave.wire.endpoint import Endpoint
 from conclave.wire.negotiate import Format
-from tests.client import PASSWORD, Client, encode as base64_of
 from tests.conftest import Running, StartServer
-from tests.openapi import DOCUMENT, answers_of, check_answer
-from tests.protobuf import MESSAGES, ProtobufClient, decode, encode, messages_of
+from tests.support.client import PASSWORD, Client, encode as base64_of
+from tests.support.openapi import DOCUMENT, answers_of, check_answer
+from tests.support.protobuf import MESSAGES, ProtobufClient, decode, encode, messages_of
 from tests.test_docs import doc, rows
 
 DAY = 86_400

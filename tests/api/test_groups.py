@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from conclave.config import Config
-from tests.client import Client, encode, expect
+from conclave.config.settings import Config
 from tests.conftest import Running, StartServer
+from tests.support.client import Client, encode, expect
 
 DAY = 86_400
 

@@ -6,12 +6,12 @@ from uuid import UUID
 
 import pytest
 
-from conclave import app
-from conclave.config import Config
+from conclave.config.settings import Config
+from conclave.server import app
 from conclave.store import invites
-from tests.client import API, PASSWORD, Client, RefusedError, encode, expect
 from tests.conftest import Cleanup, Running, StartServer
-from tests.listening import BELL, Heard, audience, listening
+from tests.support.client import API, PASSWORD, Client, RefusedError, encode, expect
+from tests.support.listening import BELL, Heard, audience, listening
 
 WEEK = 604_800
 CARRIED = {

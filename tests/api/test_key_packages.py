@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from conclave.store import key_packages
-from tests.client import API, PACKAGE, Client, RefusedError, encode, expect
 from tests.conftest import Running
+from tests.support.client import API, PACKAGE, Client, RefusedError, encode, expect
 
 START = bytes([0, 1, 0, 5])
 

@@ -6,9 +6,9 @@ from uuid import UUID
 import pytest
 
 from conclave.wire.conclave_pb2 import ListBannedUsersResponse
-from tests.client import PASSWORD, Client, encode, expect
 from tests.conftest import Cleanup, Running
-from tests.listening import listening
+from tests.support.client import PASSWORD, Client, encode, expect
+from tests.support.listening import listening
 
 NOWHERE = "00000000-0000-4000-8000-000000000000"
 COMMIT = {"commit_message": encode(b"commit"), "group_info": encode(b"new info")}

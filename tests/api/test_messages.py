@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from conclave.store import messages
-from tests.client import Client, encode, expect
 from tests.conftest import Running
+from tests.support.client import Client, encode, expect
 
 
 async def watermarks(running: Running) -> dict[Any, Any]:

@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from conclave.routes import ROUTES
+from conclave.server.routes import ROUTES
 from conclave.wire.endpoint import Endpoint
-from conclave.wire.examples import example
+from conclave.wire.openapi.examples import example
 from conclave.wire.schemas.base import the
 from tests.api.test_transport import JSON, ask
-from tests.client import PASSWORD, Client, expect
 from tests.conftest import Running
-from tests.protobuf import PROTOBUF
+from tests.support.client import PASSWORD, Client, expect
+from tests.support.protobuf import PROTOBUF
 
 IN_URLS = {
     "NUL": b"%00",

@@ -10,14 +10,15 @@ from uuid import UUID
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from conclave.config import Config, LimitsConfig
-from conclave.routes import ROUTES
+from conclave.config.limits import LimitsConfig
+from conclave.config.settings import Config
+from conclave.server.routes import ROUTES
 from conclave.wire import conclave_pb2
 from conclave.wire.endpoint import Endpoint
 from conclave.wire.schemas.base import RequestSchema, the
-from tests.client import PACKAGE, PASSWORD, Client, encode
 from tests.conftest import Running, StartServer
-from tests.protobuf import PROTOBUF, decode
+from tests.support.client import PACKAGE, PASSWORD, Client, encode
+from tests.support.protobuf import PROTOBUF, decode
 
 EXAMPLES = 700
 LASTS = 25

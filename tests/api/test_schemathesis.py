@@ -24,10 +24,10 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
-from conclave.openapi import document
-from conclave.routes import API, ROUTES
-from tests.client import PASSWORD, Client, RefusedError, encode
-from tests.processes.server import ServerProcess
+from conclave.server.routes import API, ROUTES
+from conclave.wire.openapi.document import document
+from tests.support.client import PASSWORD, Client, RefusedError, encode
+from tests.support.server import ServerProcess
 
 TOTAL = int(os.environ.get("CONCLAVE_FUZZ", "0"))
 """At least how many requests `make fuzz` sends in all; 0 for the few of `make test`."""
@@ -43,7 +43,9 @@ LEFT_OUT = f"{API}/events"
 
 KEY_PACKAGE = encode(b"\x00\x01\x00\x05")
 
-CHEAP_PASSWORDS = "from conclave import auth; auth.MEMORY_KIB = 8; from conclave.cli import main; main()"
+CHEAP_PASSWORDS = (
+    "from conclave.auth import passwords; passwords.MEMORY_KIB = 8; from conclave.cli.main import main; main()"
+)
 """Starts a server for tests that are not about passwords."""
 
 

@@ -10,13 +10,14 @@ from typing import Any
 import pytest
 
 from conclave import budget, keys
-from conclave.config import Config, LimitsConfig
+from conclave.config.limits import LimitsConfig
+from conclave.config.settings import Config
 from conclave.store import groups, members, messages
 from conclave.wire import handover, pieces
-from tests.client import PACKAGE, Client, expect
 from tests.conftest import Running, StartServer
-from tests.protobuf import ProtobufClient
-from tests.racing import right_after
+from tests.support.client import PACKAGE, Client, expect
+from tests.support.protobuf import ProtobufClient
+from tests.support.racing import right_after
 
 KIB = 1024
 

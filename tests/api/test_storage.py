@@ -9,12 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from conclave import app, keys, locks, reserve, storage
-from conclave.config import CleanupConfig
+from conclave import keys
+from conclave.config.cleanup import CleanupConfig
+from conclave.server import app, storage
 from conclave.store import bodies, database, members
+from conclave.system import locks, reserve
 from spark.job import Job
-from tests.client import RefusedError, encode
 from tests.conftest import Running, StartServer
+from tests.support.client import RefusedError, encode
 
 
 @pytest.fixture(autouse=True)

@@ -10,10 +10,12 @@ from dataclasses import replace
 import pytest
 import structlog
 
-from conclave import auth, keys, throttle, turns
-from conclave.config import Config, LimitsConfig
-from tests.client import PASSWORD, Client, expect
+from conclave import keys
+from conclave.auth import passwords, throttle, turns
+from conclave.config.limits import LimitsConfig
+from conclave.config.settings import Config
 from tests.conftest import Running, StartServer
+from tests.support.client import PASSWORD, Client, expect
 
 GUESS = "wrong password"
 WINDOW = 300
@@ -262,13 +264,13 @@ async def test_addresses_of_one_ipv6_network_count_as_one(site: Site) -> None:
 @pytest.fixture
 def held_hashes(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
     """New passwords are not hashed until the event is set; others are checked as ever."""
-    go_on, original = threading.Event(), auth.hash_password
+    go_on, original = threading.Event(), passwords.hash_password
 
     def held(password: str) -> str:
         go_on.wait(30)
         return original(password)
 
-    monkeypatch.setattr(auth, "hash_password", held)
+    monkeypatch.setattr(passwords, "hash_password", held)
     yield go_on
     go_on.set()
 
@@ -353,7 +355,7 @@ async def test_nothing_is_left_in_memory_when_the_window_has_passed(site: Site) 
     assert not counted._under_way
 
 
-@pytest.mark.parametrize("password_memory", [auth.MEMORY_KIB])
+@pytest.mark.parametrize("password_memory", [passwords.MEMORY_KIB])
 async def test_a_wrong_password_takes_as_long_for_a_user_that_nobody_is(
     config: Config, start_server: StartServer
 ) -> None:

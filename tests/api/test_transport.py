@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 
 from conclave import keys
-from conclave.config import Config
-from conclave.routes import ROUTES
+from conclave.config.settings import Config
+from conclave.server.routes import ROUTES
 from conclave.wire import exchange
-from tests.client import PASSWORD
 from tests.conftest import Running, StartServer
-from tests.protobuf import PROTOBUF, ProtobufClient, decode, encode
+from tests.support.client import PASSWORD
+from tests.support.protobuf import PROTOBUF, ProtobufClient, decode, encode
 
 JSON = {"Content-Type": "application/json"}
 

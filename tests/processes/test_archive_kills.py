@@ -15,14 +15,14 @@ from typing import Any
 
 from aiohttp import ClientSession
 
-from conclave.config import Config
+from conclave.config.settings import Config
 from conclave.failpoints import ARCHIVE_POINTS, RESTORE_POINTS
-from tests.client import PASSWORD, Client, Message, RefusedError
-from tests.forensics import Search
-from tests.processes.server import PATIENCE, ServerProcess, alive
 from tests.processes.test_kills import QUICK
-from tests.processes.warm_java import WarmJava
-from tests.spark.archived import Tiers
+from tests.support.archived import Tiers
+from tests.support.client import PASSWORD, Client, Message, RefusedError
+from tests.support.forensics import Search
+from tests.support.server import PATIENCE, ServerProcess, alive
+from tests.support.warm_java import WarmJava
 
 ARCHIVE = '[archive]\nafter = "1s"\nmargin = "0"\n'
 OFTEN, RARELY = 'cleanup_interval = "1s"\n', 'cleanup_interval = "1d"\n'

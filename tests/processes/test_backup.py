@@ -8,11 +8,11 @@ from pathlib import Path
 
 from aiohttp import ClientSession
 
-from conclave import locks
-from tests.client import Client
-from tests.processes.server import PATIENCE, ServerProcess, waiting
+from conclave.system import locks
 from tests.processes.test_archive_kills import ARCHIVE, OFTEN, RARELY, happened, until
 from tests.processes.test_kills import QUICK
+from tests.support.client import Client
+from tests.support.server import PATIENCE, ServerProcess, waiting
 
 PAGE = Path(__file__).parents[2] / "docs" / "operations.md"
 

@@ -7,8 +7,8 @@ import pytest
 from aiohttp import ClientSession
 
 from conclave.failpoints import CLOCK_POINTS
-from tests.client import Client, expect
-from tests.processes.server import ServerProcess, conclave, waiting
+from tests.support.client import Client, expect
+from tests.support.server import ServerProcess, conclave, waiting
 
 YEAR = 31_536_000
 

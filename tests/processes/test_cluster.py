@@ -13,9 +13,9 @@ import pyspark
 import pytest
 
 from spark.session import JARS, DeployModeError, _require_submitted
-from tests.cleaner import Cleaner
-from tests.processes.server import waiting
-from tests.spark.archived import DAY, Store
+from tests.support.archived import DAY, Store
+from tests.support.cleaner import Cleaner
+from tests.support.server import waiting
 
 SPARK = Path(pyspark.__file__).parent
 ROOT = Path(__file__).parents[2]

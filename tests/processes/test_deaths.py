@@ -19,10 +19,10 @@ import pytest
 from aiohttp import ClientError, ClientSession
 
 from spark.work import remove_dead
-from tests.client import Client, RefusedError
-from tests.forensics import Search
-from tests.processes.server import PATIENCE, ServerProcess, alive, conclave, waiting
 from tests.processes.test_kills import QUICK, read_all
+from tests.support.client import Client, RefusedError
+from tests.support.forensics import Search
+from tests.support.server import PATIENCE, ServerProcess, alive, conclave, waiting
 
 ROOT = Path(__file__).parents[2]
 SQL = '[cleanup]\nengine = "sql"\n'
@@ -412,7 +412,7 @@ def test_cleanup_begins_as_soon_as_its_folder_can_be_made(tmp_path: Path) -> Non
 def test_a_lock_that_was_replaced_is_no_lock(served: Path) -> None:
     (served / "conclave.toml").write_text(SQL)
     lock = served / "conclave.db.cleanup-lock"
-    program = "from conclave.locks import DatabaseLock; from pathlib import Path; hold = DatabaseLock.hold\n"
+    program = "from conclave.system.locks import DatabaseLock; from pathlib import Path; hold = DatabaseLock.hold\n"
     program += f"def replace(lock, wait): Path({str(lock)!r}).unlink(); return hold(lock, wait)\n"
     program += "DatabaseLock.hold = replace; from conclave import cli; cli.main()"
     refused = subprocess.run(

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.processes.server import PATIENCE, ServerProcess
+from tests.support.server import PATIENCE, ServerProcess
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
 

@@ -14,8 +14,8 @@ from typing import Any, TypeVar
 import pytest
 from aiohttp import ClientSession
 
-from tests.client import PASSWORD, Client, Message, RefusedError
-from tests.processes.server import PATIENCE, ServerProcess
+from tests.support.client import PASSWORD, Client, Message, RefusedError
+from tests.support.server import PATIENCE, ServerProcess
 
 CYCLES = int(os.environ.get("CONCLAVE_CYCLES", "2"))
 """How often the disk is filled; each takes some seconds."""

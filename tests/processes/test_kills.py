@@ -16,9 +16,9 @@ import pytest
 from aiohttp import ClientError, ClientSession
 
 from conclave.failpoints import POINTS
-from tests.client import PACKAGE, PASSWORD, Client, Message, RefusedError, encode, expect
-from tests.forensics import Search
-from tests.processes.server import PATIENCE, ServerProcess
+from tests.support.client import PACKAGE, PASSWORD, Client, Message, RefusedError, encode, expect
+from tests.support.forensics import Search
+from tests.support.server import PATIENCE, ServerProcess
 
 EXPIRY = 2
 SETTINGS = 'cleanup_interval = "1s"\n[cleanup]\nengine = "sql"\n'

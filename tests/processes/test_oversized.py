@@ -8,10 +8,10 @@ import pytest
 from aiohttp import ClientSession
 
 from bench.process import resident_mb
-from conclave.routes import ROUTES
-from tests.client import Client
-from tests.oversized import NOWHERE, Attack, Attacker, Outcome, launch
-from tests.processes.server import ServerProcess
+from conclave.server.routes import ROUTES
+from tests.support.client import Client
+from tests.support.oversized import NOWHERE, Attack, Attacker, Outcome, launch
+from tests.support.server import ServerProcess
 
 ROUNDS = 3
 LONGEST_WAIT_SECONDS = 0.5

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 from aiohttp import ClientSession
 
-from conclave import locks
-from tests.client import Client
-from tests.processes.server import ServerProcess, capless, conclave, waiting
+from conclave.system import locks
+from tests.support.client import Client
+from tests.support.server import ServerProcess, capless, conclave, waiting
 
 SQL = '[cleanup]\nengine = "sql"\n'
 NO_FIXED_PORT = "listen_port = 0\nadmin = { listen_port = 0 }\n"

@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 from aiohttp import ClientSession
 
-from tests.client import PASSWORD, Client, RefusedError, encode
-from tests.processes.server import ServerProcess, alive, conclave, waiting
+from tests.support.client import PASSWORD, Client, RefusedError, encode
+from tests.support.server import ServerProcess, alive, conclave, waiting
 
 SQL = '[cleanup]\nengine = "sql"\n'
 NO_FIXED_PORT = "[admin]\nlisten_port = 0\n"
@@ -29,7 +29,7 @@ def lines(process: subprocess.CompletedProcess[str]) -> list[str]:
 
 def test_the_server_never_imports_pyspark_or_pyarrow() -> None:
     program = (
-        "import sys, conclave.cli, conclave.server, conclave.app\n"
+        "import sys, conclave.cli.main, conclave.server.run, conclave.server.app\n"
         "sys.exit(' '.join(name for name in ('pyspark', 'pyarrow', 'adbc_driver_sqlite') if name in sys.modules))"
     )
     assert subprocess.run([sys.executable, "-c", program], capture_output=True, text=True).stderr.strip() == ""

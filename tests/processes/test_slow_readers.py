@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from aiohttp import ClientSession, TCPConnector
 
-from tests.client import Client
-from tests.processes.server import ServerProcess, waiting
+from tests.support.client import Client
+from tests.support.server import ServerProcess, waiting
 
 SQL = '[cleanup]\nengine = "sql"\n'
 MB = 1_000_000

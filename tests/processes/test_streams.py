@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from aiohttp import ClientSession
 
-from conclave.connections import RESERVED_FILES, raise_file_limit
-from tests.client import Client
-from tests.processes.server import ServerProcess, waiting
+from conclave.server.listen import RESERVED_FILES, raise_file_limit
+from tests.support.client import Client
+from tests.support.server import ServerProcess, waiting
 
 SQL = '[cleanup]\nengine = "sql"\n'
 FILES = 200

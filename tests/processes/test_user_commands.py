@@ -14,9 +14,9 @@ from pathlib import Path
 from aiohttp import ClientSession
 
 from conclave.store import database, users
-from tests.client import API, PASSWORD, Client, expect
-from tests.listening import Listener, listening
-from tests.processes.server import PATIENCE, ServerProcess, conclave
+from tests.support.client import API, PASSWORD, Client, expect
+from tests.support.listening import Listener, listening
+from tests.support.server import PATIENCE, ServerProcess, conclave
 
 SQL = '[cleanup]\nengine = "sql"\n'
 

@@ -9,8 +9,8 @@ import pytest
 from aiohttp import ClientSession
 
 from conclave.store import database
-from tests.client import Client
-from tests.processes.server import ServerProcess, waiting
+from tests.support.client import Client
+from tests.support.server import ServerProcess, waiting
 
 SETTINGS = 'cleanup_interval = "1s"\n[archive]\nafter = "1s"\nmargin = "0"\n'
 

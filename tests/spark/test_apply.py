@@ -12,13 +12,13 @@ from uuid import uuid4
 import pytest
 
 from conclave.clock import FakeClock
-from conclave.policy import PolicySettings
+from conclave.retention.policy import PolicySettings
 from conclave.store import database, groups, members, messages, state, users
 from conclave.store.members import Membership
-from spark import apply, sql_engine
-from spark.apply import Pacer
+from spark import apply, rules, sql_engine
 from spark.job import CleanupError, _require_settings
-from spark.steps import Plan
+from spark.pacer import Pacer
+from spark.plan_types import Plan
 
 START, HOUR = 1_700_000_000, 3600
 POLICY = PolicySettings(-1, 2_592_000, 604_800)
@@ -66,7 +66,7 @@ def test_a_policy_lengthened_before_expiry_saves_what_a_plan_of_a_wrong_clock_na
     plan = sql_engine.make_plan(connection, POLICY, START + 2 * HOUR)
     assert plan.groups
     change(connection, member, -1, START + 1)
-    assert apply_plan(connection, plan) == Counter({apply.FETCHED: 0, apply.EXPIRED: 0})
+    assert apply_plan(connection, plan) == Counter({rules.FETCHED: 0, rules.EXPIRED: 0})
     assert left(connection) == 3
 
 
@@ -74,7 +74,7 @@ def test_a_policy_lengthened_after_expiry_saves_nothing(connection: sqlite3.Conn
     member = add_group(connection, HOUR, 3)
     plan = sql_engine.make_plan(connection, POLICY, START + 2 * HOUR)
     change(connection, member, -1, START + 2 * HOUR)
-    assert apply_plan(connection, plan)[apply.EXPIRED] == 3
+    assert apply_plan(connection, plan)[rules.EXPIRED] == 3
 
 
 def test_leaving_delete_after_fetch_between_plan_and_apply_still_deletes_what_all_had_fetched(
@@ -84,7 +84,7 @@ def test_leaving_delete_after_fetch_between_plan_and_apply_still_deletes_what_al
     plan = sql_engine.make_plan(connection, POLICY, START)
     messages.append(connection, member, b"sent after the plan", START, is_commit=False)
     change(connection, members.require_member(connection, member.group.group_id, member.user_id), -1, START)
-    assert apply_plan(connection, plan)[apply.FETCHED] == 3
+    assert apply_plan(connection, plan)[rules.FETCHED] == 3
     assert left(connection) == 1
 
 
@@ -97,7 +97,7 @@ def test_entering_delete_after_fetch_between_plan_and_apply_keeps_the_new_floor(
     connection.execute("UPDATE messages SET created_at = created_at - ? WHERE sequence_num <= 5", (2 * HOUR,))
     plan = sql_engine.make_plan(connection, POLICY, START)
     change(connection, member, 0, START)
-    assert apply_plan(connection, plan)[apply.EXPIRED] == 5
+    assert apply_plan(connection, plan)[rules.EXPIRED] == 5
     again = sql_engine.make_plan(connection, POLICY, START)
     assert apply_plan(connection, again).total() == 0, "the newcomer has fetched none of the other five"
     assert left(connection) == 5
@@ -122,7 +122,7 @@ def test_a_group_deleted_between_plan_and_apply_is_left_to_its_tombstone(connect
     groups.remove(connection, member.group, START)
     assert sum(apply_plan(connection, plan).values()) == 0
     again = sql_engine.make_plan(connection, POLICY, START)
-    assert apply_plan(connection, again)[apply.DELETED_GROUP] == 3
+    assert apply_plan(connection, again)[rules.DELETED_GROUP] == 3
 
 
 def test_a_session_used_between_plan_and_apply_stays(connection: sqlite3.Connection) -> None:
@@ -135,7 +135,7 @@ def test_a_session_used_between_plan_and_apply_stays(connection: sqlite3.Connect
     plan = sql_engine.make_plan(connection, POLICY, START)
     assert plan.sessions == [1]
     connection.execute("UPDATE sessions SET expires_at = ?", (START + 100,))
-    assert apply_plan(connection, plan)[apply.SESSIONS] == 0
+    assert apply_plan(connection, plan)[rules.SESSIONS] == 0
 
 
 def test_the_lock_is_let_go_of_after_each_budget_for_as_long_as_it_was_held(connection: sqlite3.Connection) -> None:

@@ -11,17 +11,18 @@ from pathlib import Path
 import pytest
 
 from conclave.clock import FakeClock
-from conclave.config import CleanupConfig, Config
-from conclave.policy import PolicySettings
+from conclave.config.cleanup import CleanupConfig
+from conclave.config.settings import Config
+from conclave.retention.policy import PolicySettings
 from conclave.store import database, groups, members, messages, state, users
-from spark import apply, sql_engine
-from spark.apply import Pacer
+from spark import apply, rules, sql_engine
 from spark.job import Job
-from spark.steps import Plan
-from tests.cleaner import Cleaner
-from tests.client import PASSWORD, Client, encode
+from spark.pacer import Pacer
+from spark.plan_types import Plan
 from tests.conftest import Cleanup, Running, StartServer
-from tests.forensics import Search
+from tests.support.cleaner import Cleaner
+from tests.support.client import PASSWORD, Client, encode
+from tests.support.forensics import Search
 
 START, HOUR = 1_700_000_000, 3600
 POLICY = PolicySettings(-1, 2_592_000, 604_800)
@@ -59,7 +60,7 @@ async def test_what_a_deleted_account_sent_is_hidden_at_once_and_erased_by_the_n
         for reader in (alice, carol):
             assert await reader.numbers(group) == [1, 3, 4]
     assert len(await stored(running)) == 10, "nothing is erased yet"
-    assert await cleanup(running) == {**dict.fromkeys(apply.RULES, 0), "deleted_account": 4}
+    assert await cleanup(running) == {**dict.fromkeys(rules.RULES, 0), "deleted_account": 4}
     assert await stored(running) == [(key, number) for key in (1, 2) for number in (1, 3, 4)]
     for group in (first, second):
         left = {each.sequence_num: (each.sender_id, each.body) for each in await carol.fetch(group)}
@@ -176,7 +177,7 @@ def test_the_tombstone_stays_until_the_last_message_is_gone(connection: sqlite3.
     again = sql_engine.make_plan(connection, POLICY, START)
     assert again == plan, "a run that was stopped here is gone on with by the next one"
     apply.apply_plan(Pacer(connection), again, POLICY, counts)
-    assert counts == {apply.DELETED_ACCOUNT: count}
+    assert counts == {rules.DELETED_ACCOUNT: count}
     assert sent_by(connection, goes) == 0
     assert connection.execute("SELECT count(*) FROM messages").fetchone()[0] == count, "those of the other user"
     assert sql_engine.make_plan(connection, POLICY, START) == Plan(START)
@@ -189,7 +190,7 @@ def test_an_account_deleted_between_plan_and_apply_is_left_to_the_next_run(conne
     apply.apply_plan(Pacer(connection), plan, POLICY, counts)
     assert counts.total() == 0
     apply.apply_plan(Pacer(connection), sql_engine.make_plan(connection, POLICY, START), POLICY, counts)
-    assert counts == {apply.DELETED_ACCOUNT: 3}
+    assert counts == {rules.DELETED_ACCOUNT: 3}
     assert sent_by(connection, goes) == 0
 
 
@@ -199,7 +200,7 @@ def test_only_accounts_with_a_tombstone_lose_their_messages(connection: sqlite3.
     plan = Plan(START, deleted_accounts=[stays])
     counts: Counter[str] = Counter()
     apply.apply_plan(Pacer(connection), plan, POLICY, counts)
-    assert counts == {apply.DELETED_ACCOUNT: 0}
+    assert counts == {rules.DELETED_ACCOUNT: 0}
     assert (sent_by(connection, stays), sent_by(connection, goes)) == (3, 3)
 
 

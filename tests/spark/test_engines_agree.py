@@ -12,12 +12,13 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 
 from conclave.budget import Budget
 from conclave.clock import FakeClock
-from conclave.config import CleanupConfig, Config
+from conclave.config.cleanup import CleanupConfig
+from conclave.config.settings import Config
 from conclave.store import bodies, database, messages, state as server_state
 from spark.job import Job
-from tests.cleaner import Cleaner
-from tests.spark import model
-from tests.spark.model import GroupState, Outcome, Sent, State
+from tests.support import model
+from tests.support.cleaner import Cleaner
+from tests.support.model import GroupState, Outcome, Sent, State
 
 NOW = 5_000_000_000  # does not fit 32 bits
 LIFETIMES = [1, 2, 10, 60, 3600, 2**53 - 1]

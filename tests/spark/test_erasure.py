@@ -10,11 +10,12 @@ import pyarrow.parquet
 import pytest
 from deltalake import DeltaTable
 
-from conclave.config import ArchiveConfig, CleanupConfig
+from conclave.config.archive import ArchiveConfig
+from conclave.config.cleanup import CleanupConfig
 from conclave.store import groups, members
-from tests.cleaner import Cleaner
-from tests.forensics import BLOCK
-from tests.spark.archived import DAY, USERS, Store
+from tests.support.archived import DAY, USERS, Store
+from tests.support.cleaner import Cleaner
+from tests.support.forensics import BLOCK
 
 HOUR = 3600
 GROUPS = 200

@@ -10,14 +10,15 @@ import pytest
 
 from conclave import keys
 from conclave.clock import FakeClock
-from conclave.config import CleanupConfig, Config
+from conclave.config.cleanup import CleanupConfig
+from conclave.config.settings import Config
 from conclave.store import bodies, groups
 from conclave.store.state import PolicyFrozenError
 from spark.job import Job
-from tests.cleaner import Cleaner
-from tests.client import Client, RefusedError, expect
 from tests.conftest import Cleanup, Running, StartServer
-from tests.listening import listening
+from tests.support.cleaner import Cleaner
+from tests.support.client import Client, RefusedError, expect
+from tests.support.listening import listening
 
 HOUR, DAY = 3600, 86_400
 

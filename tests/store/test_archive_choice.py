@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from conclave.policy import KEEP
-from conclave.store import archive_choice, archive_moves, bodies, database
-from conclave.store.archive_choice import HOUR
-from conclave.store.archive_moves import Range
+from conclave.retention.policy import KEEP
+from conclave.store import bodies, database
+from conclave.store.archive import choice, moves
+from conclave.store.archive.choice import HOUR
+from conclave.store.archive.moves import Range
 
 NOW = 10_000 * HOUR
 
@@ -35,8 +36,8 @@ def add_group(connection: sqlite3.Connection, key: int, times: Sequence[int], si
 
 def slices(connection: sqlite3.Connection, rows: int) -> list[int]:
     """Return how many messages lie in each slice of time; check the bounds."""
-    archive_choice.list_movable(connection, {KEEP: KEEP}, NOW)
-    bounds = archive_choice.time_slices(connection, NOW, rows)
+    choice.list_movable(connection, {KEEP: KEEP}, NOW)
+    bounds = choice.time_slices(connection, NOW, rows)
     assert bounds == sorted(set(bounds))
     assert bounds[-1] == NOW
     assert all(bound % HOUR == 0 for bound in bounds)
@@ -74,17 +75,17 @@ def test_a_batch_begins_where_the_moves_under_way_end(connection: sqlite3.Connec
     add_group(connection, 2, [NOW - 9] * 4)
     connection.execute("UPDATE groups SET archived_seq = 1 WHERE group_key = 2")
     for first, last in ((1, 1), (2, 3)):
-        archive_moves.fix(connection, [Range(1, first, last, KEEP)], NOW)
-    archive_choice.list_movable(connection, {KEEP: KEEP}, NOW)
-    chosen, more = archive_choice.choose(connection, NOW, 100, 10_000)
+        moves.fix(connection, [Range(1, first, last, KEEP)], NOW)
+    choice.list_movable(connection, {KEEP: KEEP}, NOW)
+    chosen, more = choice.choose(connection, NOW, 100, 10_000)
     assert chosen == [Range(1, 4, 5, KEEP), Range(2, 2, 4, KEEP)]
     assert not more
 
 
 def test_a_batch_takes_no_more_than_it_may_but_at_least_one(connection: sqlite3.Connection) -> None:
     add_group(connection, 1, [NOW - 9] * 10, size=100)
-    archive_choice.list_movable(connection, {KEEP: KEEP}, NOW)
-    assert archive_choice.choose(connection, NOW, 4, 10_000) == ([Range(1, 1, 4, KEEP)], True)
-    chosen, _ = archive_choice.choose(connection, NOW, 10, 500)
+    choice.list_movable(connection, {KEEP: KEEP}, NOW)
+    assert choice.choose(connection, NOW, 4, 10_000) == ([Range(1, 1, 4, KEEP)], True)
+    chosen, _ = choice.choose(connection, NOW, 10, 500)
     assert chosen[0].last_seq in (4, 5)
-    assert archive_choice.choose(connection, NOW, 10, 1)[0] == [Range(1, 1, 1, KEEP)]
+    assert choice.choose(connection, NOW, 10, 1)[0] == [Range(1, 1, 1, KEEP)]

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from conclave.store import bodies, database
-from spark.apply import Pacer
+from spark.pacer import Pacer
 
 
 @pytest.fixture

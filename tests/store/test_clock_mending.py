@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from conclave.clock import FakeClock
-from conclave.policy import PolicySettings
+from conclave.retention.policy import PolicySettings
 from conclave.store import bodies, clock_mending, database, groups, members, messages, state, users
 from conclave.store.database import Step
 

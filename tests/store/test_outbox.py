@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from conclave.config import Config
+from conclave.config.settings import Config
 from conclave.events import Announcement, Ending, Event, News
 from conclave.store import database, outbox
-from tests.client import Client
 from tests.conftest import StartServer
-from tests.listening import listening
+from tests.support.client import Client
+from tests.support.listening import listening
 
 ALICE, BOB, GROUP = b"a" * 16, b"b" * 16, b"g" * 16
 

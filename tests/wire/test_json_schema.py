@@ -8,7 +8,6 @@ from apispec import APISpec
 from marshmallow import Schema, ValidationError, fields, validate
 
 from conclave.fields import StrictBoolean, StrictInteger, Text
-from conclave.wire.examples import example
 from conclave.wire.fields import (
     ALIAS_RULE,
     EXPIRY_RULE,
@@ -21,7 +20,8 @@ from conclave.wire.fields import (
     QueryInteger,
     required,
 )
-from conclave.wire.json_schema import Plugin
+from conclave.wire.openapi.examples import example
+from conclave.wire.openapi.json_schema import Plugin
 from conclave.wire.schemas.base import QuerySchema, RequestSchema, ResponseSchema
 
 ID = "00000000-0000-4000-8000-000000000000"

@@ -2,7 +2,7 @@
 
 import pytest
 
-from conclave import auth
+from conclave.auth.tokens import new_token
 from conclave.wire.negotiate import Format, answer_format, body_format
 
 JSON, PROTOBUF = Format.JSON, Format.PROTOBUF
@@ -62,7 +62,7 @@ def test_the_format_of_a_body(content_type: str, expected: Format | None) -> Non
 
 @pytest.mark.parametrize("issued_in", Format)
 def test_a_token_remembers_the_format_it_was_issued_in(issued_in: Format) -> None:
-    tokens = {auth.new_token(issued_in) for _ in range(100)}
+    tokens = {new_token(issued_in) for _ in range(100)}
     assert len(tokens) == 100
     assert len({token[-1] for token in tokens}) > 1
     for token in tokens:

@@ -18,7 +18,7 @@ from conclave.wire.schemas.base import RequestSchema, ResponseSchema
 from conclave.wire.schemas.groups import UpdateGroupRequest
 from conclave.wire.schemas.health import HealthResponse
 from conclave.wire.schemas.sessions import ListSessionsResponse, SessionInfo
-from tests.protobuf import decode, encode
+from tests.support.protobuf import decode, encode
 
 MESSAGES = conclave_pb2.DESCRIPTOR.message_types_by_name
 few = settings(max_examples=25, deadline=None, derandomize=True, database=None)

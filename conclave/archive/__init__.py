@@ -1,0 +1,1 @@
+"""Reading the archive, without Spark."""

@@ -1,0 +1,56 @@
+"""How a page asks the archive: how far to look, and in which words. Pure."""
+
+import math
+from collections.abc import Sequence
+
+from conclave.store.archive.stretches import Part, Stretch
+
+COLUMNS = "sequence_num, sender_id, mls_message, created_at"
+
+
+def reach(parts: Sequence[Part], after: int, border: int, wanted: int, room: int) -> int:
+    """Return the number, at most ``border``, by which ``wanted`` messages, or ``room`` bytes of them, have followed.
+
+    Exact where no number is missing and all bodies are of one size: then no more is read than needed. Elsewhere a
+    guess, which may be short.
+    """
+    messages, size = float(wanted), float(room)
+    for part in parts:
+        first = max(part.first_seq, after + 1)
+        if first > part.last_seq:
+            continue
+        density = part.message_count / (part.last_seq - part.first_seq + 1)
+        mean_bytes = max(1.0, part.body_bytes / part.message_count)
+        needed = max(1.0, min(messages, size / mean_bytes))
+        held = (part.last_seq - first + 1) * density
+        if held >= needed:
+            return min(border, first - 1 + math.ceil(needed / density))
+        messages -= held
+        size -= held * mean_bytes
+    return border
+
+
+def parts_between(parts: Sequence[Part], after: int, last: int) -> list[Part]:
+    """Return the parts that may have numbers greater than ``after`` and at most ``last``."""
+    return [part for part in parts if part.last_seq > after and part.first_seq <= last]
+
+
+def select(stretch: Stretch, parts: Sequence[Part], after: int, last: int, first_only: int | None = None) -> str:
+    """Write the query for the messages of ``parts`` with numbers greater than ``after`` and at most ``last``.
+
+    With ``first_only``, for so many of them, in order; otherwise in any order. The partitions are literals, so that no
+    file of another one is opened.
+    """
+    classes: dict[int, list[int]] = {}
+    for part in parts:
+        classes.setdefault(part.lifetime, []).append(part.span)
+    where = " OR ".join(
+        f"lifetime = {lifetime:d} AND span IN ({', '.join(map(str, spans))})" for lifetime, spans in classes.items()
+    )
+    hidden = ", ".join(f"X'{sender.hex()}'" for sender in stretch.hidden_senders)
+    return (
+        f"SELECT {COLUMNS} FROM archive WHERE ({where}) AND group_key = {stretch.group_key:d}"
+        f" AND sequence_num > {after:d} AND sequence_num <= {last:d} AND created_at >= {stretch.cutoff:d}"
+        f"{f' AND (is_commit OR sender_id NOT IN ({hidden}))' if hidden else ''}"
+        f"{'' if first_only is None else f' ORDER BY sequence_num LIMIT {first_only:d}'}"
+    )

@@ -1,0 +1,139 @@
+"""The state of the archive, for operators: from the hot store's index and the log of the table, without Spark.
+
+Nothing is locked: while a run is under way, the two may be some commits apart.
+"""
+
+import sqlite3
+from collections import Counter
+from collections.abc import Iterable
+from contextlib import closing
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from conclave.archive.age import open_known
+from conclave.archive.faults import one_line
+from conclave.config.settings import Config
+from conclave.store import database, state
+from conclave.store.archive import moves as archive_moves, status
+from conclave.store.archive.moves import ArchiveState
+from conclave.store.archive.status import Amount, Move, Overdue
+
+LAST_MOVES = 5
+"""So many are told."""
+
+
+class StatusError(Exception):
+    """There is nothing to tell; the message is one line for the operator."""
+
+
+@dataclass(frozen=True)
+class Share:
+    """What is archived of one class and month; ``files`` and ``disk_bytes`` are those of the table's newest version."""
+
+    lifetime: int
+    month: str
+    groups: int
+    messages: int
+    body_bytes: int
+    files: int
+    disk_bytes: int
+
+
+@dataclass(frozen=True)
+class Status:
+    """The archive at one moment. ``fault``: why the table cannot be read; then it has no version and no files.
+
+    ``needed_version``: of the table, what readers need. ``unerased``: replaced files may still be on disk.
+    """
+
+    path: str
+    needed_version: int
+    table_version: int | None
+    unerased: bool
+    shares: list[Share]
+    overdue: Overdue
+    moves: list[Move]
+    fault: str
+
+
+@dataclass(frozen=True)
+class _Files:
+    """The files of the table, by class and month."""
+
+    version: int | None
+    counts: Counter[tuple[int, str]]
+    disk_bytes: Counter[tuple[int, str]]
+    fault: str = ""
+
+
+def read_status(config: Config, now: int) -> Status:
+    """Return the state of the archive at the second ``now``. Raises StatusError and StoreError."""
+    database.require_current(config.database)
+    try:
+        with closing(database.connect(config.database, readonly=True)) as connection:
+            connection.execute("BEGIN")
+            known = archive_moves.find_state(connection)
+            policy = state.stored_policy(connection)
+            if known is None or policy is None:
+                raise StatusError(f"{config.database}: nothing was ever archived")
+            amounts = status.amounts(connection)
+            overdue = status.overdue(connection, policy, now)
+            moves = status.last_moves(connection, LAST_MOVES)
+    except sqlite3.Error as error:
+        raise StatusError(str(error)) from error
+    files = _read_files(config, known, is_expected=bool(amounts))
+    return Status(
+        str(config.archive_path),
+        known.version,
+        files.version,
+        known.unerased,
+        _join(amounts, files),
+        overdue,
+        moves,
+        files.fault,
+    )
+
+
+def _read_files(config: Config, known: ArchiveState, *, is_expected: bool) -> _Files:
+    """Read the log of the table; what is wrong with it is in ``fault``."""
+    import pyarrow  # noqa: PLC0415 - other commands do not pay for it
+    from deltalake import DeltaTable  # noqa: PLC0415 - as above
+    from deltalake.exceptions import DeltaError  # noqa: PLC0415 - as above
+
+    def read_state() -> ArchiveState:
+        with closing(database.connect(config.database, readonly=True)) as connection:
+            return archive_moves.find_state(connection) or known
+
+    path = config.archive_path
+    counts: Counter[tuple[int, str]] = Counter()
+    disk_bytes: Counter[tuple[int, str]] = Counter()
+    try:
+        if not is_expected and not known.version and not DeltaTable.is_deltatable(str(path)):
+            return _Files(None, counts, disk_bytes)
+        table, fault = open_known(path, read_state)
+        if fault:
+            return _Files(None, counts, disk_bytes, fault)
+        actions = pyarrow.table(table.get_add_actions(flatten=True))
+        columns = ("partition.lifetime", "partition.span", "size_bytes")
+        for lifetime, span, size in zip(*(actions[name].to_pylist() for name in columns), strict=True):
+            counts[lifetime, _month(span)] += 1
+            disk_bytes[lifetime, _month(span)] += size
+        return _Files(table.version(), counts, disk_bytes)
+    except (DeltaError, pyarrow.ArrowException, OSError, sqlite3.Error) as error:
+        return _Files(None, counts, disk_bytes, f"{path}: {one_line(error)}")
+
+
+def _join(amounts: Iterable[Amount], files: _Files) -> list[Share]:
+    """Put both together; what is in one of them alone has zeros of the other."""
+    indexed = {(each.lifetime, each.month): each for each in amounts}
+    shares = []
+    for key in sorted(indexed.keys() | files.counts.keys()):
+        each = indexed.get(key, Amount(*key, 0, 0, 0))
+        shares.append(
+            Share(*key, each.groups, each.messages, each.body_bytes, files.counts[key], files.disk_bytes[key])
+        )
+    return shares
+
+
+def _month(span: int) -> str:
+    return f"{datetime.fromtimestamp(span, UTC):%Y-%m}"

@@ -1,0 +1,1 @@
+"""Who is calling: passwords, tokens, the use of sessions, the throttle."""

@@ -1,0 +1,64 @@
+"""When sessions were last used."""
+
+import asyncio
+
+from conclave.auth.tokens import Caller
+from conclave.errors import (
+    TokenExpiredError,
+)
+from conclave.retention.policy import session_lag
+from conclave.store.sessions import Session
+
+
+class SessionActivity:
+    """When sessions were last used: in memory at once, in the store a little later, many at a time.
+
+    The stored expiry of a used session lags behind by retention.policy.session_lag at most; here it is exact.
+    """
+
+    def __init__(self, ttl: int) -> None:
+        """``ttl``: the seconds that a session lives from its last use."""
+        self._ttl = ttl
+        self._last_used: dict[int, int] = {}
+        self.urgent = asyncio.Event()
+
+    def use(self, session: Session | None, now: int) -> Caller:
+        """Return whose session it is and extend it. Raises TokenExpiredError if it is unknown or expired."""
+        if session is None:
+            raise TokenExpiredError
+        if now >= self.expires_at(session):
+            raise TokenExpiredError
+        if now > session.last_used_at:
+            self._last_used[session.session_id] = now
+        if session.expires_at - now < session_lag(self._ttl):
+            # Else a crash within the lag would leave a stored expiry that has passed, of a session in use.
+            self.urgent.set()
+        return Caller(session.user_id, session.session_id)
+
+    def last_used(self, session: Session) -> int:
+        """Return when a session was last used, Unix seconds."""
+        return max(session.last_used_at, self._last_used.get(session.session_id, 0))
+
+    def expires_at(self, session: Session) -> int:
+        """Return the first second at which a session is dead."""
+        used = self._last_used.get(session.session_id)
+        return session.expires_at if used is None else max(session.expires_at, used + self._ttl)
+
+    def keep(self, session_id: int, now: int) -> None:
+        """Extend a session that is in use without a request of its own."""
+        self._last_used[session_id] = now
+
+    def bring_back(self, now: int) -> None:
+        """Count uses that lie ahead as of ``now``: a clock noted them that was fast, and set right since."""
+        for session_id, used in self._last_used.items():
+            self._last_used[session_id] = min(used, now)
+
+    def unwritten(self) -> dict[int, int]:
+        """Return the uses that the store does not have: session id to Unix second."""
+        return dict(self._last_used)
+
+    def written(self, uses: dict[int, int]) -> None:
+        """Forget ``uses``, which the store has now."""
+        for session_id, used in uses.items():
+            if self._last_used.get(session_id) == used:
+                del self._last_used[session_id]

@@ -1,0 +1,58 @@
+"""Passwords: hashed and checked off the event loop, a few at a time."""
+
+import asyncio
+import secrets
+
+from argon2 import PasswordHasher
+from argon2.exceptions import VerifyMismatchError
+
+from conclave.auth.turns import Turns
+from conclave.errors import (
+    ApiError,
+)
+
+CONCURRENT_CHECKS, CONCURRENT_HASHES = 2, 1
+"""Argon2 takes 19 MiB and a core for each. New passwords have turns of their own: no login waits for one."""
+
+
+MEMORY_KIB, PASSES, LANES = 19_456, 2, 1
+"""OWASP's parameters for Argon2id."""
+
+
+def hash_password(password: str) -> str:
+    """Return the Argon2id hash of ``password``, with its salt and parameters. Takes a core for some 30 ms."""
+    return _hasher().hash(password)
+
+
+class Passwords:
+    """Hashes and checks passwords off the event loop, a few at a time."""
+
+    def __init__(self) -> None:
+        """Prepare the dummy hash that unknown users are checked against."""
+        self._dummy = hash_password(secrets.token_hex())
+        self.checks = Turns(CONCURRENT_CHECKS)
+        self.hashes = Turns(CONCURRENT_HASHES)
+
+    async def hash(self, password: str) -> str:
+        """Return what hash_password does. Within a turn of the caller's, one of ``hashes``."""
+        return await asyncio.to_thread(hash_password, password)
+
+    async def require_match(self, stored: str, password: str, wrong: type[ApiError]) -> None:
+        """Check a password against a stored hash; "", an unknown user, takes as long and never matches.
+
+        Within a turn of the caller's, one of ``checks``. Raises ``wrong``.
+        """
+        matches = await asyncio.to_thread(_matches, stored or self._dummy, password)
+        if not (stored and matches):
+            raise wrong
+
+
+def _hasher() -> PasswordHasher:
+    return PasswordHasher(time_cost=PASSES, memory_cost=MEMORY_KIB, parallelism=LANES)
+
+
+def _matches(stored: str, password: str) -> bool:
+    try:
+        return _hasher().verify(stored, password)
+    except VerifyMismatchError:
+        return False

@@ -1,0 +1,139 @@
+"""Slows down who guesses passwords or opens very many accounts, and locks nobody else out."""
+
+from asyncio import sleep
+from collections import Counter
+from collections.abc import Hashable, Iterator
+from contextlib import contextmanager
+
+from aiohttp import web
+
+from conclave.addresses import origin
+from conclave.auth.passwords import Passwords
+from conclave.clock import Clock
+from conclave.config.limits import LimitsConfig
+from conclave.errors import ApiError, CredentialsWrongError, TooManyRequestsError
+from conclave.limits import SlidingWindow
+from conclave.logs import get_logger
+
+log = get_logger(__name__)
+
+LONGEST_DELAY_SECONDS = 2.0
+"""The most that failures elsewhere cost a user who knows the password."""
+
+DELAY_STEPS = 20
+"""How many failures for a username it takes from no delay to the longest."""
+
+_NAME_LENGTH = 65
+"""One more than a username has: longer ones, which nobody has, may count as one."""
+
+
+class Throttle:
+    """Checks passwords, a limited number of wrong ones, and hashes new ones, a limited number for accounts.
+
+    Wrong ones count by username and address, and by address alone; beyond either limit an attempt is refused, right
+    or wrong. By username alone they only delay it, since anybody can fail for anybody. Attempts are counted when their
+    turn has come, a few at a time, and those under way count as wrong ones, so that many at once are no more than one
+    after the other. A username that nobody has is treated as any other. Accounts count by address. Addresses take
+    turns, so that one with many requests holds up its own. For the event loop only.
+    """
+
+    def __init__(self, limits: LimitsConfig, passwords: Passwords, clock: Clock) -> None:
+        """Begin with nobody having failed or registered."""
+        seconds = limits.login_window
+        self._of_both = SlidingWindow(limits.login_failures, seconds)
+        self._of_address = SlidingWindow(limits.login_failures_per_address, seconds)
+        self._of_name = SlidingWindow(limits.login_failures + DELAY_STEPS, seconds)
+        self._accounts = SlidingWindow(limits.registrations_per_address, seconds)
+        self._undelayed = limits.login_failures
+        self._trusted = limits.trusted
+        self._passwords = passwords
+        self._clock = clock
+        self._under_way: Counter[Hashable] = Counter()
+        self._has_warned = False
+
+    async def require_match(
+        self,
+        request: web.Request,
+        username: str,
+        stored: str,
+        password: str,
+        wrong: type[ApiError] = CredentialsWrongError,
+    ) -> None:
+        """Check the password that ``request`` shows for ``username`` against a stored hash, "" of an unknown user.
+
+        Raises ``wrong``, or TooManyRequestsError or UnavailableError without having looked at the password. Takes up to
+        LONGEST_DELAY_SECONDS longer after many failures for the username: the hash may be out of date by then.
+        """
+        name, address = username[:_NAME_LENGTH], self._origin(request)
+        both, alone = (name, address), (address,)
+        self._require_room(both, alone)
+        await sleep(self._delay(name))
+        async with self._passwords.checks.turn(address):
+            self._require_room(both, alone)  # many may have failed while this one waited
+            with self._counted(both, alone):
+                try:
+                    await self._passwords.require_match(stored, password, wrong)
+                except wrong:
+                    now = self._now()
+                    self._of_both.record(both, now)
+                    self._of_address.record(alone, now)
+                    self._of_name.record(name, now)
+                    raise
+            self._of_both.clear(both)
+
+    async def hash_for_account(self, request: web.Request, password: str) -> str:
+        """Hash the password that ``request`` opens an account with. Raises TooManyRequestsError or UnavailableError."""
+        address = self._origin(request)
+        self._require_few_accounts(address)
+        async with self._passwords.hashes.turn(address):
+            self._require_few_accounts(address)  # many may have registered while this one waited
+            self._accounts.record(address, self._now())
+            return await self._passwords.hash(password)
+
+    async def hash_anew(self, request: web.Request, password: str) -> str:
+        """Hash the password that an account is to have from now on. Raises UnavailableError."""
+        async with self._passwords.hashes.turn(self._origin(request)):
+            return await self._passwords.hash(password)
+
+    def _require_few_accounts(self, address: str) -> None:
+        seconds = self._accounts.wait(address, self._now())
+        if seconds:
+            raise TooManyRequestsError("too many new accounts", seconds=seconds)
+
+    def _origin(self, request: web.Request) -> str:
+        forwarded = request.headers.getall("X-Forwarded-For", ())
+        if forwarded and not self._trusted and not self._has_warned:
+            # Once: it is most likely a proxy, all of whose clients count as one now, but anybody can cause it.
+            self._has_warned = True
+            log.warning("no_trusted_proxies", remedy="name the reverse proxy in [limits] trusted_proxies")
+        return origin(request.remote, forwarded, self._trusted)
+
+    def _require_room(self, both: Hashable, alone: Hashable) -> None:
+        """Raise TooManyRequestsError if another failure might be one too many."""
+        now = self._now()
+        for window, key in ((self._of_both, both), (self._of_address, alone)):
+            seconds = window.wait(key, now)
+            if not seconds and window.count(key, now) + self._under_way[key] >= window.limit:
+                seconds = 1  # those under way may turn out to be right
+            if seconds:
+                raise TooManyRequestsError("too many wrong passwords", seconds=seconds)
+
+    @contextmanager
+    def _counted(self, *keys: Hashable) -> Iterator[None]:
+        """Count an attempt under way for each of ``keys`` while the block lasts."""
+        self._under_way.update(keys)
+        try:
+            yield
+        finally:
+            self._under_way.subtract(keys)
+            for key in keys:
+                if not self._under_way[key]:
+                    del self._under_way[key]
+
+    def _delay(self, name: str) -> float:
+        """Return the seconds that an attempt has to wait; none waits for another."""
+        steps = min(max(0, self._of_name.count(name, self._now()) - self._undelayed), DELAY_STEPS)
+        return LONGEST_DELAY_SECONDS * steps / DELAY_STEPS
+
+    def _now(self) -> int:
+        return self._clock.read().since_boot

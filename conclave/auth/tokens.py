@@ -1,0 +1,67 @@
+"""Tokens, and who is calling."""
+
+import hashlib
+import re
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from aiohttp import web
+
+from conclave.errors import (
+    AuthHeaderInvalidError,
+    AuthHeaderMissingError,
+)
+from conclave.wire.negotiate import Format
+
+_TOKEN = re.compile(r"[!-~]+")
+"""Whatever else a header may hold, a token is of visible ASCII characters."""
+
+
+@dataclass(frozen=True)
+class Caller:
+    """The authenticated user of a request."""
+
+    user_id: bytes
+    session_id: int
+
+
+CALLER = web.RequestKey("caller", Caller)
+
+
+def new_token(issued_in: Format) -> str:
+    """Return a new token: 32 random bytes in hex, the last digit odd for a protobuf client, even for a JSON one."""
+    token = bytearray(secrets.token_bytes(32))
+    token[-1] = token[-1] & 0xFE | (issued_in is Format.PROTOBUF)
+    return token.hex()
+
+
+def token_hash(token: str) -> bytes:
+    """Return what the store keeps of a token."""
+    return hashlib.sha256(token.encode()).digest()
+
+
+def token_in(headers: Mapping[str, str], name: str) -> str | None:
+    """Read the token off a request's headers: ``Bearer TOKEN`` in Authorization, or raw in one of the operator's.
+
+    None if there is no header of that ``name``, "" if it has no token, or not in that form.
+    """
+    value = headers.get(name)
+    if value is None:
+        return None
+    if name.lower() == "authorization":
+        scheme, _, value = value.partition(" ")
+        if scheme.lower() != "bearer":
+            return ""
+    token = value.strip()
+    return token if _TOKEN.fullmatch(token) else ""
+
+
+def require_token(headers: Mapping[str, str], name: str) -> str:
+    """Read the token as token_in does. Raises AuthHeaderMissingError or AuthHeaderInvalidError."""
+    token = token_in(headers, name)
+    if token is None:
+        raise AuthHeaderMissingError
+    if not token:
+        raise AuthHeaderInvalidError
+    return token

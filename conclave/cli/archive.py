@@ -1,0 +1,151 @@
+"""The commands about the archive: parses, then calls."""
+
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+import click
+
+from conclave.cli.common import config_option, one_line_errors, orderly_end
+from conclave.clock import SystemClock
+from conclave.config.load import ConfigError, load_config
+from conclave.logs import configure_logging
+from conclave.retention.durations import duration_text
+from conclave.retention.policy import KEEP
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from conclave.archive.status import Share, Status
+    from conclave.store.archive.status import Overdue
+    from spark.job import Job
+
+
+SHOWN = 100
+"""So many differences are printed, at most."""
+
+
+@click.group()
+def archive() -> None:
+    """See to the archive of older messages."""
+
+
+@archive.command()
+@config_option
+@click.option("--json", "as_json", is_flag=True, help="One JSON object; times and lifetimes in seconds.")
+def status(path: Path | None, *, as_json: bool) -> None:
+    """Print what is archived, what is overdue there, and what moved last; while the server runs or not."""
+    from rich.console import Console  # noqa: PLC0415 - the server must not pay for it
+
+    from conclave.archive.status import StatusError, read_status  # noqa: PLC0415 - nor for this
+    from conclave.store.faults import StoreError  # noqa: PLC0415 - as above
+
+    with one_line_errors(ConfigError, StatusError, StoreError):
+        found = read_status(load_config(path), SystemClock().now())
+    if as_json:
+        click.echo(json.dumps(asdict(found)))
+    else:
+        _show(found, Console())
+    if found.fault:
+        click.echo(f"conclave: {found.fault}", err=True)
+        sys.exit(1)
+
+
+@archive.command()
+@config_option
+def verify(path: Path | None) -> None:
+    """Read everything in the archive, and tell what is not as it was archived. No run begins meanwhile."""
+    with _job(path) as job:
+        found = job.verify_archive()
+    for line in found.differences[:SHOWN]:
+        click.echo(line)
+    if more := len(found.differences[SHOWN:]):
+        click.echo(f"and {more:,} more")
+    read = f"{found.messages:,} messages with {found.body_bytes:,} bytes in {found.index_rows:,} rows of the index"
+    if found.differences:
+        click.echo(f"conclave: the archive is not as it should be; read: {read}", err=True)
+        sys.exit(1)
+    click.echo(f"the archive is whole: {read}" if found.index_rows else "nothing is archived")
+
+
+@archive.command()
+@config_option
+@click.argument("group", type=click.UUID)
+def restore(path: Path | None, group: UUID) -> None:
+    """Take the messages of GROUP, an id, back from the archive into the database. Clients notice nothing."""
+    with _job(path) as job:
+        count = job.restore_archived(group.bytes)
+    click.echo(f"{group}: {count:,} messages are in the database again; the next run removes them from the archive")
+
+
+@contextmanager
+def _job(path: Path | None) -> Iterator["Job"]:
+    """Yield what works in the archive of the configuration, and tell what fails in one line."""
+    from spark import job  # noqa: PLC0415 - the server must not pay for it
+
+    configure_logging()
+    with (
+        orderly_end(),
+        one_line_errors(ConfigError, *job.EXPECTED),
+        closing(job.Job(load_config(path), SystemClock())) as cleaning,
+    ):
+        yield cleaning
+
+
+def _show(found: "Status", console: "Console") -> None:
+    from rich.table import Table  # noqa: PLC0415 - as above
+
+    table = Table("kept for", "month", title="Archive", show_footer=True)
+    totals = [sum(each) for each in zip(*(_amounts(share) for share in found.shares), strict=True)] or [0] * 4
+    for name, total in zip(("messages", "body bytes", "files", "bytes on disk"), totals, strict=True):
+        table.add_column(name, f"{total:,}", justify="right")
+    for share in found.shares:
+        table.add_row(
+            "ever" if share.lifetime == KEEP else duration_text(share.lifetime),
+            share.month,
+            *(f"{each:,}" for each in _amounts(share)),
+        )
+    console.print(table)
+    version = "cannot be read" if found.table_version is None else f"is at version {found.table_version}"
+    lines = [f"{found.path}: {version}, readers need {found.needed_version}", *_overdue(found.overdue)]
+    if found.unerased:
+        lines.append("replaced files may still be on disk: the next run removes them")
+    for move in found.moves:
+        ended = "under way" if move.finished_at is None else f"ended {_second(move.finished_at)}"
+        lines.append(f"move {move.batch}: {move.messages:,} messages, begun {_second(move.fixed_at)}, {ended}")
+    for line in lines:
+        console.print(line, soft_wrap=True, markup=False, highlight=False)
+
+
+def _amounts(share: "Share") -> tuple[int, int, int, int]:
+    return share.messages, share.body_bytes, share.files, share.disk_bytes
+
+
+def _overdue(due: "Overdue") -> list[str]:
+    lines = []
+    if due.expired_parts:
+        lines.append(f"expired messages in {due.expired_parts:,} parts, the oldest by {_about(due.expired_seconds)}")
+    if due.deleted_groups:
+        lines.append(f"{due.deleted_groups:,} deleted groups, the first {_about(due.deleted_groups_seconds)} ago")
+    if due.deleted_accounts:
+        ago = _about(due.deleted_accounts_seconds)
+        lines.append(f"messages of {due.deleted_accounts:,} deleted accounts, the first deleted {ago} ago")
+    if due.restored_messages:
+        lines.append(f"{due.restored_messages:,} restored messages")
+    return [f"the next run takes: {line}" for line in lines] or ["nothing is overdue"]
+
+
+def _about(seconds: int) -> str:
+    """Write how long something took: in seconds, minutes, hours or days, of which there are two at least."""
+    unit = next((unit for unit in (86_400, 3_600, 60) if seconds >= 2 * unit), 1)
+    return duration_text(seconds - seconds % unit)
+
+
+def _second(seconds: int) -> str:
+    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M:%S}"

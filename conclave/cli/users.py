@@ -1,0 +1,167 @@
+"""The commands about accounts: parses, then calls."""
+
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+import click
+
+from conclave.cli.common import config_option, one_line_errors
+from conclave.clock import SystemClock
+from conclave.config.load import ConfigError, load_config
+from conclave.logs import configure_logging
+
+if TYPE_CHECKING:
+    from conclave.operate import Operator
+    from conclave.store.accounts import Account
+
+_WIDTH_OF_FILES = 400
+"""Columns of a table that does not go to a terminal: enough for rows in one piece."""
+
+_name = click.argument("name")
+
+
+class _InputError(Exception):
+    """What was typed, or was not, cannot be used; the message is one line for the operator."""
+
+
+@click.group()
+def user() -> None:
+    """See to accounts, while the server runs or not."""
+
+
+@user.command("list")
+@config_option
+@click.option("--like", metavar="TEXT", default="", help="Only those whose name or alias contains TEXT.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object a line; times in Unix seconds.")
+def list_accounts(path: Path | None, like: str, *, as_json: bool) -> None:
+    """Print the accounts, by name."""
+    with _operator(path) as operator:
+        listed = operator.list_accounts(like)
+    if as_json:
+        for each in listed:
+            click.echo(json.dumps(asdict(each) | {"user_id": str(UUID(bytes=each.user_id))}))
+    else:
+        _show(listed)
+
+
+@user.command("reset-password")
+@config_option
+@_name
+@click.option("--prompt", is_flag=True, help="Ask for the password, or read a line of standard input.")
+def reset_password(path: Path | None, name: str, *, prompt: bool) -> None:
+    """Set a new password, print it, and log the user out.
+
+    With --prompt it is not printed.
+    """
+    from conclave.operate import new_password  # noqa: PLC0415 - the server must not pay for what only this needs
+
+    with _operator(path) as operator:
+        user_id = operator.find(name).user_id
+        password = _ask_password() if prompt else new_password()
+        operator.reset_password(user_id, password)
+    if not prompt:
+        click.echo(password)
+    click.echo(f"{name}: has a new password, and is logged out", err=True)
+
+
+@user.command()
+@config_option
+@_name
+def disable(path: Path | None, name: str) -> None:
+    """Log a user out, and allow no login; memberships and messages stay."""
+    with _operator(path) as operator:
+        operator.disable(operator.find(name).user_id)
+    click.echo(f"{name}: disabled, and logged out")
+
+
+@user.command()
+@config_option
+@_name
+def enable(path: Path | None, name: str) -> None:
+    """Let a disabled user log in again."""
+    with _operator(path) as operator:
+        operator.enable(operator.find(name).user_id)
+    click.echo(f"{name}: enabled")
+
+
+@user.command()
+@config_option
+@_name
+@click.option("--yes", is_flag=True, help="Do not ask.")
+def delete(path: Path | None, name: str, *, yes: bool) -> None:
+    """Delete an account with its messages and memberships, as its user can."""
+    with _operator(path) as operator:
+        found = operator.find(name)
+        if not yes:
+            _confirm(f"Delete the account {name} ({UUID(bytes=found.user_id)}) for good?")
+        operator.delete(found.user_id)
+    click.echo(f"{name}: deleted")
+
+
+@contextmanager
+def _operator(path: Path | None) -> Iterator["Operator"]:
+    """Yield who acts on the store of the configuration, and tell what fails in one line."""
+    from conclave.operate import OperateError, Operator  # noqa: PLC0415 - as above
+
+    configure_logging()
+    with one_line_errors(ConfigError, OperateError, _InputError):
+        yield Operator(load_config(path).database, SystemClock())
+
+
+def _ask_password() -> str:
+    """Return a password that is typed twice and not shown, or without a terminal a line of standard input."""
+    if sys.stdin.isatty():
+        typed: str = click.prompt("New password", hide_input=True, confirmation_prompt=True, err=True)
+        return typed
+    try:
+        return sys.stdin.buffer.readline().removesuffix(b"\n").decode()
+    except UnicodeDecodeError as error:
+        raise _InputError("the password is not UTF-8") from error
+
+
+def _confirm(question: str) -> None:
+    if not sys.stdin.isatty():
+        raise _InputError("there is no terminal to ask on: use --yes to do it unasked")
+    click.confirm(question, abort=True, err=True)
+
+
+def _show(listed: Sequence["Account"]) -> None:
+    from rich.console import Console  # noqa: PLC0415 - the server must not pay for it
+    from rich.table import Table  # noqa: PLC0415 - as above
+    from rich.text import Text  # noqa: PLC0415 - as above
+
+    table = Table("name", "id", "alias", "created (UTC)", "last used (UTC)", "groups", "sessions", "disabled")
+    for column in table.columns:
+        column.overflow = "fold"  # nothing is cut off
+    table.columns[1].no_wrap = True
+    for each in listed:
+        table.add_row(
+            each.username,
+            str(UUID(bytes=each.user_id)),
+            Text(_visible(each.alias)),  # as text: "[red]" is no markup
+            _minute(each.created_at),
+            "" if each.last_used_at is None else _minute(each.last_used_at),
+            str(each.groups),
+            str(each.sessions),
+            "yes" if each.disabled else "",
+        )
+    console = Console()
+    if not console.is_terminal:
+        console.width = _WIDTH_OF_FILES
+    console.print(table)
+
+
+def _visible(text: str) -> str:
+    """Write out what a terminal would obey or hide: controls, marks of direction, what has no width."""
+    return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
+
+
+def _minute(seconds: int) -> str:
+    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M}"

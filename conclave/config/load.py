@@ -1,0 +1,116 @@
+"""Settings read from TOML, all faults reported at once."""
+
+import difflib
+import tomllib
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from marshmallow import Schema, ValidationError
+from marshmallow.fields import Nested
+
+from conclave.config.settings import Config, ConfigSchema
+from conclave.fields import Duration
+from conclave.retention.durations import is_in_bare_months
+from conclave.retention.policy import KEEP
+
+SEARCH_PATHS = (Path("conclave.toml"), Path("/etc/conclave/config.toml"))
+
+
+Advise = Callable[[str, str], None]
+"""Hears of settings that are valid, but may not mean what they seem to: the name, and what it means."""
+
+
+class ConfigError(Exception):
+    """A configuration that the server refuses to start with: one line for each fault."""
+
+    def __init__(self, source: str, faults: list[str]) -> None:
+        """Name the file and each of its faults."""
+        super().__init__("\n".join(f"{source}: {fault}" for fault in faults))
+
+
+def load_config(path: Path | None = None, advise: Advise = lambda *_: None) -> Config:
+    """Read the settings from ``path``, else from the first of SEARCH_PATHS that exists, else the defaults.
+
+    Raises ConfigError with one line for each fault.
+    """
+    found = path or next((candidate for candidate in SEARCH_PATHS if candidate.is_file()), None)
+    if found is None:
+        return parse_config("", "the built-in defaults")
+    try:
+        text = found.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(str(found), [f"cannot be read: {error}"]) from error
+    return parse_config(text, str(found), advise)
+
+
+def parse_config(text: str, source: str, advise: Advise = lambda *_: None) -> Config:
+    """Read the settings from TOML ``text``; ``source`` names it in errors. Raises ConfigError."""
+    try:
+        values = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(source, [f"is not TOML: {error}"]) from error
+    faults: list[str] = []
+    loaded: dict[str, Any] = {}
+    try:
+        loaded = ConfigSchema().load(values)
+    except ValidationError as error:
+        faults = list(_faults(error.messages_dict, ConfigSchema()))
+    if ("tls_cert_path" in values) != ("tls_key_path" in values):
+        faults.append("tls_cert_path and tls_key_path: set both for TLS, or neither")
+    if faults:
+        raise ConfigError(source, faults)
+    try:
+        config = Config.from_mapping(loaded)
+    except OSError as error:
+        raise ConfigError(source, [f"database_path: there is no working directory: {error.strerror}"]) from error
+    faults = [*_contradictions(config), *_left_beside_a_link(config, values)]
+    if faults:
+        raise ConfigError(source, faults)
+    for name, value in _in_bare_months(values, ConfigSchema()):
+        advise(name, f'"{value}" means months of 30 days; write it as "{value}o", or minutes as "{value}in"')
+    return config
+
+
+def _in_bare_months(values: Mapping[str, Any], schema: Schema, prefix: str = "") -> Iterator[tuple[str, str]]:
+    """Yield the durations whose unit is easily misread: setting and value. ``values`` are known to be valid."""
+    for name, value in values.items():
+        declared = schema.fields[name]
+        if isinstance(declared, Nested):
+            yield from _in_bare_months(value, declared.schema, f"{prefix}{name}.")
+        elif isinstance(declared, Duration) and is_in_bare_months(value):
+            yield prefix + name, value
+
+
+def _left_beside_a_link(config: Config, values: Mapping[str, Any]) -> Iterator[str]:
+    """Yield a line if the data directory lies beside a link to the database, where former versions looked for it."""
+    named = Path(values.get("database_path", Config.database_path)).absolute().with_suffix(".data")
+    if not config.data_path and named.is_dir() and not config.data.exists():
+        yield (
+            f"data_path: {named} lies beside a link; it is looked for beside the database itself: move it to"
+            f" {config.data}, or set data_path to it"
+        )
+
+
+def _contradictions(config: Config) -> Iterator[str]:
+    """Yield a line for each setting that does not go with another."""
+    if config.data == config.database:
+        yield "data_path: is the database's own path; set another"
+    if config.archive.after != KEEP and config.cleanup.engine != "spark":
+        yield 'archive.after: messages move by Spark only: set [cleanup] engine = "spark", or leave it at "-1"'
+    folder, work, database = config.archive_path, config.work, config.database
+    if work in (folder, *folder.parents) or folder in (database, *database.parents, *work.parents):
+        yield "archive.path: must be a folder of its own, which holds nothing else of the server"
+
+
+def _faults(messages: Mapping[str, Any], schema: Schema, prefix: str = "") -> Iterator[str]:
+    """Yield a line for each fault in a marshmallow error."""
+    for name, found in messages.items():
+        declared = schema.fields.get(name)
+        if isinstance(found, dict) and isinstance(declared, Nested):
+            yield from _faults(found, declared.schema, f"{prefix}{name}.")
+        elif declared is None and name != "_schema":
+            near = difflib.get_close_matches(name, schema.fields, n=1)
+            yield f"{prefix}{name}: unknown setting" + (f"; did you mean {near[0]}?" if near else "")
+        else:
+            yield f"{prefix.rstrip('.') if name == '_schema' else prefix + name}: {' '.join(map(str, found))}"

@@ -1,0 +1,154 @@
+"""Every setting, in frozen dataclasses."""
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any, Self
+
+from marshmallow import validate
+from marshmallow.fields import Nested
+
+from conclave.config.admin import AdminConfig, AdminSchema
+from conclave.config.archive import ArchiveConfig, ArchiveSchema
+from conclave.config.cleanup import CleanupConfig, CleanupSchema
+from conclave.config.limits import LimitsConfig, LimitsSchema
+from conclave.config.section import NOT_EMPTY, PATH, PORT, Section
+from conclave.config.spark import SparkConfig, SparkSchema
+from conclave.fields import Duration, StrictBoolean, StrictInteger, Text
+from conclave.retention.durations import MAX_SECONDS
+from conclave.retention.policy import KEEP, PolicySettings
+
+
+@dataclass(frozen=True)
+class Config:
+    """Every setting. Lifetimes are whole seconds; ``message_retention`` may also be KEEP or AFTER_FETCH.
+
+    Paths are absolute and without symbolic links from here on: by whatever name a file is known, and whatever the
+    working directory becomes, it is the same file.
+    """
+
+    listen_address: str = "127.0.0.1"
+    listen_port: int | None = None
+    database_path: str = "conclave.db"
+    data_path: str | None = None
+    token_ttl_seconds: int = 2_592_000
+    invite_ttl_seconds: int = 604_800
+    message_retention: int = KEEP
+    cleanup_interval: int = 3600
+    registration_enabled: bool = True
+    registration_token: str | None = None
+    auth_header: str = "Authorization"
+    tls_cert_path: str | None = None
+    tls_key_path: str | None = None
+    cleanup: CleanupConfig = field(default_factory=CleanupConfig)
+    spark: SparkConfig = field(default_factory=SparkConfig)
+    archive: ArchiveConfig = field(default_factory=ArchiveConfig)
+    limits: LimitsConfig = field(default_factory=LimitsConfig)
+    admin: AdminConfig = field(default_factory=AdminConfig)
+
+    def __post_init__(self) -> None:
+        """Resolve the paths. Raises OSError where there is no working directory."""
+        object.__setattr__(self, "database_path", _resolved(self.database_path))
+        if self.data_path:
+            object.__setattr__(self, "data_path", _resolved(self.data_path))
+        if self.archive.path:
+            object.__setattr__(self, "archive", replace(self.archive, path=_resolved(self.archive.path)))
+
+    @property
+    def port(self) -> int:
+        """The port to listen on: as set, or 8443 with TLS and 8080 without; 0 takes any free one."""
+        if self.listen_port is not None:
+            return self.listen_port
+        return 8443 if self.tls_cert_path else 8080
+
+    @property
+    def database(self) -> Path:
+        """The path of the hot database."""
+        return Path(self.database_path)
+
+    @property
+    def data(self) -> Path:
+        """The path of the data directory, which holds what does not lie in the database."""
+        return Path(self.data_path) if self.data_path else self.database.with_suffix(".data")
+
+    @property
+    def work(self) -> Path:
+        """The folder for the files that exist only while a cleanup run does."""
+        return self.data / "work"
+
+    @property
+    def archive_path(self) -> Path:
+        """The path of the archive's table."""
+        return Path(self.archive.path) if self.archive.path else self.data / "archive"
+
+    @property
+    def policy(self) -> PolicySettings:
+        """The settings that decide what is deleted."""
+        return PolicySettings(self.message_retention, self.token_ttl_seconds, self.invite_ttl_seconds)
+
+    def to_json(self) -> str:
+        """Return the settings for another process; ``from_json`` reads them."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> Self:
+        """Build from what ``to_json`` returned."""
+        return cls.from_mapping(json.loads(text))
+
+    @classmethod
+    def from_mapping(cls, values: Mapping[str, Any]) -> Self:
+        """Build from values that are as in the fields, tables as mappings."""
+        return cls(**{name: SECTIONS[name](**value) if name in SECTIONS else value for name, value in values.items()})
+
+
+SECTIONS = {
+    "cleanup": CleanupConfig,
+    "spark": SparkConfig,
+    "archive": ArchiveConfig,
+    "limits": LimitsConfig,
+    "admin": AdminConfig,
+}
+
+
+def _resolved(path: str) -> str:
+    # Not by Path.resolve, to which links in a circle are an error of its own kind; here opening the file tells.
+    return os.path.realpath(path)
+
+
+LIFETIME = validate.Range(1, MAX_SECONDS, error=f"must be between 1 and {MAX_SECONDS} seconds")
+
+
+class ConfigSchema(Section):
+    """What a configuration may say."""
+
+    listen_address = Text(validate=NOT_EMPTY)
+    listen_port = StrictInteger(validate=PORT)
+    database_path = Text(validate=PATH)
+    data_path = Text(validate=PATH)
+    token_ttl_seconds = StrictInteger(validate=LIFETIME)
+    invite_ttl_seconds = StrictInteger(validate=LIFETIME)
+    message_retention = Duration(words=True)
+    cleanup_interval = Duration()
+    registration_enabled = StrictBoolean()
+    registration_token = Text(
+        validate=validate.Regexp(r"[a-zA-Z0-9_-]+\Z", error="may hold only letters, digits, _ and -, at least one")
+    )
+    auth_header = Text(validate=validate.Regexp(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+\Z", error="is not the name of a header"))
+    tls_cert_path = Text(validate=PATH)
+    tls_key_path = Text(validate=PATH)
+    cleanup = Nested(CleanupSchema)
+    spark = Nested(SparkSchema)
+    archive = Nested(ArchiveSchema)
+    limits = Nested(LimitsSchema)
+    admin = Nested(AdminSchema)
+
+
+def setting_names(of: type = Config, prefix: str = "") -> list[str]:
+    """Return the names of all settings, those in tables as ``table.name``."""
+    names: list[str] = []
+    for each in fields(of):
+        nested = SECTIONS.get(each.name)
+        names += setting_names(nested, f"{each.name}.") if nested else [prefix + each.name]
+    return names

@@ -1,0 +1,33 @@
+"""``[spark]``: the session of the cleanup worker."""
+
+from dataclasses import dataclass
+
+from marshmallow import validate
+
+from conclave.config.section import Section
+from conclave.fields import Text
+
+
+@dataclass(frozen=True)
+class SparkConfig:
+    """``[spark]``: the session of the cleanup worker."""
+
+    master: str = "local[2]"
+    driver_memory: str = "1g"
+
+
+class SparkSchema(Section):
+    """What ``[spark]`` may say."""
+
+    master = Text(
+        validate=validate.Regexp(
+            r"(local\[[1-9][0-9]*\]|spark://[A-Za-z0-9._-]+:[1-9][0-9]{0,4})\Z",
+            error='must be "local[N]", N worker threads, or "spark://HOST:PORT"',
+        )
+    )
+    driver_memory = Text(
+        validate=validate.Regexp(
+            r"([5-9][0-9]{2}|[1-9][0-9]{3,5})m\Z|[1-9][0-9]{0,2}g\Z",
+            error='must be a size of at least "500m", as in "1g"',
+        )
+    )

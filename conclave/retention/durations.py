@@ -1,0 +1,59 @@
+"""Durations as operators write them. Pure."""
+
+import re
+
+from conclave.retention.policy import AFTER_FETCH, KEEP
+
+MAX_SECONDS = 2**53 - 1
+"""The greatest lifetime: the greatest integer that every JSON reader holds exactly."""
+
+
+_MONTH_SECONDS = 2_592_000
+
+
+UNITS = {"s": 1, "min": 60, "h": 3600, "d": 86_400, "w": 604_800, "mo": _MONTH_SECONDS, "y": 31_536_000}
+
+
+_BARE_MONTH = "m"
+"""As older configurations have it. Others mean minutes by it, so whoever writes it is told what it means here."""
+
+
+DURATION = re.compile(r"([0-9]+)([a-z]{1,3})", re.ASCII)
+
+
+WORDS = {"-1": KEEP, "0": AFTER_FETCH}
+
+
+class InvalidDurationError(ValueError):
+    """A text that is no duration; its message says what one looks like."""
+
+
+def parse_duration(text: str, *, words: bool = False) -> int:
+    """Return the seconds that ``text`` names: a positive integer and one of s, min, h, d, w, mo, y.
+
+    mo is 30 days and y is 365 days; m is mo, see ``is_in_bare_months``. With ``words`` the texts "-1" (off) and "0"
+    (delete-after-fetch) are allowed too. Bounds: 1 .. 2^53-1 seconds. Raises InvalidDurationError.
+    """
+    if words and text in WORDS:
+        return WORDS[text]
+    match = DURATION.fullmatch(text)
+    seconds = int(match[1][:20]) * (UNITS | {_BARE_MONTH: _MONTH_SECONDS}).get(match[2], 0) if match else 0
+    if not 1 <= seconds <= MAX_SECONDS:
+        also = ', "-1" or "0"' if words else ""
+        units = ", ".join(UNITS)
+        raise InvalidDurationError(
+            f'{text!r} is not a duration: a positive integer and a unit ({units}), as in "30d"{also}'
+        )
+    return seconds
+
+
+def is_in_bare_months(text: str) -> bool:
+    """Tell whether a duration has the unit m, which is easily taken for minutes."""
+    match = DURATION.fullmatch(text)
+    return match is not None and match[2] == _BARE_MONTH
+
+
+def duration_text(seconds: int) -> str:
+    """Write seconds in whole days, hours, minutes or seconds, the greatest that fits: 30d, 36h, 90min, 5s."""
+    unit = next(name for name in ("d", "h", "min", "s") if seconds % UNITS[name] == 0)
+    return f"{seconds // UNITS[unit]}{unit}"

@@ -1,0 +1,1 @@
+"""The process that serves: listening, routing, background duties, the cleanup worker."""

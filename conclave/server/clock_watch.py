@@ -1,0 +1,69 @@
+"""Keeps the server's clock, its store and its health of one mind about the time."""
+
+import sqlite3
+from collections.abc import Callable
+from typing import Concatenate, ParamSpec, TypeVar
+
+from conclave.auth.activity import SessionActivity
+from conclave.errors import UntrustedClockError
+from conclave.health import Health, HealthPart
+from conclave.logs import get_logger
+from conclave.retention.policy import PolicySettings
+from conclave.steady_clock import SteadyClock
+from conclave.store import state
+from conclave.store.database import Database
+from conclave.store.state import Standing
+
+log = get_logger(__name__)
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class ClockWatch:
+    """Notes the time in the store, and takes in what is found wrong with it, here or by another process."""
+
+    def __init__(self, clock: SteadyClock, store: Database, health: Health, activity: SessionActivity) -> None:
+        """``clock`` is trusted, and ``health`` told, from ``begin`` on; ``activity`` keeps times in memory."""
+        self._clock = clock
+        self._store = store
+        self._health = health
+        self._activity = activity
+        self._standing = Standing()
+
+    async def begin(self, policy: PolicySettings) -> None:
+        """Begin to serve under ``policy``. Raises PolicyFrozenError."""
+        await self._store.write(state.begin_serving, policy, self._clock.read())
+        await self.note()
+
+    async def note(self, *, stopping: bool = False) -> None:
+        """Note that the server is alive, or with ``stopping`` that it ends; and what the clock shows."""
+        reading = self._clock.read()
+        standing = await self._store.write(state.still_alive, reading, self._clock.floor, stopping=stopping)
+        self._clock.resume(standing.floor, None if standing.fault else reading)
+        if standing.floor.acceptances != self._standing.floor.acceptances:
+            self._activity.bring_back(self._clock.now())
+        self._standing = standing
+        self._tell(standing.fault)
+
+    async def look(self) -> None:
+        """Take in what another process has changed: a run that acted, a fault that was found, an acceptance."""
+        if await self._store.read(state.standing) != self._standing:
+            await self.note()
+
+    async def write(self, fn: Callable[Concatenate[sqlite3.Connection, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Do what Database.write does, for an ``fn`` that may find the clock wrong: that outlives its changes."""
+        try:
+            return await self._store.write(fn, *args, **kwargs)
+        except UntrustedClockError as error:
+            await self._store.write(state.note_clock_fault, error.fault, self._standing.floor.acceptances)
+            await self.note()
+            raise
+
+    def _tell(self, fault: str) -> None:
+        """Let health know of the clock; an operator accepts it from another process."""
+        if fault and HealthPart.CLOCK not in self._health.faults:
+            log.error("clock_wrong", fault=fault, remedy="conclave cleanup run --accept-clock")
+            self._health.fault(HealthPart.CLOCK, fault)
+        elif not fault:
+            self._health.mend(HealthPart.CLOCK)

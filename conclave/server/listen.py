@@ -1,0 +1,174 @@
+"""How many connections the process takes: as many as it may have files open, less a reserve.
+
+Without a reserve a full process could not open what it needs for itself. And where none at all is free, libuv turns
+connections away by means of one that it keeps: if a thread takes that one meanwhile, the event loop spins.
+"""
+
+import asyncio
+import os
+import resource
+import ssl
+
+from aiohttp import web
+from aiohttp.web_protocol import _ErrInfo
+from aiohttp.web_request import BaseRequest
+
+from conclave.errors import ApiError, BadRequestError
+from conclave.logs import get_logger
+from conclave.server import middleware
+from conclave.wire.exchange import FORMAT, reply_error
+from conclave.wire.negotiate import Format
+
+log = get_logger(__name__)
+
+MOST_FILES = 65_536
+"""What the limit is raised to, where it may be; some systems allow a thousand million, which helps nobody."""
+
+RESERVED_FILES = 64
+"""Descriptors that clients do not get: for the store, the operators' listener, the cleanup worker's pipes."""
+
+BACKLOG = 1024
+"""Connections that may wait to be accepted: after a restart all streams come back at once."""
+
+WARN_EVERY_SECONDS = 60.0
+
+
+def raise_file_limit() -> int:
+    """Let this process have as many files open as the system allows, up to MOST_FILES; return how many."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY:
+        return MOST_FILES
+    wanted = MOST_FILES if hard == resource.RLIM_INFINITY else min(hard, MOST_FILES)
+    if soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    return max(soft, wanted)
+
+
+def for_clients(most_files: int) -> int:
+    """Return how many of ``most_files`` may be open where one more client is let in."""
+    return max(most_files - RESERVED_FILES, most_files // 2)
+
+
+class Site(web.BaseSite):
+    """Listens at an address, and closes at once the connections for which there is no descriptor to spare."""
+
+    def __init__(
+        self, runner: web.BaseRunner, address: str, port: int, most_files: int, tls: ssl.SSLContext | None = None
+    ) -> None:
+        """Where ``most_files`` files are open in the process, nobody is let in."""
+        super().__init__(runner, ssl_context=tls, backlog=BACKLOG)
+        self._address = address
+        self._port = port
+        self._most_files = most_files
+        self._warned_at = -WARN_EVERY_SECONDS
+
+    @property
+    def name(self) -> str:
+        """The address as configured."""
+        return f"{self._address} port {self._port}"
+
+    async def start(self) -> None:
+        """Begin to listen. Raises OSError."""
+        await super().start()
+        self._server = await asyncio.get_running_loop().create_server(
+            self._let_in, self._address, self._port, ssl=self._ssl_context, backlog=self._backlog
+        )
+
+    async def listen(self) -> str:
+        """Begin to listen, and return the URL. Raises OSError."""
+        await self.start()
+        host, port = self._runner.addresses[0][:2]
+        shown = f"[{host}]" if ":" in host else host
+        return f"{'https' if self._ssl_context else 'http'}://{shown}:{port}"
+
+    def _let_in(self) -> asyncio.BaseProtocol:
+        server = self._runner.server
+        if server is not None and self._is_room():
+            # Not server(): only so the answers to what is no HTTP are ours.
+            return Connection(server, loop=asyncio.get_running_loop(), auto_decompress=False)
+        now = asyncio.get_running_loop().time()
+        if now >= self._warned_at + WARN_EVERY_SECONDS:
+            self._warned_at = now
+            log.warning("too_many_connections", open_files=self._most_files)
+        return _Refusal()
+
+    def _is_room(self) -> bool:
+        """Tell whether few enough files are open: the system gives out the least descriptor that is free."""
+        try:
+            least = os.open(os.devnull, os.O_RDONLY)
+        except OSError:
+            return False
+        os.close(least)
+        return least < self._most_files
+
+
+class Connection(web.RequestHandler):
+    """A connection whose every answer is one of this server's, and no page of aiohttp's.
+
+    What aiohttp itself refuses never comes to the application and its middleware: requests that are not HTTP, and an
+    Expect that nobody knows. Bodies that are compressed come as they are, see wire.packed.
+    """
+
+    __slots__ = ()
+
+    def data_received(self, data: bytes) -> None:
+        """Take bytes. Where they break a body off, whoever reads that hears of it, and is the one to answer.
+
+        aiohttp would have the reader wait until the client goes, and answer a second time after that. Nothing public
+        of it tells that bytes were refused.
+        """
+        super().data_received(data)
+        if not (self._messages and isinstance(self._messages[-1][0], _ErrInfo)):
+            return
+        bodies = [body for _, body in self._messages]
+        if self._current_request:
+            bodies.append(self._current_request.content)
+        unfinished = [body for body in bodies if not body.is_eof()]
+        for body in unfinished:
+            body.set_exception(web.RequestPayloadError("what follows is not HTTP"))
+        if unfinished:
+            self._messages.pop()
+
+    def handle_error(
+        self,
+        request: BaseRequest,
+        status: int = 500,
+        exc: BaseException | None = None,
+        message: str | None = None,
+    ) -> web.StreamResponse:
+        """Answer what is not HTTP, and failures outside of the application. The connection ends with that.
+
+        What was sent is not repeated, neither in the answer nor in the log.
+        """
+        if isinstance(exc, ConnectionError):
+            raise exc  # the client is gone, as was logged
+        if request.writer.output_size > 0:
+            raise ConnectionError("an answer has begun already")
+        if status == web.HTTPBadRequest.status_code:
+            log.info("request_malformed", reason=type(exc).__name__)
+            response = self._answer(request, BadRequestError("the request is malformed, or a line of it is too long"))
+        else:
+            log.error("request_failed", exc_info=exc)
+            response = self._answer(request, ApiError())
+        response.force_close()
+        return response
+
+    async def finish_response(
+        self, request: BaseRequest, resp: web.StreamResponse, start_time: float | None
+    ) -> tuple[web.StreamResponse, bool]:
+        """Send a response; in place of a page of aiohttp's one that says the same."""
+        if isinstance(resp, web.HTTPException):
+            log.info("request_refused", status=resp.status)
+            resp = self._answer(request, middleware.from_aiohttp(resp))
+        return await super().finish_response(request, resp, start_time)
+
+    def _answer(self, request: BaseRequest, error: ApiError) -> web.Response:
+        request[FORMAT] = Format.JSON
+        response = reply_error(request, error)
+        middleware.mark(response)
+        return response
+
+
+class _Refusal(asyncio.Protocol):
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        transport.close()

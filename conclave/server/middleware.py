@@ -1,0 +1,137 @@
+"""Around every request: its id and log line, the mapping of errors, authentication."""
+
+import time
+from uuid import uuid4
+
+import structlog
+from aiohttp import web
+from aiohttp.typedefs import Handler
+
+from conclave import keys
+from conclave.auth import tokens
+from conclave.errors import (
+    ApiError,
+    BadRequestError,
+    BodyTooLargeError,
+    MethodNotAllowedError,
+    NotFoundError,
+    StorageFullError,
+    UnavailableError,
+)
+from conclave.logs import get_logger
+from conclave.store import sessions
+from conclave.store.faults import StoreError, StoreFullError
+from conclave.wire.endpoint import ENDPOINT
+from conclave.wire.exchange import choose_format, reply_error
+from conclave.wire.handover import SHARE, Pieces, hand_over
+
+log = get_logger(__name__)
+
+RETRY_SECONDS = 5
+"""When to ask again for what could not be stored: by then an operator may have done something about it."""
+
+REQUEST_ID = web.RequestKey("request_id", str)
+
+
+async def add_headers(request: web.Request, response: web.StreamResponse) -> None:
+    """Set the headers that every response has."""
+    mark(response)
+    if REQUEST_ID in request:
+        response.headers["X-Request-ID"] = request[REQUEST_ID]
+
+
+def mark(response: web.StreamResponse) -> None:
+    """Set those headers that say nothing of the request."""
+    response.headers.setdefault("Cache-Control", "no-store")
+    response.headers["X-Content-Type-Options"] = "nosniff"
+    response.headers["Server"] = "conclave"
+
+
+@web.middleware
+async def observe(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Give the request an id and its answer's format, answer every error as an error response, log the request.
+
+    Logged is the route, not the path: names and ids are nobody's business.
+    """
+    request[REQUEST_ID] = uuid4().hex
+    endpoint = request.app[keys.ENDPOINTS].get(request.match_info.handler)
+    if endpoint:
+        request[ENDPOINT] = endpoint
+    choose_format(request, tokens.token_in(request.headers, request.app[keys.CONFIG].auth_header))
+    began = time.monotonic()
+    with structlog.contextvars.bound_contextvars(request_id=request[REQUEST_ID]):
+        try:
+            response = await handler(request)
+        except ApiError as error:
+            response = reply_error(request, error)
+        except StoreError as error:
+            response = reply_error(request, _from_store(error))
+        except web.HTTPException as error:
+            response = reply_error(request, from_aiohttp(error))
+        except ConnectionError:
+            log.info("client_gone", method=request.method, route=_route(request))
+            raise
+        except Exception:
+            log.exception("request_failed", method=request.method, route=_route(request))
+            response = reply_error(request, ApiError())
+        log.info(
+            "request",
+            method=request.method,
+            route=_route(request),
+            status=response.status,
+            ms=round((time.monotonic() - began) * 1000, 1),
+        )
+    return response
+
+
+@web.middleware
+async def deliver(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Give the request a share of the memory for responses, and see to it that a large response leaves.
+
+    So does any response to a client that has not taken the one before yet.
+    """
+    request[SHARE] = share = request.app[keys.BUDGET].share()
+    try:
+        response = await handler(request)
+        if not response.prepared and (share.held or _is_behind(request, response)):
+            await hand_over(request, response)
+    finally:
+        share.close()
+    return response
+
+
+def _is_behind(request: web.Request, response: web.StreamResponse) -> bool:
+    if not isinstance(response, web.Response):
+        return isinstance(response, Pieces)  # files go a block at a time by themselves
+    return request.transport is not None and request.transport.get_write_buffer_size() > 0
+
+
+@web.middleware
+async def authenticate(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Find out who is calling, unless the route is public or does not exist."""
+    app, endpoint = request.app, request.get(ENDPOINT)
+    if endpoint and not endpoint.public:
+        token = tokens.require_token(request.headers, app[keys.CONFIG].auth_header)
+        session = await app[keys.STORE].read(sessions.by_token_hash, tokens.token_hash(token))
+        request[tokens.CALLER] = app[keys.ACTIVITY].use(session, app[keys.CLOCK].now())
+    return await handler(request)
+
+
+def _from_store(error: StoreError) -> ApiError:
+    return StorageFullError() if isinstance(error, StoreFullError) else UnavailableError(seconds=RETRY_SECONDS)
+
+
+def from_aiohttp(error: web.HTTPException) -> ApiError:
+    """Return the error that says what one of aiohttp's does."""
+    if isinstance(error, web.HTTPMethodNotAllowed):
+        return MethodNotAllowedError(sorted(error.allowed_methods))
+    if isinstance(error, web.HTTPNotFound):
+        return NotFoundError("no such path")
+    if isinstance(error, web.HTTPRequestEntityTooLarge):
+        return BodyTooLargeError()
+    return BadRequestError(error.reason)
+
+
+def _route(request: web.Request) -> str:
+    resource = request.match_info.route.resource
+    return resource.canonical if resource else "unknown"

@@ -1,0 +1,160 @@
+"""Serving: from the configuration to a clean exit."""
+
+import asyncio
+import os
+import signal
+import socket
+import ssl
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import uvloop
+from aiohttp import web
+
+from conclave import keys
+from conclave.admin.app import create_admin_app
+from conclave.config.settings import Config
+from conclave.logs import get_logger
+from conclave.server.app import create_app
+from conclave.server.listen import Site, for_clients, raise_file_limit
+from conclave.server.supervise import Supervisor
+from conclave.store import database, place
+from conclave.store.faults import StoreError
+from conclave.store.state import PolicyFrozenError
+from conclave.system import data_folder, locks
+from conclave.system.memory import give_back_large
+from conclave.system.reserve import give_up_to_start
+
+log = get_logger(__name__)
+
+SHUTDOWN_SECONDS = 2.0
+"""How long requests under way may take to finish; as long again is left for those that are cut off then."""
+
+
+class ServeError(Exception):
+    """The server cannot start; the message is one line for the operator."""
+
+
+def serve(config: Config) -> None:
+    """Serve until SIGTERM, SIGINT or SIGHUP, then finish what is under way. Raises ServeError."""
+    give_back_large()
+    tls = _tls(config)
+    with _only_server(config), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        try:
+            runner.run(_serve(config, tls))
+        except (StoreError, PolicyFrozenError) as error:
+            raise ServeError(str(error)) from error
+
+
+@contextmanager
+def _only_server(config: Config) -> Iterator[None]:
+    """Hold the database and the data directory: two servers on one would each believe their own memory."""
+    with ExitStack() as held:
+        try:
+            _hold(config, held)
+        except (StoreError, data_folder.DataFolderError) as error:
+            raise ServeError(str(error)) from error
+        except OSError as error:
+            raise ServeError(f"{error.filename}: {error.strerror}") from error
+        yield
+
+
+def _hold(config: Config, held: ExitStack) -> None:
+    """Take every lock of a server. Nothing is made, nor changed, before what is there was looked at and is held."""
+    data_folder.require_own(config.data, config.database, config.archive_path)
+    exists = place.is_taken(config.database)
+    if exists:
+        place.require_writable(config.database)
+    with _unshared(f"{config.database}: another server is running on this database"):
+        held.enter_context(locks.hold_name(config.database, locks.SERVER))
+        if exists:
+            held.enter_context(locks.hold_inode(config.database, locks.SERVER))
+    data_folder.prepare(config.data, config.database, config.archive_path)
+    with _unshared(f"data_path: {config.data}: a server on another database uses this folder"):
+        held.enter_context(locks.hold_file(config.data / data_folder.MARK))
+    give_up_to_start(config)
+    if not exists:
+        database.create(config.database)
+        held.enter_context(locks.hold_inode(config.database, locks.SERVER))
+
+
+@contextmanager
+def _unshared(refusal: str) -> Iterator[None]:
+    try:
+        yield
+    except locks.LockedError as error:
+        raise ServeError(refusal) from error
+
+
+async def _serve(config: Config, tls: ssl.SSLContext | None) -> None:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:  # nohup: it outlives its terminal
+            loop.add_signal_handler(number, stop.set)
+    app = create_app(config)
+    runner = web.AppRunner(app, access_log=None, shutdown_timeout=SHUTDOWN_SECONDS, handler_cancellation=False)
+    operators = web.AppRunner(create_admin_app(app[keys.HEALTH]), access_log=None, shutdown_timeout=SHUTDOWN_SECONDS)
+    try:
+        files = raise_file_limit()
+        await operators.setup()
+        admin = Site(operators, config.admin.listen_address, config.admin.listen_port, files)
+        admin_url = await _listen_for_operators(admin)
+        await runner.setup()
+        url = await _listen(Site(runner, config.listen_address, config.port, for_clients(files), tls))
+        log.info("listening", url=url, admin_url=admin_url, database=str(config.database))
+        async with Supervisor(config, app[keys.HEALTH]):
+            await stop.wait()
+            log.info("stopping")
+    finally:
+        await runner.cleanup()
+        await operators.cleanup()
+    log.info("stopped")
+
+
+async def _listen_for_operators(site: Site) -> str | None:
+    """Begin to listen, and return the URL; clients are served even if that fails."""
+    try:
+        return await _listen(site)
+    except ServeError as error:
+        log.error("no_admin_listener", reason=str(error))
+        return None
+
+
+async def _listen(site: Site) -> str:
+    """Begin to listen, and return the URL. Raises ServeError."""
+    try:
+        return await site.listen()
+    except OSError as error:
+        # A name that does not resolve has a text of its own; that of the rest is about address tuples.
+        reason = error.strerror if isinstance(error, socket.gaierror) else os.strerror(error.errno or 0)
+        raise ServeError(f"cannot listen on {site.name}: {reason}") from error
+
+
+def _tls(config: Config) -> ssl.SSLContext | None:
+    if not (config.tls_cert_path and config.tls_key_path):
+        return None
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    for setting, path in (("tls_cert_path", config.tls_cert_path), ("tls_key_path", config.tls_key_path)):
+        try:
+            Path(path).open("rb").close()
+        except OSError as error:
+            raise ServeError(f"{setting}: {path}: {error.strerror}") from error
+    try:
+        context.load_cert_chain(config.tls_cert_path, config.tls_key_path)
+    except (OSError, ssl.SSLError) as error:
+        raise ServeError(_tls_fault(config.tls_cert_path, config.tls_key_path, error)) from error
+    return context
+
+
+def _tls_fault(certificate: str, key: str, error: Exception) -> str:
+    """Return which of two files that can be read cannot be used; OpenSSL does not tell."""
+    reason = str(getattr(error, "reason", None) or error).replace("_", " ").lower()
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_verify_locations(certificate)
+    except ssl.SSLError:
+        return f"tls_cert_path: {certificate}: holds no certificate in PEM"
+    if "mismatch" in reason:
+        return f"tls_key_path: {key}: is not the key of {certificate}"
+    return f"tls_key_path: {key}: cannot be used: {reason}"

@@ -1,0 +1,143 @@
+"""Keeps the cleanup worker running, a process of its own, and knows how it fares.
+
+The worker gets the configuration as the first line of its standard input, which stays open: its end is the
+server's end. It tells what it does in lines of JSON on its standard output.
+"""
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import sys
+from asyncio.subprocess import PIPE, Process
+from typing import Any, Self
+
+from conclave.config.settings import Config
+from conclave.health import Health, HealthPart
+from conclave.logs import get_logger
+from conclave.system.tied import tied
+
+log = get_logger(__name__)
+
+FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 1.0, 60.0
+STOP_SECONDS = 1.0
+"""How long the worker may take to end by itself: a run can be stopped anywhere."""
+
+READY_SECONDS = 120.0
+"""How long the worker may take to start Spark."""
+
+KILL_SECONDS = 30.0
+"""A worker that is silent for so much longer than what it does may take hangs."""
+
+LINE_LIMIT = 1024 * 1024
+EXIT_GIVE_UP = 78
+"""The worker's exit status when starting it again would change nothing (EX_CONFIG)."""
+
+
+class Supervisor:
+    """Runs the worker while the block lasts, and starts it again, ever more slowly, if it dies."""
+
+    def __init__(self, config: Config, health: Health) -> None:
+        """``health`` is told when cleanup does not work."""
+        self._config = config
+        self._health = health
+        self._doing = ""
+        self._fault = ""
+
+    async def __aenter__(self) -> Self:
+        """Start the worker beside the server."""
+        self._task = asyncio.create_task(self._keep_running())
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """End the worker."""
+        self._task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await self._task
+
+    async def _keep_running(self) -> None:
+        pause = FIRST_PAUSE_SECONDS
+        while True:
+            ran = False
+            try:
+                self._fault = ""
+                ran, status = await self._run_once()
+                if status == EXIT_GIVE_UP:
+                    return
+                reason = self._fault or f"the cleanup worker ended with status {status}"
+            except TimeoutError:
+                reason = f"the cleanup worker hung ({self._doing}), and was killed"
+            except (OSError, ValueError) as error:  # it could not be started, or what it told was no JSON line
+                reason = f"the cleanup worker failed: {error}"
+            self._health.fault(HealthPart.CLEANUP, reason)
+            pause = FIRST_PAUSE_SECONDS if ran else min(2 * pause, LONGEST_PAUSE_SECONDS)
+            log.error("cleanup_worker_ended", reason=reason, restart_in_seconds=pause)
+            await asyncio.sleep(pause)
+
+    async def _run_once(self) -> tuple[bool, int]:
+        """Run a worker to its end; return whether it completed a run well, and its exit status."""
+        # -P: whatever lies in the working directory must not be taken for the worker's own modules. SIGCONT: it ends by
+        # itself when its input does, and removes its files first, unless somebody has stopped it.
+        process = await asyncio.create_subprocess_exec(
+            *tied(sys.executable, "-P", "-m", "spark.worker", by=signal.SIGCONT),
+            stdin=PIPE,
+            stdout=PIPE,
+            limit=LINE_LIMIT,
+            start_new_session=True,
+        )
+        ran = False
+        try:
+            if process.stdin and process.stdout:  # both were asked for as pipes
+                process.stdin.write(self._config.to_json().encode() + b"\n")
+                self._doing = "starting"
+                async with asyncio.timeout(READY_SECONDS) as limit:
+                    async for line in process.stdout:
+                        told = json.loads(line)
+                        limit.reschedule(asyncio.get_running_loop().time() + self._patience(told))
+                        ran |= self._hear(told)
+            return ran, await process.wait()
+        finally:
+            await _end(process)
+
+    def _patience(self, told: dict[str, Any]) -> float:
+        """Return the seconds until the worker has to tell more; a run ends itself in time."""
+        if "began" in told or "waiting" in told:
+            self._doing = "in a run" if "began" in told else "waiting for another run"
+            return self._config.cleanup.max_run_time + KILL_SECONDS
+        self._doing = "between runs"
+        return max(0.0, float(told.get("due_in", 0))) + KILL_SECONDS
+
+    def _hear(self, told: dict[str, Any]) -> bool:
+        """Take in what the worker tells; return whether it completed a run well."""
+        if "fault" in told:
+            self._fault = told["fault"]
+            self._health.fault(HealthPart.CLEANUP, self._fault)
+            log.error("cleanup_unavailable", reason=told["fault"])
+            return False
+        if "ready" in told:
+            log.info(
+                "cleanup_ready", engine=self._config.cleanup.engine, interval_seconds=self._config.cleanup_interval
+            )
+            return False
+        if "began" in told or "waiting" in told:
+            return False
+        report = self._health.last_run = told["run"]
+        if report["error"]:
+            self._health.fault(HealthPart.CLEANUP, report["error"])
+            log.error("cleanup_run", **report)
+        else:
+            self._health.mend(HealthPart.CLEANUP)
+            log.info("cleanup_run", **report)
+        return not report["error"]
+
+
+async def _end(process: Process) -> None:
+    """Close the worker's input; kill it and its JVM if it does not end by that."""
+    if process.stdin:
+        process.stdin.close()
+    with contextlib.suppress(TimeoutError):
+        await asyncio.wait_for(process.wait(), STOP_SECONDS)
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    await process.wait()

@@ -1,0 +1,142 @@
+"""Which messages move to the archive next: read only."""
+
+import sqlite3
+from collections.abc import Mapping
+
+from conclave.store.archive.moves import Range
+
+HOUR = 3600
+
+SAMPLED_FROM = 16
+"""Of so many messages one is looked at, to see how many were created when."""
+
+_SCATTERED = "((message_id & 0xffffffff) * 2654435761 >> 16)"
+"""As good as random: a sample by id alone might miss all, as where a body of another kind follows each message."""
+
+
+def list_movable(connection: sqlite3.Connection, lifetimes: Mapping[int, int], before: int) -> None:
+    """List in temp.movable the groups that have messages created before ``before`` (Unix seconds) still to be moved.
+
+    ``lifetimes``: the effective expiry by the group's setting, for the settings whose groups use the archive.
+    """
+    connection.execute("DROP TABLE IF EXISTS temp.movable")
+    connection.execute("CREATE TEMP TABLE movable (group_key INTEGER PRIMARY KEY, lifetime INTEGER)")
+    for setting, lifetime in lifetimes.items():
+        connection.execute(
+            "INSERT INTO temp.movable SELECT group_key, ? FROM groups WHERE message_expiry_seconds = ? AND EXISTS"
+            " (SELECT 1 FROM messages WHERE messages.group_key = groups.group_key AND created_at < ?)",
+            (lifetime, setting, before),
+        )
+
+
+def time_slices(connection: sqlite3.Connection, before: int, rows: int) -> list[int]:
+    """Return bounds (exclusive, ascending, the last is ``before``) between which lie about ``rows`` messages each.
+
+    Rather fewer than more: they are counted by a sample. If an hour has more, they all lie between two. The first
+    slice of several has a quarter: while it is written to the archive, nothing can be deleted here yet. Moving
+    messages in this order finds their bodies together, and fills few parts at a time.
+    """
+    hours = connection.execute(
+        "SELECT created_at / ?1 AS hour, count(*) * ?2 FROM temp.movable CROSS JOIN messages USING (group_key)"
+        f" WHERE created_at < ?3 AND {_SCATTERED} % ?2 = 0 GROUP BY hour ORDER BY hour",
+        (HOUR, SAMPLED_FROM, before),
+    ).fetchall()
+    full = rows * 95 // 100
+    most = full // 4 if sum(count for _, count in hours) > full else full
+    bounds, found = [], 0
+    for hour, count in hours:
+        if found and found + count > most:
+            bounds.append(hour * HOUR)
+            found, most = 0, full
+        found += count
+    return [*bounds, before]
+
+
+def count(connection: sqlite3.Connection, before: int) -> int:
+    """Return how many messages of the groups of temp.movable were created before ``before``."""
+    found = connection.execute(
+        "SELECT count(*) FROM temp.movable CROSS JOIN messages USING (group_key) WHERE created_at < ?", (before,)
+    )
+    return int(found.fetchone()[0])
+
+
+def choose(connection: sqlite3.Connection, before: int, rows: int, size: int) -> tuple[list[Range], bool]:
+    """Choose what moves next of the groups of temp.movable: messages older than ``before``, in the order of numbers.
+
+    At most ``rows`` messages, and ``size`` bytes of bodies, but at least one message if there is any. Returns also
+    whether more may be left.
+    """
+    while True:
+        chosen, count = _choose(connection, before, rows)
+        measured = _measure(connection, chosen)
+        if measured <= size or count <= 1:
+            return chosen, count == rows
+        rows = max(1, min(count - 1, count * size // measured * 9 // 10))
+
+
+def _choose(connection: sqlite3.Connection, before: int, rows: int) -> tuple[list[Range], int]:
+    """Choose by count alone; return how many messages that are, too."""
+    chosen: list[Range] = []
+    left = rows
+    for row in connection.execute(_CANDIDATES, {"before": before}).fetchall():
+        found = row["first_seq"], row["last_seq"], row["count"]
+        if row["count"] > left:
+            found = connection.execute(
+                "SELECT min(sequence_num), max(sequence_num), count(*) FROM (SELECT sequence_num FROM messages"
+                " WHERE group_key = ? AND sequence_num >= ? ORDER BY sequence_num LIMIT ?)",
+                (row["group_key"], row["first_seq"], left),
+            ).fetchone()
+        first, last, count = found
+        if count:
+            chosen.append(Range(row["group_key"], first, last, row["lifetime"]))
+            left -= count
+        if left <= 0:
+            break
+    return chosen, rows - left
+
+
+_CANDIDATES = """
+WITH under_way AS MATERIALIZED (
+    SELECT group_key, max(ranges.last_seq) AS last_seq
+    FROM archive_moves JOIN archive_move_ranges AS ranges USING (batch) WHERE finished_at IS NULL GROUP BY group_key
+), moving AS MATERIALIZED (
+    SELECT group_key, lifetime, max(archived_seq, ifnull(under_way.last_seq, 0)) AS border
+    FROM temp.movable JOIN groups USING (group_key) LEFT JOIN under_way USING (group_key)
+), bounded AS MATERIALIZED (
+    SELECT *, ifnull((
+        SELECT sequence_num FROM messages
+        WHERE messages.group_key = moving.group_key AND sequence_num > border AND +created_at >= :before
+        ORDER BY sequence_num LIMIT 1
+    ), 9223372036854775807) AS young FROM moving
+)
+SELECT bounded.group_key, lifetime, min(sequence_num) AS first_seq, max(sequence_num) AS last_seq, count(*) AS count
+FROM bounded CROSS JOIN messages
+WHERE messages.group_key = bounded.group_key AND sequence_num > border AND sequence_num < young
+GROUP BY bounded.group_key ORDER BY bounded.group_key
+"""
+"""A number is moved only with all before it, although a clock set back may have made later ones older.
+
+The first young one is looked for by number, up to it: by age, all that are young would be looked at.
+"""
+
+
+def _measure(connection: sqlite3.Connection, chosen: list[Range]) -> int:
+    """Return how many bytes the bodies of the messages have."""
+    for name in ("chosen", "picked"):
+        connection.execute(f"DROP TABLE IF EXISTS temp.{name}")
+    connection.execute("CREATE TEMP TABLE chosen (group_key INTEGER, first_seq INTEGER, last_seq INTEGER)")
+    connection.executemany(
+        "INSERT INTO temp.chosen VALUES (?, ?, ?)", [(each.group_key, each.first_seq, each.last_seq) for each in chosen]
+    )
+    connection.execute(
+        "CREATE TEMP TABLE picked AS SELECT message_id FROM temp.chosen CROSS JOIN messages USING (group_key)"
+        " WHERE sequence_num BETWEEN first_seq AND last_seq ORDER BY message_id"
+    )
+    total = 0
+    for (segment,) in connection.execute("SELECT DISTINCT message_id >> 32 FROM temp.picked").fetchall():
+        total += connection.execute(
+            f"SELECT sum(length(body)) FROM temp.picked CROSS JOIN body_segment_{segment:d} ON body_id = message_id"
+            " WHERE message_id >> 32 = ?",
+            (segment,),
+        ).fetchone()[0]
+    return total

@@ -1,0 +1,287 @@
+"""What cleanup writes about the archive: moves on their way, the index of parts, the state of the table.
+
+A move is fixed here before anything is copied, and each group switches to the archive in one transaction. All
+functions want to be inside a transaction of the caller's; those that write may be repeated after a crash.
+"""
+
+import sqlite3
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import astuple, dataclass
+from uuid import uuid4
+
+from conclave.retention.policy import KEEP
+
+KEPT_MOVES = 1000
+"""Moves that have ended, kept to be looked at."""
+
+
+@dataclass(frozen=True)
+class Range:
+    """Messages of one group that move: those stored, ``first_seq`` to ``last_seq``, inclusive."""
+
+    group_key: int
+    first_seq: int
+    last_seq: int
+    lifetime: int
+
+
+@dataclass(frozen=True)
+class PartRow:
+    """What of a group lies in one part of the archive. Times in Unix seconds, inclusive."""
+
+    group_key: int
+    lifetime: int
+    span: int
+    first_seq: int
+    last_seq: int
+    oldest: int
+    newest: int
+    message_count: int
+    body_bytes: int
+    checksum: int
+
+
+@dataclass(frozen=True)
+class ArchiveState:
+    """The archive of a store: what it knows of the table.
+
+    ``version``: readers need this one or a later one, and the disk keeps it. ``unerased``: replaced or half-written
+    files may still be on disk, and the table may have later versions. ``turn``: see ``conclave/archive/age.py``; the
+    table has this one, or ``former_turn``.
+    """
+
+    archive_id: str
+    version: int
+    unerased: bool
+    turn: int
+    former_turn: int
+
+
+def find_state(connection: sqlite3.Connection) -> ArchiveState | None:
+    """Return what is known of the archive; None if there never was one."""
+    row = connection.execute("SELECT archive_id, version, unerased, turn, former_turn FROM archive_state").fetchone()
+    return ArchiveState(row[0], row[1], bool(row[2]), row[3], row[4]) if row else None
+
+
+def begin(connection: sqlite3.Connection) -> None:
+    """Give the store an archive, if it has none."""
+    connection.execute("INSERT OR IGNORE INTO archive_state (id, archive_id) VALUES (1, ?)", (uuid4().hex,))
+
+
+def is_in_use(connection: sqlite3.Connection) -> bool:
+    """Tell whether there is anything in the archive, on its way to it, or left of it on disk."""
+    return bool(
+        connection.execute(
+            "SELECT EXISTS (SELECT 1 FROM archive_parts)"
+            " OR EXISTS (SELECT 1 FROM archive_moves WHERE finished_at IS NULL)"
+            " OR EXISTS (SELECT 1 FROM archive_state WHERE unerased)"
+        ).fetchone()[0]
+    )
+
+
+def has_parts(connection: sqlite3.Connection) -> bool:
+    """Tell whether anything is in the archive."""
+    return bool(connection.execute("SELECT EXISTS (SELECT 1 FROM archive_parts)").fetchone()[0])
+
+
+def holds_group(connection: sqlite3.Connection, group_key: int) -> bool:
+    """Tell whether the archive, or a move under way, has messages of a group: its tombstone has to stay."""
+    return bool(
+        connection.execute(
+            "SELECT EXISTS (SELECT 1 FROM archive_parts WHERE group_key = ?1)"
+            " OR EXISTS (SELECT 1 FROM archive_move_ranges JOIN archive_moves USING (batch)"
+            " WHERE group_key = ?1 AND finished_at IS NULL)",
+            (group_key,),
+        ).fetchone()[0]
+    )
+
+
+def holds_sender(connection: sqlite3.Connection, user_id: bytes) -> bool:
+    """Tell whether the archive, or a move under way, may have what a user sent: the tombstone has to stay."""
+    return bool(
+        connection.execute(
+            "SELECT EXISTS (SELECT 1 FROM archive_senders WHERE sender_id = ?)"
+            " OR EXISTS (SELECT 1 FROM archive_moves WHERE finished_at IS NULL)",
+            (user_id,),
+        ).fetchone()[0]
+    )
+
+
+def note_version(connection: sqlite3.Connection, version: int) -> None:
+    """Have readers use ``version`` of the table, or a later one."""
+    connection.execute("UPDATE archive_state SET version = max(version, ?)", (version,))
+
+
+def begin_turn(connection: sqlite3.Connection, turn: int, former_turn: int, version: int) -> None:
+    """Note, before a run changes the table, that it will: from here on, files may be on disk that are not of it.
+
+    ``former_turn`` and ``version``: what the table has, and the disk keeps.
+    """
+    connection.execute("UPDATE archive_state SET turn = ?, former_turn = ?, unerased = 1", (turn, former_turn))
+    note_version(connection, version)
+
+
+def note_erased(connection: sqlite3.Connection) -> None:
+    """Note that no replaced or half-written files are left on disk."""
+    connection.execute("UPDATE archive_state SET unerased = 0")
+
+
+def batch_under_way(connection: sqlite3.Connection) -> int | None:
+    """Return the number of the first move that has not ended, if there is one."""
+    row = connection.execute("SELECT batch FROM archive_moves WHERE finished_at IS NULL ORDER BY batch").fetchone()
+    return row["batch"] if row else None
+
+
+def last_batches(connection: sqlite3.Connection) -> tuple[int, int]:
+    """Return the numbers of the last move that was ever fixed, and of the last that brought messages; 0 if none."""
+    row = connection.execute(
+        "SELECT ifnull((SELECT seq FROM sqlite_sequence WHERE name = 'archive_moves'), 0), ifnull(("
+        " SELECT max(batch) FROM archive_moves WHERE finished_at IS NOT NULL AND message_count > 0), 0)"
+    ).fetchone()
+    return row[0], row[1]
+
+
+def ranges_of(connection: sqlite3.Connection, batch: int) -> list[Range]:
+    """Return what belongs to a move, by group."""
+    rows = connection.execute(
+        "SELECT group_key, first_seq, last_seq, lifetime FROM archive_move_ranges WHERE batch = ? ORDER BY group_key",
+        (batch,),
+    )
+    return [Range(*row) for row in rows]
+
+
+def unswitched(connection: sqlite3.Connection) -> list[Range]:
+    """Return what of the moves under way, if there are any, is not yet in the index, whatever is in the table."""
+    rows = connection.execute(
+        "SELECT group_key, first_seq, last_seq, lifetime FROM archive_move_ranges AS ranges"
+        " JOIN archive_moves USING (batch) WHERE finished_at IS NULL AND NOT EXISTS"
+        " (SELECT 1 FROM archive_parts AS parts"
+        " WHERE parts.group_key = ranges.group_key AND parts.last_seq >= ranges.first_seq)"
+    )
+    return [Range(*row) for row in rows]
+
+
+def parts(connection: sqlite3.Connection, group_key: int | None = None) -> list[PartRow]:
+    """Return the index, of one group or of all."""
+    chosen, values = ("", ()) if group_key is None else ("WHERE group_key = ?", (group_key,))
+    rows = connection.execute(
+        "SELECT group_key, lifetime, span, first_seq, last_seq, oldest, newest, message_count, body_bytes, checksum"
+        f" FROM archive_parts {chosen}",
+        values,
+    )
+    return [PartRow(*row) for row in rows]
+
+
+def copies(connection: sqlite3.Connection) -> list[Range]:
+    """Return the messages of the hot store that the archive serves, by group."""
+    rows = connection.execute(
+        "SELECT group_key, archived_seq FROM groups WHERE archived_seq > 0 AND EXISTS"
+        " (SELECT 1 FROM messages WHERE messages.group_key = groups.group_key AND sequence_num <= archived_seq)"
+    )
+    return [Range(row[0], 0, row[1], KEEP) for row in rows]
+
+
+def fix(connection: sqlite3.Connection, ranges: Iterable[Range], now: int) -> int:
+    """Fix a move and return its number: from here on it is these messages, whatever happens."""
+    batch = connection.execute("INSERT INTO archive_moves (fixed_at) VALUES (?) RETURNING batch", (now,)).fetchone()[0]
+    connection.executemany(
+        "INSERT INTO archive_move_ranges (batch, group_key, first_seq, last_seq, lifetime) VALUES (?, ?, ?, ?, ?)",
+        [(batch, *astuple(each)) for each in ranges],
+    )
+    return int(batch)
+
+
+def note_verified(connection: sqlite3.Connection, batch: int, message_count: int, checksum: int | None) -> None:
+    """Note what of a move was found in the archive, whole."""
+    connection.execute(
+        "UPDATE archive_moves SET message_count = ?, checksum = ifnull(?, 0) WHERE batch = ?",
+        (message_count, checksum, batch),
+    )
+
+
+def switch(
+    connection: sqlite3.Connection,
+    moved: Range,
+    parts: Collection[PartRow],
+    senders: Collection[bytes],
+    version: int,
+) -> None:
+    """Serve a group's messages up to ``moved.last_seq`` from ``version`` of the archive, in place of the hot store.
+
+    ``parts``: what the move added; ``senders``: who sent what of it is no commit. Repeating it changes nothing: a
+    part that knows of a number of the move has been told of all of it.
+    """
+    connection.executemany(
+        "INSERT INTO archive_parts (group_key, lifetime, span, first_seq, last_seq, oldest, newest, message_count,"
+        " body_bytes, checksum) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+        " ON CONFLICT (group_key, span, lifetime) DO UPDATE SET last_seq = excluded.last_seq,"
+        " oldest = min(oldest, excluded.oldest), newest = max(newest, excluded.newest),"
+        " message_count = message_count + excluded.message_count, body_bytes = body_bytes + excluded.body_bytes,"
+        # What SQLite has for XOR; it is exact for negative numbers too.
+        " checksum = (checksum | excluded.checksum) - (checksum & excluded.checksum)"
+        " WHERE last_seq < excluded.first_seq",
+        [tuple(vars(each).values()) for each in parts],  # astuple copies, and takes as long as the rest
+    )
+    connection.executemany(
+        "INSERT OR IGNORE INTO archive_senders (sender_id, group_key) VALUES (?, ?)",
+        [(sender_id, moved.group_key) for sender_id in senders],
+    )
+    connection.execute(
+        "UPDATE groups SET archived_seq = max(archived_seq, ?) WHERE group_key = ?", (moved.last_seq, moved.group_key)
+    )
+    note_version(connection, version)
+
+
+def finish(connection: sqlite3.Connection, batch: int, now: int) -> None:
+    """End a move: its messages are served from the archive."""
+    connection.execute("UPDATE archive_moves SET finished_at = ? WHERE batch = ?", (now, batch))
+    connection.execute("DELETE FROM archive_move_ranges WHERE batch = ?", (batch,))
+    connection.execute("DELETE FROM archive_moves WHERE batch < ? AND finished_at IS NOT NULL", (batch - KEPT_MOVES,))
+
+
+def widen(connection: sqlite3.Connection, parts: Collection[PartRow]) -> None:
+    """Have readers look in ``parts`` too, by what these give at the most: messages are about to go there.
+
+    Who has looked at the index before looks again. Repeating it changes nothing else.
+    """
+    connection.execute("UPDATE archive_state SET relaid = relaid + 1")
+    connection.executemany(
+        "INSERT INTO archive_parts (group_key, lifetime, span, first_seq, last_seq, oldest, newest, message_count,"
+        " body_bytes, checksum) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+        " ON CONFLICT (group_key, span, lifetime) DO UPDATE SET first_seq = min(first_seq, excluded.first_seq),"
+        " last_seq = max(last_seq, excluded.last_seq), oldest = min(oldest, excluded.oldest),"
+        " newest = max(newest, excluded.newest)",
+        [astuple(part) for part in parts],
+    )
+
+
+def settle_parts(
+    connection: sqlite3.Connection, group_key: int, left: Mapping[tuple[int, int, int], PartRow | None]
+) -> None:
+    """Replace rows of a group in the index, by group, lifetime and span, with what is left there, None for nothing."""
+    for key, row in left.items():
+        connection.execute("DELETE FROM archive_parts WHERE group_key = ? AND lifetime = ? AND span = ?", key)
+        if row is not None:
+            connection.execute("INSERT INTO archive_parts VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", astuple(row))
+    if not holds_group(connection, group_key):
+        connection.execute("DELETE FROM archive_senders WHERE group_key = ?", (group_key,))
+        connection.execute(
+            "DELETE FROM tombstones WHERE group_key = ?1 AND NOT EXISTS (SELECT 1 FROM messages WHERE group_key = ?1)",
+            (group_key,),
+        )
+
+
+def forget_sender(connection: sqlite3.Connection, user_id: bytes, group_keys: Iterable[int]) -> None:
+    """Note that nothing but commits of a deleted account is left in these groups of the archive.
+
+    The account's tombstone goes with the last of what lay under it, here and in the archive.
+    """
+    connection.executemany(
+        "DELETE FROM archive_senders WHERE sender_id = ? AND group_key = ?", [(user_id, key) for key in group_keys]
+    )
+    if not holds_sender(connection, user_id):
+        connection.execute(
+            "DELETE FROM user_tombstones WHERE user_id = ?1"
+            " AND NOT EXISTS (SELECT 1 FROM messages WHERE sender_id = ?1 AND NOT is_commit)",
+            (user_id,),
+        )

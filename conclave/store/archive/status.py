@@ -1,0 +1,93 @@
+"""What the hot store knows of the archive, for operators: how much is where, what is overdue, what moved."""
+
+import sqlite3
+from dataclasses import dataclass
+
+from conclave.retention.policy import PolicySettings, expiry_cutoff
+
+
+@dataclass(frozen=True)
+class Amount:
+    """What is archived of one class and month: ``lifetime`` in seconds or KEEP, ``month`` of the span, as 2026-01."""
+
+    lifetime: int
+    month: str
+    groups: int
+    messages: int
+    body_bytes: int
+
+
+@dataclass(frozen=True)
+class Overdue:
+    """What the next run takes from the archive. Seconds: the longest that any of it has been due; 0 for none.
+
+    ``expired_parts``: rows of the index with something before their group's cutoff, and how far. ``deleted_groups``
+    and ``deleted_accounts`` with messages there, and how long ago they were deleted. ``restored_messages`` are in the
+    hot store again.
+    """
+
+    expired_parts: int
+    expired_seconds: int
+    deleted_groups: int
+    deleted_groups_seconds: int
+    deleted_accounts: int
+    deleted_accounts_seconds: int
+    restored_messages: int
+
+
+@dataclass(frozen=True)
+class Move:
+    """A batch that moved: Unix seconds. Under way ``finished_at`` is None and ``messages`` are at most so many."""
+
+    batch: int
+    fixed_at: int
+    finished_at: int | None
+    messages: int
+
+
+def amounts(connection: sqlite3.Connection) -> list[Amount]:
+    """Return what is archived, by class and month."""
+    rows = connection.execute(
+        "SELECT lifetime, strftime('%Y-%m', span, 'unixepoch') AS month, count(DISTINCT group_key),"
+        " sum(message_count), sum(body_bytes) FROM archive_parts GROUP BY lifetime, month ORDER BY lifetime, month"
+    )
+    return [Amount(*row) for row in rows]
+
+
+def overdue(connection: sqlite3.Connection, policy: PolicySettings, now: int) -> Overdue:
+    """Return what is past its time at the second ``now``."""
+    connection.create_function(
+        "cutoff_of", 1, lambda setting: expiry_cutoff(now, policy.effective(setting)), deterministic=True
+    )
+    expired = connection.execute(
+        "WITH marks AS MATERIALIZED"
+        " (SELECT group_key, max(expired_before, cutoff_of(message_expiry_seconds)) AS cutoff FROM groups)"
+        " SELECT count(*), max(cutoff - oldest) FROM archive_parts JOIN marks USING (group_key) WHERE oldest < cutoff"
+    ).fetchone()
+    groups = connection.execute(
+        "SELECT count(*), ? - min(created_at) FROM tombstones WHERE group_key IN (SELECT group_key FROM archive_parts)",
+        (now,),
+    ).fetchone()
+    accounts = connection.execute(
+        "SELECT count(*), ? - min(created_at) FROM user_tombstones"
+        " WHERE user_id IN (SELECT sender_id FROM archive_senders)",
+        (now,),
+    ).fetchone()
+    restored = connection.execute(
+        "SELECT ifnull(sum(message_count), 0) FROM archive_parts JOIN groups USING (group_key)"
+        " WHERE first_seq > archived_seq"
+    ).fetchone()
+    found = (*expired, *groups, *accounts, *restored)
+    return Overdue(*(max(0, number or 0) for number in found))
+
+
+def last_moves(connection: sqlite3.Connection, limit: int) -> list[Move]:
+    """Return the last ``limit`` moves, the newest first."""
+    rows = connection.execute(
+        "SELECT batch, fixed_at, finished_at, iif(finished_at IS NULL,"
+        " (SELECT ifnull(sum(last_seq - first_seq + 1), 0) FROM archive_move_ranges AS ranges"
+        " WHERE ranges.batch = moves.batch), message_count)"
+        " FROM archive_moves AS moves ORDER BY batch DESC LIMIT ?",
+        (limit,),
+    )
+    return [Move(*row) for row in rows]

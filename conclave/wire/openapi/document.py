@@ -1,0 +1,220 @@
+"""The OpenAPI document: the endpoints as the route table describes them, with the schemas that validate."""
+
+import inspect
+import re
+from collections.abc import Sequence
+from functools import cache
+from http import HTTPStatus
+from typing import Any
+
+import orjson
+from apispec import APISpec
+from marshmallow import fields, validate
+
+from conclave import __version__, errors as e
+from conclave.fields import Text
+from conclave.wire import conclave_pb2
+from conclave.wire.endpoint import Endpoint, Who
+from conclave.wire.negotiate import Format
+from conclave.wire.openapi import examples
+from conclave.wire.openapi.json_schema import Plugin, text_of
+from conclave.wire.schemas.base import ResponseSchema, the
+from conclave.wire.schemas.events import EVENTS
+
+ABOUT = """A group messaging server for end-to-end encrypted clients.
+
+Every message can be written in JSON or in protobuf, with the same fields; `proto/conclave.proto` has their numbers.
+Decide by the `error_code` of an error: `message` is for people and may change. Checks come in this order: token,
+ids in the path, content type, body, membership and role, the rest.
+"""
+
+_SECURITY = "token"
+
+_BY_ROLE: dict[Who, tuple[type[e.ApiError], ...]] = {
+    Who.MEMBER: (e.NotMemberError,),
+    Who.ADMIN: (e.NotAdminError,),
+    Who.INVITEE: (e.NotMemberError, e.NotFoundError),
+}
+
+
+class ErrorResponse(ResponseSchema):
+    """What every error says; protobuf has `message` and `error_code` only."""
+
+    message = Text(metadata={"description": "For people; may change."})
+    error_code = fields.Integer(validate=validate.OneOf([code.value for code in e.ErrorCode]))
+    error = Text(validate=validate.OneOf([code.name.lower() for code in e.ErrorCode]))
+    errors = fields.Dict(
+        Text(),
+        fields.List(Text()),
+        metadata={"description": "Fields of the request that are at fault, each with what is wrong with it."},
+    )
+
+
+@cache
+def written(endpoints: tuple[Endpoint, ...], auth_header: str) -> bytes:
+    """Return the document as JSON: that of the ``endpoints``, for tokens in ``auth_header``."""
+    return orjson.dumps(document(endpoints, auth_header))
+
+
+def document(endpoints: Sequence[Endpoint], auth_header: str) -> dict[str, Any]:
+    """Return the OpenAPI document of the ``endpoints``, for tokens in ``auth_header``."""
+    spec = APISpec(
+        "Conclave",
+        __version__,
+        "3.1.0",
+        plugins=[Plugin()],
+        info={"description": ABOUT},
+        servers=[{"url": "/", "description": "this server"}],
+    )
+    spec.components.security_scheme(_SECURITY, _security(auth_header))
+    kinds: list[type[ResponseSchema]] = [ErrorResponse, *EVENTS.values()]
+    for kind in kinds:
+        spec.components.schema(kind.__name__, schema=the(kind))
+    for error in dict.fromkeys(error for endpoint in endpoints for error in errors_of(endpoint)):
+        spec.components.example(_name(error), _example(error))
+    for tag, module in {_tag(endpoint): inspect.getmodule(endpoint.handler) for endpoint in endpoints}.items():
+        spec.tag({"name": tag, "description": text_of(module)})
+    for endpoint in endpoints:
+        spec.path(endpoint.path, operations={endpoint.method.lower(): _operation(endpoint)})
+    return spec.to_dict()
+
+
+def errors_of(endpoint: Endpoint) -> list[type[e.ApiError]]:
+    """Return every error that an endpoint can answer: those of any endpoint like it, and its own."""
+    found: list[type[e.ApiError]] = []
+    if not endpoint.public:
+        found += [e.AuthHeaderMissingError, e.AuthHeaderInvalidError, e.TokenExpiredError]
+    if endpoint.query or any(_is_id(name) for name in _names_in(endpoint.path)):
+        found += [e.InvalidValueError]
+    if endpoint.body:
+        found += [e.BadRequestError, e.InvalidValueError, e.BodyTooLargeError, e.UnsupportedMediaTypeError]
+    found += [*_BY_ROLE.get(endpoint.who, ()), *endpoint.refuses, e.ApiError, e.UnavailableError, e.StorageFullError]
+    return list(dict.fromkeys(found))
+
+
+def _security(auth_header: str) -> dict[str, str]:
+    if auth_header.lower() == "authorization":
+        return {"type": "http", "scheme": "bearer", "description": "The token of a login."}
+    return {"type": "apiKey", "in": "header", "name": auth_header, "description": "The token of a login, bare."}
+
+
+def _operation(endpoint: Endpoint) -> dict[str, Any]:
+    name = f"{_module(endpoint)}_{endpoint.handler.__name__}"
+    summary, _, description = summary_of(endpoint).partition("\n\n")
+    operation: dict[str, Any] = {
+        "operationId": name,
+        "summary": summary or name.replace("_", " ").capitalize(),
+        "tags": [_tag(endpoint)],
+        "security": [] if endpoint.public else [{_SECURITY: []}],
+        "parameters": [_path_parameter(each) for each in _names_in(endpoint.path)],
+        "responses": {str(endpoint.status): _success(endpoint)} | _refusals(endpoint),
+    }
+    if description:
+        operation["description"] = " ".join(description.split())
+    if endpoint.query:
+        operation["parameters"].append({"in": "query", "schema": the(endpoint.query)})
+    if endpoint.body:
+        schema = the(endpoint.body)
+        operation["requestBody"] = {
+            "description": text_of(endpoint.body),
+            "required": any(field.required for field in schema.fields.values()),
+            "content": _content(tuple(Format), endpoint.body.__name__, schema, {"example": examples.example(schema)}),
+        }
+    return operation
+
+
+def summary_of(endpoint: Endpoint) -> str:
+    """Return what the docstring of a handler says after method and path: a sentence, and perhaps more paragraphs."""
+    return (inspect.getdoc(endpoint.handler) or "").partition(": ")[2]
+
+
+def _module(endpoint: Endpoint) -> str:
+    return endpoint.handler.__module__.rpartition(".")[2]
+
+
+def _tag(endpoint: Endpoint) -> str:
+    return _module(endpoint).replace("_", " ")
+
+
+def _names_in(path: str) -> list[str]:
+    return re.findall(r"\{(\w+)\}", path)
+
+
+def _is_id(name: str) -> bool:
+    return name == "id" or name.endswith("_id")
+
+
+def _path_parameter(name: str) -> dict[str, Any]:
+    schema = {"type": "string", "format": "uuid"} if _is_id(name) else {"type": "string", "minLength": 1}
+    return {"in": "path", "name": name, "required": True, "schema": schema, "example": examples.example_of(name)}
+
+
+def _success(endpoint: Endpoint) -> dict[str, Any]:
+    if endpoint.media_type:
+        shown: dict[str, Any] = {"schema": {"type": "object" if endpoint.media_type == Format.JSON.value else "string"}}
+        if endpoint.media_type == "text/event-stream":
+            shown["example"] = "".join(_event(name, kind) for name, kind in EVENTS.items())
+        return {"description": HTTPStatus(endpoint.status).phrase, "content": {endpoint.media_type: shown}}
+    if endpoint.answer is None:
+        return {"description": "Done; nothing to tell."}
+    schema = the(endpoint.answer)
+    return {
+        "description": text_of(endpoint.answer),
+        "content": _content(
+            (endpoint.format,) if endpoint.format else tuple(Format),
+            endpoint.answer.__name__,
+            schema,
+            {"example": examples.example(schema)},
+        ),
+    }
+
+
+def _event(name: str, kind: type[ResponseSchema]) -> str:
+    return f"event: {name}\ndata: {orjson.dumps(examples.example(the(kind))).decode()}\n\n"
+
+
+def _refusals(endpoint: Endpoint) -> dict[str, Any]:
+    """Return the responses of errors by their HTTP status; one status may have several codes."""
+    by_status: dict[int, list[type[e.ApiError]]] = {}
+    for error in sorted(errors_of(endpoint), key=lambda each: each.code):
+        by_status.setdefault(error.status, []).append(error)
+    return {str(status): _refusal(endpoint, by_status[status]) for status in sorted(by_status)}
+
+
+def _refusal(endpoint: Endpoint, kinds: Sequence[type[e.ApiError]]) -> dict[str, Any]:
+    shown = {_name(kind): {"$ref": f"#/components/examples/{_name(kind)}"} for kind in kinds}
+    lines = [f"- {kind.code} `{kind.code.name.lower()}`: {_when(kind)}" for kind in kinds]
+    answer: dict[str, Any] = {
+        "description": "\n".join([HTTPStatus(kinds[0].status).phrase, "", *lines]),
+        "content": _content(
+            (endpoint.format,) if endpoint.format else tuple(Format),
+            "ErrorResponse",
+            the(ErrorResponse),
+            {"examples": shown},
+        ),
+    }
+    if any(issubclass(kind, (e.TooManyRequestsError, e.UnavailableError)) for kind in kinds):
+        seconds = {"type": "integer", "minimum": 1}
+        answer["headers"] = {"Retry-After": {"description": "How many seconds to wait.", "schema": seconds}}
+    return answer
+
+
+def _name(kind: type[e.ApiError]) -> str:
+    return "Failure" if kind is e.ApiError else kind.__name__.removesuffix("Error")
+
+
+def _when(kind: type[e.ApiError]) -> str:
+    return "The server failed; only its log says how." if kind is e.ApiError else text_of(kind)
+
+
+def _example(kind: type[e.ApiError]) -> dict[str, Any]:
+    name = kind.code.name.lower()
+    value = {"message": kind.text, "error_code": int(kind.code), "error": name, "errors": {}}
+    return {"summary": f"{kind.code} {name}", "value": value}
+
+
+def _content(formats: Sequence[Format], message: str, schema: Any, shown: dict[str, Any]) -> dict[str, Any]:
+    package = conclave_pb2.DESCRIPTOR.package
+    binary = {"type": "string", "format": "binary", "title": f"{package}.{message}"}
+    kinds = {Format.JSON: {"schema": schema} | shown, Format.PROTOBUF: {"schema": binary}}
+    return {each.value: kinds[each] for each in formats}

@@ -1,0 +1,1 @@
+"""What cleanup does in the archive."""

@@ -1,0 +1,283 @@
+"""Retention in the archive: planned from the index in the hot store, without opening the table.
+
+Parts of which nothing is left go whole, by a change of the log alone. The rest goes row by row, exactly. The same
+rules as in the hot store, and the same marks; holds on erasure belong into ``make_plan``, and nowhere else.
+"""
+
+import sqlite3
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from typing import ParamSpec
+
+import pyarrow
+from pyspark.sql import Column, DataFrame, SparkSession, functions as F
+
+from conclave.failpoints import reach
+from conclave.store.archive import moves
+from conclave.store.archive.moves import PartRow
+from conclave.store.database import Step
+from spark import rules, sql_engine
+from spark.archive import columns as a
+from spark.archive.table import Table, in_parts
+from spark.hot import ArchiveError, Hot
+
+RESTORED = "restored"
+"""The hot store has the messages again, and serves them; nothing that a client has goes by this rule."""
+
+RULES = (rules.EXPIRED, rules.FETCHED, rules.DELETED_GROUP, rules.DELETED_ACCOUNT, RESTORED)
+
+SETTLED_AT_ONCE = 256
+"""So many groups are settled for a deleted account between two looks at the clock."""
+
+P = ParamSpec("P")
+
+Key = tuple[int, int, int]
+"""A row of the index: group key, lifetime, span."""
+
+_MARKS = """
+CREATE TEMP TABLE archive_marks AS
+SELECT group_key, gone_below, archived_seq, max(expired_before, iif(effective > 0, ? - effective, 0)) AS cutoff
+FROM groups JOIN temp.effective_policies USING (message_expiry_seconds)
+WHERE EXISTS (SELECT 1 FROM archive_parts WHERE archive_parts.group_key = groups.group_key)
+"""
+
+_DUE = """
+SELECT parts.group_key, lifetime, span, message_count, marks.group_key IS NULL AS is_gone,
+    ifnull(gone_below, 0) AS gone_below, ifnull(cutoff, 0) AS cutoff,
+    marks.group_key IS NULL OR newest < cutoff OR last_seq <= gone_below OR first_seq > archived_seq AS is_whole,
+    ifnull(first_seq > archived_seq, 0) AS is_restored,
+    ifnull(last_seq <= gone_below, 0) AS is_fetched
+FROM archive_parts AS parts LEFT JOIN temp.archive_marks AS marks ON marks.group_key = parts.group_key
+WHERE marks.group_key IS NULL OR oldest < cutoff OR first_seq <= gone_below
+    OR first_seq > archived_seq
+    OR parts.group_key IN (SELECT group_key FROM archive_senders JOIN user_tombstones ON user_id = sender_id)
+ORDER BY parts.group_key, lifetime, span
+"""
+
+
+@dataclass
+class ArchivePlan:
+    """What goes from the archive.
+
+    ``parts`` (lifetime, span) go whole, and with them ``dropped`` of the index: messages by rule. In ``touched`` some
+    rows go, by the conditions of ``groups``: is gone, is restored, mark, cutoff, senders; ``partial`` is their part of
+    the index.
+    """
+
+    parts: list[tuple[int, int]] = field(default_factory=list)
+    dropped: dict[Key, tuple[str, int]] = field(default_factory=dict)
+    groups: dict[int, tuple[bool, bool, int, int, list[bytes]]] = field(default_factory=dict)
+    partial: list[Key] = field(default_factory=list)
+    senders: list[tuple[bytes, int]] = field(default_factory=list)
+
+    @property
+    def touched(self) -> list[tuple[int, int]]:
+        """The parts in which single rows go."""
+        return sorted({(lifetime, span) for _, lifetime, span in self.partial})
+
+    @property
+    def group_keys(self) -> set[int]:
+        """The groups in which something is due."""
+        return {key[0] for key in (*self.dropped, *self.partial)}
+
+    def __bool__(self) -> bool:
+        return bool(self.parts or self.partial or self.senders)
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One row of the index: how many messages go by which rule, and what will be left."""
+
+    gone: Counter[str]
+    left: PartRow | None
+
+
+def make_plan(connection: sqlite3.Connection, hot: Hot, risen: Collection[tuple[int, int]] = ()) -> ArchivePlan:
+    """Plan from one snapshot of the hot store, after its own marks have risen.
+
+    ``risen``: the marks ``gone_below`` and group keys of a run that has not raised them, and will not.
+    """
+    sql_engine.list_policies(connection, hot.settings)
+    connection.execute(_MARKS.replace("?", f"{hot.now:d}"))
+    connection.execute("CREATE UNIQUE INDEX temp.archive_marks_by_group ON archive_marks (group_key)")
+    connection.executemany("UPDATE temp.archive_marks SET gone_below = max(gone_below, ?) WHERE group_key = ?", risen)
+    due = connection.execute(_DUE).fetchall()
+    senders = connection.execute(
+        "SELECT sender_id, group_key FROM archive_senders JOIN user_tombstones ON user_id = sender_id"
+    ).fetchall()
+    plan = ArchivePlan(senders=[(row["sender_id"], row["group_key"]) for row in senders])
+    if due:
+        _divide(connection, due, plan)
+    return plan
+
+
+def _divide(connection: sqlite3.Connection, due: list[sqlite3.Row], plan: ArchivePlan) -> None:
+    """Tell the parts that go whole from those of which something stays."""
+    whole = Counter((row["lifetime"], row["span"]) for row in due if row["is_whole"])
+    stored = connection.execute("SELECT lifetime, span, count(*) FROM archive_parts GROUP BY lifetime, span")
+    sizes = {(row[0], row[1]): row[2] for row in stored}
+    plan.parts = sorted(part for part, count in whole.items() if count == sizes[part])
+    dropped = set(plan.parts)
+    senders: dict[int, list[bytes]] = {}
+    for sender_id, group_key in plan.senders:
+        senders.setdefault(group_key, []).append(sender_id)
+    for row in due:
+        key = (row["group_key"], row["lifetime"], row["span"])
+        if key[1:] in dropped:
+            plan.dropped[key] = (_rule(row), row["message_count"])
+        else:
+            plan.partial.append(key)
+            plan.groups[row["group_key"]] = (
+                bool(row["is_gone"]),
+                bool(row["is_restored"]),
+                row["gone_below"],
+                row["cutoff"],
+                senders.get(row["group_key"], []),
+            )
+
+
+def _rule(row: sqlite3.Row) -> str:
+    if row["is_gone"]:
+        return rules.DELETED_GROUP
+    if row["is_restored"]:
+        return RESTORED
+    return rules.FETCHED if row["is_fetched"] else rules.EXPIRED
+
+
+class Expiry:
+    """Carries a plan out in one table."""
+
+    def __init__(self, spark: SparkSession, hot: Hot, table: Table) -> None:
+        """Nothing is opened yet."""
+        self._spark = spark
+        self._hot = hot
+        self._table = table
+
+    def count(self, plan: ArchivePlan) -> Counter[str]:
+        """Return how many messages would go by each rule; reads the table where a part does not go whole."""
+        counts = Counter(dict.fromkeys(RULES, 0))
+        for rule, count in plan.dropped.values():
+            counts[rule] += count
+        for measured in self._measure(plan).values():
+            counts.update(measured.gone)
+        return counts
+
+    def apply(self, plan: ArchivePlan, counts: Counter[str]) -> None:
+        """Delete what is planned and bring the index up to date; ``counts`` takes up what went. Raises ArchiveError."""
+        left: dict[Key, PartRow | None] = dict.fromkeys((*plan.dropped, *plan.partial))
+        first = self._table.version() + 1
+        if plan.parts:
+            self._table.drop_parts(plan.parts)
+            reach("archive.parts_dropped")
+        measured = self._measure(plan)
+        left |= {key: each.left for key, each in measured.items()}
+        if expected := sum(each.gone.total() for each in measured.values()):
+            deleted = self._delete_rows(plan)
+            reach("archive.rows_deleted")
+            if deleted != expected:
+                raise ArchiveError(f"{deleted} messages were deleted from the archive where {expected} were due")
+        self._table.make_durable(first)
+        version = self._table.version()
+        self._hot.write_steps(lambda connection: settle(connection, left, plan.senders, version))
+        reach("archive.index_settled")
+        counts.update(self._counts(plan, measured))
+
+    def _counts(self, plan: ArchivePlan, measured: dict[Key, Measured]) -> Counter[str]:
+        counts: Counter[str] = Counter()
+        for rule, count in plan.dropped.values():
+            counts[rule] += count
+        for each in measured.values():
+            counts.update(each.gone)
+        return counts
+
+    def _measure(self, plan: ArchivePlan) -> dict[Key, Measured]:
+        """Return, for each planned row of the index of which anything is stored, what goes and what stays."""
+        if not plan.partial:
+            return {}
+        rule = _rule_of_row()
+        number, created = F.col(a.SEQUENCE_NUM), F.col(a.CREATED_AT)
+        stays = rule.isNull()
+        found = (
+            self._table.read()
+            .where(in_parts(plan.touched))
+            .where(F.col(a.GROUP_KEY).between(min(plan.groups), max(plan.groups)))
+            .join(self._due(plan), a.GROUP_KEY)
+            .groupBy(a.GROUP_KEY, a.LIFETIME, a.SPAN)
+            .agg(
+                F.min(F.when(stays, number)),
+                F.max(F.when(stays, number)),
+                F.min(F.when(stays, created)),
+                F.max(F.when(stays, created)),
+                F.count(F.when(stays, number)),
+                F.sum(F.when(stays, F.octet_length(a.BODY))),
+                F.bit_xor(F.when(stays, F.col(a.CHECKSUM))),
+                *[F.count(F.when(rule == each, number)) for each in RULES],
+            )
+        )
+        planned = set(plan.partial)
+        measured = {}
+        for row in found.collect():
+            key, left, gone = (row[0], row[1], row[2]), tuple(row)[:10], tuple(row)[10:]
+            if key in planned:
+                part = PartRow(*left) if row[7] else None
+                measured[key] = Measured(Counter(dict(zip(RULES, gone, strict=True))), part)
+        return measured
+
+    def _delete_rows(self, plan: ArchivePlan) -> int:
+        self._due(plan).createOrReplaceTempView("archive_due")
+        try:
+            merged = self._spark.sql(
+                f"MERGE INTO {self._table.name} AS stored USING archive_due AS due"
+                f" ON {in_parts(plan.touched, 'stored.')} AND stored.{a.GROUP_KEY} = due.{a.GROUP_KEY}"
+                f" AND stored.{a.GROUP_KEY} BETWEEN {min(plan.groups)} AND {max(plan.groups)}"
+                f" AND (due.{a.IS_GONE} OR due.{a.IS_RESTORED} OR stored.{a.SEQUENCE_NUM} <= due.{a.GONE_BELOW}"
+                f" OR stored.{a.CREATED_AT} < due.{a.CUTOFF}"
+                f" OR (NOT stored.{a.IS_COMMIT} AND array_contains(due.{a.SENDERS}, stored.{a.SENDER_ID})))"
+                " WHEN MATCHED THEN DELETE"
+            )
+            return int(merged.collect()[0]["num_deleted_rows"])
+        finally:
+            self._spark.catalog.dropTempView("archive_due")
+
+    def _due(self, plan: ArchivePlan) -> DataFrame:
+        rows = [(group_key, *conditions) for group_key, conditions in sorted(plan.groups.items())]
+        columns = dict(zip(a.DUE.names, zip(*rows, strict=True), strict=True))
+        return F.broadcast(self._spark.createDataFrame(pyarrow.table(columns, schema=a.DUE)))
+
+
+def settle(
+    connection: sqlite3.Connection, left: dict[Key, PartRow | None], senders: list[tuple[bytes, int]], version: int
+) -> Iterator[Step]:
+    """Bring the index up to date with what is ``left`` in ``version``; ``senders`` have no more in their groups."""
+    yield partial(_done, moves.note_version, connection, version)
+    rows_of: dict[int, dict[Key, PartRow | None]] = defaultdict(dict)
+    for key, row in left.items():
+        rows_of[key[0]][key] = row
+    for group_key, rows in sorted(rows_of.items()):
+        yield partial(_done, moves.settle_parts, connection, group_key, rows)
+    groups_of: dict[bytes, list[int]] = defaultdict(list)
+    for sender_id, group_key in senders:
+        groups_of[sender_id].append(group_key)
+    for sender_id, group_keys in sorted(groups_of.items()):
+        for at in range(0, len(group_keys), SETTLED_AT_ONCE):
+            chosen = group_keys[at : at + SETTLED_AT_ONCE]
+            yield partial(_done, moves.forget_sender, connection, sender_id, chosen)
+
+
+def _done(fn: Callable[P, None], *args: P.args, **kwargs: P.kwargs) -> bool:
+    fn(*args, **kwargs)
+    return False
+
+
+def _rule_of_row() -> Column:
+    """Return the rule by which a row joined with DUE goes; null if it stays."""
+    by_account = ~F.col(a.IS_COMMIT) & F.array_contains(F.col(a.SENDERS), F.col(a.SENDER_ID))
+    return (
+        F.when(F.col(a.IS_GONE), rules.DELETED_GROUP)
+        .when(F.col(a.IS_RESTORED), RESTORED)
+        .when(F.col(a.SEQUENCE_NUM) <= F.col(a.GONE_BELOW), rules.FETCHED)
+        .when(F.col(a.CREATED_AT) < F.col(a.CUTOFF), rules.EXPIRED)
+        .when(by_account, rules.DELETED_ACCOUNT)
+    )

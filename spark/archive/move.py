@@ -1,0 +1,317 @@
+"""Moves older messages from the hot store into the archive, and survives a crash at every step.
+
+A batch is fixed in the hot store, appended to the table under its number, read back and compared, then each group
+switches to it in one transaction. The next run goes on with batches that did not come so far. Only then the copies in
+the hot store are deleted; what is left of them, after a crash, goes in the next run. No message is ever in neither
+place, and none is served from both: a group's ``archived_seq`` says which of the two serves it.
+
+Up to four batches are on their way, a step apart: one is read, one appended, one compared and switched, and of one the
+copies are deleted.
+"""
+
+import sqlite3
+import subprocess
+import sys
+from collections import defaultdict
+from collections.abc import Collection, Iterator
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TypeVar
+
+import pyarrow
+import pyarrow.compute
+from pyspark.sql import DataFrame, Observation, SparkSession, functions as F
+
+from conclave.archive.layout import span_width
+from conclave.config.archive import ArchiveConfig
+from conclave.failpoints import reach
+from conclave.retention.policy import AFTER_FETCH, KEEP, PolicySettings
+from conclave.store.archive import choice, moves
+from conclave.store.archive.moves import PartRow, Range
+from conclave.store.database import Step
+from conclave.system.tied import tied
+from spark.archive import batch_reader, columns as a, copies as archive_copies
+from spark.archive.table import Table, checksum, part_columns
+from spark.hot import ArchiveError, Hot
+
+BATCH_ROWS = 300_000
+BATCH_BYTES = 96 * 1024 * 1024
+"""What one batch holds at most; the driver has some of them in memory."""
+
+APPEND_TASKS, TASK_BYTES = 4, 16 * 1024 * 1024
+"""A batch is written by one task for so many bytes, but no more than so many: each makes a file for each part."""
+
+
+def movable_lifetimes(settings: PolicySettings, occurring: Collection[int], archive: ArchiveConfig) -> dict[int, int]:
+    """Return the effective expiry by group setting, for those of ``occurring`` whose groups use the archive."""
+    effective = {setting: settings.effective(setting) for setting in occurring}
+    least = archive.after + archive.margin
+    return {
+        setting: lifetime
+        for setting, lifetime in effective.items()
+        if lifetime == KEEP or (lifetime != AFTER_FETCH and lifetime > least)
+    }
+
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class _Loaded:
+    """A batch as it is stored, in the order of the archive's files."""
+
+    number: int
+    rows: pyarrow.Table
+
+
+@dataclass(frozen=True)
+class _Appended:
+    """A batch in the table, and the version that added it.
+
+    ``expected``: count and checksum of what was read for it, None if that was before a crash.
+    """
+
+    number: int
+    version: int
+    expected: tuple[int, int | None] | None
+
+
+class Mover:
+    """Moves batches of one store into its archive."""
+
+    def __init__(self, spark: SparkSession, hot: Hot, table: Table, archive_id: str) -> None:
+        """``archive_id`` names the store's moves in the table's log."""
+        self._spark = spark
+        self._hot = hot
+        self._table = table
+        self._archive_id = archive_id
+
+    def finish(self) -> int:
+        """Go on with what is under way; return how many messages that is. The copies stay."""
+        count = 0
+        while (number := self._hot.read(moves.batch_under_way)) is not None:
+            is_there = self._table.has_batch(self._archive_id, number)
+            batch = _Appended(number, self._version_of(number), None) if is_there else self._append(self._load(number))
+            count += self._settle(batch, self._ranges(number))
+        return count
+
+    def move(self, archive: ArchiveConfig) -> Iterator[int]:
+        """Move all messages older than ``archive.after``, batch by batch; yield how many each had."""
+        with _threads_take_turns(), ThreadPoolExecutor(3) as beside:
+            loaded = _ahead(beside, self._batches(archive))
+            deleted: Future[None] | None = None
+            for batch in _ahead(beside, map(self._append, loaded)):
+                ranges = self._ranges(batch.number)
+                yield self._settle(batch, ranges)
+                if deleted:
+                    deleted.result()
+                deleted = beside.submit(self._delete, ranges)
+            if deleted:
+                deleted.result()
+
+    def _batches(self, archive: ArchiveConfig) -> Iterator[_Loaded]:
+        """Choose, fix and read batches until nothing is old enough."""
+        before = self._hot.now - archive.after
+        for bound in self._hot.read(self._plan, archive, before):
+            more = True
+            while more:
+                ranges, more = self._hot.read(self._choose, archive, bound)
+                if not ranges:
+                    break
+                number = self._hot.write(moves.fix, ranges, self._hot.now)
+                reach("archive.fixed")
+                yield self._load(number)
+
+    def drop_copies(self) -> None:
+        """Delete from the hot store what the archive serves: of moves, or a restore, that did not end."""
+        self._delete(self._hot.read(moves.copies))
+
+    def has_work(self, connection: sqlite3.Connection, archive: ArchiveConfig) -> bool:
+        """Tell whether any message is old enough to move."""
+        self._list_movable(connection, archive, self._hot.now - archive.after)
+        return connection.execute("SELECT 1 FROM temp.movable LIMIT 1").fetchone() is not None
+
+    def count(self, archive: ArchiveConfig) -> int:
+        """Return about how many messages would move."""
+        return self._hot.read(self._count, archive)
+
+    def _plan(self, connection: sqlite3.Connection, archive: ArchiveConfig, before: int) -> list[int]:
+        self._list_movable(connection, archive, before)
+        return choice.time_slices(connection, before, BATCH_ROWS)
+
+    def _count(self, connection: sqlite3.Connection, archive: ArchiveConfig) -> int:
+        before = self._hot.now - archive.after
+        self._list_movable(connection, archive, before)
+        return choice.count(connection, before)
+
+    def _choose(self, connection: sqlite3.Connection, archive: ArchiveConfig, before: int) -> tuple[list[Range], bool]:
+        self._list_movable(connection, archive, before)
+        return choice.choose(connection, before, BATCH_ROWS, BATCH_BYTES)
+
+    def _list_movable(self, connection: sqlite3.Connection, archive: ArchiveConfig, before: int) -> None:
+        occurring = [row[0] for row in connection.execute("SELECT DISTINCT message_expiry_seconds FROM groups")]
+        lifetimes = movable_lifetimes(self._hot.settings, occurring, archive)
+        choice.list_movable(connection, lifetimes, before)
+
+    def _ranges(self, number: int) -> list[Range]:
+        return self._hot.read(moves.ranges_of, number)
+
+    def _load(self, number: int) -> _Loaded:
+        return _Loaded(number, _arranged(_read(self._hot.path, number)))
+
+    def _source(self, rows: pyarrow.Table) -> DataFrame:
+        """Return messages as the archive's table has them."""
+        tasks = max(1, min(APPEND_TASKS, rows.nbytes // TASK_BYTES))
+        frame = self._spark.createDataFrame(rows).coalesce(tasks)
+        return frame.withColumn(a.CHECKSUM, checksum()).select(*a.ARCHIVE.names)
+
+    def _append(self, batch: _Loaded) -> _Appended:
+        expected = _write(self._table, self._source(batch.rows), self._archive_id, batch.number)
+        reach("archive.appended")
+        version = self._version_of(batch.number)
+        self._table.make_durable(version)
+        return _Appended(batch.number, version, expected)
+
+    def _version_of(self, number: int) -> int:
+        return self._table.version_of_batch(self._archive_id, number)
+
+    def _settle(self, batch: _Appended, ranges: Collection[Range]) -> int:
+        """Have a batch served from the table, once it is there whole; return how many messages it has."""
+        parts, senders = self._verify(batch, self._table.read_added(batch.version))
+        self._hot.write(moves.note_verified, batch.number, *_totals(parts))
+        reach("archive.verified")
+        self._switch(ranges, parts, senders, batch.version)
+        self._hot.write(moves.finish, batch.number, self._hot.now)
+        reach("archive.finished")
+        return _totals(parts)[0]
+
+    def _delete(self, copies: Collection[Range]) -> None:
+        if copies:
+            self._hot.write_steps(lambda connection: archive_copies.delete(connection, copies))
+            reach("archive.copies_deleted")
+
+    def _verify(self, batch: _Appended, copied: DataFrame) -> tuple[list[PartRow], dict[int, set[bytes]]]:
+        """Compare the copies with the originals; return what the batch adds to the index, and the senders by group.
+
+        After a crash, what a rule has deleted from the hot store meanwhile may be in the archive still, and goes from
+        there in this run: so each original that is left has to have its copy. Raises ArchiveError.
+        """
+        parts, senders = _summarize(copied)
+        if batch.expected == _totals(parts):
+            return parts, senders
+        keys = [a.GROUP_KEY, a.SEQUENCE_NUM, "computed"]
+        source = self._source(self._load(batch.number).rows)
+        originals = source.select(a.GROUP_KEY, a.SEQUENCE_NUM, F.col(a.CHECKSUM).alias("computed"))
+        missing = originals.join(copied.withColumn("computed", checksum()), keys, "left_anti").count()
+        doubled = copied.groupBy(a.GROUP_KEY, a.SEQUENCE_NUM).count().where("count > 1").count()
+        if missing or doubled:
+            raise ArchiveError(
+                f"move {batch.number}: {missing} messages are not in the archive as they were, {doubled} are there"
+                " twice; nothing was deleted"
+            )
+        return parts, senders
+
+    def _switch(
+        self, ranges: Collection[Range], parts: list[PartRow], senders: dict[int, set[bytes]], version: int
+    ) -> None:
+        parts_of: dict[int, list[PartRow]] = defaultdict(list)
+        for part in parts:
+            parts_of[part.group_key].append(part)
+
+        def steps(connection: sqlite3.Connection) -> Iterator[Step]:
+            for each in ranges:
+                key = each.group_key
+                yield partial(_switch, connection, each, parts_of[key], senders.get(key, set()), version)
+
+        self._hot.write_steps(steps)
+
+
+def _ahead(beside: Executor, items: Iterator[T]) -> Iterator[T]:
+    """Yield ``items``; the next one is made in another thread meanwhile."""
+    following = beside.submit(next, items, None)
+    while (item := following.result()) is not None:
+        following = beside.submit(next, items, None)
+        yield item
+
+
+@contextmanager
+def _threads_take_turns() -> Iterator[None]:
+    """Have threads wait less for each other: one of them may hold the database's lock meanwhile."""
+    usual = sys.getswitchinterval()
+    sys.setswitchinterval(usual / 10)
+    try:
+        yield
+    finally:
+        sys.setswitchinterval(usual)
+
+
+def _read(database: Path, batch: int) -> pyarrow.Table:
+    """Return what is stored of a batch and not served from the archive yet, with bodies. Raises ArchiveError."""
+    command = tied(sys.executable, "-P", "-m", "spark.archive.batch_reader", database.as_uri(), str(batch))
+    found, count = [a.MOVING.empty_table()], None
+    with (
+        subprocess.Popen(command, stdout=subprocess.PIPE) as reader,  # noqa: S603 - a module of ours
+        suppress(pyarrow.ArrowException),
+    ):
+        while count is None:
+            with pyarrow.ipc.open_stream(reader.stdout) as stream:
+                rows = stream.read_all()
+            if rows.column_names == [batch_reader.COUNT]:
+                count = rows[batch_reader.COUNT][0].as_py()
+            else:
+                found.append(rows.cast(a.MOVING))
+    whole = pyarrow.concat_tables(found)
+    if reader.returncode or whole.num_rows != count:
+        raise ArchiveError(f"move {batch}: could not be read from the database; the log says why")
+    return whole
+
+
+def _arranged(rows: pyarrow.Table) -> pyarrow.Table:
+    """Add the span, and bring the rows into the order of the archive's files."""
+    created = rows[a.CREATED_AT]
+    lifetimes = pyarrow.compute.unique(rows[a.LIFETIME])
+    widths = pyarrow.array([span_width(lifetime) for lifetime in lifetimes.to_pylist()], pyarrow.int64())
+    width = widths.take(pyarrow.compute.index_in(rows[a.LIFETIME].combine_chunks(), lifetimes))
+    span = pyarrow.compute.multiply(pyarrow.compute.divide(created, width), width)
+    order = [(name, "ascending") for name in (a.LIFETIME, a.SPAN, a.GROUP_KEY, a.SEQUENCE_NUM)]
+    return rows.append_column(a.SPAN, span).sort_by(order)
+
+
+def _summarize(rows: DataFrame) -> tuple[list[PartRow], dict[int, set[bytes]]]:
+    """Return what ``rows`` have in each part of each group, checksums computed anew; and who sent what is no commit."""
+    found = (
+        rows.groupBy(a.GROUP_KEY, a.LIFETIME, a.SPAN)
+        .agg(*part_columns(checksum()), F.collect_set(F.when(~F.col(a.IS_COMMIT), F.col(a.SENDER_ID))))
+        .collect()
+    )
+    senders: dict[int, set[bytes]] = defaultdict(set)
+    for row in found:
+        senders[row[0]].update(map(bytes, row[10]))
+    return [PartRow(*tuple(row)[:10]) for row in found], senders
+
+
+def _totals(parts: list[PartRow]) -> tuple[int, int | None]:
+    """Return count and checksum of all together; no checksum for none."""
+    xor = 0
+    for part in parts:
+        xor ^= part.checksum
+    return sum(part.message_count for part in parts), xor if parts else None
+
+
+def _write(table: Table, source: DataFrame, archive_id: str, batch: int) -> tuple[int, int | None]:
+    """Append, and return count and checksum of what was read for it."""
+    seen = Observation()
+    observed = source.observe(seen, F.count(F.lit(1)).alias("count"), F.bit_xor(a.CHECKSUM).alias("checksum"))
+    table.append(observed, archive_id, batch)
+    return seen.get["count"], seen.get["checksum"]
+
+
+def _switch(
+    connection: sqlite3.Connection, moved: Range, parts: list[PartRow], senders: set[bytes], version: int
+) -> bool:
+    moves.switch(connection, moved, parts, senders, version)
+    reach("archive.group_switched")
+    return False

@@ -1,0 +1,207 @@
+"""Takes back what a power failure left half on disk of the table: its newest versions, and checkpoints.
+
+What the hot store relies on was on the disk before it did, and nothing that was replaced goes before that. So of the
+versions behind the one that the hot store names none is missed: the run does their work again. Only these are looked
+at, and only while a run that did not come to its end may have left some.
+"""
+
+import json
+import re
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow
+from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError
+from pyarrow import parquet
+
+from conclave.archive.age import find_fault, not_of_one_time, turn_app
+from conclave.archive.faults import one_line
+from conclave.store.archive.moves import ArchiveState
+from spark.hot import ArchiveError
+
+Action = dict[str, Any]
+
+POINTER = "_last_checkpoint"
+
+_COUNTED = {
+    "add": ("numFiles", "numTargetFilesAdded", "num_added_files"),
+    "remove": ("numRemovedFiles", "numTargetFilesRemoved", "num_removed_files"),
+}
+"""Under which names an entry says how many actions of a kind it has: the end of it may be missing."""
+
+
+@dataclass
+class Repaired:
+    """What was taken back: versions ``first`` to ``last``, none if they are equal to -1; and checkpoints."""
+
+    first: int = -1
+    last: int = -1
+    checkpoints: list[int] = field(default_factory=list)
+
+    def __bool__(self) -> bool:
+        return self.first >= 0 or bool(self.checkpoints)
+
+
+class Repair:
+    """Looks at one table, and mends it where it can."""
+
+    def __init__(
+        self, path: Path, state: ArchiveState, begun: int, are_sound: Callable[[Collection[Path]], bool]
+    ) -> None:
+        """``begun``: the last move that the hot store knows of.
+
+        ``are_sound`` tells whether the messages of files that can be read are as they were archived.
+        """
+        self._path = path
+        self._log = path / "_delta_log"
+        self._state = state
+        self._begun = begun
+        self._are_sound = are_sound
+
+    def apply(self) -> Repaired:
+        """Take back what is broken, if anything is; return what. Raises ArchiveError, and then all is as it was.
+
+        But for checkpoints: they say nothing that the log does not say.
+        """
+        done = Repaired()
+        try:
+            if not self._log.is_dir():
+                return done
+            newest = max(self._versions(), default=-1)
+            broken = self._first_broken(newest)
+            done.checkpoints = self._drop_checkpoints(newest + 1 if broken is None else broken)
+            if broken is not None:
+                self._require_whole(broken - 1)
+                for version in range(newest, broken - 1, -1):  # in this order the log never has a gap
+                    entry_file(self._log, version).unlink(missing_ok=True)
+                done.first, done.last = broken, newest
+        except OSError as error:
+            raise ArchiveError(f"{self._path}: cannot be read: {error}") from error
+        return done
+
+    def _versions(self) -> list[int]:
+        names = (re.fullmatch(r"(\d{20})\.json", path.name) for path in self._log.iterdir())
+        return [int(name[1]) for name in names if name]
+
+    def _first_broken(self, newest: int) -> int | None:
+        """Return the first version that the hot store does not name and that is not whole. Raises ArchiveError."""
+        first = self._state.version + 1
+        entries = {version: read_entry(self._log, version) for version in range(first, newest + 1)}
+        self._require_known(entries)
+        for version, actions in entries.items():
+            if actions is None or not self._is_whole(actions):
+                return version
+        return None
+
+    def _require_known(self, entries: Mapping[int, list[Action] | None]) -> None:
+        """Raise ArchiveError if any entry is of a run that the hot store does not know."""
+        known = {turn_app(self._state.archive_id): self._state.turn, self._state.archive_id: self._begun}
+        for actions in entries.values():
+            for action in actions or ():
+                if "txn" in action and _is_beyond(action["txn"], known):
+                    raise ArchiveError(not_of_one_time(self._path, is_newer=True))
+
+    def _is_whole(self, actions: list[Action]) -> bool:
+        """Tell whether the disk has all files of an entry, as they were written."""
+        added = [action["add"] for action in actions if "add" in action]
+        files = [self._path / each["path"] for each in added]
+        return all(map(_can_be_read, files, added)) and (not files or self._are_sound(files))
+
+    def _drop_checkpoints(self, end: int) -> list[int]:
+        """Remove those of version ``end`` on, and those that are damaged: the log has what they say. Return which."""
+        found: dict[int, list[Path]] = {}
+        for path in self._log.iterdir():
+            if name := re.match(r"(\d{20})\.checkpoint\.", path.name):
+                found.setdefault(int(name[1]), []).append(path)
+        damaged = [each for each in found if each >= end or not all(map(_is_checkpoint, found[each]))]
+        pointer = self._log / POINTER
+        named = _named(pointer)
+        if not damaged and (named is None or named in found):
+            return []
+        last_whole = max((each for each in found if each not in damaged), default=-1)
+        if missing := set(range(last_whole + 1, end)) - set(self._versions()):
+            raise ArchiveError(f"{self._path}: is damaged: its log lacks version {min(missing)}")
+        pointer.unlink(missing_ok=True)
+        for each in damaged:
+            for path in found[each]:
+                path.unlink()
+        return sorted(damaged)
+
+    def _require_whole(self, version: int) -> None:
+        """Raise ArchiveError unless ``version`` is of this archive, and all its files are there."""
+        try:
+            table = DeltaTable(str(self._path), version=version)
+            fault = find_fault(self._path, table, self._state)
+            names = [] if fault else pyarrow.table(table.get_add_actions())["path"].to_pylist()
+        except (DeltaError, pyarrow.ArrowException) as error:
+            raise ArchiveError(f"{self._path}: cannot be read: {one_line(error)}") from error
+        missing = sum(not (self._path / name).is_file() for name in names)
+        if fault or missing:
+            raise ArchiveError(fault or f"{self._path}: is damaged: {missing} files of version {version} are missing")
+
+
+def read_entry(log: Path, version: int) -> list[Action] | None:
+    """Return what an entry of the log says; None if it is missing, or not all there. Raises OSError."""
+    try:
+        lines = entry_file(log, version).read_bytes().splitlines()
+        actions = [json.loads(line) for line in lines]
+    except (FileNotFoundError, ValueError):
+        return None
+    if not actions or not all(isinstance(action, dict) for action in actions):
+        return None
+    infos = (action["commitInfo"] for action in actions if "commitInfo" in action)
+    told: Action = next((info.get("operationMetrics") or {} for info in infos), {})
+    for kind, names in _COUNTED.items():
+        count = sum(kind in action for action in actions)
+        if any(int(told[name]) != count for name in names if name in told):
+            return None
+    return actions
+
+
+def entry_file(log: Path, version: int) -> Path:
+    """Return where the log has an entry."""
+    return log / f"{version:020d}.json"
+
+
+def _is_beyond(transaction: Mapping[str, Any], known: Mapping[str, int]) -> bool:
+    return transaction["appId"] in known and transaction["version"] > known[transaction["appId"]]
+
+
+def _can_be_read(path: Path, added: Mapping[str, Any]) -> bool:
+    """Tell whether a file is as long as it should be, and has as many rows. Raises OSError if the disk fails."""
+    try:
+        content = path.read_bytes()
+    except FileNotFoundError:
+        return False
+    if len(content) != added["size"]:
+        return False
+    try:
+        file = parquet.ParquetFile(pyarrow.BufferReader(content))
+        for group in range(file.num_row_groups):
+            file.read_row_group(group)
+    except (pyarrow.ArrowException, OSError):  # of what was read already: it is no parquet
+        return False
+    return "stats" not in added or file.metadata.num_rows == json.loads(added["stats"])["numRecords"]
+
+
+def _is_checkpoint(path: Path) -> bool:
+    """Tell whether all of a checkpoint is there. Raises OSError if the disk fails."""
+    content = path.read_bytes()
+    try:
+        parquet.read_table(pyarrow.BufferReader(content))
+    except (pyarrow.ArrowException, OSError):  # as above
+        return False
+    return True
+
+
+def _named(pointer: Path) -> int | None:
+    """Return the version of the checkpoint that the pointer names, -1 if it is damaged; None if there is none."""
+    try:
+        return int(json.loads(pointer.read_bytes())["version"])
+    except FileNotFoundError:
+        return None
+    except (ValueError, TypeError, KeyError):
+        return -1

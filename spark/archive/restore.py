@@ -1,0 +1,77 @@
+"""Takes a group's messages back from the archive into the hot store, under the run lock. Clients notice nothing.
+
+What is in the table goes with the next run, since readers may be at it. A restore that did not end has changed nothing
+that is served: it can be repeated, or the next run deletes its copies.
+"""
+
+from collections.abc import Iterator, Sequence
+
+from pyspark.sql import DataFrame, SparkSession, functions as F
+
+from conclave.config.archive import ArchiveConfig
+from conclave.errors import NotFoundError
+from conclave.failpoints import reach
+from conclave.retention.policy import KEEP
+from conclave.store import groups
+from conclave.store.archive import moves, restore as archive_restore
+from conclave.store.archive.moves import PartRow
+from conclave.store.archive.restore import Archived
+from spark.archive import columns as a
+from spark.archive.check import examine
+from spark.archive.move import movable_lifetimes
+from spark.archive.table import Table, in_parts
+from spark.hot import ArchiveError, Hot
+
+WINDOW, WINDOW_BYTES = 20_000, 32 * 1024 * 1024
+"""About so many messages, and bytes of bodies, are read from the table at once."""
+
+CHUNK, CHUNK_BYTES = 256, 256 * 1024
+"""So many messages, or bytes of bodies, are stored in one transaction; but at least one message."""
+
+_COLUMNS = (a.SEQUENCE_NUM, a.SENDER_ID, a.IS_COMMIT, a.CREATED_AT, a.BODY)
+
+
+def restore(spark: SparkSession, hot: Hot, table: Table, config: ArchiveConfig, group_id: bytes) -> int:
+    """Restore a group, and return how many messages it has in the archive. Raises ArchiveError and RestoreError."""
+    try:
+        group = hot.read(groups.by_id, group_id)
+    except NotFoundError as error:
+        raise ArchiveError("no such group") from error
+    parts = hot.read(moves.parts, group.group_key)
+    if not parts or not group.archived_seq:
+        raise ArchiveError("nothing of the group is served from the archive")
+    if hot.read(moves.batch_under_way) is not None:
+        raise ArchiveError("a move is under way: do a cleanup run first, which finishes it")
+    if config.after != KEEP and movable_lifetimes(hot.settings, [group.message_expiry_seconds], config):
+        raise ArchiveError('the next run would move the messages again: set [archive] after = "-1" first')
+    rows = table.read().where(in_parts([(part.lifetime, part.span) for part in parts]))
+    found = examine(spark, hot, rows, group.group_key)
+    if found.differences:
+        raise ArchiveError(f"{found.differences[0]}; nothing was restored")
+    for part in sorted(parts, key=lambda part: part.first_seq):
+        for chunk in _chunks(rows, part):
+            hot.write(archive_restore.put_back, group.group_key, chunk)
+            reach("restore.copied")
+    reach("restore.before_switch")
+    hot.write(archive_restore.switch_back, group.group_key, found.messages)
+    reach("restore.switched")
+    return found.messages
+
+
+def _chunks(rows: DataFrame, part: PartRow) -> Iterator[Sequence[Archived]]:
+    """Yield the messages of one row of the index, ascending."""
+    of_part = rows.where(in_parts([(part.lifetime, part.span)])).where(F.col(a.GROUP_KEY) == part.group_key)
+    windows = max(1, -(-part.message_count // WINDOW), -(-part.body_bytes // WINDOW_BYTES))
+    width = -(-(part.last_seq + 1 - part.first_seq) // windows)
+    for first in range(part.first_seq, part.last_seq + 1, width):
+        window = of_part.where(F.col(a.SEQUENCE_NUM).between(first, first + width - 1)).select(*_COLUMNS)
+        chunk: list[Archived] = []
+        size = 0
+        for number, sender_id, is_commit, created_at, body in sorted(window.collect()):
+            if chunk and (len(chunk) == CHUNK or size + len(body) > CHUNK_BYTES):
+                yield chunk
+                chunk, size = [], 0
+            chunk.append(Archived(number, bytes(sender_id), is_commit, created_at, bytes(body)))
+            size += len(body)
+        if chunk:
+            yield chunk

@@ -1,0 +1,242 @@
+"""What a run does in the archive: finish a move, apply the rules, move on, keep the table healthy, erase files."""
+
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import asdict
+from pathlib import Path
+
+from deltalake.exceptions import DeltaError
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from conclave.archive.age import next_turn, not_of_one_time
+from conclave.archive.faults import one_line
+from conclave.config.archive import ArchiveConfig
+from conclave.failpoints import reach
+from conclave.logs import get_logger
+from conclave.retention.policy import KEEP
+from conclave.store import clock_mending
+from conclave.store.archive import moves
+from conclave.store.archive.moves import ArchiveState
+from spark.archive import clock, expiry
+from spark.archive.check import Check, examine
+from spark.archive.clock import FOREVER, Return
+from spark.archive.expiry import Expiry
+from spark.archive.move import Mover
+from spark.archive.restore import restore
+from spark.archive.table import NotDurableError, Table
+from spark.hot import ArchiveError, Hot
+from spark.report import Report
+
+log = get_logger(__name__)
+
+
+class Archive:
+    """The archive of one store in one run."""
+
+    def __init__(self, spark: SparkSession, hot: Hot, path: Path, config: ArchiveConfig) -> None:
+        """``path``: where the table lies; nothing is opened yet."""
+        self._spark = spark
+        self._hot = hot
+        self._config = config
+        self._table = Table(spark, path)
+        self._is_open = False
+        self._has_turn = False
+
+    def run(self, done: Report, counted: Collection[int]) -> None:
+        """Do what is due, after the hot store's own rules; ``done`` takes up what went. Raises ArchiveError.
+
+        ``counted``: the groups that ``done`` counts as touched.
+        """
+        if self._config.after != KEEP and self._hot.read(moves.find_state) is None:
+            self._hot.write(moves.begin)
+        size = -1
+        try:
+            if self._hot.read(moves.batch_under_way) is not None:
+                mover = self._change()
+                size = self._bytes()
+                done.archived += mover.finish()
+            self._drop_copies()
+            plan = self._hot.read(expiry.make_plan, self._hot)
+            if plan:
+                self._change()
+                size = self._bytes() if size < 0 else size
+                Expiry(self._spark, self._hot, self._table).apply(plan, done.counts)
+                done.groups_touched += len(plan.group_keys.difference(counted))
+            self._move(done)
+            if self._is_open:
+                self._compact()
+        except NotDurableError:
+            raise  # what was replaced may be all that is left
+        except Exception as error:
+            self._erase()  # not where the process is to end: Java may be writing yet
+            if isinstance(error, (DeltaError, PySparkException, Py4JJavaError)) or _is_of_disk(error):
+                log.exception("archive_failed")
+                raise ArchiveError(f"{self._table.path}: {one_line(error)}") from error
+            raise
+        else:
+            self._erase()
+        finally:
+            if size >= 0:
+                with suppress(FileNotFoundError):  # where the process is to end, Java may be writing yet
+                    done.archive_bytes_returned = max(0, size - self._bytes())
+
+    def count(self, planned: Report, counted: Collection[int], risen: Collection[tuple[int, int]]) -> None:
+        """Add to ``planned`` what a run would do, after it had ``risen`` (see make_plan); changes nothing."""
+        state = self._hot.read(moves.find_state)
+        mover = Mover(self._spark, self._hot, self._table, "")
+        if self._config.after != KEEP:
+            planned.archived = mover.count(self._config)
+        plan = self._hot.read(expiry.make_plan, self._hot, risen)
+        if plan and state:
+            self._table.prepare(self._state, is_new=False)
+            planned.groups_touched += len(plan.group_keys.difference(counted))
+            planned.counts.update(Expiry(self._spark, self._hot, self._table).count(plan))
+
+    def check(self) -> Check:
+        """Read everything, and compare it with the index; changes nothing. Raises ArchiveError."""
+        state = self._hot.read(moves.find_state)
+        if state is None or not (state.version or self._hot.read(moves.has_parts)):
+            return Check()
+        with self._told_plainly():
+            self._require(state)
+            return examine(self._spark, self._hot, self._table.read())
+
+    def restore(self, group_id: bytes) -> int:
+        """Take a group's messages back into the hot store; return how many. Raises ArchiveError and RestoreError."""
+        state = self._hot.read(moves.find_state)
+        if state is None:
+            raise ArchiveError("nothing was ever archived")
+        with self._told_plainly():
+            self._require(state)
+            self._mover().drop_copies()  # the bodies of some may be gone
+            return restore(self._spark, self._hot, self._table, self._config, group_id)
+
+    def finish_move(self) -> None:
+        """Finish a move that is under way, if there is one; nothing goes by it. Raises ArchiveError."""
+        if self._hot.read(moves.batch_under_way) is not None:
+            with self._told_plainly():
+                self._change().finish()
+
+    def hide_ahead(self, marked: Mapping[int, int], now: int) -> int:
+        """Bring back what the marks of groups hide, to just before ``now``; return how many. Raises ArchiveError.
+
+        ``marked``: ``expired_before`` by group key, for those of which it lies ahead.
+        """
+        return self._bring_back([Return(key, now, mark, now - 1) for key, mark in marked.items()])
+
+    def bring_back(self, now: int) -> int:
+        """Bring back to ``now`` what else lies ahead of it; return how many messages. Raises ArchiveError."""
+        marked = self._hot.read(clock_mending.marked_ahead, now)
+        keys = {part.group_key for part in self._hot.read(moves.parts) if part.newest > now}
+        returns = [Return(key, max(now, marked.get(key, 0)) + 1, FOREVER, max(now, marked.get(key, 0))) for key in keys]
+        return self._bring_back(returns)
+
+    def _bring_back(self, returns: Collection[Return]) -> int:
+        if not clock.concerned(self._hot, returns):
+            return 0
+        with self._told_plainly():
+            self._change()
+            return clock.bring_back(self._spark, self._hot, self._table, returns)
+
+    def _drop_copies(self) -> None:
+        if self._hot.read(moves.copies):
+            self._open()  # if the table is not what it was, they may be all that is left
+            self._mover().drop_copies()
+
+    def _move(self, done: Report) -> None:
+        if self._config.after == KEEP or not self._hot.read(self._mover().has_work, self._config):
+            return
+        for count in self._change().move(self._config):
+            done.archived += count
+
+    def _mover(self) -> Mover:
+        return Mover(self._spark, self._hot, self._table, self._state().archive_id)
+
+    def _change(self) -> Mover:
+        """Open the table to change it: this run's turn begins, of which the database knows first."""
+        self._open()
+        if not self._has_turn:
+            state = self._state()
+            turn, former = next_turn(state.turn), self._table.turn(state.archive_id)
+            self._hot.write(moves.begin_turn, turn, former, self._table.version())
+            reach("archive.turn_noted")
+            self._table.begin_turn(state.archive_id, turn)
+            self._has_turn = True
+            reach("archive.turn_begun")
+        return self._mover()
+
+    def _open(self) -> None:
+        if not self._is_open:
+            state = self._state()
+            is_new = state.version == 0 and not self._hot.read(moves.has_parts)
+            if state.unerased:
+                self._repair(state)
+            elif is_new:
+                self._table.remove_unmade()
+            self._require(state, is_new=is_new)
+            self._table.make_durable(state.version)  # the table is new, or a run that was killed left that undone
+            self._is_open = True
+
+    def _repair(self, state: ArchiveState) -> None:
+        """Take back what a power failure left half on disk of a run that did not come to its end."""
+        begun, _ = self._hot.read(moves.last_batches)
+        if done := self._table.repair(state, begun):
+            log.warning("archive_repaired", **asdict(done))
+
+    def _require(self, state: ArchiveState, *, is_new: bool = False) -> None:
+        """Raise ArchiveError unless the table is the one that the database knows, and has all that it should have.
+
+        Before turns were counted, moves alone told: the table must have none that this database has not begun, and
+        lack none that has ended.
+        """
+        self._table.prepare(self._state, is_new=is_new)
+        archived = self._table.last_batch(state.archive_id)
+        begun, ended = self._hot.read(moves.last_batches)
+        if not ended <= archived <= begun:
+            raise ArchiveError(not_of_one_time(self._table.path, is_newer=archived > begun))
+
+    def _state(self) -> ArchiveState:
+        state = self._hot.read(moves.find_state)
+        if state is None:
+            raise ArchiveError("the store knows of no archive")
+        return state
+
+    def _compact(self) -> None:
+        for part in self._table.crowded_parts():
+            self._table.compact(part)
+            reach("archive.compacted")
+
+    def _erase(self) -> None:
+        """Remove files that were replaced, in this run or in one that did not come so far."""
+        hot = self._hot.unhurried()
+        state = hot.read(moves.find_state)
+        if state is None or not state.unerased:
+            return
+        self._open()
+        self._table.make_durable(state.version)  # what compaction wrote, or a run that failed
+        hot.write(moves.note_version, self._table.version())
+        reach("archive.before_erase")
+        if self._table.sweep(self._config.erase_delay):
+            hot.write(moves.note_erased)
+        if hot.read(moves.batch_under_way) is None:  # else the log still has to tell what it added
+            self._table.clean_log(self._config.erase_delay)
+        reach("archive.erased")
+
+    @contextmanager
+    def _told_plainly(self) -> Iterator[None]:
+        """Make one line of what Spark says when it cannot read the table."""
+        try:
+            yield
+        except (PySparkException, Py4JJavaError) as error:
+            said = error.java_exception.getMessage() if isinstance(error, Py4JJavaError) else str(error)
+            raise ArchiveError(f"{self._table.path}: cannot be read: {one_line(Exception(said))}") from error
+
+    def _bytes(self) -> int:
+        return sum(path.stat().st_size for path in self._table.path.rglob("*") if path.is_file())
+
+
+def _is_of_disk(error: Exception) -> bool:
+    """Tell whether delta-rs, or the system, could not do something with a file; not with a connection."""
+    return isinstance(error, OSError) and not isinstance(error, ConnectionError)

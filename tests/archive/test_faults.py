@@ -1,0 +1,31 @@
+"""What libraries say about the archive, in one line."""
+
+import pytest
+
+from conclave.archive.faults import one_line
+
+DELTA = (
+    "Generic LocalFileSystem error\n          \x1b[31m↳\x1b[0m Unable to open file /a/_delta_log/3.json#1\n"
+    "           \x1b[31m↳\x1b[0m Read-only file system (os error 30)\n"
+)
+JAVA = (
+    "An error occurred while calling o1.save.\n: org.apache.spark.SparkException: [TASK_WRITE_FAILED] Task failed.\n"
+    "\tat org.apache.spark.X\nCaused by: java.io.IOException: No space left on device\n\tat java.base/java.io.F\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        (
+            DELTA,
+            "Generic LocalFileSystem error: Unable to open file /a/_delta_log/3.json#1:"
+            " Read-only file system (os error 30)",
+        ),
+        (JAVA, "IOException: No space left on device"),
+        ("Kernel error: Json error\n   0: <unknown>\n   1: <unknown>", "Kernel error: Json error"),
+        ("", "OSError"),
+    ],
+)
+def test_what_a_library_says_becomes_one_line(said: str, told: str) -> None:
+    assert one_line(OSError(said) if said else OSError()) == told

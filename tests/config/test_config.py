@@ -1,0 +1,205 @@
+"""Reading the configuration."""
+
+from pathlib import Path
+
+import pytest
+
+from conclave.config.archive import ArchiveConfig
+from conclave.config.limits import LimitsConfig
+from conclave.config.load import ConfigError, load_config, parse_config
+from conclave.config.settings import Config
+
+
+def faults_of(text: str) -> list[str]:
+    with pytest.raises(ConfigError) as refused:
+        parse_config(text, "conclave.toml")
+    lines = str(refused.value).splitlines()
+    assert all(line.startswith("conclave.toml: ") for line in lines)
+    return [line.removeprefix("conclave.toml: ") for line in lines]
+
+
+def test_an_empty_file_gives_the_defaults() -> None:
+    assert parse_config("", "conclave.toml") == Config()
+    assert (Config().message_retention, Config().cleanup_interval, Config().port) == (-1, 3600, 8080)
+    assert Config().listen_address == "127.0.0.1", "nobody is served from elsewhere unawares"
+
+
+def test_settings_are_read() -> None:
+    config = parse_config(
+        'message_retention = "30d"\nlisten_port = 0\ncleanup_interval = "10s"\n[cleanup]\nengine = "sql"', "x"
+    )
+    assert (config.message_retention, config.port, config.cleanup_interval) == (2_592_000, 0, 10)
+    assert config.cleanup.engine == "sql"
+
+
+def test_trusted_proxies_are_addresses_and_networks_of_both_kinds() -> None:
+    config = parse_config('limits.trusted_proxies = ["127.0.0.1", "10.0.0.0/8", "::1", "fd00::/8"]', "x")
+    assert config.limits == LimitsConfig(trusted_proxies=("127.0.0.1", "10.0.0.0/8", "::1", "fd00::/8"))
+    assert list(map(str, config.limits.trusted)) == ["127.0.0.1/32", "10.0.0.0/8", "::1/128", "fd00::/8"]
+
+
+@pytest.mark.parametrize(("text", "size"), [("64m", 64 * 1024**2), ("1000m", 1000 * 1024**2), ("2g", 2 * 1024**3)])
+def test_the_memory_for_responses_is_in_megabytes_or_gigabytes(text: str, size: int) -> None:
+    assert parse_config(f'limits.response_memory = "{text}"', "x").limits.response_bytes == size
+
+
+def test_a_cluster_may_be_the_master() -> None:
+    assert parse_config('spark.master = "spark://10.0.0.7:7077"', "x").spark.master == "spark://10.0.0.7:7077"
+
+
+def test_the_archive_lies_in_the_data_directory_or_where_it_is_said(tmp_path: Path) -> None:
+    assert Config(data_path=f"{tmp_path}/data").archive_path == tmp_path / "data" / "archive"
+    config = parse_config('archive = { after = "7d", path = "elsewhere" }', "x")
+    assert config.archive == ArchiveConfig(after=7 * 86_400, path=str(Path("elsewhere").absolute()))
+    assert Config.from_json(config.to_json()).archive_path == config.archive_path
+
+
+def test_the_port_follows_tls() -> None:
+    assert parse_config('tls_cert_path = "c"\ntls_key_path = "k"', "x").port == 8443
+
+
+def test_the_data_directory_lies_beside_the_database(tmp_path: Path) -> None:
+    assert Config(database_path=f"{tmp_path}/chat.db").data == tmp_path / "chat.data"
+    assert Config(database_path="chat.db", data_path=f"{tmp_path}/elsewhere").data == tmp_path / "elsewhere"
+
+
+def test_a_path_stays_the_same_whatever_leads_to_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "real" / "chat.db").touch()
+    (tmp_path / "folder").symlink_to("real")
+    (tmp_path / "link.db").symlink_to("folder/chat.db")
+    monkeypatch.chdir(tmp_path)
+    config = parse_config('database_path = "link.db"\narchive = { path = "folder/archive" }', "x")
+    monkeypatch.chdir("/")
+    assert config.database == tmp_path / "real" / "chat.db"
+    assert config.data == tmp_path / "real" / "chat.data"
+    assert config.archive_path == tmp_path / "real" / "archive"
+    assert parse_config(f'data_path = "{tmp_path}/folder/data"', "x").data == tmp_path / "real" / "data"
+
+
+def test_without_a_working_directory_the_start_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    with pytest.raises(ConfigError, match="no working directory"):
+        load_config()
+
+
+def test_bare_months_are_advised_against(tmp_path: Path) -> None:
+    advice: list[tuple[str, str]] = []
+    text = 'message_retention = "2m"\ncleanup_interval = "30min"\n[archive]\nafter = "1mo"\nmargin = "3m"\n'
+    config = parse_config(text, "x", lambda *advised: advice.append(advised))
+    assert (config.message_retention, config.cleanup_interval) == (5_184_000, 1800)
+    assert [name for name, _ in advice] == ["message_retention", "archive.margin"]
+    assert advice[0][1] == '"2m" means months of 30 days; write it as "2mo", or minutes as "2min"'
+
+
+@pytest.mark.parametrize(("text", "size"), [("0", 0), ("1m", 1024**2), ("64m", 64 * 1024**2), ("2g", 2 * 1024**3)])
+def test_a_size_is_megabytes_or_gigabytes(text: str, size: int) -> None:
+    assert parse_config(f'cleanup.disk_reserve = "{text}"', "x").cleanup.disk_reserve == size
+
+
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        ('message_retention = ""', "message_retention: '' is not a duration"),
+        ('message_retention = "30"', "message_retention: '30' is not a duration"),
+        ('message_retention = "-5d"', "message_retention: '-5d' is not a duration"),
+        ('cleanup_interval = "5x"', "cleanup_interval: '5x' is not a duration"),
+        ('cleanup_interval = "abcd"', "cleanup_interval: 'abcd' is not a duration"),
+        ('cleanup_interval = "0"', "cleanup_interval: '0' is not a duration"),
+        ("cleanup_interval = 60", "cleanup_interval: must be a string"),
+        ('cleanup_interval = "5M"', "cleanup_interval: '5M' is not a duration"),
+        ('cleanup.disk_reserve = "64"', "cleanup.disk_reserve: must be a size"),
+        ('cleanup.disk_reserve = "0m"', "cleanup.disk_reserve: must be a size"),
+        ("cleanup.disk_reserve = 64", "cleanup.disk_reserve: must be a string"),
+        ('data_path = "a\\u0000b"', "data_path: must not hold a zero byte"),
+        ('database_path = "chat.data"', "data_path: is the database's own path"),
+        ('archive.after = "0"', 'archive.after: must be a duration or "-1"'),
+        ('archive.after = "5x"', "archive.after: '5x' is not a duration"),
+        ('archive.margin = "-1"', 'archive.margin: must be a duration or "0"'),
+        ('archive.erase_delay = "-1"', 'archive.erase_delay: must be a duration or "0"'),
+        ('archive.path = "s3://bucket/archive"', "archive.path: must be a folder, on this machine or shared"),
+        ('archive.path = "file:/srv/archive"', "archive.path: must be a folder, on this machine or shared"),
+        ('archive.path = ""', "archive.path: must not be empty"),
+        ('archive.path = "."', "archive.path: must be a folder of its own"),
+        ('archive.path = "conclave.data"', "archive.path: must be a folder of its own"),
+        ('archive.path = "conclave.data/work/archive"', "archive.path: must be a folder of its own"),
+        ('archive.after = "7d"\n[cleanup]\nengine = "sql"', "archive.after: messages move by Spark only"),
+        ('spark.master = "yarn"', 'spark.master: must be "local[N]"'),
+        ('spark.master = "spark://host"', 'spark.master: must be "local[N]"'),
+        ("listen_port = 65536", "listen_port: must be between 0 and 65535"),
+        ("listen_port = true", "listen_port: must be an integer"),
+        ('listen_port = "8080"', "listen_port: must be an integer"),
+        ("token_ttl_seconds = 0", "token_ttl_seconds: must be between 1 and"),
+        ("registration_enabled = 1", "registration_enabled: must be true or false"),
+        ('registration_token = ""', "registration_token: may hold only"),
+        ('registration_token = "a b"', "registration_token: may hold only"),
+        ('auth_header = "X Y"', "auth_header: is not the name of a header"),
+        ('database_path = ""', "database_path: must not be empty"),
+        ('tls_cert_path = "cert.pem"', "tls_cert_path and tls_key_path: set both for TLS, or neither"),
+        ("listen_prot = 1", "listen_prot: unknown setting; did you mean listen_port?"),
+        ('[cleanup]\nengin = "sql"', "cleanup.engin: unknown setting; did you mean engine?"),
+        ('[cleanup]\nengine = "duckdb"', 'cleanup.engine: must be "spark" or "sql"'),
+        ("limits.login_failures = 0", "limits.login_failures: must be between 1 and 10000"),
+        ("limits.login_failures = 1.5", "limits.login_failures: must be an integer"),
+        ("limits.login_failures_per_address = 10001", "limits.login_failures_per_address: must be between 1 and"),
+        ("limits.registrations_per_address = 0", "limits.registrations_per_address: must be between 1 and"),
+        ("limits.login_window = 300", "limits.login_window: must be a string"),
+        ('limits.login_window = "0s"', "limits.login_window: '0s' is not a duration"),
+        ('limits.response_memory = "63m"', 'limits.response_memory: must be a size of at least "64m"'),
+        ("limits.response_memory = 256", "limits.response_memory: must be a string"),
+        ('limits.trusted_proxies = "127.0.0.1"', "limits.trusted_proxies: must be a list of strings"),
+        ("limits.trusted_proxies = [127]", "limits.trusted_proxies: must be a list of strings"),
+        ('limits.trusted_proxies = ["::1", "proxy"]', "limits.trusted_proxies: 'proxy': not an address"),
+        ('limits.trusted_proxies = ["10.0.0.1/8", "x"]', "limits.trusted_proxies: '10.0.0.1/8', 'x': not an address"),
+        ('limits.trusted_proxies = ["0.0.0.0/0"]', "limits.trusted_proxies: these are half of the Internet"),
+        ('limits.trusted_proxies = ["::/0"]', "limits.trusted_proxies: these are half of the Internet"),
+        ('limits.trusted_proxies = ["0.0.0.0/1", "128.0.0.0/1"]', "limits.trusted_proxies: these are half of the"),
+        ('cleanup = "sql"', "cleanup: "),
+        ("[nothing]", "nothing: unknown setting"),
+        ("= 1", "is not TOML"),
+    ],
+)
+def test_a_fault_is_one_line_that_names_the_setting(text: str, fault: str) -> None:
+    [line] = faults_of(text)
+    assert line.startswith(fault)
+
+
+def test_all_faults_are_reported_at_once() -> None:
+    assert len(faults_of('listen_port = -1\nmessage_retention = "x"\ncolour = 1\n[spark]\nmaster = "yarn"')) == 4
+
+
+def test_a_named_file_has_to_exist(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="cannot be read"):
+        load_config(tmp_path / "none.toml")
+
+
+def test_the_file_in_the_working_directory_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert load_config() == Config()
+    (tmp_path / "conclave.toml").write_text("listen_port = 1234")
+    assert load_config().port == 1234
+
+
+def test_a_config_survives_the_way_to_the_worker(tmp_path: Path) -> None:
+    config = Config(
+        database_path=f"{tmp_path}/chat.db",
+        data_path=f"{tmp_path}/data",
+        message_retention=0,
+        limits=LimitsConfig(trusted_proxies=("127.0.0.1", "fd00::/8"), login_failures=3),
+    )
+    assert Config.from_json(config.to_json()) == config
+
+
+def test_a_data_directory_that_was_left_beside_a_link_is_not_forgotten(tmp_path: Path) -> None:
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "chat.db").symlink_to(tmp_path / "disk" / "chat.db")
+    text = f'database_path = "{tmp_path}/chat.db"'
+    assert parse_config(text, "c").data == tmp_path / "disk" / "chat.data"
+    (tmp_path / "chat.data").mkdir()
+    with pytest.raises(ConfigError, match=f"data_path: {tmp_path}/chat.data lies beside a link"):
+        parse_config(text, "c")
+    assert parse_config(f'{text}\ndata_path = "{tmp_path}/chat.data"', "c").data == tmp_path / "chat.data"
+    (tmp_path / "disk" / "chat.data").mkdir()
+    assert parse_config(text, "c").data == tmp_path / "disk" / "chat.data"

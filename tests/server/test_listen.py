@@ -1,0 +1,143 @@
+"""What aiohttp refuses by itself is answered and logged in this server's words."""
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+import structlog
+from aiohttp import web
+
+from conclave.admin.app import create_admin_app
+from conclave.clock import FakeClock
+from conclave.config.settings import Config
+from conclave.health import Health
+from conclave.server import listen
+from conclave.server.app import create_app
+
+POST = b"POST /api/v1/login HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+GET = b"GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+CHUNKED = POST + b"Transfer-Encoding: chunked\r\n"
+
+MALFORMED = {
+    "no HTTP": b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03 hello\r\n\r\n",
+    "a line of one word": b"hello\r\n\r\n",
+    "HTTP/2": b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+    "an unknown version": b"GET /healthz HTTP/9.9\r\nHost: x\r\n\r\n",
+    "a path that is not ASCII": b"GET /api/v1/users/\xff HTTP/1.1\r\nHost: x\r\n\r\n",
+    "a long line": b"GET /" + b"a" * 10_000 + b" HTTP/1.1\r\nHost: x\r\n\r\n",
+    "a long header": b"GET /healthz HTTP/1.1\r\nHost: x\r\nX-Secret: " + b"a" * 10_000 + b"\r\n\r\n",
+    "many headers": b"GET /healthz HTTP/1.1\r\nHost: x\r\n" + b"X-Secret: a\r\n" * 200 + b"\r\n",
+    "a header without a name": b"GET /healthz HTTP/1.1\r\nHost: x\r\n: secret\r\n\r\n",
+    "a header without a colon": b"GET /healthz HTTP/1.1\r\nHost: x\r\nsecret\r\n\r\n",
+    "a header with NUL": b"GET /healthz HTTP/1.1\r\nHost: x\r\nX-Secret: \0\r\n\r\n",
+    "a length that is no number": POST + b"Content-Length: secret\r\n\r\n{}",
+    "a negative length": POST + b"Content-Length: -1\r\n\r\n{}",
+    "two lengths": POST + b"Content-Length: 2\r\nContent-Length: 3\r\n\r\n{}",
+    "length and chunks": CHUNKED + b"Content-Length: 2\r\n\r\n{}",
+    "an unknown transfer encoding": POST + b"Transfer-Encoding: secret\r\n\r\n{}",
+    "chunks not last": POST + b"Transfer-Encoding: chunked, gzip\r\n\r\n{}",
+    "a first chunk without a size": CHUNKED + b"\r\nsecret\r\n{}\r\n0\r\n\r\n",
+    "a later chunk without a size": CHUNKED + b"\r\n1\r\n{\r\nsecret\r\n}\r\n0\r\n\r\n",
+    "a chunk that is longer than it says": CHUNKED + b"\r\n1\r\n{secret}\r\n0\r\n\r\n",
+    "a huge chunk": CHUNKED + b"\r\n" + b"f" * 40 + b"\r\n{}\r\n0\r\n\r\n",
+    "an unknown expectation": POST + b"Expect: secret\r\nContent-Length: 2\r\nConnection: close\r\n\r\n{}",
+    "no host": b"GET /healthz HTTP/1.1\r\n\r\n",
+}
+
+
+class Listening:
+    """An application behind this server's own way to listen."""
+
+    def __init__(self, port: int) -> None:
+        self._port = port
+
+    async def say(self, *parts: bytes) -> bytes:
+        """Send bytes, some a moment after the others; return all that is answered."""
+        reader, writer = await asyncio.open_connection("127.0.0.1", self._port)
+        for part in parts:
+            writer.write(part)
+            await asyncio.sleep(0.05 if len(parts) > 1 else 0)
+        try:
+            return await asyncio.wait_for(reader.read(), 5)
+        finally:
+            writer.close()
+            await writer.wait_closed()
+
+    async def leave(self, part: bytes) -> None:
+        """Send bytes and go."""
+        _, writer = await asyncio.open_connection("127.0.0.1", self._port)
+        writer.write(part)
+        await asyncio.sleep(0.05)
+        writer.close()
+        await writer.wait_closed()
+        await asyncio.sleep(0.05)
+
+
+@contextlib.asynccontextmanager
+async def serving(app: web.Application) -> AsyncIterator[Listening]:
+    runner = web.AppRunner(app, shutdown_timeout=1)
+    await runner.setup()
+    try:
+        url = await listen.Site(runner, "127.0.0.1", 0, 1000).listen()
+        yield Listening(int(url.rpartition(":")[2]))
+    finally:
+        await runner.cleanup()
+
+
+@pytest.fixture
+async def listening(config: Config, clock: FakeClock) -> AsyncIterator[Listening]:
+    async with serving(create_app(config, clock)) as listening:
+        yield listening
+
+
+def parse(answer: bytes) -> tuple[int, dict[str, str], dict[str, Any]]:
+    head, _, body = answer.partition(b"\r\n\r\n")
+    status, *lines = head.decode().split("\r\n")
+    headers = dict(line.lower().split(": ", 1) for line in lines)
+    assert int(headers["content-length"]) == len(body), "one answer, and nothing after it"
+    return int(status.split()[1]), headers, json.loads(body)
+
+
+@pytest.mark.parametrize("what", MALFORMED)
+async def test_what_is_not_http_is_answered_as_every_error_is(listening: Listening, what: str) -> None:
+    with structlog.testing.capture_logs() as lines:
+        status, headers, body = parse(await listening.say(MALFORMED[what]))
+    assert (status, body["error_code"], body["error"]) == (400, 100, "input_bad_request")
+    assert headers["content-type"].startswith("application/json")
+    assert (headers["server"], headers["cache-control"]) == ("conclave", "no-store")
+    logged = [line for line in lines if line["event"] in ("request_malformed", "request_refused", "request")]
+    assert len(logged) == 1
+    assert not any("exc_info" in line for line in lines)
+    assert "secret" not in repr((lines, body, headers)).lower()
+
+
+async def test_operators_are_answered_the_same(clock: FakeClock) -> None:
+    async with serving(create_admin_app(Health())) as listening:
+        for sent, expected in ((MALFORMED["no HTTP"], (400, 100)), (GET.replace(b"/healthz", b"/nothing"), (404, 300))):
+            status, headers, body = parse(await listening.say(sent))
+            assert (status, body["error_code"]) == expected
+            assert (headers["server"], headers["cache-control"]) == ("conclave", "no-store")
+
+
+async def test_a_chunk_that_is_malformed_in_the_middle_of_a_body_is_answered_once(listening: Listening) -> None:
+    """Whoever reads the body does not wait for what cannot come any more."""
+    first, later = CHUNKED + b"\r\n1\r\n{\r\n", b"secret\r\n"
+    with structlog.testing.capture_logs() as lines:
+        status, headers, body = parse(await listening.say(first, later, b"GET /healthz HTTP/1.1\r\n\r\n"))
+    assert (status, body["error_code"], headers["server"]) == (400, 100, "conclave")
+    assert [line["event"] for line in lines] == ["request"]
+
+
+async def test_what_is_no_http_behind_a_request_does_not_spoil_that(listening: Listening) -> None:
+    answers = await listening.say(GET.replace(b"Connection: close\r\n", b""), MALFORMED["a line of one word"])
+    first, second = (b"HTTP/" + each for each in answers.split(b"HTTP/")[1:])
+    assert (parse(first)[0], parse(second)[0]) == (200, 400)
+
+
+async def test_a_client_that_goes_in_the_middle_of_a_body_is_one_line_of_the_log(listening: Listening) -> None:
+    with structlog.testing.capture_logs() as lines:
+        await listening.leave(POST + b"Content-Length: 10\r\n\r\n{")
+    assert [line["event"] for line in lines] == ["client_gone"]

@@ -1,0 +1,117 @@
+"""Times to come in the archive: a clock that was ahead moved messages there, and was set right since."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from deltalake import DeltaTable
+
+from conclave.archive.layout import span_of
+from conclave.failpoints import ARCHIVE_CLOCK_POINTS
+from tests.support.archived import DAY, START, USERS, Store
+from tests.support.cleaner import Cleaner
+
+YEAR = 365 * DAY
+FIRST = START + 9 * DAY
+"""When the clock was right, before and after."""
+
+
+@dataclass
+class Ahead:
+    """A store whose clock was a year ahead for three weeks, and was set right.
+
+    ``timed`` is kept for two years, ``marked`` was for 20 days, ``dropped`` is deleted.
+    """
+
+    store: Store
+    timed: int
+    marked: int
+    dropped: int
+
+    def accept(self, failpoint: str = "") -> dict[str, Any]:
+        """Accept the clock, and do a run."""
+        return self.store.cleaner.try_run(
+            self.store.config, FIRST, set_by=-YEAR - 21 * DAY, accept_clock=True, failpoint=failpoint
+        )
+
+    def expect_right(self) -> None:
+        """What was shown is served and of now, what was hidden is gone, and the archive is whole."""
+        store = self.store
+        store.expect_served(shown(self))
+        store.expect_erased({(self.marked, 1), (self.marked, 2), (self.dropped, 1)})
+        store.expect_sound()
+        assert store.verify()["differences"] == []
+        for row in store.table().to_pylist():
+            assert row["created_at"] <= FIRST
+            assert row["span"] == span_of(row["lifetime"], row["created_at"])
+        assert store.query("SELECT max(newest) FROM archive_parts") == [(FIRST,)]
+
+
+def shown(ahead: Ahead) -> set[tuple[int, int]]:
+    return {(ahead.timed, number) for number in range(1, 8)} | {(ahead.marked, number) for number in (3, 4)}
+
+
+@pytest.fixture
+def ahead(tmp_path: Path, cleaner: Cleaner) -> Ahead:
+    store = Store(tmp_path, cleaner)
+    timed, marked, dropped = store.add_group(2 * YEAR), store.add_group(20 * DAY), store.add_group()
+    store.send(timed, 3)
+    store.now = FIRST
+    store.run()
+    store.now += YEAR
+    store.send(timed, 2, sender=USERS[1])
+    store.send(marked, 2)
+    store.send(dropped, 1)
+    store.now += 5 * DAY
+    store.send(timed, 2, is_commit=True)
+    store.send(marked, 2)
+    store.now += 8 * DAY
+    assert store.run()["archived"] == 9
+    store.now += 8 * DAY
+    store.set_expiry(marked, -1)
+    store.delete_group(dropped)
+    store.now = FIRST
+    return Ahead(store, timed, marked, dropped)
+
+
+def test_accepting_the_clock_brings_archived_messages_back(ahead: Ahead) -> None:
+    report = ahead.accept()
+    assert report["error"] == ""
+    assert report["brought_back"]["archived_messages"] == 9
+    ahead.expect_right()
+    assert ahead.accept()["brought_back"] == {}
+    ahead.expect_right()
+
+
+@pytest.mark.parametrize("point", ARCHIVE_CLOCK_POINTS)
+def test_wherever_it_fails_in_the_archive_repeating_does_the_rest(ahead: Ahead, point: str) -> None:
+    # Once for what is hidden, which is done then if its index is settled, and once for what is shown.
+    for times in (1, 1 if point == "archive.clock_settled" else 2):
+        report = ahead.accept(f"{point}=io@{times}")
+        assert "disk I/O error" in report["error"]
+        ahead.store.expect_served(shown(ahead))
+    assert ahead.accept()["error"] == ""
+    ahead.expect_right()
+
+
+def test_a_move_under_way_is_finished_before_times_are_brought_back(ahead: Ahead) -> None:
+    store = ahead.store
+    store.now = FIRST + YEAR + 21 * DAY
+    store.send(ahead.timed, 3)
+    store.now += 8 * DAY
+    assert "disk I/O error" in store.try_run("archive.appended=io")["error"]
+    store.now = FIRST
+    report = store.cleaner.try_run(store.config, FIRST, set_by=-YEAR - 29 * DAY, accept_clock=True)
+    assert report["error"] == ""
+    store.expect_served(shown(ahead) | {(ahead.timed, number) for number in (8, 9, 10)})
+    store.expect_sound()
+    assert store.verify()["differences"] == []
+
+
+def test_a_message_that_was_damaged_in_the_archive_does_not_look_whole_after_it(ahead: Ahead) -> None:
+    store = ahead.store
+    table = DeltaTable(str(store.config.archive_path))
+    table.update({"checksum": "1"}, predicate=f"group_key = {ahead.timed} AND sequence_num = 4")
+    assert ahead.accept()["error"] == ""
+    assert any("not as they were archived" in line for line in store.verify()["differences"])

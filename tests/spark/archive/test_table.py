@@ -1,0 +1,91 @@
+"""The archive's table on a disk that fails: no Spark is needed to look after the log."""
+
+import errno
+import os
+from pathlib import Path
+from typing import cast
+
+import pyarrow
+import pytest
+from deltalake import DeltaTable, write_deltalake
+from pyspark.sql import SparkSession
+
+from conclave.store.archive.moves import ArchiveState
+from spark.archive.table import LOG_SECONDS, NotDurableError, Table
+from spark.hot import ArchiveError
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Table:
+    rows = pyarrow.table({"lifetime": [1, 1, 2], "span": [10, 20, 10], "number": [1, 2, 3]})
+    for _ in range(3):
+        write_deltalake(tmp_path / "archive", rows, partition_by=["lifetime", "span"], mode="append")
+    return Table(cast("SparkSession", None), tmp_path / "archive")
+
+
+def test_a_log_that_cannot_be_read_is_told_in_one_line(table: Table) -> None:
+    (table.path / "_delta_log" / f"{1:020d}.json").write_bytes(bytes(100))
+    with pytest.raises(ArchiveError, match="cannot be read: ") as told:
+        table.prepare(lambda: ArchiveState("mine", 2, unerased=False, turn=0, former_turn=0), is_new=False)
+    assert "\n" not in str(told.value)
+
+
+def age_log(table: Table) -> Path:
+    log = table.path / "_delta_log"
+    for path in log.iterdir():
+        if path.is_file():
+            os.utime(path, (0, 0))
+    return log
+
+
+def test_whole_parts_are_dropped_and_no_file_is_rewritten(table: Table) -> None:
+    before = set(DeltaTable(table.path).file_uris())
+    table.drop_parts([(1, 10), (2, 10)])
+    after = set(DeltaTable(table.path).file_uris())
+    assert len(before) == 9
+    assert after == {uri for uri in before if "lifetime=1/span=20" in uri}
+
+
+def test_a_disk_that_does_not_sync_is_told_of(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    table.make_durable(0)
+
+    def fail(_: int) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(os, "fsync", fail)
+    with pytest.raises(NotDurableError, match="Input/output error"):
+        table.make_durable(0)
+
+
+def test_the_log_goes_behind_a_checkpoint_that_was_synced(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    DeltaTable(table.path).create_checkpoint()
+    log = age_log(table)
+    unfinished = log / "_commit_0.json.tmp"
+    unfinished.touch()
+    os.utime(unfinished, (0, 0))
+    synced: list[str] = []
+    sync = os.fsync
+
+    def note(descriptor: int) -> None:
+        synced.append(Path(f"/proc/self/fd/{descriptor}").readlink().name)
+        assert (log / f"{0:020d}.json").exists(), "nothing has gone yet"
+        sync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", note)
+    table.clean_log(0)
+    assert synced == [f"{2:020d}.checkpoint.parquet", "_last_checkpoint", "_delta_log"]
+    left = {path.name for path in log.iterdir() if path.is_file()}
+    assert left == {f"{2:020d}.json", f"{2:020d}.checkpoint.parquet", "_last_checkpoint"}
+    assert DeltaTable(table.path).version() == 2
+
+
+def test_young_log_stays_and_so_does_all_of_it_without_a_whole_pointer(table: Table) -> None:
+    DeltaTable(table.path).create_checkpoint()
+    log = table.path / "_delta_log"
+    everything = set(log.iterdir())
+    table.clean_log(0)
+    assert set(log.iterdir()) == everything
+    age_log(table)
+    (log / "_last_checkpoint").write_text('{"ver')
+    table.clean_log(LOG_SECONDS)
+    assert set(log.iterdir()) == everything

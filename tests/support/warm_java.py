@@ -1,0 +1,87 @@
+"""Processes of their own that clean up with a Java process that is warm already, as under spark-submit.
+
+Each can be killed for real; the next one begins after a second or two instead of ten.
+"""
+
+import asyncio
+import os
+import struct
+import subprocess
+import sys
+from pathlib import Path
+from typing import Self
+
+import pyspark
+
+from conclave.cli import main as cli
+from spark.archive import move, table
+from spark.session import JARS
+from tests.support.cleaner import end_former_session
+from tests.support.server import PATIENCE, waiting
+
+ROOT = Path(__file__).parents[2]
+SUBMIT = Path(pyspark.__file__).parent / "bin" / "spark-submit"
+
+
+class WarmJava:
+    """A Java process that waits for whoever knows its port and secret."""
+
+    def __init__(self, folder: Path) -> None:
+        """``folder``: for its temporary files."""
+        folder.mkdir()
+        self._told = folder / "gateway"
+        self._log = (folder / "java.log").open("w")
+        options = f"-Djava.io.tmpdir={folder} -XX:-UsePerfData -XX:+UseSerialGC -XX:TieredStopAtLevel=1"
+        jars = ",".join(map(str, JARS.glob("*.jar")))
+        self._process = subprocess.Popen(
+            [SUBMIT, "--jars", jars, "--driver-java-options", options, "pyspark-shell"],
+            env=os.environ | {"_PYSPARK_DRIVER_CONN_INFO_PATH": str(self._told), "SPARK_LOCAL_IP": "127.0.0.1"},
+            cwd=folder,
+            stdin=subprocess.PIPE,
+            stdout=self._log,
+            stderr=self._log,
+        )
+
+    def __enter__(self) -> Self:
+        for _ in waiting("the Java process"):
+            if self._told.exists():
+                break
+        port, length = struct.unpack(">ii", (told := self._told.read_bytes())[:8])
+        self.env = {"PYSPARK_GATEWAY_PORT": str(port), "PYSPARK_GATEWAY_SECRET": told[8 : 8 + length].decode()}
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        assert self._process.stdin
+        self._process.stdin.close()  # its end is that of the Java process too
+        self._process.wait(20)
+        self._log.close()
+
+    async def conclave(self, *arguments: str | Path, cwd: Path, failpoint: str = "") -> tuple[int, str]:
+        """Run a command, and return its exit status and what it wrote."""
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-P", "-m", __name__, *arguments),
+            cwd=cwd,
+            env=os.environ | self.env | {"PYTHONPATH": str(ROOT), "CONCLAVE_FAILPOINT": failpoint},
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+        )
+        try:
+            async with asyncio.timeout(2 * PATIENCE):
+                said, _ = await process.communicate()
+        finally:
+            if process.returncode is None:
+                process.kill()
+            status = await process.wait()
+        return status, said.decode()
+
+
+def main() -> None:
+    """Do what `conclave` does, after whoever was killed before: its Spark session is still there."""
+    end_former_session()
+    table.FEW_FILES = 2  # so that a test's few files are a crowd
+    move.BATCH_ROWS = 12  # and its few messages several batches, on their way at once
+    cli.main()
+
+
+if __name__ == "__main__":
+    main()
