@@ -80,7 +80,10 @@ async def test_a_dry_run_changes_no_byte_even_after_a_crash(tmp_path: Path) -> N
 
 
 def test_a_worker_that_hangs_is_noticed_and_replaced(tmp_path: Path) -> None:
-    program = "import conclave.server.supervise as s, conclave.cli.main as c; s.KILL_SECONDS = 2.0; s.READY_SECONDS = 20.0; c.main()"
+    program = (
+        "import conclave.server.supervise as s, conclave.cli.main as c;"
+        " s.KILL_SECONDS = 2.0; s.READY_SECONDS = 20.0; c.main()"
+    )
     settings = 'cleanup_interval = "1s"\n' + SQL
     with ServerProcess(tmp_path, settings, command=("-c", program)) as server:
         server.wait_for("cleanup_run")
