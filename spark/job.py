@@ -376,7 +376,7 @@ def _plan_with_spark(spark: "SparkSession", path: Path, settings: PolicySettings
 
     hot = read.read_hot(spark, path, settings, now)
     reach("plan.read")
-    planned = plan.group_plan(hot.groups, hot.members, hot.effective, now).orderBy(c.GROUP_KEY)
+    planned = plan.group_plan(hot.groups, hot.members).orderBy(c.GROUP_KEY)
     return Plan(
         now,
         [GroupStep(*row) for row in planned.collect()],

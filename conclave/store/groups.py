@@ -11,7 +11,7 @@ from conclave.clock import Clock
 from conclave.errors import BadRequestError, ConflictError, NotFoundError
 from conclave.failpoints import reach
 from conclave.retention.policy import PolicySettings, exceeds_cap
-from conclave.store import bodies, marks, state, users
+from conclave.store import bodies, marks, policies, state, users
 from conclave.store.announce import announce
 
 LONGEST_NAME = 64
@@ -109,7 +109,7 @@ def change(
         _require_within_cap(policy.message_retention, changed.message_expiry_seconds)
     if changed.message_expiry_seconds != group.message_expiry_seconds:
         state.require_clock(connection, clock.read())
-        old, new = (policy.effective(each.message_expiry_seconds) for each in (group, changed))
+        old, new = (policies.of_group(each, policy) for each in (group, changed))
         marks.settle(connection, group.group_key, old, new, clock.now())
         reach("update_group.settled")
     connection.execute(
