@@ -12,9 +12,9 @@ from conclave.auth.passwords import hash_password
 from conclave.clock import Clock
 from conclave.errors import NotFoundError
 from conclave.logs import get_logger
-from conclave.store import accounts, database, outbox, state, users
+from conclave.store import accounts, database, state, users
 from conclave.store.accounts import Account
-from conclave.store.announce import AnnouncingConnection
+from conclave.store.connection import StoreConnection
 from conclave.store.faults import StoreError
 from conclave.store.users import User
 from conclave.wire.fields import PASSWORD_RULE
@@ -27,15 +27,6 @@ _LETTERS = "abcdefghijkmnpqrstuvwxyz23456789"
 
 class OperateError(Exception):
     """Nothing was done; the message is one line for the operator."""
-
-
-@contextmanager
-def transaction(connection: AnnouncingConnection) -> Iterator[None]:
-    """Hold the write lock for the block; what is announced in it goes to the server's outbox, all or nothing."""
-    with database.write_transaction(connection):
-        connection.announced = []
-        yield
-        outbox.add_all(connection, connection.announced)
 
 
 def new_password() -> str:
@@ -99,15 +90,15 @@ class Operator:
             accounts.delete(connection, user_id, state.time_now(connection, self._clock.read()))
 
     @contextmanager
-    def _changing(self, action: str) -> Iterator[AnnouncingConnection]:
+    def _changing(self, action: str) -> Iterator[StoreConnection]:
         """Have the block in one transaction. The log learns what was done, but not to whom."""
         with self._connected() as connection:
-            with transaction(connection):
+            with database.write_transaction(connection):
                 yield connection
             log.info("account_changed", action=action)
 
     @contextmanager
-    def _connected(self, *, readonly: bool = False) -> Iterator[AnnouncingConnection]:
+    def _connected(self, *, readonly: bool = False) -> Iterator[StoreConnection]:
         try:
             database.require_current(self._path, writing=not readonly)
             with closing(database.connect(self._path, readonly=readonly)) as connection:

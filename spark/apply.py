@@ -11,7 +11,7 @@ from functools import partial
 
 from conclave.failpoints import reach
 from conclave.retention.policy import PolicySettings
-from conclave.store import bodies, invites, outbox, policies
+from conclave.store import bodies, invites, policies
 from conclave.store.archive import moves
 from conclave.store.database import Step
 from spark.pacer import Pacer
@@ -186,17 +186,8 @@ def _delete_session(connection: sqlite3.Connection, session_id: int, dead_before
 
 
 def _delete_invite(connection: sqlite3.Connection, invite_key: int, dead_before: int, counts: Counter[str]) -> bool:
-    """Remove a dead invite with what it carries; its inviter hears of it, whose group holds a place for the invitee."""
     invite = invites.dead(connection, invite_key, dead_before)
-    if invite is None:
-        return False
-    invites.remove(connection, invite)
-    outbox.add(
-        connection,
-        invite.inviter_id,
-        "invite_declined",
-        group_id=invite.group_id,
-        declined_user_id=invite.invitee_id,
-    )
-    counts[INVITES] += 1
+    if invite:
+        invites.decline(connection, invite)
+        counts[INVITES] += 1
     return False

@@ -12,7 +12,7 @@ from conclave.auth import tokens
 from conclave.config.settings import Config
 from conclave.errors import ForbiddenError, PasswordWrongError
 from conclave.store import accounts, key_packages, members, sessions, users
-from conclave.store.announce import announce, members_of
+from conclave.store.news import announce, members_of
 from conclave.wire.exchange import FORMAT, read_body, reply, reply_empty
 
 

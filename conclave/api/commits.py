@@ -9,8 +9,8 @@ from conclave.auth import tokens
 from conclave.budget import cost
 from conclave.errors import BadRequestError
 from conclave.store import bodies, commits, members
-from conclave.store.announce import announce, members_of
 from conclave.store.commits import Commit
+from conclave.store.news import announce, members_of
 from conclave.wire.exchange import path_id, read_body, reply, reply_empty
 from conclave.wire.handover import SHARE
 

@@ -12,7 +12,7 @@ from conclave.auth import tokens
 from conclave.clock import Clock
 from conclave.retention.policy import PolicySettings
 from conclave.store import groups, members
-from conclave.store.announce import announce, members_of
+from conclave.store.news import announce, members_of
 from conclave.wire.exchange import path_id, read_body, read_query, reply, reply_empty
 from conclave.wire.handover import SHARE
 

@@ -9,7 +9,7 @@ from conclave.archive import pages
 from conclave.auth import tokens
 from conclave.clock import Clock
 from conclave.store import members, messages
-from conclave.store.announce import announce, members_of
+from conclave.store.news import announce, members_of
 from conclave.wire.exchange import path_id, read_body, read_query, reply
 from conclave.wire.handover import SHARE, hand_over
 from conclave.wire.pieces import reply_list

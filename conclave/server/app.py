@@ -24,7 +24,7 @@ from conclave.server.clock_watch import ClockWatch
 from conclave.server.routes import add_routes
 from conclave.server.storage import Storage
 from conclave.steady_clock import SteadyClock
-from conclave.store import outbox, sessions, state
+from conclave.store import news, outbox, sessions, state
 from conclave.store.archive import stretches
 from conclave.store.database import Database
 from conclave.store.faults import StoreError
@@ -159,7 +159,7 @@ async def _outbox(app: web.Application) -> AsyncIterator[None]:
 
     async def hand_on() -> None:
         if not await store.read(outbox.is_empty):
-            app[keys.EVENTS].publish(await store.write(outbox.take))
+            await store.write(news.forward)
 
     async with _every(app, HealthPart.OUTBOX, OUTBOX_INTERVAL_SECONDS, hand_on):
         yield

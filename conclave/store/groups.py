@@ -12,7 +12,7 @@ from conclave.errors import BadRequestError, ConflictError, NotFoundError
 from conclave.failpoints import reach
 from conclave.retention.policy import PolicySettings, exceeds_cap
 from conclave.store import bodies, marks, policies, state, users
-from conclave.store.announce import announce
+from conclave.store.news import announce
 
 LONGEST_NAME = 64
 """Characters of a group name, at most."""

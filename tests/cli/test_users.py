@@ -18,7 +18,7 @@ from conclave.auth.passwords import hash_password
 from conclave.cli import users as cli_users
 from conclave.clock import FakeClock
 from conclave.config.settings import Config
-from conclave.operate import OperateError, Operator, transaction
+from conclave.operate import OperateError, Operator
 from conclave.server import app
 from conclave.store import accounts, database, users
 from tests.conftest import Running, StartServer
@@ -192,12 +192,12 @@ def test_what_fails_leaves_neither_a_change_nor_news(stored: sqlite3.Connection,
             " VALUES (x'01', x'02', ?, 0, 0, 0)",
             (user_id,),
         )
-        with suppress(LookupError), transaction(connection):
+        with suppress(LookupError), database.write_transaction(connection):
             accounts.disable(connection, user_id)
             raise LookupError
         assert users.credentials(connection, "bob")
         assert not connection.execute("SELECT * FROM outbox").fetchall()
-        with transaction(connection):
+        with database.write_transaction(connection):
             accounts.disable(connection, user_id)
         assert not users.credentials(connection, "bob")
         assert len(connection.execute("SELECT * FROM outbox").fetchall()) == 1
