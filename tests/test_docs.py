@@ -16,7 +16,7 @@ from conclave.config.load import parse_config
 from conclave.config.settings import Config, setting_names
 from conclave.errors import ErrorCode
 from conclave.health import HealthPart
-from conclave.server import app
+from conclave.server import duties
 from conclave.server.routes import API, ROUTES
 from conclave.store import database
 
@@ -106,8 +106,8 @@ def test_how_soon_what_has_failed_is_tried_again_is_told_of_every_part() -> None
     assert sorted(re.findall(r"`([a-z_]+)`", told)) == sorted(set(HealthPart) - {HealthPart.CLOCK})
     for words in ("every second (`alive`", "`storage_watch` twice a second", "`archive` every 10 seconds"):
         assert words in told
-    assert (app.RETRY_SECONDS, database.CHECKPOINT_INTERVAL_SECONDS) == (1, 1)
-    assert (app.STORAGE_INTERVAL_SECONDS, app.ARCHIVE_RETRY_SECONDS) == (1 / 2, 10)
+    assert (duties.RETRY_SECONDS, database.CHECKPOINT_INTERVAL_SECONDS) == (1, 1)
+    assert (duties.STORAGE_INTERVAL_SECONDS, duties.ARCHIVE_RETRY_SECONDS) == (1 / 2, 10)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

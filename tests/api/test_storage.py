@@ -11,7 +11,7 @@ import pytest
 
 from conclave import keys
 from conclave.config.cleanup import CleanupConfig
-from conclave.server import app, storage
+from conclave.server import duties, storage
 from conclave.store import bodies, database, members
 from conclave.system import locks, reserve
 from spark.job import Job
@@ -23,8 +23,8 @@ from tests.support.client import RefusedError, encode
 def often(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("ALIVE", "OUTBOX", "STORAGE"):
         monkeypatch.setattr(app, f"{name}_INTERVAL_SECONDS", 0.02)
-    monkeypatch.setattr(app, "RETRY_SECONDS", 0.02)
-    monkeypatch.setattr(app, "session_lag", lambda _: 0.02)
+    monkeypatch.setattr(duties, "RETRY_SECONDS", 0.02)
+    monkeypatch.setattr(duties, "session_lag", lambda _: 0.02)
     monkeypatch.setattr(database, "CHECKPOINT_INTERVAL_SECONDS", 0.02)
 
 

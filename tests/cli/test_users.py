@@ -19,7 +19,7 @@ from conclave.cli import users as cli_users
 from conclave.clock import FakeClock
 from conclave.config.settings import Config
 from conclave.operate import OperateError, Operator
-from conclave.server import app
+from conclave.server import duties
 from conclave.store import accounts, database, users
 from tests.conftest import Running, StartServer
 from tests.support.client import PASSWORD, Client, encode, expect
@@ -255,7 +255,7 @@ async def test_a_disabled_member_holds_messages_back_until_deleted(
 async def test_those_who_remain_hear_once_of_an_account_that_an_operator_deletes(
     config: Config, start_server: StartServer, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(app, "OUTBOX_INTERVAL_SECONDS", 0.05)
+    monkeypatch.setattr(duties, "OUTBOX_INTERVAL_SECONDS", 0.05)
     async with start_server(config) as server:
         alice, bob, carol, eve = await server.users("alice", "bob", "carol", "eve")
         group = await alice.create_group("g")
