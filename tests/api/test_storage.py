@@ -22,7 +22,7 @@ from tests.support.client import RefusedError, encode
 @pytest.fixture(autouse=True)
 def often(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("ALIVE", "OUTBOX", "STORAGE"):
-        monkeypatch.setattr(app, f"{name}_INTERVAL_SECONDS", 0.02)
+        monkeypatch.setattr(duties, f"{name}_INTERVAL_SECONDS", 0.02)
     monkeypatch.setattr(duties, "RETRY_SECONDS", 0.02)
     monkeypatch.setattr(duties, "session_lag", lambda _: 0.02)
     monkeypatch.setattr(database, "CHECKPOINT_INTERVAL_SECONDS", 0.02)
