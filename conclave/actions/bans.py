@@ -24,7 +24,7 @@ def ban(
     admin = members.require_admin(connection, group_id, user_id)
     users.by_id(connection, target_id)
     group_key, now = admin.group.group_key, context.now()
-    invites.cancel_pending(connection, group_key, target_id, context.policy.invites_dead_before(now))
+    invites.cancel_pending(connection, group_key, target_id, context.invites_dead_before())
     bans.add(connection, group_key, target_id, user_id, now)
     target = members.membership(connection, group_id, target_id)
     if target:

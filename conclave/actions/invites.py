@@ -24,9 +24,8 @@ def escrow(
     """
     group = members.require_admin(connection, group_id, inviter_id).group
     members.require_invitable(connection, group, [invitee_id])
-    now, clock = context.now(), context.clock.read()
-    dead_before = context.policy.invites_dead_before(now)
-    invites.add(connection, group, inviter_id, invitee_id, carried, now, dead_before, clock)
+    now, dead_before = context.now(), context.invites_dead_before()
+    invites.add(connection, group, inviter_id, invitee_id, carried, now, dead_before, context.clock.read())
 
 
 def list_of_group(
@@ -52,9 +51,8 @@ def cancel(
 
 def accept(connection: sqlite3.Connection, context: Context, invite_id: bytes, user_id: bytes) -> None:
     """Make the invitee a member. Raises NotFoundError, or NotMemberError if the invite is somebody else's."""
-    now = context.now()
-    invite = invites.require_own(connection, invite_id, user_id, context.policy.invites_dead_before(now))
-    invites.accept(connection, invite, now)
+    invite = invites.require_own(connection, invite_id, user_id, context.invites_dead_before())
+    invites.accept(connection, invite, context.now())
 
 
 def decline(connection: sqlite3.Connection, context: Context, invite_id: bytes, user_id: bytes) -> None:

@@ -16,9 +16,8 @@ def join(connection: sqlite3.Connection, context: Context, group_id: bytes, user
     Raises what ``members.require_joinable`` raises, and what ``invites.make_way`` does.
     """
     group_key, group_info = members.require_joinable(connection, group_id, user_id)
-    now, clock = context.now(), context.clock.read()
-    invites.make_way(connection, group_key, user_id, context.policy.invites_dead_before(now), clock)
-    members.add(connection, group_key, user_id, now, joining=True)
+    invites.make_way(connection, group_key, user_id, context.invites_dead_before(), context.clock.read())
+    members.add(connection, group_key, user_id, context.now(), joining=True)
     return bodies.get(connection, group_info)
 
 
