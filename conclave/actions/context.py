@@ -18,7 +18,7 @@ Action = Callable[Concatenate[sqlite3.Connection, P], T]
 
 @dataclass(frozen=True)
 class Context:
-    """The settings and the clock that actions go by, which ask for the time inside their transaction.
+    """The settings and the clock that actions go by; they ask for the time inside their transaction.
 
     ``handouts``: the key packages that were handed out of late, by the id of the user whose they are; only for who may
     write.

@@ -26,10 +26,12 @@ async def fetch(request: web.Request) -> web.StreamResponse:
     The watermark moves only once the response was handed over: a message may be deleted after that.
     """
     app, share = request.app, request[SHARE]
+    store, archive, context = app[keys.STORE], app[keys.ARCHIVE], app[keys.CONTEXT]
     group_id, user_id = path_id(request, "group_id"), request[tokens.CALLER].user_id
     query = read_query(request, GetMessages)
-    tiers = (app[keys.STORE], app[keys.ARCHIVE], app[keys.CONTEXT])
-    page = await share.fit(lambda: messages.fetch_page(*tiers, group_id, user_id, query.after, query.limit, share))
+    page = await share.fit(
+        lambda: messages.fetch_page(store, archive, context, group_id, user_id, query.after, query.limit, share)
+    )
     response = await reply_list(request, page.messages)
     if await hand_over(request, response) and page.fetched_up_to > page.member.watermark:
         await act(request, messages.confirm_fetched, page.member.member_id, page.fetched_up_to)
