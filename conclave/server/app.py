@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator
 from aiohttp import web
 
 from conclave import keys
+from conclave.actions.context import Context
 from conclave.archive.reader import Archive
 from conclave.auth.activity import SessionActivity
 from conclave.auth.passwords import Passwords
@@ -14,7 +15,6 @@ from conclave.clock import Clock, SystemClock
 from conclave.config.settings import Config
 from conclave.events import Events
 from conclave.health import Health
-from conclave.limits import HANDOUT_SECONDS, HANDOUTS, SlidingWindow
 from conclave.server import duties, middleware
 from conclave.server.routes import add_routes
 from conclave.server.storage import Storage
@@ -36,7 +36,7 @@ def create_app(config: Config, clock: Clock | None = None) -> web.Application:
     app[keys.THROTTLE] = Throttle(config.limits, app[keys.PASSWORDS], steady)
     app[keys.BUDGET] = Budget(config.limits.response_bytes)
     app[keys.ACTIVITY] = SessionActivity(config.token_ttl_seconds)
-    app[keys.HANDOUTS] = SlidingWindow(HANDOUTS, HANDOUT_SECONDS)
+    app[keys.CONTEXT] = Context(config.policy, steady)
     app.on_response_prepare.append(middleware.add_headers)
     app.on_shutdown.append(_end_streams)
     add_routes(app)

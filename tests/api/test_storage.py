@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 
 from conclave import keys
+from conclave.actions import messages
 from conclave.config.cleanup import CleanupConfig
 from conclave.server import duties, storage
-from conclave.store import bodies, database, members
+from conclave.store import bodies, database
 from conclave.system import locks, reserve
 from spark.job import Job
 from tests.conftest import Running, StartServer
@@ -129,7 +130,7 @@ async def test_an_answer_that_has_left_is_not_followed_by_another(
     def fail(*_: object) -> None:
         raise error
 
-    monkeypatch.setattr(members, "confirm_fetched", fail)
+    monkeypatch.setattr(messages, "confirm_fetched", fail)
     reader, writer = await asyncio.open_connection("127.0.0.1", running.server.port)
     with contextlib.closing(writer):
         for _ in range(2):

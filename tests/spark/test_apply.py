@@ -14,6 +14,7 @@ import pytest
 from conclave.clock import FakeClock
 from conclave.retention.policy import PolicySettings
 from conclave.store import database, groups, members, messages, state, users
+from conclave.store.groups import GroupChanges
 from conclave.store.members import Membership
 from spark import apply, rules, sql_engine
 from spark.job import CleanupError, _require_settings
@@ -45,7 +46,7 @@ def add_group(connection: sqlite3.Connection, expiry: int, count: int) -> Member
 
 
 def change(connection: sqlite3.Connection, member: Membership, expiry: int, now: int) -> None:
-    groups.change(connection, member.group, {"message_expiry_seconds": expiry}, POLICY, FakeClock(now))
+    groups.change(connection, member.group, GroupChanges(message_expiry_seconds=expiry), POLICY, FakeClock(now))
 
 
 def apply_plan(connection: sqlite3.Connection, plan: Plan) -> Counter[str]:
