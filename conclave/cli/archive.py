@@ -25,7 +25,6 @@ from conclave.store.faults import StoreError
 from spark import run
 from spark.engine import Engine
 
-
 SHOWN = 100
 """So many differences are printed, at most."""
 
