@@ -41,7 +41,10 @@ class SparkStartError(CleanupError):
 
 
 class Engine:
-    """The configured engine on one store, for any number of runs: a Spark session is started once and stays warm."""
+    """The configured engine on one store, for any number of runs: a Spark session is started once and stays warm.
+
+    ``clock``: what they go by; small steps of the wall clock do not turn it back, from one run to the next either.
+    """
 
     def __init__(self, config: Config, clock: Clock) -> None:
         """Take the settings and the time; nothing is opened yet."""

@@ -48,4 +48,9 @@ def last(connection: sqlite3.Connection, limit: int) -> list[Run]:
         "SELECT engine, started_at, finished_at, outcome, error, counts FROM cleanup_runs ORDER BY run_id DESC LIMIT ?",
         (limit,),
     )
-    return [Run(*tuple(row)[:-1], **json.loads(row["counts"])) for row in rows]
+    return [_run(row) for row in rows]
+
+
+def _run(row: sqlite3.Row) -> Run:
+    *columns, counts = row
+    return Run(*columns, **{name: count for name, count in json.loads(counts).items() if name in _COUNTS})

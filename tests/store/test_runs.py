@@ -29,9 +29,9 @@ def test_the_last_runs_are_kept_the_newest_first(connection: sqlite3.Connection)
     assert runs.last(connection, 1) == [replace(RUN, started_at=HISTORY_ROWS + 4)]
 
 
-def test_a_run_of_an_older_version_is_read_without_what_that_knew_nothing_of(connection: sqlite3.Connection) -> None:
+def test_a_run_of_another_version_is_read_as_far_as_both_know_it(connection: sqlite3.Connection) -> None:
     connection.execute(
         "INSERT INTO cleanup_runs (started_at, finished_at, engine, outcome, error, counts) VALUES (1, 2, 'spark',"
-        """ 'failed', 'why', '{"groups_touched": 4, "bytes_returned": 5, "deleted": {"expired": 6}}')"""
+        """ 'failed', 'why', '{"groups_touched": 4, "bytes_returned": 5, "deleted": {"expired": 6}, "later": 7}')"""
     )
     assert runs.last(connection, 1) == [Run("spark", 1, 2, "failed", "why", 4, 5, deleted={"expired": 6})]
