@@ -7,19 +7,19 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
 from uuid import UUID
 
 import click
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
 
 from conclave.cli.common import config_option, one_line_errors
 from conclave.clock import SystemClock
 from conclave.config.load import ConfigError, load_config
 from conclave.logs import configure_logging
-
-if TYPE_CHECKING:
-    from conclave.operate import Operator
-    from conclave.store.accounts import Account
+from conclave.operate import OperateError, Operator, new_password
+from conclave.store.accounts import Account
 
 _WIDTH_OF_FILES = 400
 """Columns of a table that does not go to a terminal: enough for rows in one piece."""
@@ -60,8 +60,6 @@ def reset_password(path: Path | None, name: str, *, prompt: bool) -> None:
 
     With --prompt it is not printed.
     """
-    from conclave.operate import new_password  # noqa: PLC0415 - the server must not pay for what only this needs
-
     with _operator(path) as operator:
         user_id = operator.find(name).user_id
         password = _ask_password() if prompt else new_password()
@@ -106,10 +104,8 @@ def delete(path: Path | None, name: str, *, yes: bool) -> None:
 
 
 @contextmanager
-def _operator(path: Path | None) -> Iterator["Operator"]:
+def _operator(path: Path | None) -> Iterator[Operator]:
     """Yield who acts on the store of the configuration, and tell what fails in one line."""
-    from conclave.operate import OperateError, Operator  # noqa: PLC0415 - as above
-
     configure_logging()
     with one_line_errors(ConfigError, OperateError, _InputError):
         yield Operator(load_config(path).database, SystemClock())
@@ -132,11 +128,7 @@ def _confirm(question: str) -> None:
     click.confirm(question, abort=True, err=True)
 
 
-def _show(listed: Sequence["Account"]) -> None:
-    from rich.console import Console  # noqa: PLC0415 - the server must not pay for it
-    from rich.table import Table  # noqa: PLC0415 - as above
-    from rich.text import Text  # noqa: PLC0415 - as above
-
+def _show(listed: Sequence[Account]) -> None:
     table = Table("name", "id", "alias", "created (UTC)", "last used (UTC)", "groups", "sessions", "disabled")
     for column in table.columns:
         column.overflow = "fold"  # nothing is cut off

@@ -15,7 +15,8 @@ from conclave.config.cleanup import CleanupConfig
 from conclave.server import duties, storage
 from conclave.store import bodies, database
 from conclave.system import locks, reserve
-from spark.job import Job
+from spark.engine import Engine
+from spark.run import clean_up
 from tests.conftest import Running, StartServer
 from tests.support.client import RefusedError, encode
 
@@ -313,7 +314,7 @@ async def test_a_run_that_waits_for_another_does_not_keep_the_reserve_from_being
                 another.close()
 
         monkeypatch.setattr(reserve, "free_bytes", lambda _: 0)
-        job = Job(config, running.clock)
-        assert job.run(tell=tell).error == ""
-        job.close()
+        engine = Engine(config, running.clock)
+        assert clean_up(engine, tell=tell).error == ""
+        engine.close()
     assert told == [("waiting", 1024**2), ("began", 1024**2)], "and has its room when it is at work"
