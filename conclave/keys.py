@@ -13,9 +13,9 @@ from conclave.auth.throttle import Throttle
 from conclave.budget import Budget
 from conclave.config.settings import Config
 from conclave.events import Events
-from conclave.health import Health
-from conclave.server.clock_watch import ClockWatch
-from conclave.server.storage import Storage
+from conclave.health.clock_watch import ClockWatch
+from conclave.health.parts import Health
+from conclave.health.storage import Storage
 from conclave.steady_clock import SteadyClock
 from conclave.store.database import Database
 from conclave.wire.endpoint import Endpoint

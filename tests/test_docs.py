@@ -17,7 +17,7 @@ import pytest
 from conclave.config.load import parse_config
 from conclave.config.settings import Config, setting_names
 from conclave.errors import ErrorCode
-from conclave.health import HealthPart
+from conclave.health.parts import HealthPart
 from conclave.server import duties
 from conclave.server.routes import API, ROUTES
 from conclave.store import database

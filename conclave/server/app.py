@@ -14,10 +14,10 @@ from conclave.budget import Budget
 from conclave.clock import Clock, SystemClock
 from conclave.config.settings import Config
 from conclave.events import Events
-from conclave.health import Health
+from conclave.health.parts import Health
+from conclave.health.storage import Storage
 from conclave.server import duties, middleware
 from conclave.server.routes import add_routes
-from conclave.server.storage import Storage
 from conclave.steady_clock import SteadyClock
 from conclave.store.database import Database
 from conclave.system.reserve import reserves

@@ -8,10 +8,10 @@ from aiohttp import web
 
 from conclave import keys
 from conclave.archive.reader import ArchiveError
-from conclave.health import HealthPart
+from conclave.health.clock_watch import ClockWatch
+from conclave.health.parts import HealthPart
 from conclave.logs import get_logger
 from conclave.retention.policy import session_lag
-from conclave.server.clock_watch import ClockWatch
 from conclave.store import news, outbox, sessions, state
 from conclave.store.archive import stretches
 from conclave.store.faults import StoreError

@@ -9,7 +9,7 @@ from asyncio.subprocess import PIPE, Process
 from typing import Any, Self
 
 from conclave.config.settings import Config
-from conclave.health import Health, HealthPart
+from conclave.health.parts import Health, HealthPart
 from conclave.logs import get_logger
 from conclave.system.tied import tied
 from conclave.system.worker_protocol import EXIT_GIVE_UP, Ended, Fault, Message, State, from_line

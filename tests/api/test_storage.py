@@ -12,7 +12,8 @@ import pytest
 from conclave import keys
 from conclave.actions import messages
 from conclave.config.cleanup import CleanupConfig
-from conclave.server import duties, storage
+from conclave.health import storage
+from conclave.server import duties
 from conclave.store import bodies, database
 from conclave.system import locks, reserve
 from spark.engine import Engine
