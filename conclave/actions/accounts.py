@@ -1,11 +1,11 @@
-"""Opening an account, beginning and ending a session, and what users do with their own account."""
+"""Opening an account, beginning and ending a session, what users do with their own account, and operators with any."""
 
 import sqlite3
 
 from conclave.actions.context import Context
 from conclave.errors import PasswordWrongError
 from conclave.store import accounts, members, sessions, users
-from conclave.store.accounts import change_password
+from conclave.store.accounts import Account, change_password, disable, enable, reset_password
 from conclave.store.key_packages import remove_all as reset
 from conclave.store.news import announce, members_of
 from conclave.store.sessions import remove as logout
@@ -15,12 +15,17 @@ __all__ = [
     "change_password",
     "credentials",
     "delete",
+    "disable",
+    "enable",
+    "list_all",
     "login",
     "logout",
     "own_credentials",
     "register",
+    "remove",
     "require_free",
     "reset",
+    "reset_password",
     "update",
 ]
 
@@ -62,3 +67,18 @@ def delete(connection: sqlite3.Connection, context: Context, user_id: bytes, pas
     if users.own_credentials(connection, user_id)[1] != password_hash:
         raise PasswordWrongError
     accounts.delete(connection, user_id, context.now())
+
+
+def remove(connection: sqlite3.Connection, context: Context, user_id: bytes) -> None:
+    """Delete an account for an operator, as its user can. Raises NotFoundError."""
+    users.by_id(connection, user_id)
+    accounts.delete(connection, user_id, context.now())
+
+
+def list_all(connection: sqlite3.Connection, context: Context, like: str = "") -> list[Account]:
+    """List the accounts whose name or alias contains ``like``, whatever its case, by name.
+
+    All of them at once: a snapshot that lasts as long as a reader of the list would hold cleanup up.
+    """
+    sought, listed = like.casefold(), accounts.list_all(connection, context.now())
+    return [each for each in listed if sought in each.username.casefold() or sought in each.alias.casefold()]

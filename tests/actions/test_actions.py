@@ -22,7 +22,7 @@ from conclave.store import database, state
 
 POLICY = PolicySettings(-1, 2_592_000, 604_800)
 
-MODULES = [each.name for each in pkgutil.iter_modules(actions.__path__) if each.name != "context"]
+MODULES = [each.name for each in pkgutil.iter_modules(actions.__path__) if each.name not in ("context", "outside")]
 
 
 def functions(module: str) -> dict[str, Callable[..., Any]]:

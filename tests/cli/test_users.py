@@ -14,11 +14,14 @@ from click.testing import CliRunner, Result
 from structlog.testing import capture_logs
 
 from conclave import keys
+from conclave.actions import accounts as actions
+from conclave.actions.outside import Outside
 from conclave.auth.passwords import hash_password
 from conclave.cli import users as cli_users
+from conclave.cli.users import change
 from conclave.clock import FakeClock
 from conclave.config.settings import Config
-from conclave.operate import OperateError, Operator
+from conclave.errors import NotFoundError
 from conclave.server import duties
 from conclave.store import accounts, database, users
 from tests.conftest import Running, StartServer
@@ -173,14 +176,16 @@ def test_without_a_terminal_a_deletion_needs_yes(stored: sqlite3.Connection, run
 def test_an_account_that_goes_meanwhile_is_told_in_a_line(
     stored: sqlite3.Connection, config: Config, clock: FakeClock, logged: Logged
 ) -> None:
-    operator = Operator(config.database, clock)
-    gone = operator.find("bob").user_id
-    operator.delete(gone)
-    for act in (operator.disable, operator.enable, operator.delete):
-        with pytest.raises(OperateError, match="no such user"):
-            act(gone)
-    with pytest.raises(OperateError, match="no such user"):
-        operator.reset_password(gone, PASSWORD)
+    outside = Outside(config, clock)
+    gone, context = outside.read(users.by_name, "bob").user_id, outside.context()
+    change(outside, "delete", actions.remove, context, gone)
+    for act in (actions.disable, actions.enable):
+        with pytest.raises(NotFoundError, match="no such user"):
+            change(outside, "again", act, gone)
+    with pytest.raises(NotFoundError, match="no such user"):
+        change(outside, "again", actions.remove, context, gone)
+    with pytest.raises(NotFoundError, match="no such user"):
+        change(outside, "again", actions.reset_password, gone, PASSWORD)
     assert [line["action"] for line in logged] == ["delete"]
 
 
