@@ -16,7 +16,7 @@ SETTINGS = 'cleanup_interval = "1s"\n[archive]\nafter = "1s"\nmargin = "0"\n'
 
 PYTHON_IN_JAVA = """
 from conclave.clock import SystemClock
-from conclave.config import load_config
+from conclave.config.load import load_config
 from spark.engine import Engine
 engine = Engine(load_config(), SystemClock())
 engine.warm_up()
