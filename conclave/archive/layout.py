@@ -1,4 +1,4 @@
-"""Decides in which partition of the archive a message lies, by its group's retention and its time. Pure.
+"""Tells in which partition of the archive a message lies, by its class and its time. Pure.
 
 A partition has a class, the lifetime of its messages, and a span, a range of time. Messages that expire together lie
 together, so that expiry mostly drops whole partitions. Few partitions hold a long history, so that a page of a group
