@@ -73,7 +73,7 @@ def _count(connection: sqlite3.Connection, condition: str, *bounds: int) -> int:
 
 
 def _count_by_accounts(connection: sqlite3.Connection, plan: Plan) -> int:
-    """Count the messages of deleted accounts that go by no mark, and not with their group."""
+    """Count the messages of deleted accounts that no other rule deletes."""
     steps = {step.group_key: step for step in plan.groups}
     dropped = set(plan.tombstones)
     count = 0

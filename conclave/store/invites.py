@@ -64,7 +64,7 @@ def add(
     dead_before: int,
     clock: Reading,
 ) -> None:
-    """Invite a user, who hears of it. Raises as ``make_way`` does.
+    """Invite a user, and tell that user. Raises as ``make_way`` does.
 
     ``carried``: commit, welcome and group info, which are used when the invite is accepted.
     """
