@@ -76,7 +76,7 @@ def origin(peer: str | None, forwarded: Iterable[str], trusted: Sequence[Network
 
 
 def _parse(text: str) -> Address | None:
-    """Return the address in ``text``, without its port; None if it has none. IPv4 within IPv6 becomes IPv4."""
+    """Parse an address, with or without a port. None for other text. IPv4 within IPv6 becomes IPv4."""
     with_port = _WITH_PORT.fullmatch(text)
     try:
         address = ip_address((with_port[1] or with_port[2]) if with_port else text)
