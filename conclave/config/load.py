@@ -1,4 +1,4 @@
-"""Settings read from TOML, all faults reported at once."""
+"""Reads the settings from TOML, and reports all faults at once."""
 
 import difflib
 import tomllib
@@ -18,7 +18,7 @@ SEARCH_PATHS = (Path("conclave.toml"), Path("/etc/conclave/config.toml"))
 
 
 Advise = Callable[[str, str], None]
-"""Hears of settings that are valid, but may not mean what they seem to: the name, and what it means."""
+"""Called with the name and the meaning of a valid setting that may not mean what it seems to mean."""
 
 
 class ConfigError(Exception):
@@ -73,7 +73,7 @@ def parse_config(text: str, source: str, advise: Advise = lambda *_: None) -> Co
 
 
 def _in_bare_months(values: Mapping[str, Any], schema: Schema, prefix: str = "") -> Iterator[tuple[str, str]]:
-    """Yield the durations whose unit is easily misread: setting and value. ``values`` are known to be valid."""
+    """Yield the durations whose unit is easily misread: setting and value. ``values`` has to be valid."""
     for name, value in values.items():
         declared = schema.fields[name]
         if isinstance(declared, Nested):
