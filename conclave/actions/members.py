@@ -37,7 +37,7 @@ def remove(
     target_id: bytes,
     commit: Commit,
 ) -> None:
-    """Remove a member, who hears of it, with a commit if one is given.
+    """Remove a member, with a commit if one is given, and tell them.
 
     Raises NotAdminError, NotFoundError (no such user) or BadRequestError (no member).
     """
