@@ -24,7 +24,7 @@ LEAVES_FREE = 4
 """A response that can be shortened takes at most a quarter of what is free: small ones still find room."""
 
 ITEM_BYTES = 1024
-"""About 1 KiB: what an item of a list costs beside its body, for its values and their text."""
+"""About 1 KiB: an item of a list costs this besides its body, for its values and their text."""
 
 ROWS_AT_ONCE = 64
 """A list takes memory for 64 rows at a time. One with fewer rows is counted only once it is written."""

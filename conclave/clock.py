@@ -51,7 +51,7 @@ class SystemClock:
 
 
 class FakeClock:
-    """A clock that stands still until it is told to move."""
+    """A clock for tests. It stands still until a test moves it."""
 
     def __init__(self, now: int = 1_700_000_000, set_by: int = 0, boot_id: str = "fake") -> None:
         """Start at ``now``, in Unix seconds. ``set_by``: seconds by which the wall clock was set forward."""

@@ -116,7 +116,7 @@ class UnavailableError(ApiError):
 
 
 class UntrustedClockError(UnavailableError):
-    """The wall clock is wrong, or was wrong until lately. What it decides for good waits for an operator."""
+    """The wall clock is wrong, or was wrong until lately. Final decisions by it wait for an operator."""
 
     def __init__(self, fault: str) -> None:
         """``fault``: what is wrong with the clock, for the operator."""

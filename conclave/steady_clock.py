@@ -20,9 +20,9 @@ class Floor:
 
 
 class SteadyClock:
-    """A clock whose time never falls below its floor while the wall clock is only a little behind.
+    """A clock whose time never falls below its floor while the wall clock is at most the tolerance behind.
 
-    A little is the tolerance of the clock guard. A wall clock that was further behind counts as it is until ``resume``.
+    The tolerance is that of the clock guard. A wall clock that was further behind counts as it is until ``resume``.
 
     The floor rises with each look, but only by readings that agree with the clock that nobody sets. So a jump of the
     wall clock does not raise it, even before anybody has noticed the jump. Several threads may use it.

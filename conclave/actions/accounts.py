@@ -1,4 +1,4 @@
-"""Accounts and logins: what users do with their own account, and operators with any."""
+"""Accounts and logins: what users do with their own account, and operators with any account."""
 
 import sqlite3
 

@@ -18,7 +18,7 @@ Action = Callable[Concatenate[sqlite3.Connection, P], T]
 
 @dataclass(frozen=True)
 class Context:
-    """What actions need beside the store: the settings and the clock.
+    """What actions need besides the store: the settings and the clock.
 
     They ask for the time inside their transaction. ``handouts``: the key packages that were handed out lately, by the
     id of their owner; only for actions that may write.

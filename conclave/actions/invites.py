@@ -20,8 +20,8 @@ def escrow(
 ) -> None:
     """Invite a user, and tell them.
 
-    ``carried``: commit, welcome and group info, for when the invite is accepted. Raises NotAdminError, what
-    ``members.require_invitable`` raises, and what ``invites.make_way`` does.
+    ``carried``: commit, welcome and group info, for when the invite is accepted. Raises NotAdminError, and what
+    ``members.require_invitable`` and ``invites.make_way`` raise.
     """
     group = members.require_admin(connection, group_id, inviter_id).group
     members.require_invitable(connection, group, [invitee_id])

@@ -11,7 +11,7 @@ from conclave.store import key_packages, members, users
 
 @dataclass(frozen=True)
 class HandedOut:
-    """A key package, and whose it is."""
+    """A key package, and the id of its owner."""
 
     user_id: bytes
     key_package_data: bytes
@@ -49,7 +49,7 @@ def invite(
 ) -> list[HandedOut]:
     """Take a key package of each user who is to be invited, all or none. The inviter needs none.
 
-    Raises NotAdminError, what ``members.require_invitable`` raises, and what ``fetch`` raises.
+    Raises NotAdminError, and what ``members.require_invitable`` and ``fetch`` raise.
     """
     group = members.require_admin(connection, group_id, inviter_id).group
     invited = [each for each in dict.fromkeys(user_ids) if each != inviter_id]

@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 
 class OutsideError(Exception):
-    """The store cannot be used, and nothing was done; the message is one line for the operator."""
+    """The store cannot be used, and nothing was done. The message is one line for the operator."""
 
 
 class Outside:

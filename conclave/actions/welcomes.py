@@ -1,4 +1,4 @@
-"""Welcomes: new members fetch them, and delete those that they have."""
+"""Welcomes: new members fetch them, and then delete them."""
 
 from conclave.store.welcomes import accept, of_user as list_own
 

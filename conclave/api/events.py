@@ -55,7 +55,7 @@ async def _hand_on(request: web.Request, response: web.StreamResponse, events: S
 
 
 def _format(request: web.Request) -> Format:
-    """Return the format that the query names, else that in which the session's token was issued."""
+    """Return the format that the query names, or the format in which the session's token was issued."""
     named = read_query(request, Listen).format
     if named:
         return Format[named.upper()]

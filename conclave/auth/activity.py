@@ -11,7 +11,7 @@ from conclave.store.sessions import Session
 
 
 class SessionActivity:
-    """Remembers when sessions were last used. The store learns of it a little later, of many at a time.
+    """Remembers when sessions were last used. The store learns this a little later, for many at a time.
 
     The stored expiry of a used session lags behind by at most ``retention.policy.session_lag``. Here it is exact.
     """
@@ -23,7 +23,10 @@ class SessionActivity:
         self.urgent = asyncio.Event()
 
     def use(self, session: Session | None, now: int) -> Caller:
-        """Extend a session and return whose it is. Raises TokenExpiredError if it is unknown or expired."""
+        """Extend a session and return whose it is. ``now``: Unix seconds.
+
+        Raises TokenExpiredError if the session is unknown or expired.
+        """
         if session is None:
             raise TokenExpiredError
         if now >= self.expires_at(session):
@@ -45,7 +48,7 @@ class SessionActivity:
         return session.expires_at if used is None else max(session.expires_at, used + self._ttl)
 
     def keep(self, session_id: int, now: int) -> None:
-        """Extend a session that is in use without a request of its own."""
+        """Extend a session that is in use without a new request. ``now``: Unix seconds."""
         self._last_used[session_id] = now
 
     def bring_back(self, now: int) -> None:

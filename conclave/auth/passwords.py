@@ -15,7 +15,7 @@ CONCURRENT_CHECKS = 2
 """At most 2 passwords are checked at once. Argon2 takes 19 MiB and a core for each."""
 
 CONCURRENT_HASHES = 1
-"""At most 1 new password is hashed at once. It has turns of its own, so that no login waits for it."""
+"""At most 1 new password is hashed at once. New passwords have their own turns: no login waits for one."""
 
 MEMORY_KIB = 19_456
 """OWASP's parameters for Argon2id: 19 MiB of memory, 2 passes, 1 lane."""

@@ -18,7 +18,7 @@ from conclave.logs import get_logger
 log = get_logger(__name__)
 
 LONGEST_DELAY_SECONDS = 2.0
-"""At most 2 seconds: what failures elsewhere cost a user who knows the password."""
+"""At most 2 seconds: how long a user who knows the password waits for the failures of others."""
 
 DELAY_STEPS = 20
 """After 20 more failures for a username, the delay has grown from none to the longest."""
@@ -86,7 +86,10 @@ class Throttle:
             self._of_both.clear(both)
 
     async def hash_for_account(self, request: web.Request, password: str) -> str:
-        """Hash the password that ``request`` opens an account with. Raises TooManyRequestsError or UnavailableError."""
+        """Hash the password of an account that ``request`` opens.
+
+        Raises TooManyRequestsError or UnavailableError.
+        """
         address = self._origin(request)
         self._require_few_accounts(address)
         async with self._passwords.hashes.turn(address):
@@ -113,7 +116,7 @@ class Throttle:
         return origin(request.remote, forwarded, self._trusted)
 
     def _require_room(self, both: Hashable, alone: Hashable) -> None:
-        """Raise TooManyRequestsError if another failure might be one too many."""
+        """Raise TooManyRequestsError if one more failure might exceed a limit."""
         now = self._now()
         for window, key in ((self._of_both, both), (self._of_address, alone)):
             seconds = window.wait(key, now)

@@ -14,7 +14,7 @@ MOST_OF_ONE = 500
 """At most 500 wait with the same key."""
 
 RETRY_SECONDS = 5
-"""Whoever found too many waiting may ask again after 5 seconds."""
+"""A caller that found too many waiting may ask again after 5 seconds."""
 
 
 class Turns:
@@ -28,7 +28,7 @@ class Turns:
         """Begin with nobody waiting."""
         self._free = at_once
         self._lines: dict[Hashable, deque[asyncio.Future[None]]] = {}
-        """Who waits, by key. The key whose turn is next comes first."""
+        """The callers that wait, by key. The key whose turn is next comes first."""
         self.waiting = 0
         """How many wait."""
 

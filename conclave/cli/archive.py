@@ -131,7 +131,7 @@ def _overdue(due: Overdue) -> list[str]:
 
 
 def _about(seconds: int) -> str:
-    """Write seconds, rounded down, in the greatest unit up to days of which there are at least two."""
+    """Write seconds in the greatest unit, up to days, of which there are at least two. Rounds down."""
     unit = next((unit for unit in (86_400, 3_600, 60) if seconds >= 2 * unit), 1)
     return duration_text(seconds - seconds % unit)
 

@@ -14,7 +14,7 @@ class ArchiveConfig:
     """``[archive]``: where older messages move, and when. Times are in seconds.
 
     ``after``: the age at which messages move; with KEEP none moves. ``path``: None for a folder in the data directory.
-    ``margin``: see ``least_lifetime``. ``erase_delay``: how long replaced files may stay.
+    ``margin``: see ``least_lifetime``. ``erase_delay``: how long replaced files may stay on the disk.
     """
 
     after: int = KEEP

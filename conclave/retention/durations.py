@@ -5,7 +5,7 @@ import re
 from conclave.retention.policy import AFTER_FETCH, KEEP
 
 MAX_SECONDS = 2**53 - 1
-"""The greatest lifetime: the greatest integer that every JSON reader holds exactly."""
+"""The greatest lifetime in seconds. It is the greatest integer that every JSON reader holds exactly."""
 
 
 _MONTH_SECONDS = 2_592_000
@@ -15,7 +15,10 @@ UNITS = {"s": 1, "min": 60, "h": 3600, "d": 86_400, "w": 604_800, "mo": _MONTH_S
 
 
 _BARE_MONTH = "m"
-"""The unit m means months, as in older configurations. Others mean minutes by it, so whoever writes it is told."""
+"""The unit m means months, as in older configurations.
+
+Elsewhere it often means minutes, so an operator who writes it is told what it means here.
+"""
 
 
 DURATION = re.compile(r"([0-9]+)([a-z]{1,3})", re.ASCII)
@@ -25,7 +28,7 @@ WORDS = {"-1": KEEP, "0": AFTER_FETCH}
 
 
 class InvalidDurationError(ValueError):
-    """A text that is no duration; its message says what one looks like."""
+    """A text that is no duration. The message says what a duration looks like."""
 
 
 def parse_duration(text: str, *, words: bool = False) -> int:

@@ -46,7 +46,7 @@ def raise_file_limit() -> int:
 
 
 def for_clients(most_files: int) -> int:
-    """Return how many of ``most_files`` have to be open before clients are turned away."""
+    """Return the number of open files at which clients are turned away. ``most_files``: the process's limit."""
     return max(most_files - RESERVED_FILES, most_files // 2)
 
 
@@ -113,9 +113,9 @@ class Connection(web.RequestHandler):
     __slots__ = ()
 
     def data_received(self, data: bytes) -> None:
-        """Take bytes. If they break a body off, whoever reads that body gets the error, and answers.
+        """Take bytes. If they break a body off, the reader of that body gets the error, and answers.
 
-        aiohttp would let the reader wait until the client goes, and would answer a second time after that. No public
+        aiohttp would have the reader wait until the client goes, and would answer a second time after that. No public
         part of aiohttp tells that bytes were refused.
         """
         super().data_received(data)

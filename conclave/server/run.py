@@ -33,7 +33,7 @@ SHUTDOWN_SECONDS = 2.0
 
 
 class ServeError(Exception):
-    """The server cannot start; the message is one line for the operator."""
+    """The server cannot start. The message is one line for the operator."""
 
 
 def serve(config: Config) -> None:

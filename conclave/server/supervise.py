@@ -46,7 +46,7 @@ class Supervisor:
         self._fault = ""
 
     async def __aenter__(self) -> Self:
-        """Start the worker beside the server."""
+        """Start the worker in the background."""
         self._task = asyncio.create_task(self._keep_running())
         return self
 

@@ -15,7 +15,7 @@ _OF_DATABASES = ("", "-wal", "-shm", "-journal", ".server-lock", ".cleanup-lock"
 
 
 class DataFolderError(Exception):
-    """The folder cannot be the data directory; the message is one line for the operator."""
+    """The folder cannot be the data directory. The message is one line for the operator."""
 
 
 def prepare(data: Path, database: Path, archive: Path) -> None:

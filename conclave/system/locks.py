@@ -29,7 +29,10 @@ class LockedError(Exception):
 
 @dataclass(frozen=True)
 class Role:
-    """What a lock on a database is for. ``suffix``: of the file beside it. ``byte``: of the database itself."""
+    """What a lock on a database is for.
+
+    ``suffix``: of the name of the file beside the database. ``byte``: the byte of the database itself that is locked.
+    """
 
     suffix: str
     byte: int
@@ -46,7 +49,7 @@ _NO_LOCKS = "its file system has no locks, as some on the network; it must lie o
 
 
 class ReplacedError(OSError):
-    """The file of a lock was replaced after it was opened: whoever comes now does not find it held."""
+    """The file of a lock was replaced after it was opened. A newcomer would not find it locked."""
 
 
 class DatabaseLock:
@@ -112,7 +115,7 @@ def hold_name(database: Path, role: Role) -> Iterator[None]:
 
 @contextmanager
 def hold_inode(database: Path, role: Role) -> Iterator[None]:
-    """Lock the file that ``database`` is, by whatever name others know it. Raises as ``hold_file`` does."""
+    """Lock the database's own file, which may have other names. Raises as ``hold_file`` does."""
     with open_to_lock(database) as descriptor, _locked_within(database, descriptor, role):
         yield
 

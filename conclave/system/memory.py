@@ -3,7 +3,7 @@
 import ctypes
 
 MAPPED_BYTES = 32 * 1024
-"""What is larger than 32 KiB gets pages of its own, which go back as soon as it is freed."""
+"""A block larger than 32 KiB gets pages of its own, which go back as soon as it is freed."""
 
 _M_MMAP_THRESHOLD = -3
 

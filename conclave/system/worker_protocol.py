@@ -9,7 +9,7 @@ from enum import StrEnum
 from typing import Any
 
 EXIT_GIVE_UP = 78
-"""The worker's exit status when starting it again would change nothing (EX_CONFIG)."""
+"""The worker's exit status if starting it again would change nothing (EX_CONFIG)."""
 
 
 class State(StrEnum):

@@ -186,7 +186,7 @@ def _shown(name: str) -> str:
 
 
 def _by_field(messages: Mapping[Any, Any], path: str = "") -> Iterator[tuple[str, list[str]]]:
-    """Yield each field at fault with its messages; one inside a list or a message as ``entries.0.data``."""
+    """Yield each field at fault with its messages. A field inside another is called ``entries.0.data``."""
     for name, found in messages.items():
         if name is MORE:
             yield from repeat((path, []), found)

@@ -114,7 +114,7 @@ class Bytes(Text):
 
 
 class QueryInteger(fields.Integer):
-    """An integer of a query string. One that is greater than ``most`` counts as ``most``."""
+    """An integer of a query string. An integer greater than ``most`` counts as ``most``."""
 
     default_error_messages = {"invalid": "must be an integer"}
 

@@ -33,9 +33,9 @@ Then it is cut off only if it takes nothing in a window, or after LONGEST_SECOND
 LONGEST_SECONDS = 15 * 60.0
 
 UNSENT_BYTES = 128 * 1024
-"""The system takes at most 128 KiB of a large response beyond what it can send.
+"""At most 128 KiB of a large response wait in the system to be sent.
 
-Otherwise it would take megabytes, which move in leaps.
+Otherwise it would be megabytes, which move in leaps.
 """
 
 
@@ -107,8 +107,8 @@ async def _send(request: web.Request, response: web.StreamResponse) -> bool:
         await _send_pieces(response, request[SHARE])
     else:
         await response.write_eof()
-    # Not whether the connection still stands: many clients close it as soon as they have everything. But a
-    # connection that is lost while writing is paused stays paused.
+    # Whether the connection still stands says nothing: many clients close it as soon as they have everything. But
+    # if it is lost while writing is paused, writing stays paused.
     return not protocol.writing_paused
 
 

@@ -71,7 +71,7 @@ def _single(field: FieldDescriptor, value: Any) -> Any:
 
 
 def _arguments(descriptor: Descriptor, values: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return ``values`` as a message's constructor takes them: as they are, but for enums."""
+    """Return ``values`` in the form that a message's constructor takes: enums as numbers."""
     converters = _converters(descriptor)
     if not converters:
         return values

@@ -80,7 +80,7 @@ def document(endpoints: Sequence[Endpoint], auth_header: str) -> dict[str, Any]:
 
 
 def errors_of(endpoint: Endpoint) -> list[type[e.ApiError]]:
-    """Return every error that an endpoint can answer: those of any endpoint like it, and its own."""
+    """Return every error that an endpoint can answer: those of its kind of endpoint, and its own."""
     found: list[type[e.ApiError]] = []
     if not endpoint.public:
         found += [e.AuthHeaderMissingError, e.AuthHeaderInvalidError, e.TokenExpiredError]
@@ -124,7 +124,7 @@ def _operation(endpoint: Endpoint) -> dict[str, Any]:
 
 
 def summary_of(endpoint: Endpoint) -> str:
-    """Return what the docstring of a handler says after method and path: a sentence, and perhaps more paragraphs."""
+    """Return a handler's docstring without method and path: a sentence, and perhaps more paragraphs."""
     return (inspect.getdoc(endpoint.handler) or "").partition(": ")[2]
 
 

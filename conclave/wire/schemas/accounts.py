@@ -52,7 +52,7 @@ class LoginRequest(RequestSchema):
 
 
 class LoginResponse(ResponseSchema):
-    """A session's token: shown here once, stored nowhere."""
+    """A session's token. It is shown here once, and stored nowhere."""
 
     token = Text()
     user_id = Identifier()

@@ -68,7 +68,7 @@ class QuerySchema(_MakingSchema):
 
 
 class ResponseSchema(Schema):
-    """A response message: every field is always present."""
+    """A response message. Every field is always present."""
 
 
 class Empty(ResponseSchema):

@@ -49,7 +49,7 @@ class ExternalJoin:
 
 
 class ExternalJoinRequest(RequestSchema):
-    """The commit by which somebody adds themselves to the MLS group, if the server is to hand it on."""
+    """The commit by which a user joins the MLS group from outside, if the server is to hand it on."""
 
     makes = ExternalJoin
 

@@ -17,7 +17,7 @@ class Listen:
 
 
 class EventsQuery(QuerySchema):
-    """The format of the events, if not that of the session."""
+    """The format in which to write the events. Without it they have the format of the session."""
 
     makes = Listen
 
@@ -75,7 +75,7 @@ class InviteReceivedEvent(_OfGroup, ResponseSchema):
 
 
 class InviteDeclinedEvent(_OfGroup, ResponseSchema):
-    """An invite was declined or cancelled."""
+    """An invite was declined or cancelled, it expired, or the invitee's account is gone."""
 
     declined_user_id = Identifier()
 

@@ -101,7 +101,7 @@ class UpdateGroup:
 
 
 class UpdateGroupRequest(RequestSchema):
-    """Changes to a group; an absent field means no change.
+    """Changes to a group. An absent field means no change.
 
     ``message_expiry_seconds`` counts only with ``update_message_expiry``, which needs it.
     """
