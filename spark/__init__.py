@@ -1,1 +1,1 @@
-"""The cleanup pipeline: decides what goes, and makes it go."""
+"""The cleanup pipeline: decides what is deleted or moves to the archive, and does it."""

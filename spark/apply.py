@@ -1,7 +1,7 @@
-"""Carries a plan out in the hot store: short transactions, each safe to stop after, none repeated in vain.
+"""Carries out a plan in the hot store, in short transactions; it is safe to stop after each.
 
-What the plan names is checked once more where it is deleted, since marks may have risen meanwhile: a
-message goes only if the store, as it is now, says so too.
+What the plan names is checked again when it is deleted, since the store may have changed meanwhile: a message goes only
+if the store, as it is now, says so too. No step is repeated without need.
 """
 
 import sqlite3
@@ -18,21 +18,26 @@ from spark.pacer import Pacer
 from spark.plan_types import GroupStep, Plan
 from spark.rules import DELETED_ACCOUNT, DELETED_GROUP, EXPIRED, FETCHED, INVITES, SESSIONS
 
-CHUNK, CHUNK_BYTES = 16, 256 * 1024
-"""How much is deleted between two looks at the clock: so many messages or bytes, but at least one message."""
+CHUNK = 16
+"""A step deletes at most 16 messages."""
 
+CHUNK_BYTES = 256 * 1024
+"""A step deletes messages with at most 256 KiB of bodies together, but at least one message."""
 
 _SENT_BY = "FROM messages WHERE sender_id = (SELECT user_id FROM user_tombstones WHERE user_id = ?) AND NOT is_commit"
-"""What a deleted account has sent, but for commits; the conditions are those of the index messages_by_sender."""
+"""The messages of a deleted account without its commits.
+
+The conditions are those of the index messages_by_sender, so that SQLite uses it.
+"""
 
 
 def apply_plan(pacer: Pacer, plan: Plan, settings: PolicySettings, counts: Counter[str]) -> None:
-    """Delete what ``plan`` names; ``counts`` takes up how many rows went by each of RULES."""
+    """Delete what ``plan`` names; add to ``counts`` how many rows each of RULES has deleted."""
     pacer.run(_steps(pacer.connection, plan, settings, counts))
 
 
 def count_plan(connection: sqlite3.Connection, plan: Plan) -> Counter[str]:
-    """Return how many rows would go by each of RULES, none of them twice; changes nothing."""
+    """Return how many rows each of RULES would delete; no row counts twice. Changes nothing."""
     counts = Counter({SESSIONS: len(plan.sessions), INVITES: len(plan.invites)})
     counts[EXPIRED] = counts[FETCHED] = counts[DELETED_GROUP] = counts[DELETED_ACCOUNT] = 0
     for step in plan.groups:
@@ -50,7 +55,7 @@ def count_plan(connection: sqlite3.Connection, plan: Plan) -> Counter[str]:
 
 
 def groups_due(connection: sqlite3.Connection, plan: Plan) -> set[int]:
-    """Return the keys of the groups in which something is due; one of which only a mark rises counts too."""
+    """Return the keys of the groups in which something is due, even if only a mark rises."""
     keys = {step.group_key for step in plan.groups} | set(plan.tombstones)
     for user_id in plan.deleted_accounts:
         keys.update(row["group_key"] for row in connection.execute(f"SELECT DISTINCT group_key {_SENT_BY}", (user_id,)))
@@ -58,7 +63,7 @@ def groups_due(connection: sqlite3.Connection, plan: Plan) -> set[int]:
 
 
 def give_space_back(pacer: Pacer) -> None:
-    """Return the space of what was erased to the file system: dead segments, then free pages."""
+    """Return the space of erased bodies to the file system: first dead segments, then free pages."""
     pacer.run(bodies.compact(pacer.connection))
     pacer.run(iter([partial(bodies.free_pages, pacer.connection)]))
 
@@ -68,7 +73,7 @@ def _count(connection: sqlite3.Connection, condition: str, *bounds: int) -> int:
 
 
 def _count_by_accounts(connection: sqlite3.Connection, plan: Plan) -> int:
-    """Count what the deleted accounts have sent and neither a mark nor the end of its group takes."""
+    """Count the messages of deleted accounts that go by no mark, and not with their group."""
     steps = {step.group_key: step for step in plan.groups}
     dropped = set(plan.tombstones)
     count = 0
@@ -99,10 +104,10 @@ def _steps(
 
 
 def _raise_marks(connection: sqlite3.Connection, step: GroupStep, settings: PolicySettings) -> bool:
-    """Move the marks before anything is erased: what a mark covers is never served again."""
+    """Raise the marks before anything is erased: what a mark covers is never served again."""
     found = policies.find(connection, step.group_key, settings)
     if found and found[0].is_after_fetch:
-        # A group that has entered this mode since the plan has a new floor, which its old one must not replace.
+        # A group that has entered this mode after the plan has a new floor, which the old one must not replace.
         floor = min(step.floor_seq, step.gone_below)
         connection.execute(
             "UPDATE groups SET floor_seq = max(floor_seq, ?), gone_below = max(gone_below, ?) WHERE group_key = ?",
@@ -153,9 +158,9 @@ def _delete_group(connection: sqlite3.Connection, group_key: int, counts: Counte
 
 
 def _delete_account(connection: sqlite3.Connection, user_id: bytes, counts: Counter[str]) -> bool:
-    """Delete what a user has sent, and the tombstone with the last of it, here and in the archive.
+    """Delete what a deleted account has sent.
 
-    Without it the rest would be served again.
+    The tombstone goes with the last of it, here and in the archive: without a tombstone the rest would be served again.
     """
     more = _delete_messages(
         connection, f"SELECT message_id {_SENT_BY} ORDER BY message_id LIMIT ?", (user_id,), counts, DELETED_ACCOUNT

@@ -1,6 +1,7 @@
-"""Accepts the wall clock: first whatever is stored ahead of it is brought back, in both tiers, then it counts as right.
+"""Accepts the wall clock as right, after all stored times ahead of it were brought back.
 
-Until all of it is done the guard is red: whatever stops it can be repeated, and does the rest.
+That is done in the hot store and in the archive. Until it is done, the clock guard is red. After an interruption it can
+be repeated, and does the rest.
 """
 
 import sqlite3
@@ -17,21 +18,30 @@ from spark.hot import Hot
 if TYPE_CHECKING:
     from spark.archive.run import Archive
 
-ATTEMPTS, PAUSE_SECONDS = 40, 0.25
-"""A server that runs learns within a second which clock it is; until then it may store times that are ahead."""
+ATTEMPTS = 40
+"""Times are brought back at most 40 times.
+
+A server that runs learns within a second which clock is right; until then it may store times that are ahead.
+"""
+
+PAUSE_SECONDS = 0.25
+"""The pause between two attempts."""
 
 
 class ClockUnsteadyError(Exception):
-    """Times that lie ahead of the clock are stored again and again, as if there were two clocks."""
+    """Times ahead of the clock are stored again and again, as if there were two clocks."""
 
 
 def accept(hot: Hot, archive: "Archive | None", clock: SteadyClock, brought_back: Counter[str]) -> None:
-    """Accept the clock; ``brought_back`` takes up how many rows of which table were. Raises ClockUnsteadyError."""
+    """Accept the clock. Raises ClockUnsteadyError.
+
+    ``brought_back``: the numbers of changed rows are added to it, by table.
+    """
     reading = clock.read()
     clock.resume(hot.write(state.begin_accepting, reading).floor, None)
     reach("clock.begun")
     if archive:
-        archive.finish_move()  # it compares the copies with what they were made from
+        archive.finish_move()  # it compares the copies with their originals, times included
     for _ in range(ATTEMPTS):
         _bring_back(hot, archive, clock, brought_back)
         reach("clock.brought_back")

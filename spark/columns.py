@@ -1,6 +1,7 @@
-"""Names and types of every table that the pipeline reads and of the plan that it makes, once.
+"""Column names and types of the tables that the pipeline reads, and of the plan that it makes.
 
-Every column is a 64-bit integer (sequence numbers and times do not fit 32 bits), but for user ids: 16 bytes.
+Every column is a 64-bit integer, since sequence numbers and times do not fit 32 bits. Only a user id is binary: 16
+bytes.
 """
 
 from pyspark.sql.types import BinaryType, DataType, LongType, StructField, StructType
@@ -8,10 +9,10 @@ from pyspark.sql.types import BinaryType, DataType, LongType, StructField, Struc
 GROUP_KEY = "group_key"
 EXPIRY = "message_expiry_seconds"
 LIFETIME = "lifetime"
-"""The effective expiry of a group: -1 keep, 0 delete-after-fetch, or seconds."""
+"""The effective expiry of a group: -1 for keep, 0 for delete-after-fetch, or seconds."""
 
 EXPIRES_BEFORE = "expires_before"
-"""Created before: expired by age at the second of the run. Unix seconds, exclusive; 0: nothing."""
+"""Messages created before it have expired by age when the run begins. Unix seconds, exclusive; 0: none has."""
 
 FLOOR = "floor_seq"
 GONE_BELOW = "gone_below"
@@ -26,7 +27,6 @@ INVITE_KEY = "invite_key"
 CREATED_AT = "created_at"
 USER_ID = "user_id"
 
-
 _INTEGER = LongType()
 
 
@@ -35,7 +35,7 @@ def _table(*names: str, of: DataType = _INTEGER) -> StructType:
 
 
 STORED_GROUPS = _table(GROUP_KEY, EXPIRY, FLOOR, GONE_BELOW, EXPIRED_BEFORE, OLDEST_SEQ, OLDEST_CREATED)
-"""A row a group: setting, marks, and the least number and time among its stored messages (null: none)."""
+"""One row for each group: setting, marks, least number and least time of its stored messages (null: none)."""
 
 MEMBERS = _table(GROUP_KEY, WATERMARK)
 SESSIONS = _table(SESSION_ID, EXPIRES_AT)
@@ -43,7 +43,7 @@ INVITES = _table(INVITE_KEY, CREATED_AT)
 TOMBSTONES = _table(GROUP_KEY)
 USER_TOMBSTONES = _table(USER_ID, of=BinaryType())
 GROUPS = StructType([*STORED_GROUPS, *_table(LIFETIME, EXPIRES_BEFORE)])
-"""The same with the policy of each group."""
+"""STORED_GROUPS with the policy of each group."""
 
 GROUP_PLAN = _table(GROUP_KEY, FLOOR, GONE_BELOW, EXPIRED_BEFORE)
-"""A row a group that has something due: its marks after the run, up to which its messages go."""
+"""One row for each group that has something due: its marks after the run, which say what goes."""

@@ -1,4 +1,4 @@
-"""What runs need of the machine: Spark if that is the engine, its folder of work files, the lock, the time."""
+"""The engine: what runs need of the machine, such as a warm Spark session, the run lock and the time."""
 
 import contextlib
 from collections.abc import Callable, Iterator
@@ -29,11 +29,11 @@ if TYPE_CHECKING:
 log = get_logger(__name__)
 
 Tell = Callable[[State], None]
-"""Told what a run is at: that it waits for another one, if it does, and that it has begun."""
+"""Hears what a run does: that it waits for another run, if it does, and that it has begun."""
 
 
 class CleanupError(Exception):
-    """A run that could not begin; the message says what to do."""
+    """A run could not begin. The message says what to do."""
 
 
 class SparkStartError(CleanupError):
@@ -41,9 +41,10 @@ class SparkStartError(CleanupError):
 
 
 class Engine:
-    """The configured engine on one store, for any number of runs: a Spark session is started once and stays warm.
+    """The configured engine on one store, for any number of runs. Spark starts once and stays warm.
 
-    ``clock``: what they go by; small steps of the wall clock do not turn it back, from one run to the next either.
+    ``clock``: the time that the runs use. Small steps of the wall clock do not turn it back, not even from one run to
+    the next.
     """
 
     def __init__(self, config: Config, clock: Clock) -> None:
@@ -80,9 +81,9 @@ class Engine:
         try:
             with reserve.room(self.config):
                 data_folder.prepare(self.config.data, self.path, self.config.archive_path)
-                remove_dead(self.config.work)  # they may be what fills the disk
+                remove_dead(self.config.work)  # their files may be what fills the disk
                 self._work = WorkFolder(self.config.work)
-                # Java holds both as long as it lives: what it has under way may outlive this process by a moment.
+                # Java holds both locks until it ends: it may work a moment longer than this process lives.
                 held = self._work.descriptor, *self._open_lock().descriptors
                 self._spark = build_session(self.config, self._work.path, self._java, held=held, archive=archive)
             self._knows_archive = archive
@@ -105,18 +106,18 @@ class Engine:
             self._lock.close()
 
     def abandon(self) -> None:
-        """Do as ``close`` does, but end Java at once, whatever it does."""
+        """Do as ``close`` does, but kill Java at once, even in the middle of its work."""
         self._java.end()
         self.close()
 
     def halt(self) -> None:
-        """Let Java write nothing more, and remove the work files; for a process that ends right after."""
+        """Stop Java from writing, and remove the work files. The process must end right after this."""
         self._java.freeze()
         if self._work:
             self._work.remove()
 
     def kill_spark(self) -> None:
-        """End Java at once, whatever it does; the rest stays."""
+        """Kill Java at once, even in the middle of its work; everything else stays."""
         self._java.end()
         self._stop_spark()
 
@@ -132,14 +133,15 @@ class Engine:
             return True
         try:
             return self._spark.range(1).count() == 1
-        except Exception:  # noqa: BLE001 - py4j has many ways to say that nobody is there
+        except Exception:  # noqa: BLE001 - py4j raises many kinds of errors if Java is dead
             return False
 
     @contextlib.contextmanager
     def only_run(self, tell: Tell = lambda _: None) -> Iterator[None]:
-        """Hold the lock that makes runs on a database one at a time, whoever starts them, and have room; waits for it.
+        """Hold the run lock for the block, with room on the disk. Waits for the lock.
 
-        A process that is killed has it until its Java process is dead, too. Raises OSError.
+        Only one run at a time works on a database, whichever process starts it. On a full disk the reserve gives the
+        room. A process that is killed holds the lock until its Java process is dead too. Raises OSError.
         """
 
         def wait() -> None:
@@ -147,22 +149,25 @@ class Engine:
             tell(State.WAITING)
 
         with self._open_lock().hold(wait), reserve.room(self.config):
-            remove_dead(self.config.work)  # what of that cannot be removed is told in the end
+            remove_dead(self.config.work)  # the report names what cannot be removed
             yield
 
     def _open_lock(self) -> DatabaseLock:
-        """Return the lock on runs, which is opened once, since Java is to hold what it holds. Raises OSError."""
+        """Return the run lock. It is opened only once, since Java holds its files open too. Raises OSError."""
         if self._lock is None:
             self._lock = DatabaseLock(self.path, locks.CLEANUP)
         return self._lock
 
     def empty_work(self) -> None:
-        """Remove the files of a run; the folders stay. Raises OSError."""
+        """Remove the work files of a run; the folders stay. Raises OSError."""
         if self._work:
             self._work.empty()
 
     def make_plan(self, settings: PolicySettings, now: int) -> Plan:
-        """Plan a run from one snapshot of the store; no connection to it may be open in this process meanwhile."""
+        """Plan a run from one snapshot of the store, as of the Unix second ``now``.
+
+        No connection to the store may be open in this process meanwhile.
+        """
         if self._spark:
             from spark import spark_engine  # noqa: PLC0415 - as above
 
@@ -171,7 +176,7 @@ class Engine:
             return sql_engine.make_plan(connection, settings, now)
 
     def archive(self, hot: Hot) -> "Archive | None":
-        """Return the archive, if there is one or is to be one."""
+        """Return the archive; None without Spark, or if there is none and the settings want none."""
         if not self._spark or not self._uses_archive():
             return None
         from spark.archive.run import Archive  # noqa: PLC0415 - as above
@@ -179,7 +184,7 @@ class Engine:
         return Archive(self._spark, hot, self.config.archive_path, self.config.archive)
 
     def _uses_archive(self) -> bool:
-        """Tell whether messages are to move to the archive, or have moved there."""
+        """Tell whether messages shall move to the archive, or have moved there."""
         if self.config.archive.after != KEEP:
             return True
         if not self.path.exists():

@@ -1,4 +1,4 @@
-"""The hot store as the archive's part of a run sees it: each step has a connection of its own, in any thread."""
+"""The hot store for the archive's work in a run: each step opens its own connection, in any thread."""
 
 import sqlite3
 from collections.abc import Callable, Iterator
@@ -17,15 +17,15 @@ T = TypeVar("T")
 
 
 class ArchiveError(Exception):
-    """The archive is not as it should be; the message says what was found."""
+    """The archive is not as it should be. The message says what was found."""
 
 
 @dataclass(frozen=True)
 class Hot:
-    """One store, and what the run goes by.
+    """One store, with the settings and the time of a run.
 
-    ``now``: the second of the run; ``deadline``: its end, on the monotonic clock; ``require`` is called at the
-    beginning of each transaction, and raises if the run must not go on.
+    ``now``: the Unix second of the run. ``deadline``: when the run must end, seconds of the monotonic clock.
+    ``require`` is called at the beginning of each transaction, and raises if the run must not continue.
     """
 
     path: Path
@@ -35,7 +35,7 @@ class Hot:
     require: Callable[[sqlite3.Connection], None] = lambda _: None
 
     def unhurried(self) -> Self:
-        """Return the same for what has to be done at the end, however the run went."""
+        """Return the same without deadline and ``require``, for the work that must be done at the end of every run."""
         return replace(self, deadline=float("inf"), require=lambda _: None)
 
     def read(self, fn: Callable[Concatenate[sqlite3.Connection, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
@@ -45,7 +45,10 @@ class Hot:
             return fn(connection, *args, **kwargs)
 
     def write(self, fn: Callable[Concatenate[sqlite3.Connection, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Run ``fn`` in one short transaction, return its result. Raises RunTooLongError, or as ``require``."""
+        """Run ``fn`` in one short, durable transaction and return its result.
+
+        Raises RunTooLongError, or what ``require`` raises.
+        """
         results: list[T] = []
 
         def step(connection: sqlite3.Connection) -> bool:
@@ -56,7 +59,10 @@ class Hot:
         return results[0]
 
     def write_steps(self, steps: Callable[[sqlite3.Connection], Iterator[Step]]) -> None:
-        """Run short steps, in as many transactions as it takes; Pacer says how durable. Raises as ``write`` does."""
+        """Run short steps in as many transactions as they need. Raises as ``write`` does.
+
+        A power failure may undo the last transactions, see Pacer.
+        """
         self._run(steps, is_durable=False)
 
     def _run(self, steps: Callable[[sqlite3.Connection], Iterator[Step]], *, is_durable: bool) -> None:

@@ -1,4 +1,4 @@
-"""The Java process of a Spark session: started so that it cannot outlive this process."""
+"""Starts the Java process of a Spark session, so that it ends with this process."""
 
 import os
 import signal
@@ -11,9 +11,13 @@ from pathlib import Path
 from conclave.system.tied import tied
 
 NICENESS = 10
-"""How far Java stands back: who holds the database's lock has the processor first, and so has the server."""
+"""Java runs with niceness 10.
+
+So the holder of the database's lock gets the processor first, and so does the server.
+"""
 
 LOOK_SECONDS = 0.05
+"""While Java starts, this process looks every 0.05 s whether it is ready."""
 
 
 class JavaStartError(Exception):
@@ -21,7 +25,10 @@ class JavaStartError(Exception):
 
 
 class Java:
-    """One Java process, as PySpark starts it, but tied to this process. Under spark-submit there is none of ours."""
+    """One Java process, started as PySpark starts it, but tied to this process.
+
+    Under spark-submit it is never started, and the other methods do nothing.
+    """
 
     def __init__(self) -> None:
         """Start nothing yet."""
@@ -30,10 +37,10 @@ class Java:
     def start(
         self, spark_home: Path, settings: Mapping[str, str], work: Path, held: Collection[int]
     ) -> tuple[str, str]:
-        """Start it, and return the port at which it listens on loopback, and its secret.
+        """Start Java; return the port at which it listens on loopback, and its secret.
 
-        To be called in a thread that lives as long as this process: the end of that thread is Java's.
-        It has the descriptors ``held`` open as long as it lives: they may have locks. Raises JavaStartError, OSError.
+        Call it in a thread that lives as long as this process: Java ends with that thread. Java has the descriptors
+        ``held`` open as long as it lives; they may carry locks. Raises JavaStartError or OSError.
         """
         told = work / "gateway"
         command = [
@@ -41,9 +48,9 @@ class Java:
             *(each for name, value in settings.items() for each in ("--conf", f"{name}={value}")),
             "pyspark-shell",
         ]
-        self._process = subprocess.Popen(  # noqa: S603 - a program of Spark's
+        self._process = subprocess.Popen(  # noqa: S603 - the program comes with Spark
             tied(*command),
-            stdin=subprocess.PIPE,  # its end would be that of Java too, but not while it starts
+            stdin=subprocess.PIPE,  # Java ends with this pipe too, but not while it starts
             env=os.environ | {"SPARK_CONNECT_MODE": "0", "_PYSPARK_DRIVER_CONN_INFO_PATH": str(told)},
             pass_fds=held,
         )
@@ -54,16 +61,16 @@ class Java:
             raise
 
     def has_ended(self) -> bool:
-        """Tell whether it was started by this process, and is no more."""
+        """Tell whether Java was started by this process and has ended."""
         return self._process is not None and self._process.poll() is not None
 
     def freeze(self) -> None:
-        """Let it write nothing more; for a process that is about to end, by which it dies."""
+        """Stop Java from writing anything more. It dies when this process ends, which must be soon."""
         if self._process:
             self._process.send_signal(signal.SIGSTOP)
 
     def end(self) -> None:
-        """Kill it, and wait until it is no more."""
+        """Kill Java, and wait until it has ended."""
         if self._process:
             if self._process.stdin:
                 self._process.stdin.close()
@@ -72,7 +79,7 @@ class Java:
 
 
 def _wait_for(process: subprocess.Popen[bytes], told: Path) -> tuple[str, str]:
-    """Return the port and the secret that Java writes down in the end of its start. Raises JavaStartError."""
+    """Return the port and the secret, which Java writes to ``told`` when it is ready. Raises JavaStartError."""
     while not told.exists():
         if process.poll() is not None:
             raise JavaStartError(f"Java ended with status {process.returncode}.")

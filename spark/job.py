@@ -1,4 +1,4 @@
-"""The entry for spark-submit: `conclave cleanup run`."""
+"""The entry for spark-submit: does what `conclave cleanup run` does."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""Work on the hot store in short transactions, with rests between them."""
+"""Runs steps on the hot store in short transactions, with rests between them."""
 
 import sqlite3
 import time
@@ -8,31 +8,31 @@ from conclave.failpoints import reach
 from conclave.store.database import Step, checkpoint, truncate_wal, write_transaction
 
 LOCK_BUDGET_SECONDS = 0.010
-
+"""No new step begins once a transaction has held the write lock for 10 ms."""
 
 CACHE_KIB = 64 * 1024
-"""Of pages, in a process that deletes: what is deleted together lies in a few thousand."""
-
+"""SQLite's page cache has 64 MiB in a process that deletes: rows deleted together lie in a few thousand pages."""
 
 WAL_ATTEMPTS = 100
-
+"""Emptying the write-ahead log is tried at most 100 times."""
 
 WAL_PAUSE_SECONDS = 0.05
+"""The pause between two tries to empty the write-ahead log."""
 
 
 class WalBusyError(Exception):
-    """The WAL could not be emptied: somebody kept reading it. What was deleted may still be in it."""
+    """The WAL could not be emptied, since readers kept it open. Deleted data may still be in it."""
 
 
 class RunTooLongError(Exception):
-    """The run has taken longer than it may; what it did is done, the next one goes on."""
+    """The run has taken longer than it may. What it did stays done, and the next run continues."""
 
 
 class Pacer:
-    """Runs steps in transactions of about LOCK_BUDGET_SECONDS, resting after each as long as it took.
+    """Runs steps in transactions of about LOCK_BUDGET_SECONDS, and rests after each as long as it took.
 
-    Others who want the write lock get it in between. What needs no lock is done meanwhile: the write-ahead log is
-    copied into the database then, not at each commit that finds it long.
+    Other processes get the write lock during the rests. Work without the lock is done then: the write-ahead log is
+    copied into the database during a rest, not at a commit that finds the log long.
     """
 
     def __init__(
@@ -44,10 +44,11 @@ class Pacer:
         *,
         is_durable: bool = False,
     ) -> None:
-        """``deadline``: on the monotonic clock; ``rested`` is called after each transaction.
+        """Set the connection up for the steps.
 
-        ``require`` is called at the beginning of each, and raises if the run must not go on. Unless ``is_durable``, a
-        power failure may undo the last transactions, together with whatever came after them: deleting can be repeated.
+        ``deadline``: seconds of the monotonic clock. ``rested`` is called after each transaction. ``require`` is called
+        at the beginning of each transaction, and raises if the run must not continue. Unless ``is_durable``, a power
+        failure may undo the last transactions, with everything that came after them: deleting can be repeated.
         """
         self.connection = connection
         connection.execute(f"PRAGMA cache_size = -{CACHE_KIB}")
@@ -59,7 +60,7 @@ class Pacer:
         self._require = require
 
     def run(self, steps: Iterator[Step]) -> None:
-        """Run all ``steps``. Raises RunTooLongError between two transactions."""
+        """Run all ``steps``. Raises RunTooLongError, but only between two transactions."""
         step = next(steps, None)
         while step is not None:
             if time.monotonic() > self._deadline:
@@ -75,14 +76,14 @@ class Pacer:
                 reach("apply.before_commit")
             reach("apply.after_commit")
             rested = 2 * time.monotonic() - began
-            if step is not None:  # what this run has written last is left to the next, or to empty_wal
+            if step is not None:  # the last transaction is left to the next call, or to empty_wal
                 checkpoint(self.connection)
             time.sleep(max(0.0, rested - time.monotonic()))
             self._rested()
 
 
 def empty_wal(connection: sqlite3.Connection) -> None:
-    """Leave nothing of what was erased in the write-ahead log. Raises WalBusyError."""
+    """Empty the write-ahead log, so that no erased data stays in it. Raises WalBusyError."""
     reach("erase.before_wal")
     for _ in range(WAL_ATTEMPTS):
         if truncate_wal(connection):

@@ -1,7 +1,7 @@
-"""What a run deletes and which marks it moves: pure functions from DataFrames to DataFrames.
+"""Plans with Spark what a run deletes and which marks it raises. Pure: DataFrames in, DataFrames out.
 
-The second of the run comes in as data: in the policies of the groups, and in the bounds on what is dead. The rules are
-those of the retention contract, sections 1 and 5; their second telling, in SQL, is ``sql_engine``.
+The time of the run comes in as data: in the policies of the groups, and in the bounds on what is dead. The rules are
+those of the retention contract, sections 1 and 5. ``sql_engine`` states the same rules a second time, in SQL.
 """
 
 from pyspark.sql import Column, DataFrame, functions as F
@@ -12,7 +12,7 @@ from spark import columns as c
 def group_plan(groups: DataFrame, members: DataFrame) -> DataFrame:
     """Return a GROUP_PLAN row for each group in which a message is due or a mark has to rise.
 
-    Everything at or below ``gone_below`` goes, and everything created before ``expired_before``.
+    Messages with numbers up to ``gone_below`` (inclusive) go, and those created before ``expired_before`` (exclusive).
     """
     marked = (
         groups.join(least_watermarks(members), c.GROUP_KEY)
@@ -40,12 +40,12 @@ def least_watermarks(members: DataFrame) -> DataFrame:
 
 
 def dead_sessions(sessions: DataFrame, dead_before: int) -> DataFrame:
-    """Return the ids of the sessions that expired before ``dead_before`` (exclusive)."""
+    """Return the ids of the sessions that expired before ``dead_before`` (Unix seconds, exclusive)."""
     return sessions.where(F.col(c.EXPIRES_AT) < dead_before).select(c.SESSION_ID)
 
 
 def old_invites(invites: DataFrame, dead_before: int) -> DataFrame:
-    """Return the keys of the invites made before ``dead_before`` (exclusive)."""
+    """Return the keys of the invites made before ``dead_before`` (Unix seconds, exclusive)."""
     return invites.where(F.col(c.CREATED_AT) < dead_before).select(c.INVITE_KEY)
 
 
@@ -54,7 +54,7 @@ def _after_fetch() -> Column:
 
 
 def _floor() -> Column:
-    """The floor after the run; only groups in delete-after-fetch have a use for it."""
+    """Return the floor after the run. It rises only for groups in delete-after-fetch; others do not use it."""
     risen = F.greatest(c.FLOOR, c.LEAST_WATERMARK)
     return F.when(_after_fetch(), risen).otherwise(F.col(c.FLOOR))
 

@@ -1,14 +1,14 @@
-"""The plan as the engines hand it over to be applied."""
+"""The plan that both engines make, and that is then applied."""
 
 from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True)
 class GroupStep:
-    """A group in which something is due.
+    """A group in which something is due, with its marks after the run.
 
-    Its marks after the run: messages numbered up to ``gone_below`` (inclusive) go, and those created before
-    ``expired_before`` (exclusive, Unix seconds).
+    Messages with numbers up to ``gone_below`` (inclusive) go, and those created before ``expired_before`` (exclusive,
+    Unix seconds).
     """
 
     group_key: int
@@ -19,9 +19,9 @@ class GroupStep:
 
 @dataclass(frozen=True)
 class Plan:
-    """What one run deletes, by key, ascending; made for the second ``now``.
+    """What one run deletes at the Unix second ``now``: keys in ascending order.
 
-    ``deleted_accounts`` has user ids: what these sent goes, but for commits.
+    ``tombstones``: keys of deleted groups. ``deleted_accounts``: user ids; what they have sent goes, except commits.
     """
 
     now: int

@@ -1,8 +1,8 @@
-"""The hot store as DataFrames.
+"""Reads the hot store into DataFrames.
 
-Read on the driver, by ADBC and Arrow: executors could not open a SQLite file. ADBC brings a SQLite
-library of its own, and a process that has one file open through two of them loses its locks when either
-closes it: no ``sqlite3`` connection to the store may be open in this process meanwhile.
+The driver reads it, by ADBC and Arrow: the executors of a cluster could not open a SQLite file. ADBC brings its own
+SQLite library. If a process has one file open through two SQLite libraries, it loses its locks when either closes the
+file. So no ``sqlite3`` connection to the store may be open in this process meanwhile.
 """
 
 from collections.abc import Mapping
@@ -32,10 +32,10 @@ _ARROW_TYPES: dict[DataType, pyarrow.DataType] = {LongType(): pyarrow.int64(), B
 
 @dataclass(frozen=True)
 class HotTables:
-    """What the plan is made from.
+    """The tables from which the plan is made.
 
-    ``sessions`` and ``invites`` are None if there are none: most runs have none, and even nothing is a job of Spark's.
-    The tombstones are planned as they are.
+    ``sessions`` and ``invites`` are None if they have no rows, as in most runs: Spark would start a job even for an
+    empty table. The tombstones go into the plan as they are.
     """
 
     groups: DataFrame
@@ -47,7 +47,10 @@ class HotTables:
 
 
 def read_hot(spark: SparkSession, database: Path, settings: PolicySettings, now: int) -> HotTables:
-    """Read one snapshot of the store; sessions and invites only as far as they can be dead at ``now``."""
+    """Read one snapshot of the store.
+
+    ``now``: Unix seconds; of sessions and invites only those are read that can be dead by then.
+    """
     queries: dict[str, tuple[str, StructType]] = {
         "groups": (_GROUPS, c.STORED_GROUPS),
         "members": ("SELECT group_key, watermark FROM members", c.MEMBERS),
@@ -87,8 +90,8 @@ def _snapshot(database: Path, queries: Mapping[str, tuple[str, StructType]]) -> 
 def _typed(table: pyarrow.Table, schema: StructType) -> pyarrow.Table:
     """Give the columns the types of ``schema``.
 
-    The driver guesses them from the first rows. Where these are null or there are none it says integers, which
-    binary cannot be made from.
+    ADBC's driver guesses the types from the first rows. If these are null, or if there are no rows, it says integers,
+    which cannot be cast to binary.
     """
     types = _arrow_schema(schema)
     return table.cast(types) if table.num_rows else types.empty_table()
@@ -99,7 +102,7 @@ def _arrow_schema(schema: StructType) -> pyarrow.Schema:
 
 
 def _with_policies(groups: pyarrow.Table, settings: PolicySettings, now: int) -> pyarrow.Table:
-    """Add to each group what its policy is at the second ``now``."""
+    """Add to each group its policy at the Unix second ``now``."""
     occurring = pyarrow.compute.unique(groups[c.EXPIRY])
     found = policies.by_setting(settings, occurring.to_pylist()).values()
     places = pyarrow.compute.index_in(groups[c.EXPIRY], occurring)

@@ -1,4 +1,4 @@
-"""What a run did."""
+"""The report of a run: what it did, for the log and the history."""
 
 from collections import Counter
 from dataclasses import dataclass, field
@@ -9,10 +9,11 @@ from spark import rules
 
 @dataclass
 class Report:
-    """One run: times in Unix seconds; ``counts`` has the rows that went by each rule, from the archive too.
+    """What one run did. Times are Unix seconds.
 
-    ``archived`` messages moved to the archive. ``brought_back``: by table, rows with times ahead of a clock that was
-    accepted.
+    ``counts``: how many rows each rule has deleted, from the archive too. ``archived``: how many messages moved to the
+    archive. ``brought_back``: rows by table whose times were ahead of the clock that was accepted. ``error``: "" if the
+    run succeeded.
     """
 
     engine: str
@@ -28,11 +29,11 @@ class Report:
 
     @property
     def outcome(self) -> str:
-        """Ok or failed."""
+        """The outcome in a word: ok or failed."""
         return "failed" if self.error else "ok"
 
     def to_mapping(self) -> dict[str, Any]:
-        """Return the report as a log line has it, and as the history keeps it."""
+        """Return the report as the log line and the history have it."""
         return {
             "engine": self.engine,
             "started_at": self.started_at,

@@ -1,21 +1,21 @@
-"""The rules by which rows go, as reports name them."""
+"""The rules by which rows are deleted, as reports name them."""
 
 EXPIRED = "expired"
-
+"""Messages that have expired by age, or by the mark ``expired_before``."""
 
 FETCHED = "fetched"
-
+"""Messages at or below the mark ``gone_below``: by delete-after-fetch."""
 
 DELETED_GROUP = "deleted_group"
-
+"""Messages of deleted groups."""
 
 DELETED_ACCOUNT = "deleted_account"
-
+"""Messages of deleted accounts, without commits."""
 
 SESSIONS = "sessions"
-
+"""Sessions that have expired."""
 
 INVITES = "invites"
-
+"""Invites that are too old."""
 
 RULES = (EXPIRED, FETCHED, DELETED_GROUP, DELETED_ACCOUNT, SESSIONS, INVITES)

@@ -1,6 +1,6 @@
-"""One cleanup run in its order: ready, lock, clock, plan, apply, archive, erase, report.
+"""One cleanup run, step by step: ready, lock, clock, plan, apply, archive, erase, report.
 
-And what begins as a run does: one that touches nothing, and an operator's work in the archive.
+Also the work that begins as a run does: a dry run, and an operator's work in the archive.
 """
 
 import contextlib
@@ -34,18 +34,18 @@ if TYPE_CHECKING:
 log = get_logger(__name__)
 
 Progress = Callable[[int, int], None]
-"""Told again and again how many rows are gone, and how many will be."""
+"""Hears again and again how many rows are gone, and how many will be in the end."""
 
 
 class ClockWrongError(Exception):
-    """Nothing is erased by a clock that was found wrong."""
+    """The clock was found wrong. Nothing is erased by a wrong clock."""
 
 
 EXPECTED = (
     *(CleanupError, ClockWrongError, ClockUnsteadyError, ArchiveError, RestoreError),
     *(RunTooLongError, WalBusyError),
 )
-"""Why a run, or a command about the archive, may fail without a fault of the program."""
+"""Errors of a run, or of a command about the archive, that are no fault of the program."""
 
 
 def clean_up(
@@ -55,10 +55,10 @@ def clean_up(
     progress: Progress | None = None,
     tell: Tell = lambda _: None,
 ) -> Report:
-    """Do one run, when no other is under way, and return its report, which is in the history too.
+    """Do one run and return its report, which is in the history too. Waits until no other run is under way.
 
-    With ``accept_clock`` the clock counts as right from here on, and what is stored ahead of it is brought back. What
-    went wrong in a run is in its report; raises CleanupError if it could not begin, or not end.
+    ``accept_clock``: the clock counts as right from here on, and stored times ahead of it are brought back. An error of
+    the run is in its report. Raises CleanupError if the run could not begin, or could not end.
     """
     with _ready(engine) as settings, engine.only_run(tell):
         tell(State.BEGAN)
@@ -76,7 +76,7 @@ def clean_up(
                 log.exception("cleanup_failed", engine=done.engine)
             done.error = f"{type(error).__name__}: {error}"
         except BaseException:
-            engine.kill_spark()  # before anybody else has the lock: it may be writing yet
+            engine.kill_spark()  # before another process gets the lock: Java may still be writing
             raise
         _empty_work(engine, done)
         done.finished_at = engine.clock.now()
@@ -86,13 +86,14 @@ def clean_up(
 
 @contextlib.contextmanager
 def _ready(engine: Engine, *, writing: bool = True) -> Iterator[PolicySettings]:
-    """Check what a run needs, yield the settings it goes by, and tell what fails in one line."""
+    """Check what a run needs, and yield its settings. Raises CleanupError with one line for what fails."""
     try:
         with reserve.room(engine.config) if writing else contextlib.nullcontext():
             database.require_current(engine.path, writing=writing)
             settings = _settings(engine)
             engine.warm_up()
-        yield settings  # without: whoever waits for another run must not keep the reserve from being made again
+        # Outside the block: while this run waits for another one, the reserve must be free to be made again.
+        yield settings
     except OSError as error:
         raise CleanupError(f"{error.filename}: {error.strerror}" if error.filename else str(error)) from error
     except (StoreError, sqlite3.Error) as error:
@@ -100,7 +101,10 @@ def _ready(engine: Engine, *, writing: bool = True) -> Iterator[PolicySettings]:
 
 
 def _settings(engine: Engine) -> PolicySettings:
-    """Return the settings that the server runs with, and go on from its time: they decide, whoever runs."""
+    """Return the settings that the server runs with, and continue from its time.
+
+    They decide in every run, whichever process starts it. Raises CleanupError if this configuration differs from them.
+    """
     with closing(database.connect(engine.path, readonly=True)) as connection:
         stored = state.stored_policy(connection)
         engine.clock.resume(state.standing(connection).floor, None)
@@ -117,7 +121,10 @@ def _settings(engine: Engine) -> PolicySettings:
 
 
 def _require_clock(engine: Engine) -> int:
-    """Return the second of the run, which is acted on from here on. Raises ClockWrongError."""
+    """Return the Unix second of the run, and note that it is acted on from here on.
+
+    Raises ClockWrongError.
+    """
     with closing(database.connect(engine.path)) as connection, database.write_transaction(connection):
         reading = engine.clock.read()
         found = state.begin_run(connection, reading)
@@ -131,7 +138,7 @@ def _require_clock(engine: Engine) -> int:
 
 
 def _carry_out(engine: Engine, settings: PolicySettings, done: Report, progress: Progress | None) -> None:
-    """Plan, apply, go on in the archive, and leave nothing of what went readable; ``done`` takes up what went."""
+    """Plan, apply, work in the archive, and leave no deleted data readable. Adds to ``done`` what was deleted."""
     deadline = time.monotonic() + engine.config.cleanup.max_run_time
     plan = engine.make_plan(settings, done.started_at)
     reach("plan.made")
@@ -158,12 +165,12 @@ def _carry_out(engine: Engine, settings: PolicySettings, done: Report, progress:
 
 @contextlib.contextmanager
 def _emptied(hot: Hot) -> Iterator[sqlite3.Connection]:
-    """Open the store for deleting; in the end its write-ahead log is empty."""
+    """Open the store for deleting; at the end of the block its write-ahead log is emptied."""
     with closing(database.connect(hot.path)) as connection:
         try:
             yield connection
         finally:
-            # After half a run too: what it deleted must not stay readable until the next one.
+            # Even if the run fails halfway: what it deleted must not stay readable until the next run.
             empty_wal(connection)
 
 
@@ -172,13 +179,16 @@ def _hot(engine: Engine, settings: PolicySettings, now: int, deadline: float = f
 
 
 def require_settings(connection: sqlite3.Connection, settings: PolicySettings) -> None:
-    """Stop a run that goes by settings which a server that was started meanwhile has replaced."""
+    """Raise CleanupError if a server has started meanwhile with settings other than those of the run."""
     if state.stored_policy(connection) != settings:
         raise CleanupError("the server's settings changed during the run; the next one goes by the new ones")
 
 
 def _empty_work(engine: Engine, done: Report) -> None:
-    """Remove the files of this run, and what others left that ended meanwhile; the report tells what stayed."""
+    """Remove the work files of this run, and those of processes that have ended meanwhile.
+
+    The report names what could not be removed.
+    """
     try:
         engine.empty_work()
         left = remove_dead(engine.config.work)
@@ -196,7 +206,7 @@ def _store(engine: Engine, done: Report) -> None:
 
 
 def dry_run(engine: Engine) -> Report:
-    """Return what a run would delete, and touch nothing. Raises CleanupError."""
+    """Return what a run would delete; changes nothing. Raises CleanupError."""
     with _ready(engine, writing=False) as settings:
         planned = Report(engine.config.cleanup.engine, engine.clock.now())
         plan = engine.make_plan(settings, planned.started_at)
@@ -212,7 +222,7 @@ def dry_run(engine: Engine) -> Report:
 
 
 def verify_archive(engine: Engine) -> "Check":
-    """Read the whole archive while no run is under way, and return what differs from its index.
+    """Read the whole archive while no run is under way, and return how it differs from its index.
 
     Raises CleanupError and ArchiveError.
     """
@@ -221,7 +231,7 @@ def verify_archive(engine: Engine) -> "Check":
 
 
 def restore_archived(engine: Engine, group_id: bytes) -> int:
-    """Take a group's messages back from the archive; return how many. Raises any of EXPECTED."""
+    """Take a group's messages back from the archive; return how many they are. Raises any of EXPECTED."""
     with _archive_at_rest(engine) as archive:
         return archive.restore(group_id)
 

@@ -19,46 +19,52 @@ from conclave.config.settings import Config
 from spark.java import Java
 
 SUPPORTED_JAVA = (17, 21)
-LOGGING = Path(__file__).with_name("log4j2.properties")
+"""The versions of Java that Spark runs on."""
 
+LOGGING = Path(__file__).with_name("log4j2.properties")
+"""How Java's libraries log."""
 
 JARS = Path(sys.prefix) / "delta-jars"
+"""The folder of the jars that the archive needs."""
+
 JAR_LIST = Path(__file__).with_name("delta-jars.sha256")
+"""The names of these jars, with their checksums."""
 
 _CLASS_PATHS = ("spark.jars", "spark.jars.packages", "spark.driver.extraClassPath")
-"""Settings by which jars reach a Java process that is running already."""
+"""The settings that give jars to a Java process which spark-submit has started."""
 
 _SAFE_PATH = "PYTHONSAFEPATH"
-"""Whatever lies in the working directory must not be taken for Python's or Spark's own modules."""
+"""With this variable, Python does not load modules from the working directory in place of its own or Spark's."""
 
 CLUSTER_PARTITIONS = 32
-"""How many tasks a step has on a cluster, whose cores the driver does not know."""
+"""A step has 32 tasks on a cluster, since the driver does not know how many cores it has."""
 
 ROW_GROUP_BYTES = 4 * 1024 * 1024
-"""What a reader of one group's messages has to read at least. As a Hadoop setting, a rewritten file keeps it too."""
+"""A row group of a file has 4 MiB: a reader of one group's messages has to read at least that much.
 
+It is a Hadoop setting, so that a file keeps it when it is rewritten.
+"""
 
 _ROWS_COMPILED_WELL = (
     "-XX:Tier4InvocationThreshold=200000 -XX:Tier4MinInvocationThreshold=20000"
     " -XX:Tier4CompileThreshold=600000 -XX:Tier4BackEdgeThreshold=1000000"
 )
-"""The better of Java's compilers takes long: it is for what runs over rows, not for what plans. The usual
-thresholds are 25 to 40 times lower.
+"""Options of Java that keep its slower, better compiler for code that runs over rows, not for planning code.
 
-What is planned without an archive never runs long enough to be worth it at all.
+The usual thresholds are 25 to 40 times lower. Without an archive no code runs long enough for this compiler.
 """
 
 
 class JarsMissingError(Exception):
-    """The archive needs jars that are not there; the message says what to do."""
+    """The archive needs jars that are missing. The message says what to do."""
 
 
 class DeployModeError(Exception):
-    """Spark was asked to run the job where the database is not."""
+    """Spark was told to run the job on a machine without the database."""
 
 
 class JavaMissingError(Exception):
-    """There is no Java that Spark can run on; the message says what to install."""
+    """There is no Java that Spark can run on. The message says what to install."""
 
 
 def require_java() -> None:
@@ -69,7 +75,7 @@ def require_java() -> None:
     try:
         if not java:
             raise FileNotFoundError
-        shown = subprocess.run([java, "-version"], capture_output=True, text=True, check=True).stderr  # noqa: S603 - the Java that Spark itself will start
+        shown = subprocess.run([java, "-version"], capture_output=True, text=True, check=True).stderr  # noqa: S603 - the same Java that Spark will start
     except (OSError, subprocess.CalledProcessError) as error:
         raise JavaMissingError(f"the Spark cleanup needs Java, and there is none: {advice}") from error
     version = re.search(r'version "(\d+)', shown)
@@ -81,12 +87,13 @@ def require_java() -> None:
 def build_session(
     config: Config, work: Path, java: Java, *, held: Collection[int] = (), archive: bool = False
 ) -> SparkSession:
-    """Start Spark, with every temporary file in ``work``; in local mode it listens nowhere but on loopback.
+    """Start Spark, with all its temporary files in ``work``. In local mode it listens on loopback only.
 
-    With ``archive`` it knows Delta tables, and takes some seconds and some hundred megabytes more. Started by
-    spark-submit, it has that command's settings before its own, and that command's Java; else it starts ``java``,
-    which has the descriptors ``held`` open too. To be called in the main thread: Java ends with the thread.
-    Raises JavaMissingError, JarsMissingError, DeployModeError, JavaStartError.
+    ``archive``: Spark can use Delta tables; this takes some seconds and some hundred megabytes more. If spark-submit
+    started this process, its settings override those made here, and its Java is used. Otherwise ``java`` is started,
+    with the descriptors ``held`` open too. Call it in the main thread: Java ends with the thread that starts it.
+
+    Raises JavaMissingError, JarsMissingError, DeployModeError or JavaStartError.
     """
     require_java()
     submitted = _submitted()
@@ -113,11 +120,11 @@ def build_session(
 
 
 def _connect(port: str, secret: str) -> None:
-    """Have PySpark use a Java process that is there, as under spark-submit."""
+    """Make PySpark use a Java process that runs already, as under spark-submit."""
     told = {"PYSPARK_GATEWAY_PORT": port, "PYSPARK_GATEWAY_SECRET": secret}
     os.environ |= told
     try:
-        SparkContext._ensure_initialized()  # noqa: SLF001 - the only way to have it done before the session is made
+        SparkContext._ensure_initialized()  # noqa: SLF001 - the only way to connect before the session is made
     finally:
         for name in told:
             del os.environ[name]
@@ -143,7 +150,7 @@ def _settings(master: str, address: str, work: Path) -> dict[str, str]:
 
 
 def _java_settings(config: Config, work: Path, *, archive: bool) -> dict[str, str]:
-    """Return how this process starts its Java process; spark-submit has started it already."""
+    """Return the settings for starting Java. Under spark-submit it is started already."""
     return {
         "spark.driver.memory": config.spark.driver_memory,
         "spark.driver.extraJavaOptions": (
@@ -157,10 +164,10 @@ def _submitted() -> dict[str, str]:
     """Return the settings of spark-submit; none if it did not start this process."""
     if "PYSPARK_GATEWAY_PORT" not in os.environ:
         return {}
-    SparkContext._ensure_initialized()  # noqa: SLF001 - else SparkConf would not ask the Java process
+    SparkContext._ensure_initialized()  # noqa: SLF001 - without it SparkConf would not ask Java
     found = dict(SparkConf().getAll())
     if found.get("spark.master") == "local[*]":
-        del found["spark.master"]  # what spark-submit says when nobody has said anything
+        del found["spark.master"]  # the default of spark-submit, which nobody chose
     return found
 
 
@@ -181,21 +188,21 @@ def _delta_settings() -> dict[str, str]:
         "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
         "spark.databricks.delta.snapshotPartitions": "2",
         "spark.databricks.delta.writeChecksumFile.enabled": "false",
-        # Rows stay in their order: a shuffle would mix the groups of a file, and sorting them by part costs a copy. So
-        # a task writes to some parts at once; what goes to more is sorted by part.
+        # Rows stay in their order: a shuffle would mix the groups of a file, and sorting rows by partition costs a
+        # copy. So a task writes to a few partitions at once; only rows for more are sorted by partition.
         "spark.databricks.delta.merge.repartitionBeforeWrite.enabled": "false",
         "spark.sql.maxConcurrentOutputFileWriters": "6",
         "spark.sql.sources.parallelPartitionDiscovery.parallelism": "4",
         "spark.sql.parquet.compression.codec": "zstd",
-        # A batch has messages of thousands of groups; to aggregate by sorting, from 128 on, takes longer.
+        # A batch has messages of thousands of groups. Sorting to aggregate, usual from 128 groups on, takes longer.
         "spark.sql.objectHashAggregate.sortBased.fallbackThreshold": "100000",
         "spark.hadoop.parquet.block.size": str(ROW_GROUP_BYTES),
-        # Small pages: one of a group decodes little. A look at the size often: bodies may be large.
+        # Small pages, so that reading one group decodes little. Their size is checked often: bodies may be large.
         "spark.hadoop.parquet.page.row.count.limit": "1000",
         "spark.hadoop.parquet.block.size.row.check.min": "4",
         "spark.hadoop.parquet.page.size.row.check.min": "4",
         "spark.hadoop.parquet.enable.dictionary#mls_message": "false",
-        # Hadoop sets the modes of files itself, whatever the umask of the process, and writes a .crc beside each.
+        # Hadoop ignores the umask of the process. Its raw file system writes no .crc file beside each file.
         "spark.hadoop.fs.permissions.umask-mode": "077",
         "spark.hadoop.fs.file.impl": f"{raw}.RawLocalFileSystem",
         "spark.hadoop.fs.AbstractFileSystem.file.impl": f"{raw}.local.RawLocalFs",
@@ -210,9 +217,10 @@ def _jars() -> list[Path]:
 
 
 def _own_address(master: str) -> str:
-    """Return the address at which executors reach this process: loopback, unless the master is elsewhere.
+    """Return the address at which executors reach this process.
 
-    There ``SPARK_LOCAL_IP`` says it, else the way to the master does.
+    It is loopback, unless the master is a ``spark://`` address. Then it is ``SPARK_LOCAL_IP`` if set, else the address
+    from which this machine reaches the master.
     """
     found = re.fullmatch(r"spark://(.+):(\d+)", master)
     if not found:
@@ -220,7 +228,7 @@ def _own_address(master: str) -> str:
     if chosen := os.environ.get("SPARK_LOCAL_IP"):
         return chosen
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        probe.connect((found[1], int(found[2])))  # sends nothing; the system chooses the way
+        probe.connect((found[1], int(found[2])))  # sends nothing; the system chooses the route
         return str(probe.getsockname()[0])
 
 

@@ -1,4 +1,4 @@
-"""The plan by Spark: the store as DataFrames, planned, and collected."""
+"""Makes the plan with Spark: reads the store as DataFrames, plans, and collects the result."""
 
 from pathlib import Path
 
@@ -11,7 +11,7 @@ from spark.plan_types import GroupStep, Plan
 
 
 def make_plan(spark: SparkSession, path: Path, settings: PolicySettings, now: int) -> Plan:
-    """Plan a run from one snapshot of the hot store."""
+    """Plan a run from one snapshot of the hot store, as of the Unix second ``now``."""
     hot = read.read_hot(spark, path, settings, now)
     reach("plan.read")
     planned = plan.group_plan(hot.groups, hot.members).orderBy(c.GROUP_KEY)

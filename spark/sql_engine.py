@@ -1,7 +1,6 @@
-"""The plan without Java: the same answer as ``plan``, told a second time in SQL.
+"""Makes the plan without Java: the rules of ``plan`` a second time, in SQL.
 
-The two share what the policy of each group is, and nothing of the expressions, so that comparing them means
-something.
+The two share the policy of each group, but none of the expressions. So comparing their answers tests both.
 """
 
 import sqlite3
@@ -32,7 +31,7 @@ ORDER BY group_key
 
 
 def make_plan(connection: sqlite3.Connection, settings: PolicySettings, now: int) -> Plan:
-    """Plan a run from one snapshot of the hot store."""
+    """Plan a run from one snapshot of the hot store, as of the Unix second ``now``."""
     connection.execute("BEGIN")
     try:
         policies.list_all(connection, settings, now)

@@ -1,7 +1,8 @@
-"""The folder of temporary files: each process with a Spark session has a folder of its own in it.
+"""Work folders: each process with a Spark session has one for its temporary files.
 
-A folder is known to be in use by a lock on it (flock), which its process holds, and its Java process too. The kernel
-gives the lock back when the last of them has ended, however it ended: process ids are used again, locks are not.
+A lock on the folder (flock) shows that it is in use. The process holds it, and its Java process too. The kernel
+releases the lock when the last of them has ended, even by a crash. A process id would not do: the system uses ids
+again.
 """
 
 import contextlib
@@ -16,31 +17,31 @@ _OPEN = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class WorkFolder:
-    """A folder for this process alone, which nobody else removes as long as ``descriptor`` is open anywhere."""
+    """A folder for this process alone. Nobody else removes it while any process has ``descriptor`` open."""
 
     def __init__(self, work: Path) -> None:
-        """Make it in ``work``, which is made too if need be. Raises OSError."""
+        """Make the folder in ``work``, which is made too if it is missing. Raises OSError."""
         work.mkdir(mode=0o700, parents=True, exist_ok=True)
         while True:
             self.path = Path(tempfile.mkdtemp(dir=work))
-            # Whoever empties ``work`` may find it before it is locked, and remove it: then another one is made.
+            # Another process may find the folder before it is locked, and remove it: then this one makes another.
             with contextlib.suppress(FileNotFoundError, BlockingIOError):
                 self.descriptor = _lock(self.path)
                 return
 
     def empty(self) -> None:
-        """Remove all files; the folders stay, since a warm session goes on using them. Raises OSError."""
+        """Remove all files. The folders stay, since a warm session still uses them. Raises OSError."""
         for folder, _, names in os.walk(self.path):
             for name in names:
                 Path(folder, name).unlink(missing_ok=True)
 
     def remove(self) -> None:
-        """Remove it with all that is in it, as far as that is possible now; the next run tries again."""
+        """Remove the folder with its content, as far as that is possible now. The next run tries again."""
         shutil.rmtree(self.path, ignore_errors=True)
 
 
 def remove_dead(work: Path) -> list[str]:
-    """Remove the folders in ``work`` that nobody holds; return a line for each that could not be removed.
+    """Remove the folders in ``work`` that no process holds; return a line for each that could not be removed.
 
     Links are not followed, and nothing but folders is touched.
     """
@@ -55,7 +56,7 @@ def _folders(work: Path) -> Iterator[Path]:
 
 
 def _remove_if_dead(path: Path) -> str:
-    """Remove a folder, unless it is held; return why that was not possible, or nothing."""
+    """Remove a folder, unless a process holds it; return why that failed, "" if it did not."""
     try:
         descriptor = _lock(path)
         try:

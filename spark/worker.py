@@ -1,4 +1,4 @@
-"""The cleanup worker: one warm session and the schedule. Started by the server, it ends with it."""
+"""The cleanup worker: a process with one warm session and the schedule, which ends with the server."""
 
 import os
 import signal
@@ -15,14 +15,17 @@ from spark.engine import CleanupError, Engine, SparkStartError
 from spark.run import clean_up
 
 LONGEST_SLEEP_SECONDS = 3600.0
-"""An interval may be longer than the longest sleep that the system knows."""
+"""A sleep lasts at most an hour: an interval may be longer than the longest sleep that the system allows."""
 
 PAUSE_SECONDS = 0.2
-"""Between two runs, however long they take: else who waits for the run lock, as a backup does, might never get it."""
+"""The worker pauses at least 0.2 s between two runs, however long they take.
+
+Otherwise others who wait for the run lock, such as a backup, might never get it.
+"""
 
 
 def main() -> None:
-    """Run cleanup every ``cleanup_interval``, beginning now, until the standard input ends."""
+    """Run cleanup every ``cleanup_interval`` seconds, the first time at once, until the standard input ends."""
     os.umask(0o077)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole terminal; the server tells when to end
     tell = _take_stdout()
@@ -60,7 +63,7 @@ def _work(engine: Engine, interval: int, tell: TextIO) -> None:
 
 
 def _take_stdout() -> TextIO:
-    """Keep the standard output for what the server is told; whatever else writes there goes to stderr."""
+    """Keep the standard output for messages to the server; everything else written there goes to stderr."""
     tell = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
     return tell
@@ -71,14 +74,14 @@ def _say(tell: TextIO, message: Message) -> None:
 
 
 def _end_with_server(engine: Engine) -> None:
-    """End with the server, however it ended: its side of the pipe closes then."""
+    """Wait for the end of the server, then end. Its side of the pipe closes even if it crashes."""
     while sys.stdin.read(4096):
         pass
     _end(engine)
 
 
 def _end(engine: Engine) -> None:
-    """End without finishing what is under way; Java follows."""
+    """End without finishing the work under way; Java ends too."""
     try:
         engine.halt()
     finally:

@@ -1,1 +1,1 @@
-"""Reading the archive, without Spark."""
+"""Reads the archive without Spark, for clients and for operators."""

@@ -1,7 +1,8 @@
-"""Whether the archive's table and the database are of one time: after a backup only one of them may have come back.
+"""Tells whether the archive's table and the database belong to the same moment.
 
-Each run that changes the table begins a turn. The database knows its number before the table does, and the table has it
-before any other change of that run. So between the two there is no more than one turn, and that is the database's.
+They do not if only one of them was restored from a backup. Each run that changes the table begins a turn. The database
+has the number of the turn before the table has it, and the table has it before the run changes anything else. So the
+database is at most one turn ahead of the table, and never behind it.
 """
 
 import secrets
@@ -16,20 +17,19 @@ if TYPE_CHECKING:
     from deltalake import DeltaTable
 
 _CHANCE_BITS = 32
-"""Of a turn's number, so that two databases from one backup do not count alike."""
-
+"""A turn's number has 32 random bits, so that two databases restored from one backup count differently."""
 
 TRIES = 3
-"""How often table and database are compared where no lock is held: a run may change both in between."""
+"""Table and database are compared at most 3 times where no lock is held: a run may change both meanwhile."""
 
 
 def next_turn(turn: int) -> int:
-    """Return the number of the turn after ``turn``: greater, less than 2 ** 63, and not to be guessed."""
+    """Return the number of the turn after ``turn``: greater, less than 2 ** 63, and with a random part."""
     return ((turn >> _CHANCE_BITS) + 1 << _CHANCE_BITS) | secrets.randbits(_CHANCE_BITS)
 
 
 def turn_app(archive_id: str) -> str:
-    """Return the name under which the table's log has its turn."""
+    """Return the name under which the table's log keeps its turn."""
     return f"{archive_id}.turn"
 
 
@@ -39,9 +39,9 @@ def turn_of(table: "DeltaTable", archive_id: str) -> int:
 
 
 def open_known(path: Path, read_state: Callable[[], ArchiveState]) -> tuple["DeltaTable", str]:
-    """Open the table, and return it and why it is not the one that the database knows; see ``find_fault``.
+    """Open the table; return it, and why it is not the one that the database knows, see ``find_fault``.
 
-    Raises what deltalake raises, and what ``read_state`` does.
+    ``read_state`` asks the database what it knows. Raises what deltalake and ``read_state`` raise.
     """
     from deltalake import DeltaTable  # noqa: PLC0415 - a server without an archive does not pay for it
 
@@ -54,23 +54,23 @@ def open_known(path: Path, read_state: Callable[[], ArchiveState]) -> tuple["Del
 
 
 def find_fault(path: Path, table: "DeltaTable", state: ArchiveState) -> str:
-    """Return why ``table`` is not the one that the database knows, in one line; nothing if it is.
+    """Return in one line why ``table`` is not the one that the database knows; "" if it is.
 
-    ``state`` was read after the table was opened. If it was without the run lock, a run may have changed both since:
+    ``state`` was read after the table was opened. Without the run lock, a run may have changed both in between: then
     only what is found again and again is a fault.
     """
     if table.metadata().configuration.get(ID_PROPERTY) != state.archive_id:
         return f"{path}: is the archive of another database"
     turn, version = turn_of(table, state.archive_id), table.version()
     if turn in (state.turn, state.former_turn) and version >= state.version:
-        # Before turns were counted, this alone told: after a run that came to its end all of the table was known.
+        # Before turns were counted, only versions could tell: after a run that ended well, the last one was known.
         is_newer = not state.turn and not state.unerased and version > state.version
         return not_of_one_time(path, is_newer=True) if is_newer else ""
     return not_of_one_time(path, is_newer=turn > state.turn)
 
 
 def not_of_one_time(path: Path, *, is_newer: bool) -> str:
-    """Return what an operator is told, in one line."""
+    """Return in one line what an operator is told if table and database do not belong together."""
     return (
         f"{path}: is {'newer' if is_newer else 'older'} than the database;"
         " if one of them was restored from a backup, restore both from the same one"

@@ -1,16 +1,19 @@
-"""What the archive's libraries say when something fails, in one line. Pure."""
+"""Makes one line of the errors of the archive's libraries. Pure."""
 
 import re
 
 _CAUSE = re.compile(r"Caused by: java\.(?:io|nio\.file)\.(?:\w+\.)*(\w+): ([^\n]+)")
-"""Of Java: where the disk is to blame, it is the last that is told."""
+"""A cause in an error of Java. If the disk is to blame, the last cause says so."""
 
 _ORNAMENTS = re.compile(r"\x1b\[[0-9;]*m|↳")
-"""Of delta-rs."""
+"""Colours and arrows in an error of delta-rs."""
 
 
 def one_line(error: Exception) -> str:
-    """Return what an error says: all of what delta-rs says, of Java what the disk has said, or the first line."""
+    """Return the text of an error in one line.
+
+    Of Java's errors it is the cause that the disk has given, if any; of delta-rs's all lines; of others the first line.
+    """
     text = str(error).strip()
     if causes := _CAUSE.findall(text):
         return f"{causes[-1][0]}: {causes[-1][1].strip()}"

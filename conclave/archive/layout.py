@@ -1,7 +1,8 @@
-"""Where a message lies in the archive: pure functions of its group's retention and its time.
+"""Tells in which partition of the archive a message lies, by its class and its time. Pure.
 
-What expires together lies together, so that most expiry drops whole parts; and few parts hold a long history, so that
-a page of a group that says little does not open a hundred files.
+A partition has a class, the lifetime of its messages, and a span, a range of time. Messages that expire together lie
+together, so that expiry mostly drops whole partitions. Few partitions hold a long history, so that a page of a group
+with few messages does not open a hundred files.
 """
 
 from conclave.retention.policy import KEEP
@@ -10,15 +11,20 @@ ID_PROPERTY = "conclave.archiveId"
 """The table property that names the store whose archive this is."""
 
 DAY = 86_400
+"""Seconds of a day."""
+
 KEEP_WIDTH = 30 * DAY
-"""The width of a span whose messages never expire by time, and the greatest of all."""
+"""A span of messages that never expire by time has 30 days, in seconds. No span is wider."""
 
 SPANS = 32
-"""About how many spans a class has at most: its lifetime over their width."""
+"""A class has about 32 spans at most, as long as none is wider than KEEP_WIDTH."""
 
 
 def span_width(lifetime: int) -> int:
-    """Return the width in seconds, whole days, of the time spans of the class ``lifetime``: seconds, or KEEP."""
+    """Return how many seconds a span of the class ``lifetime`` has; these are whole days.
+
+    ``lifetime``: seconds or KEEP.
+    """
     if lifetime == KEEP:
         return KEEP_WIDTH
     days = -(-lifetime // (SPANS * DAY))
@@ -26,5 +32,5 @@ def span_width(lifetime: int) -> int:
 
 
 def span_of(lifetime: int, created_at: int) -> int:
-    """Return the first Unix second of the span that holds a message of the second ``created_at``."""
+    """Return the first Unix second of the span that has a message created at the second ``created_at``."""
     return created_at - created_at % span_width(lifetime)

@@ -1,4 +1,4 @@
-"""A group's messages as one ordered sequence, of which the older part is in the archive."""
+"""Reads a page of a group's messages, from the archive and the hot store as one sequence."""
 
 from dataclasses import replace
 
@@ -25,14 +25,14 @@ async def page(
 ) -> Page:
     """Read a page as ``messages.page`` does, from both tiers. Raises NotMemberError, NoRoomError or ArchiveError.
 
-    The store is asked first: either it has the page, or it says up to which number the archive does, the border.
-    What is left of the page then is a page of its own, asked for with the border as ``after``. So no snapshot of the
-    store is held while the archive is read, and it does not matter what moves meanwhile: each message is above or below
-    the border of the snapshot by which it was looked for, and the next search begins where the last one ended. A border
-    that has risen in between makes one more stretch in the archive. Where messages went to other parts of the archive
-    before they were read, the search is repeated.
+    The store is asked first. Either it has the page, or it says up to which number the archive has it, the border. The
+    rest of the page is then read like a page of its own, with the border as ``after``. So no snapshot of the store is
+    held while the archive is read, and messages may move meanwhile: each message is above or below the border of the
+    snapshot by which it is searched, and the next search begins where the last one ended. If the border rises in
+    between, there is one more stretch to read from the archive. If messages go to other partitions of the archive
+    before they are read, the search is repeated.
 
-    Reads of the archive wait in line. What expires meanwhile is left out at the moment at which the page is handed on.
+    Reads of the archive wait in line. Messages that expire meanwhile are left out just before the page is returned.
     """
 
     async def look(position: int, served: list[StoredMessage], taken: int) -> Page:

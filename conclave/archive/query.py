@@ -1,4 +1,4 @@
-"""How a page asks the archive: how far to look, and in which words. Pure."""
+"""Decides how far a page looks in the archive, and writes the query for it. Pure."""
 
 import math
 from collections.abc import Sequence
@@ -6,13 +6,14 @@ from collections.abc import Sequence
 from conclave.store.archive.stretches import Part, Stretch
 
 COLUMNS = "sequence_num, sender_id, mls_message, created_at"
+"""The columns that a query returns, in the order of StoredMessage."""
 
 
 def reach(parts: Sequence[Part], after: int, border: int, wanted: int, room: int) -> int:
-    """Return the number, at most ``border``, by which ``wanted`` messages, or ``room`` bytes of them, have followed.
+    """Return up to which number to look for ``wanted`` messages, or ``room`` bytes of bodies, after ``after``.
 
-    Exact where no number is missing and all bodies are of one size: then no more is read than needed. Elsewhere a
-    guess, which may be short.
+    It is at most ``border``. It is exact if no number is missing and all bodies have the same size: then no more is
+    read than needed. Otherwise it is a guess, which may be too low.
     """
     messages, size = float(wanted), float(room)
     for part in parts:
@@ -31,15 +32,15 @@ def reach(parts: Sequence[Part], after: int, border: int, wanted: int, room: int
 
 
 def parts_between(parts: Sequence[Part], after: int, last: int) -> list[Part]:
-    """Return the parts that may have numbers greater than ``after`` and at most ``last``."""
+    """Return the parts that may have messages with numbers greater than ``after`` and at most ``last``."""
     return [part for part in parts if part.last_seq > after and part.first_seq <= last]
 
 
 def select(stretch: Stretch, parts: Sequence[Part], after: int, last: int, first_only: int | None = None) -> str:
     """Write the query for the messages of ``parts`` with numbers greater than ``after`` and at most ``last``.
 
-    With ``first_only``, for so many of them, in order; otherwise in any order. The partitions are literals, so that no
-    file of another one is opened.
+    ``first_only``: query only this many, the first ones, in order; None: all, in any order. The query names the
+    partitions as literals, so that no file of another partition is opened.
     """
     classes: dict[int, list[int]] = {}
     for part in parts:

@@ -1,12 +1,12 @@
-"""Reads the archive, a Delta Lake table that cleanup writes from another process: by DataFusion, without Spark.
+"""Reads messages from the archive with DataFusion, without Spark.
 
-The table's handle stays open, and knows the table as of one version. It is refreshed when the hot store knows of a
-later one, and when a read fails: cleanup takes files away that it has replaced, and a later version says by which. It
-is opened anew for each run that changes the table: after a power failure a run may have taken versions back that were
-seen here.
+The archive is a Delta Lake table that cleanup writes from another process. The table's handle stays open, and knows the
+table as of one version. It is refreshed when the hot store knows of a later version, and when a read fails: cleanup
+removes files that it has replaced, and a later version names the new ones. The table is opened again for each run that
+changes it, since after a power failure a run may take back versions that were seen here.
 
-A stretch is read from whatever version the table has then, not earlier than the stretch's own. All messages of the
-stretch are in that one, but for those that cleanup has deleted since: they may be gone.
+A stretch is read from the version that the table has then, which is not earlier than the stretch's own. That version
+has all messages of the stretch, except those that cleanup has deleted since.
 """
 
 import asyncio
@@ -40,23 +40,29 @@ if TYPE_CHECKING:
 log = get_logger(__name__)
 
 CONCURRENT_READS = 2
-"""The others wait in line: so many that reading the archive leaves the machine to those who read what is new."""
+"""At most 2 reads of the archive run at the same time; others wait in line.
+
+So reading the archive leaves most of the machine to those who read new messages.
+"""
 
 TRIES = 5
-"""How often a read is begun. It fails when files vanish under it; cleanup does not rewrite faster than one can read."""
+"""A read is tried at most 5 times.
+
+It fails if cleanup removes files that it reads. Cleanup does not rewrite files faster than they can be read.
+"""
 
 _ENVIRONMENT = {
     "TOKIO_WORKER_THREADS": str(CONCURRENT_READS),
-    # What one read needed goes back to the system soon after it, rather than after 10 s, and from few heaps.
+    # The memory of a read goes back to the system after 0.5 s, not after 10 s, and comes from few heaps.
     "_RJEM_MALLOC_CONF": "dirty_decay_ms:500,muzzy_decay_ms:0,narenas:2",
 }
-"""For the library only, while it is loaded."""
+"""Environment variables for the library deltalake, set only while it is loaded."""
 
 _QUERY_SETTINGS = {
     "datafusion.execution.target_partitions": str(CONCURRENT_READS),
-    # Bodies are decoded for the rows that match, and not for the whole of the pages that these lie in.
+    # Bodies are decoded only for the rows that match, not for the whole data pages that have them.
     "datafusion.execution.parquet.pushdown_filters": "true",
-    # Rows that are handed over at once, at most: bodies may be large.
+    # At most this many rows are handed over at once: bodies may be large.
     "datafusion.execution.batch_size": "256",
 }
 
@@ -64,16 +70,16 @@ T = TypeVar("T")
 
 
 class ArchiveError(Exception):
-    """The archive cannot be read; the message says why."""
+    """The archive cannot be read. The message says why."""
 
 
 class _MismatchError(Exception):
-    """The table is not the one that the hot store knows, or both are changing just now."""
+    """The table is not the one that the hot store knows, or a run is changing both just now."""
 
 
 @dataclass(frozen=True)
 class Found:
-    """The first messages of a stretch. ``full``: there is no room for more; otherwise these are all."""
+    """The first messages of a stretch. ``full``: the page has no room for more; otherwise these are all."""
 
     messages: list[StoredMessage]
     full: bool
@@ -88,15 +94,18 @@ class _Open:
     query: "QueryBuilder"
 
     def is_behind(self, version: int, turn: int) -> bool:
-        """Tell whether the hot store has known of more when it knew of ``version`` and ``turn``."""
+        """Tell whether the hot store knows of a later state of the table, with ``version`` and ``turn``."""
         return self.version < version or self.turn < turn
 
 
 class Archive:
-    """The archive of one server process. Nothing is opened, and nothing imported for it, before the first read."""
+    """The archive of one server process. Before the first read, nothing is opened and no library is loaded."""
 
     def __init__(self, folder: Path, hot: Path, health: Health) -> None:
-        """``hot``: the file of the hot store. ``health`` is told when a read fails, and when one works again."""
+        """Take where the table is, ``folder``, and the file of the hot store, ``hot``.
+
+        ``health`` hears when a read fails, and when one works again.
+        """
         self._folder = folder
         self._hot = hot
         self._health = health
@@ -108,8 +117,10 @@ class Archive:
     async def read(self, stretch: Stretch, limit: int, share: Share, taken: int = 0) -> Found:
         """Return the first ``limit`` messages of ``stretch``, ascending.
 
-        Fewer if their bodies, and ``taken`` bytes, are more than PAGE_BYTES, or if memory is short; but at least one if
-        nothing is taken. Raises NoRoomError or ArchiveError.
+        ``taken``: how many bytes of bodies the page has already. Fewer messages are returned if memory is short, or if
+        the page would have more than PAGE_BYTES; but at least one if ``taken`` is 0.
+
+        Raises NoRoomError or ArchiveError.
         """
         before = share.claimed
         found = await self._in_thread(self._read, stretch, limit, share, taken)
@@ -117,11 +128,11 @@ class Archive:
         return found
 
     async def warm_up(self) -> None:
-        """Open the table, so that the first read need not. Raises ArchiveError."""
+        """Open the table now, so that the first read is not slow. Raises ArchiveError."""
         await self._in_thread(self._try_out)
 
     async def close(self) -> None:
-        """Wait for the reads under way, and begin no others."""
+        """Wait for the reads under way, and begin no new ones."""
         await asyncio.to_thread(self._threads.shutdown, cancel_futures=True)
 
     async def _in_thread(self, fn: Callable[..., T], *args: Any) -> T:
@@ -152,15 +163,15 @@ class Archive:
                 room -= sum(len(message.mls_message) for message in more.messages)
                 if more.full:
                     return Found(found, full=True)
-            # What is hidden counts in the parts, but fills no page: look further each time.
+            # The index counts hidden messages too, which fill no page: look further each time.
             after, effort = last, effort * 2
         return Found(found, full=len(found) == limit)
 
     def _asking(self, version: int, turn: int, ask: Callable[["QueryBuilder"], T]) -> T:
-        """Have the table, of ``version`` or later, asked; again after a refresh where that fails.
+        """Call ``ask`` with the table as of ``version`` or later, and again after a refresh if that fails.
 
-        The last time it is ``version`` itself: what a power failure has left of later ones may be unreadable.
-        ``turn``: the last that the hot store knew of when it named the version.
+        The last try uses exactly ``version``: later versions may be unreadable after a power failure. ``turn``: the
+        last turn that the hot store knew of when it named the version. Raises ArchiveError.
         """
         failures: tuple[type[Exception], ...] = (_MismatchError, *_load())
         reason, is_mismatch = "", False
@@ -175,7 +186,11 @@ class Archive:
         raise ArchiveError(reason if is_mismatch else f"{self._folder}: {reason}")
 
     def _refreshed(self, version: int, turn: int, *, failed: bool, exact: bool) -> "QueryBuilder":
-        """Return the table as of ``version`` or later; with ``failed``, of the latest, or of ``exact``-ly this one."""
+        """Return the table as of ``version`` or later.
+
+        ``failed``: a read has failed, so the table is opened again. ``exact``: then exactly ``version`` is opened, not
+        the latest one.
+        """
         known = self._open
         if known is None or known.is_behind(version, turn) or failed:
             with self._refreshing:
@@ -187,12 +202,12 @@ class Archive:
 
         known, table = self._open, self._table
         if known and not known.is_behind(version, turn) and not failed:
-            return known  # by another thread, in the meantime
+            return known  # another thread has refreshed it meanwhile
         may_go_on = table is not None and known is not None and known.turn >= turn and not failed
         if table is not None and may_go_on:
             table.update_incremental()
         if table is None or not may_go_on or table.version() < version:
-            # Not from what is known: the log's entries since then may be gone, or the folder be another one.
+            # Opened again, not updated: later entries of the log may be gone, or the folder may be another one.
             table = DeltaTable(str(self._folder), version=version if exact else None)
         if fault := find_fault(self._folder, table, self._known()):
             raise _MismatchError(fault)
@@ -201,7 +216,7 @@ class Archive:
         return self._open
 
     def _known(self) -> ArchiveState:
-        """Return what the hot store knows now. Raises ArchiveError if it has no archive any more."""
+        """Return what the hot store knows of the archive now. Raises ArchiveError if it knows of none."""
         with closing(database.connect(self._hot, readonly=True)) as connection:
             state = moves.find_state(connection)
         if state is None:
@@ -210,9 +225,9 @@ class Archive:
 
 
 def _room(stretch: Stretch, limit: int, share: Share, taken: int) -> int:
-    """Take memory for what a read may find, and return for how many bytes of bodies that is. Raises NoRoomError.
+    """Take memory for what a read may find; return how many bytes of bodies it is for. Raises NoRoomError.
 
-    Here and not before: so few reads are under way at once that each may take for the worst.
+    It is taken when the read begins, not before: few reads run at the same time, so each may take for its worst case.
     """
     room = max(0, messages.PAGE_BYTES - taken)
     most = min(room, sum(part.body_bytes for part in stretch.parts))
@@ -223,7 +238,10 @@ def _room(stretch: Stretch, limit: int, share: Share, taken: int) -> int:
 
 @dataclass(frozen=True)
 class _Window:
-    """The numbers greater than ``after`` and at most ``last``: what one query looks at."""
+    """What one query looks at: the numbers greater than ``after`` and at most ``last``.
+
+    ``limit``: how many messages are wanted at most.
+    """
 
     stretch: Stretch
     parts: Sequence[Part]
@@ -232,7 +250,7 @@ class _Window:
     limit: int
 
     def read(self, query: "QueryBuilder", room: int, least: int) -> Found:
-        """Return the first messages whose bodies have ``room`` bytes together, but at least ``least``."""
+        """Return the first messages, up to ``room`` bytes of bodies, but at least ``least`` messages."""
         if sum(part.body_bytes for part in self.parts) <= room:
             sql = select(self.stretch, self.parts, self.after, self.last, self.limit)
             return Found([message for batch in _batches(query, sql) for message in _messages(batch)], full=False)
@@ -244,7 +262,7 @@ class _Window:
 
 
 class _First:
-    """The first of messages that come in any order, of which no more is kept than there is room for."""
+    """Keeps the first messages of those that come in any order, and no more than there is room for."""
 
     def __init__(self, limit: int, room: int, least: int) -> None:
         self._limit = limit
@@ -255,7 +273,7 @@ class _First:
 
     @property
     def full(self) -> bool:
-        """Whether there was no room for some."""
+        """Whether some messages had no room."""
         return self._end < math.inf
 
     def add(self, batch: Any) -> None:
@@ -267,14 +285,14 @@ class _First:
         for count, message in enumerate(self.messages):
             left -= len(message.mls_message)
             if count == self._limit or (left < 0 and count >= self._least):
-                # What follows on it has no room either, whatever is still to come.
+                # Messages after this one have no room either, even if earlier ones are still to come.
                 self._end = message.sequence_num
                 del self.messages[count:]
                 return
 
 
 def _batches(query: "QueryBuilder", sql: str) -> Iterator[Any]:
-    """Run ``sql``. By pyarrow: deltalake's own reader would hold the interpreter for as long as DataFusion works."""
+    """Run ``sql`` through pyarrow: deltalake's own reader would hold Python's lock while DataFusion works."""
     import pyarrow  # noqa: PLC0415 - as deltalake
 
     with pyarrow.RecordBatchReader.from_stream(query.execute(sql)) as reader:
@@ -282,13 +300,13 @@ def _batches(query: "QueryBuilder", sql: str) -> Iterator[Any]:
 
 
 def _messages(batch: Any) -> Iterator[StoredMessage]:
-    """Read the columns of archive_query.COLUMNS."""
+    """Make messages of a batch of rows with the columns COLUMNS of query.py."""
     return map(StoredMessage, *(column.to_pylist() for column in batch.columns))
 
 
 @cache
 def _load() -> tuple[type[Exception], ...]:
-    """Load what reads the archive, and return the errors by which it tells that it could not."""
+    """Load the libraries that read the archive, and return the types of their errors."""
     added = {name: value for name, value in _ENVIRONMENT.items() if name not in os.environ}
     os.environ.update(added)
     try:
@@ -296,7 +314,7 @@ def _load() -> tuple[type[Exception], ...]:
         from deltalake import DeltaTable  # noqa: PLC0415 - as above
         from deltalake.exceptions import DeltaError  # noqa: PLC0415 - as above
 
-        DeltaTable.is_deltatable(tempfile.gettempdir())  # begins its threads
+        DeltaTable.is_deltatable(tempfile.gettempdir())  # this starts the library's threads, which read the variables
     finally:
         for name in added:
             del os.environ[name]

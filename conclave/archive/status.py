@@ -1,6 +1,6 @@
-"""The state of the archive, for operators: from the hot store's index and the log of the table, without Spark.
+"""The archive's state for operators, from the database's index and the table's log, without Spark.
 
-Nothing is locked: while a run is under way, the two may be some commits apart.
+Nothing is locked: while a run is under way, index and log may be some commits apart.
 """
 
 import sqlite3
@@ -19,16 +19,19 @@ from conclave.store.archive.moves import ArchiveState
 from conclave.store.archive.status import Amount, Move, Overdue
 
 LAST_MOVES = 5
-"""So many are told."""
+"""The last 5 batches are shown."""
 
 
 class StatusError(Exception):
-    """There is nothing to tell; the message is one line for the operator."""
+    """The state cannot be told. The message is one line for the operator."""
 
 
 @dataclass(frozen=True)
 class Share:
-    """What is archived of one class and month; ``files`` and ``disk_bytes`` are those of the table's newest version."""
+    """What is archived of one class and month.
+
+    ``files`` and ``disk_bytes``: those of the table's newest version.
+    """
 
     lifetime: int
     month: str
@@ -41,9 +44,11 @@ class Share:
 
 @dataclass(frozen=True)
 class Status:
-    """The archive at one moment. ``fault``: why the table cannot be read; then it has no version and no files.
+    """The archive at one moment.
 
-    ``needed_version``: of the table, what readers need. ``unerased``: replaced files may still be on disk.
+    ``fault``: why the table cannot be read, "" if it can; then it has no version and no files here.
+    ``needed_version``: readers need this version of the table or a later one. ``unerased``: replaced files may still be
+    on disk.
     """
 
     path: str
@@ -95,7 +100,7 @@ def read_status(config: Config, now: int) -> Status:
 
 
 def _read_files(config: Config, known: ArchiveState, *, is_expected: bool) -> _Files:
-    """Read the log of the table; what is wrong with it is in ``fault``."""
+    """Read the log of the table. An error is returned in ``fault``."""
     import pyarrow  # noqa: PLC0415 - other commands do not pay for it
     from deltalake import DeltaTable  # noqa: PLC0415 - as above
     from deltalake.exceptions import DeltaError  # noqa: PLC0415 - as above
@@ -124,7 +129,7 @@ def _read_files(config: Config, known: ArchiveState, *, is_expected: bool) -> _F
 
 
 def _join(amounts: Iterable[Amount], files: _Files) -> list[Share]:
-    """Put both together; what is in one of them alone has zeros of the other."""
+    """Join both by class and month; if one of them lacks an entry, its numbers are zero."""
     indexed = {(each.lifetime, each.month): each for each in amounts}
     shares = []
     for key in sorted(indexed.keys() | files.counts.keys()):

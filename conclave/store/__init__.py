@@ -1,1 +1,1 @@
-"""The hot store: SQLite, one writer."""
+"""The hot store: a SQLite database, with one writer in the server."""

@@ -1,4 +1,4 @@
-"""An account as a whole: what operators see of it, its password, its end."""
+"""Accounts: list them for operators, change a password, disable an account, delete it."""
 
 import sqlite3
 from dataclasses import dataclass
@@ -12,8 +12,8 @@ from conclave.store import invites, key_packages, members, sessions, users
 class Account:
     """What an operator sees of an account. Times are Unix seconds.
 
-    ``last_used_at``: of the sessions that are stored, None without any; up to a minute late. ``sessions``: those
-    that have not expired.
+    ``last_used_at``: when a stored session was last used, up to a minute late; None without stored sessions.
+    ``sessions``: how many sessions have not expired.
     """
 
     user_id: bytes
@@ -27,7 +27,10 @@ class Account:
 
 
 def list_all(connection: sqlite3.Connection, now: int) -> list[Account]:
-    """List all accounts by name; ``now`` in Unix seconds decides which sessions count."""
+    """List all accounts, ordered by name.
+
+    ``now``: Unix seconds; a session counts if it expires after this second.
+    """
     rows = connection.execute(
         "SELECT user_id, username, alias, created_at, disabled,"
         " (SELECT max(last_used_at) FROM sessions WHERE sessions.user_id = users.user_id) AS last_used_at,"
@@ -42,7 +45,7 @@ def list_all(connection: sqlite3.Connection, now: int) -> list[Account]:
 def change_password(connection: sqlite3.Connection, user_id: bytes, former: str, new: str) -> None:
     """Replace the hash ``former`` by ``new`` and end every session.
 
-    Raises PasswordWrongError if ``former`` is not the stored one any more, TokenExpiredError if the account is gone.
+    Raises PasswordWrongError if ``former`` is no longer the stored hash, TokenExpiredError if the account is gone.
     """
     users.require(connection, user_id)
     changed = connection.execute(
@@ -54,14 +57,20 @@ def change_password(connection: sqlite3.Connection, user_id: bytes, former: str,
 
 
 def reset_password(connection: sqlite3.Connection, user_id: bytes, new: str) -> None:
-    """Replace the password's hash by ``new``, whatever it was, and end every session. Raises NotFoundError."""
+    """Replace the password's hash by ``new`` and end every session. Raises NotFoundError.
+
+    The former hash is not compared.
+    """
     users.by_id(connection, user_id)
     connection.execute("UPDATE users SET password_hash = ? WHERE user_id = ?", (new, user_id))
     sessions.remove_all(connection, user_id)
 
 
 def disable(connection: sqlite3.Connection, user_id: bytes) -> None:
-    """Let a user log in no more, and end every session; all else stays. Raises NotFoundError."""
+    """Stop a user from logging in, and end every session. Raises NotFoundError.
+
+    Everything else of the account stays.
+    """
     _set_disabled(connection, user_id, disabled=True)
     sessions.remove_all(connection, user_id)
 
@@ -79,8 +88,8 @@ def _set_disabled(connection: sqlite3.Connection, user_id: bytes, *, disabled: b
 def delete(connection: sqlite3.Connection, user_id: bytes, now: int) -> None:
     """Delete an account with its memberships, invites, key packages and sessions.
 
-    Its application messages are hidden at once; a tombstone leaves them to cleanup. Commits stay: the others could
-    not go on without them. Raises TokenExpiredError if the account is gone already.
+    Its application messages are hidden at once. A tombstone tells cleanup to erase them. Its commits stay, since the
+    other members cannot continue without them. Raises TokenExpiredError if the account is gone already.
     """
     users.require(connection, user_id)
     for membership in members.of_user(connection, user_id):

@@ -9,7 +9,10 @@ from conclave.errors import BadRequestError, BannedError
 
 @dataclass(frozen=True)
 class BannedUser:
-    """A banned user as the admins see it; ``banned_by`` is empty once that account is gone."""
+    """A banned user as the admins see it.
+
+    ``banned_at``: Unix seconds. ``banned_by``: a user id; empty once that account is gone.
+    """
 
     user_id: bytes
     username: str
@@ -19,7 +22,7 @@ class BannedUser:
 
 
 def add(connection: sqlite3.Connection, group_key: int, user_id: bytes, banned_by: bytes, now: int) -> None:
-    """Ban a user; who is banned already stays so as it was."""
+    """Ban a user from a group. A ban that exists already stays as it is."""
     connection.execute(
         "INSERT INTO bans (group_key, user_id, banned_by, banned_at) VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING",
         (group_key, user_id, banned_by, now),
@@ -41,12 +44,12 @@ def require_none(connection: sqlite3.Connection, group_key: int, user_id: bytes)
 
 
 def banned(connection: sqlite3.Connection, group_key: int) -> set[bytes]:
-    """Return the ids of those who are banned."""
+    """Return the ids of the users who are banned from a group."""
     return {row[0] for row in connection.execute("SELECT user_id FROM bans WHERE group_key = ?", (group_key,))}
 
 
 def of_group(connection: sqlite3.Connection, group_key: int, share: Share) -> list[BannedUser]:
-    """List who is banned, in the order in which they were. Raises NoRoomError."""
+    """List the banned users of a group, the oldest ban first. Raises NoRoomError."""
     rows = connection.execute(
         "SELECT user_id, username, alias, banned_at, ifnull(banned_by, x'') AS banned_by"
         " FROM bans JOIN users USING (user_id) WHERE group_key = ? ORDER BY ban_key",

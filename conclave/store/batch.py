@@ -1,4 +1,4 @@
-"""What runs inside one transaction of the store: many functions, each undone alone if it fails."""
+"""Runs many functions in one transaction; a function that fails is undone alone."""
 
 import asyncio
 import sqlite3
@@ -20,7 +20,7 @@ class _Result:
 def run_all(fns: list[Callable[[sqlite3.Connection], Any]], connection: StoreConnection) -> list[Any]:
     """Run ``fns``, each in a savepoint; return for each a _Result or the exception that it raised.
 
-    What raised has announced nothing, and has taken no room.
+    A function that raised announces nothing, and the room that it took is free again.
     """
     outcomes: list[_Result | Exception] = []
     for fn in fns:
@@ -43,7 +43,7 @@ def run_all(fns: list[Callable[[sqlite3.Connection], Any]], connection: StoreCon
 
 
 def settle(done: asyncio.Future[Any], outcome: Any) -> None:
-    """Give a caller what ``run_all`` returned for it."""
+    """Give a caller the result or the exception that ``run_all`` returned for its function."""
     if done.cancelled():
         return
     if isinstance(outcome, _Result):
@@ -53,10 +53,10 @@ def settle(done: asyncio.Future[Any], outcome: Any) -> None:
 
 
 def snapshot(connection: sqlite3.Connection, fn: Callable[[], T]) -> T:
-    """Run ``fn`` in a read transaction."""
+    """Run ``fn`` in a read transaction and return its result."""
     connection.execute("BEGIN")
     try:
         return fn()
     finally:
-        if connection.in_transaction:  # not if SQLite has given it up: then its reason is to be heard
+        if connection.in_transaction:  # SQLite may have ended it after an error: a ROLLBACK would hide that error
             connection.execute("ROLLBACK")

@@ -1,12 +1,13 @@
-"""Where bodies lie (whatever clients send that only they can read), and how their bytes really go.
+"""Bodies, the data that only clients can read: stores them, and erases them without a trace.
 
-``secure_delete`` zeroes what SQLite frees, but not the stale copies that it leaves behind when it moves a
-live row: deleting rows makes it merge half-empty pages, and the old place of a moved row stays readable
-in a page's unused middle, to be found long after that row was erased too. So rows of body tables are
-never deleted one by one. A body goes by an UPDATE to NULL, which zeroes it where it lies and moves
-nothing. The rows left over are removed with their whole table: bodies are appended to segments, each a
-table of its own; once enough of a segment is dead, its living bodies are appended to the newest segment
-(``compact``), the segment is marked as dropped, and the table is emptied and goes.
+``secure_delete`` zeroes what SQLite frees. It does not zero the stale copies that SQLite leaves when it moves a live
+row. Deleting rows makes SQLite merge half-empty pages; the old place of a moved row then stays readable in the unused
+middle of a page, even after that row was erased too. So rows of body tables are never deleted one by one.
+
+A body is erased by an UPDATE to NULL, which zeroes it where it lies and moves nothing. The empty rows go with their
+whole table. Bodies are appended to segments, and each segment is a table. Once enough of a segment is dead,
+``compact`` appends its living bodies to the newest segment and marks the segment as dropped; then its table is emptied
+and removed.
 """
 
 import json
@@ -23,28 +24,34 @@ from conclave.store.database import Step, places
 from conclave.store.faults import StoreFullError, free_bytes
 
 SEGMENT_BYTES = 32 * 1024 * 1024
-"""A segment is sealed once it has taken in so much."""
+"""A segment is sealed once it has taken in more than 32 MiB of bodies."""
 
 LONGEST_BYTES = 1024 * 1024
-"""No body has more: each came in a request."""
+"""A body has at most 1 MiB, since each came in a request."""
 
 ROW_OVERHEAD_BYTES = 24
-"""What a body costs beside its own bytes, about; so that many tiny bodies count too."""
+"""Each body counts as about 24 bytes more than it has, so that many tiny bodies count too."""
 
 SPARE_BYTES = 64 * 1024
-"""What the commit of a leave, a removal or a ban may take where there is no room for other bodies."""
+"""The commit of a leave, a removal or a ban may take 64 KiB where there is no room for other bodies."""
 
 SPARED_BYTES = 2 * 1024 * 1024
-"""Where less is free, it is left to what has no body: nobody who joins and leaves without end takes the last of it."""
+"""Nobody gets SPARE_BYTES while less than 2 MiB of the disk are free.
+
+That rest is for changes without a body: a user who joins and leaves again and again must not take the last of it.
+"""
 
 DEAD_SHARE = 0.25
-"""A segment is compacted when at least this part of its bytes is dead."""
+"""A segment is compacted when at least a quarter of its bytes is dead."""
 
-DROPPED, DROPPED_BYTES = 512, 256 * 1024
-"""So many bodies, or bytes of them, of a dropped segment go in a step; but at least one body."""
+DROPPED = 512
+"""A step removes at most 512 bodies of a dropped segment."""
+
+DROPPED_BYTES = 256 * 1024
+"""A step removes at most 256 KiB of bodies of a dropped segment, but at least one body."""
 
 FREED_PAGES = 96
-"""How many pages a step returns to the file system: more than those that DROPPED_BYTES lie in."""
+"""A step returns at most 96 pages to the file system: more than DROPPED_BYTES take."""
 
 _OWNERS = (
     ("messages", "message_id"),
@@ -55,7 +62,7 @@ _OWNERS = (
     ("key_packages", "package_body"),
     ("welcomes", "welcome_body"),
 )
-"""Every column that refers to a body."""
+"""Every column that refers to a body: table and column."""
 
 
 def put(connection: sqlite3.Connection, body: bytes) -> int:
@@ -74,9 +81,9 @@ def put(connection: sqlite3.Connection, body: bytes) -> int:
 
 @contextmanager
 def spare_room(connection: sqlite3.Connection) -> Iterator[None]:
-    """Have the block store up to SPARE_BYTES more than there is room for: its bodies let something else go.
+    """Let the block store up to SPARE_BYTES more than there is room for.
 
-    Not where less than SPARED_BYTES are free.
+    It is for bodies that make something else go. Without effect while less than SPARED_BYTES are free.
     """
     store = of_store(connection)
     spare = SPARE_BYTES if free_bytes(_path(connection).parent) >= SPARED_BYTES else 0
@@ -105,7 +112,7 @@ def get(connection: sqlite3.Connection, body_id: int) -> bytes:
 
 
 def first_within(connection: sqlite3.Connection, body_ids: Sequence[int], limit: int) -> list[int]:
-    """Return as many of ``body_ids`` from the first as have ``limit`` bytes together, but at least one."""
+    """Return the first of ``body_ids`` that have at most ``limit`` bytes together, but at least one."""
     total = 0
     for count, size in enumerate(sizes(connection, body_ids)):
         total += size
@@ -115,7 +122,7 @@ def first_within(connection: sqlite3.Connection, body_ids: Sequence[int], limit:
 
 
 def sizes(connection: sqlite3.Connection, body_ids: Sequence[int]) -> list[int]:
-    """Return how many bytes each of ``body_ids`` has. What is erased has none."""
+    """Return how many bytes each of ``body_ids`` has. An erased body has 0."""
     found: dict[int, int] = {}
     for segment, ids in _by_segment(body_ids).items():
         if not _exists(connection, segment):
@@ -128,9 +135,10 @@ def sizes(connection: sqlite3.Connection, body_ids: Sequence[int]) -> list[int]:
 
 
 def erase(connection: sqlite3.Connection, body_ids: Iterable[int]) -> None:
-    """Overwrite the bodies (at most some thousands) with zeros; those that were erased before are left out.
+    """Overwrite the bodies (at most some thousands) with zeros.
 
-    What referred to them must go in the same transaction, unless nobody will follow it.
+    Bodies that were erased before are skipped. The caller removes the references to the bodies in the same transaction,
+    unless nobody will follow these references.
     """
     for segment, ids in _by_segment(body_ids).items():
         if not _exists(connection, segment):
@@ -146,26 +154,26 @@ def erase(connection: sqlite3.Connection, body_ids: Iterable[int]) -> None:
 
 
 def compact(connection: sqlite3.Connection) -> Iterator[Step]:
-    """Yield the steps that give the space of dead bodies back, segment by segment.
+    """Yield the steps that give back the space of dead bodies, one segment after the other.
 
-    A step is a short piece of work inside a write transaction; it returns whether it has to be called
-    again. Stopping between two steps, or losing the transaction they run in, leaves a consistent store.
+    See ``database.Step``. Stopping between two steps, or losing their transaction, leaves a consistent store.
     """
     chosen = [
         (live, segment, is_dropped)
         for segment, total, live, _, is_dropped in _segments(connection)
         if is_dropped or total - live >= DEAD_SHARE * total
     ]
-    # On a full disk the first ones give the room that the others need to move their living bodies.
+    # The emptiest first: on a full disk they give the room that the others need to move their living bodies.
     for _, segment, is_dropped in sorted(chosen):
         yield from _drop(connection, segment, None if is_dropped else _living(connection, segment))
 
 
 def drop_copies(connection: sqlite3.Connection, copies: Iterable[int], most_others: float) -> Iterator[Step]:
-    """Yield the steps that drop whole segments of bodies which nobody follows any more although they are not erased.
+    """Yield the steps that drop whole segments which consist almost only of ``copies``.
 
-    ``copies``: such bodies. A sealed segment that has some of them goes if others have at most the part
-    ``most_others`` of its bytes; these move out before. Steps are as those of ``compact``.
+    ``copies``: bodies that are not erased, but that nobody follows any more. ``most_others``: a sealed segment with
+    copies is dropped if its other living bodies have at most this share of its bytes; they are moved out before.
+    The steps are like those of ``compact``.
     """
     copies_of = _by_segment(copies)
     chosen: list[tuple[int, list[int] | None]] = []
@@ -179,10 +187,10 @@ def drop_copies(connection: sqlite3.Connection, copies: Iterable[int], most_othe
 
 
 def free_pages(connection: sqlite3.Connection) -> bool:
-    """Return some free pages to the file system: a step, as those of ``compact``.
+    """Return at most FREED_PAGES free pages to the file system: a step, like those of ``compact``.
 
-    Soon after they are free, since SQLite looks for each in the list of all that are. The pragma frees one page a
-    row, and Python takes one row of it.
+    This is done soon after pages become free: SQLite searches the list of all free pages for each one. A pragma that
+    is to free several pages gives a row for each, and Python takes only the first.
     """
     free: int = connection.execute("PRAGMA freelist_count").fetchone()[0]
     for _ in range(min(free, FREED_PAGES)):
@@ -193,14 +201,17 @@ def free_pages(connection: sqlite3.Connection) -> bool:
 
 
 def _segments(connection: sqlite3.Connection) -> list[tuple[int, int, int, int, int]]:
-    """Return, of each segment: number, total and live bytes, whether it is sealed, and dropped."""
+    """Return for each segment: its number, total bytes, live bytes, whether it is sealed, whether it is dropped."""
     return connection.execute(
         "SELECT segment, total_bytes, live_bytes, sealed, dropped FROM body_segments WHERE total_bytes > 0"
     ).fetchall()
 
 
 def _drop(connection: sqlite3.Connection, segment: int, survivors: Iterator[int] | None) -> Iterator[Step]:
-    """Yield the steps that move ``survivors`` out of a segment and drop it; None if it is marked as dropped already."""
+    """Yield the steps that move ``survivors`` out of a segment and drop it.
+
+    ``survivors``: body ids; None if the segment is marked as dropped already.
+    """
     if survivors is not None:
         yield partial(_seal, connection, segment)
         yield partial(_move_next, connection, survivors)
@@ -210,7 +221,10 @@ def _drop(connection: sqlite3.Connection, segment: int, survivors: Iterator[int]
 
 
 def _others(connection: sqlite3.Connection, segment: int, copies: list[int], most: float) -> list[int] | None:
-    """Return what of a segment is neither erased nor one of ``copies``; None if that has more than ``most`` bytes."""
+    """Return the living bodies of a segment that are not among ``copies``.
+
+    None if they have more than ``most`` bytes together.
+    """
     living = connection.execute(f"SELECT json_group_array(body_id) FROM {_table(segment)} WHERE body IS NOT NULL")
     others = sorted(set(json.loads(living.fetchone()[0])).difference(copies))
     size = connection.execute(
@@ -222,7 +236,7 @@ def _others(connection: sqlite3.Connection, segment: int, copies: list[int], mos
 
 
 def _living(connection: sqlite3.Connection, segment: int) -> Iterator[int]:
-    """Yield what is not erased, as it is when it is asked for."""
+    """Yield the ids of the living bodies of a segment. Each is looked up when it is asked for."""
     query = f"SELECT body_id FROM {_table(segment)} WHERE body_id > ? AND body IS NOT NULL ORDER BY body_id LIMIT 1"
     row = connection.execute(query, (0,)).fetchone()
     while row:
@@ -258,7 +272,7 @@ def _move_next(connection: sqlite3.Connection, survivors: Iterator[int]) -> bool
     table = _table(body_id >> 32)
     (body,) = connection.execute(f"SELECT body FROM {table} WHERE body_id = ?", (body_id,)).fetchone()
     if body is None:
-        return True  # it was erased since it was listed
+        return True  # it was erased after it was listed
     moved = put(connection, body)
     for owner, column in _OWNERS:
         if connection.execute(f"UPDATE {owner} SET {column} = ?1 WHERE {column} = ?2", (moved, body_id)).rowcount:
@@ -283,7 +297,7 @@ def _drop_some(connection: sqlite3.Connection, segment: int) -> bool:
     if last is not None:
         connection.execute(f"DELETE FROM {table} WHERE body_id <= ?", (last,))
         reach("erase.emptied")
-        free_pages(connection)  # in the same transaction: what leaves the file is not written once more
+        free_pages(connection)  # in the same transaction: a page that leaves the file is not written again
         return True
     connection.execute(f"DROP TABLE {table}")
     connection.execute("DELETE FROM body_segments WHERE segment = ?", (segment,))
@@ -292,7 +306,10 @@ def _drop_some(connection: sqlite3.Connection, segment: int) -> bool:
 
 
 def _last_within(sizes: Iterable[tuple[int, int]], limit: int) -> int:
-    """Return the id up to which bodies, given with their sizes, have ``limit`` bytes together; at least the first."""
+    """Return the id of the last body up to which all have at most ``limit`` bytes together.
+
+    ``sizes``: ids with sizes, ascending. At least the first id is returned.
+    """
     last, total = 0, 0
     for body_id, size in sizes:
         total += size
@@ -303,7 +320,7 @@ def _last_within(sizes: Iterable[tuple[int, int]], limit: int) -> int:
 
 
 def _path(connection: sqlite3.Connection) -> Path:
-    """Return where the database is."""
+    """Return the path of the database."""
     return Path(connection.execute("PRAGMA database_list").fetchone()[2])
 
 

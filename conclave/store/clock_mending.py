@@ -1,7 +1,7 @@
-"""Brings stored times back that lie ahead of a clock which was set right: what a fast clock stamped must not last.
+"""Brings back stored times that a fast clock wrote and that lie in the future of the right clock.
 
-What is hidden stays hidden, and nothing else becomes so. All functions want a transaction of the caller's, a short
-one each, and may be repeated: whatever is still ahead is brought back then.
+What is hidden stays hidden, and nothing else becomes hidden. The caller runs each function in a short transaction.
+All may be repeated: they bring back what is still ahead.
 """
 
 import sqlite3
@@ -22,7 +22,7 @@ PLAIN = {
     "cleanup_runs": ("started_at", "finished_at"),
     "archive_moves": ("fixed_at", "finished_at"),
 }
-"""Columns by table of which nothing depends on another: what lies ahead becomes the present."""
+"""Times that depend on nothing else, by table: one that lies ahead becomes the present."""
 
 SPECIAL = {
     "messages": ("created_at",),
@@ -31,21 +31,25 @@ SPECIAL = {
     "archive_parts": ("span", "oldest", "newest"),
     "server_state": ("last_alive", "acted_until", "clock_wall"),
 }
-"""Columns by table that have rules of their own: here, in ``state``, and in the archive."""
+"""Times that have rules of their own, by table: the rules are here, in ``state`` and in the archive."""
 
 CHUNK = 256
-"""Messages that are changed between two looks at the clock."""
+"""A step changes at most 256 messages."""
 
-WINDOW = 1024
-"""Rows that are looked at, where there is no index to find those ahead."""
+WINDOW_ROWS = 1024
+"""A step looks at no more than 1024 rows of a table that has no index to find the rows ahead."""
 
 Wall = Callable[[], int]
+"""Returns the wall clock's time, Unix seconds."""
 
 _SESSIONS_AHEAD = "created_at > :now OR last_used_at > :now OR expires_at > :now + :ttl"
 
 
 def marked_ahead(connection: sqlite3.Connection, now: int) -> dict[int, int]:
-    """Return the groups of which messages are hidden that were stored in a time to come: key to ``expired_before``."""
+    """Return the groups whose mark ``expired_before`` lies ahead of ``now``: group key to mark.
+
+    Such a mark hides messages that were stored with future times.
+    """
     rows = connection.execute("SELECT group_key, expired_before FROM groups WHERE expired_before > ?", (now,))
     return {row[0]: row[1] for row in rows}
 
@@ -53,7 +57,10 @@ def marked_ahead(connection: sqlite3.Connection, now: int) -> dict[int, int]:
 def hide(
     connection: sqlite3.Connection, group_keys: Collection[int], now: int, brought_back: Counter[str]
 ) -> Iterator[Step]:
-    """Bring back what is hidden in the groups of ``marked_ahead``, to just before ``now``: their marks follow."""
+    """Bring the hidden messages of these groups back to the second before ``now``.
+
+    ``group_keys``: those of ``marked_ahead``. Their marks follow later, by ``lower_marks``.
+    """
     for group_key in group_keys:
         yield partial(_hide_some, connection, group_key, now, brought_back)
 
@@ -61,16 +68,17 @@ def hide(
 def lower_marks(
     connection: sqlite3.Connection, group_keys: Collection[int], now: int, brought_back: Counter[str]
 ) -> Iterator[Step]:
-    """Bring the marks of those groups back to ``now``, once nothing that they hide is stored at that second or later.
+    """Bring the marks of these groups back to ``now``.
 
-    Nothing else comes to lie there meanwhile: what is sent is stored at the mark, or after it.
+    Call it after ``hide``: then no hidden message is stored at ``now`` or later. New messages do not change that, since
+    they are stored at the mark or after it.
     """
     for group_key in group_keys:
         yield partial(_lower_mark, connection, group_key, now, brought_back)
 
 
 def bring_back(connection: sqlite3.Connection, wall: Wall, ttl: int, brought_back: Counter[str]) -> Iterator[Step]:
-    """Bring back everything else; ``ttl``: the seconds that a session lives from its last use."""
+    """Bring back everything else; ``ttl``: how many seconds a session lives after its last use."""
     keys = connection.execute("SELECT group_key FROM groups UNION SELECT group_key FROM tombstones").fetchall()
     for (group_key,) in keys:
         yield partial(_bring_messages_back, connection, group_key, wall, brought_back)
@@ -85,7 +93,7 @@ def bring_back(connection: sqlite3.Connection, wall: Wall, ttl: int, brought_bac
 
 
 def is_ahead(connection: sqlite3.Connection, now: int, ttl: int) -> bool:
-    """Tell whether anything stored lies ahead of ``now``, here or by the index in the archive."""
+    """Tell whether any stored time lies ahead of ``now``, in the database or, by its index, in the archive."""
     conditions = [(table, _ahead(columns)) for table, columns in PLAIN.items()]
     conditions += [
         ("groups", "expired_before > :now"),
@@ -132,7 +140,7 @@ def _lower_mark(connection: sqlite3.Connection, group_key: int, now: int, brough
 def _bring_messages_back(
     connection: sqlite3.Connection, group_key: int, wall: Wall, brought_back: Counter[str]
 ) -> bool:
-    """Bring some of a group's messages back: what is shown stays above the group's mark."""
+    """Bring some of a group's messages back; those that are shown are not moved below the group's mark."""
     mark = connection.execute("SELECT expired_before FROM groups WHERE group_key = ?", (group_key,)).fetchone()
     present = max(wall(), mark[0] if mark else 0)
     changed = connection.execute(
@@ -153,7 +161,7 @@ def _windows(
     ttl: int,
     brought_back: Counter[str],
 ) -> Iterator[Step]:
-    """Change the rows of a table for which ``condition`` holds, so many looked at in each step."""
+    """Change the rows of a table for which ``condition`` holds; each step looks at WINDOW_ROWS rows."""
     last = connection.execute(f"SELECT ifnull(max(rowid), 0) FROM {table}").fetchone()[0]
     first = 0
 
@@ -161,7 +169,7 @@ def _windows(
         nonlocal first
         ends = connection.execute(
             f"SELECT max(rowid) FROM (SELECT rowid FROM {table} WHERE rowid > ? ORDER BY rowid LIMIT ?)",
-            (first, WINDOW),
+            (first, WINDOW_ROWS),
         ).fetchone()[0]
         if ends is None:
             return False

@@ -1,4 +1,4 @@
-"""Commits: what an MLS commit changes beside being a message."""
+"""Commits: stores the message, the group info and the MLS group id that an MLS commit brings."""
 
 import sqlite3
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from conclave.store.members import Membership
 
 @dataclass(frozen=True)
 class Commit:
-    """The parts of a commit; an empty one was not given."""
+    """What a client sends with a commit. An empty field was not given."""
 
     commit_message: bytes = b""
     group_info: bytes = b""
@@ -19,7 +19,7 @@ class Commit:
 
 
 def store(connection: sqlite3.Connection, member: Membership, commit: Commit, now: int) -> None:
-    """Store what was given of a commit by ``member``."""
+    """Store the fields of ``commit`` that ``member`` has given."""
     if commit.commit_message:
         messages.append(connection, member, commit.commit_message, now, is_commit=True)
         reach("commit.message_stored")

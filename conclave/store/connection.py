@@ -1,4 +1,4 @@
-"""A connection to the hot store, which knows two things of the transaction that is under way on it."""
+"""A database connection that also carries the news of its transaction and the room left for bodies."""
 
 import math
 import sqlite3
@@ -8,7 +8,11 @@ from conclave.events import News
 
 
 class StoreConnection(sqlite3.Connection):
-    """``announced``: what the transaction has to tell. ``room``: the bytes of bodies that it may still add."""
+    """A connection to the hot store, with the state of the transaction under way.
+
+    ``announced``: the news that the transaction hands on when it ends. ``room``: how many bytes of bodies it may still
+    add.
+    """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         """Open as sqlite3.Connection does."""
@@ -18,6 +22,6 @@ class StoreConnection(sqlite3.Connection):
 
 
 def of_store(connection: sqlite3.Connection) -> StoreConnection:
-    """Return ``connection`` as what it is: store functions are given no others."""
+    """Return ``connection`` with its real type: store functions get no other connections."""
     assert isinstance(connection, StoreConnection)  # noqa: S101 - ``database.connect`` opens no others
     return connection

@@ -1,8 +1,8 @@
-"""The hot store: one writer that batches, a few readers, migrations, checkpoints, a clean close.
+"""The database: one writer that batches, a few readers, migrations, checkpoints, a clean close.
 
-A store function is synchronous and takes the ``sqlite3`` connection first; ``write`` and ``read`` run it
-on the thread that owns a connection. Writes that wait at the same time share one transaction and one
-fsync, each in a savepoint of its own; nobody is answered before the commit.
+A store function is synchronous and takes the ``sqlite3`` connection first. ``write`` and ``read`` run it on the thread
+that owns a connection. Writes that wait at the same time share one transaction and one fsync, each in a savepoint of
+its own. A caller is answered only after the commit.
 """
 
 import asyncio
@@ -29,26 +29,44 @@ from conclave.store.faults import StoreError, Watch, is_of_the_disk, store_error
 log = get_logger(__name__)
 
 Publish = Callable[[list[News]], None]
+"""Takes what transactions have announced, after the commit."""
+
 HandOn = Callable[[sqlite3.Connection, list[News]], None]
-"""Takes what a transaction has announced, inside of it."""
+"""Takes what a transaction has announced, inside the transaction."""
 
 Step = Callable[[], bool]
-"""A short piece of work inside a write transaction; it returns whether it has to be called again."""
+"""A short piece of work inside a write transaction; it returns whether it must be called again."""
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 READERS = 3
+"""At most 3 reads run at the same time, each on a connection of its own."""
+
 BATCH_LIMIT = 256
+"""At most 256 writes share a transaction."""
+
 LOCK_WAIT_SECONDS = 30.0
+"""A write fails if another process holds the write lock for more than 30 seconds."""
+
 WAL_TARGET_BYTES = 4 * 1024 * 1024
+"""The checkpointer empties a write-ahead log of more than 4 MiB."""
+
 CHECKPOINT_INTERVAL_SECONDS = 1.0
+"""The checkpointer looks at the write-ahead log once a second."""
+
 WAL_LIMIT_BYTES = 8 * 1024 * 1024
-"""The writer itself copies a longer one into the database: what is acknowledged must find room there, although the disk
-fills up meanwhile. Cleanup's reserve is room for so much, and for more."""
+"""The writer itself copies a write-ahead log of more than 8 MiB into the database.
+
+What is acknowledged must find room in the database, even if the disk fills up meanwhile. Cleanup's reserve is room for
+this much and for more.
+"""
 
 PAGE_BYTES = 4096
+"""A page of the database has 4096 bytes: SQLite's default."""
+
 OLDEST_SQLITE = (3, 37, 0)
+"""SQLite 3.37 is the first that knows STRICT tables."""
 
 _PRAGMAS = """
 PRAGMA secure_delete = ON;
@@ -60,10 +78,11 @@ PRAGMA busy_timeout = 0;
 
 
 def connect(path: Path, *, readonly: bool = False) -> StoreConnection:
-    """Open a connection to an existing database, with the pragmas that every connection of ours has.
+    """Open a connection to an existing database, with the pragmas that all connections have.
 
-    A ``readonly`` one leaves the files as they are, even where it is the last to close a log that a crash left.
-    Autocommit mode: transactions are opened by hand, see ``begin_immediate``. Raises StoreError.
+    ``readonly``: the connection leaves the files as they are, even if it is the last to close a write-ahead log that a
+    crash left. The connection is in autocommit mode: the caller opens transactions, see ``begin_immediate``. Raises
+    StoreError.
     """
     try:
         connection = sqlite3.connect(
@@ -81,9 +100,9 @@ def connect(path: Path, *, readonly: bool = False) -> StoreConnection:
 
 
 def begin_immediate(connection: sqlite3.Connection) -> None:
-    """Take the write lock, polling every millisecond while another process holds it.
+    """Take the write lock, and ask for it every millisecond while another process holds it.
 
-    SQLite's own busy handler backs off to 100 ms, which a sender would feel. Raises
+    SQLite's own busy handler waits up to 100 ms between two tries, which a sender would notice. Raises
     sqlite3.OperationalError after LOCK_WAIT_SECONDS.
     """
     deadline = time.monotonic() + LOCK_WAIT_SECONDS
@@ -107,8 +126,8 @@ def places(values: Collection[Any]) -> str:
 def write_transaction(connection: sqlite3.Connection, hand_on: HandOn = outbox.add_all) -> Iterator[None]:
     """Hold the write lock for the block; commit at its end, roll back if it raises.
 
-    The one place where a transaction of any process ends. ``hand_on`` is given what was announced in it, if anything,
-    just before the commit: to the outbox, unless this process itself has who listens.
+    Every write transaction of every process ends here. Just before the commit, ``hand_on`` gets what the transaction
+    announced, if anything. The default puts it into the outbox; the server hands it to its own listeners instead.
     """
     begin_immediate(connection)
     told = of_store(connection)
@@ -132,7 +151,7 @@ def migrations() -> list[tuple[int, str]]:
 def prepare(path: Path) -> None:
     """Bring the database at ``path`` to this program's schema; make it if there is none.
 
-    Raises StoreError: not one of ours, or one of a newer program, or none that can be written.
+    Raises StoreError if the file is no database of Conclave's, is one of a newer program, or cannot be written.
     """
     create(path)
     place.require_writable(path)
@@ -141,7 +160,10 @@ def prepare(path: Path) -> None:
 
 
 def create(path: Path) -> None:
-    """Make the database at ``path`` if there is none; it is there as a whole, or not at all. Raises StoreError."""
+    """Make the database at ``path`` if there is none. Raises StoreError.
+
+    A crash leaves either a complete database or none at ``path``.
+    """
     if sqlite3.sqlite_version_info < OLDEST_SQLITE:
         raise StoreError(f"SQLite {sqlite3.sqlite_version} is too old: 3.37 or newer is needed")
     if place.is_taken(path):
@@ -157,10 +179,10 @@ def create(path: Path) -> None:
 
 
 def require_current(path: Path, *, writing: bool = False) -> None:
-    """Raise StoreError unless there is a database of exactly this program's schema at ``path``.
+    """Raise StoreError unless the database at ``path`` has exactly this program's schema.
 
-    With ``writing`` it has to be one that can be written, too. Only the server creates and migrates: another process
-    must not change the schema under a running one.
+    ``writing``: the database must be writable too. Only the server creates and migrates a database: another process
+    must not change the schema while a server runs.
     """
     if not place.is_taken(path):
         raise StoreError(f"{path}: no such database; `conclave serve` creates it")
@@ -187,7 +209,7 @@ def _one_line_errors(path: Path) -> Iterator[None]:
 
 
 def _require_wal(connection: sqlite3.Connection) -> None:
-    """Have the write-ahead log in use: a copy that `VACUUM INTO` has made, as of a backup, is without."""
+    """Turn the write-ahead log on: a copy made by `VACUUM INTO`, such as a backup, has it off."""
     connection.execute("PRAGMA journal_mode = WAL")
 
 
@@ -212,7 +234,7 @@ def _migrate(connection: sqlite3.Connection, path: Path) -> None:
 
 
 def _statements(script: str) -> list[str]:
-    """Split ``script``; executescript would commit the transaction that a migration runs in."""
+    """Split ``script`` into statements: executescript would commit the transaction of the migration."""
     statements, current = [], ""
     for line in script.splitlines(keepends=True):
         current += line
@@ -223,15 +245,15 @@ def _statements(script: str) -> list[str]:
 
 
 def checkpoint(connection: sqlite3.Connection) -> None:
-    """Copy as much of the WAL into the database as no reader keeps from it; nobody has to wait for that."""
+    """Copy as much of the WAL into the database as open readers allow; nobody has to wait for that."""
     connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
 
 
 def truncate_wal(connection: sqlite3.Connection) -> bool:
     """Copy the WAL into the database and empty its file; tell whether that succeeded.
 
-    PASSIVE first: TRUNCATE with a reader open would hold the write lock as long as it waits, so it is
-    tried without any waiting, when there is nothing left to copy.
+    PASSIVE copies first. TRUNCATE would hold the write lock while it waits for an open reader. So it is tried only when
+    nothing is left to copy, and without waiting.
     """
     checkpoint(connection)
     busy, _, _ = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
@@ -239,7 +261,7 @@ def truncate_wal(connection: sqlite3.Connection) -> bool:
 
 
 class _Owner(aiosqlite.Connection):
-    """An aiosqlite connection that runs whole functions on its thread: one hop a call, not one a statement."""
+    """An aiosqlite connection that runs a whole function on its thread: one hop a call, not one a statement."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(partial(connect, path), iter_chunk_size=64)
@@ -260,7 +282,7 @@ class Database:
     """The open store of one server process."""
 
     def __init__(self, path: Path, publish: Publish, watch: Watch) -> None:
-        """Use ``open``."""
+        """Prepare only; use ``open`` to get a working store."""
         self.path = path
         self._publish = publish
         self._watch = watch
@@ -269,7 +291,7 @@ class Database:
         self._wake = asyncio.Event()
         self._closing = False
         self._idle_readers: list[_Owner] = []
-        self._reader_slots = asyncio.Semaphore(READERS)  # first come, first served: nobody waits for ever
+        self._reader_slots = asyncio.Semaphore(READERS)  # served in the order of arrival, so nobody waits for ever
         self._owners: list[_Owner] = []
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -277,7 +299,8 @@ class Database:
     async def open(cls, path: Path, publish: Publish = lambda _: None, watch: Watch | None = None) -> Self:
         """Open the store at ``path``, creating or migrating it. Raises StoreError.
 
-        ``publish`` is told what transactions announce, after each commit and before its callers go on.
+        ``publish`` gets what transactions announce, after the commit and before their callers continue. ``watch`` hears
+        how the disk fares.
         """
         await asyncio.to_thread(prepare, path)
         self = cls(path, publish, watch or Watch())
@@ -307,7 +330,7 @@ class Database:
         return owner
 
     async def close(self) -> None:
-        """Finish what waits, move the WAL into the database, and let go of every file."""
+        """Finish the writes that wait, move the WAL into the database, and close every file."""
         self._closing = True
         self._wake.set()
         await self._tasks[0]
@@ -325,15 +348,15 @@ class Database:
             await self._close_owners()
 
     async def _close_owners(self) -> None:
-        """Close connections; each has a thread that would keep the process from ending."""
+        """Close all connections, so that their threads do not keep the process from ending."""
         for owner in self._owners:
             await owner.close()
 
     async def write(self, fn: Callable[Concatenate[sqlite3.Connection, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Run ``fn`` in a transaction and return its result once that is durable.
+        """Run ``fn`` in a transaction and return its result once its changes are durable.
 
-        What ``fn`` raises undoes its own changes only. Raises StoreError if the commit failed: then
-        nothing of the whole batch was applied.
+        If ``fn`` raises, only its own changes are undone. Raises StoreError if the commit failed: then nothing of the
+        whole transaction was applied.
         """
         if self._closing:
             raise StoreError("the store is closed")
@@ -374,7 +397,7 @@ class Database:
             announced: list[News] = []
             try:
                 outcomes, announced = await writer.run(partial(self._run_batch, [each.fn for each in batch]))
-            except Exception as error:  # noqa: BLE001 - whatever it was, each caller of the batch must hear of it
+            except Exception as error:  # noqa: BLE001 - each caller of the transaction must get the error, of any kind
                 outcomes = [store_error(self.path, error)] * len(batch)
             self._watch.wrote(next((each for each in outcomes if isinstance(each, StoreError)), None))
             self._publish(announced)
@@ -384,11 +407,11 @@ class Database:
     def _run_batch(
         self, fns: list[Callable[[sqlite3.Connection], Any]], connection: sqlite3.Connection
     ) -> tuple[list[Any], list[News]]:
-        """Run ``fns`` in one transaction, if the database is where it was, and has room. See run_all."""
+        """Run ``fns`` in one transaction, if the database file was not replaced. See ``run_all``."""
         announced: list[News] = []
         with write_transaction(connection, lambda _, news: announced.extend(news)):
             if _identity(self.path) != self._file:
-                # What is written to the file that is open would be lost with it.
+                # A write to the file that is still open would be lost with that file.
                 raise StoreError(f"{self.path}: was moved or replaced while the server runs: put it back, or restart")
             of_store(connection).room = self._watch.room()
             outcomes = run_all(fns, of_store(connection))
@@ -398,7 +421,7 @@ class Database:
 
     @contextlib.asynccontextmanager
     async def _no_readers(self) -> AsyncIterator[None]:
-        """Have no read under way in this process while the block lasts."""
+        """Let no read of this process run while the block lasts."""
         async with contextlib.AsyncExitStack() as slots:
             for _ in range(READERS):
                 await slots.enter_async_context(self._reader_slots)
@@ -410,13 +433,13 @@ class Database:
             await asyncio.sleep(CHECKPOINT_INTERVAL_SECONDS)
             with self._watch.checkpointing():
                 if wal.exists() and wal.stat().st_size > WAL_TARGET_BYTES and not await checkpointer.run(truncate_wal):
-                    # Somebody is always reading: hold new reads back for the moment that it takes.
+                    # Some read is always under way: hold new reads back for a moment.
                     async with self._no_readers():
                         await checkpointer.run(truncate_wal)
 
 
 def _identity(path: Path) -> tuple[int, int] | None:
-    """Return what file ``path`` is: its device and number there; None if there is none."""
+    """Return which file ``path`` is, as device and inode number; None if there is none."""
     try:
         found = path.stat()
     except OSError:

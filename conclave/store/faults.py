@@ -1,4 +1,4 @@
-"""What a store that cannot be used says of it, whoever finds out."""
+"""Errors of the store: when its files cannot be used, and when the disk is full."""
 
 import errno
 import math
@@ -16,10 +16,13 @@ _OF_THE_DISK = (
     sqlite3.SQLITE_CORRUPT,
     sqlite3.SQLITE_NOTADB,
 )
-"""Faults of the files, not of the statement; SQLite tells in higher bits what exactly failed."""
+"""Error codes that mean a fault of the files, not of the statement: the low 8 bits of SQLite's extended codes."""
 
 LEAST_BYTES = 64 * 1024
-"""Where less is free, whatever cannot be written is for want of room: SQLite tells so of some files only."""
+"""Below 64 KiB of free space, an I/O error means that the disk is full.
+
+SQLite says so itself for some files only.
+"""
 
 
 class StoreError(Exception):
@@ -27,11 +30,11 @@ class StoreError(Exception):
 
 
 class StoreFullError(StoreError):
-    """There is no room for a change."""
+    """The disk has no room for a change."""
 
 
 def free_bytes(folder: Path) -> int:
-    """Return how much room the file system of ``folder`` has for this user; 0 if it cannot tell."""
+    """Return how many bytes are free for this user on the file system of ``folder``; 0 if unknown."""
     try:
         found = os.statvfs(folder)
     except OSError:
@@ -40,7 +43,7 @@ def free_bytes(folder: Path) -> int:
 
 
 def file_size(path: Path) -> int:
-    """Return how many bytes the file ``path`` has, 0 if there is none; a link is not followed."""
+    """Return the size of the file ``path`` in bytes; 0 if there is none. A link is not followed."""
     try:
         return path.lstat().st_size
     except OSError:
@@ -48,12 +51,12 @@ def file_size(path: Path) -> int:
 
 
 def is_of_the_disk(error: Exception) -> bool:
-    """Tell whether an error is one of the files that a store consists of, not of what was asked of it."""
+    """Tell whether an error is a fault of the store's files, and not of the statement."""
     return isinstance(error, sqlite3.Error) and _code(error) in _OF_THE_DISK
 
 
 def store_error(path: Path, error: Exception) -> StoreError:
-    """Return what ``error`` means for the store at ``path``: a line with the path, and how much room is left."""
+    """Return ``error`` as a StoreError of one line, with the path and how many bytes are free."""
     if isinstance(error, StoreError):
         return error
     free = free_bytes(path.parent)
@@ -69,18 +72,21 @@ def _code(error: sqlite3.Error) -> int:
 
 
 class Watch:
-    """Hears how the files of a store fare, and says how much they may take in. This one takes no notice."""
+    """Hears whether the store's files can be read and written, and says how much they may take in.
+
+    This one ignores what it hears and sets no limit.
+    """
 
     def wrote(self, error: StoreError | None) -> None:
-        """Hear of a transaction: what of it the disk did not take, or nothing."""
+        """Hear the result of a transaction: why the disk did not take it, or None."""
 
     def read(self, error: StoreError | None) -> None:
-        """Hear of a read in the same way."""
+        """Hear the result of a read: why the disk did not give it, or None."""
 
     def room(self) -> float:
-        """Return how many bytes of bodies a transaction may add. Asked in the thread and transaction that writes."""
+        """Return how many bytes of bodies a transaction may add. Called in the writer's thread, in its transaction."""
         return math.inf
 
     def checkpointing(self) -> AbstractContextManager[None]:
-        """Return what each shortening of the write-ahead log goes on in, which lets no failure out."""
+        """Return the context in which the write-ahead log is shortened. It lets no exception out."""
         return suppress(Exception)

@@ -1,4 +1,4 @@
-"""Groups: their settings, their counter, their end."""
+"""Groups: create one, find it, change its settings and group info, delete it."""
 
 import sqlite3
 from dataclasses import dataclass, replace
@@ -13,12 +13,15 @@ from conclave.store import bodies, marks, policies, state, users
 from conclave.store.news import announce
 
 LONGEST_NAME = 64
-"""Characters of a group name, at most."""
+"""A group name has at most 64 characters."""
 
 
 @dataclass(frozen=True)
 class Group:
-    """A group without its members. Marks are described in marks.py, ``archived_seq`` in archive/stretches.py."""
+    """A group without its members.
+
+    See marks.py for ``last_seq``, ``gone_below`` and ``expired_before``, archive/stretches.py for ``archived_seq``.
+    """
 
     group_key: int
     group_id: bytes
@@ -36,7 +39,7 @@ class Group:
 
 @dataclass(frozen=True)
 class PublicGroup:
-    """What anybody may learn of a public group."""
+    """What every user may learn of a public group."""
 
     group_id: bytes
     group_name: str
@@ -46,7 +49,7 @@ class PublicGroup:
 
 @dataclass(frozen=True)
 class GroupChanges:
-    """What is to be set of a group; None stays as it is, "" clears the alias."""
+    """New settings of a group. None leaves a setting as it is; "" clears the alias."""
 
     alias: str | None = None
     group_name: str | None = None
@@ -61,7 +64,7 @@ COLUMNS = (
 
 
 def add(connection: sqlite3.Connection, creator_id: bytes, group_name: str, alias: str, now: int) -> bytes:
-    """Create a group with its creator as sole member and admin; return its id. Raises ConflictError."""
+    """Create a group whose only member and admin is its creator; return its id. Raises ConflictError."""
     users.require(connection, creator_id)
     _require_free(connection, group_name)
     group_id = uuid4().bytes
@@ -86,7 +89,10 @@ def by_id(connection: sqlite3.Connection, group_id: bytes) -> Group:
 
 
 def list_public(connection: sqlite3.Connection, pattern: str, share: Share) -> list[PublicGroup]:
-    """List the public groups whose name contains ``pattern``, whatever its case, by name. Raises NoRoomError."""
+    """List the public groups whose name contains ``pattern``, ordered by name. Raises NoRoomError.
+
+    Upper and lower case of ASCII letters are the same.
+    """
     if len(pattern) > LONGEST_NAME:
         return []
     escaped = pattern.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
@@ -102,13 +108,13 @@ def list_public(connection: sqlite3.Connection, pattern: str, share: Share) -> l
 def change(
     connection: sqlite3.Connection, group: Group, changes: GroupChanges, policy: PolicySettings, clock: Clock
 ) -> None:
-    """Set what ``changes`` names, all or nothing.
+    """Apply all of ``changes``, or nothing of them.
 
-    The expiry does not change while the clock is wrong: no mark may move by it, and without that the end of the old
-    expiry would be forgotten.
+    The expiry does not change while the clock is wrong: a wrong clock may move no mark, and without a mark it would be
+    forgotten what the old expiry has hidden.
 
-    Raises ConflictError if the name is taken, BadRequestError if the expiry is over the server's cap, and
-    UntrustedClockError.
+    Raises ConflictError if the name is taken, BadRequestError if the expiry exceeds the server's cap, and
+    UntrustedClockError if the clock is wrong.
     """
     changed = replace(group, **{name: value for name, value in vars(changes).items() if value is not None})
     if changed.group_name != group.group_name:
@@ -127,19 +133,19 @@ def change(
 
 
 def set_mls_group_id(connection: sqlite3.Connection, group: Group, mls_group_id: str) -> None:
-    """Set the group's MLS id, once: a later one is ignored."""
+    """Set the group's MLS id, if it has none yet. A later one is ignored."""
     connection.execute(
         "UPDATE groups SET mls_group_id = ? WHERE group_key = ? AND mls_group_id = ''", (mls_group_id, group.group_key)
     )
 
 
 def set_group_info(connection: sqlite3.Connection, group: Group, group_info: bytes) -> None:
-    """Replace the group info; the former one is erased."""
+    """Replace the group info, and erase the former one."""
     adopt_group_info(connection, group.group_key, bodies.put(connection, group_info))
 
 
 def adopt_group_info(connection: sqlite3.Connection, group_key: int, body_id: int) -> None:
-    """Make the stored body ``body_id`` the group info; the former one is erased."""
+    """Make the stored body ``body_id`` the group info, and erase the former one."""
     former = connection.execute("SELECT group_info_body FROM groups WHERE group_key = ?", (group_key,)).fetchone()[0]
     if former is not None:
         bodies.erase(connection, [former])
@@ -147,9 +153,9 @@ def adopt_group_info(connection: sqlite3.Connection, group_key: int, body_id: in
 
 
 def remove(connection: sqlite3.Connection, group: Group, now: int) -> None:
-    """Delete a group: hidden at once; its messages are left to cleanup, by a tombstone.
+    """Delete a group, which hides it at once. A tombstone tells cleanup to erase its messages.
 
-    Who is invited hears of it; who was a member, from the caller.
+    Invited users hear of it here; the caller tells those who were members.
     """
     key = (group.group_key,)
     carried = connection.execute(

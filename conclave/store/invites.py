@@ -1,4 +1,8 @@
-"""Invites that wait for an answer; an old one is dead at once, and cleanup removes it."""
+"""Invites that wait for an answer: send, accept, decline, cancel, list them.
+
+An invite is dead once it is too old, and cleanup removes it later. ``dead_before`` in this module: the Unix second
+before which a dead invite was made, exclusive.
+"""
 
 import sqlite3
 from collections.abc import Iterable, Sequence
@@ -60,9 +64,9 @@ def add(
     dead_before: int,
     clock: Reading,
 ) -> None:
-    """Invite a user, who hears of it. ``carried``: commit, welcome and group info, for when it is accepted.
+    """Invite a user, who hears of it. Raises as ``make_way`` does.
 
-    Raises as ``make_way`` does.
+    ``carried``: commit, welcome and group info, which are used when the invite is accepted.
     """
     make_way(connection, group.group_key, invitee_id, dead_before, clock)
     invite_id = uuid4().bytes
@@ -89,10 +93,10 @@ def add(
 def make_way(
     connection: sqlite3.Connection, group_key: int, invitee_id: bytes, dead_before: int, clock: Reading
 ) -> None:
-    """End a dead invite of a user who is invited anew or joins: a member has none that could come back to life.
+    """Remove the dead invite of a user who is invited again or joins.
 
-    Raises ConflictError if a living one is pending, and UntrustedClockError where only a wrong clock says that it is
-    dead.
+    Otherwise a member could have an invite that comes back to life. Raises ConflictError if a living invite is pending,
+    and UntrustedClockError if the invite is dead by a wrong clock only.
     """
     for former in _find(connection, "invites.group_key = ? AND invitee_id = ?", group_key, invitee_id):
         if former.created_at >= dead_before:
@@ -115,7 +119,7 @@ def of_group(
 
 
 def require_own(connection: sqlite3.Connection, invite_id: bytes, user_id: bytes, dead_before: int) -> Invite:
-    """Return a living invite of the user. Raises NotFoundError, or NotMemberError if it is somebody else's."""
+    """Return a living invite of the user. Raises NotFoundError, or NotMemberError if it is another user's."""
     found = _find(connection, "invite_id = ? AND invites.created_at >= ?", invite_id, dead_before)
     if not found:
         raise NotFoundError("no such invite")
@@ -125,9 +129,9 @@ def require_own(connection: sqlite3.Connection, invite_id: bytes, user_id: bytes
 
 
 def accept(connection: sqlite3.Connection, invite: Invite, now: int) -> None:
-    """Make the invitee a member, with all that the invite carries: its bodies change hands, none is copied.
+    """Make the invitee a member, and use the bodies that the invite carries, without copying them.
 
-    The commit becomes a message of the inviter's; the invitee hears of the welcome, the others of the commit.
+    The commit becomes a message of the inviter. The invitee hears of the welcome, the other members of the commit.
     """
     group = groups.by_id(connection, invite.group_id)
     others = members_of(connection, group.group_key)
@@ -143,7 +147,10 @@ def accept(connection: sqlite3.Connection, invite: Invite, now: int) -> None:
 
 
 def decline(connection: sqlite3.Connection, invite: Invite) -> None:
-    """Remove an invite with what it carries. The inviter hears of it, whose MLS group holds a place for the invitee."""
+    """Remove an invite with what it carries, and tell the inviter.
+
+    The inviter has to know, since the inviter's MLS group holds a place for the invitee.
+    """
     remove(connection, invite)
     announce(
         connection,
@@ -155,22 +162,25 @@ def decline(connection: sqlite3.Connection, invite: Invite) -> None:
 
 
 def cancel(connection: sqlite3.Connection, invite: Invite) -> None:
-    """Remove an invite with what it carries; invitee and inviter hear of it."""
+    """Remove an invite with what it carries, and tell invitee and inviter."""
     announce(connection, [invite.invitee_id], "invite_cancelled", group_id=invite.group_id)
     decline(connection, invite)
 
 
 def cancel_pending(connection: sqlite3.Connection, group_key: int, invitee_id: bytes, dead_before: int) -> bool:
-    """Cancel the invite of a user to a group; tell whether a living one was there."""
+    """Cancel the invite of a user to a group; tell whether there was a living one."""
     found = _find(connection, "invites.group_key = ? AND invitee_id = ?", group_key, invitee_id)
     for each in found:
-        # What is dead only waits for cleanup, which would tell the inviter alone.
+        # A dead one only waits for cleanup, which would tell the inviter alone.
         (cancel if each.created_at >= dead_before else decline)(connection, each)
     return any(each.created_at >= dead_before for each in found)
 
 
 def remove_of_user(connection: sqlite3.Connection, user_id: bytes) -> None:
-    """Remove the invites that a user was given, which their inviters hear of, and those that the user gave."""
+    """Remove the invites that a user received, and those that the user sent.
+
+    The inviters hear of the first, the invitees of the second.
+    """
     for each in _find(connection, "invitee_id = ?", user_id):
         decline(connection, each)
     for each in _find(connection, "inviter_id = ?", user_id):
@@ -179,7 +189,7 @@ def remove_of_user(connection: sqlite3.Connection, user_id: bytes) -> None:
 
 
 def dead(connection: sqlite3.Connection, invite_key: int, dead_before: int) -> Invite | None:
-    """Find an invite that is dead; None if it is gone, or lives."""
+    """Find a dead invite; None if it is gone or still lives."""
     found = _find(connection, "invite_key = ? AND invites.created_at < ?", invite_key, dead_before)
     return found[0] if found else None
 

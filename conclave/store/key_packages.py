@@ -1,4 +1,4 @@
-"""Key packages: what others need to add a user to a group, each handed out once."""
+"""Key packages: what others need to add a user to a group; a regular one is handed out once."""
 
 import sqlite3
 from collections.abc import Iterable, Sequence
@@ -9,11 +9,11 @@ from conclave.store import bodies
 from conclave.store.database import places
 
 REGULAR_KEPT = 10
-"""Regular key packages of a user, at most; the oldest fall out."""
+"""A user has at most 10 regular key packages; a new one replaces the oldest."""
 
 
 def add(connection: sqlite3.Connection, user_id: bytes, package: bytes, *, is_last_resort: bool) -> None:
-    """Store a key package; a last-resort one replaces the former."""
+    """Store a key package. A last-resort one replaces the former last-resort one."""
     kept = 0 if is_last_resort else REGULAR_KEPT - 1
     _remove(
         connection,
@@ -27,10 +27,10 @@ def add(connection: sqlite3.Connection, user_id: bytes, package: bytes, *, is_la
 
 
 def take(connection: sqlite3.Connection, user_ids: Sequence[bytes]) -> list[bytes]:
-    """Hand out a key package of each user (at most some thousands), all or none; in the order of ``user_ids``.
+    """Hand out one key package of each user (at most some thousands), in the order of ``user_ids``.
 
-    The oldest regular one, which is gone with that, else the last-resort one, which stays. Raises NotFoundError if
-    somebody has none.
+    It is the oldest regular one, which is removed, or else the last-resort one, which stays. Raises NotFoundError if
+    any user has none; then nothing is handed out.
     """
     rows = connection.execute(
         "SELECT key_package_id, user_id, is_last_resort, package_body FROM key_packages WHERE key_package_id IN"

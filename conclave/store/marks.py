@@ -1,11 +1,11 @@
-"""The marks of a group: what makes "never served again" exact whatever the policy becomes.
+"""The marks of a group: what they cover is never served again, even after the policy changes.
 
-last_seq        the group's counter
-floor_seq       everything at or below was fetched by all members of the time
-gone_below      at or below: never served again, whatever the policy
-expired_before  created before: never served again
+last_seq        the group's counter: the last number that it gave to a message
+floor_seq       messages up to this number (inclusive) were fetched by all who were members at that time
+gone_below      messages up to this number (inclusive) are never served again
+expired_before  messages created before this Unix second (exclusive) are never served again
 
-Each only rises, but for ``floor_seq`` on entering delete-after-fetch. The rules are those of the
+A mark only rises. The one exception is ``floor_seq`` when a group enters delete-after-fetch. The rules are those of the
 retention contract, section 1.
 """
 
@@ -20,8 +20,8 @@ _LEAST_WATERMARK = "(SELECT min(watermark) FROM members WHERE members.group_key 
 def advance_floor(connection: sqlite3.Connection, group_key: int) -> None:
     """Raise the floor to the least watermark of the current members.
 
-    Called in the transaction of every leave (after the leaver is gone), join (before the joiner is added)
-    and policy change.
+    Called in the transaction of each leave (after the member is removed), join (before the member is added) and policy
+    change.
     """
     connection.execute(
         f"UPDATE groups SET floor_seq = max(floor_seq, ifnull({_LEAST_WATERMARK}, 0)) WHERE group_key = ?",
@@ -30,7 +30,7 @@ def advance_floor(connection: sqlite3.Connection, group_key: int) -> None:
 
 
 def settle(connection: sqlite3.Connection, group_key: int, old: GroupPolicy, new: GroupPolicy, at: int) -> None:
-    """Fix what the policy ``old`` of a group has hidden by the second ``at``, before ``new`` applies.
+    """Keep hidden what the policy ``old`` of a group has hidden, before ``new`` applies.
 
     ``at``: the last Unix second at which ``old`` was in force.
     """
@@ -46,7 +46,7 @@ def settle(connection: sqlite3.Connection, group_key: int, old: GroupPolicy, new
             "UPDATE groups SET gone_below = max(gone_below, floor_seq) WHERE group_key = ?", (group_key,)
         )
     elif new.is_after_fetch:
-        # What the floor remembers of members long gone must not count for those who are here now.
+        # The floor of former members must not count for those who are members now.
         connection.execute(
             f"UPDATE groups SET floor_seq = max(gone_below, ifnull({_LEAST_WATERMARK}, 0)) WHERE group_key = ?",
             (group_key,),
@@ -54,6 +54,9 @@ def settle(connection: sqlite3.Connection, group_key: int, old: GroupPolicy, new
 
 
 def settle_all(connection: sqlite3.Connection, old: PolicySettings, new: PolicySettings, at: int) -> None:
-    """Settle every group whose policy differs between two configurations of the server."""
+    """Settle every group whose policy differs between the server's settings ``old`` and ``new``.
+
+    ``at``: the last Unix second at which ``old`` was in force.
+    """
     for group_key, before, after in policies.changed(connection, old, new):
         settle(connection, group_key, before, after, at)

@@ -1,4 +1,4 @@
-"""Who is in which group, in which role, and how far each has fetched."""
+"""Members: who is in which group, in which role, and how far each has fetched."""
 
 import sqlite3
 from collections import defaultdict
@@ -24,7 +24,10 @@ from conclave.store.users import User
 
 @dataclass(frozen=True)
 class Membership:
-    """One user's membership of one group; leaving and coming back makes a new one."""
+    """One user's membership of one group. A user who leaves and comes back gets a new one.
+
+    ``watermark``: the member has fetched the messages up to this number, inclusive. ``joining``: see ``add``.
+    """
 
     member_id: int
     group: Group
@@ -43,7 +46,7 @@ class Member(User):
 
 @dataclass(frozen=True)
 class GroupMembers:
-    """A group with its members, the longest-standing first."""
+    """A group with its members, in the order in which they joined."""
 
     group: Group
     members: list[Member]
@@ -90,7 +93,10 @@ def require_admin(connection: sqlite3.Connection, group_id: bytes, user_id: byte
 
 
 def require_target(connection: sqlite3.Connection, group_id: bytes, user_id: bytes) -> Membership:
-    """Return the membership of somebody whom the request names. Raises NotFoundError or BadRequestError."""
+    """Return the membership of a user whom the request names.
+
+    Raises NotFoundError if there is no such user, BadRequestError if the user is no member.
+    """
     users.by_id(connection, user_id)
     found = membership(connection, group_id, user_id)
     if found is None:
@@ -99,7 +105,7 @@ def require_target(connection: sqlite3.Connection, group_id: bytes, user_id: byt
 
 
 def require_invitable(connection: sqlite3.Connection, group: Group, user_ids: Sequence[bytes]) -> None:
-    """Raise what holds of the first who cannot be invited to the group: NotFoundError, ConflictError or BannedError.
+    """Raise NotFoundError, ConflictError or BannedError for the first user who cannot be invited to the group.
 
     ``user_ids``: at most some thousands.
     """
@@ -135,7 +141,7 @@ def groups_of(connection: sqlite3.Connection, user_id: bytes, share: Share) -> l
 
 
 def admins_of(connection: sqlite3.Connection, group_id: bytes, user_id: bytes, share: Share) -> list[Member]:
-    """List a group's admins, the longest-standing first. Raises NotMemberError or NoRoomError."""
+    """List a group's admins, in the order in which they joined. Raises NotMemberError or NoRoomError."""
     group_key = require_member(connection, group_id, user_id).group.group_key
     rows = connection.execute(
         "SELECT user_id, username, alias, signing_key_fingerprint, role FROM members JOIN users USING (user_id)"
@@ -164,7 +170,10 @@ def require_joinable(connection: sqlite3.Connection, group_id: bytes, user_id: b
 
 
 def add(connection: sqlite3.Connection, group_key: int, user_id: bytes, now: int, *, joining: bool = False) -> None:
-    """Add a member; one who is ``joining`` has an external commit still to send."""
+    """Add a member to a group.
+
+    ``joining``: the member still has to send the external commit that joining a public group takes.
+    """
     marks.advance_floor(connection, group_key)
     reach("join.floor_raised")
     connection.execute(
@@ -186,7 +195,10 @@ def promote(connection: sqlite3.Connection, member: Membership) -> None:
 
 
 def demote(connection: sqlite3.Connection, member: Membership | None) -> None:
-    """Make an admin an ordinary member; all members hear of it. Raises BadRequestError: no admin, or the last."""
+    """Make an admin an ordinary member; all members hear of it.
+
+    Raises BadRequestError if the user is no admin, or the last one.
+    """
     if member is None or member.role != "admin":
         raise BadRequestError("this user is not an admin of the group")
     others = "SELECT 1 FROM members WHERE group_key = ? AND role = 'admin' AND member_id != ?"
@@ -204,8 +216,8 @@ def _set_role(connection: sqlite3.Connection, member: Membership, role: str) -> 
 def remove(connection: sqlite3.Connection, member: Membership, now: int, *, told: bool = False) -> None:
     """End a membership.
 
-    The remaining members hear of it, and with ``told`` the one who goes. The group keeps an admin: the
-    longest-standing member follows the last one. With its last member the group goes.
+    The remaining members hear of it; with ``told`` the removed user too. If the last admin goes, the member who joined
+    first becomes admin. If the last member goes, the group is deleted.
     """
     group_key = member.group.group_key
     reach("leave.committed")
@@ -230,7 +242,7 @@ def remove(connection: sqlite3.Connection, member: Membership, now: int, *, told
 
 
 def confirm_fetched(connection: sqlite3.Connection, member_id: int, up_to: int) -> None:
-    """Note that a member has every message up to ``up_to``; a watermark never goes down."""
+    """Note that a member has every message up to ``up_to``, inclusive. A watermark never goes down."""
     connection.execute(
         "UPDATE members SET watermark = ? WHERE member_id = ? AND watermark < ?", (up_to, member_id, up_to)
     )

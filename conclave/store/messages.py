@@ -1,4 +1,4 @@
-"""Messages: appended under the group's counter, and served while they may be."""
+"""Messages of the hot store: append one under the group's counter, and read a page of them."""
 
 import sqlite3
 from dataclasses import dataclass
@@ -13,12 +13,12 @@ from conclave.store.archive.stretches import Stretch
 from conclave.store.members import Membership
 
 PAGE_BYTES = 32 * 1024 * 1024
-"""Bodies in one page, at most: hundreds of the largest would fill the memory of a small machine."""
+"""A page has at most 32 MiB of bodies: hundreds of the largest would fill the memory of a small machine."""
 
 
 @dataclass(frozen=True)
 class StoredMessage:
-    """A message as it is served."""
+    """A message as a reader gets it. ``created_at``: Unix seconds."""
 
     sequence_num: int
     sender_id: bytes
@@ -28,9 +28,10 @@ class StoredMessage:
 
 @dataclass(frozen=True)
 class Page:
-    """Messages of one GET, ascending, and how far the reader has fetched once it has the response.
+    """The messages of one response, in ascending order of their numbers.
 
-    ``archived``: what comes first and is in the archive; where there is that, ``messages`` is empty.
+    ``fetched_up_to``: the watermark of the reader once it has the response. ``archived``: messages of the archive that
+    come first; if there are any, ``messages`` is empty.
     """
 
     messages: list[StoredMessage]
@@ -42,8 +43,8 @@ class Page:
 def append(connection: sqlite3.Connection, member: Membership, body: bytes, now: int, *, is_commit: bool) -> int:
     """Store a message and return its sequence number.
 
-    The sender's watermark follows only from the group's last number: sending counts as having seen one's
-    own message, not what others sent meanwhile.
+    The sender's watermark rises only if it was at the group's last number. A sender has seen the own message, but
+    perhaps not those that others sent before it.
     """
     group_key = member.group.group_key
     number = append_stored(
@@ -59,10 +60,10 @@ def append(connection: sqlite3.Connection, member: Membership, body: bytes, now:
 def append_stored(
     connection: sqlite3.Connection, group_key: int, sender_id: bytes, body_id: int, now: int, *, is_commit: bool
 ) -> int:
-    """Make the stored body ``body_id`` a message, whose sender need not be a member; return its sequence number.
+    """Make the stored body ``body_id`` a message and return its sequence number. The sender need not be a member.
 
-    No watermark moves: whoever made it some time ago does not know that it is a message now, and has to fetch it.
-    A mark that a wrong clock left ahead of ``now`` does not hide it.
+    No watermark moves. The sender may have made the body some time ago, does not know that it is a message now, and has
+    to fetch it. A mark that a wrong clock left ahead of ``now`` does not hide the message.
     """
     number, expired_before = connection.execute(
         "UPDATE groups SET last_seq = last_seq + 1 WHERE group_key = ? RETURNING last_seq, expired_before", (group_key,)
@@ -88,11 +89,11 @@ def page(
     share: Share,
     taken: int = 0,
 ) -> Page:
-    """Read up to ``limit`` messages with numbers greater than ``after``, none that is past its time.
+    """Read up to ``limit`` messages with numbers greater than ``after``, none of them expired.
 
-    Fewer if their bodies, and the ``taken`` bytes that the page has already, are more than PAGE_BYTES, or if memory is
-    short; but at least one if it has none. No messages, but where to find them, if the next ones are in the archive.
-    Raises NotMemberError or NoRoomError.
+    ``taken``: how many bytes of bodies the page has already. The page gets fewer messages if memory is short, or if all
+    its bodies would have more than PAGE_BYTES; but at least one if ``taken`` is 0. If the next messages are in the
+    archive, the page has none, and says where they are. Raises NotMemberError or NoRoomError.
     """
     member = members.require_member(connection, group_id, user_id)
     group = member.group

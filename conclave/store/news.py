@@ -1,8 +1,8 @@
-"""Telling what a transaction changes: heard once it is durable, and only then.
+"""News: what a transaction announces. Others hear of it only after the commit.
 
-Store functions announce, in whatever process they run. ``database.write_transaction`` hands on what was announced: the
-server's writer to the streams of this process, right after the commit; any other process, such as an operator's
-command or cleanup, through the outbox, from which the server takes it. What is to be told to caches goes the same way.
+Store functions announce, in every process. ``database.write_transaction`` hands the news on. The server's writer gives
+it to the streams of its process right after the commit. Any other process, such as an operator's command or cleanup,
+puts it into the outbox, and the server takes it from there. News for caches goes the same way.
 """
 
 import sqlite3
@@ -15,12 +15,12 @@ from conclave.store.connection import of_store
 
 
 def announce(connection: sqlite3.Connection, recipients: Iterable[bytes], name: str, **values: Any) -> None:
-    """Have the event ``name`` go to the users ``recipients`` after the commit."""
+    """Send the event ``name`` to the users ``recipients`` after the commit."""
     of_store(connection).announced.append(Announcement(frozenset(recipients), Event(name, values)))
 
 
 def end_streams(connection: sqlite3.Connection, user_id: bytes, session_id: int) -> None:
-    """Have the streams of a user's session end after the commit."""
+    """End the streams of a user's session after the commit."""
     of_store(connection).announced.append(Ending(user_id, session_id))
 
 

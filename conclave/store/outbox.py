@@ -1,7 +1,7 @@
-"""What another process did that somebody must hear of: cleanup and operators write it, the server hands it on.
+"""The outbox: news of cleanup and of operators' commands, which the server hands on to its clients.
 
-While no server runs it waits, and the next one hands it on to those who listen again by then. It cannot grow without
-bound meanwhile, since each row tells of something that was removed, and only a server adds anything.
+While no server runs, the news waits for the next one, which hands it on to those who listen again by then. The outbox
+cannot grow without bound meanwhile: each row tells of something that was removed, and only a server adds anything.
 """
 
 import json
@@ -12,14 +12,17 @@ from typing import Any
 from conclave.events import Announcement, Ending, Event, News
 
 _ENDING = ""
-"""In place of an event's name: the streams of a session end."""
+"""This name of an event means that the streams of a session end."""
 
 _ID_BYTES = 16
-"""A row has the ids of all recipients, one after the other: who deletes an account in large groups tells many."""
+"""A user id has 16 bytes.
+
+A row has the ids of all recipients, one after the other: an account that is deleted from large groups has many.
+"""
 
 
 def add_all(connection: sqlite3.Connection, news: Iterable[News]) -> None:
-    """Have the server tell what this transaction announced, were it the server's own."""
+    """Put ``news`` into the outbox, so that the server hands it on as if it were its own."""
     for each in news:
         if isinstance(each, Ending):
             _add(connection, each.user_id, _ENDING, {"session": each.session_id})
@@ -29,12 +32,12 @@ def add_all(connection: sqlite3.Connection, news: Iterable[News]) -> None:
 
 
 def is_empty(connection: sqlite3.Connection) -> bool:
-    """Tell whether nothing waits."""
+    """Tell whether no news waits."""
     return connection.execute("SELECT 1 FROM outbox LIMIT 1").fetchone() is None
 
 
 def take(connection: sqlite3.Connection) -> list[News]:
-    """Remove and return what waits, in the order in which it was written."""
+    """Remove and return the news that waits, in the order in which it was written."""
     rows = connection.execute("SELECT * FROM outbox ORDER BY outbox_id").fetchall()
     connection.executemany("DELETE FROM outbox WHERE outbox_id = ?", [(row["outbox_id"],) for row in rows])
     return [_news(row) for row in rows]

@@ -1,4 +1,4 @@
-"""The place of the database: looked at before anything is opened there, since SQLite's own words say little."""
+"""Checks the path of the database before it is opened, since SQLite's own errors say little."""
 
 import os
 import stat
@@ -10,7 +10,10 @@ _SIDE_FILES = ("-wal", "-shm", "-journal")
 
 
 def is_taken(path: Path) -> bool:
-    """Tell whether there is a file that may be a database. Raises StoreError where none is, nor can be."""
+    """Tell whether there is a file that may be a database.
+
+    Raises StoreError if the path has something else, or can have no database.
+    """
     try:
         found = path.stat()
     except FileNotFoundError:
@@ -29,7 +32,7 @@ def is_taken(path: Path) -> bool:
 
 
 def require_writable(path: Path) -> None:
-    """Raise StoreError unless the database at ``path``, and its log beside it, can be written."""
+    """Raise StoreError unless the database at ``path``, its log and its folder can be written."""
     files = [path.with_name(path.name + suffix) for suffix in ("", *_SIDE_FILES)]
     for each in (*filter(Path.exists, files), path.parent):
         if not os.access(each, os.W_OK):
@@ -37,6 +40,6 @@ def require_writable(path: Path) -> None:
 
 
 def remove_unmade(path: Path) -> None:
-    """Remove a database at ``path`` that nobody has used, and what belongs to it."""
+    """Remove a database at ``path`` that nobody has used, with its log files."""
     for suffix in ("", *_SIDE_FILES):
         path.with_name(path.name + suffix).unlink(missing_ok=True)

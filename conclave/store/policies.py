@@ -1,10 +1,10 @@
 """The effective policy of a group: when its messages are hidden, and when they may be erased.
 
-The one place that says so. Reads, marks, both engines of cleanup, moves to the archive and the archive itself ask
-here. Whatever is to set the policy of a single group, or to delay what it erases, belongs here and nowhere else.
+Only this module decides it. Reads, marks, both engines of cleanup, moves to the archive and the archive itself ask
+here. Anything that sets the policy of a single group, or delays an erasure, belongs here and nowhere else.
 
 What a policy hides by age may be erased from that second on. What the marks of a group hide (``marks.py``) stays
-hidden, and may be erased, whatever the policy becomes.
+hidden, and may be erased, even after the policy changes.
 """
 
 import sqlite3
@@ -15,7 +15,7 @@ from conclave.retention.policy import GroupPolicy, PolicySettings
 
 
 class Governed(Protocol):
-    """What of a group decides on its policy."""
+    """The values of a group that its policy depends on."""
 
     @property
     def message_expiry_seconds(self) -> int:
@@ -23,11 +23,11 @@ class Governed(Protocol):
 
     @property
     def expired_before(self) -> int:
-        """The mark: created before, never served again. Unix seconds, exclusive."""
+        """The mark: messages created before it are never served again. Unix seconds, exclusive."""
 
 
 def of_group(group: Governed, settings: PolicySettings) -> GroupPolicy:
-    """Return the policy of a group under the settings of the server."""
+    """Return the policy of a group under the server's settings."""
     return settings.of_group(group.message_expiry_seconds)
 
 
@@ -40,19 +40,22 @@ def find(connection: sqlite3.Connection, group_key: int, settings: PolicySetting
 
 
 def hidden_before(group: Governed, settings: PolicySettings, now: int) -> int:
-    """Return the Unix second before which a group's messages are hidden at ``now``: by age, or by its mark."""
+    """Return before which second a group's messages are hidden at ``now``, by age or by its mark.
+
+    Unix seconds, exclusive.
+    """
     return max(group.expired_before, of_group(group, settings).expires_before(now))
 
 
 def by_setting(settings: PolicySettings, occurring: Iterable[int]) -> dict[int, GroupPolicy]:
-    """Return the policy of the groups that have each of the ``occurring`` settings."""
+    """Return the policy for each expiry setting in ``occurring``, which groups have: setting to policy."""
     return {setting: settings.of_group(setting) for setting in occurring}
 
 
 def changed(
     connection: sqlite3.Connection, old: PolicySettings, new: PolicySettings
 ) -> Iterator[tuple[int, GroupPolicy, GroupPolicy]]:
-    """Yield each group whose policy differs between two settings of the server: its key, the former, the new one."""
+    """Yield each group whose policy differs between two settings of the server: key, old policy, new policy."""
     for setting in _occurring(connection):
         before, after = old.of_group(setting), new.of_group(setting)
         if before != after:
@@ -61,9 +64,9 @@ def changed(
 
 
 def list_all(connection: sqlite3.Connection, settings: PolicySettings, now: int) -> None:
-    """Make temp.group_policies, a row a group: ``group_key``, ``lifetime``, ``expires_before``.
+    """Make temp.group_policies, with one row for each group: ``group_key``, ``lifetime``, ``expires_before``.
 
-    The latter are as in GroupPolicy, at the Unix second ``now``.
+    ``lifetime`` and ``expires_before`` are those of GroupPolicy, at the Unix second ``now``.
     """
     connection.execute("DROP VIEW IF EXISTS temp.group_policies")
     connection.execute("DROP TABLE IF EXISTS temp.setting_policies")

@@ -1,4 +1,4 @@
-"""The history of cleanup runs: the last HISTORY_ROWS of them, for operators."""
+"""The history of cleanup runs, for operators."""
 
 import json
 import sqlite3
@@ -6,17 +6,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 HISTORY_ROWS = 1000
-"""Runs kept in the history."""
+"""The history has the last 1000 runs."""
 
 _COUNTS = ("groups_touched", "bytes_returned", "archived", "archive_bytes_returned", "deleted", "brought_back")
-"""What of a run is one column, as JSON."""
+"""Fields of a run that are stored in one column, as JSON."""
 
 
 @dataclass(frozen=True)
 class Run:
-    """One run as the history has it: times in Unix seconds; what older runs know nothing of is as by default.
+    """One run, as the history has it. Times are Unix seconds.
 
-    ``outcome``: ok or failed. ``deleted``: rows by rule; ``brought_back``: rows by table.
+    ``outcome``: ok or failed. ``deleted``: rows by rule. ``brought_back``: rows by table. Counts that an older version
+    did not write have their defaults.
     """
 
     engine: str
@@ -33,7 +34,7 @@ class Run:
 
 
 def add(connection: sqlite3.Connection, run: Run) -> None:
-    """Add a run, and forget the one that is HISTORY_ROWS before it."""
+    """Add a run, and delete all but the last HISTORY_ROWS."""
     counts = {name: getattr(run, name) for name in _COUNTS}
     run_id = connection.execute(
         "INSERT INTO cleanup_runs (started_at, finished_at, engine, outcome, error, counts) VALUES (?, ?, ?, ?, ?, ?)",

@@ -1,4 +1,4 @@
-"""Sessions: who a token belongs to, and until when."""
+"""Sessions: to which user a token belongs, and until when."""
 
 import sqlite3
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ from conclave.store.news import end_streams
 
 @dataclass(frozen=True)
 class Session:
-    """A stored session. ``last_used_at`` may lag behind: see auth/activity.py."""
+    """A stored session. Times are Unix seconds. ``last_used_at`` may be late, see auth/activity.py."""
 
     session_id: int
     public_id: bytes
@@ -29,10 +29,10 @@ _COLUMNS = "session_id, public_id, user_id, created_at, last_used_at, expires_at
 def add(
     connection: sqlite3.Connection, user_id: bytes, password_hash: str, token_hash: bytes, now: int, ttl: int
 ) -> None:
-    """Store a new session of ``ttl`` seconds for who has shown the password behind ``password_hash``.
+    """Store a new session of ``ttl`` seconds for a user who has shown the password behind ``password_hash``.
 
-    Raises CredentialsWrongError if that is not the user's any more: a change of password ends all sessions, also
-    those that were about to begin.
+    Raises CredentialsWrongError if that is no longer the user's hash, or if the account is disabled or gone. A change
+    of the password ends all sessions, also those that are about to begin.
     """
     stored = connection.execute(
         "INSERT INTO sessions (public_id, token_hash, user_id, created_at, last_used_at, expires_at)"
@@ -44,13 +44,13 @@ def add(
 
 
 def by_token_hash(connection: sqlite3.Connection, token_hash: bytes) -> Session | None:
-    """Find a session, expired or not; None if there is none."""
+    """Find a session, even an expired one; None if there is none."""
     row = connection.execute(f"SELECT {_COLUMNS} FROM sessions WHERE token_hash = ?", (token_hash,)).fetchone()
     return Session(**row) if row else None
 
 
 def exists(connection: sqlite3.Connection, session_id: int) -> bool:
-    """Tell whether a session has not been ended."""
+    """Tell whether a session is still stored."""
     return connection.execute("SELECT 1 FROM sessions WHERE session_id = ?", (session_id,)).fetchone() is not None
 
 
@@ -61,9 +61,10 @@ def of_user(connection: sqlite3.Connection, user_id: bytes, share: Share) -> lis
 
 
 def extend(connection: sqlite3.Connection, last_used: Mapping[int, int], ttl: int, clock: Clock) -> None:
-    """Write when sessions were last used: session id to Unix second.
+    """Write when sessions were last used, and extend them to ``ttl`` seconds after that.
 
-    None later than now: what a clock noted that was fast is not brought back again after it was set right.
+    ``last_used``: session id to Unix second; a second after now counts as now. Otherwise times that a fast clock noted
+    would be stored again after the clock was set right.
     """
     now = clock.now()
     connection.executemany(
@@ -79,7 +80,7 @@ def remove(connection: sqlite3.Connection, user_id: bytes, session_id: int) -> N
 
 
 def revoke(connection: sqlite3.Connection, user_id: bytes, public_id: bytes) -> None:
-    """End one of a user's sessions by its public id. Raises NotFoundError, also for somebody else's."""
+    """End one of a user's sessions by its public id. Raises NotFoundError, also for another user's session."""
     row = connection.execute(
         "SELECT session_id FROM sessions WHERE public_id = ? AND user_id = ?", (public_id, user_id)
     ).fetchone()
@@ -89,9 +90,9 @@ def revoke(connection: sqlite3.Connection, user_id: bytes, public_id: bytes) -> 
 
 
 def remove_all(connection: sqlite3.Connection, user_id: bytes) -> None:
-    """End every session of a user, and their streams.
+    """End every session of a user, with its streams.
 
-    Each is named: where the news comes a second late, by the outbox, a session that began since goes on.
+    The news name each session. They may come late, by the outbox; a session that began meanwhile goes on.
     """
     ended = connection.execute("DELETE FROM sessions WHERE user_id = ? RETURNING session_id", (user_id,)).fetchall()
     for (session_id,) in ended:

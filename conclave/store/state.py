@@ -1,4 +1,4 @@
-"""What the server knows of its own last run: its policy settings, when it was last alive, and its clock."""
+"""The server's own state: its policy settings, when it was last alive, and whether its clock is right."""
 
 import json
 import sqlite3
@@ -12,38 +12,42 @@ from conclave.steady_clock import Floor
 from conclave.store import marks
 
 BEING_ACCEPTED = "the clock is being accepted, and times that lie ahead of it are being brought back"
+"""The fault of the clock from ``begin_accepting`` to ``accept_clock``, if no other one is known."""
 
 
 @dataclass(frozen=True)
 class Standing:
-    """What the store knows of the clock: what is wrong with it, or nothing, and the time not to fall below."""
+    """What the store knows of the clock.
+
+    ``fault``: what is wrong with it, "" for nothing. ``floor``: the time that the clock must not fall below.
+    """
 
     fault: str = ""
     floor: Floor = field(default_factory=Floor)
 
 
 def standing(connection: sqlite3.Connection) -> Standing:
-    """Return what is known of the clock, without a look at it; an empty one before the server's first run."""
+    """Return what is known of the clock, without reading it; an empty Standing before the server's first start."""
     row = connection.execute("SELECT clock_fault, acted_until, clock_acceptances FROM server_state").fetchone()
     return Standing(row[0], Floor(row[1], row[2])) if row else Standing()
 
 
 def stored_policy(connection: sqlite3.Connection) -> PolicySettings | None:
-    """Return the settings that the server last ran with; None before its first run."""
+    """Return the settings that the server last ran with; None before its first start."""
     row = connection.execute("SELECT policy_settings FROM server_state").fetchone()
     return PolicySettings.from_mapping(json.loads(row[0])) if row else None
 
 
 class PolicyFrozenError(Exception):
-    """The policy must not change now; the message says what to do."""
+    """The policy must not change now. The message says what to do."""
 
 
 def begin_serving(connection: sqlite3.Connection, policy: PolicySettings, clock: Reading) -> str:
-    """Make ``policy`` the settings in force; return what is wrong with the clock, or nothing.
+    """Make ``policy`` the settings in force; return what is wrong with the clock, "" for nothing.
 
-    Where they differ from those of the last run, every group's marks are settled under the old ones as of
-    the second at which the server was last alive. After a crash the sessions that were in use near its end get
-    back the extension that was not written yet. Raises PolicyFrozenError.
+    If the settings have changed since the server last ran, every group's marks are settled under the old ones, as of
+    the last second at which the server was alive or a cleanup run acted. After a crash, the sessions that were in use
+    shortly before it get the extension that was not written. Raises PolicyFrozenError.
     """
     row = connection.execute("SELECT last_alive, acted_until, stopped_cleanly FROM server_state").fetchone()
     former = stored_policy(connection)
@@ -56,12 +60,12 @@ def begin_serving(connection: sqlite3.Connection, policy: PolicySettings, clock:
         return ""
     fault = find_clock_fault(connection, clock)
     if fault and former.message_retention != policy.message_retention:
-        # No mark moves by a wrong clock, and without that the old policy's end would be forgotten.
+        # A wrong clock may move no mark; without marks it would be forgotten what the old policy has hidden.
         raise PolicyFrozenError(
             f"{fault}: message_retention cannot change until the clock is right and accepted by `conclave cleanup run"
             " --accept-clock`; start with the former setting first"
         )
-    # A run by hand may have acted on the old settings after that.
+    # A cleanup run started by hand may have acted on the old settings after the server was last alive.
     marks.settle_all(connection, former, policy, max(row["last_alive"], row["acted_until"]))
     if not row["stopped_cleanly"]:
         ttl = former.token_ttl_seconds
@@ -78,10 +82,10 @@ def begin_serving(connection: sqlite3.Connection, policy: PolicySettings, clock:
 def still_alive(
     connection: sqlite3.Connection, clock: Reading, floor: Floor | None = None, *, stopping: bool = False
 ) -> Standing:
-    """Note that the server runs; with ``stopping``, that it ends here and has written everything.
+    """Note that the server runs, and return what is known of the clock now.
 
-    ``floor``: what its time has not fallen below. Return what is known of the clock now. A wrong clock is not noted:
-    what is stored stays right.
+    ``floor``: the time that the server's clock has not fallen below. ``stopping``: the server ends here and has written
+    everything. The reading of a wrong clock is not stored, so the stored one stays right.
     """
     stored = standing(connection).floor
     acted_until = stored.acted_until
@@ -96,43 +100,52 @@ def still_alive(
 
 
 def begin_run(connection: sqlite3.Connection, clock: Reading) -> Standing:
-    """Note that a cleanup run acts on the clock from here on, if nothing is wrong with it; return what is known."""
+    """Note that a cleanup run acts on the clock from here on; return what is known of the clock.
+
+    Nothing is noted if something is wrong with the clock.
+    """
     if not find_clock_fault(connection, clock):
         connection.execute("UPDATE server_state SET acted_until = max(acted_until, ?)", (clock.wall,))
     return standing(connection)
 
 
 def require_clock(connection: sqlite3.Connection, clock: Reading) -> None:
-    """Raise UntrustedClockError if anything is wrong with the clock, which somebody has to note then."""
+    """Raise UntrustedClockError if anything is wrong with the clock.
+
+    The transaction then rolls back, so somebody else has to note the fault, see ``note_clock_fault``.
+    """
     fault = known_clock_fault(connection, clock)
     if fault:
         raise UntrustedClockError(fault)
 
 
 def note_clock_fault(connection: sqlite3.Connection, fault: str, acceptances: int) -> None:
-    """Keep what was found wrong with the clock, unless something is known or it was accepted since."""
+    """Store what was found wrong with the clock, unless a fault is stored already.
+
+    ``acceptances``: how often the clock had been accepted at that time. Nothing is stored if it was accepted since.
+    """
     connection.execute(
         "UPDATE server_state SET clock_fault = ? WHERE clock_fault = '' AND clock_acceptances = ?", (fault, acceptances)
     )
 
 
 def probe(connection: sqlite3.Connection) -> None:
-    """Write what is stored already: whether that can be done is all that is asked."""
+    """Write a value that is stored already, to find out whether the disk takes it."""
     connection.execute("UPDATE server_state SET last_alive = last_alive")
 
 
 def known_clock_fault(connection: sqlite3.Connection, clock: Reading) -> str:
-    """Return what is wrong with the clock, or nothing. What was found wrong stays so until it is accepted."""
+    """Return what is wrong with the clock, "" for nothing, and store it. A stored fault stays until it is accepted."""
     return _noted(connection, _clock_fault(connection, clock))
 
 
 def find_clock_fault(connection: sqlite3.Connection, clock: Reading) -> str:
-    """As known_clock_fault, with a look at the newest stored message too."""
+    """Do as ``known_clock_fault``, and look at the newest stored message too."""
     return _noted(connection, look_at_clock(connection, clock))
 
 
 def look_at_clock(connection: sqlite3.Connection, clock: Reading) -> str:
-    """As find_clock_fault, but without keeping what is found."""
+    """Do as ``find_clock_fault``, but store nothing."""
     return _clock_fault(connection, clock, _newest_stored(connection))
 
 
@@ -153,9 +166,9 @@ def _clock_fault(connection: sqlite3.Connection, clock: Reading, acted_until: in
 
 
 def begin_accepting(connection: sqlite3.Connection, clock: Reading) -> Standing:
-    """Go by the clock as it is from here on, and trust it no more than before until ``accept_clock``.
+    """Use the clock as it is from here on, but do not trust it until ``accept_clock``.
 
-    What was acted on ahead of it counts no more. A server that runs learns of it within a second.
+    Later times that were acted on do not count any more. A server that runs learns of it within a second.
     """
     connection.execute(
         "UPDATE server_state SET acted_until = ?1, last_alive = min(last_alive, ?1),"
@@ -166,7 +179,10 @@ def begin_accepting(connection: sqlite3.Connection, clock: Reading) -> Standing:
 
 
 def accept_clock(connection: sqlite3.Connection, clock: Reading) -> None:
-    """Take the clock as right, whatever was found wrong with it: nothing that is stored lies ahead of it any more."""
+    """Count the clock as right, and forget what was found wrong with it.
+
+    By then no stored time may lie ahead of it.
+    """
     connection.execute("UPDATE server_state SET clock_fault = ''")
     _know(connection, clock)
 
@@ -179,7 +195,7 @@ def _know(connection: sqlite3.Connection, clock: Reading) -> None:
 
 
 def _newest_stored(connection: sqlite3.Connection) -> int:
-    """Return when the newest message was stored, Unix seconds; one look into an index for each group."""
+    """Return when the newest message was stored, Unix seconds, 0 for none. One look into an index for each group."""
     newest = connection.execute(
         "SELECT max((SELECT max(created_at) FROM messages WHERE messages.group_key = groups.group_key)) FROM groups"
     ).fetchone()[0]

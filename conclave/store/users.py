@@ -1,4 +1,4 @@
-"""Accounts."""
+"""Users: create an account, find it, check its name and credentials."""
 
 import sqlite3
 from collections.abc import Collection
@@ -50,7 +50,7 @@ def by_id(connection: sqlite3.Connection, user_id: bytes) -> User:
 
 
 def known(connection: sqlite3.Connection, user_ids: Collection[bytes]) -> set[bytes]:
-    """Return those of ``user_ids`` (at most some thousands) that are somebody's."""
+    """Return the ``user_ids`` (at most some thousands) that belong to an account."""
     rows = connection.execute(f"SELECT user_id FROM users WHERE user_id IN ({places(user_ids)})", tuple(user_ids))
     return {row["user_id"] for row in rows}
 
@@ -66,7 +66,7 @@ def set_fingerprint(connection: sqlite3.Connection, user_id: bytes, fingerprint:
 
 
 def credentials(connection: sqlite3.Connection, username: str) -> tuple[bytes, str] | None:
-    """Return id and password hash of an account, None if there is none that may log in."""
+    """Return id and password hash of an account; None if there is none, or if it is disabled."""
     row = connection.execute(
         "SELECT user_id, password_hash FROM users WHERE username = ? AND NOT disabled", (username,)
     ).fetchone()
@@ -74,7 +74,7 @@ def credentials(connection: sqlite3.Connection, username: str) -> tuple[bytes, s
 
 
 def own_credentials(connection: sqlite3.Connection, user_id: bytes) -> tuple[str, str]:
-    """Return name and password hash of the caller's account. Raises TokenExpiredError if it is gone meanwhile."""
+    """Return name and password hash of the caller's account. Raises TokenExpiredError if the account is gone."""
     row = connection.execute("SELECT username, password_hash FROM users WHERE user_id = ?", (user_id,)).fetchone()
     if row is None:
         raise TokenExpiredError
@@ -82,13 +82,13 @@ def own_credentials(connection: sqlite3.Connection, user_id: bytes) -> tuple[str
 
 
 def own(connection: sqlite3.Connection, user_id: bytes) -> User:
-    """Return the caller's account. Raises TokenExpiredError if it is gone meanwhile."""
+    """Return the caller's account. Raises TokenExpiredError if the account is gone."""
     require(connection, user_id)
     return by_id(connection, user_id)
 
 
 def require(connection: sqlite3.Connection, user_id: bytes) -> None:
-    """Raise TokenExpiredError if the caller's account is gone since the request was let in."""
+    """Raise TokenExpiredError if the caller's account was deleted after the request was authenticated."""
     own_credentials(connection, user_id)
 
 

@@ -1,8 +1,8 @@
-"""Which messages of a group a reader may see now: told once, for both tiers.
+"""Decides which messages of a group a reader may see now, in the database and in the archive.
 
-A member sees a message if its number is above the mark ``gone_below``, if it is not past its time, and if it is a
-commit or its sender's account was not deleted. The hot store, the archive and pages that were read a moment ago all
-ask here. Whatever is to hide a message from a reader belongs here and nowhere else.
+A member sees a message if its number is above the mark ``gone_below``, if it has not expired, and if it is a commit or
+its sender's account was not deleted. The hot store, the archive and pages that were read a moment ago all ask here.
+Anything that hides a message from a reader belongs here and nowhere else.
 """
 
 from dataclasses import dataclass
@@ -14,40 +14,41 @@ from conclave.store.groups import Group
 
 
 class Numbered(Protocol):
-    """What of a message that was read decides whether it may still be handed on."""
+    """The values of a message, read earlier, that decide whether it may still be sent."""
 
     @property
     def sequence_num(self) -> int:
-        """Its number in the group."""
+        """The message's number in its group."""
 
     @property
     def created_at(self) -> int:
-        """Unix seconds."""
+        """When the message was stored, Unix seconds."""
 
 
 @dataclass(frozen=True)
 class Sight:
-    """What of one group is to be seen at one moment.
+    """Which messages of one group may be seen at one moment.
 
-    ``gone_below``: numbers, inclusive, that are never served again. ``hidden_before``: Unix second, exclusive.
+    ``gone_below``: messages up to this number, inclusive, are never served again. ``hidden_before``: messages created
+    before this Unix second, exclusive, are hidden.
     """
 
     gone_below: int
     hidden_before: int
 
     def admits(self, message: Numbered) -> bool:
-        """Tell whether a message that was read earlier may be seen still; its sender was looked at when it was read."""
+        """Tell whether a message that was read earlier may still be seen. Its sender was checked when it was read."""
         return message.sequence_num > self.gone_below and message.created_at >= self.hidden_before
 
     def condition(self, after: int, deleted_senders: str) -> str:
-        """Return, in SQL, which messages with numbers greater than ``after`` are to be seen.
+        """Return the SQL condition for the messages with numbers greater than ``after`` that may be seen.
 
-        ``deleted_senders``: a list of ids or a query for them, of accounts that were deleted; "" for none.
+        ``deleted_senders``: the user ids of deleted accounts, as an SQL list or query; "" for none.
         """
         return _condition(str(max(after, self.gone_below)), str(self.hidden_before), deleted_senders)
 
     def bounds(self, after: int) -> dict[str, int]:
-        """Return the values that HOT takes, for numbers greater than ``after``."""
+        """Return the values for the parameters of HOT, for numbers greater than ``after``."""
         return {"after": max(after, self.gone_below), "hidden_before": self.hidden_before}
 
 
@@ -62,4 +63,7 @@ def _condition(after: str, hidden_before: str, deleted_senders: str) -> str:
 
 
 HOT = _condition(":after", ":hidden_before", "SELECT user_id FROM user_tombstones")
-"""Which rows of the table ``messages`` are to be seen, by the values of ``Sight.bounds``: one text for all readers."""
+"""The SQL condition for the rows of the table ``messages`` that may be seen.
+
+Its parameters come from ``Sight.bounds``, so all readers share one text of a statement.
+"""

@@ -1,4 +1,4 @@
-"""Welcomes: what an accepted invite leaves for the new member to fetch."""
+"""Welcomes: bodies from accepted invites that wait until the new member fetches them."""
 
 import sqlite3
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from conclave.errors import NotFoundError
 from conclave.store import bodies
 
 LIST_BYTES = 32 * 1024 * 1024
-"""Bodies in one list, at most; the rest is listed once these were accepted."""
+"""A list has at most 32 MiB of bodies; the rest is listed once these were accepted."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ def add(connection: sqlite3.Connection, group_key: int, user_id: bytes, body_id:
 
 
 def of_user(connection: sqlite3.Connection, user_id: bytes, share: Share) -> list[PendingWelcome]:
-    """List a user's welcomes, the oldest first; as many as have LIST_BYTES together, but at least one.
+    """List a user's welcomes, the oldest first, up to LIST_BYTES of bodies, but at least one.
 
     Fewer if memory is short. Raises NoRoomError.
     """
@@ -50,7 +50,7 @@ def of_user(connection: sqlite3.Connection, user_id: bytes, share: Share) -> lis
 
 
 def accept(connection: sqlite3.Connection, welcome_id: bytes, user_id: bytes) -> None:
-    """Erase a welcome that its user has. Raises NotFoundError, also for somebody else's."""
+    """Erase a welcome that its user has received. Raises NotFoundError, also for another user's welcome."""
     row = connection.execute(
         "DELETE FROM welcomes WHERE welcome_id = ? AND user_id = ? RETURNING welcome_body", (welcome_id, user_id)
     ).fetchone()
@@ -60,7 +60,7 @@ def accept(connection: sqlite3.Connection, welcome_id: bytes, user_id: bytes) ->
 
 
 def remove(connection: sqlite3.Connection, group_key: int, user_id: bytes) -> None:
-    """Erase the welcomes to a group that the user has left: they hold keys that are no longer the user's to have."""
+    """Erase the welcomes to a group that the user has left: they hold keys that the user must no longer get."""
     rows = connection.execute(
         "DELETE FROM welcomes WHERE user_id = ? AND group_key = ? RETURNING welcome_body", (user_id, group_key)
     ).fetchall()

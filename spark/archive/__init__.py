@@ -1,1 +1,1 @@
-"""What cleanup does in the archive."""
+"""The archive's part of a cleanup run: moves messages there, and deletes them there."""

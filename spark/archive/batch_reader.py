@@ -1,7 +1,7 @@
 """Reads the messages of a batch from the hot store, in a process of its own.
 
-ADBC brings a SQLite library of its own, and a process that has one file open through two of them loses its locks when
-either closes it. The run has the store open meanwhile, for the batches before this one.
+ADBC brings its own SQLite library. If a process has one file open through two SQLite libraries, it loses its locks when
+either closes the file. The run has the store open meanwhile, for the batches before this one.
 """
 
 import sys
@@ -11,6 +11,7 @@ import adbc_driver_sqlite.dbapi
 import pyarrow
 
 COUNT = "count"
+"""The column of the last stream: how many messages the streams before it have."""
 
 _PICK = """
 CREATE TEMP TABLE picked AS
@@ -22,14 +23,15 @@ ORDER BY message_id
 
 
 def main() -> None:
-    """Write what is stored of a batch, and not served from the archive yet: one Arrow stream a segment of bodies.
+    """Write the stored messages of a batch that the archive does not serve yet, as Arrow streams to stdout.
 
-    The last stream is one number: how many messages that are. Arguments: the database, a file URI; the batch.
+    There is one stream for each segment of bodies. A last stream has one number: how many messages these are.
+    Arguments: the database as a file URI, and the number of the batch.
     """
     uri, batch = sys.argv[1:]
     # Bodies may be moved meanwhile. ADBC is not in autocommit mode, so all of this reads one snapshot.
     with closing(adbc_driver_sqlite.dbapi.connect(f"{uri}?mode=ro")) as connection, connection.cursor() as cursor:
-        cursor.execute("PRAGMA busy_timeout = 5000")  # whoever closes the store as the last one has it to himself
+        cursor.execute("PRAGMA busy_timeout = 5000")  # the last connection to close the store locks it for a moment
         cursor.execute("PRAGMA temp_store = MEMORY")
         cursor.execute(_PICK.replace("?", f"{int(batch):d}"))
         cursor.execute("SELECT message_id >> 32, count(*) FROM temp.picked GROUP BY 1")

@@ -1,6 +1,6 @@
-"""Whether the archive is whole: all of it is read, and compared with the index in the hot store.
+"""Checks the archive: reads all of it, and compares it with the index in the hot store.
 
-Nothing of either may change meanwhile: the run lock has to be held.
+Neither may change meanwhile: the caller holds the run lock.
 """
 
 import sqlite3
@@ -27,7 +27,7 @@ _MOVING = "group_key BIGINT, first_seq BIGINT, last_seq BIGINT"
 
 @dataclass
 class Check:
-    """What was read: messages, bytes of bodies, rows of the index; ``differences``: a line each."""
+    """The result of a check: what was read. ``differences``: one line for each difference."""
 
     messages: int = 0
     body_bytes: int = 0
@@ -37,9 +37,9 @@ class Check:
 
 @dataclass(frozen=True)
 class Found:
-    """What the table has for one row of the index, checksums computed anew.
+    """What the table has for one row of the index, with checksums computed again.
 
-    ``altered``: messages that do not have the checksum which they were archived with.
+    ``altered``: how many messages do not have the checksum with which they were archived.
     """
 
     row: PartRow
@@ -47,7 +47,10 @@ class Found:
 
 
 def examine(spark: SparkSession, hot: Hot, rows: DataFrame, group_key: int | None = None) -> Check:
-    """Compare ``rows`` of the table with the index, of one group or of all; without what a move has not switched."""
+    """Compare ``rows`` of the table with the index, for one group or for all.
+
+    Messages of a batch under way are left out until their group has switched to the archive.
+    """
     index = {(row.group_key, row.lifetime, row.span): row for row in hot.read(moves.parts, group_key)}
     moving = hot.read(moves.unswitched)
     if group_key is not None:
@@ -93,13 +96,13 @@ def _read(rows: DataFrame) -> dict[Key, Found]:
 
 
 def _find_doubles(rows: DataFrame) -> dict[int, int]:
-    """Return by group how many of its numbers occur more than once."""
+    """Return for each group how many of its numbers occur more than once; only groups with any."""
     numbers = rows.groupBy(a.GROUP_KEY, a.SEQUENCE_NUM).count().where("count > 1")
     return {row[0]: row[1] for row in numbers.groupBy(a.GROUP_KEY).count().collect()}
 
 
 def _compare(indexed: PartRow | None, found: Found | None) -> list[str]:
-    """Return what is wrong with one row of the index."""
+    """Return the differences for one row of the index, one line each."""
     if found is None:
         return [f"all {indexed.message_count:,} messages are missing"] if indexed else []
     row = found.row
@@ -118,7 +121,7 @@ def _compare(indexed: PartRow | None, found: Found | None) -> list[str]:
 
 
 def _covers(indexed: PartRow, row: PartRow) -> bool:
-    """Tell whether what readers go by is wide enough."""
+    """Tell whether the bounds in the index, by which readers search, cover all that is stored."""
     return (
         indexed.first_seq <= row.first_seq
         and indexed.last_seq >= row.last_seq

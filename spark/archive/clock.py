@@ -1,8 +1,8 @@
-"""Brings the times of archived messages back that lie ahead of a clock which was set right.
+"""Brings back times of archived messages that a fast clock wrote and that lie in the future.
 
-A message lies in the span of its time, so it goes to another part. Before that the index says that it may be there,
-and readers who have looked at the index before look again; after it the index is made anew from what is there. The
-table changes in one version: whatever stops this in between can be repeated.
+A message lies in the span of its time, so a message with a new time goes to another partition. Before that, the index
+says that the message may be there too, and readers who read the index earlier look again. After that, the index rows
+are made again from the table. The table changes in one version, so after an interruption all can be repeated.
 """
 
 from collections.abc import Collection
@@ -17,13 +17,14 @@ from conclave.store.archive import moves
 from conclave.store.archive.moves import PartRow
 from spark.archive import columns as a
 from spark.archive.expiry import settle
-from spark.archive.table import Table, in_parts, part_columns
+from spark.archive.table import Table, in_partitions, part_columns
 from spark.hot import Hot
 
 ROWS_AT_ONCE = 256
-"""So many rows of the index are made wider in one transaction."""
+"""At most 256 rows of the index are widened in a transaction."""
 
 FOREVER = 2**63 - 1
+"""A Unix second after all others: the greatest 64-bit integer."""
 
 Key = tuple[int, int, int]
 """A row of the index: group key, lifetime, span."""
@@ -31,7 +32,10 @@ Key = tuple[int, int, int]
 
 @dataclass(frozen=True)
 class Return:
-    """Messages of a group from the second ``first`` (inclusive) to ``end`` (exclusive) become those of ``present``."""
+    """A change of times: messages of a group with times from ``first`` to ``end`` get the time ``present``.
+
+    All are Unix seconds; ``first`` is inclusive, ``end`` exclusive.
+    """
 
     group_key: int
     first: int
@@ -40,13 +44,16 @@ class Return:
 
 
 def concerned(hot: Hot, returns: Collection[Return]) -> list[PartRow]:
-    """Return the rows of the index that may have any of ``returns``."""
+    """Return the rows of the index that may have messages of any of ``returns``."""
     of_group = {each.group_key: each for each in returns}
     return [part for part in hot.read(moves.parts) if _concerns(part, of_group.get(part.group_key))]
 
 
 def bring_back(spark: SparkSession, hot: Hot, table: Table, returns: Collection[Return]) -> int:
-    """Carry ``returns`` out, one a group, of which any is there; return how many messages were brought back."""
+    """Carry out ``returns``; return how many messages were brought back.
+
+    ``returns``: at most one for each group, and at least one that concerns a row of the index.
+    """
     of_group = {each.group_key: each for each in returns}
     parts = concerned(hot, returns)
     targets = [_target(part, of_group[part.group_key].present) for part in parts]
@@ -72,7 +79,7 @@ def _concerns(part: PartRow, wanted: Return | None) -> bool:
 
 
 def _target(part: PartRow, present: int) -> PartRow:
-    """Return what the messages of ``part`` may add to the part in which they will lie: all of them."""
+    """Return the part in which messages of ``part`` will lie, as wide as if all of them went there."""
     return PartRow(
         part.group_key,
         part.lifetime,
@@ -101,11 +108,11 @@ def _rewrite(spark: SparkSession, table: Table, returns: Collection[Return], par
     try:
         merged = spark.sql(
             f"MERGE INTO {table.name} AS stored USING clock_returns AS returns"
-            f" ON {in_parts(touched, 'stored.')} AND stored.{a.GROUP_KEY} = returns.{a.GROUP_KEY}"
+            f" ON {in_partitions(touched, 'stored.')} AND stored.{a.GROUP_KEY} = returns.{a.GROUP_KEY}"
             f" AND stored.{a.CREATED_AT} >= returns.first AND stored.{a.CREATED_AT} < returns.end"
             f" WHEN MATCHED THEN UPDATE SET {a.CREATED_AT} = returns.present,"
             f" {a.SPAN} = returns.present - returns.present % {width},"
-            # What was damaged before must not look whole after it.
+            # A message that was damaged before must not get a right checksum now.
             f" {a.CHECKSUM} = CASE WHEN stored.{a.CHECKSUM} <=> {_checksum(f'stored.{a.CREATED_AT}')}"
             f" THEN {_checksum('returns.present')} ELSE stored.{a.CHECKSUM} END"
         )
@@ -115,17 +122,20 @@ def _rewrite(spark: SparkSession, table: Table, returns: Collection[Return], par
 
 
 def _checksum(created_at: str) -> str:
-    """Return what ``archive_table.checksum`` says of a stored message with another time, as SQL."""
+    """Return the SQL for ``table.checksum`` of a stored message with the time ``created_at``."""
     columns = [created_at if name == a.CREATED_AT else f"stored.{name}" for name in a.CHECKED]
     return f"xxhash64({', '.join(columns)})"
 
 
 def _index(table: Table, keys: Collection[Key]) -> dict[Key, PartRow]:
-    """Return the rows of the index for the parts of ``keys``, and of groups of theirs, as they are in the table."""
+    """Return rows of the index as the table has them: all of ``keys`` that have messages.
+
+    There may be more: rows of other groups in the same partitions.
+    """
     group_keys = [key[0] for key in keys]
     found: DataFrame = (
         table.read()
-        .where(in_parts({key[1:] for key in keys}))
+        .where(in_partitions({key[1:] for key in keys}))
         .where(F.col(a.GROUP_KEY).between(min(group_keys), max(group_keys)))
         .groupBy(a.GROUP_KEY, a.LIFETIME, a.SPAN)
         .agg(*part_columns(F.col(a.CHECKSUM)))

@@ -1,13 +1,16 @@
-"""Names and types of the archive's table and of the plans that are applied to it, once."""
+"""Column names and types of the archive's table, and of the plans that are applied to it."""
 
 import pyarrow
 from pyspark.sql.types import BinaryType, BooleanType, LongType, StructField, StructType
 
 LIFETIME = "lifetime"
-"""Partition: the retention class, which is the effective expiry of the group when the message moved; -1 keep."""
+"""Partition column: the class, in seconds; -1 for keep.
+
+It is the effective expiry of the group when the batch was fixed.
+"""
 
 SPAN = "span"
-"""Partition: the first Unix second of the time span in which the message was stored."""
+"""Partition column: the first Unix second of the span in which the message was created."""
 
 GROUP_KEY = "group_key"
 SEQUENCE_NUM = "sequence_num"
@@ -45,7 +48,7 @@ MOVING = pyarrow.schema(
         (BODY, pyarrow.binary()),
     ]
 )
-"""Messages of the hot store on their way."""
+"""Messages of a batch, as they are read from the hot store."""
 
 IS_GONE = "is_gone"
 IS_RESTORED = "is_restored"
@@ -63,4 +66,8 @@ DUE = pyarrow.schema(
         (SENDERS, pyarrow.list_(pyarrow.binary())),
     ]
 )
-"""A row a group: whether all of it goes, and why; its marks, and whose messages go that are no commits."""
+"""One row for each group: what goes from the archive.
+
+IS_GONE and IS_RESTORED: all messages go. GONE_BELOW and CUTOFF: the messages that these marks cover go. SENDERS: the
+messages of these users go, except commits.
+"""

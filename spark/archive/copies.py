@@ -1,6 +1,6 @@
-"""Deletes from the hot store what the archive serves, in an order that touches few pages.
+"""Deletes copies from the hot store, messages that the archive serves, so that few pages change.
 
-Nobody follows a row to its body any more, so each step may be the last one before a crash: the next run goes on.
+No reader follows these rows to their bodies any more. So a crash after any step does no harm: the next run continues.
 """
 
 import json
@@ -14,14 +14,23 @@ from conclave.store import bodies
 from conclave.store.archive.moves import Range
 from conclave.store.database import Step
 
-CHUNK, CHUNK_BYTES = 256, 256 * 1024
-"""How much is deleted between two looks at the clock: so many rows, and bytes of bodies."""
+CHUNK = 256
+"""A step deletes at most 256 rows, or erases at most 256 bodies."""
 
-STRETCH = 60_000
-"""So many copies lie in few enough pages to be deleted by group: their indexes are in that order."""
+CHUNK_BYTES = 256 * 1024
+"""A step erases at most 256 KiB of bodies, but at least one body."""
+
+STRETCH_ROWS = 60_000
+"""Rows are deleted in stretches of 60,000 that lie next to each other.
+
+Within a stretch the order is by group, as in the indexes: so many rows lie in few enough pages.
+"""
 
 MOST_OTHERS = 0.1
-"""If other bodies have no more than this part of a segment, they move out and it is dropped: soon more may be dead."""
+"""A segment is dropped if bodies other than copies have at most a tenth of its bytes; these move out before.
+
+The limit is low, since more of the others may be dead soon and then need not move.
+"""
 
 _COPIES = """
 SELECT json_group_array(message_id) FROM (
@@ -29,15 +38,15 @@ SELECT json_group_array(message_id) FROM (
     AND min(?3, ifnull((SELECT archived_seq FROM groups WHERE group_key = ?1), ?3)) ORDER BY sequence_num
 )
 """
-"""The messages of a range that the archive serves now; none of a group that has not switched."""
+"""The messages of a range that the archive serves now; none if the group has not switched to it."""
 
 
 def delete(connection: sqlite3.Connection, ranges: Collection[Range]) -> Iterator[Step]:
-    """Yield the steps that delete the copies in ``ranges``: whole segments, the other bodies, and then the rows.
+    """Yield the steps that delete the copies in ``ranges``: whole segments, other bodies, and then the rows.
 
-    Bodies go in the order in which they lie; rows stretch by stretch, by group: both touch a fraction of the pages
-    that deleting message by message would. Other threads of the process work meanwhile, and a statement lets them
-    in at each of its rows; so ids go in and out by the thousand, as JSON.
+    Bodies are erased in the order in which they lie. Rows are deleted STRETCH_ROWS at a time, ordered by group. Both
+    change far fewer pages than deleting one message after the other. Other threads of the process work meanwhile, and
+    at each row of a result Python may switch to them; so ids go in and out as JSON, thousands in one value.
     """
     copies: list[int] = []
     for each in ranges:
@@ -46,7 +55,7 @@ def delete(connection: sqlite3.Connection, ranges: Collection[Range]) -> Iterato
     if not copies:
         return
     in_place = sorted(copies)
-    bounds = in_place[::STRETCH]
+    bounds = in_place[::STRETCH_ROWS]
     stretches: list[list[int]] = [[] for _ in bounds]
     for message_id in copies:
         stretches[bisect_right(bounds, message_id) - 1].append(message_id)
@@ -57,7 +66,10 @@ def delete(connection: sqlite3.Connection, ranges: Collection[Range]) -> Iterato
 
 
 class _Shortening:
-    """Works a list off from its beginning, CHUNK at most a step; ``work`` returns how many it has done."""
+    """Works through a list from its beginning, at most CHUNK ids in a step.
+
+    ``work`` gets the next ids, and returns how many of them it has done.
+    """
 
     def __init__(self, work: Callable[[list[int]], int], rest: list[int]) -> None:
         self._work = work

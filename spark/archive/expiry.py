@@ -1,7 +1,8 @@
-"""Retention in the archive: planned from the index in the hot store, without opening the table.
+"""Deletes from the archive what is due: planned from the database's index, without opening the table.
 
-Parts of which nothing is left go whole, by a change of the log alone. The rest goes row by row, exactly. The same
-rules as in the hot store, and the same marks; holds on erasure belong into ``make_plan``, and nowhere else.
+A partition of which nothing stays is deleted as a whole, by a change of the table's log alone. In other partitions
+single rows are deleted, exactly. The rules and the marks are those of the hot store. Holds on erasure belong into
+``make_plan`` and nowhere else.
 """
 
 import sqlite3
@@ -21,16 +22,20 @@ from conclave.store.archive.moves import PartRow
 from conclave.store.database import Step
 from spark import rules
 from spark.archive import columns as a
-from spark.archive.table import Table, in_parts
+from spark.archive.table import Table, in_partitions
 from spark.hot import ArchiveError, Hot
 
 RESTORED = "restored"
-"""The hot store has the messages again, and serves them; nothing that a client has goes by this rule."""
+"""The rule for messages that the hot store has again.
+
+It serves them, so no client loses any message by this rule.
+"""
 
 RULES = (rules.EXPIRED, rules.FETCHED, rules.DELETED_GROUP, rules.DELETED_ACCOUNT, RESTORED)
+"""The rules by which messages go from the archive."""
 
 SETTLED_AT_ONCE = 256
-"""So many groups are settled for a deleted account between two looks at the clock."""
+"""A step settles at most 256 groups for a deleted account."""
 
 P = ParamSpec("P")
 
@@ -62,12 +67,13 @@ ORDER BY parts.group_key, lifetime, span
 class ArchivePlan:
     """What goes from the archive.
 
-    ``parts`` (lifetime, span) go whole, and with them ``dropped`` of the index: messages by rule. In ``touched`` some
-    rows go, by the conditions of ``groups``: is gone, is restored, mark, cutoff, senders; ``partial`` is their part of
-    the index.
+    ``partitions``: these (lifetime, span) go as a whole. ``dropped``: their rows of the index, with the rule and the
+    number of messages. ``partial``: rows of the index of which some messages go. ``groups``: by group key, the
+    conditions for these messages: is gone, is restored, mark, cutoff, senders. ``senders``: deleted accounts and the
+    groups in which they have archived messages.
     """
 
-    parts: list[tuple[int, int]] = field(default_factory=list)
+    partitions: list[tuple[int, int]] = field(default_factory=list)
     dropped: dict[Key, tuple[str, int]] = field(default_factory=dict)
     groups: dict[int, tuple[bool, bool, int, int, list[bytes]]] = field(default_factory=dict)
     partial: list[Key] = field(default_factory=list)
@@ -75,7 +81,7 @@ class ArchivePlan:
 
     @property
     def touched(self) -> list[tuple[int, int]]:
-        """The parts in which single rows go."""
+        """The partitions in which single rows go."""
         return sorted({(lifetime, span) for _, lifetime, span in self.partial})
 
     @property
@@ -84,21 +90,21 @@ class ArchivePlan:
         return {key[0] for key in (*self.dropped, *self.partial)}
 
     def __bool__(self) -> bool:
-        return bool(self.parts or self.partial or self.senders)
+        return bool(self.partitions or self.partial or self.senders)
 
 
 @dataclass(frozen=True)
 class Measured:
-    """One row of the index: how many messages go by which rule, and what will be left."""
+    """For one row of the index: how many messages go by which rule, and what is left (None: nothing)."""
 
     gone: Counter[str]
     left: PartRow | None
 
 
 def make_plan(connection: sqlite3.Connection, hot: Hot, risen: Collection[tuple[int, int]] = ()) -> ArchivePlan:
-    """Plan from one snapshot of the hot store, after its own marks have risen.
+    """Plan from one snapshot of the hot store, after the run has raised the marks there.
 
-    ``risen``: the marks ``gone_below`` and group keys of a run that has not raised them, and will not.
+    ``risen``: pairs of a mark ``gone_below`` and a group key. A dry run gives those that it would have raised.
     """
     policies.list_all(connection, hot.settings, hot.now)
     connection.execute(_MARKS)
@@ -115,12 +121,12 @@ def make_plan(connection: sqlite3.Connection, hot: Hot, risen: Collection[tuple[
 
 
 def _divide(connection: sqlite3.Connection, due: list[sqlite3.Row], plan: ArchivePlan) -> None:
-    """Tell the parts that go whole from those of which something stays."""
+    """Divide what is due into partitions that go as a whole, and those of which something stays."""
     whole = Counter((row["lifetime"], row["span"]) for row in due if row["is_whole"])
     stored = connection.execute("SELECT lifetime, span, count(*) FROM archive_parts GROUP BY lifetime, span")
     sizes = {(row[0], row[1]): row[2] for row in stored}
-    plan.parts = sorted(part for part, count in whole.items() if count == sizes[part])
-    dropped = set(plan.parts)
+    plan.partitions = sorted(partition for partition, count in whole.items() if count == sizes[partition])
+    dropped = set(plan.partitions)
     senders: dict[int, list[bytes]] = {}
     for sender_id, group_key in plan.senders:
         senders.setdefault(group_key, []).append(sender_id)
@@ -148,16 +154,16 @@ def _rule(row: sqlite3.Row) -> str:
 
 
 class Expiry:
-    """Carries a plan out in one table."""
+    """Carries out a plan in one table."""
 
     def __init__(self, spark: SparkSession, hot: Hot, table: Table) -> None:
-        """Nothing is opened yet."""
+        """Take what is needed; nothing is opened yet."""
         self._spark = spark
         self._hot = hot
         self._table = table
 
     def count(self, plan: ArchivePlan) -> Counter[str]:
-        """Return how many messages would go by each rule; reads the table where a part does not go whole."""
+        """Return how many messages would go by each rule. Reads the partitions that do not go as a whole."""
         counts = Counter(dict.fromkeys(RULES, 0))
         for rule, count in plan.dropped.values():
             counts[rule] += count
@@ -166,11 +172,14 @@ class Expiry:
         return counts
 
     def apply(self, plan: ArchivePlan, counts: Counter[str]) -> None:
-        """Delete what is planned and bring the index up to date; ``counts`` takes up what went. Raises ArchiveError."""
+        """Delete what is planned, and bring the index up to date. Raises ArchiveError.
+
+        The numbers of deleted messages are added to ``counts``, by rule.
+        """
         left: dict[Key, PartRow | None] = dict.fromkeys((*plan.dropped, *plan.partial))
         first = self._table.version() + 1
-        if plan.parts:
-            self._table.drop_parts(plan.parts)
+        if plan.partitions:
+            self._table.drop_partitions(plan.partitions)
             reach("archive.parts_dropped")
         measured = self._measure(plan)
         left |= {key: each.left for key, each in measured.items()}
@@ -194,7 +203,7 @@ class Expiry:
         return counts
 
     def _measure(self, plan: ArchivePlan) -> dict[Key, Measured]:
-        """Return, for each planned row of the index of which anything is stored, what goes and what stays."""
+        """Return for each row of the index in ``plan.partial`` that has messages: what goes and what stays."""
         if not plan.partial:
             return {}
         rule = _rule_of_row()
@@ -202,7 +211,7 @@ class Expiry:
         stays = rule.isNull()
         found = (
             self._table.read()
-            .where(in_parts(plan.touched))
+            .where(in_partitions(plan.touched))
             .where(F.col(a.GROUP_KEY).between(min(plan.groups), max(plan.groups)))
             .join(self._due(plan), a.GROUP_KEY)
             .groupBy(a.GROUP_KEY, a.LIFETIME, a.SPAN)
@@ -231,7 +240,7 @@ class Expiry:
         try:
             merged = self._spark.sql(
                 f"MERGE INTO {self._table.name} AS stored USING archive_due AS due"
-                f" ON {in_parts(plan.touched, 'stored.')} AND stored.{a.GROUP_KEY} = due.{a.GROUP_KEY}"
+                f" ON {in_partitions(plan.touched, 'stored.')} AND stored.{a.GROUP_KEY} = due.{a.GROUP_KEY}"
                 f" AND stored.{a.GROUP_KEY} BETWEEN {min(plan.groups)} AND {max(plan.groups)}"
                 f" AND (due.{a.IS_GONE} OR due.{a.IS_RESTORED} OR stored.{a.SEQUENCE_NUM} <= due.{a.GONE_BELOW}"
                 f" OR stored.{a.CREATED_AT} < due.{a.CUTOFF}"
@@ -251,7 +260,11 @@ class Expiry:
 def settle(
     connection: sqlite3.Connection, left: dict[Key, PartRow | None], senders: list[tuple[bytes, int]], version: int
 ) -> Iterator[Step]:
-    """Bring the index up to date with what is ``left`` in ``version``; ``senders`` have no more in their groups."""
+    """Yield the steps that bring the index up to date with ``version`` of the table.
+
+    ``left``: what is left of rows of the index, None for nothing. ``senders``: users and groups in which the archive
+    has no more messages of theirs, except commits.
+    """
     yield partial(_done, moves.note_version, connection, version)
     rows_of: dict[int, dict[Key, PartRow | None]] = defaultdict(dict)
     for key, row in left.items():
@@ -273,7 +286,7 @@ def _done(fn: Callable[P, None], *args: P.args, **kwargs: P.kwargs) -> bool:
 
 
 def _rule_of_row() -> Column:
-    """Return the rule by which a row joined with DUE goes; null if it stays."""
+    """Return the rule by which a row, joined with DUE, goes; null if it stays."""
     by_account = ~F.col(a.IS_COMMIT) & F.array_contains(F.col(a.SENDERS), F.col(a.SENDER_ID))
     return (
         F.when(F.col(a.IS_GONE), rules.DELETED_GROUP)

@@ -1,12 +1,12 @@
 """Moves older messages from the hot store into the archive, and survives a crash at every step.
 
-A batch is fixed in the hot store, appended to the table under its number, read back and compared, then each group
-switches to it in one transaction. The next run goes on with batches that did not come so far. Only then the copies in
-the hot store are deleted; what is left of them, after a crash, goes in the next run. No message is ever in neither
-place, and none is served from both: a group's ``archived_seq`` says which of the two serves it.
+A batch is fixed in the hot store, appended to the table under its number, read back and compared. Then each group
+switches to the archive in one transaction. Only then the copies in the hot store are deleted. The next run continues
+with batches that did not get that far, and deletes copies that are left after a crash. A message is always in at least
+one of the two places, and is served from one only: a group's ``archived_seq`` says from which.
 
-Up to four batches are on their way, a step apart: one is read, one appended, one compared and switched, and of one the
-copies are deleted.
+Up to four batches are under way at the same time, in different steps: one is read, one is appended, one is compared and
+switched, and the copies of one are deleted.
 """
 
 import sqlite3
@@ -37,19 +37,23 @@ from spark.archive.table import Table, checksum, part_columns
 from spark.hot import ArchiveError, Hot
 
 BATCH_ROWS = 300_000
+"""A batch has at most 300,000 messages."""
+
 BATCH_BYTES = 96 * 1024 * 1024
-"""What one batch holds at most; the driver has some of them in memory."""
+"""A batch has at most 96 MiB of bodies, since the driver has some batches in memory; but at least one message."""
 
-APPEND_TASKS, TASK_BYTES = 4, 16 * 1024 * 1024
-"""A batch is written by one task for so many bytes, but no more than so many: each makes a file for each part."""
+APPEND_TASKS = 4
+"""At most 4 tasks write a batch: each task makes a file for each partition."""
 
+TASK_BYTES = 16 * 1024 * 1024
+"""A batch is written by one task for each 16 MiB that it has, but by at least one."""
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class _Loaded:
-    """A batch as it is stored, in the order of the archive's files."""
+    """A batch as the hot store has it, in the row order of the archive's files."""
 
     number: int
     rows: pyarrow.Table
@@ -57,9 +61,9 @@ class _Loaded:
 
 @dataclass(frozen=True)
 class _Appended:
-    """A batch in the table, and the version that added it.
+    """A batch in the table, and the version of the table that added it.
 
-    ``expected``: count and checksum of what was read for it, None if that was before a crash.
+    ``expected``: count and checksum of the messages that were appended; None if a run before a crash appended them.
     """
 
     number: int
@@ -71,14 +75,14 @@ class Mover:
     """Moves batches of one store into its archive."""
 
     def __init__(self, spark: SparkSession, hot: Hot, table: Table, archive_id: str) -> None:
-        """``archive_id`` names the store's moves in the table's log."""
+        """``archive_id`` names the store's batches in the table's log."""
         self._spark = spark
         self._hot = hot
         self._table = table
         self._archive_id = archive_id
 
     def finish(self) -> int:
-        """Go on with what is under way; return how many messages that is. The copies stay."""
+        """Finish the batches under way; return how many messages they have. The copies stay."""
         count = 0
         while (number := self._hot.read(moves.batch_under_way)) is not None:
             is_there = self._table.has_batch(self._archive_id, number)
@@ -87,7 +91,7 @@ class Mover:
         return count
 
     def move(self, archive: ArchiveConfig) -> Iterator[int]:
-        """Move all messages older than ``archive.after``, batch by batch; yield how many each had."""
+        """Move all messages older than ``archive.after`` seconds; yield for each batch how many messages it had."""
         with _threads_take_turns(), ThreadPoolExecutor(3) as beside:
             loaded = _ahead(beside, self._batches(archive))
             deleted: Future[None] | None = None
@@ -101,7 +105,7 @@ class Mover:
                 deleted.result()
 
     def _batches(self, archive: ArchiveConfig) -> Iterator[_Loaded]:
-        """Choose, fix and read batches until nothing is old enough."""
+        """Choose, fix and read batches until no message is old enough."""
         before = self._hot.now - archive.after
         for bound in self._hot.read(self._plan, archive, before):
             more = True
@@ -114,7 +118,7 @@ class Mover:
                 yield self._load(number)
 
     def drop_copies(self) -> None:
-        """Delete from the hot store what the archive serves: of moves, or a restore, that did not end."""
+        """Delete the copies in the hot store that a run or a restore left when it did not end."""
         self._delete(self._hot.read(moves.copies))
 
     def has_work(self, connection: sqlite3.Connection, archive: ArchiveConfig) -> bool:
@@ -149,7 +153,7 @@ class Mover:
         return _Loaded(number, _arranged(_read(self._hot.path, number)))
 
     def _source(self, rows: pyarrow.Table) -> DataFrame:
-        """Return messages as the archive's table has them."""
+        """Return messages with the columns of the archive's table."""
         tasks = max(1, min(APPEND_TASKS, rows.nbytes // TASK_BYTES))
         frame = self._spark.createDataFrame(rows).coalesce(tasks)
         return frame.withColumn(a.CHECKSUM, checksum()).select(*a.ARCHIVE.names)
@@ -165,7 +169,7 @@ class Mover:
         return self._table.version_of_batch(self._archive_id, number)
 
     def _settle(self, batch: _Appended, ranges: Collection[Range]) -> int:
-        """Have a batch served from the table, once it is there whole; return how many messages it has."""
+        """Check that a batch is complete in the table, and serve it from there; return how many messages it has."""
         parts, senders = self._verify(batch, self._table.read_added(batch.version))
         self._hot.write(moves.note_verified, batch.number, *_totals(parts))
         reach("archive.verified")
@@ -180,10 +184,11 @@ class Mover:
             reach("archive.copies_deleted")
 
     def _verify(self, batch: _Appended, copied: DataFrame) -> tuple[list[PartRow], dict[int, set[bytes]]]:
-        """Compare the copies with the originals; return what the batch adds to the index, and the senders by group.
+        """Compare what the table has of a batch, ``copied``, with the hot store. Raises ArchiveError.
 
-        After a crash, what a rule has deleted from the hot store meanwhile may be in the archive still, and goes from
-        there in this run: so each original that is left has to have its copy. Raises ArchiveError.
+        Returns what the batch adds to the index, and the senders by group key. After a crash, the table may still have
+        messages that a rule has deleted from the hot store meanwhile; this run deletes them there too. So only the
+        messages that the hot store still has must be in the table.
         """
         parts, senders = _summarize(copied)
         if batch.expected == _totals(parts):
@@ -216,7 +221,7 @@ class Mover:
 
 
 def _ahead(beside: Executor, items: Iterator[T]) -> Iterator[T]:
-    """Yield ``items``; the next one is made in another thread meanwhile."""
+    """Yield ``items``, and make the next one in another thread meanwhile."""
     following = beside.submit(next, items, None)
     while (item := following.result()) is not None:
         following = beside.submit(next, items, None)
@@ -225,7 +230,7 @@ def _ahead(beside: Executor, items: Iterator[T]) -> Iterator[T]:
 
 @contextmanager
 def _threads_take_turns() -> Iterator[None]:
-    """Have threads wait less for each other: one of them may hold the database's lock meanwhile."""
+    """Make Python switch between threads ten times as often: a waiting thread may hold the database's lock."""
     usual = sys.getswitchinterval()
     sys.setswitchinterval(usual / 10)
     try:
@@ -235,11 +240,11 @@ def _threads_take_turns() -> Iterator[None]:
 
 
 def _read(database: Path, batch: int) -> pyarrow.Table:
-    """Return what is stored of a batch and not served from the archive yet, with bodies. Raises ArchiveError."""
+    """Return the stored messages of a batch that the archive does not serve yet, with bodies. Raises ArchiveError."""
     command = tied(sys.executable, "-P", "-m", "spark.archive.batch_reader", database.as_uri(), str(batch))
     found, count = [a.MOVING.empty_table()], None
     with (
-        subprocess.Popen(command, stdout=subprocess.PIPE) as reader,  # noqa: S603 - a module of ours
+        subprocess.Popen(command, stdout=subprocess.PIPE) as reader,  # noqa: S603 - our own module
         suppress(pyarrow.ArrowException),
     ):
         while count is None:
@@ -256,7 +261,7 @@ def _read(database: Path, batch: int) -> pyarrow.Table:
 
 
 def _arranged(rows: pyarrow.Table) -> pyarrow.Table:
-    """Add the span, and bring the rows into the order of the archive's files."""
+    """Add the span to the rows, and sort them as the archive's files are sorted."""
     created = rows[a.CREATED_AT]
     lifetimes = pyarrow.compute.unique(rows[a.LIFETIME])
     widths = pyarrow.array([span_width(lifetime) for lifetime in lifetimes.to_pylist()], pyarrow.int64())
@@ -267,7 +272,10 @@ def _arranged(rows: pyarrow.Table) -> pyarrow.Table:
 
 
 def _summarize(rows: DataFrame) -> tuple[list[PartRow], dict[int, set[bytes]]]:
-    """Return what ``rows`` have in each part of each group, checksums computed anew; and who sent what is no commit."""
+    """Return the parts that ``rows`` make, and by group key the senders of messages that are no commits.
+
+    The checksums are computed again.
+    """
     found = (
         rows.groupBy(a.GROUP_KEY, a.LIFETIME, a.SPAN)
         .agg(*part_columns(checksum()), F.collect_set(F.when(~F.col(a.IS_COMMIT), F.col(a.SENDER_ID))))
@@ -280,7 +288,7 @@ def _summarize(rows: DataFrame) -> tuple[list[PartRow], dict[int, set[bytes]]]:
 
 
 def _totals(parts: list[PartRow]) -> tuple[int, int | None]:
-    """Return count and checksum of all together; no checksum for none."""
+    """Return count and checksum of all messages together; no checksum if there are no parts."""
     xor = 0
     for part in parts:
         xor ^= part.checksum
@@ -288,7 +296,7 @@ def _totals(parts: list[PartRow]) -> tuple[int, int | None]:
 
 
 def _write(table: Table, source: DataFrame, archive_id: str, batch: int) -> tuple[int, int | None]:
-    """Append, and return count and checksum of what was read for it."""
+    """Append a batch to the table; return count and checksum of the messages that were read for it."""
     seen = Observation()
     observed = source.observe(seen, F.count(F.lit(1)).alias("count"), F.bit_xor(a.CHECKSUM).alias("checksum"))
     table.append(observed, archive_id, batch)

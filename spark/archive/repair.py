@@ -1,8 +1,8 @@
-"""Takes back what a power failure left half on disk of the table: its newest versions, and checkpoints.
+"""Repairs the archive's table after a power failure: takes back half-written versions and checkpoints.
 
-What the hot store relies on was on the disk before it did, and nothing that was replaced goes before that. So of the
-versions behind the one that the hot store names none is missed: the run does their work again. Only these are looked
-at, and only while a run that did not come to its end may have left some.
+The hot store names a version only after the disk has it, and replaced files are removed only after that. So the
+versions after the one that the hot store names can be taken back without a loss: the next run does their work again.
+Only these are looked at, and only if a run that did not end may have left some.
 """
 
 import json
@@ -23,19 +23,27 @@ from conclave.store.archive.moves import ArchiveState
 from spark.hot import ArchiveError
 
 Action = dict[str, Any]
+"""An action of the table's log: one line of an entry, as JSON."""
 
 POINTER = "_last_checkpoint"
+"""The file in the log's folder that names the newest checkpoint."""
 
 _COUNTED = {
     "add": ("numFiles", "numTargetFilesAdded", "num_added_files"),
     "remove": ("numRemovedFiles", "numTargetFilesRemoved", "num_removed_files"),
 }
-"""Under which names an entry says how many actions of a kind it has: the end of it may be missing."""
+"""The names under which an entry says how many actions of a kind it has.
+
+They are compared, since the end of an entry may be missing.
+"""
 
 
 @dataclass
 class Repaired:
-    """What was taken back: versions ``first`` to ``last``, none if they are equal to -1; and checkpoints."""
+    """What was taken back: versions and checkpoints.
+
+    ``first`` and ``last``: the versions, inclusive; -1 if none was. ``checkpoints``: their versions.
+    """
 
     first: int = -1
     last: int = -1
@@ -46,14 +54,15 @@ class Repaired:
 
 
 class Repair:
-    """Looks at one table, and mends it where it can."""
+    """Looks at one table, and repairs it where it can."""
 
     def __init__(
         self, path: Path, state: ArchiveState, begun: int, are_sound: Callable[[Collection[Path]], bool]
     ) -> None:
-        """``begun``: the last move that the hot store knows of.
+        """Take what is needed; nothing is read yet.
 
-        ``are_sound`` tells whether the messages of files that can be read are as they were archived.
+        ``begun``: the number of the last batch that the hot store knows. ``are_sound`` tells whether the messages of
+        readable files are as they were archived.
         """
         self._path = path
         self._log = path / "_delta_log"
@@ -62,9 +71,9 @@ class Repair:
         self._are_sound = are_sound
 
     def apply(self) -> Repaired:
-        """Take back what is broken, if anything is; return what. Raises ArchiveError, and then all is as it was.
+        """Take back what is broken, and return what that was. Raises ArchiveError.
 
-        But for checkpoints: they say nothing that the log does not say.
+        If it raises, nothing has changed, except that checkpoints may be gone: all that they say is in the log too.
         """
         done = Repaired()
         try:
@@ -75,7 +84,7 @@ class Repair:
             done.checkpoints = self._drop_checkpoints(newest + 1 if broken is None else broken)
             if broken is not None:
                 self._require_whole(broken - 1)
-                for version in range(newest, broken - 1, -1):  # in this order the log never has a gap
+                for version in range(newest, broken - 1, -1):  # newest first, so that the log never has a gap
                     entry_file(self._log, version).unlink(missing_ok=True)
                 done.first, done.last = broken, newest
         except OSError as error:
@@ -87,7 +96,10 @@ class Repair:
         return [int(name[1]) for name in names if name]
 
     def _first_broken(self, newest: int) -> int | None:
-        """Return the first version that the hot store does not name and that is not whole. Raises ArchiveError."""
+        """Return the first broken version after the one that the hot store names; None if there is none.
+
+        Raises ArchiveError.
+        """
         first = self._state.version + 1
         entries = {version: read_entry(self._log, version) for version in range(first, newest + 1)}
         self._require_known(entries)
@@ -97,7 +109,7 @@ class Repair:
         return None
 
     def _require_known(self, entries: Mapping[int, list[Action] | None]) -> None:
-        """Raise ArchiveError if any entry is of a run that the hot store does not know."""
+        """Raise ArchiveError if any entry comes from a run that the hot store does not know."""
         known = {turn_app(self._state.archive_id): self._state.turn, self._state.archive_id: self._begun}
         for actions in entries.values():
             for action in actions or ():
@@ -105,13 +117,16 @@ class Repair:
                     raise ArchiveError(not_of_one_time(self._path, is_newer=True))
 
     def _is_whole(self, actions: list[Action]) -> bool:
-        """Tell whether the disk has all files of an entry, as they were written."""
+        """Tell whether the disk has all files that an entry adds, as they were written."""
         added = [action["add"] for action in actions if "add" in action]
         files = [self._path / each["path"] for each in added]
         return all(map(_can_be_read, files, added)) and (not files or self._are_sound(files))
 
     def _drop_checkpoints(self, end: int) -> list[int]:
-        """Remove those of version ``end`` on, and those that are damaged: the log has what they say. Return which."""
+        """Remove damaged checkpoints, and all from version ``end`` on; return their versions.
+
+        The log must have all that they say. Raises ArchiveError if it does not.
+        """
         found: dict[int, list[Path]] = {}
         for path in self._log.iterdir():
             if name := re.match(r"(\d{20})\.checkpoint\.", path.name):
@@ -131,7 +146,7 @@ class Repair:
         return sorted(damaged)
 
     def _require_whole(self, version: int) -> None:
-        """Raise ArchiveError unless ``version`` is of this archive, and all its files are there."""
+        """Raise ArchiveError unless ``version`` belongs to this archive, and all its files are on the disk."""
         try:
             table = DeltaTable(str(self._path), version=version)
             fault = find_fault(self._path, table, self._state)
@@ -144,7 +159,7 @@ class Repair:
 
 
 def read_entry(log: Path, version: int) -> list[Action] | None:
-    """Return what an entry of the log says; None if it is missing, or not all there. Raises OSError."""
+    """Return the actions of an entry of the log; None if it is missing or incomplete. Raises OSError."""
     try:
         lines = entry_file(log, version).read_bytes().splitlines()
         actions = [json.loads(line) for line in lines]
@@ -162,7 +177,7 @@ def read_entry(log: Path, version: int) -> list[Action] | None:
 
 
 def entry_file(log: Path, version: int) -> Path:
-    """Return where the log has an entry."""
+    """Return the file in the log for the entry of ``version``."""
     return log / f"{version:020d}.json"
 
 
@@ -171,7 +186,7 @@ def _is_beyond(transaction: Mapping[str, Any], known: Mapping[str, int]) -> bool
 
 
 def _can_be_read(path: Path, added: Mapping[str, Any]) -> bool:
-    """Tell whether a file is as long as it should be, and has as many rows. Raises OSError if the disk fails."""
+    """Tell whether a file has the size and the rows that the log says. Raises OSError if the disk fails."""
     try:
         content = path.read_bytes()
     except FileNotFoundError:
@@ -182,13 +197,13 @@ def _can_be_read(path: Path, added: Mapping[str, Any]) -> bool:
         file = parquet.ParquetFile(pyarrow.BufferReader(content))
         for group in range(file.num_row_groups):
             file.read_row_group(group)
-    except (pyarrow.ArrowException, OSError):  # of what was read already: it is no parquet
+    except (pyarrow.ArrowException, OSError):  # the bytes were read, but they are no parquet
         return False
     return "stats" not in added or file.metadata.num_rows == json.loads(added["stats"])["numRecords"]
 
 
 def _is_checkpoint(path: Path) -> bool:
-    """Tell whether all of a checkpoint is there. Raises OSError if the disk fails."""
+    """Tell whether a file of a checkpoint is complete. Raises OSError if the disk fails."""
     content = path.read_bytes()
     try:
         parquet.read_table(pyarrow.BufferReader(content))
@@ -198,7 +213,7 @@ def _is_checkpoint(path: Path) -> bool:
 
 
 def _named(pointer: Path) -> int | None:
-    """Return the version of the checkpoint that the pointer names, -1 if it is damaged; None if there is none."""
+    """Return the version that the pointer file names; -1 if the file is damaged, None if it is missing."""
     try:
         return int(json.loads(pointer.read_bytes())["version"])
     except FileNotFoundError:

@@ -1,7 +1,8 @@
-"""Takes a group's messages back from the archive into the hot store, under the run lock. Clients notice nothing.
+"""Takes a group's messages back from the archive into the hot store. Clients notice nothing.
 
-What is in the table goes with the next run, since readers may be at it. A restore that did not end has changed nothing
-that is served: it can be repeated, or the next run deletes its copies.
+The caller holds the run lock. The next run deletes the messages from the table: not this one, since readers may still
+read them there. A restore that did not end has changed nothing that is served. It can be repeated, or the next run
+deletes its copies.
 """
 
 from collections.abc import Iterator, Sequence
@@ -18,20 +19,26 @@ from conclave.store.archive.moves import PartRow
 from conclave.store.archive.restore import Archived
 from spark.archive import columns as a
 from spark.archive.check import examine
-from spark.archive.table import Table, in_parts
+from spark.archive.table import Table, in_partitions
 from spark.hot import ArchiveError, Hot
 
-WINDOW, WINDOW_BYTES = 20_000, 32 * 1024 * 1024
-"""About so many messages, and bytes of bodies, are read from the table at once."""
+WINDOW_ROWS = 20_000
+"""About 20,000 messages at most are read from the table at once."""
 
-CHUNK, CHUNK_BYTES = 256, 256 * 1024
-"""So many messages, or bytes of bodies, are stored in one transaction; but at least one message."""
+WINDOW_BYTES = 32 * 1024 * 1024
+"""About 32 MiB of bodies at most are read from the table at once."""
+
+CHUNK_ROWS = 256
+"""At most 256 messages are stored in a transaction."""
+
+CHUNK_BYTES = 256 * 1024
+"""At most 256 KiB of bodies are stored in a transaction, but at least one message."""
 
 _COLUMNS = (a.SEQUENCE_NUM, a.SENDER_ID, a.IS_COMMIT, a.CREATED_AT, a.BODY)
 
 
 def restore(spark: SparkSession, hot: Hot, table: Table, config: ArchiveConfig, group_id: bytes) -> int:
-    """Restore a group, and return how many messages it has in the archive. Raises ArchiveError and RestoreError."""
+    """Restore a group; return how many messages it has in the archive. Raises ArchiveError or RestoreError."""
     try:
         group = hot.read(groups.by_id, group_id)
     except NotFoundError as error:
@@ -43,7 +50,7 @@ def restore(spark: SparkSession, hot: Hot, table: Table, config: ArchiveConfig, 
         raise ArchiveError("a move is under way: do a cleanup run first, which finishes it")
     if config.after != KEEP and policies.of_group(group, hot.settings).outlives(config.least_lifetime):
         raise ArchiveError('the next run would move the messages again: set [archive] after = "-1" first')
-    rows = table.read().where(in_parts([(part.lifetime, part.span) for part in parts]))
+    rows = table.read().where(in_partitions([(part.lifetime, part.span) for part in parts]))
     found = examine(spark, hot, rows, group.group_key)
     if found.differences:
         raise ArchiveError(f"{found.differences[0]}; nothing was restored")
@@ -58,16 +65,16 @@ def restore(spark: SparkSession, hot: Hot, table: Table, config: ArchiveConfig, 
 
 
 def _chunks(rows: DataFrame, part: PartRow) -> Iterator[Sequence[Archived]]:
-    """Yield the messages of one row of the index, ascending."""
-    of_part = rows.where(in_parts([(part.lifetime, part.span)])).where(F.col(a.GROUP_KEY) == part.group_key)
-    windows = max(1, -(-part.message_count // WINDOW), -(-part.body_bytes // WINDOW_BYTES))
+    """Yield the messages of one row of the index, in ascending order, divided for transactions."""
+    of_part = rows.where(in_partitions([(part.lifetime, part.span)])).where(F.col(a.GROUP_KEY) == part.group_key)
+    windows = max(1, -(-part.message_count // WINDOW_ROWS), -(-part.body_bytes // WINDOW_BYTES))
     width = -(-(part.last_seq + 1 - part.first_seq) // windows)
     for first in range(part.first_seq, part.last_seq + 1, width):
         window = of_part.where(F.col(a.SEQUENCE_NUM).between(first, first + width - 1)).select(*_COLUMNS)
         chunk: list[Archived] = []
         size = 0
         for number, sender_id, is_commit, created_at, body in sorted(window.collect()):
-            if chunk and (len(chunk) == CHUNK or size + len(body) > CHUNK_BYTES):
+            if chunk and (len(chunk) == CHUNK_ROWS or size + len(body) > CHUNK_BYTES):
                 yield chunk
                 chunk, size = [], 0
             chunk.append(Archived(number, bytes(sender_id), is_commit, created_at, bytes(body)))

@@ -1,4 +1,7 @@
-"""What a run does in the archive: finish a move, apply the rules, move on, keep the table healthy, erase files."""
+"""What a run does in the archive, in its order.
+
+It finishes a batch under way, applies the rules, moves messages, compacts the table, and erases replaced files.
+"""
 
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -36,7 +39,7 @@ class Archive:
     """The archive of one store in one run."""
 
     def __init__(self, spark: SparkSession, hot: Hot, path: Path, config: ArchiveConfig) -> None:
-        """``path``: where the table lies; nothing is opened yet."""
+        """``path``: the folder of the table. Nothing is opened yet."""
         self._spark = spark
         self._hot = hot
         self._config = config
@@ -45,9 +48,10 @@ class Archive:
         self._has_turn = False
 
     def run(self, done: Report, counted: Collection[int]) -> None:
-        """Do what is due, after the hot store's own rules; ``done`` takes up what went. Raises ArchiveError.
+        """Do what is due in the archive, after the rules were applied in the hot store. Raises ArchiveError.
 
-        ``counted``: the groups that ``done`` counts as touched.
+        ``done``: the report, to which the results are added. ``counted``: the keys of the groups that it counts as
+        touched already.
         """
         if self._config.after != KEEP and self._hot.read(moves.find_state) is None:
             self._hot.write(moves.begin)
@@ -70,7 +74,7 @@ class Archive:
         except NotDurableError:
             raise  # what was replaced may be all that is left
         except Exception as error:
-            self._erase()  # not where the process is to end: Java may be writing yet
+            self._erase()  # not on other exceptions, which end the process: Java may still be writing
             if isinstance(error, (DeltaError, PySparkException, Py4JJavaError)) or _is_of_disk(error):
                 log.exception("archive_failed")
                 raise ArchiveError(f"{self._table.path}: {one_line(error)}") from error
@@ -79,11 +83,14 @@ class Archive:
             self._erase()
         finally:
             if size >= 0:
-                with suppress(FileNotFoundError):  # where the process is to end, Java may be writing yet
+                with suppress(FileNotFoundError):  # if the process is about to end, Java may still be writing
                     done.archive_bytes_returned = max(0, size - self._bytes())
 
     def count(self, planned: Report, counted: Collection[int], risen: Collection[tuple[int, int]]) -> None:
-        """Add to ``planned`` what a run would do, after it had ``risen`` (see make_plan); changes nothing."""
+        """Add to ``planned`` what a run would do; changes nothing.
+
+        ``counted``: as for ``run``. ``risen``: the marks that the run would raise before, see ``expiry.make_plan``.
+        """
         state = self._hot.read(moves.find_state)
         mover = Mover(self._spark, self._hot, self._table, "")
         if self._config.after != KEEP:
@@ -95,7 +102,7 @@ class Archive:
             planned.counts.update(Expiry(self._spark, self._hot, self._table).count(plan))
 
     def check(self) -> Check:
-        """Read everything, and compare it with the index; changes nothing. Raises ArchiveError."""
+        """Read the whole table and compare it with the index; changes nothing. Raises ArchiveError."""
         state = self._hot.read(moves.find_state)
         if state is None or not (state.version or self._hot.read(moves.has_parts)):
             return Check()
@@ -104,30 +111,30 @@ class Archive:
             return examine(self._spark, self._hot, self._table.read())
 
     def restore(self, group_id: bytes) -> int:
-        """Take a group's messages back into the hot store; return how many. Raises ArchiveError and RestoreError."""
+        """Take a group's messages back into the hot store; return how many. Raises ArchiveError or RestoreError."""
         state = self._hot.read(moves.find_state)
         if state is None:
             raise ArchiveError("nothing was ever archived")
         with self._told_plainly():
             self._require(state)
-            self._mover().drop_copies()  # the bodies of some may be gone
+            self._mover().drop_copies()  # copies that are left may lack their bodies
             return restore(self._spark, self._hot, self._table, self._config, group_id)
 
     def finish_move(self) -> None:
-        """Finish a move that is under way, if there is one; nothing goes by it. Raises ArchiveError."""
+        """Finish the batches under way, if there are any; deletes no messages. Raises ArchiveError."""
         if self._hot.read(moves.batch_under_way) is not None:
             with self._told_plainly():
                 self._change().finish()
 
     def hide_ahead(self, marked: Mapping[int, int], now: int) -> int:
-        """Bring back what the marks of groups hide, to just before ``now``; return how many. Raises ArchiveError.
+        """Bring hidden messages back to the second before ``now``; return how many. Raises ArchiveError.
 
-        ``marked``: ``expired_before`` by group key, for those of which it lies ahead.
+        ``marked``: ``expired_before`` by group key, for the groups whose mark lies ahead of ``now``.
         """
         return self._bring_back([Return(key, now, mark, now - 1) for key, mark in marked.items()])
 
     def bring_back(self, now: int) -> int:
-        """Bring back to ``now`` what else lies ahead of it; return how many messages. Raises ArchiveError."""
+        """Bring all other messages ahead of ``now`` back to it; return how many. Raises ArchiveError."""
         marked = self._hot.read(clock_mending.marked_ahead, now)
         keys = {part.group_key for part in self._hot.read(moves.parts) if part.newest > now}
         returns = [Return(key, max(now, marked.get(key, 0)) + 1, FOREVER, max(now, marked.get(key, 0))) for key in keys]
@@ -142,7 +149,7 @@ class Archive:
 
     def _drop_copies(self) -> None:
         if self._hot.read(moves.copies):
-            self._open()  # if the table is not what it was, they may be all that is left
+            self._open()  # raises if the table is not the right one: the copies may be all that is left
             self._mover().drop_copies()
 
     def _move(self, done: Report) -> None:
@@ -155,7 +162,7 @@ class Archive:
         return Mover(self._spark, self._hot, self._table, self._state().archive_id)
 
     def _change(self) -> Mover:
-        """Open the table to change it: this run's turn begins, of which the database knows first."""
+        """Open the table to change it. This run's turn begins, first in the database, then in the table."""
         self._open()
         if not self._has_turn:
             state = self._state()
@@ -176,11 +183,11 @@ class Archive:
             elif is_new:
                 self._table.remove_unmade()
             self._require(state, is_new=is_new)
-            self._table.make_durable(state.version)  # the table is new, or a run that was killed left that undone
+            self._table.make_durable(state.version)  # the table is new, or a killed run did not do it
             self._is_open = True
 
     def _repair(self, state: ArchiveState) -> None:
-        """Take back what a power failure left half on disk of a run that did not come to its end."""
+        """Take back what a run that did not end has left half-written because of a power failure."""
         begun, _ = self._hot.read(moves.last_batches)
         if done := self._table.repair(state, begun):
             log.warning("archive_repaired", **asdict(done))
@@ -188,8 +195,8 @@ class Archive:
     def _require(self, state: ArchiveState, *, is_new: bool = False) -> None:
         """Raise ArchiveError unless the table is the one that the database knows, and has all that it should have.
 
-        Before turns were counted, moves alone told: the table must have none that this database has not begun, and
-        lack none that has ended.
+        Before turns were counted, only batches could tell. The table must have no batch that this database has not
+        begun, and must not lack one that has ended.
         """
         self._table.prepare(self._state, is_new=is_new)
         archived = self._table.last_batch(state.archive_id)
@@ -204,12 +211,12 @@ class Archive:
         return state
 
     def _compact(self) -> None:
-        for part in self._table.crowded_parts():
-            self._table.compact(part)
+        for partition in self._table.crowded_partitions():
+            self._table.compact(partition)
             reach("archive.compacted")
 
     def _erase(self) -> None:
-        """Remove files that were replaced, in this run or in one that did not come so far."""
+        """Remove files that were replaced, in this run or in one that did not get as far as this."""
         hot = self._hot.unhurried()
         state = hot.read(moves.find_state)
         if state is None or not state.unerased:
@@ -220,13 +227,13 @@ class Archive:
         reach("archive.before_erase")
         if self._table.sweep(self._config.erase_delay):
             hot.write(moves.note_erased)
-        if hot.read(moves.batch_under_way) is None:  # else the log still has to tell what it added
+        if hot.read(moves.batch_under_way) is None:  # otherwise the log still has to tell which version added it
             self._table.clean_log(self._config.erase_delay)
         reach("archive.erased")
 
     @contextmanager
     def _told_plainly(self) -> Iterator[None]:
-        """Make one line of what Spark says when it cannot read the table."""
+        """Turn an error of Spark in the block into an ArchiveError of one line."""
         try:
             yield
         except (PySparkException, Py4JJavaError) as error:
@@ -238,5 +245,5 @@ class Archive:
 
 
 def _is_of_disk(error: Exception) -> bool:
-    """Tell whether delta-rs, or the system, could not do something with a file; not with a connection."""
+    """Tell whether an error of delta-rs or of the system is about a file, not about a connection."""
     return isinstance(error, OSError) and not isinstance(error, ConnectionError)

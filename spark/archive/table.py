@@ -1,7 +1,7 @@
-"""The archive's Delta table: made, opened, appended to, kept healthy; and its files removed from disk.
+"""The archive's Delta table: makes, opens, appends to and compacts it, and removes its old files.
 
-There is one writer, the run that holds the run lock. Heavy work is Spark's. What concerns the log alone is done by
-delta-rs, without it: reading it, and dropping whole parts.
+Only the run that holds the run lock writes. Spark does the heavy work. delta-rs does what concerns only the table's
+log, without Spark: reading it, and dropping whole partitions.
 """
 
 import json
@@ -29,7 +29,7 @@ from spark.archive.repair import POINTER, Repair, Repaired, entry_file, read_ent
 from spark.hot import ArchiveError
 
 _PROPERTIES = {
-    # The others would put pieces of bodies and senders into the log.
+    # Statistics of other columns would put pieces of bodies and senders into the log.
     "delta.dataSkippingStatsColumns": "group_key,sequence_num,created_at",
     "delta.enableDeletionVectors": "false",
     "delta.checkpointInterval": "10",
@@ -38,24 +38,33 @@ _PROPERTIES = {
 }
 
 LOG_SECONDS = 3600
-"""How long the log is kept behind its newest checkpoint, at least."""
+"""Entries of the log before its newest checkpoint are kept for at least an hour."""
 
 FILE_BYTES = 64 * 1024 * 1024
-"""What a file holds at most, about, after compaction."""
+"""A file has about 64 MiB at most after compaction."""
 
 SMALL_BYTES = 16 * 1024 * 1024
-FEW_FILES, MANY_FILES = 8, 64
-"""So many small files are left in a part, as long as they are less than a quarter of it; and so many at most."""
+"""A file of less than 16 MiB is small."""
+
+FEW_FILES = 8
+"""A partition may always have 8 small files, and more while they have less than a quarter of its bytes."""
+
+MANY_FILES = 64
+"""A partition with more than 64 small files is compacted in any case."""
 
 _UNFINISHED = "_commit_"
-"""How files begin that delta-rs leaves if it is killed before its commit."""
+"""The names of files begin with this if delta-rs was killed before it committed them."""
 
 _DATA_FILES = "lifetime=*/span=*/*"
+"""Where data files lie in the table's folder, by partition."""
 
 
 @dataclass(frozen=True)
-class PartFiles:
-    """The files of one part (retention class and time span): how many are small, and bytes."""
+class PartitionFiles:
+    """The files of one partition.
+
+    ``small``: how many files are small. ``small_bytes`` and ``total_bytes``: the bytes of small files, and of all.
+    """
 
     lifetime: int
     span: int
@@ -65,30 +74,33 @@ class PartFiles:
 
     @property
     def wants_compaction(self) -> bool:
-        """Tell whether rewriting the part is worth what it costs: its cost stays in proportion to what was added."""
+        """Tell whether the partition is to be rewritten.
+
+        The cost of rewriting stays in proportion to what was added.
+        """
         crowded = self.small > FEW_FILES and self.small_bytes * 4 >= self.total_bytes
         return crowded or self.small > MANY_FILES
 
 
 class NotDurableError(ArchiveError):
-    """What the table says it has may not be on disk."""
+    """The disk may not have what the table says it has."""
 
 
 class Table:
     """The table at one path."""
 
     def __init__(self, spark: SparkSession, path: Path) -> None:
-        """Take where it lies, or will; nothing is opened yet."""
+        """``path``: the folder of the table, which may not exist yet. Nothing is opened yet."""
         self._spark = spark
         self.path = path
         self.name = f"delta.`{str(path).replace('`', '``')}`"
         self._log = path / "_delta_log"
 
     def prepare(self, read_state: Callable[[], ArchiveState], *, is_new: bool) -> None:
-        """Require that the table is there and the store's; make it if ``is_new`` and there is none.
+        """Check that the table exists and belongs to the store. Raises ArchiveError.
 
-        ``read_state`` asks the hot store what it knows of the table. Raises ArchiveError. A table that is missing is
-        not replaced: its folder may only not be mounted.
+        ``read_state`` asks the hot store what it knows of the table. ``is_new``: make the table if there is none.
+        Otherwise a missing table is not replaced: perhaps its folder is only not mounted.
         """
         if DeltaTable.is_deltatable(str(self.path)):
             try:
@@ -112,7 +124,7 @@ class Table:
         )
 
     def remove_unmade(self) -> None:
-        """Remove the log of a table that a crash, or a full disk, kept from being made: it has no whole version yet."""
+        """Remove the log of a table without any complete version: a crash or a full disk stopped its making."""
         if not self._log.is_dir() or list(self.path.iterdir()) != [self._log]:
             return
         visible = {path.name for path in self._log.iterdir() if path.is_file() and not path.name.startswith(".")}
@@ -120,21 +132,21 @@ class Table:
             shutil.rmtree(self._log)
 
     def repair(self, state: ArchiveState, begun: int) -> Repaired:
-        """Take back what a power failure left half on disk, see ``archive_repair``. Raises ArchiveError."""
+        """Take back what a power failure left half-written, see ``repair``. Raises ArchiveError."""
         done = Repair(self.path, state, begun, self._are_sound).apply()
         if done:
             _sync(self._log)
-            # Or Spark would go on from what it knows of the versions that are gone.
-            self._spark._jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()  # type: ignore[union-attr]  # noqa: SLF001 - the only way to it
+            # Otherwise Spark would continue from what it knows of versions that are gone.
+            self._spark._jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()  # type: ignore[union-attr]  # noqa: SLF001 - the only way to reach it
         return done
 
     def _are_sound(self, files: Collection[Path]) -> bool:
-        """Tell whether messages have the checksums with which they were archived."""
+        """Tell whether the messages of ``files`` have the checksums with which they were archived."""
         altered = self._read_files(files).where(~F.col(a.CHECKSUM).eqNullSafe(checksum()))
         return not altered.limit(1).collect()
 
     def version(self) -> int:
-        """Return the newest version."""
+        """Return the table's newest version."""
         return DeltaTable(str(self.path)).version()
 
     def turn(self, archive_id: str) -> int:
@@ -142,39 +154,39 @@ class Table:
         return turn_of(DeltaTable(str(self.path)), archive_id)
 
     def begin_turn(self, archive_id: str, turn: int) -> None:
-        """Have the table, and the disk, know of a turn: by a commit of its own. Raises NotDurableError."""
+        """Write a turn into the table, in a commit of its own, and onto the disk. Raises NotDurableError."""
         table = DeltaTable(str(self.path))
         known = CommitProperties(app_transactions=[Transaction(turn_app(archive_id), turn)])
-        parts = [a.LIFETIME, a.SPAN]
-        table.create_write_transaction([], "append", table.schema(), parts, commit_properties=known)
+        columns = [a.LIFETIME, a.SPAN]
+        table.create_write_transaction([], "append", table.schema(), columns, commit_properties=known)
         self.make_durable(self.version())
 
     def read(self) -> DataFrame:
-        """Return all rows."""
+        """Return all rows of the table."""
         return self._spark.read.format("delta").load(str(self.path))
 
     def has_batch(self, archive_id: str, batch: int) -> bool:
-        """Tell whether the messages of a move are in the table."""
+        """Tell whether the messages of a batch are in the table."""
         return self.last_batch(archive_id) >= batch
 
     def last_batch(self, archive_id: str) -> int:
-        """Return the number of the last move that came into the table; 0 if none did."""
+        """Return the number of the last batch that was appended to the table; 0 if none was."""
         return DeltaTable(str(self.path)).transaction_version(archive_id) or 0
 
     def append(self, rows: DataFrame, archive_id: str, batch: int) -> None:
-        """Add the messages of a move that is not in the table yet, see ``has_batch``."""
+        """Append the messages of a batch that is not in the table yet, see ``has_batch``."""
         writer = rows.write.format("delta").mode("append")
         writer.option("txnAppId", archive_id).option("txnVersion", str(batch)).save(str(self.path))
 
     def version_of_batch(self, archive_id: str, batch: int) -> int:
-        """Return the version that added the messages of a move. Raises ArchiveError if there is no trace of it."""
+        """Return the version that added the messages of a batch. Raises ArchiveError if the log does not have it."""
         for version in range(self.version(), -1, -1):
             if {"appId": archive_id, "version": batch}.items() <= _only(self._actions(version), "txn").items():
                 return version
         raise ArchiveError(f"{self.path}: move {batch} is not in the log")
 
     def read_added(self, version: int) -> DataFrame:
-        """Return what ``version`` has added, read from its own files alone."""
+        """Return the rows that ``version`` has added, read only from the files that it added."""
         return self._read_files([self.path / each["add"]["path"] for each in self._actions(version) if "add" in each])
 
     def _read_files(self, files: Collection[Path]) -> DataFrame:
@@ -182,9 +194,9 @@ class Table:
         return reader.parquet(*map(str, files))
 
     def make_durable(self, first: int) -> None:
-        """Have the disk keep what the versions from ``first`` on have added: Spark leaves that to chance.
+        """Make durable what the versions from ``first`` on have added, which Spark does not do.
 
-        Raises NotDurableError: what they replaced must not be removed then.
+        Raises NotDurableError. Then files that these versions replaced must not be removed.
         """
         try:
             folders = {self.path, self._log}
@@ -200,35 +212,39 @@ class Table:
         except OSError as error:
             raise NotDurableError(f"{self.path}: the disk does not keep what was written: {error}") from error
 
-    def drop_parts(self, parts: Collection[tuple[int, int]]) -> None:
-        """Delete whole parts, by lifetime and span: as both are partition columns, the log alone changes."""
-        DeltaTable(str(self.path)).delete(in_parts(parts))
+    def drop_partitions(self, partitions: Collection[tuple[int, int]]) -> None:
+        """Delete whole partitions, given as (lifetime, span).
 
-    def crowded_parts(self) -> list[PartFiles]:
-        """Return the parts that want compaction."""
+        Only the log changes, since both are partition columns.
+        """
+        DeltaTable(str(self.path)).delete(in_partitions(partitions))
+
+    def crowded_partitions(self) -> list[PartitionFiles]:
+        """Return the partitions that are to be compacted."""
         actions = pyarrow.table(DeltaTable(str(self.path)).get_add_actions(flatten=True))
         found: dict[tuple[int, int], list[int]] = {}
         for row in actions.select(["partition.lifetime", "partition.span", "size_bytes"]).to_pylist():
             found.setdefault((row["partition.lifetime"], row["partition.span"]), []).append(row["size_bytes"])
-        parts = []
+        partitions = []
         for (lifetime, span), sizes in sorted(found.items()):
             small = [size for size in sizes if size < SMALL_BYTES]
-            parts.append(PartFiles(lifetime, span, len(small), sum(small), sum(sizes)))
-        return [part for part in parts if part.wants_compaction]
+            partitions.append(PartitionFiles(lifetime, span, len(small), sum(small), sum(sizes)))
+        return [each for each in partitions if each.wants_compaction]
 
-    def compact(self, part: PartFiles) -> None:
-        """Rewrite a part into few files, in the order in which groups are read."""
-        where = in_parts([(part.lifetime, part.span)])
-        files = max(1, -(-part.total_bytes // FILE_BYTES))
+    def compact(self, partition: PartitionFiles) -> None:
+        """Rewrite a partition into few files, ordered by group and number, as readers read."""
+        where = in_partitions([(partition.lifetime, partition.span)])
+        files = max(1, -(-partition.total_bytes // FILE_BYTES))
         rows = self.read().where(where)
         ordered = rows.repartitionByRange(files, a.GROUP_KEY, a.SEQUENCE_NUM) if files > 1 else rows.coalesce(1)
         writer = ordered.sortWithinPartitions(a.GROUP_KEY, a.SEQUENCE_NUM).write.format("delta").mode("overwrite")
         writer.option("replaceWhere", where).option("dataChange", "false").save(str(self.path))
 
     def sweep(self, delay: int) -> bool:
-        """Remove from disk the files that are no longer part of the table; tell whether all of them are gone.
+        """Remove from disk the files that no longer belong to the table; tell whether all of them are gone.
 
-        Those replaced less than ``delay`` seconds ago stay. What a crash left was never part of it and goes at once.
+        Files that were replaced less than ``delay`` seconds ago stay. Files that a crash left never belonged to the
+        table, and go at once.
         """
         uris = pyarrow.table(DeltaTable(str(self.path)).get_add_actions())
         alive = set(uris["path"].to_pylist())
@@ -249,11 +265,14 @@ class Table:
         return not left
 
     def clean_log(self, delay: int) -> None:
-        """Remove what the newest checkpoint makes superfluous and is older than LOG_SECONDS, or ``delay``."""
+        """Remove entries of the log from before its newest checkpoint, and what delta-rs left unfinished.
+
+        Files younger than LOG_SECONDS stay, or than ``delay`` seconds if that is more.
+        """
         pointer = self._log / POINTER
         try:
             checkpoint = json.loads(pointer.read_text(encoding="utf-8"))["version"]
-        except (FileNotFoundError, ValueError):  # none, or half of it after a crash: the next one will do
+        except (FileNotFoundError, ValueError):  # no pointer, or half of one after a crash: wait for the next one
             return
         superfluous = []
         for path in self._log.iterdir():
@@ -263,12 +282,12 @@ class Table:
                 superfluous.append(path)
         if superfluous:
             for path in [*self._log.glob(f"{checkpoint:020d}.checkpoint*"), pointer, self._log]:
-                _sync(path)  # nobody did before
+                _sync(path)  # nobody has synced the checkpoint before
         for path in superfluous:
             path.unlink()
 
     def _removal_times(self) -> dict[str, float]:
-        """Return when files were replaced, Unix seconds; of those that the log still knows of."""
+        """Return when files were replaced, Unix seconds by name; only those that the log still knows."""
         return {
             action["remove"]["path"]: action["remove"]["deletionTimestamp"] / 1000
             for path in self._log.glob("*.json")
@@ -284,10 +303,13 @@ class Table:
         return entry_file(self._log, version)
 
 
-def in_parts(parts: Collection[tuple[int, int]], prefix: str = "") -> str:
-    """Return the SQL condition for rows in any of ``parts``: lifetime, span. Literals let Delta skip the others."""
+def in_partitions(partitions: Collection[tuple[int, int]], prefix: str = "") -> str:
+    """Return the SQL condition for rows in any of ``partitions``, given as (lifetime, span).
+
+    It has literals, so that Delta skips other partitions. ``prefix``: goes before column names.
+    """
     spans: dict[int, list[int]] = {}
-    for lifetime, span in sorted(parts):
+    for lifetime, span in sorted(partitions):
         spans.setdefault(lifetime, []).append(span)
     return (
         "("
@@ -300,7 +322,10 @@ def in_parts(parts: Collection[tuple[int, int]], prefix: str = "") -> str:
 
 
 def part_columns(sum_of: Column) -> list[Column]:
-    """Return what the index says of the rows of a part, in the order of PartRow; ``sum_of``: a row's checksum."""
+    """Return the columns that make a row of the index, without its key, in the order of PartRow.
+
+    ``sum_of``: the checksum of a row.
+    """
     number, created = F.col(a.SEQUENCE_NUM), F.col(a.CREATED_AT)
     return [
         F.min(number),
@@ -314,7 +339,7 @@ def part_columns(sum_of: Column) -> list[Column]:
 
 
 def checksum() -> Column:
-    """Return the checksum of a message, computed from what is there."""
+    """Return the checksum of a message, computed from its columns CHECKED."""
     return F.xxhash64(*a.CHECKED)
 
 

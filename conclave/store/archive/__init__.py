@@ -1,1 +1,1 @@
-"""What the hot store knows of the archive."""
+"""What the database knows of the archive: where messages are, what moves, what moved."""

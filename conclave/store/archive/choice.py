@@ -1,4 +1,4 @@
-"""Which messages move to the archive next: read only."""
+"""Chooses the messages that move to the archive next. Writes to temporary tables only."""
 
 import sqlite3
 
@@ -7,19 +7,24 @@ from conclave.store import policies
 from conclave.store.archive.moves import Range
 
 HOUR = 3600
+"""Seconds of an hour: messages are counted by the hour in which they were created."""
 
 SAMPLED_FROM = 16
-"""Of so many messages one is looked at, to see how many were created when."""
+"""One of 16 messages is looked at, to estimate how many were created in each hour."""
 
 _SCATTERED = "((message_id & 0xffffffff) * 2654435761 >> 16)"
-"""As good as random: a sample by id alone might miss all, as where a body of another kind follows each message."""
+"""A hash of the message id, which makes the sample as good as random.
+
+A sample by id alone might miss every message: for example, if a body of another kind follows each message.
+"""
 
 
 def list_movable(connection: sqlite3.Connection, settings: PolicySettings, least: int, now: int, before: int) -> None:
-    """List in temp.movable the groups that have messages created before ``before`` (Unix seconds) still to be moved.
+    """List in temp.movable the groups that have messages to be moved to the archive.
 
-    Of those whose messages outlive ``least`` seconds at the policies of the second ``now``. ``lifetime`` is the class
-    in which they are archived.
+    ``before``: the messages were created before this Unix second, exclusive. ``least``: only groups whose messages live
+    longer than this many seconds, by the policies of the second ``now``. The column ``lifetime`` is the class in which
+    the messages are archived.
     """
     policies.list_all(connection, settings, now)
     connection.execute("DROP TABLE IF EXISTS temp.movable")
@@ -35,11 +40,12 @@ def list_movable(connection: sqlite3.Connection, settings: PolicySettings, least
 
 
 def time_slices(connection: sqlite3.Connection, before: int, rows: int) -> list[int]:
-    """Return bounds (exclusive, ascending, the last is ``before``) between which lie about ``rows`` messages each.
+    """Divide the messages to be moved by time into slices of about ``rows`` messages; return the slices' ends.
 
-    Rather fewer than more: they are counted by a sample. If an hour has more, they all lie between two. The first
-    slice of several has a quarter: while it is written to the archive, nothing can be deleted here yet. Moving
-    messages in this order finds their bodies together, and fills few parts at a time.
+    The ends are Unix seconds, exclusive, ascending; the last is ``before``. A slice has fewer messages rather than
+    more, since they are counted by a sample. A slice may have more if one hour has more: an hour is not divided. The
+    first of several slices has a quarter: while it is written to the archive, nothing can be deleted here yet. If
+    messages move in this order, their bodies lie close to each other, and few partitions are filled at a time.
     """
     hours = connection.execute(
         "SELECT created_at / ?1 AS hour, count(*) * ?2 FROM temp.movable CROSS JOIN messages USING (group_key)"
@@ -58,7 +64,7 @@ def time_slices(connection: sqlite3.Connection, before: int, rows: int) -> list[
 
 
 def count(connection: sqlite3.Connection, before: int) -> int:
-    """Return how many messages of the groups of temp.movable were created before ``before``."""
+    """Return how many messages of the groups in temp.movable were created before ``before`` (Unix seconds)."""
     found = connection.execute(
         "SELECT count(*) FROM temp.movable CROSS JOIN messages USING (group_key) WHERE created_at < ?", (before,)
     )
@@ -66,10 +72,10 @@ def count(connection: sqlite3.Connection, before: int) -> int:
 
 
 def choose(connection: sqlite3.Connection, before: int, rows: int, size: int) -> tuple[list[Range], bool]:
-    """Choose what moves next of the groups of temp.movable: messages older than ``before``, in the order of numbers.
+    """Choose the next batch from the groups in temp.movable; return its ranges, and whether more may be left.
 
-    At most ``rows`` messages, and ``size`` bytes of bodies, but at least one message if there is any. Returns also
-    whether more may be left.
+    It has messages created before ``before`` (Unix seconds, exclusive), in the order of their numbers: at most ``rows``
+    messages with ``size`` bytes of bodies, but at least one message if there is any.
     """
     while True:
         chosen, count = _choose(connection, before, rows)
@@ -80,7 +86,7 @@ def choose(connection: sqlite3.Connection, before: int, rows: int, size: int) ->
 
 
 def _choose(connection: sqlite3.Connection, before: int, rows: int) -> tuple[list[Range], int]:
-    """Choose by count alone; return how many messages that are, too."""
+    """Choose by the number of messages alone; return the ranges and how many messages they have."""
     chosen: list[Range] = []
     left = rows
     for row in connection.execute(_CANDIDATES, {"before": before}).fetchall():
@@ -119,14 +125,16 @@ FROM bounded CROSS JOIN messages
 WHERE messages.group_key = bounded.group_key AND sequence_num > border AND sequence_num < young
 GROUP BY bounded.group_key ORDER BY bounded.group_key
 """
-"""A number is moved only with all before it, although a clock set back may have made later ones older.
+"""For each group, the numbers that may move: those above its border and below its first young message.
 
-The first young one is looked for by number, up to it: by age, all that are young would be looked at.
+A message moves only with all messages before it in the group, although a clock that was set back may have given later
+messages earlier times. The first young message is searched by number, which ends there; a search by time would look at
+all young messages.
 """
 
 
 def _measure(connection: sqlite3.Connection, chosen: list[Range]) -> int:
-    """Return how many bytes the bodies of the messages have."""
+    """Return how many bytes the bodies of the chosen messages have together."""
     for name in ("chosen", "picked"):
         connection.execute(f"DROP TABLE IF EXISTS temp.{name}")
     connection.execute("CREATE TEMP TABLE chosen (group_key INTEGER, first_seq INTEGER, last_seq INTEGER)")

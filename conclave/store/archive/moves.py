@@ -1,7 +1,7 @@
-"""What cleanup writes about the archive: moves on their way, the index of parts, the state of the table.
+"""What cleanup notes about the archive: batches that move, the index of parts, the table's state.
 
-A move is fixed here before anything is copied, and each group switches to the archive in one transaction. All
-functions want to be inside a transaction of the caller's; those that write may be repeated after a crash.
+A batch is fixed here before anything is copied, and each group switches to the archive in one transaction. The caller
+runs each function in a transaction. Functions that write may be repeated after a crash.
 """
 
 import sqlite3
@@ -12,12 +12,15 @@ from uuid import uuid4
 from conclave.retention.policy import KEEP
 
 KEPT_MOVES = 1000
-"""Moves that have ended, kept to be looked at."""
+"""About 1000 batches that have moved stay listed for operators."""
 
 
 @dataclass(frozen=True)
 class Range:
-    """Messages of one group that move: those stored, ``first_seq`` to ``last_seq``, inclusive."""
+    """The stored messages of one group with numbers from ``first_seq`` to ``last_seq``, inclusive.
+
+    ``lifetime``: the class in which they are archived, in seconds or KEEP.
+    """
 
     group_key: int
     first_seq: int
@@ -27,7 +30,11 @@ class Range:
 
 @dataclass(frozen=True)
 class PartRow:
-    """What of a group lies in one part of the archive. Times in Unix seconds, inclusive."""
+    """One row of the index, a part: what one partition of the archive holds of one group.
+
+    ``lifetime`` and ``span``: the partition. ``first_seq`` and ``last_seq``: numbers, inclusive. ``oldest`` and
+    ``newest``: when the messages were created, Unix seconds, inclusive.
+    """
 
     group_key: int
     lifetime: int
@@ -43,11 +50,11 @@ class PartRow:
 
 @dataclass(frozen=True)
 class ArchiveState:
-    """The archive of a store: what it knows of the table.
+    """What the database knows of the archive's table.
 
-    ``version``: readers need this one or a later one, and the disk keeps it. ``unerased``: replaced or half-written
+    ``version``: readers need this version or a later one, and the disk keeps it. ``unerased``: replaced or half-written
     files may still be on disk, and the table may have later versions. ``turn``: see ``conclave/archive/age.py``; the
-    table has this one, or ``former_turn``.
+    table has this turn or ``former_turn``.
     """
 
     archive_id: str
@@ -58,7 +65,7 @@ class ArchiveState:
 
 
 def find_state(connection: sqlite3.Connection) -> ArchiveState | None:
-    """Return what is known of the archive; None if there never was one."""
+    """Return what the database knows of the archive; None if there never was one."""
     row = connection.execute("SELECT archive_id, version, unerased, turn, former_turn FROM archive_state").fetchone()
     return ArchiveState(row[0], row[1], bool(row[2]), row[3], row[4]) if row else None
 
@@ -69,7 +76,7 @@ def begin(connection: sqlite3.Connection) -> None:
 
 
 def is_in_use(connection: sqlite3.Connection) -> bool:
-    """Tell whether there is anything in the archive, on its way to it, or left of it on disk."""
+    """Tell whether the archive has messages, is getting some, or has left files on disk."""
     return bool(
         connection.execute(
             "SELECT EXISTS (SELECT 1 FROM archive_parts)"
@@ -80,12 +87,12 @@ def is_in_use(connection: sqlite3.Connection) -> bool:
 
 
 def has_parts(connection: sqlite3.Connection) -> bool:
-    """Tell whether anything is in the archive."""
+    """Tell whether the index of the archive has any part."""
     return bool(connection.execute("SELECT EXISTS (SELECT 1 FROM archive_parts)").fetchone()[0])
 
 
 def holds_group(connection: sqlite3.Connection, group_key: int) -> bool:
-    """Tell whether the archive, or a move under way, has messages of a group: its tombstone has to stay."""
+    """Tell whether the archive or a batch under way has messages of a group. Then its tombstone has to stay."""
     return bool(
         connection.execute(
             "SELECT EXISTS (SELECT 1 FROM archive_parts WHERE group_key = ?1)"
@@ -97,7 +104,7 @@ def holds_group(connection: sqlite3.Connection, group_key: int) -> bool:
 
 
 def holds_sender(connection: sqlite3.Connection, user_id: bytes) -> bool:
-    """Tell whether the archive, or a move under way, may have what a user sent: the tombstone has to stay."""
+    """Tell whether the archive or a batch under way may have a user's messages. Then the tombstone has to stay."""
     return bool(
         connection.execute(
             "SELECT EXISTS (SELECT 1 FROM archive_senders WHERE sender_id = ?)"
@@ -108,14 +115,15 @@ def holds_sender(connection: sqlite3.Connection, user_id: bytes) -> bool:
 
 
 def note_version(connection: sqlite3.Connection, version: int) -> None:
-    """Have readers use ``version`` of the table, or a later one."""
+    """Make readers use ``version`` of the table, or a later one."""
     connection.execute("UPDATE archive_state SET version = max(version, ?)", (version,))
 
 
 def begin_turn(connection: sqlite3.Connection, turn: int, former_turn: int, version: int) -> None:
-    """Note, before a run changes the table, that it will: from here on, files may be on disk that are not of it.
+    """Note that a run is about to change the table.
 
-    ``former_turn`` and ``version``: what the table has, and the disk keeps.
+    From here on, the disk may have files that do not belong to the table. ``former_turn`` and ``version``: those that
+    the table has now; the disk keeps them.
     """
     connection.execute("UPDATE archive_state SET turn = ?, former_turn = ?, unerased = 1", (turn, former_turn))
     note_version(connection, version)
@@ -127,13 +135,13 @@ def note_erased(connection: sqlite3.Connection) -> None:
 
 
 def batch_under_way(connection: sqlite3.Connection) -> int | None:
-    """Return the number of the first move that has not ended, if there is one."""
+    """Return the number of the first batch whose move has not ended; None if there is none."""
     row = connection.execute("SELECT batch FROM archive_moves WHERE finished_at IS NULL ORDER BY batch").fetchone()
     return row["batch"] if row else None
 
 
 def last_batches(connection: sqlite3.Connection) -> tuple[int, int]:
-    """Return the numbers of the last move that was ever fixed, and of the last that brought messages; 0 if none."""
+    """Return the numbers of the last batch ever fixed and of the last that has moved messages; 0 if none."""
     row = connection.execute(
         "SELECT ifnull((SELECT seq FROM sqlite_sequence WHERE name = 'archive_moves'), 0), ifnull(("
         " SELECT max(batch) FROM archive_moves WHERE finished_at IS NOT NULL AND message_count > 0), 0)"
@@ -142,7 +150,7 @@ def last_batches(connection: sqlite3.Connection) -> tuple[int, int]:
 
 
 def ranges_of(connection: sqlite3.Connection, batch: int) -> list[Range]:
-    """Return what belongs to a move, by group."""
+    """Return the ranges of a batch under way, ordered by group."""
     rows = connection.execute(
         "SELECT group_key, first_seq, last_seq, lifetime FROM archive_move_ranges WHERE batch = ? ORDER BY group_key",
         (batch,),
@@ -151,7 +159,7 @@ def ranges_of(connection: sqlite3.Connection, batch: int) -> list[Range]:
 
 
 def unswitched(connection: sqlite3.Connection) -> list[Range]:
-    """Return what of the moves under way, if there are any, is not yet in the index, whatever is in the table."""
+    """Return the ranges of batches under way that are not in the index yet; the table may have them already."""
     rows = connection.execute(
         "SELECT group_key, first_seq, last_seq, lifetime FROM archive_move_ranges AS ranges"
         " JOIN archive_moves USING (batch) WHERE finished_at IS NULL AND NOT EXISTS"
@@ -162,7 +170,7 @@ def unswitched(connection: sqlite3.Connection) -> list[Range]:
 
 
 def parts(connection: sqlite3.Connection, group_key: int | None = None) -> list[PartRow]:
-    """Return the index, of one group or of all."""
+    """Return the rows of the index, of one group or of all groups."""
     chosen, values = ("", ()) if group_key is None else ("WHERE group_key = ?", (group_key,))
     rows = connection.execute(
         "SELECT group_key, lifetime, span, first_seq, last_seq, oldest, newest, message_count, body_bytes, checksum"
@@ -173,7 +181,7 @@ def parts(connection: sqlite3.Connection, group_key: int | None = None) -> list[
 
 
 def copies(connection: sqlite3.Connection) -> list[Range]:
-    """Return the messages of the hot store that the archive serves, by group."""
+    """Return the copies: messages still in the hot store although the archive serves them. One range for each group."""
     rows = connection.execute(
         "SELECT group_key, archived_seq FROM groups WHERE archived_seq > 0 AND EXISTS"
         " (SELECT 1 FROM messages WHERE messages.group_key = groups.group_key AND sequence_num <= archived_seq)"
@@ -182,7 +190,7 @@ def copies(connection: sqlite3.Connection) -> list[Range]:
 
 
 def fix(connection: sqlite3.Connection, ranges: Iterable[Range], now: int) -> int:
-    """Fix a move and return its number: from here on it is these messages, whatever happens."""
+    """Fix a batch and return its number. From here on it consists of these messages, even after a crash."""
     batch = connection.execute("INSERT INTO archive_moves (fixed_at) VALUES (?) RETURNING batch", (now,)).fetchone()[0]
     connection.executemany(
         "INSERT INTO archive_move_ranges (batch, group_key, first_seq, last_seq, lifetime) VALUES (?, ?, ?, ?, ?)",
@@ -192,7 +200,7 @@ def fix(connection: sqlite3.Connection, ranges: Iterable[Range], now: int) -> in
 
 
 def note_verified(connection: sqlite3.Connection, batch: int, message_count: int, checksum: int | None) -> None:
-    """Note what of a move was found in the archive, whole."""
+    """Note how many messages of a batch were found undamaged in the archive, and their checksum (None: no messages)."""
     connection.execute(
         "UPDATE archive_moves SET message_count = ?, checksum = ifnull(?, 0) WHERE batch = ?",
         (message_count, checksum, batch),
@@ -206,10 +214,10 @@ def switch(
     senders: Collection[bytes],
     version: int,
 ) -> None:
-    """Serve a group's messages up to ``moved.last_seq`` from ``version`` of the archive, in place of the hot store.
+    """Serve a group's messages up to ``moved.last_seq`` from ``version`` of the archive, not from the hot store.
 
-    ``parts``: what the move added; ``senders``: who sent what of it is no commit. Repeating it changes nothing: a
-    part that knows of a number of the move has been told of all of it.
+    ``parts``: what the batch added to the archive. ``senders``: the users who sent those of its messages that are no
+    commits. Repeating it changes nothing: an index row that has any number of the range has all of it.
     """
     connection.executemany(
         "INSERT INTO archive_parts (group_key, lifetime, span, first_seq, last_seq, oldest, newest, message_count,"
@@ -220,7 +228,7 @@ def switch(
         # What SQLite has for XOR; it is exact for negative numbers too.
         " checksum = (checksum | excluded.checksum) - (checksum & excluded.checksum)"
         " WHERE last_seq < excluded.first_seq",
-        [tuple(vars(each).values()) for each in parts],  # astuple copies, and takes as long as the rest
+        [tuple(vars(each).values()) for each in parts],  # astuple makes deep copies, and takes as long as the rest
     )
     connection.executemany(
         "INSERT OR IGNORE INTO archive_senders (sender_id, group_key) VALUES (?, ?)",
@@ -233,16 +241,17 @@ def switch(
 
 
 def finish(connection: sqlite3.Connection, batch: int, now: int) -> None:
-    """End a move: its messages are served from the archive."""
+    """Note that a batch has moved: its messages are served from the archive."""
     connection.execute("UPDATE archive_moves SET finished_at = ? WHERE batch = ?", (now, batch))
     connection.execute("DELETE FROM archive_move_ranges WHERE batch = ?", (batch,))
     connection.execute("DELETE FROM archive_moves WHERE batch < ? AND finished_at IS NOT NULL", (batch - KEPT_MOVES,))
 
 
 def widen(connection: sqlite3.Connection, parts: Collection[PartRow]) -> None:
-    """Have readers look in ``parts`` too, by what these give at the most: messages are about to go there.
+    """Make readers look in ``parts`` too, since messages are about to go there.
 
-    Who has looked at the index before looks again. Repeating it changes nothing else.
+    ``parts`` have the widest bounds that the messages can give them. Readers that read the index before look again.
+    Repeating it does no harm.
     """
     connection.execute("UPDATE archive_state SET relaid = relaid + 1")
     connection.executemany(
@@ -258,7 +267,11 @@ def widen(connection: sqlite3.Connection, parts: Collection[PartRow]) -> None:
 def settle_parts(
     connection: sqlite3.Connection, group_key: int, left: Mapping[tuple[int, int, int], PartRow | None]
 ) -> None:
-    """Replace rows of a group in the index, by group, lifetime and span, with what is left there, None for nothing."""
+    """Replace rows of one group in the index with what is left of them.
+
+    ``left``: by group key, lifetime and span; None if nothing is left. With the last messages of a deleted group, here
+    and in the archive, its tombstone is deleted.
+    """
     for key, row in left.items():
         connection.execute("DELETE FROM archive_parts WHERE group_key = ? AND lifetime = ? AND span = ?", key)
         if row is not None:
@@ -272,9 +285,9 @@ def settle_parts(
 
 
 def forget_sender(connection: sqlite3.Connection, user_id: bytes, group_keys: Iterable[int]) -> None:
-    """Note that nothing but commits of a deleted account is left in these groups of the archive.
+    """Note that the archive has only commits left of a deleted account in these groups.
 
-    The account's tombstone goes with the last of what lay under it, here and in the archive.
+    With the last of the account's other messages, here and in the archive, its tombstone is deleted.
     """
     connection.executemany(
         "DELETE FROM archive_senders WHERE sender_id = ? AND group_key = ?", [(user_id, key) for key in group_keys]

@@ -1,7 +1,7 @@
-"""Takes a group's archived messages back into the hot store: copies first, then the border, in one transaction.
+"""Takes a group's archived messages back into the hot store: first copies, then the border.
 
-Readers ignore copies up to the border, and cleanup deletes those of a restore that did not end. All functions want to
-be inside a transaction of the caller's, and the run lock.
+Readers ignore copies up to the border, and cleanup deletes those of a restore that did not end. The border changes in
+one transaction. The caller runs each function in a transaction and holds the run lock.
 """
 
 import sqlite3
@@ -12,7 +12,7 @@ from conclave.store import bodies
 
 
 class RestoreError(Exception):
-    """The group cannot be restored as it is now; the message is one line for the operator."""
+    """The group cannot be restored now. The message is one line for the operator."""
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Archived:
 
 
 def put_back(connection: sqlite3.Connection, group_key: int, messages: Sequence[Archived]) -> None:
-    """Store copies of some messages, of which there are none. Raises RestoreError."""
+    """Store copies of some messages that have no copies yet. Raises RestoreError if the group was deleted."""
     _require_group(connection, group_key)
     connection.executemany(
         "INSERT INTO messages (message_id, group_key, sequence_num, sender_id, is_commit, created_at)"
@@ -49,8 +49,8 @@ def put_back(connection: sqlite3.Connection, group_key: int, messages: Sequence[
 def switch_back(connection: sqlite3.Connection, group_key: int, count: int) -> None:
     """Serve a group from the hot store, which must have ``count`` copies. Raises RestoreError.
 
-    The index keeps its rows, above the border now, so that the next run knows what to take from the table: readers of
-    the former border may still be at it.
+    The index keeps its rows. They are above the border now, which tells the next run to delete their messages from the
+    table. That is not done here, since readers that know the former border may still read the table.
     """
     border = _require_group(connection, group_key)
     copies = connection.execute(
@@ -62,7 +62,7 @@ def switch_back(connection: sqlite3.Connection, group_key: int, count: int) -> N
 
 
 def _require_group(connection: sqlite3.Connection, group_key: int) -> int:
-    """Return the group's border. Raises RestoreError if it was deleted."""
+    """Return the group's border. Raises RestoreError if the group was deleted."""
     row = connection.execute("SELECT archived_seq FROM groups WHERE group_key = ?", (group_key,)).fetchone()
     if row is None:
         raise RestoreError("the group was deleted")

@@ -1,4 +1,4 @@
-"""What the hot store knows of the archive, for operators: how much is where, what is overdue, what moved."""
+"""What the database tells operators about the archive: how much it has, what is overdue, what moved."""
 
 import sqlite3
 from dataclasses import dataclass
@@ -9,7 +9,10 @@ from conclave.store import policies
 
 @dataclass(frozen=True)
 class Amount:
-    """What is archived of one class and month: ``lifetime`` in seconds or KEEP, ``month`` of the span, as 2026-01."""
+    """What is archived of one class and month.
+
+    ``lifetime``: the class, in seconds or KEEP. ``month``: the one in which the span begins, as 2026-01.
+    """
 
     lifetime: int
     month: str
@@ -20,11 +23,11 @@ class Amount:
 
 @dataclass(frozen=True)
 class Overdue:
-    """What the next run takes from the archive. Seconds: the longest that any of it has been due; 0 for none.
+    """What the next run deletes from the archive. Seconds: the longest time that any of it has been due; 0 for none.
 
-    ``expired_parts``: rows of the index with something before their group's cutoff, and how far. ``deleted_groups``
-    and ``deleted_accounts`` with messages there, and how long ago they were deleted. ``restored_messages`` are in the
-    hot store again.
+    ``expired_parts``: rows of the index with messages before their group's cutoff; the seconds say how far before.
+    ``deleted_groups`` and ``deleted_accounts``: those with messages in the archive; the seconds say how long ago they
+    were deleted. ``restored_messages``: those that are in the hot store again.
     """
 
     expired_parts: int
@@ -38,7 +41,10 @@ class Overdue:
 
 @dataclass(frozen=True)
 class Move:
-    """A batch that moved: Unix seconds. Under way ``finished_at`` is None and ``messages`` are at most so many."""
+    """A batch that has moved, or is under way. Times are Unix seconds.
+
+    While it is under way, ``finished_at`` is None and ``messages`` is the most that it can have.
+    """
 
     batch: int
     fixed_at: int
@@ -47,7 +53,7 @@ class Move:
 
 
 def amounts(connection: sqlite3.Connection) -> list[Amount]:
-    """Return what is archived, by class and month."""
+    """Return how much is archived, ordered by class and month."""
     rows = connection.execute(
         "SELECT lifetime, strftime('%Y-%m', span, 'unixepoch') AS month, count(DISTINCT group_key),"
         " sum(message_count), sum(body_bytes) FROM archive_parts GROUP BY lifetime, month ORDER BY lifetime, month"
@@ -56,7 +62,7 @@ def amounts(connection: sqlite3.Connection) -> list[Amount]:
 
 
 def overdue(connection: sqlite3.Connection, policy: PolicySettings, now: int) -> Overdue:
-    """Return what is past its time at the second ``now``."""
+    """Return what is overdue at the second ``now``."""
     policies.list_all(connection, policy, now)
     expired = connection.execute(
         "WITH marks AS MATERIALIZED"
@@ -82,7 +88,7 @@ def overdue(connection: sqlite3.Connection, policy: PolicySettings, now: int) ->
 
 
 def last_moves(connection: sqlite3.Connection, limit: int) -> list[Move]:
-    """Return the last ``limit`` moves, the newest first."""
+    """Return the last ``limit`` batches, the newest first."""
     rows = connection.execute(
         "SELECT batch, fixed_at, finished_at, iif(finished_at IS NULL,"
         " (SELECT ifnull(sum(last_seq - first_seq + 1), 0) FROM archive_move_ranges AS ranges"

@@ -1,7 +1,7 @@
-"""What the hot store knows of the archive, for readers: which messages of a group lie where in it.
+"""Tells readers where the archive has a group's messages.
 
-The archive itself is a table elsewhere (``conclave/archive/reader.py``). Up to a group's ``archived_seq``, its border,
-messages are served from there, and above it from here: a message is in both while it moves, but counts in one.
+``conclave/archive/reader.py`` reads the archive itself. A group's border is its ``archived_seq``: messages up to it are
+served from the archive, those above it from the hot store. While a message moves it is in both, but only one serves it.
 """
 
 import sqlite3
@@ -26,11 +26,11 @@ class Part:
 
 @dataclass(frozen=True)
 class Stretch:
-    """A run of one group's numbers that is served from the archive, and what of it may be seen.
+    """Consecutive numbers of one group that are served from the archive, and what of them may be seen.
 
-    ``after`` and ``border``: the numbers, exclusive and inclusive. ``deleted_senders``: those who sent any of it and
-    whose accounts were deleted. ``parts``: where it lies, by first number.
-    ``version``: of the table; this one or a later one has it. ``relaid``: see the function of that name. ``turn``: of
+    ``after`` (exclusive) and ``border`` (inclusive): the numbers. ``deleted_senders``: the deleted accounts that
+    have archived messages in the group. ``parts``: where the messages are, ordered by first number. ``version``: this
+    version of the table, or a later one, has the messages. ``relaid``: see the function of that name. ``turn``: that of
     the run that changed the table last.
     """
 
@@ -46,7 +46,7 @@ class Stretch:
 
 
 def is_to_be_there(connection: sqlite3.Connection) -> bool:
-    """Tell whether there has to be a table."""
+    """Tell whether the archive's table must exist."""
     row = connection.execute(
         "SELECT 1 FROM archive_state WHERE version > 0 OR EXISTS (SELECT 1 FROM archive_parts)"
     ).fetchone()
@@ -54,15 +54,16 @@ def is_to_be_there(connection: sqlite3.Connection) -> bool:
 
 
 def relaid(connection: sqlite3.Connection) -> int:
-    """Return how often messages went to other parts; it rises before they go.
+    """Return how often messages went to other partitions of the archive.
 
-    A stretch of before may have been looked for where it no longer was.
+    The count rises before they go. A stretch with an earlier count may have been read from the former partitions, where
+    its messages no longer were.
     """
     return int(connection.execute("SELECT relaid FROM archive_state").fetchone()[0])
 
 
 def stretch(connection: sqlite3.Connection, group: Group, after: int, sight: Sight) -> Stretch | None:
-    """Return what of the group is archived beyond ``after``; None if nothing that may be seen."""
+    """Return the group's archived messages with numbers greater than ``after``; None if none may be seen."""
     after = max(after, sight.gone_below)
     if after >= group.archived_seq:
         return None

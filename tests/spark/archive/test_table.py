@@ -40,7 +40,7 @@ def age_log(table: Table) -> Path:
 
 def test_whole_parts_are_dropped_and_no_file_is_rewritten(table: Table) -> None:
     before = set(DeltaTable(table.path).file_uris())
-    table.drop_parts([(1, 10), (2, 10)])
+    table.drop_partitions([(1, 10), (2, 10)])
     after = set(DeltaTable(table.path).file_uris())
     assert len(before) == 9
     assert after == {uri for uri in before if "lifetime=1/span=20" in uri}
