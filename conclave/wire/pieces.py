@@ -40,24 +40,24 @@ async def reply_list(request: web.Request, items: list[Any]) -> web.StreamRespon
         items.clear()
         return response
     answer, pieces = request[FORMAT], deque[bytes]()
-    for batch in _batches(items):
+    for chunk in _chunks(items):
         async with share.turn:
             # In a thread: a single item can be a group with all of its members.
-            pieces.append(await asyncio.to_thread(_write, answer, endpoint.answer, field, batch, is_first=not pieces))
+            pieces.append(await asyncio.to_thread(_write, answer, endpoint.answer, field, chunk, is_first=not pieces))
     if answer is Format.JSON:
         pieces.append(_END)
     return Pieces(pieces, endpoint.status, answer.value)
 
 
-def _batches(items: list[Any]) -> Iterator[list[Any]]:
+def _chunks(items: list[Any]) -> Iterator[list[Any]]:
     """Yield ``items`` from the first on, as many at a time as make a piece, and remove them from the list."""
     items.reverse()
     while items:
-        batch, weight = [], 0
+        chunk, weight = [], 0
         while items and weight < PIECE_BYTES:
-            batch.append(items.pop())
-            weight += _weight(batch[-1])
-        yield batch
+            chunk.append(items.pop())
+            weight += _weight(chunk[-1])
+        yield chunk
 
 
 def _weight(item: Any) -> int:
@@ -66,13 +66,13 @@ def _weight(item: Any) -> int:
     return ITEM_BYTES * (1 + sum(len(value) for value in values if isinstance(value, list))) + bodies
 
 
-def _write(answer: Format, schema: type[ResponseSchema], field: str, batch: list[Any], *, is_first: bool) -> bytes:
+def _write(answer: Format, schema: type[ResponseSchema], field: str, chunk: list[Any], *, is_first: bool) -> bytes:
     """Write some items of the list, so that all pieces together are one message with all items.
 
     Protobuf messages that follow each other are one message. JSON needs its brackets only at both ends.
     """
-    written = write(answer, schema.__name__, the(schema).dump({field: batch}))
-    batch.clear()
+    written = write(answer, schema.__name__, the(schema).dump({field: chunk}))
+    chunk.clear()
     if answer is Format.PROTOBUF:
         return written
     written = written.removesuffix(_END)
