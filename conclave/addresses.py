@@ -1,4 +1,4 @@
-"""Where a request comes from, as far as that counts: pure functions."""
+"""Finds the address by which a request is counted. Pure functions."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -17,16 +17,16 @@ Address = IPv4Address | IPv6Address
 Network = IPv4Network | IPv6Network
 
 IPV6_PREFIX = 64
-"""What one household or server is given: its owner has all addresses in it."""
+"""The bits of the IPv6 network that one household or server is given, with all addresses in it."""
 
 MOST_PROXIES = 32
-"""Entries that are looked at, from the end; headers may have a million."""
+"""At most 32 entries of X-Forwarded-For are looked at, from the end. Headers may have a million."""
 
 UNKNOWN = "unknown"
-"""The one origin of all that have no address."""
+"""The origin of all requests that have no address. They count as one."""
 
 INTERNET = (IPv4Network("0.0.0.0/0"), IPv6Network("2000::/3"))
-"""Where clients come from, in either kind."""
+"""The addresses that clients come from: all of IPv4, and the global part of IPv6."""
 
 _MAPPED_PREFIX = 96
 _WITH_PORT = re.compile(r"\[([^\]]+)\](?::[0-9]{1,5})?|([0-9.]+):[0-9]{1,5}")
@@ -41,7 +41,7 @@ def parse_network(text: str) -> Network:
 
 
 def covers_internet(networks: Iterable[Network]) -> bool:
-    """Tell whether at least half of the Internet, of either kind, lies in ``networks`` together."""
+    """Tell whether ``networks`` together hold at least half of the IPv4 or of the IPv6 Internet."""
     found = list(networks)
     return any(2 * _shared(found, whole) >= whole.num_addresses for whole in INTERNET)
 
@@ -59,9 +59,10 @@ def _shared(networks: Iterable[Network], whole: Network) -> int:
 def origin(peer: str | None, forwarded: Iterable[str], trusted: Sequence[Network]) -> str:
     """Return what to count a request by: its IPv4 address, or the first 64 bits of its IPv6 address.
 
-    ``peer``: whom the connection is with. ``forwarded``: the X-Forwarded-For headers in their order. Each proxy adds
-    whom it was asked by at the end, so the entries hold from there back to the first that no ``trusted`` proxy wrote.
-    One that is not an address ends this early, at the proxy that wrote it.
+    ``peer``: the address at the other end of the connection. ``forwarded``: the X-Forwarded-For headers in their order.
+
+    Each proxy adds at the end the address that it was asked from. So the entries are read from the end, for as long as
+    a ``trusted`` proxy wrote them. An entry that is not an address ends this early, at the proxy that wrote it.
     """
     found = _parse(peer or "")
     if found is None:
@@ -75,7 +76,7 @@ def origin(peer: str | None, forwarded: Iterable[str], trusted: Sequence[Network
 
 
 def _parse(text: str) -> Address | None:
-    """Return an address that may have a port; None if it is none. One of IPv4 in IPv6 is that of IPv4."""
+    """Parse an address, with or without a port. None for other text. IPv4 within IPv6 becomes IPv4."""
     with_port = _WITH_PORT.fullmatch(text)
     try:
         address = ip_address((with_port[1] or with_port[2]) if with_port else text)

@@ -1,7 +1,8 @@
-"""How much memory all responses under way may take together: taken before bodies are read, given back as they leave.
+"""Limits the memory that all responses under way take together.
 
-Pages and lists are read in threads, where their sizes become known; so memory is taken in any thread. It is waited for
-and given back on the event loop.
+A response takes memory before its bodies are read, and gives it back as they leave. Pages and lists are read in
+threads, where their sizes become known. So any thread may take memory. Only the event loop waits for it and gives it
+back.
 """
 
 import asyncio
@@ -14,34 +15,37 @@ from typing import TypeVar
 from conclave.errors import UnavailableError
 
 WAIT_SECONDS = 2.0
-"""How long a request waits for memory, at most."""
+"""A request waits at most 2 seconds for memory."""
 
 RETRY_SECONDS = 5
-"""When to ask again, as it is told to who waited in vain."""
+"""A request that waited in vain is told to come back after 5 seconds."""
 
 LEAVES_FREE = 4
-"""What may be shorter takes at most one part in so many of what is free: large pages leave room for small ones."""
+"""A response that can be shortened takes at most a quarter of what is free: small ones still find room."""
 
 ITEM_BYTES = 1024
-"""What an item of a list costs beside its body, about: the values it is made of, and their text."""
+"""About 1 KiB: an item of a list costs this besides its body, for its values and their text."""
 
 ROWS_AT_ONCE = 64
-"""A list is counted so many rows at a time; one that is shorter only once it is written."""
+"""A list takes memory for 64 rows at a time. One with fewer rows is counted only once it is written."""
 
 T = TypeVar("T")
 
 
 class NoRoomError(Exception):
-    """A response needs ``needed`` bytes in all, and there is less."""
+    """There is too little memory now: the response needs ``needed`` bytes in all."""
 
     def __init__(self, needed: int) -> None:
-        """Tell how much has to be free."""
+        """``needed``: the bytes that have to be free."""
         super().__init__(needed)
         self.needed = needed
 
 
 def cost(body_bytes: int, items: int = 1) -> int:
-    """Return what ``items`` with bodies of ``body_bytes`` together take: base64 has four characters for three bytes."""
+    """Return the bytes of memory that ``items`` take whose bodies have ``body_bytes`` together.
+
+    Base64 has four characters for three bytes. Each item takes ITEM_BYTES more.
+    """
     return body_bytes * 4 // 3 + items * ITEM_BYTES
 
 
@@ -53,10 +57,10 @@ class _Waiter:
 
 
 class Budget:
-    """The memory of one server's responses.
+    """The memory that one server's responses take together.
 
-    What is larger than all of it may go alone. Who waits is served in order of arrival; where there is too little for
-    the first, those after it are not kept waiting.
+    A response that is larger than all of it may go when no other has taken any. Waiting responses are served in the
+    order of their arrival. If there is too little for the first, a later one that needs less does not wait for it.
     """
 
     def __init__(self, size: int) -> None:
@@ -73,11 +77,11 @@ class Budget:
         return max(0, self.size - self.used)
 
     def share(self) -> "Share":
-        """Begin a response, which has taken nothing yet."""
+        """Return the share of a new response. It has taken nothing yet."""
         return Share(self)
 
     def take(self, share: "Share", more: int) -> bool:
-        """Take ``more`` bytes for ``share``; tell whether they were there."""
+        """Take ``more`` bytes for ``share``. Return whether they were free."""
         with self._lock:
             others = self.used - share.held
             if share.closed or (others and self.used + more > self.size):
@@ -87,7 +91,7 @@ class Budget:
             return True
 
     def hold(self, share: "Share", size: int, *, closed: bool = False) -> None:
-        """Let ``share`` have ``size`` bytes, more or less than before; with ``closed``, for good."""
+        """Set what ``share`` holds to ``size`` bytes, more or less than before. ``closed``: it never changes again."""
         with self._lock:
             if not share.closed:
                 self.used += size - share.held
@@ -100,7 +104,7 @@ class Budget:
         waiter = _Waiter(share, min(needed, self.size), asyncio.get_running_loop().create_future())
         self._waiting.append(waiter)
         try:
-            self._serve()  # there may be room since it was looked for
+            self._serve()  # memory may have become free since the last look
             async with asyncio.timeout_at(deadline):
                 await waiter.granted
         except TimeoutError as error:
@@ -117,12 +121,12 @@ class Budget:
 
 
 class Share:
-    """What one response takes of the budget. It has to be closed, whatever becomes of the response."""
+    """One response's share of the budget. It has to be closed, also if the response fails."""
 
     __slots__ = ("_budget", "_claimed", "closed", "held")
 
     def __init__(self, budget: Budget) -> None:
-        """Use ``Budget.share``."""
+        """Use ``Budget.share`` instead."""
         self._budget = budget
         self._claimed = 0
         self.held = 0
@@ -130,26 +134,26 @@ class Share:
 
     @property
     def turn(self) -> asyncio.Semaphore:
-        """To be held while a piece of the response is written: one piece of one response at a time."""
+        """Hold this while a piece of the response is written: one piece of one response at a time."""
         return self._budget.turn
 
     @property
     def claimed(self) -> int:
-        """How much of it is taken up; what was waited for is held before that."""
+        """The bytes that the response uses. It may hold more: memory that it waited for and has not used yet."""
         return self._claimed
 
     def take(self, size: int) -> None:
-        """Take ``size`` bytes more. Raises NoRoomError; then whoever called ``fit`` waits, and begins anew."""
+        """Take ``size`` more bytes. Raises NoRoomError: then ``fit`` waits for memory and begins anew."""
         claimed = self._claimed + size
         if claimed > self.held and not self._budget.take(self, claimed - self.held):
             raise NoRoomError(claimed)
         self._claimed = claimed
 
     def take_bodies(self, sizes: Sequence[int], limit: int, least: int = 1) -> int:
-        """Take memory for bodies, given by their ``sizes``, from the first on; return for how many.
+        """Take memory for the first of some bodies, and return for how many.
 
-        As many as have ``limit`` bytes together, fewer if there is little memory, but at least ``least``. Raises
-        NoRoomError.
+        ``sizes``: the bytes of each body. Takes as many as have ``limit`` bytes together, fewer if there is little
+        memory, but at least ``least``. Raises NoRoomError.
         """
         while True:
             most = self._most()
@@ -183,14 +187,14 @@ class Share:
                 return taken
 
     def count(self, rows: Iterable[T]) -> Iterator[T]:
-        """Yield ``rows``, and take memory for them meanwhile. Raises NoRoomError."""
+        """Yield ``rows``, and take memory for them as they come. Raises NoRoomError."""
         for number, row in enumerate(rows, 1):
             if number % ROWS_AT_ONCE == 0:
                 self.take(ROWS_AT_ONCE * ITEM_BYTES)
             yield row
 
     async def fit(self, attempt: Callable[[], Awaitable[T]]) -> T:
-        """Await ``attempt``, which takes what it needs; once more when there is room, where there was none.
+        """Await ``attempt``, which takes memory. If there is too little, wait for it and try again.
 
         Raises UnavailableError after WAIT_SECONDS.
         """
@@ -211,14 +215,14 @@ class Share:
         await self.fit(attempt)
 
     def hold(self, size: int) -> None:
-        """Give back all but ``size`` bytes; these are there, whether there was room for them or not."""
+        """Hold exactly ``size`` bytes and give back the rest. They are granted even if there is no room."""
         self._budget.hold(self, size)
         self._claimed = size
 
     def close(self) -> None:
-        """Give back all, and take nothing any more: a thread that still reads may ask for it."""
+        """Give back everything, and refuse to take more: a thread that still reads may ask for it."""
         self._budget.hold(self, 0, closed=True)
 
     def _most(self) -> int:
-        """Return how much may be taken by what can be shorter."""
+        """Return how many bytes a response may take that can be shortened."""
         return max(self.held - self._claimed, self._budget.free // LEAVES_FREE)

@@ -1,4 +1,4 @@
-"""The time, as a parameter: whatever needs it takes a Clock."""
+"""Tells the time. Code takes a Clock as a parameter, so that tests can set it."""
 
 import time
 from dataclasses import dataclass
@@ -10,7 +10,11 @@ _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 @dataclass(frozen=True)
 class Reading:
-    """The wall clock beside one that nobody sets: seconds since the machine was started, and which start that was."""
+    """Two clocks at one moment: the wall clock, and one that nobody can set.
+
+    ``wall``: Unix seconds. ``since_boot``: seconds since the machine was started. ``boot_id``: names that start of the
+    machine; "" where the system has no such name.
+    """
 
     wall: int
     since_boot: int
@@ -33,7 +37,7 @@ class SystemClock:
     """The machine's clocks."""
 
     def __init__(self) -> None:
-        """Read which start of the machine this is; a process sees no other."""
+        """Read the id of this start of the machine. It stays the same while the process lives."""
         self._boot_id = _BOOT_ID.read_text().strip() if _BOOT_ID.exists() else ""
 
     def now(self) -> int:
@@ -41,16 +45,16 @@ class SystemClock:
         return int(time.time())
 
     def read(self) -> Reading:
-        """Return both clocks; the second goes on while the machine sleeps, where the system can tell."""
+        """Return both clocks. Where the system can tell, ``since_boot`` also counts while the machine sleeps."""
         since_boot = time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
         return Reading(self.now(), int(since_boot), self._boot_id)
 
 
 class FakeClock:
-    """A clock that stands still until it is told to move."""
+    """A clock for tests. It stands still until a test moves it."""
 
     def __init__(self, now: int = 1_700_000_000, set_by: int = 0, boot_id: str = "fake") -> None:
-        """Start at ``now``, Unix seconds; ``set_by``: how many of them did not pass, but were set."""
+        """Start at ``now``, in Unix seconds. ``set_by``: seconds by which the wall clock was set forward."""
         self.seconds = now
         self.set_by = set_by
         self.boot_id = boot_id
@@ -68,6 +72,6 @@ class FakeClock:
         self.seconds += seconds
 
     def set_wrong(self, seconds: int) -> None:
-        """Set the wall clock forward by ``seconds`` that do not pass; a negative number sets it back."""
+        """Set the wall clock forward by ``seconds`` while no time passes. A negative number sets it back."""
         self.seconds += seconds
         self.set_by += seconds

@@ -1,14 +1,13 @@
-"""`make demo`: three users, groups of each policy, time passing, the Spark cleanup: what went, and why.
+"""`make demo`: users talk in groups of each policy, Spark cleans up, a table shows what went and why.
 
-Everything is real: the server and its cleanup worker in processes of their own, HTTP over loopback, SQLite
-in a temporary directory, and time that really passes. Exits with 1 if anything differs from what the policy says.
+Everything is real: the server and its cleanup worker in processes of their own, HTTP over loopback, SQLite in a
+temporary directory, and time that really passes. Exits with 1 if anything differs from what the policy says.
 """
 
 import asyncio
 import base64
 import contextlib
 import json
-import sqlite3
 import sys
 import tempfile
 import time
@@ -21,10 +20,13 @@ from aiohttp import ClientSession
 from rich.console import Console
 from rich.table import Table
 
+from conclave.store import runs
+from conclave.store.database import connect
+
 EXPIRY_SECONDS = 6
 CLEANUP_INTERVAL_SECONDS = 1
 PATIENCE_SECONDS = 90.0
-"""For Spark to start and finish its runs, on a slow machine."""
+"""At most 90 seconds of waiting for a run. Spark may have to start first, on a slow machine."""
 
 CONFIG = """
 listen_address = "127.0.0.1"
@@ -37,7 +39,7 @@ listen_port = 0
 
 @dataclass
 class User:
-    """Somebody with a session."""
+    """A user of the demo's server."""
 
     http: ClientSession
     url: str
@@ -45,7 +47,7 @@ class User:
     token: str = ""
 
     async def call(self, method: str, path: str, **body: Any) -> dict[str, Any]:
-        """Send a request and return the answer; anything but a success is an error."""
+        """Send a request and return the answer. Raises RuntimeError unless it is a success."""
         headers = {"Authorization": f"Bearer {self.token}"}
         url = f"{self.url}/api/v1{path}"
         async with self.http.request(method, url, json=body or None, headers=headers) as response:
@@ -71,7 +73,7 @@ class User:
 
 @dataclass(frozen=True)
 class Expected:
-    """What the policy says of one message."""
+    """What the policy says about one message."""
 
     group: str
     text: str
@@ -139,7 +141,7 @@ async def _clean_up(database: Path, bob: User, expiring: str) -> None:
 
 
 async def _wait_for_run(database: Path, began_after: int) -> None:
-    """Wait for the end of a run that began after a Unix second."""
+    """Wait until a run has ended that began after ``began_after``, Unix seconds. Raises RuntimeError."""
     deadline = time.monotonic() + PATIENCE_SECONDS
     while not any(began > began_after for began in _runs(database)):
         if time.monotonic() > deadline:
@@ -149,8 +151,8 @@ async def _wait_for_run(database: Path, began_after: int) -> None:
 
 def _runs(database: Path) -> list[int]:
     """Return when the finished cleanup runs began, Unix seconds."""
-    with contextlib.closing(sqlite3.connect(f"{database.as_uri()}?mode=ro", uri=True)) as connection:
-        return [row[0] for row in connection.execute("SELECT started_at FROM cleanup_runs WHERE outcome = 'ok'")]
+    with contextlib.closing(connect(database, readonly=True)) as connection:
+        return [run.started_at for run in runs.last(connection, runs.HISTORY_ROWS) if run.outcome == "ok"]
 
 
 def _bytes_under(folder: Path) -> bytes:
@@ -183,7 +185,7 @@ def _show(console: Console, served: dict[str, list[str]], stored: bytes) -> int:
 
 @contextlib.asynccontextmanager
 async def _server(folder: Path) -> AsyncIterator[str]:
-    """Serve in ``folder``, in a process of its own; yields the address."""
+    """Run a server in ``folder``, as a process of its own. Yields its URL."""
     config = folder / "conclave.toml"
     config.write_text(CONFIG.format(interval=CLEANUP_INTERVAL_SECONDS))
     process = await asyncio.create_subprocess_exec(

@@ -1,4 +1,4 @@
-"""The errors that a client can meet: status, code and default text live in the class."""
+"""The errors that a client can get. Each class has its status, code and default text."""
 
 from collections.abc import Mapping, Sequence
 from enum import IntEnum
@@ -66,7 +66,7 @@ class InvalidValueError(ApiError):
 
 
 class MethodNotAllowedError(BadRequestError):
-    """The path exists, but not with this method; ``Allow`` lists those it has."""
+    """The path exists, but not with this method. ``Allow`` lists the methods that it has."""
 
     status = 405
     text = "method not allowed"
@@ -92,7 +92,7 @@ class UnsupportedMediaTypeError(BadRequestError):
 
 
 class TooManyRequestsError(BadRequestError):
-    """The caller has to wait; ``Retry-After`` says how long."""
+    """The caller has to wait. ``Retry-After`` says how long."""
 
     status = 429
     text = "too many requests"
@@ -104,7 +104,7 @@ class TooManyRequestsError(BadRequestError):
 
 
 class UnavailableError(ApiError):
-    """The server cannot do this now, but can later; ``Retry-After`` says when to ask again."""
+    """The server cannot do this now, but can later. ``Retry-After`` says when to ask again."""
 
     status = 503
     text = "the server cannot do this now; try again later"
@@ -116,7 +116,7 @@ class UnavailableError(ApiError):
 
 
 class UntrustedClockError(UnavailableError):
-    """The wall clock is wrong, or was until lately: what it decides for good has to wait for an operator."""
+    """The wall clock is wrong, or was wrong until lately. Final decisions by it wait for an operator."""
 
     def __init__(self, fault: str) -> None:
         """``fault``: what is wrong with the clock, for the operator."""
@@ -156,13 +156,13 @@ class TokenExpiredError(ApiError):
 
 
 class CredentialsWrongError(TokenExpiredError):
-    """The username or the password of a login is wrong; which of them is not told."""
+    """The username or the password of a login is wrong. The server does not say which."""
 
     text = "wrong username or password"
 
 
 class PasswordWrongError(ApiError):
-    """The current password is wrong; the session goes on."""
+    """The current password is wrong. The session goes on."""
 
     status = 401
     code = ErrorCode.AUTH_PASSWORD_WRONG
@@ -194,7 +194,7 @@ class ForbiddenError(ApiError):
 
 
 class NotMemberError(ApiError):
-    """The caller is not a member; a group that does not exist looks the same."""
+    """The caller is not a member. A group that does not exist looks the same."""
 
     status = 401
     code = ErrorCode.GROUP_NOT_MEMBER
@@ -202,7 +202,7 @@ class NotMemberError(ApiError):
 
 
 class NotAdminError(ApiError):
-    """The caller is not an admin; a group that does not exist looks the same."""
+    """The caller is not an admin. A group that does not exist looks the same."""
 
     status = 401
     code = ErrorCode.GROUP_NOT_ADMIN

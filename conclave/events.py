@@ -1,4 +1,4 @@
-"""Events: who is listening, and handing each of them what is addressed to their user."""
+"""Events of the protocol: who listens, and which events each listener gets."""
 
 import asyncio
 from collections import defaultdict, deque
@@ -8,14 +8,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 QUEUE_LIMIT = 1024
-"""Events that wait for a slow listener, at most; the oldest give way."""
+"""At most 1,024 events wait for a slow listener. After that the oldest are dropped."""
 
 
 @dataclass(frozen=True)
 class Event:
     """Something that happened: the name and the fields of one of the protocol's events.
 
-    ``written`` keeps it as it goes over streams, by format: it is the same for all who hear it.
+    ``written`` keeps the bytes of the event for each format, since they are the same for all who hear it.
     """
 
     name: str
@@ -25,7 +25,7 @@ class Event:
 
 @dataclass(frozen=True)
 class Announcement:
-    """An event and the users whom it is addressed to."""
+    """An event, and the ids of the users who are to get it."""
 
     recipients: frozenset[bytes]
     event: Event
@@ -33,21 +33,21 @@ class Announcement:
 
 @dataclass(frozen=True)
 class Ending:
-    """A session of a user that is over, and its streams with it."""
+    """The end of a user's session, which ends the session's streams."""
 
     user_id: bytes
     session_id: int
 
 
 News = Announcement | Ending
-"""What a transaction has to tell."""
+"""What a transaction announces."""
 
 
 class Stream:
-    """What waits for one listener."""
+    """The events that wait for one listener."""
 
     def __init__(self, session_id: int, on_end: Callable[[], None]) -> None:
-        """The stream ends with its session; ``on_end`` is called then, once."""
+        """The stream ends with its session. ``on_end`` is called then, once."""
         self.session_id = session_id
         self.ended = False
         self._on_end = on_end
@@ -56,7 +56,7 @@ class Stream:
         self._news = asyncio.Event()
 
     def put(self, event: Event) -> None:
-        """Add an event; never waits. Where too many wait, the oldest is lost, which the listener learns."""
+        """Add an event; never waits. If too many wait, the oldest is lost, and the listener learns that."""
         if len(self._waiting) == QUEUE_LIMIT:
             self._waiting.popleft()
             self._lost += 1
@@ -64,7 +64,7 @@ class Stream:
         self._news.set()
 
     def end(self) -> None:
-        """Let the listener go, once it has taken what waits."""
+        """End the stream. The listener still takes the events that wait."""
         if not self.ended:
             self.ended = True
             self._news.set()
@@ -73,11 +73,11 @@ class Stream:
     async def wait(self, seconds: float) -> None:
         """Wait until there is something to take, the stream has ended, or ``seconds`` are over."""
         with suppress(TimeoutError):
-            async with asyncio.timeout(seconds):  # unlike wait_for, without a task for each of thousands
+            async with asyncio.timeout(seconds):  # wait_for would make a task for each of thousands
                 await self._news.wait()
 
     def take(self) -> tuple[int, list[Event]]:
-        """Return how many events were lost since the last time, and those that wait."""
+        """Return the number of events lost since the last call, and the events that wait."""
         lost, events = self._lost, list(self._waiting)
         self._lost = 0
         self._waiting.clear()
@@ -95,7 +95,7 @@ class Events:
 
     @contextmanager
     def listen(self, user_id: bytes, session_id: int, on_end: Callable[[], None] = lambda: None) -> Iterator[Stream]:
-        """Take part in what is addressed to a user, while the block lasts; ``on_end`` hears of the stream's end."""
+        """Yield a stream of a user's events while the block lasts. ``on_end`` is called when the stream ends."""
         stream = Stream(session_id, on_end)
         self._streams[user_id].add(stream)
         if self._stopping:
@@ -110,7 +110,7 @@ class Events:
     def publish(self, news: Iterable[News]) -> None:
         """Hand each event to every stream of its recipients, and end the streams of sessions that are over.
 
-        Who does not listen misses it.
+        A user without a stream misses the event.
         """
         for each in news:
             if isinstance(each, Ending):
@@ -130,7 +130,7 @@ class Events:
                 stream.end()
 
     def end_all(self) -> None:
-        """End every stream, and those that begin from here on: the server stops."""
+        """End every stream, and each that begins later, since the server stops."""
         self._stopping = True
         for streams in self._streams.values():
             for stream in streams:

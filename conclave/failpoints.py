@@ -80,7 +80,7 @@ CLOCK_POINTS = (
 """Reached only where an operator accepts the clock."""
 
 ARCHIVE_CLOCK_POINTS = ("archive.clock_widened", "archive.clock_rewritten", "archive.clock_settled")
-"""Reached only where that brings times back in the archive."""
+"""Reached only where accepting the clock brings times back in the archive."""
 
 RESTORE_POINTS = ("restore.copied", "restore.before_switch", "restore.switched")
 """Reached only where a group is restored from the archive."""
@@ -91,7 +91,7 @@ _name, _action, _countdown = "", "", 0
 
 
 def arm(text: str) -> None:
-    """Arm the point that ``text`` names, as the environment variable does; none if it is empty."""
+    """Arm the point in ``text``, which is written as in the environment variable. Empty text arms none."""
     global _name, _action, _countdown  # noqa: PLW0603 - one point of one process is armed at a time
     _name, _, action = text.partition("=")
     _action, _, after = action.partition("@")
@@ -99,7 +99,7 @@ def arm(text: str) -> None:
 
 
 def reach(name: str) -> None:
-    """Do what a test wants done at the point ``name``: nothing, in every other process."""
+    """Die or fail here if a test has armed the point ``name``. Otherwise do nothing."""
     if name == _name:
         _fail()
 

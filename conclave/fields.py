@@ -1,4 +1,4 @@
-"""marshmallow fields that take only what they say: no "yes" for true, no true for 1, no "5" for 5."""
+"""Strict marshmallow fields: "yes" is not taken for true, true not for 1, "5" not for 5."""
 
 import re
 from typing import Any
@@ -13,7 +13,7 @@ _SIZE_UNITS = {"m": 1024**2, "g": 1024**3}
 
 
 class StrictInteger(fields.Integer):
-    """An integer, written as one."""
+    """An integer. "5", 5.0 and true are refused."""
 
     default_error_messages = {"invalid": "must be an integer"}
 
@@ -24,7 +24,7 @@ class StrictInteger(fields.Integer):
 
 
 class StrictBoolean(fields.Boolean):
-    """true or false."""
+    """true or false. Nothing else counts as either."""
 
     default_error_messages = {"invalid": "must be true or false"}
 
@@ -41,10 +41,10 @@ class Text(fields.String):
 
 
 class Duration(Text):
-    """A duration, loaded as whole seconds; with ``words`` also "-1" and "0"."""
+    """A duration, loaded as whole seconds. With ``words`` also "-1" and "0"."""
 
     def __init__(self, *, words: bool = False, **kwargs: Any) -> None:
-        """Take ``words`` as parse_duration does."""
+        """``words``: as in ``parse_duration``."""
         super().__init__(**kwargs)
         self.words = words
 
@@ -57,7 +57,7 @@ class Duration(Text):
 
 
 class Size(Text):
-    """An amount of memory or disk, loaded as bytes: a whole number and m or g, or "0"."""
+    """A size, loaded as bytes: a whole number and m (MiB) or g (GiB), or "0"."""
 
     def _deserialize(self, value: Any, *args: Any, **kwargs: Any) -> Any:
         text = super()._deserialize(value, *args, **kwargs)

@@ -1,4 +1,4 @@
-"""What handlers find in the application."""
+"""The keys under which the application holds what handlers need."""
 
 from collections.abc import Mapping
 
@@ -34,4 +34,4 @@ HEALTH = web.AppKey("health", Health)
 BUDGET = web.AppKey("budget", Budget)
 CONTEXT = web.AppKey("context", Context)
 ENDPOINTS: web.AppKey[Mapping[Handler, Endpoint]] = web.AppKey("endpoints")
-"""By their handlers."""
+"""Each endpoint by its handler."""

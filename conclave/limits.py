@@ -1,14 +1,17 @@
-"""Counts what happened of late, by key, in bounded memory."""
+"""Counts by key how often something happened lately, in bounded memory."""
 
 from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Hashable
 
 MAX_MOMENTS = 100_000
-"""How many moments a window remembers over all keys: about 20 MB with ids as keys, 65 MB with the longest usernames."""
+"""At most 100,000 moments in one window, over all keys.
+
+That is about 20 MB with ids as keys, and 65 MB with the longest usernames.
+"""
 
 HANDOUTS = 10
-"""How many key packages of one user are handed out in HANDOUT_SECONDS."""
+"""At most 10 key packages of one user are handed out in HANDOUT_SECONDS."""
 
 HANDOUT_SECONDS = 60
 
@@ -16,9 +19,10 @@ HANDOUT_SECONDS = 60
 class SlidingWindow:
     """Allows each key ``limit`` times in any ``seconds``.
 
-    Times are whole seconds of a clock that nobody sets, ``Reading.since_boot``; one that is earlier than another
-    before it counts as that one. Keys are short: they are what memory is bounded by. Beyond ``capacity`` moments, at
-    least ``limit``, the keys that were recorded the longest ago are forgotten. For one thread only.
+    Times are whole seconds of a clock that nobody sets, ``Reading.since_boot``. If a time is earlier than one given
+    before, the later one counts. Keys have to be short, since only the number of moments is bounded. Beyond
+    ``capacity`` moments, the keys that were recorded the longest ago are forgotten; ``capacity`` is at least ``limit``.
+    For one thread only.
     """
 
     def __init__(self, limit: int, seconds: int, capacity: int = MAX_MOMENTS) -> None:
@@ -27,7 +31,7 @@ class SlidingWindow:
         self.seconds = seconds
         self._capacity = capacity
         self._moments: OrderedDict[Hashable, list[int]] = OrderedDict()
-        """Of each key the moments that count, ascending; the keys by their last one."""
+        """The moments of each key that count, ascending. Keys are in the order of their last moment."""
         self._size = 0
         self._now = 0
 
@@ -40,9 +44,9 @@ class SlidingWindow:
         return len(self._recent(key, now))
 
     def wait(self, key: Hashable, now: int, amount: int = 1) -> int:
-        """Return the seconds until ``key`` is allowed ``amount`` more; 0 now. Records nothing.
+        """Return the seconds until ``key`` is allowed ``amount`` more times; 0 means now. Records nothing.
 
-        Raises ValueError for more than ``limit``, which are never allowed.
+        Raises ValueError for less than 1, and for more than ``limit``, which is never allowed.
         """
         if not 1 <= amount <= self.limit:
             raise ValueError(f"{amount} is not between 1 and {self.limit}")
@@ -65,7 +69,7 @@ class SlidingWindow:
         self._size -= len(self._moments.pop(key, ()))
 
     def _recent(self, key: Hashable, now: int) -> list[int]:
-        """Forget all keys and those moments of ``key`` whose window has passed; return the moments left."""
+        """Forget the keys, and the moments of ``key``, whose window has passed; return the moments of ``key`` left."""
         self._now = max(self._now, now)
         passed = self._now - self.seconds
         while self._moments and next(iter(self._moments.values()))[-1] <= passed:

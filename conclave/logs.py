@@ -39,7 +39,7 @@ def configure_logging() -> None:
     root = logging.getLogger()
     root.handlers = [handler]
     root.setLevel(logging.WARNING)
-    # What it reports are requests that are not HTTP, with what they held; failures of ours are logged by ours.
+    # It would log requests that are not HTTP, with their content. Failures of this server are in its own log.
     logging.getLogger("aiohttp.server").setLevel(logging.CRITICAL)
     for ours in ("conclave", "spark"):
         logging.getLogger(ours).setLevel(logging.INFO)

@@ -1,4 +1,4 @@
-"""A clock that small steps of the wall clock do not turn back: what has expired by it stays expired."""
+"""A clock that ignores small backward steps of the wall clock, so that what expired stays expired."""
 
 import threading
 from dataclasses import dataclass
@@ -9,21 +9,27 @@ from conclave.retention.clock_guard import TOLERANCE_SECONDS, seconds_apart, tim
 
 @dataclass(frozen=True)
 class Floor:
-    """The greatest time that was acted on, Unix seconds, and how often the clock has been accepted before that."""
+    """The time that the steady clock does not fall below.
+
+    ``acted_until``: the greatest time that was acted on, Unix seconds. ``acceptances``: how often an operator had
+    accepted the clock before that.
+    """
 
     acted_until: int = 0
     acceptances: int = 0
 
 
 class SteadyClock:
-    """Another clock, whose time never falls below its floor while that one is within the guard's tolerance below it.
+    """A clock whose time never falls below its floor while the wall clock is at most the tolerance behind.
 
-    The floor rises with each look, but only by readings that agree with the clock that nobody sets: a jump does not
-    raise it, though nobody may have noticed it yet. May be used by several threads.
+    The tolerance is that of the clock guard. A wall clock that was further behind counts as it is until ``resume``.
+
+    The floor rises with each look, but only by readings that agree with the clock that nobody sets. So a jump of the
+    wall clock does not raise it, even before anybody has noticed the jump. Several threads may use it.
     """
 
     def __init__(self, clock: Clock) -> None:
-        """Begin without a floor, and without trust in ``clock``: see ``resume``."""
+        """Begin without a floor. ``clock`` is not trusted until ``resume`` gives a reading that was right."""
         self._clock = clock
         self._lock = threading.Lock()
         self._floor = Floor()
@@ -32,7 +38,7 @@ class SteadyClock:
 
     @property
     def floor(self) -> Floor:
-        """What the time does not fall below."""
+        """The time that ``now`` does not fall below."""
         return self._floor
 
     def now(self) -> int:
@@ -43,7 +49,7 @@ class SteadyClock:
             if until - reading.wall > TOLERANCE_SECONDS:
                 self._is_behind = True
             if self._is_behind:
-                # Coming within the tolerance by and by, it would skip the rest at once.
+                # Otherwise time would leap to the floor as soon as the wall clock came within the tolerance.
                 return reading.wall
             if self._known and reading.wall > until and abs(seconds_apart(self._known, reading)) <= TOLERANCE_SECONDS:
                 self._floor = Floor(reading.wall, self._floor.acceptances)
@@ -54,9 +60,10 @@ class SteadyClock:
         return self._clock.read()
 
     def resume(self, floor: Floor, known: Reading | None) -> None:
-        """Go on from what the store knows; ``known``: a reading of this process that was right, None if it was not.
+        """Go on from the ``floor`` that the store knows.
 
-        The floor sinks only where the clock was accepted since.
+        ``known``: a reading of this process that was right, or None if it was wrong. The floor sinks only if an
+        operator has accepted the clock since.
         """
         with self._lock:
             is_new = floor.acceptances != self._floor.acceptances

@@ -1,6 +1,7 @@
-"""What users can do: one module a resource, one function a transaction, which authorises, changes and announces.
+"""What users and operators can do: one module for each resource, one function for each transaction.
 
-A function takes the store's connection, then the context where it goes by any, then who asks for what. Handlers run it
-by ``api/acting.py``; whoever else has a connection may call it in a transaction of their own. What a function of the
-store does wholly by itself is offered here under its name, or that of the action.
+An action authorises, changes and announces. It takes the store's connection first, then the context if it needs it,
+then who asks, and for what. Handlers run actions by ``api/acting.py``. Other code that has a connection may call them
+in a transaction of its own. Where one function of the store is the whole action, it is offered here under its own name
+or that of the action.
 """

@@ -1,4 +1,4 @@
-"""Opening an account, beginning and ending a session, what users do with their own account, and operators with any."""
+"""Accounts and logins: what users do with their own account, and operators with any account."""
 
 import sqlite3
 
@@ -38,17 +38,18 @@ def register(connection: sqlite3.Connection, context: Context, username: str, pa
 def login(
     connection: sqlite3.Connection, context: Context, user_id: bytes, password_hash: str, token_hash: bytes
 ) -> None:
-    """Begin a session of who has shown the password behind ``password_hash``.
+    """Begin a session of a user who has shown the password.
 
-    Raises CredentialsWrongError if that is not the user's any more.
+    ``password_hash``: what the password was checked against. Raises CredentialsWrongError if that is not the user's
+    hash any more.
     """
     sessions.add(connection, user_id, password_hash, token_hash, context.now(), context.policy.token_ttl_seconds)
 
 
 def update(connection: sqlite3.Connection, user_id: bytes, alias: str | None) -> None:
-    """Change the user's alias, which the members of the user's groups hear of; "" clears it, None leaves it.
+    """Change the user's alias, and tell the members of the user's groups.
 
-    Raises TokenExpiredError if the account is gone.
+    ``alias``: "" clears it, None leaves it. Raises TokenExpiredError if the account is gone.
     """
     users.require(connection, user_id)
     if alias is None:
@@ -60,9 +61,10 @@ def update(connection: sqlite3.Connection, user_id: bytes, alias: str | None) ->
 
 
 def delete(connection: sqlite3.Connection, context: Context, user_id: bytes, password_hash: str) -> None:
-    """Delete the account of who has shown the password behind ``password_hash``.
+    """Delete the account of a user who has shown the password.
 
-    Raises PasswordWrongError if that is not the user's any more, TokenExpiredError if the account is gone.
+    ``password_hash``: what the password was checked against. Raises PasswordWrongError if that is not the user's hash
+    any more, TokenExpiredError if the account is gone.
     """
     if users.own_credentials(connection, user_id)[1] != password_hash:
         raise PasswordWrongError
@@ -76,9 +78,9 @@ def remove(connection: sqlite3.Connection, context: Context, user_id: bytes) -> 
 
 
 def list_all(connection: sqlite3.Connection, context: Context, like: str = "") -> list[Account]:
-    """List the accounts whose name or alias contains ``like``, whatever its case, by name.
+    """List the accounts whose name or alias contains ``like``, in upper or lower case, ordered by name.
 
-    All of them at once: a snapshot that lasts as long as a reader of the list would hold cleanup up.
+    It reads all of them at once. A snapshot that lasts while somebody reads the list would hold cleanup up.
     """
     sought, listed = like.casefold(), accounts.list_all(connection, context.now())
     return [each for each in listed if sought in each.username.casefold() or sought in each.alias.casefold()]

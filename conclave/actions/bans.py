@@ -17,7 +17,7 @@ def ban(
     target_id: bytes,
     commit: Commit,
 ) -> None:
-    """Ban a user, whose invite goes, and who is removed by ``commit`` if a member.
+    """Ban a user. A pending invite is cancelled, and a member is removed by ``commit``.
 
     Raises NotAdminError, or NotFoundError if there is no such user.
     """
@@ -30,7 +30,7 @@ def ban(
     if target:
         with bodies.spare_room(connection):
             commits.store(connection, admin, commit, now)
-        members.remove(connection, target, now, told=True)  # the ban goes with the group if this was its last member
+        members.remove(connection, target, now, told=True)  # if this was the last member, the ban goes with the group
 
 
 def unban(connection: sqlite3.Connection, group_id: bytes, user_id: bytes, target_id: bytes) -> None:
@@ -41,5 +41,5 @@ def unban(connection: sqlite3.Connection, group_id: bytes, user_id: bytes, targe
 
 
 def list_banned(connection: sqlite3.Connection, group_id: bytes, user_id: bytes, share: Share) -> list[BannedUser]:
-    """List who is banned, in the order in which they were. Raises NotAdminError or NoRoomError."""
+    """List the banned users, in the order of their bans. Raises NotAdminError or NoRoomError."""
     return bans.of_group(connection, members.require_admin(connection, group_id, user_id).group.group_key, share)

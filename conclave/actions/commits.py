@@ -12,7 +12,7 @@ __all__ = ["Commit", "external_join", "group_info", "upload"]
 
 
 def upload(connection: sqlite3.Connection, context: Context, group_id: bytes, user_id: bytes, commit: Commit) -> None:
-    """Store what is given of a commit; the others hear of the message. Raises NotMemberError."""
+    """Store what is given of a commit, and tell the others of its message. Raises NotMemberError."""
     member = members.require_member(connection, group_id, user_id)
     commits.store(connection, member, commit, context.now())
     if commit.commit_message:
@@ -25,7 +25,7 @@ def external_join(
 ) -> None:
     """Store the commit by which a member has joined the MLS group. Raises NotMemberError or BadRequestError.
 
-    Who came by /join is new to all; anybody else was a member before, with keys that are void now.
+    A member who came by /join is new to all. Anybody else was a member before, with keys that are void now.
     """
     member = members.require_member(connection, group_id, user_id)
     if member.group.group_info_body is None:

@@ -1,4 +1,4 @@
-"""What actions go by, beside what is stored and what they are asked for."""
+"""The context of actions: the settings, the clock, and which key packages were handed out lately."""
 
 import sqlite3
 from collections.abc import Callable
@@ -13,15 +13,15 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 Action = Callable[Concatenate[sqlite3.Connection, P], T]
-"""What runs in a transaction; also what only reads there."""
+"""A function that runs in a transaction. Some only read."""
 
 
 @dataclass(frozen=True)
 class Context:
-    """The settings and the clock that actions go by; they ask for the time inside their transaction.
+    """What actions need besides the store: the settings and the clock.
 
-    ``handouts``: the key packages that were handed out of late, by the id of the user whose they are; only for who may
-    write.
+    They ask for the time inside their transaction. ``handouts``: the key packages that were handed out lately, by the
+    id of their owner; only for actions that may write.
     """
 
     policy: PolicySettings

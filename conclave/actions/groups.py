@@ -19,7 +19,10 @@ def create(connection: sqlite3.Connection, context: Context, user_id: bytes, gro
 def update(
     connection: sqlite3.Connection, context: Context, group_id: bytes, user_id: bytes, changes: GroupChanges
 ) -> None:
-    """Change a group, all or nothing; all members hear of it. Raises NotAdminError, and as ``groups.change`` does."""
+    """Change a group, all or nothing, and tell all members.
+
+    Raises NotAdminError, and what ``groups.change`` raises.
+    """
     group = members.require_admin(connection, group_id, user_id).group
     groups.change(connection, group, changes, context.policy, context.clock)
     everybody = members_of(connection, group.group_key)
@@ -27,7 +30,7 @@ def update(
 
 
 def delete(connection: sqlite3.Connection, context: Context, group_id: bytes, user_id: bytes) -> None:
-    """Delete a group for all of its members, who hear of it. Raises NotAdminError."""
+    """Delete a group for all of its members, and tell them. Raises NotAdminError."""
     group = members.require_admin(connection, group_id, user_id).group
     everybody = members_of(connection, group.group_key)
     groups.remove(connection, group, context.now())

@@ -1,4 +1,4 @@
-"""Invites: made, seen, withdrawn, accepted, declined."""
+"""Invites: making, listing, cancelling, accepting and declining them."""
 
 import sqlite3
 from collections.abc import Sequence
@@ -18,9 +18,10 @@ def escrow(
     invitee_id: bytes,
     carried: Sequence[bytes],
 ) -> None:
-    """Invite a user, who hears of it. ``carried``: commit, welcome and group info, for when it is accepted.
+    """Invite a user, and tell them.
 
-    Raises NotAdminError, what ``members.require_invitable`` raises, and what ``invites.make_way`` does.
+    ``carried``: commit, welcome and group info, for when the invite is accepted. Raises NotAdminError, and what
+    ``members.require_invitable`` and ``invites.make_way`` raise.
     """
     group = members.require_admin(connection, group_id, inviter_id).group
     members.require_invitable(connection, group, [invitee_id])

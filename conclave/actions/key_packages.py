@@ -1,4 +1,4 @@
-"""Key packages: uploaded by their users, handed out once each."""
+"""Key packages: users upload them, and each regular one is handed out once."""
 
 import sqlite3
 from collections.abc import Iterable, Sequence
@@ -11,7 +11,7 @@ from conclave.store import key_packages, members, users
 
 @dataclass(frozen=True)
 class HandedOut:
-    """A key package, and whose it is."""
+    """A key package, and the id of its owner."""
 
     user_id: bytes
     key_package_data: bytes
@@ -24,12 +24,12 @@ def upload(
     last_resorts: Sequence[bytes],
     signing_key_fingerprint: str,
 ) -> None:
-    """Store key packages, the oldest first, all or nothing; and the fingerprint, unless it is "".
+    """Store key packages, all or nothing, and the fingerprint unless it is "".
 
-    Raises TokenExpiredError if the account is gone.
+    ``regular`` and ``last_resorts``: the oldest first. Raises TokenExpiredError if the account is gone.
     """
     users.require(connection, user_id)
-    # Those that would fall out by the others of the same request are not stored at all.
+    # Packages that others of the same request would push out are not stored at all.
     for package in regular[-key_packages.REGULAR_KEPT :]:
         key_packages.add(connection, user_id, package, is_last_resort=False)
     for package in last_resorts[-1:]:
@@ -47,9 +47,9 @@ def fetch(connection: sqlite3.Connection, context: Context, user_id: bytes) -> H
 def invite(
     connection: sqlite3.Connection, context: Context, group_id: bytes, inviter_id: bytes, user_ids: Iterable[bytes]
 ) -> list[HandedOut]:
-    """Take a key package of each user who is to be invited, all or none; the inviter needs none.
+    """Take a key package of each user who is to be invited, all or none. The inviter needs none.
 
-    Raises NotAdminError, what ``members.require_invitable`` raises, and as ``fetch`` does.
+    Raises NotAdminError, and what ``members.require_invitable`` and ``fetch`` raise.
     """
     group = members.require_admin(connection, group_id, inviter_id).group
     invited = [each for each in dict.fromkeys(user_ids) if each != inviter_id]
@@ -58,7 +58,10 @@ def invite(
 
 
 def _hand_out(connection: sqlite3.Connection, context: Context, user_ids: Sequence[bytes]) -> list[HandedOut]:
-    """Take a key package of each user, all or none. Whoever drains a user's packages makes others wait for them."""
+    """Take a key package of each user, all or none. Raises TooManyRequestsError.
+
+    The limit is one for each owner: a caller who drains a user's packages makes all callers wait for more.
+    """
     handouts, now = context.handouts, context.clock.read().since_boot
     seconds = max((handouts.wait(user_id, now) for user_id in user_ids), default=0)
     if seconds:

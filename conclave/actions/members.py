@@ -13,7 +13,7 @@ __all__ = ["demote", "join", "leave", "list_admins", "promote", "remove"]
 def join(connection: sqlite3.Connection, context: Context, group_id: bytes, user_id: bytes) -> bytes:
     """Make the user a member of a public group, and return its group info.
 
-    Raises what ``members.require_joinable`` raises, and what ``invites.make_way`` does.
+    Raises what ``members.require_joinable`` and ``invites.make_way`` raise.
     """
     group_key, group_info = members.require_joinable(connection, group_id, user_id)
     invites.make_way(connection, group_key, user_id, context.invites_dead_before(), context.clock.read())
@@ -37,7 +37,7 @@ def remove(
     target_id: bytes,
     commit: Commit,
 ) -> None:
-    """Remove a member, who hears of it, with a commit if one is given.
+    """Remove a member, with a commit if one is given, and tell them.
 
     Raises NotAdminError, NotFoundError (no such user) or BadRequestError (no member).
     """

@@ -16,7 +16,7 @@ __all__ = ["confirm_fetched", "fetch_page", "send"]
 
 
 def send(connection: sqlite3.Connection, context: Context, group_id: bytes, user_id: bytes, body: bytes) -> int:
-    """Store a message, which the others hear of; return its number. Raises NotMemberError or StoreFullError."""
+    """Store a message, tell the others, and return its number. Raises NotMemberError or StoreFullError."""
     member = members.require_member(connection, group_id, user_id)
     number = messages.append(connection, member, body, context.now(), is_commit=False)
     others = members_of(connection, member.group.group_key) - {user_id}
@@ -36,6 +36,6 @@ async def fetch_page(
 ) -> Page:
     """Read up to ``limit`` messages with numbers greater than ``after``, from the store and the archive.
 
-    No transaction: see ``pages.page``, and for what it raises. Once the reader has the page, ``confirm_fetched``.
+    It is no transaction. Raises what ``pages.page`` raises. Once the reader has the page, call ``confirm_fetched``.
     """
     return await pages.page(store, archive, group_id, user_id, after, limit, context.policy, context.clock, share)

@@ -1,4 +1,7 @@
-"""Actions in a process without clients, such as an operator's command, while the server runs or while it is stopped."""
+"""Runs actions in a process without clients, such as an operator's command.
+
+The server may run at the same time, or be stopped.
+"""
 
 import sqlite3
 from collections.abc import Iterator
@@ -17,23 +20,23 @@ T = TypeVar("T")
 
 
 class OutsideError(Exception):
-    """The store cannot be used, and nothing was done; the message is one line for the operator."""
+    """The store cannot be used, and nothing was done. The message is one line for the operator."""
 
 
 class Outside:
-    """Runs actions on one store. What fails has changed nothing: raises OutsideError, or what the action raises.
+    """Runs actions on one store. An action that fails has changed nothing.
 
-    Each action has a connection of its own, so that none is open while an operator thinks. What an action announces is
-    left to the server.
+    Raises OutsideError, or what the action raises. Each action has a connection of its own, so that none is open while
+    an operator thinks. What an action announces waits in the outbox for the server.
     """
 
     def __init__(self, config: Config, clock: Clock) -> None:
-        """Take the settings, whose database must be there, and the time."""
+        """``config``: its database has to exist. ``clock``: tells the time."""
         self._config = config
         self._clock = clock
 
     def context(self) -> Context:
-        """Return what actions go by: the time does not fall behind what the server, or a run, has acted on."""
+        """Return the context of actions. Its time is not behind what the server, or a run, has acted on."""
         clock = SteadyClock(self._clock)
         clock.resume(self.read(state.standing).floor, None)
         return Context(self._config.policy, clock)

@@ -1,4 +1,4 @@
-"""What becomes of a group's messages."""
+"""How long the messages of a group live."""
 
 import sqlite3
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""A user's sessions: seen and ended."""
+"""A user's sessions: listing and ending them."""
 
 from conclave.store.sessions import exists, of_user as list_own, revoke
 

@@ -1,4 +1,4 @@
-"""The operators' listener: what is wrong, and what cleanup did; on loopback unless configured otherwise."""
+"""The operators' listener: faults and the last cleanup run. On loopback unless configured otherwise."""
 
 from aiohttp import web
 

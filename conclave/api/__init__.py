@@ -1,1 +1,4 @@
-"""The endpoints, HTTP only: one module a resource. A handler reads the request, has an action done, replies."""
+"""The HTTP endpoints: one module for each resource.
+
+A handler reads the request, runs an action and replies.
+"""

@@ -26,7 +26,10 @@ async def register(request: web.Request) -> web.Response:
 
 
 def _require_open(config: Config, token: str) -> None:
-    """Raise ForbiddenError unless who brings ``token`` may register: one that is asked for opens what is closed."""
+    """Raise ForbiddenError unless a client with ``token`` may register.
+
+    A registration token in the settings opens registration even where it is closed.
+    """
     if config.registration_token is None:
         if not config.registration_enabled:
             raise ForbiddenError("registration is closed")
@@ -54,14 +57,14 @@ async def logout(request: web.Request) -> web.Response:
 
 
 async def update(request: web.Request) -> web.Response:
-    """PATCH /me: Change the own alias."""
+    """PATCH /me: Change the caller's alias."""
     body = await read_body(request, UpdateProfile)
     await act(request, accounts.update, request[tokens.CALLER].user_id, body.alias)
     return reply_empty(request)
 
 
 async def change_password(request: web.Request) -> web.Response:
-    """POST /change-password: Change the password, which ends every session of the caller."""
+    """POST /change-password: Change the caller's password and end all of the caller's sessions."""
     body = await read_body(request, ChangePassword)
     former = await _require_password(request, body.current_password)
     new = await request.app[keys.THROTTLE].hash_anew(request, body.new_password)

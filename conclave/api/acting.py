@@ -1,4 +1,4 @@
-"""How handlers run actions: what writes, what only reads, and what lists within the memory there is for responses."""
+"""Runs actions for handlers: actions that write, that only read, and that read a list."""
 
 from typing import Any, ParamSpec, TypeVar
 
@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 async def act(request: web.Request, action: Action[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Run an action in a transaction; return its result once that is durable, as ``ClockWatch.write`` does."""
+    """Run an action in a transaction. Return its result once it is durable, as ``ClockWatch.write`` does."""
     return await request.app[keys.CLOCK_WATCH].write(action, *args, **kwargs)
 
 
@@ -24,12 +24,12 @@ async def look(request: web.Request, action: Action[P, T], *args: P.args, **kwar
 
 
 async def read_list(request: web.Request, action: Action[P, list[Any]], *args: P.args, **kwargs: P.kwargs) -> list[Any]:
-    """Read a list by an action that takes the request's share of memory. Raises UnavailableError."""
+    """Read a list by an action that takes memory from the request's share. Raises UnavailableError."""
     return await request[SHARE].fit(lambda: look(request, action, *args, **kwargs))
 
 
 async def answer_list(
     request: web.Request, action: Action[P, list[Any]], *args: P.args, **kwargs: P.kwargs
 ) -> web.StreamResponse:
-    """Answer what ``read_list`` reads. Raises UnavailableError."""
+    """Answer with the list that ``read_list`` reads. Raises UnavailableError."""
     return await reply_list(request, await read_list(request, action, *args, **kwargs))

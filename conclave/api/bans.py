@@ -13,7 +13,7 @@ from conclave.wire.schemas.members import NamedUser, RemoveMember
 
 
 async def ban(request: web.Request) -> web.Response:
-    """POST /groups/{group_id}/ban: Ban a user, who is removed if a member."""
+    """POST /groups/{group_id}/ban: Ban a user, and remove the user if a member."""
     group_id, user_id = path_id(request, "group_id"), request[tokens.CALLER].user_id
     body = await read_body(request, RemoveMember)
     commit = Commit(body.commit_message, body.group_info)
@@ -30,6 +30,6 @@ async def unban(request: web.Request) -> web.Response:
 
 
 async def list_banned(request: web.Request) -> web.StreamResponse:
-    """GET /groups/{group_id}/banned: Who is banned from a group."""
+    """GET /groups/{group_id}/banned: The users who are banned from a group."""
     group_id, user_id = path_id(request, "group_id"), request[tokens.CALLER].user_id
     return await answer_list(request, bans.list_banned, group_id, user_id, request[SHARE])

@@ -14,7 +14,7 @@ from conclave.wire.schemas.commits import ExternalJoin, UploadCommit
 
 
 async def upload(request: web.Request) -> web.Response:
-    """POST /groups/{group_id}/commit: Store a commit, group info, the MLS id: what is given."""
+    """POST /groups/{group_id}/commit: Store what is given of a commit, group info and the MLS id."""
     group_id, user_id = path_id(request, "group_id"), request[tokens.CALLER].user_id
     body = await read_body(request, UploadCommit)
     commit = Commit(body.commit_message, body.group_info, body.mls_group_id)
@@ -23,7 +23,7 @@ async def upload(request: web.Request) -> web.Response:
 
 
 async def external_join(request: web.Request) -> web.Response:
-    """POST /groups/{group_id}/external-join: Tell that the caller joined the MLS group, and store its commit."""
+    """POST /groups/{group_id}/external-join: Announce that the caller joined the MLS group, and store the commit."""
     group_id, user_id = path_id(request, "group_id"), request[tokens.CALLER].user_id
     body = await read_body(request, ExternalJoin)
     commit = Commit(body.commit_message, mls_group_id=body.mls_group_id)

@@ -59,7 +59,10 @@ async def page(_: web.Request) -> web.Response:
 
 
 async def asset(request: web.Request) -> web.StreamResponse:
-    """Answer what the page loads. No endpoint: it is for the page only. Browsers keep it, and ask if it has changed."""
+    """Answer with a file that the docs page loads. Raises NotFoundError.
+
+    It is no endpoint, since it is for the page only. Browsers keep the file, and ask whether it has changed.
+    """
     name = request.match_info["name"]
     headers = {"Cache-Control": "no-cache"}
     if name == "page.js":
@@ -70,7 +73,7 @@ async def asset(request: web.Request) -> web.StreamResponse:
 
 
 def _library() -> Path:
-    """Return where the library's files are; importing its package would import what it is made for."""
+    """Return the folder of the library's files. To import its package would also import Flask."""
     found = find_spec("flask_swagger_ui")
     assert found  # noqa: S101 - a dependency
     assert found.origin  # noqa: S101 - a package with a file

@@ -16,20 +16,21 @@ from conclave.wire.negotiate import Format, answer_format
 from conclave.wire.schemas.events import Listen
 
 KEEP_ALIVE_SECONDS = 10.0
-"""A silent stream gets a comment so often, or a little earlier; the protocol asks for 15 s at least."""
+"""A silent stream gets a comment after at most 10 seconds. The protocol allows at most 15 s."""
 
 
 async def stream(request: web.Request) -> web.StreamResponse:
-    """GET /events: Listen to what happens in one's groups.
+    """GET /events: Listen to what happens in the caller's groups.
 
-    Open until the client goes, the session ends, or the server stops. An open stream is a use of its session.
+    The stream is open until the client goes, the session ends, or the server stops. An open stream is a use of its
+    session.
     """
     app, caller = request.app, request[tokens.CALLER]
     written_in = _format(request)
     response = web.StreamResponse(headers={"Content-Type": "text/event-stream", "X-Accel-Buffering": "no"})
     async with sse.cut_off_late(request) as on_end:
         with app[keys.EVENTS].listen(caller.user_id, caller.session_id, on_end) as events:
-            # Only from here on an end of the session is heard of: it may have ended since it was looked up.
+            # The stream learns only from here on that its session ends: it may have ended since it was looked up.
             if not await look(request, sessions.exists, caller.session_id):
                 raise TokenExpiredError
             await response.prepare(request)
@@ -41,7 +42,7 @@ async def stream(request: web.Request) -> web.StreamResponse:
 async def _hand_on(request: web.Request, response: web.StreamResponse, events: Stream, written_in: Format) -> None:
     app, caller = request.app, request[tokens.CALLER]
     longest = min(KEEP_ALIVE_SECONDS, app[keys.CONFIG].token_ttl_seconds / 2)
-    await response.write(sse.KEEP_ALIVE)  # sends the headers too: the client counts itself connected by them
+    await response.write(sse.KEEP_ALIVE)  # sends the headers too, which tell the client that it is connected
     ended = False
     while not ended:
         # Streams that heard the same event would otherwise all be due at the same moment from then on.
@@ -54,7 +55,7 @@ async def _hand_on(request: web.Request, response: web.StreamResponse, events: S
 
 
 def _format(request: web.Request) -> Format:
-    """Return the format that the query names, else that in which the session's token was issued."""
+    """Return the format that the query names, or the format in which the session's token was issued."""
     named = read_query(request, Listen).format
     if named:
         return Format[named.upper()]

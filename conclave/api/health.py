@@ -1,4 +1,4 @@
-"""Whether the server is well; who may know more asks elsewhere."""
+"""Whether the server is well. Operators learn more from their own listener."""
 
 from aiohttp import web
 

@@ -1,4 +1,4 @@
-"""Key packages: uploaded by their users, handed out once each."""
+"""Key packages: users upload them, and each regular one is handed out once."""
 
 from aiohttp import web
 

@@ -23,7 +23,7 @@ async def send(request: web.Request) -> web.Response:
 async def fetch(request: web.Request) -> web.StreamResponse:
     """GET /groups/{group_id}/messages: Fetch a page of messages, ascending.
 
-    The watermark moves only once the response was handed over: a message may be deleted after that.
+    The watermark moves only after the response was handed over: from then on a message may be deleted.
     """
     app, share = request.app, request[SHARE]
     store, archive, context = app[keys.STORE], app[keys.ARCHIVE], app[keys.CONTEXT]

@@ -1,4 +1,4 @@
-"""The caller's sessions: seen and ended."""
+"""The caller's sessions: listing and ending them."""
 
 from aiohttp import web
 

@@ -1,4 +1,4 @@
-"""Welcomes: fetched by new members, and gone once they have them."""
+"""Welcomes: new members fetch them, and then delete them."""
 
 from aiohttp import web
 

@@ -1,4 +1,4 @@
-"""When sessions were last used."""
+"""Remembers when sessions were last used."""
 
 import asyncio
 
@@ -11,9 +11,9 @@ from conclave.store.sessions import Session
 
 
 class SessionActivity:
-    """When sessions were last used: in memory at once, in the store a little later, many at a time.
+    """Remembers when sessions were last used. The store learns this a little later, for many at a time.
 
-    The stored expiry of a used session lags behind by retention.policy.session_lag at most; here it is exact.
+    The stored expiry of a used session lags behind by at most ``retention.policy.session_lag``. Here it is exact.
     """
 
     def __init__(self, ttl: int) -> None:
@@ -23,7 +23,10 @@ class SessionActivity:
         self.urgent = asyncio.Event()
 
     def use(self, session: Session | None, now: int) -> Caller:
-        """Return whose session it is and extend it. Raises TokenExpiredError if it is unknown or expired."""
+        """Extend a session and return whose it is. ``now``: Unix seconds.
+
+        Raises TokenExpiredError if the session is unknown or expired.
+        """
         if session is None:
             raise TokenExpiredError
         if now >= self.expires_at(session):
@@ -31,7 +34,7 @@ class SessionActivity:
         if now > session.last_used_at:
             self._last_used[session.session_id] = now
         if session.expires_at - now < session_lag(self._ttl):
-            # Else a crash within the lag would leave a stored expiry that has passed, of a session in use.
+            # Otherwise a crash within the lag would leave a session in use with a stored expiry that has passed.
             self.urgent.set()
         return Caller(session.user_id, session.session_id)
 
@@ -45,20 +48,20 @@ class SessionActivity:
         return session.expires_at if used is None else max(session.expires_at, used + self._ttl)
 
     def keep(self, session_id: int, now: int) -> None:
-        """Extend a session that is in use without a request of its own."""
+        """Extend a session that is in use without a new request. ``now``: Unix seconds."""
         self._last_used[session_id] = now
 
     def bring_back(self, now: int) -> None:
-        """Count uses that lie ahead as of ``now``: a clock noted them that was fast, and set right since."""
+        """Move uses that lie after ``now`` back to it: a fast clock noted them, and was set right since."""
         for session_id, used in self._last_used.items():
             self._last_used[session_id] = min(used, now)
 
     def unwritten(self) -> dict[int, int]:
-        """Return the uses that the store does not have: session id to Unix second."""
+        """Return the uses that the store does not have yet: Unix seconds by session id."""
         return dict(self._last_used)
 
     def written(self, uses: dict[int, int]) -> None:
-        """Forget ``uses``, which the store has now."""
+        """Forget ``uses``, which the store has now. Later uses of the same sessions stay."""
         for session_id, used in uses.items():
             if self._last_used.get(session_id) == used:
                 del self._last_used[session_id]

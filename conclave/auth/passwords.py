@@ -1,4 +1,4 @@
-"""Passwords: hashed and checked off the event loop, a few at a time."""
+"""Hashes and checks passwords off the event loop, a few at a time."""
 
 import asyncio
 import secrets
@@ -11,16 +11,20 @@ from conclave.errors import (
     ApiError,
 )
 
-CONCURRENT_CHECKS, CONCURRENT_HASHES = 2, 1
-"""Argon2 takes 19 MiB and a core for each. New passwords have turns of their own: no login waits for one."""
+CONCURRENT_CHECKS = 2
+"""At most 2 passwords are checked at once. Argon2 takes 19 MiB and a core for each."""
 
+CONCURRENT_HASHES = 1
+"""At most 1 new password is hashed at once. New passwords have their own turns: no login waits for one."""
 
-MEMORY_KIB, PASSES, LANES = 19_456, 2, 1
-"""OWASP's parameters for Argon2id."""
+MEMORY_KIB = 19_456
+"""OWASP's parameters for Argon2id: 19 MiB of memory, 2 passes, 1 lane."""
 
+PASSES = 2
+LANES = 1
 
 _LETTERS = "abcdefghijkmnpqrstuvwxyz23456789"
-"""Those that are not taken for one another when they are read out."""
+"""Letters and digits that nobody mistakes for each other when they are read out."""
 
 
 def new_password() -> str:
@@ -43,13 +47,14 @@ class Passwords:
         self.hashes = Turns(CONCURRENT_HASHES)
 
     async def hash(self, password: str) -> str:
-        """Return what hash_password does. Within a turn of the caller's, one of ``hashes``."""
+        """Return what ``hash_password`` returns. The caller must have a turn of ``hashes``."""
         return await asyncio.to_thread(hash_password, password)
 
     async def require_match(self, stored: str, password: str, wrong: type[ApiError]) -> None:
-        """Check a password against a stored hash; "", an unknown user, takes as long and never matches.
+        """Check a password against a stored hash. Raises ``wrong`` if it does not match.
 
-        Within a turn of the caller's, one of ``checks``. Raises ``wrong``.
+        ``stored``: "" for an unknown user, which takes as long and never matches. The caller must have a turn of
+        ``checks``.
         """
         matches = await asyncio.to_thread(_matches, stored or self._dummy, password)
         if not (stored and matches):

@@ -1,4 +1,4 @@
-"""Slows down who guesses passwords or opens very many accounts, and locks nobody else out."""
+"""Slows down clients that guess passwords or open very many accounts, and locks nobody else out."""
 
 from asyncio import sleep
 from collections import Counter
@@ -18,27 +18,30 @@ from conclave.logs import get_logger
 log = get_logger(__name__)
 
 LONGEST_DELAY_SECONDS = 2.0
-"""The most that failures elsewhere cost a user who knows the password."""
+"""At most 2 seconds: how long a user who knows the password waits for the failures of others."""
 
 DELAY_STEPS = 20
-"""How many failures for a username it takes from no delay to the longest."""
+"""After 20 more failures for a username, the delay has grown from none to the longest."""
 
 _NAME_LENGTH = 65
-"""One more than a username has: longer ones, which nobody has, may count as one."""
+"""65 characters, one more than a username has. Longer names, which nobody has, may count as one."""
 
 
 class Throttle:
-    """Checks passwords, a limited number of wrong ones, and hashes new ones, a limited number for accounts.
+    """Checks passwords and hashes new ones. Limits wrong passwords, and accounts.
 
-    Wrong ones count by username and address, and by address alone; beyond either limit an attempt is refused, right
-    or wrong. By username alone they only delay it, since anybody can fail for anybody. Attempts are counted when their
-    turn has come, a few at a time, and those under way count as wrong ones, so that many at once are no more than one
-    after the other. A username that nobody has is treated as any other. Accounts count by address. Addresses take
-    turns, so that one with many requests holds up its own. For the event loop only.
+    Wrong passwords count by username and address together, and by address alone. Beyond either limit an attempt is
+    refused, whether the password is right or wrong. By username alone they only delay an attempt, since anybody can
+    fail for anybody. An attempt is counted when its turn has come; a few have a turn at once. Attempts under way count
+    as wrong, so that many at once are no more than one after the other. A username that nobody has is treated as any
+    other.
+
+    Accounts count by address. Addresses take turns, so that one with many requests holds up only its own. For the event
+    loop only.
     """
 
     def __init__(self, limits: LimitsConfig, passwords: Passwords, clock: Clock) -> None:
-        """Begin with nobody having failed or registered."""
+        """Begin without failures and registrations."""
         seconds = limits.login_window
         self._of_both = SlidingWindow(limits.login_failures, seconds)
         self._of_address = SlidingWindow(limits.login_failures_per_address, seconds)
@@ -59,10 +62,11 @@ class Throttle:
         password: str,
         wrong: type[ApiError] = CredentialsWrongError,
     ) -> None:
-        """Check the password that ``request`` shows for ``username`` against a stored hash, "" of an unknown user.
+        """Check the password that ``request`` shows for ``username`` against a stored hash.
 
-        Raises ``wrong``, or TooManyRequestsError or UnavailableError without having looked at the password. Takes up to
-        LONGEST_DELAY_SECONDS longer after many failures for the username: the hash may be out of date by then.
+        ``stored``: "" for an unknown user. Raises ``wrong``. Raises TooManyRequestsError or UnavailableError without
+        having looked at the password. After many failures for the username it takes up to LONGEST_DELAY_SECONDS longer,
+        so the hash may be out of date by then.
         """
         name, address = username[:_NAME_LENGTH], self._origin(request)
         both, alone = (name, address), (address,)
@@ -82,7 +86,10 @@ class Throttle:
             self._of_both.clear(both)
 
     async def hash_for_account(self, request: web.Request, password: str) -> str:
-        """Hash the password that ``request`` opens an account with. Raises TooManyRequestsError or UnavailableError."""
+        """Hash the password of an account that ``request`` opens.
+
+        Raises TooManyRequestsError or UnavailableError.
+        """
         address = self._origin(request)
         self._require_few_accounts(address)
         async with self._passwords.hashes.turn(address):
@@ -91,7 +98,7 @@ class Throttle:
             return await self._passwords.hash(password)
 
     async def hash_anew(self, request: web.Request, password: str) -> str:
-        """Hash the password that an account is to have from now on. Raises UnavailableError."""
+        """Hash the new password of an existing account. Raises UnavailableError."""
         async with self._passwords.hashes.turn(self._origin(request)):
             return await self._passwords.hash(password)
 
@@ -103,18 +110,18 @@ class Throttle:
     def _origin(self, request: web.Request) -> str:
         forwarded = request.headers.getall("X-Forwarded-For", ())
         if forwarded and not self._trusted and not self._has_warned:
-            # Once: it is most likely a proxy, all of whose clients count as one now, but anybody can cause it.
+            # Once, since anybody can cause it. Most likely it is a proxy, whose clients all count as one now.
             self._has_warned = True
             log.warning("no_trusted_proxies", remedy="name the reverse proxy in [limits] trusted_proxies")
         return origin(request.remote, forwarded, self._trusted)
 
     def _require_room(self, both: Hashable, alone: Hashable) -> None:
-        """Raise TooManyRequestsError if another failure might be one too many."""
+        """Raise TooManyRequestsError if one more failure might exceed a limit."""
         now = self._now()
         for window, key in ((self._of_both, both), (self._of_address, alone)):
             seconds = window.wait(key, now)
             if not seconds and window.count(key, now) + self._under_way[key] >= window.limit:
-                seconds = 1  # those under way may turn out to be right
+                seconds = 1  # attempts under way may turn out to be right
             if seconds:
                 raise TooManyRequestsError("too many wrong passwords", seconds=seconds)
 
@@ -131,7 +138,7 @@ class Throttle:
                     del self._under_way[key]
 
     def _delay(self, name: str) -> float:
-        """Return the seconds that an attempt has to wait; none waits for another."""
+        """Return the seconds by which an attempt is delayed. Delayed attempts do not wait for each other."""
         steps = min(max(0, self._of_name.count(name, self._now()) - self._undelayed), DELAY_STEPS)
         return LONGEST_DELAY_SECONDS * steps / DELAY_STEPS
 

@@ -1,4 +1,4 @@
-"""Tokens, and who is calling."""
+"""Makes tokens, reads them from requests, and says who is calling."""
 
 import hashlib
 import re
@@ -15,7 +15,7 @@ from conclave.errors import (
 from conclave.wire.negotiate import Format
 
 _TOKEN = re.compile(r"[!-~]+")
-"""Whatever else a header may hold, a token is of visible ASCII characters."""
+"""A token has only visible ASCII characters. A header may have others."""
 
 
 @dataclass(frozen=True)
@@ -30,21 +30,21 @@ CALLER = web.RequestKey("caller", Caller)
 
 
 def new_token(issued_in: Format) -> str:
-    """Return a new token: 32 random bytes in hex, the last digit odd for a protobuf client, even for a JSON one."""
+    """Return a new token: 32 random bytes in hex. Its last digit is odd for a protobuf client, even for JSON."""
     token = bytearray(secrets.token_bytes(32))
     token[-1] = token[-1] & 0xFE | (issued_in is Format.PROTOBUF)
     return token.hex()
 
 
 def token_hash(token: str) -> bytes:
-    """Return what the store keeps of a token."""
+    """Return the hash of a token. The store keeps nothing else of it."""
     return hashlib.sha256(token.encode()).digest()
 
 
 def token_in(headers: Mapping[str, str], name: str) -> str | None:
-    """Read the token off a request's headers: ``Bearer TOKEN`` in Authorization, or raw in one of the operator's.
+    """Return the token in the header ``name``: ``Bearer TOKEN`` in Authorization, bare in any other header.
 
-    None if there is no header of that ``name``, "" if it has no token, or not in that form.
+    None if there is no such header. "" if the header has no token, or one in another form.
     """
     value = headers.get(name)
     if value is None:
@@ -58,7 +58,7 @@ def token_in(headers: Mapping[str, str], name: str) -> str | None:
 
 
 def require_token(headers: Mapping[str, str], name: str) -> str:
-    """Read the token as token_in does. Raises AuthHeaderMissingError or AuthHeaderInvalidError."""
+    """Return what ``token_in`` does. Raises AuthHeaderMissingError or AuthHeaderInvalidError."""
     token = token_in(headers, name)
     if token is None:
         raise AuthHeaderMissingError

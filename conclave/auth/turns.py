@@ -1,4 +1,4 @@
-"""Taking turns at what only a few may do at once."""
+"""Limits how many callers do something at once, and lets those who wait take turns."""
 
 import asyncio
 from collections import deque
@@ -7,17 +7,20 @@ from contextlib import asynccontextmanager
 
 from conclave.errors import UnavailableError
 
-MOST_WAITING, MOST_OF_ONE = 1_000, 500
-"""How many wait at most, altogether and of one key."""
+MOST_WAITING = 1_000
+"""At most 1,000 wait, with all keys together."""
+
+MOST_OF_ONE = 500
+"""At most 500 wait with the same key."""
 
 RETRY_SECONDS = 5
-"""After which one who could not wait may ask again."""
+"""A caller that found too many waiting may ask again after 5 seconds."""
 
 
 class Turns:
-    """Lets ``at_once`` in at a time.
+    """Lets at most ``at_once`` callers in at a time.
 
-    Those who wait come in by their keys in turn: however many of one key wait, they hold up each other. For the event
+    The keys of those who wait take turns. However many wait with one key, they hold up only each other. For the event
     loop only.
     """
 
@@ -25,18 +28,18 @@ class Turns:
         """Begin with nobody waiting."""
         self._free = at_once
         self._lines: dict[Hashable, deque[asyncio.Future[None]]] = {}
-        """Of each key who waits; the key whose turn is next comes first."""
+        """The callers that wait, by key. The key whose turn is next comes first."""
         self.waiting = 0
         """How many wait."""
 
     @property
     def has_room(self) -> bool:
-        """Whether the next who comes does not have to wait."""
+        """Whether the next caller gets a turn without waiting."""
         return self._free > 0
 
     @asynccontextmanager
     async def turn(self, key: Hashable) -> AsyncIterator[None]:
-        """Wait for a turn, which lasts as long as the block. Raises UnavailableError where too many wait."""
+        """Wait for a turn, which lasts as long as the block. Raises UnavailableError if too many wait."""
         await self._begin(key)
         try:
             yield
@@ -56,11 +59,11 @@ class Turns:
             await turn
         except asyncio.CancelledError:
             if not turn.cancelled():
-                self._end()  # it was given to one who had gone
+                self._end()  # the turn was given to a caller who had gone
             raise
 
     def _end(self) -> None:
-        """Give the turn to the next who still waits; to nobody where nobody does."""
+        """Give the turn to the next caller who still waits, if there is one."""
         while self._lines:
             key = next(iter(self._lines))
             line = self._lines.pop(key)

@@ -1,1 +1,1 @@
-"""The command line: one module a family of commands."""
+"""The command line: one module for each family of commands."""

@@ -1,4 +1,4 @@
-"""The commands about the archive: parses, then calls."""
+"""The ``conclave archive`` commands."""
 
 import json
 import sys
@@ -26,12 +26,12 @@ from spark import run
 from spark.engine import Engine
 
 SHOWN = 100
-"""So many differences are printed, at most."""
+"""At most 100 differences are printed."""
 
 
 @click.group()
 def archive() -> None:
-    """See to the archive of older messages."""
+    """Check the archive of older messages, or take a group back from it."""
 
 
 @archive.command()
@@ -53,7 +53,7 @@ def status(path: Path | None, *, as_json: bool) -> None:
 @archive.command()
 @config_option
 def verify(path: Path | None) -> None:
-    """Read everything in the archive, and tell what is not as it was archived. No run begins meanwhile."""
+    """Read everything in the archive, and print what is not as it was archived. No run begins meanwhile."""
     with _engine(path) as engine:
         found = run.verify_archive(engine)
     for line in found.differences[:SHOWN]:
@@ -79,7 +79,7 @@ def restore(path: Path | None, group: UUID) -> None:
 
 @contextmanager
 def _engine(path: Path | None) -> Iterator[Engine]:
-    """Yield what works in the archive of the configuration, and tell what fails in one line."""
+    """Yield an engine for the configured archive. Expected errors become lines for the operator."""
     configure_logging()
     with (
         orderly_end(),
@@ -131,7 +131,7 @@ def _overdue(due: Overdue) -> list[str]:
 
 
 def _about(seconds: int) -> str:
-    """Write how long something took: in seconds, minutes, hours or days, of which there are two at least."""
+    """Write seconds in the greatest unit, up to days, of which there are at least two. Rounds down."""
     unit = next((unit for unit in (86_400, 3_600, 60) if seconds >= 2 * unit), 1)
     return duration_text(seconds - seconds % unit)
 

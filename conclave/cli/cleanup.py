@@ -1,4 +1,4 @@
-"""The commands about cleanup: parses, then calls."""
+"""The ``conclave cleanup`` commands."""
 
 import sys
 from collections.abc import Iterator
@@ -67,7 +67,7 @@ def history(path: Path | None, limit: int) -> None:
 
 @contextmanager
 def _progress_bar(console: Console) -> Iterator[Progress | None]:
-    """Show a bar on a terminal while rows are deleted; elsewhere nothing, and nothing is counted for it."""
+    """Show a bar on a terminal while rows are deleted. Elsewhere show nothing, and count nothing for it."""
     if not console.is_terminal:
         yield None
         return

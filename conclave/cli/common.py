@@ -19,12 +19,15 @@ config_option = click.option(
 
 @contextmanager
 def orderly_end() -> Iterator[None]:
-    """Have SIGTERM, and SIGHUP of a terminal that closes, end the block as Ctrl-C does: nothing is left behind."""
+    """Let SIGTERM and SIGHUP end the block as Ctrl-C does, so that nothing is left behind.
+
+    A terminal that closes sends SIGHUP. A signal that is ignored, or handled already, stays so.
+    """
     numbers = [each for each in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(each) == signal.SIG_DFL]
 
     def end(number: int, _: FrameType | None) -> None:
         for each in numbers:
-            signal.signal(each, signal.SIG_IGN)  # a second one would break off what the first has begun
+            signal.signal(each, signal.SIG_IGN)  # a second signal would break off what the first has begun
         sys.exit(128 + number)
 
     for each in numbers:
@@ -38,7 +41,10 @@ def orderly_end() -> Iterator[None]:
 
 @contextmanager
 def one_line_errors(*expected: type[Exception]) -> Iterator[None]:
-    """Turn what an operator can mend into lines on stderr and exit status 1."""
+    """Print ``expected`` errors as lines on stderr, and exit with status 1.
+
+    These are the errors that an operator can mend.
+    """
     try:
         yield
     except expected as error:

@@ -1,4 +1,4 @@
-"""The command line as a whole: one module a family of commands, imported when one of them is asked for."""
+"""The ``conclave`` command. It imports a family of commands only when one of them is asked for."""
 
 import os
 from importlib import import_module
@@ -10,10 +10,10 @@ from conclave import __version__
 
 
 class Family(click.Command):
-    """Stands for a command of another module of this package, of which it knows the name and what help lists of it."""
+    """Stands for a command in another module. Knows only its name and its line in the help."""
 
     def __init__(self, name: str, module: str, listed: str) -> None:
-        """``module`` has the command, under its name."""
+        """``module``: the module of this package that has the command. ``listed``: its line in the help."""
         super().__init__(name, help=listed)
         self._module = module
 
@@ -25,7 +25,7 @@ class Family(click.Command):
     def make_context(
         self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
     ) -> click.Context:
-        """Go on with the command itself."""
+        """Load the command, which goes on from here."""
         return self.load().make_context(info_name, args, parent, **extra)
 
 
@@ -33,10 +33,10 @@ class Family(click.Command):
 @click.version_option(__version__, prog_name="conclave")
 def main() -> None:
     """Serve groups that forget on time."""
-    os.umask(0o077)  # what lies under the data directory is the operator's alone
+    os.umask(0o077)  # files in the data directory are the operator's alone
 
 
-main.add_command(Family("archive", "archive", "See to the archive of older messages."))
+main.add_command(Family("archive", "archive", "Check the archive of older messages, or take a group back from it."))
 main.add_command(Family("cleanup", "cleanup", "Delete what is due."))
 main.add_command(Family("serve", "serve", "Serve clients, and clean up every cleanup_interval."))
-main.add_command(Family("user", "users", "See to accounts, while the server runs or not."))
+main.add_command(Family("user", "users", "Manage accounts, while the server runs or not."))

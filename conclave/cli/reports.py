@@ -1,4 +1,4 @@
-"""What cleanup runs did, printed: one run, or the history."""
+"""Prints what cleanup runs did: one run, or the history."""
 
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
@@ -43,7 +43,7 @@ def show(report: Report, console: Console, *, dry: bool = False) -> None:
 
 
 def show_history(runs: Iterable[Run], console: Console) -> None:
-    """Print a line a run."""
+    """Print one line for each run."""
     table = Table(title="Cleanup runs, the newest first")
     table.add_column("began (UTC)", no_wrap=True)
     table.add_column("seconds", justify="right")

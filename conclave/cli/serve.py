@@ -1,4 +1,4 @@
-"""The command that serves: parses, then calls."""
+"""The ``conclave serve`` command."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""The commands about accounts: parses, then calls."""
+"""The ``conclave user`` commands."""
 
 import json
 import sys
@@ -30,7 +30,7 @@ from conclave.store.users import User
 from conclave.wire.fields import PASSWORD_RULE
 
 _WIDTH_OF_FILES = 400
-"""Columns of a table that does not go to a terminal: enough for rows in one piece."""
+"""A table that does not go to a terminal has 400 columns: enough for rows in one piece."""
 
 _name = click.argument("name")
 
@@ -40,12 +40,12 @@ P = ParamSpec("P")
 
 
 class _InputError(Exception):
-    """What was typed, or was not, cannot be used; the message is one line for the operator."""
+    """The input is missing or cannot be used. The message is one line for the operator."""
 
 
 @click.group()
 def user() -> None:
-    """See to accounts, while the server runs or not."""
+    """Manage accounts, while the server runs or not."""
 
 
 @user.command("list")
@@ -117,7 +117,7 @@ def delete(path: Path | None, name: str, *, yes: bool) -> None:
 
 
 def change(outside: Outside, told: str, action: Action[P, None], *args: P.args, **kwargs: P.kwargs) -> None:
-    """Change an account; the log learns by ``told`` what was done, but not to whom.
+    """Change an account. The log gets ``told``, which says what was done, but not whose account it is.
 
     Raises OutsideError or NotFoundError.
     """
@@ -127,7 +127,7 @@ def change(outside: Outside, told: str, action: Action[P, None], *args: P.args, 
 
 @contextmanager
 def _outside(path: Path | None) -> Iterator[Outside]:
-    """Yield what runs actions on the store of the configuration, and tell what fails in one line."""
+    """Yield what runs actions on the configured store. Expected errors become lines for the operator."""
     configure_logging()
     with one_line_errors(ConfigError, OutsideError, NotFoundError, _InputError):
         yield Outside(load_config(path), SystemClock())
@@ -151,7 +151,10 @@ def _hashed(password: str) -> str:
 
 
 def _ask_password() -> str:
-    """Return a password that is typed twice and not shown, or without a terminal a line of standard input."""
+    """Return a new password.
+
+    On a terminal it is typed twice and not shown. Otherwise it is a line of standard input. Raises _InputError.
+    """
     if sys.stdin.isatty():
         typed: str = click.prompt("New password", hide_input=True, confirmation_prompt=True, err=True)
         return typed
@@ -190,7 +193,7 @@ def _show(listed: Sequence[Account]) -> None:
 
 
 def _visible(text: str) -> str:
-    """Write out what a terminal would obey or hide: controls, marks of direction, what has no width."""
+    """Escape what a terminal would obey or hide: controls, marks of direction, characters without width."""
     return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
 
 

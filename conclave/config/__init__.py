@@ -1,1 +1,1 @@
-"""The settings, a section a module."""
+"""The settings: one module for each section."""

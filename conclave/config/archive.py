@@ -11,9 +11,10 @@ from conclave.retention.policy import AFTER_FETCH, KEEP
 
 @dataclass(frozen=True)
 class ArchiveConfig:
-    """``[archive]``: where older messages move, and when. All in seconds.
+    """``[archive]``: where older messages move, and when. Times are in seconds.
 
-    ``after``: the age at which they move, or KEEP: none does. ``erase_delay``: how long replaced files may stay.
+    ``after``: the age at which messages move; with KEEP none moves. ``path``: None for a folder in the data directory.
+    ``margin``: see ``least_lifetime``. ``erase_delay``: how long replaced files may stay on the disk.
     """
 
     after: int = KEEP
@@ -23,7 +24,7 @@ class ArchiveConfig:
 
     @property
     def least_lifetime(self) -> int:
-        """Seconds that messages have to outlive for a move of theirs to be worth it."""
+        """A message moves only if it lives for longer than these seconds. Otherwise a move is not worth it."""
         return self.after + self.margin
 
 

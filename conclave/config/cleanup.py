@@ -10,7 +10,10 @@ from conclave.fields import Duration, Size, Text
 
 @dataclass(frozen=True)
 class CleanupConfig:
-    """``[cleanup]``: how a cleanup run works. ``disk_reserve``: bytes that are kept free for it, 0 for none."""
+    """``[cleanup]``: how a cleanup run works.
+
+    ``max_run_time``: seconds. ``disk_reserve``: bytes that are kept free for a run; 0 for none.
+    """
 
     engine: str = "spark"
     max_run_time: int = 3600

@@ -9,15 +9,15 @@ from conclave.config.section import Section
 from conclave.fields import Duration, Networks, StrictInteger, Text
 
 MAX_FAILURES = 10_000
-"""The most wrong passwords or new accounts that are counted: each is a moment in memory."""
+"""At most 10,000 wrong passwords or new accounts are counted: each is a moment in memory."""
 
 
 @dataclass(frozen=True)
 class LimitsConfig:
-    """``[limits]``: what clients may do.
+    """``[limits]``: how much clients may do, and how much memory responses may take.
 
-    How much one address may do, whose word counts on where a request comes from, and how much memory all responses
-    under way may take. ``login_window``: seconds, in which wrong passwords and new accounts are counted.
+    ``trusted_proxies``: those whose word counts on where a request comes from. ``login_window``: the seconds in which
+    wrong passwords and new accounts are counted. ``response_memory``: what all responses under way may take.
     """
 
     trusted_proxies: tuple[str, ...] = ()
@@ -28,7 +28,7 @@ class LimitsConfig:
     response_memory: str = "256m"
 
     def __post_init__(self) -> None:
-        """Take a list too: TOML and JSON have no other."""
+        """Take a list too, since TOML and JSON have no tuples."""
         object.__setattr__(self, "trusted_proxies", tuple(self.trusted_proxies))
 
     @property

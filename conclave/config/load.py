@@ -1,4 +1,4 @@
-"""Settings read from TOML, all faults reported at once."""
+"""Reads the settings from TOML, and reports all faults at once."""
 
 import difflib
 import tomllib
@@ -18,7 +18,7 @@ SEARCH_PATHS = (Path("conclave.toml"), Path("/etc/conclave/config.toml"))
 
 
 Advise = Callable[[str, str], None]
-"""Hears of settings that are valid, but may not mean what they seem to: the name, and what it means."""
+"""Called for a valid setting that is easily misread, with its name and what it means."""
 
 
 class ConfigError(Exception):
@@ -30,7 +30,7 @@ class ConfigError(Exception):
 
 
 def load_config(path: Path | None = None, advise: Advise = lambda *_: None) -> Config:
-    """Read the settings from ``path``, else from the first of SEARCH_PATHS that exists, else the defaults.
+    """Read the settings from ``path``, or the first of SEARCH_PATHS that exists, or take the defaults.
 
     Raises ConfigError with one line for each fault.
     """
@@ -73,7 +73,7 @@ def parse_config(text: str, source: str, advise: Advise = lambda *_: None) -> Co
 
 
 def _in_bare_months(values: Mapping[str, Any], schema: Schema, prefix: str = "") -> Iterator[tuple[str, str]]:
-    """Yield the durations whose unit is easily misread: setting and value. ``values`` are known to be valid."""
+    """Yield the durations whose unit is easily misread: setting and value. ``values`` has to be valid."""
     for name, value in values.items():
         declared = schema.fields[name]
         if isinstance(declared, Nested):
@@ -83,7 +83,10 @@ def _in_bare_months(values: Mapping[str, Any], schema: Schema, prefix: str = "")
 
 
 def _left_beside_a_link(config: Config, values: Mapping[str, Any]) -> Iterator[str]:
-    """Yield a line if the data directory lies beside a link to the database, where former versions looked for it."""
+    """Yield a line if the data directory lies beside a link to the database.
+
+    Former versions looked for it there.
+    """
     named = Path(values.get("database_path", Config.database_path)).absolute().with_suffix(".data")
     if not config.data_path and named.is_dir() and not config.data.exists():
         yield (

@@ -8,7 +8,7 @@ PORT = validate.Range(0, 65535, error="must be between 0 and 65535")
 
 
 class Section(Schema):
-    """A table of settings: a name that means nothing is a fault."""
+    """A table of settings. An unknown name is a fault."""
 
     class Meta:
         """A mistyped setting must not be ignored silently."""

@@ -25,8 +25,8 @@ from conclave.retention.policy import KEEP, PolicySettings
 class Config:
     """Every setting. Lifetimes are whole seconds; ``message_retention`` may also be KEEP or AFTER_FETCH.
 
-    Paths are absolute and without symbolic links from here on: by whatever name a file is known, and whatever the
-    working directory becomes, it is the same file.
+    Paths are absolute and without symbolic links. So a file stays the same file, whatever link names it, and whatever
+    the working directory becomes.
     """
 
     listen_address: str = "127.0.0.1"
@@ -75,7 +75,7 @@ class Config:
 
     @property
     def work(self) -> Path:
-        """The folder for the files that exist only while a cleanup run does."""
+        """The folder for the files that exist only during a cleanup run."""
         return self.data / "work"
 
     @property
@@ -99,7 +99,7 @@ class Config:
 
     @classmethod
     def from_mapping(cls, values: Mapping[str, Any]) -> Self:
-        """Build from values that are as in the fields, tables as mappings."""
+        """Build from values by the names of the fields. Tables are mappings."""
         return cls(**{name: SECTIONS[name](**value) if name in SECTIONS else value for name, value in values.items()})
 
 
@@ -113,7 +113,7 @@ SECTIONS = {
 
 
 def _resolved(path: str) -> str:
-    # Not by Path.resolve, to which links in a circle are an error of its own kind; here opening the file tells.
+    # Path.resolve would raise an error of another kind for links in a circle. Here opening the file shows it.
     return os.path.realpath(path)
 
 

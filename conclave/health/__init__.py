@@ -1,1 +1,1 @@
-"""What does not work, for as long as it does not; and who watches the clock and the disk."""
+"""The health of the server: what does not work now, and the watches over the clock and the disk."""

@@ -1,4 +1,4 @@
-"""Keeps the server's clock, its store and its health of one mind about the time."""
+"""Keeps the server's clock, its store and its health in agreement about the time."""
 
 import sqlite3
 from collections.abc import Callable
@@ -21,10 +21,10 @@ T = TypeVar("T")
 
 
 class ClockWatch:
-    """Notes the time in the store, and takes in what is found wrong with it, here or by another process."""
+    """Notes the time in the store, and learns what is found wrong with it, here or by another process."""
 
     def __init__(self, clock: SteadyClock, store: Database, health: Health, activity: SessionActivity) -> None:
-        """``clock`` is trusted, and ``health`` told, from ``begin`` on; ``activity`` keeps times in memory."""
+        """``clock`` is trusted, and ``health`` is told, from ``begin`` on. ``activity`` keeps times in memory."""
         self._clock = clock
         self._store = store
         self._health = health
@@ -37,7 +37,7 @@ class ClockWatch:
         await self.note()
 
     async def note(self, *, stopping: bool = False) -> None:
-        """Note that the server is alive, or with ``stopping`` that it ends; and what the clock shows."""
+        """Store that the server is alive, and what the clock shows. ``stopping``: that the server ends."""
         reading = self._clock.read()
         standing = await self._store.write(state.still_alive, reading, self._clock.floor, stopping=stopping)
         self._clock.resume(standing.floor, None if standing.fault else reading)
@@ -47,12 +47,15 @@ class ClockWatch:
         self._tell(standing.fault)
 
     async def look(self) -> None:
-        """Take in what another process has changed: a run that acted, a fault that was found, an acceptance."""
+        """Learn what another process has changed: a run that acted, a fault that was found, an acceptance."""
         if await self._store.read(state.standing) != self._standing:
             await self.note()
 
     async def write(self, fn: Callable[Concatenate[sqlite3.Connection, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Do what Database.write does, for an ``fn`` that may find the clock wrong: that outlives its changes."""
+        """Run ``fn`` as ``Database.write`` does. If it finds the clock wrong, store the fault.
+
+        The fault is stored although the changes of ``fn`` are undone. Raises as ``Database.write`` does.
+        """
         try:
             return await self._store.write(fn, *args, **kwargs)
         except UntrustedClockError as error:
@@ -61,7 +64,7 @@ class ClockWatch:
             raise
 
     def _tell(self, fault: str) -> None:
-        """Let health know of the clock; an operator accepts it from another process."""
+        """Tell health about the clock. An operator accepts a clock from another process."""
         if fault and HealthPart.CLOCK not in self._health.faults:
             log.error("clock_wrong", fault=fault, remedy="conclave cleanup run --accept-clock")
             self._health.fault(HealthPart.CLOCK, fault)

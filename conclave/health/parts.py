@@ -1,4 +1,4 @@
-"""Whether the server can keep its promises, and when cleanup last ran."""
+"""What does not work in the server, part by part, and how the last cleanup run went."""
 
 import sqlite3
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ log = get_logger(__name__)
 
 
 class HealthPart(StrEnum):
-    """What may fail while the rest works; docs/operations.md says what each means."""
+    """A part of the server that may fail while the rest works. docs/operations.md says what each means."""
 
     STORAGE = "storage"
     STORAGE_WATCH = "storage_watch"
@@ -29,7 +29,7 @@ class HealthPart(StrEnum):
 
 
 class Health:
-    """The faults that last, none means ok; and the report of the last cleanup run."""
+    """The faults that last, and the report of the last cleanup run. Without faults all is well."""
 
     def __init__(self) -> None:
         """Begin without faults."""
@@ -37,7 +37,7 @@ class Health:
         self.last_run: dict[str, Any] | None = None
 
     def fault(self, part: str, text: str) -> None:
-        """Note that ``part`` does not work, in place of what was noted of it before."""
+        """Note that ``part`` does not work, and why. It replaces an earlier fault of the part."""
         self._faults[part] = text
 
     def mend(self, part: str) -> None:
@@ -46,9 +46,9 @@ class Health:
 
     @contextmanager
     def duty(self, part: HealthPart) -> Iterator[None]:
-        """Have the block do a duty: ``part`` works if it succeeds, and does not if it raises, which goes no further.
+        """Run the block as a duty. If it raises, ``part`` does not work; the error goes no further.
 
-        The log learns of the first failure, and of the first success after it.
+        If the block succeeds, ``part`` works. The log gets the first failure, and the first success after it.
         """
         had_failed = part in self._faults
         try:
@@ -72,5 +72,5 @@ class Health:
 
     @property
     def status(self) -> str:
-        """Ok or degraded."""
+        """``ok`` or ``degraded``."""
         return "degraded" if self._faults else "ok"

@@ -1,4 +1,4 @@
-"""How the disk under the store fares: part of health, and the word on whether there is room for bodies."""
+"""Watches the disk under the store: a part of health, and the room that is left for bodies."""
 
 from contextlib import AbstractContextManager, suppress
 from pathlib import Path
@@ -12,14 +12,14 @@ log = get_logger(__name__)
 
 
 class Storage(Watch):
-    """Watches the store of one server.
+    """Watches the storage of one server.
 
-    Bodies may take up what is free but for what the write-ahead log still has to be copied to, and a little that is
-    left for small things. A body takes its room twice, in the log and in the database.
+    Bodies may take up the free space, except what the write-ahead log needs when it is copied to the database, and a
+    little for small things. A body takes its room twice, in the log and in the database.
     """
 
     def __init__(self, database: Path, reserves: list[Reserve], largest: int, health: Health) -> None:
-        """``reserves``: the first is the one beside the database; ``largest``: the bytes that a body may have."""
+        """``reserves``: the first is the one beside the database. ``largest``: the most bytes of one body."""
         self._database = database
         self._wal = database.with_name(f"{database.name}-wal")
         self._reserves = reserves
@@ -48,10 +48,10 @@ class Storage(Watch):
             self._note(read=str(error or ""))
 
     def room(self) -> float:
-        """Return how many bytes of bodies there is room for; too little for the largest is none."""
+        """Return how many bytes of bodies there is room for; 0 if the largest body has no room."""
         free = free_bytes(self._database.parent)
         missing = self._reserves[0].missing()
-        # What of the reserve cannot be kept as a file is left free instead.
+        # The part of the reserve that is not in the file is left free instead.
         bodies = (free - file_size(self._wal) - SLACK_BYTES - missing) // 2
         if missing and not self._not_kept.get(self._reserves[0].path):
             self._shortage = self._missing(self._reserves[0])
@@ -62,13 +62,13 @@ class Storage(Watch):
         return 0 if self._shortage else bodies
 
     def checkpointing(self) -> AbstractContextManager[None]:
-        """Return what shortening the write-ahead log goes on in."""
+        """Return a context in which to shorten the write-ahead log. Health learns whether that works."""
         return self._health.duty(HealthPart.CHECKPOINTS)
 
     def look(self) -> None:
-        """Have the reserves whole, if that can be, and look what room there is; not on the event loop.
+        """Complete the reserves, if that is possible, and look what room there is. Not for the event loop.
 
-        A disk that somebody else has filled gets a little room for small things.
+        If somebody else has filled the disk, a little of the reserve is given up for small things.
         """
         for each in self._reserves:
             reason = self._keep(each)
@@ -77,29 +77,29 @@ class Storage(Watch):
             self._not_kept[each.path] = reason
         was_full, self._was_full = self._was_full, False
         if was_full and free_bytes(self._database.parent) < SLACK_BYTES:
-            with suppress(OSError):  # a run has it, which frees all of it, or there is none
+            with suppress(OSError):  # a run has it and frees all of it, or there is none
                 self._reserves[0].shorten(self._database)
         self.room()
 
     def tell(self) -> None:
-        """Note what ``look`` has found."""
+        """Tell health what ``look`` has found."""
         found = [self._missing(each) for each in self._reserves[1:] if each.missing()]
         if self._not_kept.get(self._reserves[0].path):
             found.insert(0, self._missing(self._reserves[0]))
         self._note(room=self._shortage, work="; ".join(found))
 
     def _keep(self, reserve: Reserve) -> str:
-        """Have a reserve whole, if there is room; return why it cannot be kept at all, or nothing."""
+        """Complete a reserve, if there is room. Return why it cannot be kept at all, or "" if it can."""
         try:
             reserve.keep()
-        except BlockingIOError:  # nobody knows as long as a run works in it
+        except BlockingIOError:  # a run works in it: what was known before still counts
             return self._not_kept.get(reserve.path, "")
         except OSError as error:
             return str(error.strerror)
         return ""
 
     def _missing(self, reserve: Reserve) -> str:
-        """Return what is wrong with a reserve that is not whole."""
+        """Return what is wrong with a reserve that is not complete."""
         free, needed = free_bytes(reserve.path.parent), reserve.missing() + SLACK_BYTES
         if reason := self._not_kept.get(reserve.path):
             return f"{reserve.path}: {reserve.size:,} bytes cannot be kept for cleanup: {reason}"
@@ -110,7 +110,7 @@ class Storage(Watch):
         return f"{reserve.path}: {reserve.size:,} bytes are to be kept for cleanup{why}"
 
     def _note(self, **found: str) -> None:
-        """Note what is wrong, by what it keeps from working, or "" for what works."""
+        """Note what is wrong, by the name of what does not work; "" means that it works."""
         before = self._faults
         self._faults = {name: text for name, text in (before | found).items() if text}
         if self._faults:
@@ -120,6 +120,6 @@ class Storage(Watch):
             self._logged.clear()
             log.info("storage_works_again")
         if new := self._faults.keys() - self._logged:
-            # Each once: a log on the same disk must not take what is left of it.
+            # Log each fault once: a log on the same disk must not take what is left of it.
             self._logged |= new
             log.error("storage_fault", **{name: self._faults[name] for name in sorted(new)})

@@ -1,1 +1,1 @@
-"""How long a message lives. Pure."""
+"""How long a message lives. Pure functions."""

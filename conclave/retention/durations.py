@@ -1,11 +1,11 @@
-"""Durations as operators write them. Pure."""
+"""Reads and writes durations as operators write them, such as 30d. Pure functions."""
 
 import re
 
 from conclave.retention.policy import AFTER_FETCH, KEEP
 
 MAX_SECONDS = 2**53 - 1
-"""The greatest lifetime: the greatest integer that every JSON reader holds exactly."""
+"""The greatest lifetime in seconds. It is the greatest integer that every JSON reader holds exactly."""
 
 
 _MONTH_SECONDS = 2_592_000
@@ -15,7 +15,10 @@ UNITS = {"s": 1, "min": 60, "h": 3600, "d": 86_400, "w": 604_800, "mo": _MONTH_S
 
 
 _BARE_MONTH = "m"
-"""As older configurations have it. Others mean minutes by it, so whoever writes it is told what it means here."""
+"""The unit m means months, as in older configurations.
+
+Elsewhere it often means minutes, so an operator who writes it is told what it means here.
+"""
 
 
 DURATION = re.compile(r"([0-9]+)([a-z]{1,3})", re.ASCII)
@@ -25,13 +28,13 @@ WORDS = {"-1": KEEP, "0": AFTER_FETCH}
 
 
 class InvalidDurationError(ValueError):
-    """A text that is no duration; its message says what one looks like."""
+    """A text that is no duration. The message says what a duration looks like."""
 
 
 def parse_duration(text: str, *, words: bool = False) -> int:
     """Return the seconds that ``text`` names: a positive integer and one of s, min, h, d, w, mo, y.
 
-    mo is 30 days and y is 365 days; m is mo, see ``is_in_bare_months``. With ``words`` the texts "-1" (off) and "0"
+    mo is 30 days and y is 365 days; m means mo, see ``is_in_bare_months``. With ``words`` the texts "-1" (off) and "0"
     (delete-after-fetch) are allowed too. Bounds: 1 .. 2^53-1 seconds. Raises InvalidDurationError.
     """
     if words and text in WORDS:
@@ -54,6 +57,6 @@ def is_in_bare_months(text: str) -> bool:
 
 
 def duration_text(seconds: int) -> str:
-    """Write seconds in whole days, hours, minutes or seconds, the greatest that fits: 30d, 36h, 90min, 5s."""
+    """Write seconds in days, hours, minutes or seconds, the greatest that divides them: 30d, 36h, 90min, 5s."""
     unit = next(name for name in ("d", "h", "min", "s") if seconds % UNITS[name] == 0)
     return f"{seconds // UNITS[unit]}{unit}"

@@ -1,8 +1,8 @@
-"""What a message's lifetime is: durations, the effective expiry, the cap. Pure functions.
+"""What decides how long a message lives: the effective expiry and the cap. Pure functions.
 
-The rules are those of the retention contract: a server-wide setting (``message_retention``) and a
-setting per group (``message_expiry_seconds``), combined by the table in ``effective_expiry``.
-Reads, the SQL engine and the Spark engine all ask here, so that they cannot disagree on a policy.
+The rules are those of the retention contract: a server-wide setting (``message_retention``) and a setting per group
+(``message_expiry_seconds``), combined by the table in ``effective_expiry``. Reads, the SQL engine and the Spark engine
+all ask here, so that they cannot disagree on a policy.
 """
 
 from collections.abc import Mapping
@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Self
 
 KEEP = -1
-"""A server or group setting without effect of its own; as an effective expiry: never expires."""
+"""As a setting of the server or a group: no effect. As an effective expiry: messages never expire."""
 
 
 AFTER_FETCH = 0
@@ -18,7 +18,7 @@ AFTER_FETCH = 0
 
 
 SESSION_LAG_SECONDS = 60
-"""How far the stored expiry of a session that is in use may lag behind its true one, at most."""
+"""The stored expiry of a session in use lags behind its true one by at most 60 seconds."""
 
 
 def effective_expiry(server: int, group: int) -> int:
@@ -44,19 +44,18 @@ def effective_expiry(server: int, group: int) -> int:
 
 
 def exceeds_cap(server: int, requested: int) -> bool:
-    """Tell whether a group may not ask for ``requested`` under the server's retention.
+    """Tell whether a group asks for a longer expiry than the server's retention allows.
 
-    Inheriting (-1) and delete-after-fetch (0) are always within the cap; a server at 0 refuses every
-    positive value, a server at -1 none.
+    Inheriting (-1) and delete-after-fetch (0) are always within the cap. A server at 0 refuses every positive value. A
+    server at -1 refuses none.
     """
     return server != KEEP and requested > server
 
 
 def expiry_cutoff(now: int, effective: int) -> int:
-    """Return the Unix second before which messages have expired (exclusive); 0 where none has.
+    """Return the Unix second before which messages have expired (exclusive); 0 if none has.
 
-    A message goes when created_at < now - N: the first second at which it is no longer served is
-    created_at + N + 1.
+    A message goes when created_at < now - N. So the first second at which it is no longer served is created_at + N + 1.
     """
     return max(0, now - effective) if effective > 0 else 0
 
@@ -68,7 +67,10 @@ def session_lag(token_ttl_seconds: int) -> int:
 
 @dataclass(frozen=True)
 class GroupPolicy:
-    """What the messages of a group live by. ``lifetime``: the effective expiry, seconds, KEEP or AFTER_FETCH."""
+    """How long the messages of a group live.
+
+    ``lifetime``: the effective expiry in seconds, KEEP or AFTER_FETCH.
+    """
 
     lifetime: int
 
@@ -78,7 +80,7 @@ class GroupPolicy:
         return self.lifetime == AFTER_FETCH
 
     def outlives(self, seconds: int) -> bool:
-        """Tell whether a message lives for longer than ``seconds`` at any rate, whoever fetches it."""
+        """Tell whether every message lives for longer than ``seconds``, whoever fetches it."""
         return self.lifetime == KEEP or self.lifetime > max(seconds, AFTER_FETCH)
 
     def expires_before(self, now: int) -> int:
@@ -90,8 +92,8 @@ class GroupPolicy:
 class PolicySettings:
     """The settings that decide what is deleted.
 
-    The store keeps those that the server last ran with: cleanup by hand follows them, and a changed
-    configuration is noticed as the policy change that it is.
+    The store keeps the settings that the server last ran with. Cleanup by hand follows these. A changed configuration
+    is noticed as a policy change.
     """
 
     message_retention: int
@@ -105,7 +107,7 @@ class PolicySettings:
     def sessions_dead_before(self, now: int) -> int:
         """Return the bound (exclusive) on ``expires_at`` of sessions that may be removed.
 
-        Later than the expiry itself by the lag, since the stored expiry of a used session is behind.
+        It is earlier than ``now`` by the lag, since the stored expiry of a used session is behind.
         """
         return now - session_lag(self.token_ttl_seconds)
 

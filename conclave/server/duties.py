@@ -1,4 +1,4 @@
-"""What the server does beside its requests, again and again; how each duty fares is a part of health."""
+"""The server's repeated background duties. Each has its part of health."""
 
 import asyncio
 import contextlib
@@ -19,35 +19,35 @@ from conclave.store.faults import StoreError
 log = get_logger(__name__)
 
 ALIVE_INTERVAL_SECONDS = 5.0
-"""How often the store learns that the server is alive; the retention contract asks for 10 s at least."""
+"""Every 5 seconds the store learns that the server is alive. The retention contract allows at most 10 s."""
 
 LOOK_INTERVAL_SECONDS = 1.0
-"""How soon the server learns what other processes found out about the clock, or accepted."""
+"""Every second the server looks what other processes found wrong with the clock, or accepted."""
 
 OUTBOX_INTERVAL_SECONDS = 1.0
 STORAGE_INTERVAL_SECONDS = 0.5
 
 RETRY_SECONDS = 1.0
-"""When a duty that has failed is tried again, at the latest."""
+"""A duty that has failed is tried again after at most 1 second."""
 
 ARCHIVE_RETRY_SECONDS = 10.0
-"""How often an archive that could not be read is tried, if nobody asks for it."""
+"""Every 10 seconds an archive that could not be read is tried again, even if nobody asks for it."""
 
 
 async def look_at_storage(app: web.Application) -> AsyncIterator[None]:
-    """Know how the disk fares, and whether what failed works again."""
+    """Watch the disk, and find out whether a store that has failed works again."""
     store, storage = app[keys.STORE], app[keys.STORAGE]
 
     async def look() -> None:
         await asyncio.to_thread(storage.look)
         storage.tell()
         if storage.has_failed:
-            # Whether it works again shows only if somebody tries, which on an idle server nobody else does.
+            # Only a try shows whether it works again, and on an idle server nobody else tries.
             await store.read(state.stored_policy)
             await store.write(state.probe)
 
     async def quietly() -> None:
-        with contextlib.suppress(StoreError):  # of which storage has heard already
+        with contextlib.suppress(StoreError):  # storage knows of it already
             await look()
 
     await quietly()
@@ -56,18 +56,18 @@ async def look_at_storage(app: web.Application) -> AsyncIterator[None]:
 
 
 async def try_archive(app: web.Application) -> AsyncIterator[None]:
-    """Open the archive beside the start, and try one that could not be read."""
+    """Open the archive while the server starts, and retry an archive that could not be read."""
     reader, health = app[keys.ARCHIVE], app[keys.HEALTH]
 
     async def try_out() -> None:
-        with contextlib.suppress(ArchiveError):  # health and the log have heard of it already
+        with contextlib.suppress(ArchiveError):  # health and the log know of it already
             await reader.warm_up()
 
     async def try_again() -> None:
         if HealthPart.ARCHIVE in health.faults:
             await try_out()
 
-    # Beside the start, not before it: what is new can be read without the archive.
+    # The start does not wait for it: new messages can be read without the archive.
     is_to_be_there = await app[keys.STORE].read(stretches.is_to_be_there)
     trying = asyncio.create_task(try_out()) if is_to_be_there else None
     async with _every(app, HealthPart.ARCHIVE_WATCH, ARCHIVE_RETRY_SECONDS, try_again):
@@ -91,12 +91,12 @@ async def stay_alive(app: web.Application) -> AsyncIterator[None]:
 
 
 async def keep_sessions(app: web.Application) -> AsyncIterator[None]:
-    """Write when sessions were used: a minute late at most, many at a time."""
+    """Store when sessions were used: at most a minute late, many in one transaction."""
     ttl, activity = app[keys.CONFIG].token_ttl_seconds, app[keys.ACTIVITY]
 
     async def write() -> None:
         for session_id in app[keys.EVENTS].sessions():
-            # A stream tells of its use whenever it writes, which one whose client takes nothing does not.
+            # A stream notes its use when it writes. It cannot write while its client takes nothing.
             activity.keep(session_id, app[keys.CLOCK].now())
         uses = activity.unwritten()
         if uses:
@@ -110,7 +110,7 @@ async def keep_sessions(app: web.Application) -> AsyncIterator[None]:
 
 
 async def forward_news(app: web.Application) -> AsyncIterator[None]:
-    """Hand on what other processes have left in the outbox."""
+    """Announce what other processes have left in the outbox."""
     store = app[keys.STORE]
 
     async def hand_on() -> None:
@@ -129,9 +129,9 @@ async def _every(
     duty: Callable[[], Awaitable[None]],
     early: asyncio.Event | None = None,
 ) -> AsyncIterator[None]:
-    """Run ``duty`` again and again while the block lasts, and at once whenever ``early`` is set.
+    """Run ``duty`` every ``seconds`` while the block lasts, and at once whenever ``early`` is set.
 
-    Whether it does well is a ``part`` of health. One that failed is tried again soon.
+    Its success or failure is the ``part`` of health. A duty that has failed is tried again within RETRY_SECONDS.
     """
     health, early = app[keys.HEALTH], early or asyncio.Event()
 

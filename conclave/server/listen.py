@@ -1,7 +1,8 @@
-"""How many connections the process takes: as many as it may have files open, less a reserve.
+"""Listens for clients, and turns connections away before the process runs out of open files.
 
-Without a reserve a full process could not open what it needs for itself. And where none at all is free, libuv turns
-connections away by means of one that it keeps: if a thread takes that one meanwhile, the event loop spins.
+A process may have only a limited number of files open, and each connection is one. Without a reserve, a full process
+could not open what it needs for itself. If no descriptor at all is free, libuv turns connections away with the help of
+one that it keeps. If a thread takes that one meanwhile, the event loop spins.
 """
 
 import asyncio
@@ -22,13 +23,13 @@ from conclave.wire.negotiate import Format
 log = get_logger(__name__)
 
 MOST_FILES = 65_536
-"""What the limit is raised to, where it may be; some systems allow a thousand million, which helps nobody."""
+"""The limit of open files is raised to at most 65,536. A thousand million, as on some systems, helps nobody."""
 
 RESERVED_FILES = 64
-"""Descriptors that clients do not get: for the store, the operators' listener, the cleanup worker's pipes."""
+"""Clients do not get 64 descriptors: the store, the operators' listener and the worker's pipes need them."""
 
 BACKLOG = 1024
-"""Connections that may wait to be accepted: after a restart all streams come back at once."""
+"""At most 1,024 connections wait to be accepted. After a restart all streams come back at once."""
 
 WARN_EVERY_SECONDS = 60.0
 
@@ -45,17 +46,17 @@ def raise_file_limit() -> int:
 
 
 def for_clients(most_files: int) -> int:
-    """Return how many of ``most_files`` may be open where one more client is let in."""
+    """Return the number of open files at which clients are turned away. ``most_files``: the process's limit."""
     return max(most_files - RESERVED_FILES, most_files // 2)
 
 
 class Site(web.BaseSite):
-    """Listens at an address, and closes at once the connections for which there is no descriptor to spare."""
+    """Listens at an address. Closes a new connection at once if no descriptor can be spared for it."""
 
     def __init__(
         self, runner: web.BaseRunner, address: str, port: int, most_files: int, tls: ssl.SSLContext | None = None
     ) -> None:
-        """Where ``most_files`` files are open in the process, nobody is let in."""
+        """``most_files``: nobody is let in once the process has this many files open."""
         super().__init__(runner, ssl_context=tls, backlog=BACKLOG)
         self._address = address
         self._port = port
@@ -84,7 +85,7 @@ class Site(web.BaseSite):
     def _let_in(self) -> asyncio.BaseProtocol:
         server = self._runner.server
         if server is not None and self._is_room():
-            # Not server(): only so the answers to what is no HTTP are ours.
+            # Not server(): its connections would answer what is not HTTP with pages of aiohttp.
             return Connection(server, loop=asyncio.get_running_loop(), auto_decompress=False)
         now = asyncio.get_running_loop().time()
         if now >= self._warned_at + WARN_EVERY_SECONDS:
@@ -93,7 +94,7 @@ class Site(web.BaseSite):
         return _Refusal()
 
     def _is_room(self) -> bool:
-        """Tell whether few enough files are open: the system gives out the least descriptor that is free."""
+        """Tell whether few enough files are open. The system always gives out the least free descriptor."""
         try:
             least = os.open(os.devnull, os.O_RDONLY)
         except OSError:
@@ -103,19 +104,19 @@ class Site(web.BaseSite):
 
 
 class Connection(web.RequestHandler):
-    """A connection whose every answer is one of this server's, and no page of aiohttp's.
+    """A connection whose answers are all this server's own, never a page of aiohttp.
 
-    What aiohttp itself refuses never comes to the application and its middleware: requests that are not HTTP, and an
-    Expect that nobody knows. Bodies that are compressed come as they are, see wire.packed.
+    aiohttp itself refuses requests that are not HTTP, and an Expect that nobody knows. These never reach the
+    application and its middleware. Compressed bodies stay as they were sent: see wire.packed.
     """
 
     __slots__ = ()
 
     def data_received(self, data: bytes) -> None:
-        """Take bytes. Where they break a body off, whoever reads that hears of it, and is the one to answer.
+        """Take bytes. If they break a body off, the reader of that body gets the error, and answers.
 
-        aiohttp would have the reader wait until the client goes, and answer a second time after that. Nothing public
-        of it tells that bytes were refused.
+        aiohttp would have the reader wait until the client goes, and would answer a second time after that. No public
+        part of aiohttp tells that bytes were refused.
         """
         super().data_received(data)
         if not (self._messages and isinstance(self._messages[-1][0], _ErrInfo)):
@@ -136,9 +137,9 @@ class Connection(web.RequestHandler):
         exc: BaseException | None = None,
         message: str | None = None,
     ) -> web.StreamResponse:
-        """Answer what is not HTTP, and failures outside of the application. The connection ends with that.
+        """Answer requests that are not HTTP, and failures outside the application. Then end the connection.
 
-        What was sent is not repeated, neither in the answer nor in the log.
+        Neither the answer nor the log repeats what was sent.
         """
         if isinstance(exc, ConnectionError):
             raise exc  # the client is gone, as was logged
@@ -156,7 +157,7 @@ class Connection(web.RequestHandler):
     async def finish_response(
         self, request: BaseRequest, resp: web.StreamResponse, start_time: float | None
     ) -> tuple[web.StreamResponse, bool]:
-        """Send a response; in place of a page of aiohttp's one that says the same."""
+        """Send a response. A page of aiohttp is replaced by an error response that says the same."""
         if isinstance(resp, web.HTTPException):
             log.info("request_refused", status=resp.status)
             resp = self._answer(request, middleware.from_aiohttp(resp))

@@ -1,4 +1,4 @@
-"""Around every request: its id and log line, the mapping of errors, authentication."""
+"""What happens around every request: its id, its log line, the mapping of errors, authentication."""
 
 import time
 from uuid import uuid4
@@ -28,7 +28,7 @@ from conclave.wire.handover import SHARE, Pieces, hand_over
 log = get_logger(__name__)
 
 RETRY_SECONDS = 5
-"""When to ask again for what could not be stored: by then an operator may have done something about it."""
+"""Clients may ask again 5 seconds after the store failed. An operator may have mended it by then."""
 
 REQUEST_ID = web.RequestKey("request_id", str)
 
@@ -41,7 +41,7 @@ async def add_headers(request: web.Request, response: web.StreamResponse) -> Non
 
 
 def mark(response: web.StreamResponse) -> None:
-    """Set those headers that say nothing of the request."""
+    """Set the headers that do not depend on the request."""
     response.headers.setdefault("Cache-Control", "no-store")
     response.headers["X-Content-Type-Options"] = "nosniff"
     response.headers["Server"] = "conclave"
@@ -49,9 +49,9 @@ def mark(response: web.StreamResponse) -> None:
 
 @web.middleware
 async def observe(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Give the request an id and its answer's format, answer every error as an error response, log the request.
+    """Give the request an id and a format, answer every error as an error response, log the request.
 
-    Logged is the route, not the path: names and ids are nobody's business.
+    The log gets the route, not the path: names and ids are nobody's business.
     """
     request[REQUEST_ID] = uuid4().hex
     endpoint = request.app[keys.ENDPOINTS].get(request.match_info.handler)
@@ -86,9 +86,9 @@ async def observe(request: web.Request, handler: Handler) -> web.StreamResponse:
 
 @web.middleware
 async def deliver(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Give the request a share of the memory for responses, and see to it that a large response leaves.
+    """Give the request its share of the memory for responses, and hand over responses that may wait.
 
-    So does any response to a client that has not taken the one before yet.
+    These are the large ones, and any response to a client that has not taken the one before yet.
     """
     request[SHARE] = share = request.app[keys.BUDGET].share()
     try:
@@ -122,7 +122,7 @@ def _from_store(error: StoreError) -> ApiError:
 
 
 def from_aiohttp(error: web.HTTPException) -> ApiError:
-    """Return the error that says what one of aiohttp's does."""
+    """Return this server's error for an error of aiohttp."""
     if isinstance(error, web.HTTPMethodNotAllowed):
         return MethodNotAllowedError(sorted(error.allowed_methods))
     if isinstance(error, web.HTTPNotFound):

@@ -342,7 +342,8 @@ ROUTES = (
 def add_routes(app: web.Application) -> None:
     """Give ``app`` its endpoints."""
     for route in ROUTES:
-        path = route.path.replace("}", ":[^/]+}")  # whatever stands for an id is a path of ours, if a malformed one
+        # Any text may stand for an id: a malformed id is an error of its own, not an unknown path.
+        path = route.path.replace("}", ":[^/]+}")
         if route.method == "GET":
             app.router.add_get(path, route.handler, allow_head=route.head)
         else:

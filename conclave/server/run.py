@@ -1,4 +1,4 @@
-"""Serving: from the configuration to a clean exit."""
+"""Runs the server, from its configuration to a clean exit."""
 
 import asyncio
 import os
@@ -29,11 +29,11 @@ from conclave.system.reserve import give_up_to_start
 log = get_logger(__name__)
 
 SHUTDOWN_SECONDS = 2.0
-"""How long requests under way may take to finish; as long again is left for those that are cut off then."""
+"""Requests under way get 2 seconds to finish. Those that are cut off then get 2 seconds more to end."""
 
 
 class ServeError(Exception):
-    """The server cannot start; the message is one line for the operator."""
+    """The server cannot start. The message is one line for the operator."""
 
 
 def serve(config: Config) -> None:
@@ -49,7 +49,10 @@ def serve(config: Config) -> None:
 
 @contextmanager
 def _only_server(config: Config) -> Iterator[None]:
-    """Hold the database and the data directory: two servers on one would each believe their own memory."""
+    """Hold the locks of a server while the block lasts. Raises ServeError.
+
+    Two servers on one database would each trust their own memory.
+    """
     with ExitStack() as held:
         try:
             _hold(config, held)
@@ -61,7 +64,7 @@ def _only_server(config: Config) -> Iterator[None]:
 
 
 def _hold(config: Config, held: ExitStack) -> None:
-    """Take every lock of a server. Nothing is made, nor changed, before what is there was looked at and is held."""
+    """Take every lock of a server. What is there is looked at and locked before anything is made or changed."""
     data_folder.require_own(config.data, config.database, config.archive_path)
     exists = place.is_taken(config.database)
     if exists:
@@ -127,7 +130,7 @@ async def _listen(site: Site) -> str:
     try:
         return await site.listen()
     except OSError as error:
-        # A name that does not resolve has a text of its own; that of the rest is about address tuples.
+        # gaierror has a useful text of its own. The text of other errors is about address tuples.
         reason = error.strerror if isinstance(error, socket.gaierror) else os.strerror(error.errno or 0)
         raise ServeError(f"cannot listen on {site.name}: {reason}") from error
 
@@ -149,7 +152,7 @@ def _tls(config: Config) -> ssl.SSLContext | None:
 
 
 def _tls_fault(certificate: str, key: str, error: Exception) -> str:
-    """Return which of two files that can be read cannot be used; OpenSSL does not tell."""
+    """Return which of the two readable files cannot be used, and why. OpenSSL does not say which."""
     reason = str(getattr(error, "reason", None) or error).replace("_", " ").lower()
     try:
         ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_verify_locations(certificate)

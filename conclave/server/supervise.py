@@ -1,4 +1,4 @@
-"""Keeps the cleanup worker running, a process of its own, and knows how it fares."""
+"""Starts the cleanup worker as a process of its own, restarts it, and reports its health."""
 
 import asyncio
 import contextlib
@@ -16,21 +16,27 @@ from conclave.system.worker_protocol import EXIT_GIVE_UP, Ended, Fault, Message,
 
 log = get_logger(__name__)
 
-FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 1.0, 60.0
+FIRST_PAUSE_SECONDS = 1.0
+"""The pause before a worker is started again that had completed a run."""
+
+LONGEST_PAUSE_SECONDS = 60.0
+"""The pause doubles each time that a worker ends without a completed run, up to this."""
+
 STOP_SECONDS = 1.0
-"""How long the worker may take to end by itself: a run can be stopped anywhere."""
+"""The worker gets 1 second to end by itself. Then it is killed: a run can be stopped anywhere."""
 
 READY_SECONDS = 120.0
-"""How long the worker may take to start Spark."""
+"""The worker gets 2 minutes to start Spark."""
 
 KILL_SECONDS = 30.0
-"""A worker that is silent for so much longer than what it does may take hangs."""
+"""A worker hangs if it is silent for 30 seconds longer than its task may take."""
 
 LINE_LIMIT = 1024 * 1024
+"""At most 1 MiB in one line of the worker."""
 
 
 class Supervisor:
-    """Runs the worker while the block lasts, and starts it again, ever more slowly, if it dies."""
+    """Runs the worker while the block lasts. If it dies, starts it again, after longer and longer pauses."""
 
     def __init__(self, config: Config, health: Health) -> None:
         """``health`` is told when cleanup does not work."""
@@ -40,7 +46,7 @@ class Supervisor:
         self._fault = ""
 
     async def __aenter__(self) -> Self:
-        """Start the worker beside the server."""
+        """Start the worker in the background."""
         self._task = asyncio.create_task(self._keep_running())
         return self
 
@@ -62,7 +68,7 @@ class Supervisor:
                 reason = self._fault or f"the cleanup worker ended with status {status}"
             except TimeoutError:
                 reason = f"the cleanup worker hung ({self._doing}), and was killed"
-            except (OSError, ValueError) as error:  # it could not be started, or what it told was no message
+            except (OSError, ValueError) as error:  # it could not be started, or sent a line that is no message
                 reason = f"the cleanup worker failed: {error}"
             self._health.fault(HealthPart.CLEANUP, reason)
             pause = FIRST_PAUSE_SECONDS if ran else min(2 * pause, LONGEST_PAUSE_SECONDS)
@@ -71,8 +77,8 @@ class Supervisor:
 
     async def _run_once(self) -> tuple[bool, int]:
         """Run a worker to its end; return whether it completed a run well, and its exit status."""
-        # -P: whatever lies in the working directory must not be taken for the worker's own modules. SIGCONT: it ends by
-        # itself when its input does, and removes its files first, unless somebody has stopped it.
+        # -P: files in the working directory must not be taken for the worker's own modules. SIGCONT: a worker ends by
+        # itself when its input ends, and removes its files first. One that somebody has stopped has to be woken.
         process = await asyncio.create_subprocess_exec(
             *tied(sys.executable, "-P", "-m", "spark.worker", by=signal.SIGCONT),
             stdin=PIPE,
@@ -95,7 +101,7 @@ class Supervisor:
             await _end(process)
 
     def _patience(self, told: Message) -> float:
-        """Return the seconds until the worker has to tell more; a run ends itself in time."""
+        """Return the seconds until the worker has to send its next message. A run ends itself in time."""
         if told in (State.BEGAN, State.WAITING):
             self._doing = "in a run" if told == State.BEGAN else "waiting for another run"
             return self._config.cleanup.max_run_time + KILL_SECONDS
@@ -104,7 +110,7 @@ class Supervisor:
         return max(0.0, due_in or 0.0) + KILL_SECONDS
 
     def _hear(self, told: Message) -> bool:
-        """Take in what the worker tells; return whether it completed a run well."""
+        """Take in a message of the worker. Return whether it completed a run well."""
         match told:
             case Fault():
                 self._fault = told.reason
@@ -130,7 +136,7 @@ class Supervisor:
 
 
 async def _end(process: Process) -> None:
-    """Close the worker's input; kill it and its JVM if it does not end by that."""
+    """Close the worker's input. After at most STOP_SECONDS kill what is left of it and its JVM."""
     if process.stdin:
         process.stdin.close()
     with contextlib.suppress(TimeoutError):

@@ -1,4 +1,4 @@
-"""The database: one writer that batches, a few readers, migrations, checkpoints, a clean close.
+"""The database: one writer that commits in groups, a few readers, migrations, checkpoints, a clean close.
 
 A store function is synchronous and takes the ``sqlite3`` connection first. ``write`` and ``read`` run it on the thread
 that owns a connection. Writes that wait at the same time share one transaction and one fsync, each in a savepoint of
@@ -22,9 +22,9 @@ from conclave.events import News
 from conclave.failpoints import reach
 from conclave.logs import get_logger
 from conclave.store import outbox, place
-from conclave.store.batch import run_all, settle, snapshot
 from conclave.store.connection import StoreConnection, of_store
 from conclave.store.faults import StoreError, Watch, is_of_the_disk, store_error
+from conclave.store.group_commit import run_all, settle, snapshot
 
 log = get_logger(__name__)
 
@@ -43,7 +43,7 @@ T = TypeVar("T")
 READERS = 3
 """At most 3 reads run at the same time, each on a connection of its own."""
 
-BATCH_LIMIT = 256
+WRITES_A_COMMIT = 256
 """At most 256 writes share a transaction."""
 
 LOCK_WAIT_SECONDS = 30.0
@@ -319,7 +319,7 @@ class Database:
             await reader.run(lambda connection: connection.execute("PRAGMA query_only = ON"))
             self._idle_readers.append(reader)
         self._tasks = [
-            asyncio.create_task(self._write_batches(writer)),
+            asyncio.create_task(self._write_together(writer)),
             asyncio.create_task(self._keep_wal_short(checkpointer)),
         ]
 
@@ -387,24 +387,24 @@ class Database:
         self._watch.read(None)
         return result
 
-    async def _write_batches(self, writer: _Owner) -> None:
+    async def _write_together(self, writer: _Owner) -> None:
         while self._waiting or not self._closing:
             if not self._waiting:
                 self._wake.clear()
                 await self._wake.wait()
                 continue
-            batch, self._waiting = self._waiting[:BATCH_LIMIT], self._waiting[BATCH_LIMIT:]
+            writes, self._waiting = self._waiting[:WRITES_A_COMMIT], self._waiting[WRITES_A_COMMIT:]
             announced: list[News] = []
             try:
-                outcomes, announced = await writer.run(partial(self._run_batch, [each.fn for each in batch]))
+                outcomes, announced = await writer.run(partial(self._commit_all, [each.fn for each in writes]))
             except Exception as error:  # noqa: BLE001 - each caller of the transaction must get the error, of any kind
-                outcomes = [store_error(self.path, error)] * len(batch)
+                outcomes = [store_error(self.path, error)] * len(writes)
             self._watch.wrote(next((each for each in outcomes if isinstance(each, StoreError)), None))
             self._publish(announced)
-            for each, outcome in zip(batch, outcomes, strict=True):
+            for each, outcome in zip(writes, outcomes, strict=True):
                 settle(each.done, outcome)
 
-    def _run_batch(
+    def _commit_all(
         self, fns: list[Callable[[sqlite3.Connection], Any]], connection: sqlite3.Connection
     ) -> tuple[list[Any], list[News]]:
         """Run ``fns`` in one transaction, if the database file was not replaced. See ``run_all``."""

@@ -1,1 +1,1 @@
-"""What the operating system is asked for: locks, folders, space, memory, processes that end with us."""
+"""What the operating system is asked for: locks, folders, space, memory, programs that end with us."""

@@ -1,4 +1,4 @@
-"""The data directory: ours alone, since it is closed to others and its work files are removed."""
+"""Prepares the data directory. It is one server's alone, since its work files are removed."""
 
 import errno
 import stat
@@ -6,23 +6,23 @@ from collections.abc import Iterator
 from pathlib import Path
 
 MARK = ".conclave"
-"""A file that says whose the folder is. Whoever serves from the folder has a lock on it."""
+"""The name of a file that makes a folder a data directory. The server that uses it locks this file."""
 
 _TEXT = "This folder is a Conclave server's alone. What is in work/ comes and goes.\n"
 
 _OF_DATABASES = ("", "-wal", "-shm", "-journal", ".server-lock", ".cleanup-lock", ".reserve", ".new")
-"""What may follow on the name of a database that lies in the folder itself."""
+"""The suffixes of a database's own files. A database may lie in the data directory itself."""
 
 
 class DataFolderError(Exception):
-    """The folder cannot be the data directory; the message is one line for the operator."""
+    """The folder cannot be the data directory. The message is one line for the operator."""
 
 
 def prepare(data: Path, database: Path, archive: Path) -> None:
-    """Make the data directory of ``database``, or take one that is there; its mode is 0700 then.
+    """Make the data directory, or take one that is there. Its mode is 0700 afterwards.
 
-    One that is there has to be empty, or a data directory already; ``archive`` may lie in it. Raises DataFolderError,
-    and has changed nothing.
+    A folder that is there has to be empty, or a data directory already. ``database`` and ``archive`` may lie in it.
+    Raises DataFolderError, and has changed nothing then.
     """
     try:
         require_own(data, database, archive)
@@ -36,7 +36,7 @@ def prepare(data: Path, database: Path, archive: Path) -> None:
 
 
 def require_own(data: Path, database: Path, archive: Path) -> None:
-    """Raise DataFolderError if ``data`` is there and somebody else's, or OSError if that cannot be told."""
+    """Raise DataFolderError if ``data`` is somebody else's folder, or OSError if that cannot be told."""
     try:
         found = data.stat()
     except FileNotFoundError:
@@ -53,7 +53,7 @@ def require_own(data: Path, database: Path, archive: Path) -> None:
 
 
 def _foreign(data: Path, database: Path, archive: Path) -> Iterator[str]:
-    """Yield what lies in a folder without a mark and was not put there by a server, as older ones left no mark."""
+    """Yield what no server has put in a folder without the file MARK. Older servers did not make that file."""
     for each in data.iterdir():
         if each.name == "work" and each.is_dir():
             yield from (f"work/{process.name}" for process in each.iterdir() if not process.name.isdecimal())

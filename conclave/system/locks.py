@@ -1,11 +1,12 @@
-"""Locks between processes, held as long as a block lasts, and let go by the system however the process ends.
+"""Locks between processes. The system lets them go however a process ends.
 
-A database is locked by its name, in a file beside it, and by what it is: it may have several names (hard links, a
-folder that is mounted twice). The second is a lock on the file itself, far behind the bytes that SQLite locks there.
-It belongs to the open file, not to the process as SQLite's do.
+A lock is held as long as a block lasts. A database has two locks. One is for its name, in a file beside it. The other
+is for the file that it is, since a database may have several names (hard links, a folder that is mounted twice). The
+second is a lock on the file itself, far behind the bytes that SQLite locks there. It belongs to the open file, not to
+the process as SQLite's locks do.
 
-But closing the database's file in any way makes the process lose SQLite's locks on it. So a lock on a database has to
-be taken before the block opens it, and to be let go after the block has closed it.
+But a process that closes the database's file in any way loses SQLite's locks on it. So take a lock on a database before
+the block opens the database, and let it go after the block has closed it.
 """
 
 import errno
@@ -19,7 +20,7 @@ from functools import partial
 from pathlib import Path
 
 Wait = Callable[[], None]
-"""Called before somebody else is waited for."""
+"""Called before a wait for somebody else's lock."""
 
 
 class LockedError(Exception):
@@ -28,7 +29,10 @@ class LockedError(Exception):
 
 @dataclass(frozen=True)
 class Role:
-    """What a lock on a database is for: ``suffix`` of the file beside it, ``byte`` of the database itself."""
+    """What a lock on a database is for.
+
+    ``suffix``: of the name of the file beside the database. ``byte``: the byte of the database itself that is locked.
+    """
 
     suffix: str
     byte: int
@@ -45,13 +49,13 @@ _NO_LOCKS = "its file system has no locks, as some on the network; it must lie o
 
 
 class ReplacedError(OSError):
-    """The file of a lock is not the one any more that was opened: whoever comes now does not find it held."""
+    """The file of a lock was replaced after it was opened. A newcomer would not find it locked."""
 
 
 class DatabaseLock:
-    """Both locks on a database, opened once, and held for a block at a time.
+    """Both locks on a database. Their files are opened once, and locked for a block at a time.
 
-    Another process that has ``descriptors`` too holds what is held here, as long as it lives.
+    Another process that has ``descriptors`` too holds the same locks, as long as it lives.
     """
 
     def __init__(self, database: Path, role: Role) -> None:
@@ -69,9 +73,10 @@ class DatabaseLock:
 
     @contextmanager
     def hold(self, wait: Wait | None = None) -> Iterator[None]:
-        """Hold both locks. ``wait`` is called, once at most, before somebody else is waited for.
+        """Hold both locks while the block lasts.
 
-        Without it that raises LockedError. Raises ReplacedError, and OSError where there can be no lock.
+        ``wait``: called at most once, before a wait for somebody else's lock. Without it LockedError is raised instead.
+        Raises ReplacedError, and OSError where there can be no lock.
         """
         waiting = _once(wait) if wait else None
         with (
@@ -83,34 +88,34 @@ class DatabaseLock:
             yield
 
     def close(self) -> None:
-        """Close the files, after the store: the process loses SQLite's locks on the database with that."""
+        """Close the files. Close the store first: the process loses SQLite's locks on the database by this."""
         self._files.close()
 
 
 @contextmanager
 def hold(database: Path, role: Role, wait: Wait | None = None) -> Iterator[None]:
-    """Hold a database, which is there, in both ways. Raises as ``DatabaseLock`` does."""
+    """Hold both locks on a database that exists. Raises as ``DatabaseLock`` does."""
     with closing(DatabaseLock(database, role)) as lock, lock.hold(wait):
         yield
 
 
 @contextmanager
 def hold_file(path: Path) -> Iterator[None]:
-    """Hold the file ``path``, which is made if it is not there. Raises LockedError; OSError if there can be no lock."""
+    """Lock the file ``path``, and make it if it is missing. Raises LockedError; OSError if there can be no lock."""
     with open_to_lock(path, os.O_CREAT) as descriptor, _flocked(path, descriptor):
         yield
 
 
 @contextmanager
 def hold_name(database: Path, role: Role) -> Iterator[None]:
-    """Hold the file beside ``database`` that stands for its name. As ``hold_file``."""
+    """Lock the file beside ``database`` that stands for its name. Raises as ``hold_file`` does."""
     with hold_file(_beside(database, role)):
         yield
 
 
 @contextmanager
 def hold_inode(database: Path, role: Role) -> Iterator[None]:
-    """Hold the file that ``database`` is, by whatever name others know it. As ``hold_file``."""
+    """Lock the database's own file, which may have other names. Raises as ``hold_file`` does."""
     with open_to_lock(database) as descriptor, _locked_within(database, descriptor, role):
         yield
 
@@ -174,9 +179,9 @@ def _locked_within(path: Path, descriptor: int, role: Role, wait: Wait | None = 
 
 @contextmanager
 def open_to_lock(path: Path, flags: int = 0) -> Iterator[int]:
-    """Have a file open to be locked, and changed, while the block lasts. Raises OSError, as for a symbolic link.
+    """Open a file to lock and to change it, while the block lasts. Raises OSError, as for a symbolic link.
 
-    ``flags``: of ``os.open``, more of them. A file that is made is its owner's alone.
+    ``flags``: more flags of ``os.open``. A new file can be read and written by its owner only.
     """
     descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | flags, 0o600)
     try:
@@ -186,7 +191,10 @@ def open_to_lock(path: Path, flags: int = 0) -> Iterator[int]:
 
 
 def _take(path: Path, at_once: Callable[[], object], later: Callable[[], object], wait: Wait | None) -> None:
-    """Take a lock ``at_once``, or else ``later``, if that is to be waited for."""
+    """Take a lock ``at_once``. If somebody else holds it, call ``wait`` and take it ``later``.
+
+    Raises LockedError if there is no ``wait``; OSError.
+    """
     try:
         try:
             at_once()

@@ -1,10 +1,11 @@
-"""Space that is kept free for cleanup: to erase on a full disk takes some, before it gives any back.
+"""Keeps disk space free for cleanup: on a full disk erasing takes some, before it gives any back.
 
-A file that holds nothing stands for it. The server makes it. A run that finds less than that much room on the disk
-empties the file, and works in what that frees. The server does not take that back while a run is at work, and takes in
-nothing large until the file is whole again; then the disk has room for both once more.
+A file that holds nothing stands for the space. The server makes it. If a run finds less than that much room on the
+disk, it empties the file and works in what that frees. The server does not take the space back while a run is at work.
+It takes in nothing large until the file is complete again: then the disk has room for both once more.
 
-Where others have filled the disk, the server gives a little of it up for small things, once: the rest is cleanup's.
+If others have filled the disk, the server gives up a little of the space for small things, once. The rest is for
+cleanup.
 """
 
 import fcntl
@@ -23,10 +24,10 @@ from conclave.system.locks import open_to_lock
 log = get_logger(__name__)
 
 SUFFIX = ".reserve"
-"""Of the file beside the database."""
+"""The suffix of the file beside the database."""
 
 SLACK_BYTES = 4 * 1024 * 1024
-"""What is left for small things, as deletions and watermarks, on a disk that has no room for bodies."""
+"""4 MiB for small things, such as deletions and watermarks, on a disk that has no room for bodies."""
 
 
 class Reserve:
@@ -38,11 +39,11 @@ class Reserve:
         self.size = size
 
     def missing(self) -> int:
-        """Return how many bytes of it are not kept."""
+        """Return how many bytes of the reserve are missing."""
         return max(0, self.size - file_size(self.path))
 
     def keep(self) -> None:
-        """Make it as large as it is to be, if there is room for it. Raises OSError, BlockingIOError if a run has it."""
+        """Complete the reserve, if there is room for it. Raises OSError; BlockingIOError if a run has it."""
         if not self.size:
             self.path.unlink(missing_ok=True)
         elif file_size(self.path) != self.size:
@@ -51,16 +52,16 @@ class Reserve:
                 self._fill(descriptor)
 
     def shorten(self, database: Path) -> None:
-        """Give SLACK_BYTES of a whole one up, half of it at most, for small things; what is left is for cleanup alone.
+        """Give up SLACK_BYTES of a complete reserve for small things, but at most half of it.
 
-        Raises OSError, BlockingIOError if a run has it.
+        What is left is for cleanup alone. Raises OSError; BlockingIOError if a run has it.
         """
         if not self.size or self.missing():
             return
         with open_to_lock(self.path) as descriptor:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             left = max(self.size - SLACK_BYTES, self.size // 2)
-            if not self.missing():  # still: a run may have been and gone
+            if not self.missing():  # look again: a run may have come and gone
                 _cut(database, descriptor, left)
                 log.warning("reserve_released", path=str(self.path), bytes=self.size - left)
 
@@ -73,13 +74,13 @@ class Reserve:
             try:
                 os.posix_fallocate(descriptor, 0, self.size)
             except OSError:
-                os.ftruncate(descriptor, kept)  # somebody was quicker: half of the rest would be no help to anybody
+                os.ftruncate(descriptor, kept)  # somebody else took the room: half a reserve helps nobody
                 raise
             log.info("reserve_made", path=str(self.path), bytes=self.size)
 
 
 def reserves(config: Config) -> list[Reserve]:
-    """Return what a server keeps: beside the database, and where Spark works, if that is another file system."""
+    """Return a server's reserves: beside the database, and where Spark works if that is another file system."""
     beside = config.database.with_name(config.database.name + SUFFIX)
     found = [Reserve(beside, config.cleanup.disk_reserve)]
     if config.cleanup.engine == "spark" and _device(config.data) != _device(config.database.parent):
@@ -89,7 +90,7 @@ def reserves(config: Config) -> list[Reserve]:
 
 @contextmanager
 def room(config: Config) -> Iterator[None]:
-    """Have room for a run while the block lasts: where the disk has less than the reserve, that is given up."""
+    """Make room for a run while the block lasts: give a reserve up if the disk has less free than it."""
     with ExitStack() as held:
         for each in reserves(config):
             with suppress(OSError):  # there is none, or it cannot be locked: then the run takes what there is
@@ -103,7 +104,7 @@ def room(config: Config) -> Iterator[None]:
 
 
 def give_up_to_start(config: Config) -> None:
-    """Give the reserves up where a server could not even start without: its cleanup will make room. Raises OSError."""
+    """Give the reserves up if a server could not start without: cleanup will make room. Raises OSError."""
     for each in reserves(config):
         if file_size(each.path) and free_bytes(each.path.parent) < SLACK_BYTES:
             os.truncate(each.path, 0)
@@ -111,7 +112,11 @@ def give_up_to_start(config: Config) -> None:
 
 
 def _cut(path: Path, descriptor: int, left: int) -> None:
-    """Leave so many bytes of it, between two transactions of the server: the next one knows, and lets it be."""
+    """Leave ``left`` bytes of a reserve, between two transactions of the server.
+
+    ``path``: the database. ``descriptor``: the open file of the reserve. The server's next transaction sees that, and
+    does not take what is freed.
+    """
     try:
         with closing(database.connect(path)) as connection, database.write_transaction(connection):
             os.ftruncate(descriptor, left)

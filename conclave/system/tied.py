@@ -1,6 +1,7 @@
-"""Programs that do not outlive the process that starts them: the kernel tells them of its end, however it ends.
+"""Starts programs that do not outlive the process that starts them.
 
-As a program this runs another one so. Elsewhere than on Linux that one runs as any other would.
+The kernel sends them a signal when that process ends, however it ends. Run as a program, this module runs another
+program in that way. Elsewhere than on Linux that program runs as any other would.
 """
 
 import os
@@ -11,12 +12,12 @@ PR_SET_PDEATHSIG = 1
 
 
 def tied(*command: str, by: signal.Signals = signal.SIGKILL) -> list[str]:
-    """Return the command that runs ``command``, which gets the signal ``by`` when the thread ends that starts it.
+    """Return a command that runs ``command``, and signals it when the thread that starts it ends.
 
-    So that thread has to live as long as the program may. Ctrl-C and the end of a terminal, which would reach the
-    program too, are for whoever starts it. What the program starts itself is tied to nobody.
+    ``by``: the signal. The thread has to live as long as the program may. Ctrl-C and the end of a terminal, which would
+    reach the program too, are for whoever starts it. Processes that the program starts itself are not tied.
     """
-    # -I and -S: nothing of the working directory or of installed packages has a part in it, and it takes 20 ms.
+    # -I and -S: nothing of the working directory or of installed packages is loaded, and it takes 20 ms.
     return [sys.executable, "-I", "-S", __file__, str(os.getpid()), str(by.value), *command]
 
 

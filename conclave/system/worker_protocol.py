@@ -1,6 +1,6 @@
-"""What the cleanup worker tells the server that started it: a line of JSON each, on the worker's standard output.
+"""What the cleanup worker tells its server: lines of JSON on the worker's standard output.
 
-The other way goes one line, the settings, on the worker's standard input; its end is the server's end.
+The server sends one line, the settings, to the worker's standard input. The end of that input is the server's end.
 """
 
 import json
@@ -9,11 +9,11 @@ from enum import StrEnum
 from typing import Any
 
 EXIT_GIVE_UP = 78
-"""The worker's exit status when starting it again would change nothing (EX_CONFIG)."""
+"""The worker's exit status if starting it again would change nothing (EX_CONFIG)."""
 
 
 class State(StrEnum):
-    """What the worker is at: it can do runs; another process does one, which it waits for; it has begun one."""
+    """What the worker does: it is ready for runs, waits for another process's run, or has begun a run."""
 
     READY = "ready"
     WAITING = "waiting"
@@ -22,7 +22,10 @@ class State(StrEnum):
 
 @dataclass(frozen=True)
 class Ended:
-    """A run came to its end: its report, as a log line has it, and the seconds until the next."""
+    """A run has ended.
+
+    ``report``: as a log line has it. ``due_in``: seconds until the next run.
+    """
 
     report: dict[str, Any]
     due_in: float
@@ -30,7 +33,10 @@ class Ended:
 
 @dataclass(frozen=True)
 class Fault:
-    """Cleanup does not work, and why. ``due_in``: seconds until the next try, None if this process makes none."""
+    """Cleanup does not work. ``reason`` says why.
+
+    ``due_in``: seconds until the next try; None if this process makes none.
+    """
 
     reason: str
     due_in: float | None = None
@@ -40,7 +46,7 @@ Message = State | Ended | Fault
 
 
 def to_line(message: Message) -> str:
-    """Write a message as one line, with its end."""
+    """Write a message as one line, with its line end."""
     return json.dumps(_mapping(message)) + "\n"
 
 

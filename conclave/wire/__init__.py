@@ -1,1 +1,1 @@
-"""What goes over the wire."""
+"""What goes over the wire: reading requests, writing responses and events, describing both."""

@@ -1,6 +1,6 @@
-"""What an endpoint is: its path, who may call it, the messages that it takes and gives, the errors that are its own.
+"""Says what an endpoint is: its path, who may call it, its messages, and the errors of its own.
 
-The one description of it: requests are read by these schemas, responses are written by them, and the OpenAPI
+This is the one description of it. Requests are read by its schemas, responses are written by them, and the OpenAPI
 document is made from them.
 """
 
@@ -29,11 +29,11 @@ class Who(Enum):
 class Endpoint:
     """An endpoint.
 
-    ``body`` and ``query``: what the request holds; ``answer``: the message of a success, None for one without a body
-    or of a kind of its own. ``refuses``: the errors that depend on more than the token, the ids in the path, the form
-    of the body and the role. A HEAD is answered as a GET without its body, if ``head``. ``format``: that of every
-    answer, whatever was negotiated; None where negotiation decides. ``media_type``: that of a success which is no
-    message; None where it is one, or has no body.
+    ``body`` and ``query``: what the request holds. ``answer``: the message of a success; None if a success has no body,
+    or one of another kind. ``refuses``: the errors that depend on more than the token, the ids in the path, the form of
+    the body and the role. ``head``: whether a HEAD is answered, as a GET without its body. ``format``: the format of
+    every answer, whatever was negotiated; None where negotiation decides. ``media_type``: that of a success which is no
+    message; None if it is a message or has no body.
     """
 
     method: str

@@ -1,4 +1,4 @@
-"""Between HTTP and the values that handlers work with: reads requests, writes responses."""
+"""Reads requests into the values that handlers work with, and writes their responses."""
 
 import asyncio
 from collections.abc import Iterator, Mapping
@@ -26,23 +26,28 @@ from conclave.wire.packed import unpack
 from conclave.wire.schemas.base import MORE, MOST_FAULTS, QuerySchema, RequestSchema, the
 
 MAX_BODY_BYTES = 1_048_576
+"""At most 1 MiB in the body of a request, also once it is unpacked."""
 
 LONGEST_SHOWN = 64
-"""Characters of a field's name that an answer repeats; an unknown one may have a million."""
+"""An answer repeats at most 64 characters of a field's name. An unknown name may have a million."""
 
 LONGEST_ACCEPT = 2_048
-"""Characters of ``Accept`` that are looked at; aiohttp lets through a million."""
+"""At most 2,048 characters of ``Accept`` are looked at. aiohttp lets through a million."""
+
 BODY_SECONDS = 120.0
-"""How long a body may take, which is in memory meanwhile: the largest one at 9 KiB/s."""
+"""A body may take 2 minutes, the largest one at 9 KiB/s. It is in memory meanwhile."""
 
 V = TypeVar("V")
 
 FORMAT = web.RequestKey("format", Format)
-"""In which format the request is answered."""
+"""The format in which the request is answered."""
 
 
 def choose_format(request: web.Request, token: str | None) -> None:
-    """Decide in which format ``request`` is answered; before anything that may fail, since errors have it too."""
+    """Decide in which format ``request`` is answered.
+
+    Call it before anything that may fail, since errors have this format too.
+    """
     endpoint = request.get(ENDPOINT)
     if endpoint and endpoint.format:
         request[FORMAT] = endpoint.format
@@ -52,9 +57,9 @@ def choose_format(request: web.Request, token: str | None) -> None:
 
 
 async def read_body(request: web.Request, kind: type[V]) -> V:
-    """Read a request's body and return what it says, validated. An empty body is an empty message, of any type.
+    """Read a request's body and return what it says, validated. An empty body of any type is an empty message.
 
-    ``kind``: what the schema of the endpoint's bodies makes.
+    ``kind``: the class that the schema of the endpoint's bodies makes.
 
     Raises UnsupportedMediaTypeError, BodyTooLargeError, BadRequestError or InvalidValueError.
     """
@@ -78,7 +83,7 @@ async def read_body(request: web.Request, kind: type[V]) -> V:
 
 
 def path_name(request: web.Request, name: str) -> str:
-    """Return the user's or group's name at ``name`` in the path. Raises NotFoundError where nobody can have it."""
+    """Return the user's or group's name at ``name`` in the path. Raises NotFoundError if nobody can have it."""
     try:
         return str(NAME_RULE(request.match_info[name]))
     except ValidationError as error:
@@ -94,9 +99,9 @@ def path_id(request: web.Request, name: str) -> bytes:
 
 
 def read_query(request: web.Request, kind: type[V]) -> V:
-    """Return what the query string says, validated; the first counts where a name is repeated.
+    """Return what the query string says, validated. If a name is repeated, the first value counts.
 
-    ``kind``: what the schema of the endpoint's queries makes. Raises InvalidValueError.
+    ``kind``: the class that the schema of the endpoint's queries makes. Raises InvalidValueError.
     """
     schema = request[ENDPOINT].query
     assert schema  # noqa: S101 - as in read_body
@@ -131,11 +136,11 @@ def write(answer: Format, message: str, values: Mapping[str, Any]) -> bytes:
 
 
 async def _read(request: web.Request) -> bytes:
-    """Read what there is of the body. Raises BodyTooLargeError.
+    """Read the whole body as it was sent. Raises BodyTooLargeError.
 
-    In smaller pieces than aiohttp does, which takes four times as many tiny chunks at once. And it leaves nothing
-    behind when the connection breaks: aiohttp's error and what was read so far refer to each other, and a hundred such
-    bodies would be in memory until Python looks for what nobody uses.
+    It reads in smaller pieces than aiohttp does, which takes four times as many tiny chunks at once. And it leaves
+    nothing behind when the connection breaks: aiohttp's error and what was read so far refer to each other. A hundred
+    such bodies would be in memory until Python looks for what nobody uses.
     """
     body = bytearray()
     try:
@@ -149,7 +154,7 @@ async def _read(request: web.Request) -> bytes:
 
 
 async def _has_body(request: web.Request) -> bool:
-    """Tell whether there is a body; one that is sent in chunks has to begin for that."""
+    """Tell whether there is a body. If it is sent in chunks, wait until it begins."""
     return bool(request.content_length) or bool(await request.content.read(1))
 
 
@@ -181,11 +186,11 @@ def _shown(name: str) -> str:
 
 
 def _by_field(messages: Mapping[Any, Any], path: str = "") -> Iterator[tuple[str, list[str]]]:
-    """Yield each field at fault with its messages; one inside a list or a message as ``entries.0.data``."""
+    """Yield each field at fault with its messages. A field inside another is called ``entries.0.data``."""
     for name, found in messages.items():
         if name is MORE:
             yield from repeat((path, []), found)
-        elif name == SCHEMA:  # what stands at ``path`` is no message at all
+        elif name == SCHEMA:  # the value at ``path`` is no message at all
             yield path.removesuffix("."), found
         elif isinstance(found, Mapping):
             yield from _by_field(found, f"{path}{name}.")

@@ -1,4 +1,7 @@
-"""The fields of requests and responses: text from JSON, bytes from protobuf; bytes for either to write."""
+"""The fields of requests and responses, for JSON and protobuf alike.
+
+They take text from JSON and bytes from protobuf. They give bytes, for either format to write.
+"""
 
 import base64
 import binascii
@@ -16,10 +19,10 @@ REQUIRED = "required, and must not be empty"
 """One of the two messages that make an error a broken constraint (code 100) instead of an invalid value (101)."""
 
 TOO_MANY = "too many: at most {}"
-"""The other one."""
+"""The other message that makes an error a broken constraint (code 100)."""
 
 LONGEST_LIST = 1_000
-"""Of all lists in requests."""
+"""At most 1,000 items in any list of a request."""
 
 ID_BYTES = 16
 
@@ -43,12 +46,14 @@ EXPIRY_RULE = validate.Range(
 )
 
 KEY_PACKAGE_BYTES = (4, 16_384)
+"""The least and the most bytes of a key package."""
+
 KEY_PACKAGE_START = bytes([0, 1, 0, 5])
-"""MLS 1.0, an MLSMessage that holds a key package (RFC 9420 section 6)."""
+"""How a key package begins: MLS 1.0, an MLSMessage that holds one (RFC 9420 section 6)."""
 
 
 class _KeyPackageRule(validate.Length):
-    """That bytes can be a key package."""
+    """Checks that bytes can be a key package."""
 
     def __call__(self, value: Any) -> Any:
         if not value.startswith(KEY_PACKAGE_START):
@@ -70,7 +75,7 @@ def parse_id(text: str) -> bytes:
 
 
 class Id(bytes):
-    """An id on its way out: unlike other bytes it is a UUID string in JSON."""
+    """An id in a response. Unlike other bytes it is a UUID string in JSON."""
 
     __slots__ = ()
 
@@ -109,12 +114,12 @@ class Bytes(Text):
 
 
 class QueryInteger(fields.Integer):
-    """An integer of a query string; one that is greater than ``most`` counts as ``most``."""
+    """An integer of a query string. An integer greater than ``most`` counts as ``most``."""
 
     default_error_messages = {"invalid": "must be an integer"}
 
     def __init__(self, *, least: int, most: int, default: int) -> None:
-        """``least``: a smaller one is an error."""
+        """``least``: a smaller integer is an error."""
         rule = validate.Range(min=least, error="must be at least {min}")
         super().__init__(load_default=default, validate=rule)
         self.most = most
@@ -129,7 +134,7 @@ class QueryInteger(fields.Integer):
 
 
 class NotEmpty(validate.Validator):
-    """That a value is not empty, and within ``rule`` then: what is empty breaks one rule, not two."""
+    """Checks that a value is not empty, and then its ``rule``. So an empty value breaks one rule, not two."""
 
     def __init__(self, rule: Callable[[Any], Any] | None = None) -> None:
         self.rule = rule
@@ -144,10 +149,10 @@ class NotEmpty(validate.Validator):
 
 
 class Many(fields.List[Any]):
-    """A list of at most ``most``; of a longer one nothing is looked at."""
+    """A list of at most ``most`` items. Of a longer list no item is looked at."""
 
     def __init__(self, inner: fields.Field[Any], *, most: int = LONGEST_LIST, **kwargs: Any) -> None:
-        """``most``: up to LONGEST_LIST."""
+        """``most``: at most LONGEST_LIST."""
         super().__init__(inner, **kwargs)
         self.most = most
 
@@ -163,5 +168,5 @@ def breaks_constraint(message: str) -> bool:
 
 
 def required(field: Callable[..., fields.Field[Any]], rule: Callable[[Any], Any] | None = None) -> fields.Field[Any]:
-    """Make ``field`` one that has to be there and not empty, and within ``rule`` then."""
+    """Make a ``field`` that has to be there, not empty, and within ``rule``."""
     return field(required=True, error_messages={"required": REQUIRED}, validate=NotEmpty(rule))

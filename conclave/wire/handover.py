@@ -1,6 +1,6 @@
-"""Knowing that a response has left, and not holding it for ever for who takes it slowly.
+"""Sends responses, knows when they have left, and cuts off clients that take them too slowly.
 
-What has to wait until it has left must not be done for a broken connection.
+What has to wait until a response has left must not be done for a broken connection.
 """
 
 import asyncio
@@ -16,24 +16,31 @@ from conclave.logs import get_logger
 log = get_logger(__name__)
 
 SHARE = web.RequestKey("share", Share)
-"""What the request's response takes of the memory for all."""
+"""The share of the memory for all responses that the request's response takes."""
 
 LEAST_RATE = 16 * 1024
-"""Bytes a second: a client that takes less, by its average in a window, is cut off."""
+"""A client is cut off if it takes less than 16 KiB a second, by its average in a window."""
 
 WINDOW_SECONDS = 60.0
+"""How often the server looks what a client has taken since the last time."""
 
 SMALL_BYTES = 256 * 1024
-"""Where no more is left, a client is only cut off if it takes nothing in a window, or after LONGEST_SECONDS."""
+"""If at most 256 KiB are left, a slow client gets more time.
+
+Then it is cut off only if it takes nothing in a window, or after LONGEST_SECONDS.
+"""
 
 LONGEST_SECONDS = 15 * 60.0
 
 UNSENT_BYTES = 128 * 1024
-"""What the system takes of a large response beyond what it can send: otherwise megabytes, which move in leaps."""
+"""At most 128 KiB of a large response wait in the system to be sent.
+
+Otherwise it would be megabytes, which move in leaps.
+"""
 
 
 class Pieces(web.StreamResponse):
-    """A response whose body is there in pieces, each let go of when it has left. Only for ``hand_over``."""
+    """A response whose body is in pieces. Each piece is let go of when it has left. Only for ``hand_over``."""
 
     def __init__(self, pieces: deque[bytes], status: int, media_type: str) -> None:
         """Take over ``pieces``, at least one."""
@@ -45,14 +52,14 @@ class Pieces(web.StreamResponse):
 async def hand_over(request: web.Request, response: web.StreamResponse) -> bool:
     """Send ``response`` and tell whether all of it was handed to the connection.
 
-    False if the connection broke before, or was cut off: for a client that takes less than LEAST_RATE. Handed over
+    False if the connection broke before that, or was cut off, since the client takes less than LEAST_RATE. Handed over
     means: taken by the operating system; behind TLS, by the TLS layer, which may hold back up to 64 KiB.
     """
     transport = request.transport
     if transport is None:
         return False
-    # With a limit of nothing a write is tried at once, and draining waits until the kernel has taken it all.
-    # TLS layers pause at the limit, others beyond it: of nothing, the former would pause with nothing left to take.
+    # With a limit of 0 a write is tried at once, and draining waits until the kernel has taken everything.
+    # TLS layers pause at the limit, others beyond it. So at 0 a TLS layer would pause with nothing left to take.
     transport.set_write_buffer_limits(high=1 if transport.get_extra_info("sslcontext") else 0, low=0)
     if isinstance(response, Pieces):
         _hold_back(transport)
@@ -74,7 +81,7 @@ async def hand_over(request: web.Request, response: web.StreamResponse) -> bool:
 
 
 async def _keeps_up(sending: asyncio.Task[bool], response: web.StreamResponse, transport: asyncio.Transport) -> bool:
-    """Wait until all is sent; return False as soon as the client is too slow for that."""
+    """Wait until all is sent. Return False as soon as the client is too slow for that."""
     ends, left = time.monotonic() + LONGEST_SECONDS, _size(response) + transport.get_write_buffer_size()
     while True:
         await asyncio.wait({sending}, timeout=WINDOW_SECONDS)
@@ -100,8 +107,8 @@ async def _send(request: web.Request, response: web.StreamResponse) -> bool:
         await _send_pieces(response, request[SHARE])
     else:
         await response.write_eof()
-    # Not whether the connection still stands: many clients close it as soon as they have everything. But a
-    # connection that is lost while writing is paused stays paused.
+    # Whether the connection still stands says nothing: many clients close it as soon as they have everything. But
+    # if it is lost while writing is paused, writing stays paused.
     return not protocol.writing_paused
 
 
@@ -116,7 +123,10 @@ async def _send_pieces(response: Pieces, share: Share) -> None:
 
 
 def _hold_back(transport: asyncio.Transport) -> None:
-    """Have the system say that it has taken bytes when it can send them soon, so that it is seen who takes none."""
+    """Make the system take only bytes that it can send soon.
+
+    So it is seen if a client takes none.
+    """
     option = getattr(socket, "TCP_NOTSENT_LOWAT", None)
     connection = transport.get_extra_info("socket")
     if option is not None and connection is not None:

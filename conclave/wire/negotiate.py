@@ -1,4 +1,4 @@
-"""Which format an answer has: decided by what the request's headers and token say, and by nothing else."""
+"""Decides which format an answer has, by the request's headers and token only."""
 
 import re
 from enum import Enum
@@ -17,16 +17,16 @@ _ODD = frozenset("13579bdfBDF")
 
 
 def body_format(content_type: str) -> Format | None:
-    """Return how a body of this ``Content-Type`` is written; None for other types and for none."""
+    """Return how a body of this ``Content-Type`` is written; None for other types, and for no type."""
     return _BY_TYPE.get(content_type.partition(";")[0].strip().lower())
 
 
 def answer_format(accept: str, content_type: str, token: str) -> Format:
     """Return the format of the answer: the first of the three that decides, else JSON.
 
-    ``accept`` decides if it names exactly one of the two types, ``content_type`` if it is one of them.
-    ``token`` decides by its last digit, odd for protobuf, whether anybody knows it or not: a client whose
-    session is over has to be able to read that. Each is "" where the request has none.
+    ``accept`` decides if it names exactly one of the two types. ``content_type`` decides if it is one of them.
+    ``token`` decides by its last digit, odd for protobuf. It does so even if nobody knows it: a client whose session is
+    over has to be able to read that. Each is "" if the request has none.
     """
     named = {body_format(each) for each in accept.split(",") if not _REFUSED.search(each)} - {None}
     if len(named) == 1 and (only := named.pop()):

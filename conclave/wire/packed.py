@@ -1,4 +1,4 @@
-"""Bodies that are sent compressed: unpacked here, since aiohttp would go on unpacking whatever nobody reads."""
+"""Unpacks compressed bodies, since aiohttp would go on unpacking what nobody reads."""
 
 import zlib
 
@@ -8,9 +8,10 @@ _GZIP_OR_ZLIB = 32 + zlib.MAX_WBITS
 
 
 def unpack(body: bytes, encoding: str, most: int) -> bytes:
-    """Return what ``body`` was before ``encoding``, a Content-Encoding: gzip, deflate, identity or none.
+    """Return what ``body`` was before it was compressed.
 
-    ``most``: bytes that it may have. Raises UnsupportedMediaTypeError, BadRequestError or BodyTooLargeError.
+    ``encoding``: a Content-Encoding: gzip, deflate, identity or "". ``most``: the most bytes that the result may have.
+    Raises UnsupportedMediaTypeError, BadRequestError or BodyTooLargeError.
     """
     if encoding in ("", "identity"):
         return body

@@ -1,4 +1,7 @@
-"""Lists as responses, however long: written a piece at a time, so that neither memory nor the event loop is held."""
+"""Writes lists of any length as responses, a piece at a time.
+
+So a long list does not hold up the event loop, and does not take too much memory.
+"""
 
 import asyncio
 from collections import deque
@@ -15,16 +18,16 @@ from conclave.wire.negotiate import Format
 from conclave.wire.schemas.base import ResponseSchema, the
 
 AT_ONCE_BYTES = 1024 * 1024
-"""A list that takes no more is written at once: a few milliseconds."""
+"""A list that takes at most 1 MiB is written at once, in a few milliseconds."""
 
 PIECE_BYTES = 256 * 1024
-"""What is written as one piece, about: a millisecond, but for an item that is larger."""
+"""About 256 KiB are written as one piece, in a millisecond. A single item may be larger."""
 
 _END = b"]}"
 
 
 async def reply_list(request: web.Request, items: list[Any]) -> web.StreamResponse:
-    """Write ``items`` as the response: the only field of the endpoint's message. The list is empty afterwards.
+    """Write ``items`` as the response, in the only field of its message. The list is empty afterwards.
 
     Memory for it was taken from the request's share of the budget.
     """
@@ -37,24 +40,24 @@ async def reply_list(request: web.Request, items: list[Any]) -> web.StreamRespon
         items.clear()
         return response
     answer, pieces = request[FORMAT], deque[bytes]()
-    for batch in _batches(items):
+    for chunk in _chunks(items):
         async with share.turn:
-            # Beside the loop: a single item can be a group with all of its members.
-            pieces.append(await asyncio.to_thread(_write, answer, endpoint.answer, field, batch, is_first=not pieces))
+            # In a thread: a single item can be a group with all of its members.
+            pieces.append(await asyncio.to_thread(_write, answer, endpoint.answer, field, chunk, is_first=not pieces))
     if answer is Format.JSON:
         pieces.append(_END)
     return Pieces(pieces, endpoint.status, answer.value)
 
 
-def _batches(items: list[Any]) -> Iterator[list[Any]]:
-    """Take ``items`` away, from the first on, as many at once as make a piece."""
+def _chunks(items: list[Any]) -> Iterator[list[Any]]:
+    """Yield ``items`` from the first on, as many at a time as make a piece, and remove them from the list."""
     items.reverse()
     while items:
-        batch, weight = [], 0
+        chunk, weight = [], 0
         while items and weight < PIECE_BYTES:
-            batch.append(items.pop())
-            weight += _weight(batch[-1])
-        yield batch
+            chunk.append(items.pop())
+            weight += _weight(chunk[-1])
+        yield chunk
 
 
 def _weight(item: Any) -> int:
@@ -63,10 +66,13 @@ def _weight(item: Any) -> int:
     return ITEM_BYTES * (1 + sum(len(value) for value in values if isinstance(value, list))) + bodies
 
 
-def _write(answer: Format, schema: type[ResponseSchema], field: str, batch: list[Any], *, is_first: bool) -> bytes:
-    """Write a part of the list: messages that have a part each are one message with all, but for JSON's brackets."""
-    written = write(answer, schema.__name__, the(schema).dump({field: batch}))
-    batch.clear()
+def _write(answer: Format, schema: type[ResponseSchema], field: str, chunk: list[Any], *, is_first: bool) -> bytes:
+    """Write some items of the list, so that all pieces together are one message with all items.
+
+    Protobuf messages that follow each other are one message. JSON needs its brackets only at both ends.
+    """
+    written = write(answer, schema.__name__, the(schema).dump({field: chunk}))
+    chunk.clear()
     if answer is Format.PROTOBUF:
         return written
     written = written.removesuffix(_END)

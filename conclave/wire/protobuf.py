@@ -1,9 +1,9 @@
-"""Between protobuf messages and the values that schemas load and dump.
+"""Reads protobuf into the values that schemas load, and writes the values that they dump.
 
-Driven by the messages' descriptors: a message is found by its schema's name, and a new one needs no code here.
-Numbers, strings, bytes and lists are themselves, ids are their 16 bytes, messages are dicts, enums are
-lower-case words without the enum's prefix. proto3 does not tell an empty value from an absent one: what is
-empty is left out, except numbers and booleans, whose zero has a meaning.
+The messages' descriptors decide: a message is found by its schema's name, and a new one needs no code here. Numbers,
+strings, bytes and lists stay as they are. Ids are their 16 bytes, messages are dicts, enums are lower-case words
+without the enum's prefix. proto3 does not tell an empty value from an absent one. So what is empty is left out, except
+numbers and booleans, whose zero has a meaning.
 """
 
 import re
@@ -23,14 +23,14 @@ _EMPTY_IS_ABSENT = (FieldDescriptor.CPPTYPE_STRING, FieldDescriptor.CPPTYPE_ENUM
 
 
 def parse(name: str, body: bytes, keep_empty: Collection[str] = ()) -> dict[str, Any]:
-    """Return the values of the message called ``name``; those in ``keep_empty`` also where they are empty.
+    """Return the values of the message called ``name``. Raises BadRequestError.
 
-    Raises BadRequestError.
+    ``keep_empty``: the fields whose value is returned even if it is empty.
     """
     descriptor = conclave_pb2.DESCRIPTOR.message_types_by_name[name]
     try:
         message = GetMessageClass(descriptor).FromString(body)
-    except (DecodeError, UnicodeDecodeError) as error:  # a string that is not UTF-8 is either, by protobuf's build
+    except (DecodeError, UnicodeDecodeError) as error:  # a string that is not UTF-8 raises either, by protobuf's build
         raise BadRequestError(f"the body is not a {name} in protobuf") from error
     return {field: getattr(message, field) for field in keep_empty} | _values(descriptor, message)
 
@@ -57,7 +57,7 @@ def _is_present(message: Message, field: FieldDescriptor) -> bool:
 
 def _value(field: FieldDescriptor, value: Any) -> Any:
     if field.is_repeated:
-        # One more than there may be is enough to be refused: 1 MiB can hold 500,000 empty ones.
+        # One item more than there may be is enough for a refusal: 1 MiB can hold 500,000 empty ones.
         return [_single(field, each) for each in value[: LONGEST_LIST + 1]]
     return _single(field, value)
 
@@ -71,7 +71,7 @@ def _single(field: FieldDescriptor, value: Any) -> Any:
 
 
 def _arguments(descriptor: Descriptor, values: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return ``values`` as a message's constructor takes them: as they are, but for enums."""
+    """Return ``values`` in the form that a message's constructor takes: enums as numbers."""
     converters = _converters(descriptor)
     if not converters:
         return values
@@ -80,7 +80,7 @@ def _arguments(descriptor: Descriptor, values: Mapping[str, Any]) -> Mapping[str
 
 @cache
 def _converters(descriptor: Descriptor) -> dict[str, Callable[[Any], Any]]:
-    """Return how to convert those fields that are enums or hold some. Pages of messages do not: they cost nothing."""
+    """Return the converters of fields that are enums or hold some. Pages of messages have none, and cost nothing."""
     found: dict[str, Callable[[Any], Any]] = {}
     for field in descriptor.fields:
         convert: Callable[[Any], Any]
@@ -106,6 +106,6 @@ def _number(enum: EnumDescriptor, value: str | int) -> int:
 
 @cache
 def words(enum: EnumDescriptor) -> dict[int, str]:
-    """Return the words of an enum by their numbers: its names in lower case, without what they have in common."""
+    """Return the words of an enum by their numbers: its names in lower case, without their common prefix."""
     prefix = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", enum.name).upper() + "_"
     return {value.number: value.name.removeprefix(prefix).lower() for value in enum.values}

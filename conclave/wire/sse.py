@@ -13,14 +13,17 @@ from conclave.wire.schemas.base import the
 from conclave.wire.schemas.events import EVENTS
 
 KEEP_ALIVE = b": keep-alive\n\n"
-"""A comment, which clients pass over."""
+"""A comment in the stream. Clients ignore it."""
 
 LAST_SECONDS = 1.0
-"""How long a client may take for what waits when its stream ends: shorter than a request under way at a stop."""
+"""When its stream ends, a client gets 1 second to take what waits.
+
+That is less than a request under way gets when the server stops.
+"""
 
 
 def write(event: Event, written_in: Format) -> bytes:
-    """Write an event: named, with its fields, in JSON; the hex of a ServerEvent, without a name, in protobuf."""
+    """Write an event. JSON has its name and fields; protobuf has the hex of a ServerEvent, without a name."""
     if written_in not in event.written:
         event.written[written_in] = _write(event, written_in)
     return event.written[written_in]
@@ -34,15 +37,15 @@ def _write(event: Event, written_in: Format) -> bytes:
 
 
 def write_lagged(lost: int) -> bytes:
-    """Write that ``lost`` events were dropped: the client has to read its whole state again."""
+    """Write that ``lost`` events were dropped. The client then has to read its whole state again."""
     return b"event: lagged\ndata: %d\n\n" % lost
 
 
 @asynccontextmanager
 async def cut_off_late(request: web.Request) -> AsyncIterator[Callable[[], None]]:
-    """Yield what is to be called when the stream ends; LAST_SECONDS after that call the connection is broken off.
+    """Yield a function to call when the stream ends. LAST_SECONDS later the connection is broken off.
 
-    Until then a client that takes nothing is waited for without limit: what waits for it is bounded.
+    Before that call a client that takes nothing is waited for without limit: what waits for it is bounded.
     """
     loop = asyncio.get_running_loop()
     try:

@@ -1,4 +1,4 @@
-"""The OpenAPI document: the endpoints as the route table describes them, with the schemas that validate."""
+"""Builds the OpenAPI document from the route table, and from the schemas that validate."""
 
 import inspect
 import re
@@ -38,7 +38,7 @@ _BY_ROLE: dict[Who, tuple[type[e.ApiError], ...]] = {
 
 
 class ErrorResponse(ResponseSchema):
-    """What every error says; protobuf has `message` and `error_code` only."""
+    """The message of every error. Protobuf has `message` and `error_code` only."""
 
     message = Text(metadata={"description": "For people; may change."})
     error_code = fields.Integer(validate=validate.OneOf([code.value for code in e.ErrorCode]))
@@ -52,12 +52,12 @@ class ErrorResponse(ResponseSchema):
 
 @cache
 def written(endpoints: tuple[Endpoint, ...], auth_header: str) -> bytes:
-    """Return the document as JSON: that of the ``endpoints``, for tokens in ``auth_header``."""
+    """Return the OpenAPI document of the ``endpoints`` as JSON, for tokens in the header ``auth_header``."""
     return orjson.dumps(document(endpoints, auth_header))
 
 
 def document(endpoints: Sequence[Endpoint], auth_header: str) -> dict[str, Any]:
-    """Return the OpenAPI document of the ``endpoints``, for tokens in ``auth_header``."""
+    """Return the OpenAPI document of the ``endpoints``, for tokens in the header ``auth_header``."""
     spec = APISpec(
         "Conclave",
         __version__,
@@ -80,7 +80,7 @@ def document(endpoints: Sequence[Endpoint], auth_header: str) -> dict[str, Any]:
 
 
 def errors_of(endpoint: Endpoint) -> list[type[e.ApiError]]:
-    """Return every error that an endpoint can answer: those of any endpoint like it, and its own."""
+    """Return every error that an endpoint can answer: those of its kind of endpoint, and its own."""
     found: list[type[e.ApiError]] = []
     if not endpoint.public:
         found += [e.AuthHeaderMissingError, e.AuthHeaderInvalidError, e.TokenExpiredError]
@@ -124,7 +124,7 @@ def _operation(endpoint: Endpoint) -> dict[str, Any]:
 
 
 def summary_of(endpoint: Endpoint) -> str:
-    """Return what the docstring of a handler says after method and path: a sentence, and perhaps more paragraphs."""
+    """Return a handler's docstring without method and path: a sentence, and perhaps more paragraphs."""
     return (inspect.getdoc(endpoint.handler) or "").partition(": ")[2]
 
 

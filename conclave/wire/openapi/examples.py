@@ -1,4 +1,4 @@
-"""An example of each message, made of its fields; what they show is here, by the fields' names."""
+"""Makes an example of each message, from the values here by the names of fields."""
 
 import base64
 from typing import Any
@@ -60,10 +60,10 @@ _VALUES: dict[str, Any] = {
     "welcome_id": "c27e4b95-e8a0-4d63-9f1c-84b3d0567fa1",
     "welcome_message": _bytes(b"a welcome"),
 }
-"""What a field of a name shows; one that is not here shows what its type allows."""
+"""The value that a field shows, by its name. A field that is not here shows what its type allows."""
 
 _LEFT_OUT = {"UploadKeyPackageRequest": {"key_package_data"}}
-"""Fields that a request may have only in place of others."""
+"""Fields that an example leaves out, since other fields are there in their place."""
 
 
 def example(schema: Schema) -> dict[str, Any]:
@@ -73,7 +73,7 @@ def example(schema: Schema) -> dict[str, Any]:
 
 
 def example_of(name: str, field: fields.Field[Any] | None = None) -> Any:
-    """Return an example of the field called ``name``; an id where nothing is known of it but the name."""
+    """Return an example of the field called ``name``. Without ``field`` a name that is not known shows an id."""
     if isinstance(field, fields.Nested):
         return example(field.schema)
     if isinstance(field, fields.List):

@@ -1,4 +1,4 @@
-"""From the schemas that validate to JSON Schema, by apispec: what it does not know of this server's fields."""
+"""Turns the schemas that validate into JSON Schema, and tells apispec about this server's fields."""
 
 import copy
 import inspect
@@ -18,7 +18,7 @@ from conclave.wire.schemas.base import QuerySchema, RequestSchema, ResponseSchem
 BASE64 = "^(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?$"
 
 _MAY_BE_EMPTY = ("banned_by",)
-"""Ids of responses in whose place there may be "": of an account that is gone."""
+"""Ids in responses that are "" instead once the account is gone."""
 
 _LONG = (FieldDescriptor.TYPE_INT64, FieldDescriptor.TYPE_UINT64)
 _UNSIGNED = (FieldDescriptor.TYPE_UINT32, FieldDescriptor.TYPE_UINT64)
@@ -33,7 +33,7 @@ class _Converter(OpenAPIConverter):
     """Writes a schema as JSON Schema."""
 
     def schema2jsonschema(self, schema: Schema) -> dict[str, Any]:
-        """Every field of a response is present; further ones may come, so that clients have to pass them over."""
+        """Write a schema. A response has every field; clients have to ignore further ones, which may come."""
         found: dict[str, Any] = super().schema2jsonschema(schema)  # type: ignore[no-untyped-call]
         found["description"] = text_of(type(schema))
         if isinstance(schema, ResponseSchema):
@@ -68,7 +68,7 @@ class _Converter(OpenAPIConverter):
 
 
 class Plugin(MarshmallowPlugin):
-    """Schemas have the names of their classes, which are those of the messages."""
+    """Names schemas after their classes, which are named as the messages are."""
 
     Converter = _Converter
 
@@ -79,7 +79,7 @@ class Plugin(MarshmallowPlugin):
 def _write_text(found: dict[str, Any], field: fields.Field[Any]) -> None:
     """Write the rules of texts, ids and other bytes."""
     if isinstance(field, Bytes):
-        # The rules are those of the bytes; the text has four characters for three of them.
+        # The rules count bytes. The text has four characters for three bytes.
         lengths = {name: -(-found[name] // 3) * 4 for name in ("minLength", "maxLength") if name in found}
         found |= {"format": "byte", "contentEncoding": "base64", "pattern": BASE64} | lengths
     elif isinstance(field, Identifier):
@@ -92,7 +92,7 @@ def _write_text(found: dict[str, Any], field: fields.Field[Any]) -> None:
 
 
 def _ecma(pattern: str) -> str:
-    r"""Return a pattern of Python's, which matches from the beginning, as JSON Schema writes it."""
+    """Return a Python pattern, which matches from the beginning, as JSON Schema writes it."""
     written = pattern.replace(r"\Z", "$")
     return f"^(?:{written})" if "|" in written else f"^{written}"
 
@@ -107,7 +107,7 @@ def _allow_null(found: dict[str, Any]) -> None:
 
 
 def _refine(properties: dict[str, Any], message: str) -> None:
-    """Add what the message in protobuf says of a response's fields: words, sizes."""
+    """Add what the protobuf message says about a response's fields: words, sizes."""
     descriptor = conclave_pb2.DESCRIPTOR.message_types_by_name.get(message)
     for name, found in properties.items():
         field = descriptor.fields_by_name.get(name) if descriptor else None

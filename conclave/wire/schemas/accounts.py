@@ -9,7 +9,7 @@ from conclave.wire.schemas.base import RequestSchema, ResponseSchema
 
 @dataclass(frozen=True)
 class Register:
-    """Who wants an account; "" for a token that was not given."""
+    """A new account. A ``registration_token`` of "" was not given."""
 
     username: str
     password: str
@@ -36,14 +36,14 @@ class RegisterResponse(ResponseSchema):
 
 @dataclass(frozen=True)
 class Login:
-    """Who wants a session."""
+    """The name and password of a user who wants a session."""
 
     username: str
     password: str
 
 
 class LoginRequest(RequestSchema):
-    """Credentials."""
+    """A username and its password."""
 
     makes = Login
 
@@ -52,7 +52,7 @@ class LoginRequest(RequestSchema):
 
 
 class LoginResponse(ResponseSchema):
-    """A session's token: shown here once, stored nowhere."""
+    """A session's token. It is shown here once, and stored nowhere."""
 
     token = Text()
     user_id = Identifier()
@@ -61,13 +61,13 @@ class LoginResponse(ResponseSchema):
 
 @dataclass(frozen=True)
 class UpdateProfile:
-    """What changes; None does not, "" is cleared."""
+    """Changes to the profile. None changes nothing, "" clears the alias."""
 
     alias: str | None = None
 
 
 class UpdateProfileRequest(RequestSchema):
-    """Changes to the caller's profile; an empty alias clears it, in protobuf an absent one too."""
+    """Changes to the caller's profile. An empty alias clears it; in protobuf an absent one does too."""
 
     makes = UpdateProfile
 
@@ -78,14 +78,14 @@ class UpdateProfileRequest(RequestSchema):
 
 @dataclass(frozen=True)
 class ChangePassword:
-    """The password as it is, and as it is to be."""
+    """The current password and the new one."""
 
     current_password: str
     new_password: str
 
 
 class ChangePasswordRequest(RequestSchema):
-    """A new password, by who knows the current one."""
+    """A new password. The current one shows that the caller may set it."""
 
     makes = ChangePassword
 
@@ -95,13 +95,13 @@ class ChangePasswordRequest(RequestSchema):
 
 @dataclass(frozen=True)
 class DeleteAccount:
-    """Whether it is really the user who asks."""
+    """The password, which shows that it is really the user who asks."""
 
     password: str
 
 
 class DeleteAccountRequest(RequestSchema):
-    """The end of the account, by who knows its password."""
+    """The end of the account. Its password shows that the caller may ask for it."""
 
     makes = DeleteAccount
 

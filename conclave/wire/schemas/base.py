@@ -7,10 +7,10 @@ from typing import Any, ClassVar
 from marshmallow import EXCLUDE, RAISE, Schema, ValidationError, pre_load
 
 MOST_FAULTS = 20
-"""Fields at fault that an answer names."""
+"""An answer names at most 20 fields at fault."""
 
 MORE = object()
-"""In the place of a name among faults: how many more there are."""
+"""Stands in the place of a field's name among faults; its value is how many more faults there are."""
 
 _UNKNOWN = "unknown field"
 
@@ -22,10 +22,10 @@ def the(kind: type[Schema]) -> Schema:
 
 
 class _MakingSchema(Schema):
-    """What is loaded becomes a value of a class of its own, a frozen dataclass with the same fields."""
+    """A schema that loads into a frozen dataclass with the same fields."""
 
     makes: ClassVar[type]
-    """The class; None stands there for a field that is absent, unless the schema has a default for it."""
+    """The dataclass. A field that is absent is None there, unless the schema has a default for it."""
 
     def load(self, data: Any, **options: Any) -> Any:
         """Return what ``makes`` makes of ``data``. Raises ValidationError."""
@@ -34,7 +34,7 @@ class _MakingSchema(Schema):
 
 
 class RequestSchema(_MakingSchema):
-    """A request message: null is the same as absent, an unknown field is an error."""
+    """A request message. null is the same as absent, and an unknown field is an error."""
 
     class Meta:
         """A mistyped field must not be ignored silently."""
@@ -44,31 +44,31 @@ class RequestSchema(_MakingSchema):
     error_messages = {"unknown": _UNKNOWN}
 
     empty_counts: ClassVar[tuple[str, ...]] = ()
-    """Fields whose empty value says something in protobuf too, which cannot tell it from an absent one."""
+    """Fields whose empty value means something. Protobuf cannot tell it from an absent one: both count."""
 
     @pre_load
     def _drop_nulls(self, data: Any, **_: Any) -> Any:
         if not isinstance(data, Mapping):
-            return data  # inside another message anything may stand
+            return data  # inside another message a value may be of any type
         unknown = [name for name in data if name not in self.fields]
         if len(unknown) > MOST_FAULTS:
-            # Nothing else would be named beside them; a list for each would keep Python busy collecting.
+            # The answer names nothing else beside them. A list for each would keep Python busy collecting.
             named = {name: [_UNKNOWN] for name in unknown[:MOST_FAULTS]}
             raise ValidationError({**named, MORE: len(unknown) - MOST_FAULTS})
         return {name: value for name, value in data.items() if value is not None or name not in self.fields}
 
 
 class QuerySchema(_MakingSchema):
-    """What a query string may say; names that mean nothing are passed over, as on the web."""
+    """The fields of a query string. Unknown names are ignored, as on the web."""
 
     class Meta:
-        """Unlike in a body, proxies and caches add names of their own."""
+        """Proxies and caches add names of their own, unlike in a body."""
 
         unknown = EXCLUDE
 
 
 class ResponseSchema(Schema):
-    """A response message: every field is always present."""
+    """A response message. Every field is always present."""
 
 
 class Empty(ResponseSchema):

@@ -10,7 +10,7 @@ from conclave.wire.schemas.base import RequestSchema, ResponseSchema
 
 @dataclass(frozen=True)
 class LeaveGroup:
-    """What a leaving member hands over; b"" was not given."""
+    """What a leaving member hands over. A part that is b"" was not given."""
 
     commit_message: bytes
     group_info: bytes
@@ -27,7 +27,7 @@ class LeaveGroupRequest(RequestSchema):
 
 @dataclass(frozen=True)
 class UploadCommit(LeaveGroup):
-    """The parts of a commit; an empty one was not given."""
+    """The parts of a commit. An empty one was not given."""
 
     mls_group_id: str
 
@@ -42,14 +42,14 @@ class UploadCommitRequest(LeaveGroupRequest):
 
 @dataclass(frozen=True)
 class ExternalJoin:
-    """The parts of an external commit; an empty one was not given."""
+    """The parts of an external commit. An empty one was not given."""
 
     commit_message: bytes
     mls_group_id: str
 
 
 class ExternalJoinRequest(RequestSchema):
-    """The commit by which somebody adds themselves to the MLS group, if the server is to hand it on."""
+    """The commit by which a user joins the MLS group from outside, if the server is to hand it on."""
 
     makes = ExternalJoin
 

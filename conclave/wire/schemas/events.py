@@ -11,13 +11,13 @@ from conclave.wire.schemas.base import QuerySchema, ResponseSchema
 
 @dataclass(frozen=True)
 class Listen:
-    """How to listen; "": in the format of the session."""
+    """How to listen. A ``format`` of "" is the format of the session."""
 
     format: str
 
 
 class EventsQuery(QuerySchema):
-    """In which format to write events, if not in that of the session."""
+    """The format in which to write the events. Without it they have the format of the session."""
 
     makes = Listen
 
@@ -25,7 +25,7 @@ class EventsQuery(QuerySchema):
 
 
 class _OfGroup:
-    """What events have in common: the group."""
+    """The field that all events have: the group."""
 
     group_id = Identifier()
 
@@ -75,7 +75,7 @@ class InviteReceivedEvent(_OfGroup, ResponseSchema):
 
 
 class InviteDeclinedEvent(_OfGroup, ResponseSchema):
-    """An invite came to nothing."""
+    """An invite was declined or cancelled, it expired, or the invitee's account is gone."""
 
     declined_user_id = Identifier()
 
@@ -95,4 +95,4 @@ EVENTS: dict[str, type[ResponseSchema]] = {
     "invite_cancelled": InviteCancelledEvent,
     "group_deleted": GroupDeletedEvent,
 }
-"""By the name that an event has on a stream."""
+"""The schema of each event by the event's name on a stream."""

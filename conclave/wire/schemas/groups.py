@@ -14,7 +14,7 @@ from conclave.wire.schemas.users import UserInfoResponse
 
 @dataclass(frozen=True)
 class CreateGroup:
-    """How the group is to be called."""
+    """The name and the alias of a new group."""
 
     group_name: str
     alias: str
@@ -61,7 +61,7 @@ class ListGroupsResponse(ResponseSchema):
 
 @dataclass(frozen=True)
 class FindPublicGroups:
-    """What is looked for."""
+    """The text to look for in the names of public groups."""
 
     pattern: str
 
@@ -91,7 +91,7 @@ class ListPublicGroupsResponse(ResponseSchema):
 
 @dataclass(frozen=True)
 class UpdateGroup:
-    """What changes; None does not, and an alias of "" is cleared."""
+    """Changes to a group. None changes nothing, "" clears the alias."""
 
     update_message_expiry: bool
     alias: str | None = None
@@ -101,7 +101,7 @@ class UpdateGroup:
 
 
 class UpdateGroupRequest(RequestSchema):
-    """Changes to a group; an absent field means no change.
+    """Changes to a group. An absent field means no change.
 
     ``message_expiry_seconds`` counts only with ``update_message_expiry``, which needs it.
     """

@@ -1,4 +1,4 @@
-"""How the server is."""
+"""The health of the server."""
 
 from marshmallow import validate
 
@@ -7,6 +7,6 @@ from conclave.wire.schemas.base import ResponseSchema
 
 
 class HealthResponse(ResponseSchema):
-    """How the server is: degraded while cleanup does not work or the clock is wrong."""
+    """The health of the server: degraded while a part does not work, such as cleanup or the clock."""
 
     status = Text(validate=validate.OneOf(["ok", "degraded"]))

@@ -20,7 +20,7 @@ class EscrowInvite:
 
 
 class EscrowInviteRequest(RequestSchema):
-    """An invite, with all that its acceptance needs."""
+    """An invite, with everything that is needed once it is accepted."""
 
     makes = EscrowInvite
 

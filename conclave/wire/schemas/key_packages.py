@@ -21,7 +21,7 @@ from conclave.wire.fields import (
 from conclave.wire.schemas.base import RequestSchema, ResponseSchema
 
 MOST_PACKAGES = 100
-"""Key packages in a request, in both forms together; ten times as many as are kept."""
+"""At most 100 key packages in a request, in both forms together: ten times as many as are kept."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class KeyPackageEntry(RequestSchema):
 
 @dataclass(frozen=True)
 class UploadKeyPackages:
-    """Key packages in both forms; a fingerprint of "" was not given."""
+    """Key packages in both forms. A fingerprint of "" was not given."""
 
     entries: Sequence[KeyPackage]
     signing_key_fingerprint: str
@@ -51,14 +51,14 @@ class UploadKeyPackages:
 
     @property
     def regular(self) -> list[bytes]:
-        """The regular ones. One in both forms is one package, and must not be handed out twice."""
+        """The regular packages. One in both forms is one package, and must not be handed out twice."""
         listed = [each.data for each in self.entries if not each.is_last_resort]
         single = self.key_package_data
         return [single, *listed] if single and single not in listed else listed
 
     @property
     def last_resorts(self) -> list[bytes]:
-        """The last-resort ones."""
+        """The last-resort packages."""
         return [each.data for each in self.entries if each.is_last_resort]
 
 
@@ -108,6 +108,6 @@ class MemberKeyPackage(ResponseSchema):
 
 
 class InviteToGroupResponse(ResponseSchema):
-    """What it takes to make the commit and the welcome, one for each user but the caller."""
+    """A key package of each user but the caller, to make the commit and the welcome with."""
 
     member_key_packages = fields.List(fields.Nested(MemberKeyPackage))

@@ -13,13 +13,13 @@ from conclave.wire.schemas.groups import GroupMember
 
 @dataclass(frozen=True)
 class NamedUser:
-    """Whom a request is about."""
+    """The user whom a request is about."""
 
     user_id: bytes
 
 
 class PromoteMemberRequest(RequestSchema):
-    """Who becomes an admin."""
+    """The member who becomes an admin."""
 
     makes = NamedUser
 
@@ -27,7 +27,7 @@ class PromoteMemberRequest(RequestSchema):
 
 
 class DemoteMemberRequest(RequestSchema):
-    """Who is an admin no longer."""
+    """The admin who becomes a member."""
 
     makes = NamedUser
 
@@ -42,13 +42,13 @@ class ListAdminsResponse(ResponseSchema):
 
 @dataclass(frozen=True)
 class RemoveMember(LeaveGroup):
-    """Who has to go, with the parts of the commit; an empty one was not given."""
+    """The user who is removed, and the parts of the commit. An empty one was not given."""
 
     user_id: bytes
 
 
 class RemoveMemberRequest(LeaveGroupRequest):
-    """Who has to go, with the commit that says so, if any."""
+    """The member who is removed, with the commit of the removal, if any."""
 
     makes = RemoveMember
 
@@ -56,11 +56,11 @@ class RemoveMemberRequest(LeaveGroupRequest):
 
 
 class BanMemberRequest(RemoveMemberRequest):
-    """Who has to go and may not come back; of a member with the commit that says so, if any."""
+    """The user who is banned. A member is removed, with the commit of the removal, if any."""
 
 
 class UnbanMemberRequest(RequestSchema):
-    """Who may come back."""
+    """The user whose ban is lifted."""
 
     makes = NamedUser
 
@@ -68,7 +68,7 @@ class UnbanMemberRequest(RequestSchema):
 
 
 class BannedUser(ResponseSchema):
-    """A banned user; ``banned_at`` in Unix seconds, ``banned_by`` empty once that account is gone."""
+    """A banned user. ``banned_at``: Unix seconds. ``banned_by``: empty once that account is gone."""
 
     user_id = Identifier()
     username = Text()
@@ -78,6 +78,6 @@ class BannedUser(ResponseSchema):
 
 
 class ListBannedUsersResponse(ResponseSchema):
-    """Who is banned from a group."""
+    """The users who are banned from a group."""
 
     users = fields.List(fields.Nested(BannedUser))

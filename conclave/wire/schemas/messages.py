@@ -40,7 +40,7 @@ class GetMessages:
 
 
 class GetMessagesQuery(QuerySchema):
-    """Which messages: those numbered above ``after``, the first ``limit`` of them."""
+    """Which messages to fetch: the first ``limit`` of those numbered above ``after``."""
 
     makes = GetMessages
 

@@ -1,4 +1,4 @@
-"""How long messages live."""
+"""How long the messages of a group live."""
 
 from marshmallow import fields
 
@@ -6,7 +6,7 @@ from conclave.wire.schemas.base import ResponseSchema
 
 
 class GetRetentionPolicyResponse(ResponseSchema):
-    """Both layers: -1 off or inherit, 0 delete-after-fetch, or seconds."""
+    """Both layers of retention: -1 for off or inherit, 0 for delete-after-fetch, or seconds."""
 
     server_retention_seconds = fields.Integer()
     group_expiry_seconds = fields.Integer()

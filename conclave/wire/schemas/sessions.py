@@ -7,7 +7,7 @@ from conclave.wire.schemas.base import ResponseSchema
 
 
 class SessionInfo(ResponseSchema):
-    """A session; times in Unix seconds. ``current``: the one that asks."""
+    """A session. Times are in Unix seconds. ``current``: whether the caller uses this one now."""
 
     id = Identifier()
     created_at = fields.Integer()

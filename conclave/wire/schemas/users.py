@@ -1,4 +1,4 @@
-"""What users may learn of one another."""
+"""What users may learn about one another."""
 
 from conclave.fields import Text
 from conclave.wire.fields import Identifier

@@ -1,4 +1,4 @@
-"""Runs many functions in one transaction; a function that fails is undone alone."""
+"""Group commit: runs many functions in one transaction; a function that fails is undone alone."""
 
 import asyncio
 import sqlite3
@@ -32,7 +32,7 @@ def run_all(fns: list[Callable[[sqlite3.Connection], Any]], connection: StoreCon
             reach("writer.applied")
         except Exception as error:
             if not connection.in_transaction:
-                # SQLite gave up the whole transaction (disk full, I/O error): none of the batch is applied.
+                # SQLite gave up the whole transaction (disk full, I/O error): none of the functions is applied.
                 raise
             connection.execute("ROLLBACK TO one_write")
             connection.room = room
