@@ -17,10 +17,22 @@ from conclave.clock import FakeClock
 from conclave.config.cleanup import CleanupConfig
 from conclave.config.settings import Config
 from conclave.server.app import create_app
+from tests.support import java_classes, sample
 from tests.support.cleaner import Cleaner
 from tests.support.client import Client
 
 PROCESSES = Path(__file__).parent / "processes"
+
+
+def pytest_configure() -> None:
+    """Before xdist starts its workers: they are to have the same sample."""
+    sample.choose()
+    java_classes.use()
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    if not sample.is_all():
+        terminalreporter.write_line(f"{sample.VARIABLE}={sample.seed()} has the same sample again; make test-all, all")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

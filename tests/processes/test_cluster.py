@@ -15,6 +15,7 @@ import pytest
 from spark.session import JARS, DeployModeError, _require_submitted
 from tests.support.archived import DAY, Store
 from tests.support.cleaner import Cleaner
+from tests.support.sample import is_all
 from tests.support.server import waiting
 
 SPARK = Path(pyspark.__file__).parent
@@ -90,9 +91,15 @@ def submit(store: Store, master: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_executors_move_and_erase_as_the_local_session_does(tmp_path: Path, cleaner: Cleaner) -> None:
-    with cluster(tmp_path) as master:
+@pytest.mark.parametrize("master", ["local[2]", "cluster"] if is_all() else ["local[2]"])
+def test_what_is_submitted_moves_and_erases_as_the_local_session_does(
+    tmp_path: Path, cleaner: Cleaner, master: str
+) -> None:
+    if master != "cluster":
         move_and_erase(tmp_path, cleaner, master)
+        return
+    with cluster(tmp_path) as address:
+        move_and_erase(tmp_path, cleaner, address)
     logs = [log.read_text() for log in (tmp_path / "work").glob("app-*/*/stderr")]
     assert sum(log.count("Finished task") for log in logs) > 5, "executors worked"
 

@@ -154,9 +154,9 @@ class Store(Tiers):
         """Do a cleanup run, now, by smaller measures than usual: see Cleaner.try_run."""
         return self.cleaner.run(self.config, self.now, batch_rows=rows, crowd=crowd)
 
-    def try_run(self, failpoint: str) -> dict[str, Any]:
-        """Do a run that may fail."""
-        return self.cleaner.try_run(self.config, self.now, failpoint=failpoint)
+    def try_run(self, failpoint: str, crowd: int = 0) -> dict[str, Any]:
+        """Do a run that may fail; ``crowd``: see Cleaner.try_run."""
+        return self.cleaner.try_run(self.config, self.now, failpoint=failpoint, crowd=crowd)
 
     def verify(self) -> dict[str, Any]:
         """Verify the archive, now."""

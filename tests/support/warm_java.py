@@ -1,6 +1,6 @@
-"""Processes of their own that clean up with a Java process that is warm already, as under spark-submit.
+"""A Java process that stays warm, for cleanup in processes of their own, as under spark-submit.
 
-Each can be killed for real; the next one begins after a second or two instead of ten.
+Each of them can be killed for real; the next one begins after a second or two instead of ten.
 """
 
 import asyncio
@@ -12,15 +12,19 @@ from pathlib import Path
 from typing import Self
 
 import pyspark
+from pyspark import SparkContext
 
-from conclave.cli import main as cli
-from spark.archive import move, table
 from spark.session import JARS
-from tests.support.cleaner import end_former_session
 from tests.support.server import PATIENCE, waiting
 
 ROOT = Path(__file__).parents[2]
 SUBMIT = Path(pyspark.__file__).parent / "bin" / "spark-submit"
+
+QUICK = "-XX:-UsePerfData -XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m"
+"""No run of a test is long enough to be worth Java's better compiler, which takes half of the time here.
+
+Without it Java has 48 MB for what it compiles: too little for Spark with Delta, so it throws code away again and again.
+"""
 
 
 class WarmJava:
@@ -31,7 +35,7 @@ class WarmJava:
         folder.mkdir()
         self._told = folder / "gateway"
         self._log = (folder / "java.log").open("w")
-        options = f"-Djava.io.tmpdir={folder} -XX:-UsePerfData -XX:+UseSerialGC -XX:TieredStopAtLevel=1"
+        options = f"-Djava.io.tmpdir={folder} {QUICK}"
         jars = ",".join(map(str, JARS.glob("*.jar")))
         self._process = subprocess.Popen(
             [SUBMIT, "--jars", jars, "--driver-java-options", options, "pyspark-shell"],
@@ -53,7 +57,7 @@ class WarmJava:
     def __exit__(self, *_: object) -> None:
         assert self._process.stdin
         self._process.stdin.close()  # its end is that of the Java process too
-        self._process.wait(20)
+        self._process.wait(PATIENCE)
         self._log.close()
 
     async def conclave(self, *arguments: str | Path, cwd: Path, failpoint: str = "") -> tuple[int, str]:
@@ -75,8 +79,27 @@ class WarmJava:
         return status, said.decode()
 
 
+def end_former_session() -> None:
+    """End the session of a process that was killed, where its Java process is this one's too.
+
+    And have Java forget where that one's files lay: files of this process must not lie in a folder that is not its own.
+    """
+    if "PYSPARK_GATEWAY_PORT" not in os.environ:
+        return
+    SparkContext._ensure_initialized()
+    java = SparkContext._jvm
+    assert java
+    left = java.org.apache.spark.sql.classic.SparkSession.getDefaultSession()
+    if left.isDefined():
+        left.get().stop()
+    java.java.lang.Class.forName("org.apache.spark.util.Utils$").getField("MODULE$").get(None).clearLocalRootDirs()
+
+
 def main() -> None:
     """Do what `conclave` does, after whoever was killed before: its Spark session is still there."""
+    from conclave.cli import main as cli
+    from spark.archive import move, table
+
     end_former_session()
     table.FEW_FILES = 2  # so that a test's few files are a crowd
     move.BATCH_ROWS = 12  # and its few messages several batches, on their way at once
