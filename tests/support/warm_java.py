@@ -41,6 +41,7 @@ class WarmJava:
             [SUBMIT, "--jars", jars, "--driver-java-options", options, "pyspark-shell"],
             env=os.environ | {"_PYSPARK_DRIVER_CONN_INFO_PATH": str(self._told), "SPARK_LOCAL_IP": "127.0.0.1"},
             cwd=folder,
+            umask=0o077,  # as the commands have it
             stdin=subprocess.PIPE,
             stdout=self._log,
             stderr=self._log,
