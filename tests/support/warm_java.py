@@ -15,6 +15,7 @@ import pyspark
 from pyspark import SparkContext
 
 from spark.session import JARS
+from tests.support.sample import is_all
 from tests.support.server import PATIENCE, waiting
 
 ROOT = Path(__file__).parents[2]
@@ -24,6 +25,19 @@ QUICK = "-XX:-UsePerfData -XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:ReservedC
 """No run of a test is long enough to be worth Java's better compiler, which takes half of the time here.
 
 Without it Java has 48 MB for what it compiles: too little for Spark with Delta, so it throws code away again and again.
+"""
+
+LEAN = {
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    "spark.sql.shuffle.partitions": "1",
+    "spark.default.parallelism": "1",
+    "spark.databricks.delta.snapshotPartitions": "1",
+}
+"""How Spark plans and compiles least, which is most of what a run over few rows takes.
+
+Where everything is done (see sample), it is with the settings of operation.
 """
 
 
@@ -36,9 +50,10 @@ class WarmJava:
         self._told = folder / "gateway"
         self._log = (folder / "java.log").open("w")
         options = f"-Djava.io.tmpdir={folder} {QUICK}"
+        settings = [] if is_all() else [f"--conf={name}={value}" for name, value in LEAN.items()]
         jars = ",".join(map(str, JARS.glob("*.jar")))
         self._process = subprocess.Popen(
-            [SUBMIT, "--jars", jars, "--driver-java-options", options, "pyspark-shell"],
+            [SUBMIT, "--jars", jars, "--driver-java-options", options, *settings, "pyspark-shell"],
             env=os.environ | {"_PYSPARK_DRIVER_CONN_INFO_PATH": str(self._told), "SPARK_LOCAL_IP": "127.0.0.1"},
             cwd=folder,
             umask=0o077,  # as the commands have it

@@ -24,13 +24,13 @@ from tests.conftest import Running
 from tests.support.cleaner import Cleaner
 from tests.support.client import Client, encode
 from tests.support.model import Sent
-from tests.support.sample import some
+from tests.support.sample import amount, some
 
 DAY = 86_400
 AFTER, MARGIN = 7 * DAY, DAY
 NAMES = ("alice", "bob", "carol", "dave")
 EXPIRIES = (-1, -1, 0, 5 * DAY, 8 * DAY, 9 * DAY, 20 * DAY, 40 * DAY)
-TURNS = 4
+TURNS = amount(4, 3)
 
 
 def seeds() -> Sequence[int]:
