@@ -2,7 +2,7 @@ PYTHON = .venv/bin/python
 PIP = $(PYTHON) -m pip install --quiet --disable-pip-version-check --no-build-isolation
 
 .DEFAULT_GOAL := help
-.PHONY: help setup serve test test-all java fuzz histories lint format proto demo bench pin clean
+.PHONY: help setup serve test test-all java fuzz histories lint format layout proto demo bench pin clean
 
 help:  ## Print this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' Makefile
@@ -33,6 +33,9 @@ lint: .venv/development  ## ruff and mypy
 format: .venv/development  ## Lay the code out
 	@$(PYTHON) -m ruff check --fix .
 	@$(PYTHON) -m ruff format .
+
+layout: setup  ## Renew the layout in docs/architecture.md from the modules' docstrings
+	@$(PYTHON) scripts/layout --write
 
 proto: .venv/development  ## Generate conclave/wire/conclave_pb2.py and .pyi from proto/conclave.proto
 	@$(PYTHON) -m grpc_tools.protoc -Iconclave/wire=proto --python_out=. --pyi_out=. conclave/wire/conclave.proto

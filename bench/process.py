@@ -12,7 +12,8 @@ from typing import Any, Self
 
 from conclave.clock import FakeClock
 from conclave.config.settings import Config
-from spark.job import Job
+from spark.engine import Engine
+from spark.run import clean_up
 
 PATIENCE_SECONDS = 60.0
 
@@ -133,16 +134,16 @@ def _clean() -> None:
     tell = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
     clock = FakeClock()
-    job = Job(Config.from_json(sys.stdin.readline()), clock)
+    engine = Engine(Config.from_json(sys.stdin.readline()), clock)
     began = time.perf_counter()
-    job.warm_up()
+    engine.warm_up()
     tell.write(json.dumps({"seconds": time.perf_counter() - began}) + "\n")
     for line in sys.stdin:
         clock.seconds = int(line)
         began = time.perf_counter()
-        report = job.run().to_mapping()
+        report = clean_up(engine).to_mapping()
         tell.write(json.dumps(report | {"seconds": time.perf_counter() - began}) + "\n")
-    job.close()
+    engine.close()
 
 
 if __name__ == "__main__":

@@ -8,7 +8,6 @@ import asyncio
 import base64
 import contextlib
 import json
-import sqlite3
 import sys
 import tempfile
 import time
@@ -20,6 +19,9 @@ from typing import Any
 from aiohttp import ClientSession
 from rich.console import Console
 from rich.table import Table
+
+from conclave.store import runs
+from conclave.store.database import connect
 
 EXPIRY_SECONDS = 6
 CLEANUP_INTERVAL_SECONDS = 1
@@ -149,8 +151,8 @@ async def _wait_for_run(database: Path, began_after: int) -> None:
 
 def _runs(database: Path) -> list[int]:
     """Return when the finished cleanup runs began, Unix seconds."""
-    with contextlib.closing(sqlite3.connect(f"{database.as_uri()}?mode=ro", uri=True)) as connection:
-        return [row[0] for row in connection.execute("SELECT started_at FROM cleanup_runs WHERE outcome = 'ok'")]
+    with contextlib.closing(connect(database, readonly=True)) as connection:
+        return [run.started_at for run in runs.last(connection, runs.HISTORY_ROWS) if run.outcome == "ok"]
 
 
 def _bytes_under(folder: Path) -> bytes:

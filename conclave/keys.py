@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
+from conclave.actions.context import Context
 from conclave.archive.reader import Archive
 from conclave.auth.activity import SessionActivity
 from conclave.auth.passwords import Passwords
@@ -12,10 +13,9 @@ from conclave.auth.throttle import Throttle
 from conclave.budget import Budget
 from conclave.config.settings import Config
 from conclave.events import Events
-from conclave.health import Health
-from conclave.limits import SlidingWindow
-from conclave.server.clock_watch import ClockWatch
-from conclave.server.storage import Storage
+from conclave.health.clock_watch import ClockWatch
+from conclave.health.parts import Health
+from conclave.health.storage import Storage
 from conclave.steady_clock import SteadyClock
 from conclave.store.database import Database
 from conclave.wire.endpoint import Endpoint
@@ -32,7 +32,6 @@ ACTIVITY = web.AppKey("activity", SessionActivity)
 EVENTS = web.AppKey("events", Events)
 HEALTH = web.AppKey("health", Health)
 BUDGET = web.AppKey("budget", Budget)
-HANDOUTS = web.AppKey("handouts", SlidingWindow)
-"""Key packages, by the id of the user whose they are. Only for functions that the store's writer runs."""
+CONTEXT = web.AppKey("context", Context)
 ENDPOINTS: web.AppKey[Mapping[Handler, Endpoint]] = web.AppKey("endpoints")
 """By their handlers."""

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from functools import partial
 
 from conclave.failpoints import reach
-from conclave.retention.policy import AFTER_FETCH, PolicySettings, expiry_cutoff
-from conclave.store import bodies, invites, outbox
+from conclave.retention.policy import PolicySettings
+from conclave.store import bodies, invites, policies
 from conclave.store.archive import moves
 from conclave.store.database import Step
 from spark.pacer import Pacer
@@ -100,10 +100,8 @@ def _steps(
 
 def _raise_marks(connection: sqlite3.Connection, step: GroupStep, settings: PolicySettings) -> bool:
     """Move the marks before anything is erased: what a mark covers is never served again."""
-    row = connection.execute(
-        "SELECT message_expiry_seconds FROM groups WHERE group_key = ?", (step.group_key,)
-    ).fetchone()
-    if row and settings.effective(row["message_expiry_seconds"]) == AFTER_FETCH:
+    found = policies.find(connection, step.group_key, settings)
+    if found and found[0].is_after_fetch:
         # A group that has entered this mode since the plan has a new floor, which its old one must not replace.
         floor = min(step.floor_seq, step.gone_below)
         connection.execute(
@@ -128,16 +126,14 @@ def _delete_fetched(connection: sqlite3.Connection, step: GroupStep, counts: Cou
 def _delete_expired(
     connection: sqlite3.Connection, step: GroupStep, now: int, settings: PolicySettings, counts: Counter[str]
 ) -> bool:
-    row = connection.execute(
-        "SELECT message_expiry_seconds, expired_before FROM groups WHERE group_key = ?", (step.group_key,)
-    ).fetchone()
-    if row is None:
+    found = policies.find(connection, step.group_key, settings)
+    if found is None:
         return False
-    in_force = expiry_cutoff(now, settings.effective(row["message_expiry_seconds"]))
+    policy, expired_before = found
     return _delete_messages(
         connection,
         "SELECT message_id FROM messages WHERE group_key = ? AND created_at < ? ORDER BY created_at LIMIT ?",
-        (step.group_key, min(step.expired_before, max(in_force, row["expired_before"]))),
+        (step.group_key, min(step.expired_before, max(policy.expires_before(now), expired_before))),
         counts,
         EXPIRED,
     )
@@ -190,17 +186,8 @@ def _delete_session(connection: sqlite3.Connection, session_id: int, dead_before
 
 
 def _delete_invite(connection: sqlite3.Connection, invite_key: int, dead_before: int, counts: Counter[str]) -> bool:
-    """Remove a dead invite with what it carries; its inviter hears of it, whose group holds a place for the invitee."""
     invite = invites.dead(connection, invite_key, dead_before)
-    if invite is None:
-        return False
-    invites.remove(connection, invite)
-    outbox.add(
-        connection,
-        invite.inviter_id,
-        "invite_declined",
-        group_id=invite.group_id,
-        declined_user_id=invite.invitee_id,
-    )
-    counts[INVITES] += 1
+    if invite:
+        invites.decline(connection, invite)
+        counts[INVITES] += 1
     return False

@@ -7,8 +7,11 @@ from pyspark.sql.types import BinaryType, DataType, LongType, StructField, Struc
 
 GROUP_KEY = "group_key"
 EXPIRY = "message_expiry_seconds"
-EFFECTIVE = "effective_expiry_seconds"
-"""The effective expiry of a group's setting: -1 keep, 0 delete-after-fetch, or seconds."""
+LIFETIME = "lifetime"
+"""The effective expiry of a group: -1 keep, 0 delete-after-fetch, or seconds."""
+
+EXPIRES_BEFORE = "expires_before"
+"""Created before: expired by age at the second of the run. Unix seconds, exclusive; 0: nothing."""
 
 FLOOR = "floor_seq"
 GONE_BELOW = "gone_below"
@@ -31,7 +34,7 @@ def _table(*names: str, of: DataType = _INTEGER) -> StructType:
     return StructType([StructField(name, of) for name in names])
 
 
-GROUPS = _table(GROUP_KEY, EXPIRY, FLOOR, GONE_BELOW, EXPIRED_BEFORE, OLDEST_SEQ, OLDEST_CREATED)
+STORED_GROUPS = _table(GROUP_KEY, EXPIRY, FLOOR, GONE_BELOW, EXPIRED_BEFORE, OLDEST_SEQ, OLDEST_CREATED)
 """A row a group: setting, marks, and the least number and time among its stored messages (null: none)."""
 
 MEMBERS = _table(GROUP_KEY, WATERMARK)
@@ -39,8 +42,8 @@ SESSIONS = _table(SESSION_ID, EXPIRES_AT)
 INVITES = _table(INVITE_KEY, CREATED_AT)
 TOMBSTONES = _table(GROUP_KEY)
 USER_TOMBSTONES = _table(USER_ID, of=BinaryType())
-EFFECTIVE_POLICIES = _table(EXPIRY, EFFECTIVE)
-"""What the policy function says of each setting that occurs among the groups."""
+GROUPS = StructType([*STORED_GROUPS, *_table(LIFETIME, EXPIRES_BEFORE)])
+"""The same with the policy of each group."""
 
 GROUP_PLAN = _table(GROUP_KEY, FLOOR, GONE_BELOW, EXPIRED_BEFORE)
 """A row a group that has something due: its marks after the run, up to which its messages go."""

@@ -1,7 +1,7 @@
 """What a run deletes and which marks it moves: pure functions from DataFrames to DataFrames.
 
-``now`` is a parameter, Unix seconds. The rules are those of the retention contract, sections 1 and 5;
-their second telling, in SQL, is ``sql_engine``.
+The second of the run comes in as data: in the policies of the groups, and in the bounds on what is dead. The rules are
+those of the retention contract, sections 1 and 5; their second telling, in SQL, is ``sql_engine``.
 """
 
 from pyspark.sql import Column, DataFrame, functions as F
@@ -9,17 +9,16 @@ from pyspark.sql import Column, DataFrame, functions as F
 from spark import columns as c
 
 
-def group_plan(groups: DataFrame, members: DataFrame, effective: DataFrame, now: int) -> DataFrame:
+def group_plan(groups: DataFrame, members: DataFrame) -> DataFrame:
     """Return a GROUP_PLAN row for each group in which a message is due or a mark has to rise.
 
     Everything at or below ``gone_below`` goes, and everything created before ``expired_before``.
     """
     marked = (
-        groups.join(F.broadcast(effective), c.EXPIRY)
-        .join(least_watermarks(members), c.GROUP_KEY)
+        groups.join(least_watermarks(members), c.GROUP_KEY)
         .withColumn("new_floor", _floor())
         .withColumn("new_gone", _gone_below())
-        .withColumn("cutoff", _cutoff(now))
+        .withColumn("cutoff", F.greatest(c.EXPIRED_BEFORE, c.EXPIRES_BEFORE))
     )
     due = (
         (F.col(c.OLDEST_SEQ) <= F.col("new_gone"))
@@ -51,7 +50,7 @@ def old_invites(invites: DataFrame, dead_before: int) -> DataFrame:
 
 
 def _after_fetch() -> Column:
-    return F.col(c.EFFECTIVE) == 0
+    return F.col(c.LIFETIME) == 0
 
 
 def _floor() -> Column:
@@ -63,9 +62,3 @@ def _floor() -> Column:
 def _gone_below() -> Column:
     risen = F.greatest(F.col(c.GONE_BELOW), F.col("new_floor"))
     return F.when(_after_fetch(), risen).otherwise(F.col(c.GONE_BELOW))
-
-
-def _cutoff(now: int) -> Column:
-    """Created before: expired under today's policy, or already when an earlier one was replaced."""
-    timed = F.when(F.col(c.EFFECTIVE) > 0, F.lit(now) - F.col(c.EFFECTIVE)).otherwise(F.lit(0))
-    return F.greatest(F.col(c.EXPIRED_BEFORE), timed)

@@ -17,6 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import BinaryType, DataType, LongType, StructType
 
 from conclave.retention.policy import PolicySettings
+from conclave.store import policies
 from spark import columns as c
 
 _GROUPS = """
@@ -43,13 +44,12 @@ class HotTables:
     invites: DataFrame | None
     tombstones: list[int]
     user_tombstones: list[bytes]
-    effective: DataFrame
 
 
 def read_hot(spark: SparkSession, database: Path, settings: PolicySettings, now: int) -> HotTables:
     """Read one snapshot of the store; sessions and invites only as far as they can be dead at ``now``."""
     queries: dict[str, tuple[str, StructType]] = {
-        "groups": (_GROUPS, c.GROUPS),
+        "groups": (_GROUPS, c.STORED_GROUPS),
         "members": ("SELECT group_key, watermark FROM members", c.MEMBERS),
         "sessions": (f"SELECT session_id, expires_at FROM sessions WHERE expires_at <= {now:d}", c.SESSIONS),
         "invites": (f"SELECT invite_key, created_at FROM invites WHERE created_at <= {now:d}", c.INVITES),
@@ -57,19 +57,17 @@ def read_hot(spark: SparkSession, database: Path, settings: PolicySettings, now:
         "user_tombstones": ("SELECT user_id FROM user_tombstones", c.USER_TOMBSTONES),
     }
     tables = _snapshot(database, queries)
-    effective = _effective_policies(tables["groups"], settings)
 
     def frame(name: str) -> DataFrame:
         return spark.createDataFrame(tables[name], queries[name][1])
 
     return HotTables(
-        groups=frame("groups"),
+        groups=spark.createDataFrame(_with_policies(tables["groups"], settings, now), c.GROUPS),
         members=frame("members"),
         sessions=frame("sessions") if tables["sessions"].num_rows else None,
         invites=frame("invites") if tables["invites"].num_rows else None,
         tombstones=sorted(tables["tombstones"][c.GROUP_KEY].to_pylist()),
         user_tombstones=sorted(tables["user_tombstones"][c.USER_ID].to_pylist()),
-        effective=spark.createDataFrame(effective, c.EFFECTIVE_POLICIES),
     )
 
 
@@ -100,9 +98,12 @@ def _arrow_schema(schema: StructType) -> pyarrow.Schema:
     return pyarrow.schema([(field.name, _ARROW_TYPES[field.dataType]) for field in schema])
 
 
-def _effective_policies(groups: pyarrow.Table, settings: PolicySettings) -> pyarrow.Table:
-    occurring = pyarrow.compute.unique(groups[c.EXPIRY]).to_pylist()
-    return pyarrow.table(
-        {c.EXPIRY: occurring, c.EFFECTIVE: [settings.effective(each) for each in occurring]},
-        schema=_arrow_schema(c.EFFECTIVE_POLICIES),
-    )
+def _with_policies(groups: pyarrow.Table, settings: PolicySettings, now: int) -> pyarrow.Table:
+    """Add to each group what its policy is at the second ``now``."""
+    occurring = pyarrow.compute.unique(groups[c.EXPIRY])
+    found = policies.by_setting(settings, occurring.to_pylist()).values()
+    places = pyarrow.compute.index_in(groups[c.EXPIRY], occurring)
+    lifetimes = pyarrow.array([each.lifetime for each in found], pyarrow.int64())
+    expires_before = pyarrow.array([each.expires_before(now) for each in found], pyarrow.int64())
+    with_lifetimes = groups.append_column(c.LIFETIME, lifetimes.take(places.combine_chunks()))
+    return with_lifetimes.append_column(c.EXPIRES_BEFORE, expires_before.take(places.combine_chunks()))

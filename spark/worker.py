@@ -1,18 +1,18 @@
 """The cleanup worker: one warm session and the schedule. Started by the server, it ends with it."""
 
-import json
 import os
 import signal
 import sys
 import threading
 import time
-from typing import Any, TextIO
+from typing import TextIO
 
 from conclave.clock import SystemClock
 from conclave.config.settings import Config
 from conclave.logs import configure_logging
-from conclave.server.supervise import EXIT_GIVE_UP
-from spark.job import CleanupError, Job, SparkStartError
+from conclave.system.worker_protocol import EXIT_GIVE_UP, Ended, Fault, Message, State, to_line
+from spark.engine import CleanupError, Engine, SparkStartError
+from spark.run import clean_up
 
 LONGEST_SLEEP_SECONDS = 3600.0
 """An interval may be longer than the longest sleep that the system knows."""
@@ -28,34 +28,34 @@ def main() -> None:
     tell = _take_stdout()
     configure_logging()
     config = Config.from_json(sys.stdin.readline())
-    job = Job(config, SystemClock())
-    signal.signal(signal.SIGTERM, lambda *_: _end(job))
-    threading.Thread(target=_end_with_server, args=(job,), daemon=True).start()
+    engine = Engine(config, SystemClock())
+    signal.signal(signal.SIGTERM, lambda *_: _end(engine))
+    threading.Thread(target=_end_with_server, args=(engine,), daemon=True).start()
     try:
-        _work(job, config.cleanup_interval, tell)
+        _work(engine, config.cleanup_interval, tell)
     finally:
-        job.abandon()
+        engine.abandon()
 
 
-def _work(job: Job, interval: int, tell: TextIO) -> None:
+def _work(engine: Engine, interval: int, tell: TextIO) -> None:
     try:
-        job.warm_up()
+        engine.warm_up()
     except CleanupError as error:
-        _say(tell, fault=str(error))
+        _say(tell, Fault(str(error)))
         raise SystemExit(1 if isinstance(error, SparkStartError) else EXIT_GIVE_UP) from None
-    _say(tell, ready=True)
+    _say(tell, State.READY)
     due = time.monotonic()
     while True:
         while (left := due - time.monotonic()) > 0:
             time.sleep(min(left, LONGEST_SLEEP_SECONDS))
         due = max(due + interval, time.monotonic())
         try:
-            done = job.run(tell=lambda state: _say(tell, **{state: True}))
-            _say(tell, run=done.to_mapping(), due_in=due - time.monotonic())
-            if done.error and not job.is_sound():
+            done = clean_up(engine, tell=lambda state: _say(tell, state))
+            _say(tell, Ended(done.to_mapping(), due - time.monotonic()))
+            if done.error and not engine.is_sound():
                 raise SystemExit("the Spark session has died")
         except CleanupError as error:
-            _say(tell, fault=str(error), due_in=due - time.monotonic())
+            _say(tell, Fault(str(error), due - time.monotonic()))
         time.sleep(PAUSE_SECONDS)
 
 
@@ -66,21 +66,21 @@ def _take_stdout() -> TextIO:
     return tell
 
 
-def _say(tell: TextIO, **told: Any) -> None:
-    tell.write(json.dumps(told) + "\n")
+def _say(tell: TextIO, message: Message) -> None:
+    tell.write(to_line(message))
 
 
-def _end_with_server(job: Job) -> None:
+def _end_with_server(engine: Engine) -> None:
     """End with the server, however it ended: its side of the pipe closes then."""
     while sys.stdin.read(4096):
         pass
-    _end(job)
+    _end(engine)
 
 
-def _end(job: Job) -> None:
+def _end(engine: Engine) -> None:
     """End without finishing what is under way; Java follows."""
     try:
-        job.halt()
+        engine.halt()
     finally:
         os._exit(0)
 

@@ -1,11 +1,13 @@
 """The docs say what the code does: settings, endpoints, error codes; conversations by curl are held."""
 
+import ast
 import json
 import re
 import subprocess
 import sys
 import time
 import tomllib
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,8 +17,8 @@ import pytest
 from conclave.config.load import parse_config
 from conclave.config.settings import Config, setting_names
 from conclave.errors import ErrorCode
-from conclave.health import HealthPart
-from conclave.server import app
+from conclave.health.parts import HealthPart
+from conclave.server import duties
 from conclave.server.routes import API, ROUTES
 from conclave.store import database
 
@@ -100,14 +102,41 @@ def test_the_table_of_health_has_every_part() -> None:
     assert sorted(cells[0].strip("`") for cells in rows(health, r"`[a-z_]+`")) == sorted(HealthPart)
 
 
+def logged() -> dict[str, set[str]]:
+    """Return the levels of each event that the code logs."""
+    found: dict[str, set[str]] = defaultdict(set)
+    for path in (each for top in ("conclave", "spark") for each in (ROOT / top).rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            match node:
+                case ast.Call(
+                    func=ast.Attribute(value=ast.Name(id="log"), attr=method), args=[ast.Constant(value=str(event)), *_]
+                ):
+                    found[event].add("error" if method == "exception" else method)
+    return found
+
+
+def test_the_table_of_log_events_has_every_event_and_its_levels() -> None:
+    """A row with several events names the level of each, or the one that all have."""
+    table: dict[str, set[str]] = {}
+    section = doc("docs/operations.md").partition("## Logs")[2].partition("\n## ")[0]
+    for names, levels, _ in rows(section, r"`\w+`.*"):
+        events, of_each = re.findall(r"`(\w+)`", names), levels.split(", ")
+        if len(events) == 1:
+            table[events[0]] = set(of_each)
+        else:
+            assert len(of_each) in (1, len(events)), names
+            table |= {event: {level} for event, level in zip(events, of_each * len(events), strict=False)}
+    assert table == logged()
+
+
 def test_how_soon_what_has_failed_is_tried_again_is_told_of_every_part() -> None:
     [told] = re.findall(r"(?m)^A duty that has failed is tried again.*$", doc("docs/operations.md"))
     # Nobody tries the clock: it is accepted.
     assert sorted(re.findall(r"`([a-z_]+)`", told)) == sorted(set(HealthPart) - {HealthPart.CLOCK})
     for words in ("every second (`alive`", "`storage_watch` twice a second", "`archive` every 10 seconds"):
         assert words in told
-    assert (app.RETRY_SECONDS, database.CHECKPOINT_INTERVAL_SECONDS) == (1, 1)
-    assert (app.STORAGE_INTERVAL_SECONDS, app.ARCHIVE_RETRY_SECONDS) == (1 / 2, 10)
+    assert (duties.RETRY_SECONDS, database.CHECKPOINT_INTERVAL_SECONDS) == (1, 1)
+    assert (duties.STORAGE_INTERVAL_SECONDS, duties.ARCHIVE_RETRY_SECONDS) == (1 / 2, 10)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

@@ -123,5 +123,5 @@ def test_it_counts_as_a_list_of_everything_would(steps: list[tuple[str, int, int
 
 
 async def test_the_application_counts_the_key_packages_that_are_handed_out(running: Running) -> None:
-    handouts = running.app[keys.HANDOUTS]
+    handouts = running.app[keys.CONTEXT].handouts
     assert (handouts.limit, handouts.seconds) == (limits.HANDOUTS, limits.HANDOUT_SECONDS) == (10, 60)

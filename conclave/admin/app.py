@@ -2,7 +2,7 @@
 
 from aiohttp import web
 
-from conclave.health import Health
+from conclave.health.parts import Health
 
 HEALTH = web.AppKey("health", Health)
 

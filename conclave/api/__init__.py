@@ -1,1 +1,1 @@
-"""The endpoints: one module a resource. A handler validates, calls the store, returns."""
+"""The endpoints, HTTP only: one module a resource. A handler reads the request, has an action done, replies."""

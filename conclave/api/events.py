@@ -5,13 +5,15 @@ import random
 from aiohttp import web
 
 from conclave import keys
+from conclave.actions import sessions
+from conclave.api.acting import look
 from conclave.auth import tokens
 from conclave.errors import TokenExpiredError
 from conclave.events import Stream
-from conclave.store import sessions
 from conclave.wire import sse
 from conclave.wire.exchange import read_query
 from conclave.wire.negotiate import Format, answer_format
+from conclave.wire.schemas.events import Listen
 
 KEEP_ALIVE_SECONDS = 10.0
 """A silent stream gets a comment so often, or a little earlier; the protocol asks for 15 s at least."""
@@ -28,7 +30,7 @@ async def stream(request: web.Request) -> web.StreamResponse:
     async with sse.cut_off_late(request) as on_end:
         with app[keys.EVENTS].listen(caller.user_id, caller.session_id, on_end) as events:
             # Only from here on an end of the session is heard of: it may have ended since it was looked up.
-            if not await app[keys.STORE].read(sessions.exists, caller.session_id):
+            if not await look(request, sessions.exists, caller.session_id):
                 raise TokenExpiredError
             await response.prepare(request)
             await _hand_on(request, response, events, written_in)
@@ -53,7 +55,7 @@ async def _hand_on(request: web.Request, response: web.StreamResponse, events: S
 
 def _format(request: web.Request) -> Format:
     """Return the format that the query names, else that in which the session's token was issued."""
-    named = read_query(request)["format"]
+    named = read_query(request, Listen).format
     if named:
         return Format[named.upper()]
     token = tokens.require_token(request.headers, request.app[keys.CONFIG].auth_header)

@@ -3,9 +3,9 @@
 from aiohttp import web
 
 from conclave import keys
-from conclave.api.lists import read_list
+from conclave.actions import sessions
+from conclave.api.acting import act, read_list
 from conclave.auth import tokens
-from conclave.store import sessions
 from conclave.wire.exchange import path_id, reply_empty
 from conclave.wire.handover import SHARE
 from conclave.wire.pieces import reply_list
@@ -23,7 +23,7 @@ async def list_own(request: web.Request) -> web.StreamResponse:
             "expires_at": activity.expires_at(each),
             "current": each.session_id == caller.session_id,
         }
-        for each in await read_list(request, sessions.of_user, caller.user_id, request[SHARE])
+        for each in await read_list(request, sessions.list_own, caller.user_id, request[SHARE])
         if activity.expires_at(each) > now
     ]
     return await reply_list(request, listed)
@@ -31,5 +31,5 @@ async def list_own(request: web.Request) -> web.StreamResponse:
 
 async def revoke(request: web.Request) -> web.Response:
     """DELETE /sessions/{session_id}: End one of the caller's sessions."""
-    await request.app[keys.STORE].write(sessions.revoke, request[tokens.CALLER].user_id, path_id(request, "session_id"))
+    await act(request, sessions.revoke, request[tokens.CALLER].user_id, path_id(request, "session_id"))
     return reply_empty(request)

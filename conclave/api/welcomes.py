@@ -2,20 +2,19 @@
 
 from aiohttp import web
 
-from conclave import keys
-from conclave.api.lists import answer_list
+from conclave.actions import welcomes
+from conclave.api.acting import act, answer_list
 from conclave.auth import tokens
-from conclave.store import welcomes
 from conclave.wire.exchange import path_id, reply_empty
 from conclave.wire.handover import SHARE
 
 
 async def list_own(request: web.Request) -> web.StreamResponse:
     """GET /welcomes: Welcomes that wait for the caller."""
-    return await answer_list(request, welcomes.of_user, request[tokens.CALLER].user_id, request[SHARE])
+    return await answer_list(request, welcomes.list_own, request[tokens.CALLER].user_id, request[SHARE])
 
 
 async def accept(request: web.Request) -> web.Response:
     """POST /welcomes/{welcome_id}/accept: Delete a welcome that was received."""
-    await request.app[keys.STORE].write(welcomes.accept, path_id(request, "welcome_id"), request[tokens.CALLER].user_id)
+    await act(request, welcomes.accept, path_id(request, "welcome_id"), request[tokens.CALLER].user_id)
     return reply_empty(request)

@@ -6,7 +6,7 @@ from conclave.archive.reader import Archive
 from conclave.budget import Share
 from conclave.clock import Clock
 from conclave.retention.policy import PolicySettings
-from conclave.store import messages
+from conclave.store import messages, visibility
 from conclave.store.archive import stretches as index
 from conclave.store.database import Database
 from conclave.store.messages import Page, StoredMessage
@@ -54,8 +54,8 @@ async def page(
             share.hold(claimed)
         found = await look(position, served, taken)
         served += found.messages
-    cutoff = messages.cutoff(found.member.group, policy, clock.now())
-    current = [message for message in served if message.created_at >= cutoff]
+    sight = visibility.of_group(found.member.group, policy, clock.now())
+    current = [message for message in served if sight.admits(message)]
     if served and not current:
         # An empty page would say that nothing follows.
         share.hold(0)

@@ -47,10 +47,9 @@ def select(stretch: Stretch, parts: Sequence[Part], after: int, last: int, first
     where = " OR ".join(
         f"lifetime = {lifetime:d} AND span IN ({', '.join(map(str, spans))})" for lifetime, spans in classes.items()
     )
-    hidden = ", ".join(f"X'{sender.hex()}'" for sender in stretch.hidden_senders)
+    deleted = ", ".join(f"X'{sender.hex()}'" for sender in stretch.deleted_senders)
     return (
         f"SELECT {COLUMNS} FROM archive WHERE ({where}) AND group_key = {stretch.group_key:d}"
-        f" AND sequence_num > {after:d} AND sequence_num <= {last:d} AND created_at >= {stretch.cutoff:d}"
-        f"{f' AND (is_commit OR sender_id NOT IN ({hidden}))' if hidden else ''}"
+        f" AND sequence_num <= {last:d} AND {stretch.sight.condition(after, deleted)}"
         f"{'' if first_only is None else f' ORDER BY sequence_num LIMIT {first_only:d}'}"
     )

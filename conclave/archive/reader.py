@@ -26,7 +26,7 @@ from conclave.archive.age import find_fault
 from conclave.archive.faults import one_line
 from conclave.archive.query import parts_between, reach, select
 from conclave.budget import Share, cost
-from conclave.health import Health, HealthPart
+from conclave.health.parts import Health, HealthPart
 from conclave.logs import get_logger
 from conclave.store import bodies, database, messages
 from conclave.store.archive import moves

@@ -19,6 +19,15 @@ MEMORY_KIB, PASSES, LANES = 19_456, 2, 1
 """OWASP's parameters for Argon2id."""
 
 
+_LETTERS = "abcdefghijkmnpqrstuvwxyz23456789"
+"""Those that are not taken for one another when they are read out."""
+
+
+def new_password() -> str:
+    """Return a new random password of 100 bits: 20 letters and digits, in groups of five."""
+    return "-".join("".join(secrets.choice(_LETTERS) for _ in range(5)) for _ in range(4))
+
+
 def hash_password(password: str) -> str:
     """Return the Argon2id hash of ``password``, with its salt and parameters. Takes a core for some 30 ms."""
     return _hasher().hash(password)

@@ -7,25 +7,23 @@ from contextlib import closing, contextmanager
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
 from uuid import UUID
 
 import click
+from rich.console import Console
+from rich.table import Table
 
+from conclave.archive.status import Share, Status, StatusError, read_status
 from conclave.cli.common import config_option, one_line_errors, orderly_end
 from conclave.clock import SystemClock
 from conclave.config.load import ConfigError, load_config
 from conclave.logs import configure_logging
 from conclave.retention.durations import duration_text
 from conclave.retention.policy import KEEP
-
-if TYPE_CHECKING:
-    from rich.console import Console
-
-    from conclave.archive.status import Share, Status
-    from conclave.store.archive.status import Overdue
-    from spark.job import Job
-
+from conclave.store.archive.status import Overdue
+from conclave.store.faults import StoreError
+from spark import run
+from spark.engine import Engine
 
 SHOWN = 100
 """So many differences are printed, at most."""
@@ -41,11 +39,6 @@ def archive() -> None:
 @click.option("--json", "as_json", is_flag=True, help="One JSON object; times and lifetimes in seconds.")
 def status(path: Path | None, *, as_json: bool) -> None:
     """Print what is archived, what is overdue there, and what moved last; while the server runs or not."""
-    from rich.console import Console  # noqa: PLC0415 - the server must not pay for it
-
-    from conclave.archive.status import StatusError, read_status  # noqa: PLC0415 - nor for this
-    from conclave.store.faults import StoreError  # noqa: PLC0415 - as above
-
     with one_line_errors(ConfigError, StatusError, StoreError):
         found = read_status(load_config(path), SystemClock().now())
     if as_json:
@@ -61,8 +54,8 @@ def status(path: Path | None, *, as_json: bool) -> None:
 @config_option
 def verify(path: Path | None) -> None:
     """Read everything in the archive, and tell what is not as it was archived. No run begins meanwhile."""
-    with _job(path) as job:
-        found = job.verify_archive()
+    with _engine(path) as engine:
+        found = run.verify_archive(engine)
     for line in found.differences[:SHOWN]:
         click.echo(line)
     if more := len(found.differences[SHOWN:]):
@@ -79,28 +72,24 @@ def verify(path: Path | None) -> None:
 @click.argument("group", type=click.UUID)
 def restore(path: Path | None, group: UUID) -> None:
     """Take the messages of GROUP, an id, back from the archive into the database. Clients notice nothing."""
-    with _job(path) as job:
-        count = job.restore_archived(group.bytes)
+    with _engine(path) as engine:
+        count = run.restore_archived(engine, group.bytes)
     click.echo(f"{group}: {count:,} messages are in the database again; the next run removes them from the archive")
 
 
 @contextmanager
-def _job(path: Path | None) -> Iterator["Job"]:
+def _engine(path: Path | None) -> Iterator[Engine]:
     """Yield what works in the archive of the configuration, and tell what fails in one line."""
-    from spark import job  # noqa: PLC0415 - the server must not pay for it
-
     configure_logging()
     with (
         orderly_end(),
-        one_line_errors(ConfigError, *job.EXPECTED),
-        closing(job.Job(load_config(path), SystemClock())) as cleaning,
+        one_line_errors(ConfigError, *run.EXPECTED),
+        closing(Engine(load_config(path), SystemClock())) as engine,
     ):
-        yield cleaning
+        yield engine
 
 
-def _show(found: "Status", console: "Console") -> None:
-    from rich.table import Table  # noqa: PLC0415 - as above
-
+def _show(found: Status, console: Console) -> None:
     table = Table("kept for", "month", title="Archive", show_footer=True)
     totals = [sum(each) for each in zip(*(_amounts(share) for share in found.shares), strict=True)] or [0] * 4
     for name, total in zip(("messages", "body bytes", "files", "bytes on disk"), totals, strict=True):
@@ -123,11 +112,11 @@ def _show(found: "Status", console: "Console") -> None:
         console.print(line, soft_wrap=True, markup=False, highlight=False)
 
 
-def _amounts(share: "Share") -> tuple[int, int, int, int]:
+def _amounts(share: Share) -> tuple[int, int, int, int]:
     return share.messages, share.body_bytes, share.files, share.disk_bytes
 
 
-def _overdue(due: "Overdue") -> list[str]:
+def _overdue(due: Overdue) -> list[str]:
     lines = []
     if due.expired_parts:
         lines.append(f"expired messages in {due.expired_parts:,} parts, the oldest by {_about(due.expired_seconds)}")

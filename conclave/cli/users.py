@@ -7,24 +7,36 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import ParamSpec
 from uuid import UUID
 
 import click
+from marshmallow import ValidationError
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
 
+from conclave.actions import accounts, users
+from conclave.actions.context import Action
+from conclave.actions.outside import Outside, OutsideError
+from conclave.auth.passwords import hash_password, new_password
 from conclave.cli.common import config_option, one_line_errors
 from conclave.clock import SystemClock
 from conclave.config.load import ConfigError, load_config
-from conclave.logs import configure_logging
-
-if TYPE_CHECKING:
-    from conclave.operate import Operator
-    from conclave.store.accounts import Account
+from conclave.errors import NotFoundError
+from conclave.logs import configure_logging, get_logger
+from conclave.store.accounts import Account
+from conclave.store.users import User
+from conclave.wire.fields import PASSWORD_RULE
 
 _WIDTH_OF_FILES = 400
 """Columns of a table that does not go to a terminal: enough for rows in one piece."""
 
 _name = click.argument("name")
+
+log = get_logger(__name__)
+
+P = ParamSpec("P")
 
 
 class _InputError(Exception):
@@ -42,8 +54,8 @@ def user() -> None:
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a line; times in Unix seconds.")
 def list_accounts(path: Path | None, like: str, *, as_json: bool) -> None:
     """Print the accounts, by name."""
-    with _operator(path) as operator:
-        listed = operator.list_accounts(like)
+    with _outside(path) as outside:
+        listed = outside.read(accounts.list_all, outside.context(), like)
     if as_json:
         for each in listed:
             click.echo(json.dumps(asdict(each) | {"user_id": str(UUID(bytes=each.user_id))}))
@@ -60,12 +72,11 @@ def reset_password(path: Path | None, name: str, *, prompt: bool) -> None:
 
     With --prompt it is not printed.
     """
-    from conclave.operate import new_password  # noqa: PLC0415 - the server must not pay for what only this needs
-
-    with _operator(path) as operator:
-        user_id = operator.find(name).user_id
+    with _outside(path) as outside:
+        user_id = _find(outside, name).user_id
         password = _ask_password() if prompt else new_password()
-        operator.reset_password(user_id, password)
+        # Hashed before the write lock is taken, which others wait for.
+        change(outside, "reset-password", accounts.reset_password, user_id, _hashed(password))
     if not prompt:
         click.echo(password)
     click.echo(f"{name}: has a new password, and is logged out", err=True)
@@ -76,8 +87,8 @@ def reset_password(path: Path | None, name: str, *, prompt: bool) -> None:
 @_name
 def disable(path: Path | None, name: str) -> None:
     """Log a user out, and allow no login; memberships and messages stay."""
-    with _operator(path) as operator:
-        operator.disable(operator.find(name).user_id)
+    with _outside(path) as outside:
+        change(outside, "disable", accounts.disable, _find(outside, name).user_id)
     click.echo(f"{name}: disabled, and logged out")
 
 
@@ -86,8 +97,8 @@ def disable(path: Path | None, name: str) -> None:
 @_name
 def enable(path: Path | None, name: str) -> None:
     """Let a disabled user log in again."""
-    with _operator(path) as operator:
-        operator.enable(operator.find(name).user_id)
+    with _outside(path) as outside:
+        change(outside, "enable", accounts.enable, _find(outside, name).user_id)
     click.echo(f"{name}: enabled")
 
 
@@ -97,22 +108,46 @@ def enable(path: Path | None, name: str) -> None:
 @click.option("--yes", is_flag=True, help="Do not ask.")
 def delete(path: Path | None, name: str, *, yes: bool) -> None:
     """Delete an account with its messages and memberships, as its user can."""
-    with _operator(path) as operator:
-        found = operator.find(name)
+    with _outside(path) as outside:
+        found = _find(outside, name)
         if not yes:
             _confirm(f"Delete the account {name} ({UUID(bytes=found.user_id)}) for good?")
-        operator.delete(found.user_id)
+        change(outside, "delete", accounts.remove, outside.context(), found.user_id)
     click.echo(f"{name}: deleted")
 
 
-@contextmanager
-def _operator(path: Path | None) -> Iterator["Operator"]:
-    """Yield who acts on the store of the configuration, and tell what fails in one line."""
-    from conclave.operate import OperateError, Operator  # noqa: PLC0415 - as above
+def change(outside: Outside, told: str, action: Action[P, None], *args: P.args, **kwargs: P.kwargs) -> None:
+    """Change an account; the log learns by ``told`` what was done, but not to whom.
 
+    Raises OutsideError or NotFoundError.
+    """
+    outside.write(action, *args, **kwargs)
+    log.info("account_changed", action=told)
+
+
+@contextmanager
+def _outside(path: Path | None) -> Iterator[Outside]:
+    """Yield what runs actions on the store of the configuration, and tell what fails in one line."""
     configure_logging()
-    with one_line_errors(ConfigError, OperateError, _InputError):
-        yield Operator(load_config(path).database, SystemClock())
+    with one_line_errors(ConfigError, OutsideError, NotFoundError, _InputError):
+        yield Outside(load_config(path), SystemClock())
+
+
+def _find(outside: Outside, name: str) -> User:
+    """Return the account of that name. Raises OutsideError or _InputError."""
+    try:
+        return outside.read(users.by_name, name)
+    except (NotFoundError, UnicodeEncodeError) as error:  # the latter: an argument that is not UTF-8
+        raise _InputError(f"{name}: no such user") from error
+
+
+def _hashed(password: str) -> str:
+    """Return the hash of a password that the protocol allows. Raises _InputError."""
+    try:
+        PASSWORD_RULE(password)
+    except ValidationError as error:
+        raise _InputError(f"the password {' '.join(map(str, error.messages))}") from error
+    return hash_password(password)
 
 
 def _ask_password() -> str:
@@ -132,11 +167,7 @@ def _confirm(question: str) -> None:
     click.confirm(question, abort=True, err=True)
 
 
-def _show(listed: Sequence["Account"]) -> None:
-    from rich.console import Console  # noqa: PLC0415 - the server must not pay for it
-    from rich.table import Table  # noqa: PLC0415 - as above
-    from rich.text import Text  # noqa: PLC0415 - as above
-
+def _show(listed: Sequence[Account]) -> None:
     table = Table("name", "id", "alias", "created (UTC)", "last used (UTC)", "groups", "sessions", "disabled")
     for column in table.columns:
         column.overflow = "fold"  # nothing is cut off

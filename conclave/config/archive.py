@@ -21,6 +21,11 @@ class ArchiveConfig:
     margin: int = 604_800
     erase_delay: int = 0
 
+    @property
+    def least_lifetime(self) -> int:
+        """Seconds that messages have to outlive for a move of theirs to be worth it."""
+        return self.after + self.margin
+
 
 class ArchiveSchema(Section):
     """What ``[archive]`` may say."""

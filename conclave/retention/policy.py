@@ -67,6 +67,26 @@ def session_lag(token_ttl_seconds: int) -> int:
 
 
 @dataclass(frozen=True)
+class GroupPolicy:
+    """What the messages of a group live by. ``lifetime``: the effective expiry, seconds, KEEP or AFTER_FETCH."""
+
+    lifetime: int
+
+    @property
+    def is_after_fetch(self) -> bool:
+        """Whether a message goes once every member has fetched it."""
+        return self.lifetime == AFTER_FETCH
+
+    def outlives(self, seconds: int) -> bool:
+        """Tell whether a message lives for longer than ``seconds`` at any rate, whoever fetches it."""
+        return self.lifetime == KEEP or self.lifetime > max(seconds, AFTER_FETCH)
+
+    def expires_before(self, now: int) -> int:
+        """Return the Unix second before which messages have expired by age at ``now`` (exclusive); 0: none has."""
+        return expiry_cutoff(now, self.lifetime)
+
+
+@dataclass(frozen=True)
 class PolicySettings:
     """The settings that decide what is deleted.
 
@@ -78,9 +98,9 @@ class PolicySettings:
     token_ttl_seconds: int
     invite_ttl_seconds: int
 
-    def effective(self, group: int) -> int:
-        """Return the effective expiry of a group with the setting ``group``."""
-        return effective_expiry(self.message_retention, group)
+    def of_group(self, setting: int) -> "GroupPolicy":
+        """Return the policy of a group whose own ``message_expiry_seconds`` is ``setting``."""
+        return GroupPolicy(effective_expiry(self.message_retention, setting))
 
     def sessions_dead_before(self, now: int) -> int:
         """Return the bound (exclusive) on ``expires_at`` of sessions that may be removed.

@@ -1,12 +1,7 @@
-"""Keeps the cleanup worker running, a process of its own, and knows how it fares.
-
-The worker gets the configuration as the first line of its standard input, which stays open: its end is the
-server's end. It tells what it does in lines of JSON on its standard output.
-"""
+"""Keeps the cleanup worker running, a process of its own, and knows how it fares."""
 
 import asyncio
 import contextlib
-import json
 import os
 import signal
 import sys
@@ -14,9 +9,10 @@ from asyncio.subprocess import PIPE, Process
 from typing import Any, Self
 
 from conclave.config.settings import Config
-from conclave.health import Health, HealthPart
+from conclave.health.parts import Health, HealthPart
 from conclave.logs import get_logger
 from conclave.system.tied import tied
+from conclave.system.worker_protocol import EXIT_GIVE_UP, Ended, Fault, Message, State, from_line
 
 log = get_logger(__name__)
 
@@ -31,8 +27,6 @@ KILL_SECONDS = 30.0
 """A worker that is silent for so much longer than what it does may take hangs."""
 
 LINE_LIMIT = 1024 * 1024
-EXIT_GIVE_UP = 78
-"""The worker's exit status when starting it again would change nothing (EX_CONFIG)."""
 
 
 class Supervisor:
@@ -68,7 +62,7 @@ class Supervisor:
                 reason = self._fault or f"the cleanup worker ended with status {status}"
             except TimeoutError:
                 reason = f"the cleanup worker hung ({self._doing}), and was killed"
-            except (OSError, ValueError) as error:  # it could not be started, or what it told was no JSON line
+            except (OSError, ValueError) as error:  # it could not be started, or what it told was no message
                 reason = f"the cleanup worker failed: {error}"
             self._health.fault(HealthPart.CLEANUP, reason)
             pause = FIRST_PAUSE_SECONDS if ran else min(2 * pause, LONGEST_PAUSE_SECONDS)
@@ -93,36 +87,39 @@ class Supervisor:
                 self._doing = "starting"
                 async with asyncio.timeout(READY_SECONDS) as limit:
                     async for line in process.stdout:
-                        told = json.loads(line)
+                        told = from_line(line)
                         limit.reschedule(asyncio.get_running_loop().time() + self._patience(told))
                         ran |= self._hear(told)
             return ran, await process.wait()
         finally:
             await _end(process)
 
-    def _patience(self, told: dict[str, Any]) -> float:
+    def _patience(self, told: Message) -> float:
         """Return the seconds until the worker has to tell more; a run ends itself in time."""
-        if "began" in told or "waiting" in told:
-            self._doing = "in a run" if "began" in told else "waiting for another run"
+        if told in (State.BEGAN, State.WAITING):
+            self._doing = "in a run" if told == State.BEGAN else "waiting for another run"
             return self._config.cleanup.max_run_time + KILL_SECONDS
         self._doing = "between runs"
-        return max(0.0, float(told.get("due_in", 0))) + KILL_SECONDS
+        due_in = told.due_in if isinstance(told, Ended | Fault) else None
+        return max(0.0, due_in or 0.0) + KILL_SECONDS
 
-    def _hear(self, told: dict[str, Any]) -> bool:
+    def _hear(self, told: Message) -> bool:
         """Take in what the worker tells; return whether it completed a run well."""
-        if "fault" in told:
-            self._fault = told["fault"]
-            self._health.fault(HealthPart.CLEANUP, self._fault)
-            log.error("cleanup_unavailable", reason=told["fault"])
-            return False
-        if "ready" in told:
-            log.info(
-                "cleanup_ready", engine=self._config.cleanup.engine, interval_seconds=self._config.cleanup_interval
-            )
-            return False
-        if "began" in told or "waiting" in told:
-            return False
-        report = self._health.last_run = told["run"]
+        match told:
+            case Fault():
+                self._fault = told.reason
+                self._health.fault(HealthPart.CLEANUP, self._fault)
+                log.error("cleanup_unavailable", reason=told.reason)
+            case State.READY:
+                interval = self._config.cleanup_interval
+                log.info("cleanup_ready", engine=self._config.cleanup.engine, interval_seconds=interval)
+            case Ended():
+                return self._note_run(told.report)
+        return False
+
+    def _note_run(self, report: dict[str, Any]) -> bool:
+        """Note the report of a run; return whether it went well."""
+        self._health.last_run = report
         if report["error"]:
             self._health.fault(HealthPart.CLEANUP, report["error"])
             log.error("cleanup_run", **report)

@@ -6,9 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from conclave.events import News
 from conclave.failpoints import reach
-from conclave.store.announce import AnnouncingConnection
+from conclave.store.connection import StoreConnection
 
 T = TypeVar("T")
 
@@ -18,23 +17,18 @@ class _Result:
     value: Any
 
 
-def run_all(
-    fns: list[Callable[[sqlite3.Connection], Any]], connection: AnnouncingConnection
-) -> tuple[list[Any], list[News]]:
+def run_all(fns: list[Callable[[sqlite3.Connection], Any]], connection: StoreConnection) -> list[Any]:
     """Run ``fns``, each in a savepoint; return for each a _Result or the exception that it raised.
 
-    Beside that, what those announced that did not raise.
+    What raised has announced nothing, and has taken no room.
     """
     outcomes: list[_Result | Exception] = []
-    announced: list[News] = []
     for fn in fns:
         connection.execute("SAVEPOINT one_write")
         reach("writer.begun")
-        room = connection.room
+        room, told = connection.room, len(connection.announced)
         try:
-            connection.announced = []
             outcomes.append(_Result(fn(connection)))
-            announced += connection.announced
             reach("writer.applied")
         except Exception as error:
             if not connection.in_transaction:
@@ -42,9 +36,10 @@ def run_all(
                 raise
             connection.execute("ROLLBACK TO one_write")
             connection.room = room
+            del connection.announced[told:]
             outcomes.append(error)
         connection.execute("RELEASE one_write")
-    return outcomes, announced
+    return outcomes
 
 
 def settle(done: asyncio.Future[Any], outcome: Any) -> None:

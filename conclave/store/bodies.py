@@ -18,7 +18,7 @@ from functools import partial
 from pathlib import Path
 
 from conclave.failpoints import reach
-from conclave.store.announce import AnnouncingConnection
+from conclave.store.connection import of_store
 from conclave.store.database import Step, places
 from conclave.store.faults import StoreFullError, free_bytes
 
@@ -60,12 +60,12 @@ _OWNERS = (
 
 def put(connection: sqlite3.Connection, body: bytes) -> int:
     """Append ``body`` and return its id. Raises StoreFullError if the disk has no room for it."""
-    if isinstance(connection, AnnouncingConnection):
-        if len(body) > connection.room:
-            path = _path(connection)
-            free = free_bytes(path.parent)
-            raise StoreFullError(f"{path}: there is no room for what clients send ({free:,} bytes are free)")
-        connection.room -= len(body)
+    store = of_store(connection)
+    if len(body) > store.room:
+        path = _path(connection)
+        free = free_bytes(path.parent)
+        raise StoreFullError(f"{path}: there is no room for what clients send ({free:,} bytes are free)")
+    store.room -= len(body)
     segment, number = _reserve(connection, len(body) + ROW_OVERHEAD_BYTES)
     body_id = segment << 32 | number
     connection.execute(f"INSERT INTO {_table(segment)} (body_id, body) VALUES (?, ?)", (body_id, body))
@@ -78,13 +78,13 @@ def spare_room(connection: sqlite3.Connection) -> Iterator[None]:
 
     Not where less than SPARED_BYTES are free.
     """
-    assert isinstance(connection, AnnouncingConnection)  # noqa: S101 - ``connect`` opens no others
+    store = of_store(connection)
     spare = SPARE_BYTES if free_bytes(_path(connection).parent) >= SPARED_BYTES else 0
-    connection.room += spare
+    store.room += spare
     try:
         yield
     finally:
-        connection.room = max(0, connection.room - spare)
+        store.room = max(0, store.room - spare)
 
 
 def get_many(connection: sqlite3.Connection, body_ids: Iterable[int]) -> dict[int, bytes]:

@@ -21,14 +21,16 @@ import aiosqlite
 from conclave.events import News
 from conclave.failpoints import reach
 from conclave.logs import get_logger
-from conclave.store import place
-from conclave.store.announce import AnnouncingConnection
+from conclave.store import outbox, place
 from conclave.store.batch import run_all, settle, snapshot
+from conclave.store.connection import StoreConnection, of_store
 from conclave.store.faults import StoreError, Watch, is_of_the_disk, store_error
 
 log = get_logger(__name__)
 
 Publish = Callable[[list[News]], None]
+HandOn = Callable[[sqlite3.Connection, list[News]], None]
+"""Takes what a transaction has announced, inside of it."""
 
 Step = Callable[[], bool]
 """A short piece of work inside a write transaction; it returns whether it has to be called again."""
@@ -57,7 +59,7 @@ PRAGMA busy_timeout = 0;
 """
 
 
-def connect(path: Path, *, readonly: bool = False) -> AnnouncingConnection:
+def connect(path: Path, *, readonly: bool = False) -> StoreConnection:
     """Open a connection to an existing database, with the pragmas that every connection of ours has.
 
     A ``readonly`` one leaves the files as they are, even where it is the last to close a log that a crash left.
@@ -69,7 +71,7 @@ def connect(path: Path, *, readonly: bool = False) -> AnnouncingConnection:
             uri=True,
             isolation_level=None,
             check_same_thread=False,
-            factory=AnnouncingConnection,
+            factory=StoreConnection,
         )
         connection.executescript(_PRAGMAS)
     except sqlite3.Error as error:
@@ -102,11 +104,19 @@ def places(values: Collection[Any]) -> str:
 
 
 @contextlib.contextmanager
-def write_transaction(connection: sqlite3.Connection) -> Iterator[None]:
-    """Hold the write lock for the block; commit at its end, roll back if it raises."""
+def write_transaction(connection: sqlite3.Connection, hand_on: HandOn = outbox.add_all) -> Iterator[None]:
+    """Hold the write lock for the block; commit at its end, roll back if it raises.
+
+    The one place where a transaction of any process ends. ``hand_on`` is given what was announced in it, if anything,
+    just before the commit: to the outbox, unless this process itself has who listens.
+    """
     begin_immediate(connection)
+    told = of_store(connection)
+    told.announced = []
     try:
         yield
+        if told.announced:
+            hand_on(connection, told.announced)
         connection.execute("COMMIT")
     finally:
         if connection.in_transaction:
@@ -375,13 +385,13 @@ class Database:
         self, fns: list[Callable[[sqlite3.Connection], Any]], connection: sqlite3.Connection
     ) -> tuple[list[Any], list[News]]:
         """Run ``fns`` in one transaction, if the database is where it was, and has room. See run_all."""
-        assert isinstance(connection, AnnouncingConnection)  # noqa: S101 - ``connect`` opens no others
-        with write_transaction(connection):
+        announced: list[News] = []
+        with write_transaction(connection, lambda _, news: announced.extend(news)):
             if _identity(self.path) != self._file:
                 # What is written to the file that is open would be lost with it.
                 raise StoreError(f"{self.path}: was moved or replaced while the server runs: put it back, or restart")
-            connection.room = self._watch.room()
-            outcomes, announced = run_all(fns, connection)
+            of_store(connection).room = self._watch.room()
+            outcomes = run_all(fns, of_store(connection))
             reach("writer.before_commit")
         reach("writer.after_commit")
         return [store_error(self.path, each) if _is_disk(each) else each for each in outcomes], announced

@@ -1,9 +1,7 @@
 """Groups: their settings, their counter, their end."""
 
 import sqlite3
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 from uuid import uuid4
 
 from conclave.budget import Share
@@ -11,8 +9,8 @@ from conclave.clock import Clock
 from conclave.errors import BadRequestError, ConflictError, NotFoundError
 from conclave.failpoints import reach
 from conclave.retention.policy import PolicySettings, exceeds_cap
-from conclave.store import bodies, marks, state, users
-from conclave.store.announce import announce
+from conclave.store import bodies, marks, policies, state, users
+from conclave.store.news import announce
 
 LONGEST_NAME = 64
 """Characters of a group name, at most."""
@@ -44,6 +42,16 @@ class PublicGroup:
     group_name: str
     alias: str
     member_count: int
+
+
+@dataclass(frozen=True)
+class GroupChanges:
+    """What is to be set of a group; None stays as it is, "" clears the alias."""
+
+    alias: str | None = None
+    group_name: str | None = None
+    visibility: str | None = None
+    message_expiry_seconds: int | None = None
 
 
 COLUMNS = (
@@ -92,9 +100,9 @@ def list_public(connection: sqlite3.Connection, pattern: str, share: Share) -> l
 
 
 def change(
-    connection: sqlite3.Connection, group: Group, changes: Mapping[str, Any], policy: PolicySettings, clock: Clock
+    connection: sqlite3.Connection, group: Group, changes: GroupChanges, policy: PolicySettings, clock: Clock
 ) -> None:
-    """Set any of alias, group_name, visibility and message_expiry_seconds, all or none.
+    """Set what ``changes`` names, all or nothing.
 
     The expiry does not change while the clock is wrong: no mark may move by it, and without that the end of the old
     expiry would be forgotten.
@@ -102,14 +110,14 @@ def change(
     Raises ConflictError if the name is taken, BadRequestError if the expiry is over the server's cap, and
     UntrustedClockError.
     """
-    changed = replace(group, **changes)
+    changed = replace(group, **{name: value for name, value in vars(changes).items() if value is not None})
     if changed.group_name != group.group_name:
         _require_free(connection, changed.group_name)
-    if "message_expiry_seconds" in changes:
+    if changes.message_expiry_seconds is not None:
         _require_within_cap(policy.message_retention, changed.message_expiry_seconds)
     if changed.message_expiry_seconds != group.message_expiry_seconds:
         state.require_clock(connection, clock.read())
-        old, new = (policy.effective(each.message_expiry_seconds) for each in (group, changed))
+        old, new = (policies.of_group(each, policy) for each in (group, changed))
         marks.settle(connection, group.group_key, old, new, clock.now())
         reach("update_group.settled")
     connection.execute(

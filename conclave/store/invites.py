@@ -11,8 +11,8 @@ from conclave.clock import Reading
 from conclave.errors import ConflictError, NotFoundError, NotMemberError
 from conclave.failpoints import reach
 from conclave.store import bodies, groups, members, messages, state, welcomes
-from conclave.store.announce import announce, members_of
 from conclave.store.groups import Group
+from conclave.store.news import announce, members_of
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,8 @@ retention contract, section 1.
 
 import sqlite3
 
-from conclave.retention.policy import AFTER_FETCH, PolicySettings, expiry_cutoff
+from conclave.retention.policy import GroupPolicy, PolicySettings
+from conclave.store import policies
 
 _LEAST_WATERMARK = "(SELECT min(watermark) FROM members WHERE members.group_key = groups.group_key)"
 
@@ -28,8 +29,8 @@ def advance_floor(connection: sqlite3.Connection, group_key: int) -> None:
     )
 
 
-def settle(connection: sqlite3.Connection, group_key: int, old: int, new: int, at: int) -> None:
-    """Fix what the effective policy ``old`` has hidden by the second ``at``, before ``new`` applies.
+def settle(connection: sqlite3.Connection, group_key: int, old: GroupPolicy, new: GroupPolicy, at: int) -> None:
+    """Fix what the policy ``old`` of a group has hidden by the second ``at``, before ``new`` applies.
 
     ``at``: the last Unix second at which ``old`` was in force.
     """
@@ -38,13 +39,13 @@ def settle(connection: sqlite3.Connection, group_key: int, old: int, new: int, a
         return
     connection.execute(
         "UPDATE groups SET expired_before = max(expired_before, ?) WHERE group_key = ?",
-        (expiry_cutoff(at, old), group_key),
+        (old.expires_before(at), group_key),
     )
-    if old == AFTER_FETCH:
+    if old.is_after_fetch:
         connection.execute(
             "UPDATE groups SET gone_below = max(gone_below, floor_seq) WHERE group_key = ?", (group_key,)
         )
-    elif new == AFTER_FETCH:
+    elif new.is_after_fetch:
         # What the floor remembers of members long gone must not count for those who are here now.
         connection.execute(
             f"UPDATE groups SET floor_seq = max(gone_below, ifnull({_LEAST_WATERMARK}, 0)) WHERE group_key = ?",
@@ -53,12 +54,6 @@ def settle(connection: sqlite3.Connection, group_key: int, old: int, new: int, a
 
 
 def settle_all(connection: sqlite3.Connection, old: PolicySettings, new: PolicySettings, at: int) -> None:
-    """Settle every group whose effective policy differs between two configurations of the server."""
-    settings = connection.execute("SELECT DISTINCT message_expiry_seconds FROM groups").fetchall()
-    for (setting,) in settings:
-        before, after = old.effective(setting), new.effective(setting)
-        if before == after:
-            continue
-        keys = connection.execute("SELECT group_key FROM groups WHERE message_expiry_seconds = ?", (setting,))
-        for (group_key,) in keys.fetchall():
-            settle(connection, group_key, before, after, at)
+    """Settle every group whose policy differs between two configurations of the server."""
+    for group_key, before, after in policies.changed(connection, old, new):
+        settle(connection, group_key, before, after, at)

@@ -17,8 +17,8 @@ from conclave.errors import (
 )
 from conclave.failpoints import reach
 from conclave.store import bans, groups, marks, users, welcomes
-from conclave.store.announce import announce, members_of
 from conclave.store.groups import Group
+from conclave.store.news import announce, members_of
 from conclave.store.users import User
 
 

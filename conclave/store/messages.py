@@ -6,11 +6,10 @@ from dataclasses import dataclass
 from conclave.budget import Share
 from conclave.clock import Clock
 from conclave.failpoints import reach
-from conclave.retention.policy import PolicySettings, expiry_cutoff
-from conclave.store import bodies, members
+from conclave.retention.policy import PolicySettings
+from conclave.store import bodies, members, visibility
 from conclave.store.archive import stretches
 from conclave.store.archive.stretches import Stretch
-from conclave.store.groups import Group
 from conclave.store.members import Membership
 
 PAGE_BYTES = 32 * 1024 * 1024
@@ -78,11 +77,6 @@ def append_stored(
     return int(number)
 
 
-def cutoff(group: Group, policy: PolicySettings, now: int) -> int:
-    """Return the Unix second before which a group's messages are not served at ``now``."""
-    return max(group.expired_before, expiry_cutoff(now, policy.effective(group.message_expiry_seconds)))
-
-
 def page(
     connection: sqlite3.Connection,
     group_id: bytes,
@@ -102,17 +96,15 @@ def page(
     """
     member = members.require_member(connection, group_id, user_id)
     group = member.group
-    hidden_before = cutoff(group, policy, clock.now())
+    sight = visibility.of_group(group, policy, clock.now())
     confirmed = min(after, group.last_seq)
-    start = max(confirmed, group.gone_below)
-    archived = stretches.stretch(connection, group, start, hidden_before)
+    archived = stretches.stretch(connection, group, confirmed, sight)
     if archived:
         return Page([], member, confirmed, archived)
     rows = connection.execute(
         "SELECT message_id, sequence_num, sender_id, created_at FROM messages"
-        " WHERE group_key = ? AND sequence_num > ? AND created_at >= ?"
-        " AND (is_commit OR sender_id NOT IN (SELECT user_id FROM user_tombstones)) ORDER BY sequence_num LIMIT ?",
-        (group.group_key, max(start, group.archived_seq), hidden_before, limit),
+        f" WHERE group_key = :group_key AND {visibility.HOT} ORDER BY sequence_num LIMIT :limit",
+        {"group_key": group.group_key, "limit": limit, **sight.bounds(max(confirmed, group.archived_seq))},
     ).fetchall()
     ids = [row["message_id"] for row in rows]
     count = share.take_bodies(bodies.sizes(connection, ids), PAGE_BYTES - taken, least=0 if taken else 1)

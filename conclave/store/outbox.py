@@ -18,11 +18,6 @@ _ID_BYTES = 16
 """A row has the ids of all recipients, one after the other: who deletes an account in large groups tells many."""
 
 
-def add(connection: sqlite3.Connection, recipient_id: bytes, name: str, **values: bytes | str) -> None:
-    """Have the server tell a user of the event ``name`` once the transaction is durable."""
-    _add(connection, recipient_id, name, _fields(values))
-
-
 def add_all(connection: sqlite3.Connection, news: Iterable[News]) -> None:
     """Have the server tell what this transaction announced, were it the server's own."""
     for each in news:

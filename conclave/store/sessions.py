@@ -8,7 +8,7 @@ from uuid import uuid4
 from conclave.budget import Share
 from conclave.clock import Clock
 from conclave.errors import CredentialsWrongError, NotFoundError
-from conclave.store.announce import end_streams
+from conclave.store.news import end_streams
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from conclave.clock import Reading
 from conclave.errors import UntrustedClockError
-from conclave.retention.clock_guard import clock_fault, time_to_act_on
+from conclave.retention.clock_guard import clock_fault
 from conclave.retention.policy import PolicySettings, session_lag
 from conclave.steady_clock import Floor
 from conclave.store import marks
@@ -26,11 +26,6 @@ def standing(connection: sqlite3.Connection) -> Standing:
     """Return what is known of the clock, without a look at it; an empty one before the server's first run."""
     row = connection.execute("SELECT clock_fault, acted_until, clock_acceptances FROM server_state").fetchone()
     return Standing(row[0], Floor(row[1], row[2])) if row else Standing()
-
-
-def time_now(connection: sqlite3.Connection, clock: Reading) -> int:
-    """Return the time to act on, Unix seconds, for who does not keep a clock of its own."""
-    return time_to_act_on(clock.wall, standing(connection).floor.acted_until)
 
 
 def stored_policy(connection: sqlite3.Connection) -> PolicySettings | None:

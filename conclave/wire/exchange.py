@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Iterator, Mapping
 from itertools import repeat
-from typing import Any
+from typing import Any, TypeVar
 
 from aiohttp import web
 from aiohttp.web_request import BaseRequest
@@ -35,6 +35,8 @@ LONGEST_ACCEPT = 2_048
 BODY_SECONDS = 120.0
 """How long a body may take, which is in memory meanwhile: the largest one at 9 KiB/s."""
 
+V = TypeVar("V")
+
 FORMAT = web.RequestKey("format", Format)
 """In which format the request is answered."""
 
@@ -49,8 +51,10 @@ def choose_format(request: web.Request, token: str | None) -> None:
     request[FORMAT] = answer_format(accept, request.headers.get("Content-Type", ""), token or "")
 
 
-async def read_body(request: web.Request) -> dict[str, Any]:
-    """Read a request's body and return its validated values. An empty body is an empty message, of any type.
+async def read_body(request: web.Request, kind: type[V]) -> V:
+    """Read a request's body and return what it says, validated. An empty body is an empty message, of any type.
+
+    ``kind``: what the schema of the endpoint's bodies makes.
 
     Raises UnsupportedMediaTypeError, BodyTooLargeError, BadRequestError or InvalidValueError.
     """
@@ -69,8 +73,8 @@ async def read_body(request: web.Request) -> dict[str, Any]:
     except web.RequestPayloadError as error:
         raise BadRequestError("the body cannot be read") from error
     if (written_in or request[FORMAT]) is Format.PROTOBUF:
-        return _load(schema, protobuf.parse(schema.__name__, body, keep_empty=schema.empty_counts))
-    return _load(schema, json_text.parse(body) if body else {})
+        return _load(schema, kind, protobuf.parse(schema.__name__, body, keep_empty=schema.empty_counts))
+    return _load(schema, kind, json_text.parse(body) if body else {})
 
 
 def path_name(request: web.Request, name: str) -> str:
@@ -89,14 +93,14 @@ def path_id(request: web.Request, name: str) -> bytes:
         raise _invalid(name, str(error)) from error
 
 
-def read_query(request: web.Request) -> dict[str, Any]:
-    """Return the validated values of the query string; the first counts where a name is repeated.
+def read_query(request: web.Request, kind: type[V]) -> V:
+    """Return what the query string says, validated; the first counts where a name is repeated.
 
-    Raises InvalidValueError.
+    ``kind``: what the schema of the endpoint's queries makes. Raises InvalidValueError.
     """
     schema = request[ENDPOINT].query
     assert schema  # noqa: S101 - as in read_body
-    return _load(schema, {name: request.query[name] for name in the(schema).fields if name in request.query})
+    return _load(schema, kind, {name: request.query[name] for name in the(schema).fields if name in request.query})
 
 
 def reply(request: web.Request, value: Any) -> web.Response:
@@ -153,11 +157,12 @@ def _encoding(request: web.Request) -> str:
     return request.headers.get("Content-Encoding", "").strip().lower()
 
 
-def _load(schema: type[RequestSchema | QuerySchema], values: Mapping[str, Any]) -> dict[str, Any]:
+def _load(schema: type[RequestSchema | QuerySchema], kind: type[V], values: Mapping[str, Any]) -> V:
     try:
-        loaded: dict[str, Any] = the(schema).load(values)
+        loaded = the(schema).load(values)
     except ValidationError as error:
         raise _field_errors(error.messages_dict) from error
+    assert isinstance(loaded, kind)  # noqa: S101 - a handler names what the schema of its endpoint makes
     return loaded
 
 

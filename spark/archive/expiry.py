@@ -15,10 +15,11 @@ import pyarrow
 from pyspark.sql import Column, DataFrame, SparkSession, functions as F
 
 from conclave.failpoints import reach
+from conclave.store import policies
 from conclave.store.archive import moves
 from conclave.store.archive.moves import PartRow
 from conclave.store.database import Step
-from spark import rules, sql_engine
+from spark import rules
 from spark.archive import columns as a
 from spark.archive.table import Table, in_parts
 from spark.hot import ArchiveError, Hot
@@ -38,8 +39,8 @@ Key = tuple[int, int, int]
 
 _MARKS = """
 CREATE TEMP TABLE archive_marks AS
-SELECT group_key, gone_below, archived_seq, max(expired_before, iif(effective > 0, ? - effective, 0)) AS cutoff
-FROM groups JOIN temp.effective_policies USING (message_expiry_seconds)
+SELECT group_key, gone_below, archived_seq, max(expired_before, expires_before) AS cutoff
+FROM groups JOIN temp.group_policies USING (group_key)
 WHERE EXISTS (SELECT 1 FROM archive_parts WHERE archive_parts.group_key = groups.group_key)
 """
 
@@ -99,8 +100,8 @@ def make_plan(connection: sqlite3.Connection, hot: Hot, risen: Collection[tuple[
 
     ``risen``: the marks ``gone_below`` and group keys of a run that has not raised them, and will not.
     """
-    sql_engine.list_policies(connection, hot.settings)
-    connection.execute(_MARKS.replace("?", f"{hot.now:d}"))
+    policies.list_all(connection, hot.settings, hot.now)
+    connection.execute(_MARKS)
     connection.execute("CREATE UNIQUE INDEX temp.archive_marks_by_group ON archive_marks (group_key)")
     connection.executemany("UPDATE temp.archive_marks SET gone_below = max(gone_below, ?) WHERE group_key = ?", risen)
     due = connection.execute(_DUE).fetchall()

@@ -28,7 +28,6 @@ from pyspark.sql import DataFrame, Observation, SparkSession, functions as F
 from conclave.archive.layout import span_width
 from conclave.config.archive import ArchiveConfig
 from conclave.failpoints import reach
-from conclave.retention.policy import AFTER_FETCH, KEEP, PolicySettings
 from conclave.store.archive import choice, moves
 from conclave.store.archive.moves import PartRow, Range
 from conclave.store.database import Step
@@ -43,17 +42,6 @@ BATCH_BYTES = 96 * 1024 * 1024
 
 APPEND_TASKS, TASK_BYTES = 4, 16 * 1024 * 1024
 """A batch is written by one task for so many bytes, but no more than so many: each makes a file for each part."""
-
-
-def movable_lifetimes(settings: PolicySettings, occurring: Collection[int], archive: ArchiveConfig) -> dict[int, int]:
-    """Return the effective expiry by group setting, for those of ``occurring`` whose groups use the archive."""
-    effective = {setting: settings.effective(setting) for setting in occurring}
-    least = archive.after + archive.margin
-    return {
-        setting: lifetime
-        for setting, lifetime in effective.items()
-        if lifetime == KEEP or (lifetime != AFTER_FETCH and lifetime > least)
-    }
 
 
 T = TypeVar("T")
@@ -152,9 +140,7 @@ class Mover:
         return choice.choose(connection, before, BATCH_ROWS, BATCH_BYTES)
 
     def _list_movable(self, connection: sqlite3.Connection, archive: ArchiveConfig, before: int) -> None:
-        occurring = [row[0] for row in connection.execute("SELECT DISTINCT message_expiry_seconds FROM groups")]
-        lifetimes = movable_lifetimes(self._hot.settings, occurring, archive)
-        choice.list_movable(connection, lifetimes, before)
+        choice.list_movable(connection, self._hot.settings, archive.least_lifetime, self._hot.now, before)
 
     def _ranges(self, number: int) -> list[Range]:
         return self._hot.read(moves.ranges_of, number)

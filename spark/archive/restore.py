@@ -12,13 +12,12 @@ from conclave.config.archive import ArchiveConfig
 from conclave.errors import NotFoundError
 from conclave.failpoints import reach
 from conclave.retention.policy import KEEP
-from conclave.store import groups
+from conclave.store import groups, policies
 from conclave.store.archive import moves, restore as archive_restore
 from conclave.store.archive.moves import PartRow
 from conclave.store.archive.restore import Archived
 from spark.archive import columns as a
 from spark.archive.check import examine
-from spark.archive.move import movable_lifetimes
 from spark.archive.table import Table, in_parts
 from spark.hot import ArchiveError, Hot
 
@@ -42,7 +41,7 @@ def restore(spark: SparkSession, hot: Hot, table: Table, config: ArchiveConfig, 
         raise ArchiveError("nothing of the group is served from the archive")
     if hot.read(moves.batch_under_way) is not None:
         raise ArchiveError("a move is under way: do a cleanup run first, which finishes it")
-    if config.after != KEEP and movable_lifetimes(hot.settings, [group.message_expiry_seconds], config):
+    if config.after != KEEP and policies.of_group(group, hot.settings).outlives(config.least_lifetime):
         raise ArchiveError('the next run would move the messages again: set [archive] after = "-1" first')
     rows = table.read().where(in_parts([(part.lifetime, part.span) for part in parts]))
     found = examine(spark, hot, rows, group.group_key)

@@ -18,7 +18,7 @@ from conclave.archive import reader as archive
 from conclave.archive.layout import DAY, KEEP_WIDTH
 from conclave.config.settings import Config
 from conclave.retention.policy import KEEP
-from conclave.server import app
+from conclave.server import duties
 from conclave.store import messages
 from conclave.store.archive.moves import ArchiveState
 from conclave.store.archive.stretches import Stretch
@@ -299,7 +299,7 @@ async def test_an_archive_that_is_newer_than_its_database_leaves_nothing_out_in_
     mover.delete("sequence_num < 5")
     mover.execute("UPDATE archive_state SET turn = 1, former_turn = 0")
     await running.server.close()
-    monkeypatch.setattr(app, "ARCHIVE_RETRY_SECONDS", 0.05)
+    monkeypatch.setattr(duties, "ARCHIVE_RETRY_SECONDS", 0.05)
     async with start_server(replace(config)) as again:
         alice.http, alice.url = again.http, again.url
         faults = again.app[keys.HEALTH]

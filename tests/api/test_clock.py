@@ -14,9 +14,10 @@ from conclave.clock import FakeClock
 from conclave.config.cleanup import CleanupConfig
 from conclave.config.settings import Config
 from conclave.failpoints import CLOCK_POINTS
-from conclave.store import clock_mending, database, sessions
-from spark.job import Job
+from conclave.store import clock_mending, database, runs, sessions
+from spark.engine import Engine
 from spark.report import Report
+from spark.run import clean_up
 from tests.conftest import Running, StartServer
 from tests.support.client import Client, expect
 
@@ -32,7 +33,7 @@ def config(config: Config) -> Config:
 async def run(server: Running, *, accept: bool = False) -> Report:
     """Do a cleanup run as one by hand, which may fail."""
     await server.settle()
-    return await asyncio.to_thread(Job(server.config, server.clock).run, accept_clock=accept)
+    return await asyncio.to_thread(clean_up, Engine(server.config, server.clock), accept_clock=accept)
 
 
 async def accept(server: Running) -> Report:
@@ -235,7 +236,7 @@ async def test_a_run_that_accepted_the_clock_tells_what_it_brought_back(
 ) -> None:
     from rich.console import Console
 
-    from spark import report
+    from conclave.cli import reports
 
     alice = await running.user("alice")
     group = await alice.create_group("g")
@@ -246,9 +247,9 @@ async def test_a_run_that_accepted_the_clock_tells_what_it_brought_back(
     running.clock.set_wrong(-YEAR)
     done = await accept(running)
     assert done.to_mapping()["brought_back"] == {"messages": 3, "sessions": 1}
-    report.show(done, Console(width=200))
+    reports.show(done, Console(width=200))
     with closing(database.connect(running.config.database, readonly=True)) as connection:
-        report.show_history(report.history(connection, 1), Console(width=200))
+        reports.show_history(runs.last(connection, 1), Console(width=200))
     table, _, history = capsys.readouterr().out.partition("Cleanup runs")
     assert "brought back from times to come: 3 messages, 1 sessions" in table
     assert "brought back: 3 messages, 1 sessions" in history
@@ -398,7 +399,7 @@ async def test_a_server_does_not_revive_what_a_run_by_hand_has_acted_on(
     clock.advance(HOUR + 1)
     failpoints.arm("plan.made=io")
     try:
-        report = await asyncio.to_thread(Job(config, clock).run)
+        report = await asyncio.to_thread(clean_up, Engine(config, clock))
     finally:
         failpoints.arm("")
     assert "disk I/O error" in report.error
@@ -407,13 +408,13 @@ async def test_a_server_does_not_revive_what_a_run_by_hand_has_acted_on(
         alice = again(alice, server)
         assert await alice.numbers(group) == []
         clock.advance(500)
-        assert (await asyncio.to_thread(Job(config, clock).run)).counts["expired"] == 1
+        assert (await asyncio.to_thread(clean_up, Engine(config, clock))).counts["expired"] == 1
 
 
 async def test_a_running_server_learns_what_a_run_has_acted_on(running: Running) -> None:
     now = running.clock.now()
     ahead = FakeClock(now + 400, set_by=400)
-    assert (await asyncio.to_thread(Job(running.config, ahead).run)).error == ""
+    assert (await asyncio.to_thread(clean_up, Engine(running.config, ahead))).error == ""
     async with asyncio.timeout(20):
         while running.app[keys.CLOCK].now() != now + 400:
             await asyncio.sleep(0.05)

@@ -13,6 +13,7 @@ import pytest
 from aiohttp import web
 
 from conclave import events as events_module, keys
+from conclave.actions import sessions as session_actions
 from conclave.api import events as api_events
 from conclave.auth import tokens
 from conclave.store import sessions
@@ -394,7 +395,7 @@ async def test_a_stream_whose_session_ends_while_it_begins_ends_at_once(
         loop.call_soon_threadsafe(events.publish, [events_module.Ending(UUID(alice.user_id).bytes, session_id)])
         return True
 
-    monkeypatch.setattr(sessions, "exists", found)
+    monkeypatch.setattr(session_actions, "exists", found)
     async with listening(alice) as stream:
         await stream.ended()
     assert not events._streams

@@ -7,7 +7,7 @@ from uuid import UUID
 import pytest
 
 from conclave.config.settings import Config
-from conclave.server import app
+from conclave.server import duties
 from conclave.store import invites
 from tests.conftest import Cleanup, Running, StartServer
 from tests.support.client import API, PASSWORD, Client, RefusedError, encode, expect
@@ -291,7 +291,7 @@ async def test_an_invite_lives_to_its_last_second(running: Running) -> None:
 
 @pytest.fixture
 def quick_outbox(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(app, "OUTBOX_INTERVAL_SECONDS", 0.02)
+    monkeypatch.setattr(duties, "OUTBOX_INTERVAL_SECONDS", 0.02)
 
 
 async def handed_on(running: Running) -> None:

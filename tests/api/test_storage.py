@@ -10,11 +10,14 @@ from pathlib import Path
 import pytest
 
 from conclave import keys
+from conclave.actions import messages
 from conclave.config.cleanup import CleanupConfig
-from conclave.server import app, storage
-from conclave.store import bodies, database, members
+from conclave.health import storage
+from conclave.server import duties
+from conclave.store import bodies, database
 from conclave.system import locks, reserve
-from spark.job import Job
+from spark.engine import Engine
+from spark.run import clean_up
 from tests.conftest import Running, StartServer
 from tests.support.client import RefusedError, encode
 
@@ -22,9 +25,9 @@ from tests.support.client import RefusedError, encode
 @pytest.fixture(autouse=True)
 def often(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("ALIVE", "OUTBOX", "STORAGE"):
-        monkeypatch.setattr(app, f"{name}_INTERVAL_SECONDS", 0.02)
-    monkeypatch.setattr(app, "RETRY_SECONDS", 0.02)
-    monkeypatch.setattr(app, "session_lag", lambda _: 0.02)
+        monkeypatch.setattr(duties, f"{name}_INTERVAL_SECONDS", 0.02)
+    monkeypatch.setattr(duties, "RETRY_SECONDS", 0.02)
+    monkeypatch.setattr(duties, "session_lag", lambda _: 0.02)
     monkeypatch.setattr(database, "CHECKPOINT_INTERVAL_SECONDS", 0.02)
 
 
@@ -129,7 +132,7 @@ async def test_an_answer_that_has_left_is_not_followed_by_another(
     def fail(*_: object) -> None:
         raise error
 
-    monkeypatch.setattr(members, "confirm_fetched", fail)
+    monkeypatch.setattr(messages, "confirm_fetched", fail)
     reader, writer = await asyncio.open_connection("127.0.0.1", running.server.port)
     with contextlib.closing(writer):
         for _ in range(2):
@@ -312,7 +315,7 @@ async def test_a_run_that_waits_for_another_does_not_keep_the_reserve_from_being
                 another.close()
 
         monkeypatch.setattr(reserve, "free_bytes", lambda _: 0)
-        job = Job(config, running.clock)
-        assert job.run(tell=tell).error == ""
-        job.close()
+        engine = Engine(config, running.clock)
+        assert clean_up(engine, tell=tell).error == ""
+        engine.close()
     assert told == [("waiting", 1024**2), ("began", 1024**2)], "and has its room when it is at work"

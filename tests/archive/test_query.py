@@ -11,6 +11,7 @@ from conclave.archive.layout import DAY
 from conclave.archive.query import parts_between, reach, select
 from conclave.retention.policy import KEEP
 from conclave.store.archive.stretches import Part, Stretch
+from conclave.store.visibility import Sight
 
 MUCH = 10**9
 
@@ -60,11 +61,11 @@ def test_only_the_parts_in_reach_are_asked() -> None:
     parts = [part(1, 30, span=0), part(20, 60, span=0, lifetime=7 * DAY), part(61, 90, span=30 * DAY)]
     assert parts_between(parts, 30, 60) == parts[1:2]
     assert parts_between(parts, 29, 61) == parts
-    stretch = Stretch(7, 0, 90, 123, [b"\x01\xff"], parts, 1, 0, 0)
+    stretch = Stretch(7, 0, 90, Sight(0, 123), [b"\x01\xff"], parts, 1, 0, 0)
     assert select(stretch, parts, 5, 61, 10) == (
         "SELECT sequence_num, sender_id, mls_message, created_at FROM archive"
         " WHERE (lifetime = -1 AND span IN (0, 2592000) OR lifetime = 604800 AND span IN (0)) AND group_key = 7"
-        " AND sequence_num > 5 AND sequence_num <= 61 AND created_at >= 123"
+        " AND sequence_num <= 61 AND sequence_num > 5 AND created_at >= 123"
         " AND (is_commit OR sender_id NOT IN (X'01ff')) ORDER BY sequence_num LIMIT 10"
     )
 

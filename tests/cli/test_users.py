@@ -14,12 +14,15 @@ from click.testing import CliRunner, Result
 from structlog.testing import capture_logs
 
 from conclave import keys
+from conclave.actions import accounts as actions
+from conclave.actions.outside import Outside
 from conclave.auth.passwords import hash_password
 from conclave.cli import users as cli_users
+from conclave.cli.users import change
 from conclave.clock import FakeClock
 from conclave.config.settings import Config
-from conclave.operate import OperateError, Operator, transaction
-from conclave.server import app
+from conclave.errors import NotFoundError
+from conclave.server import duties
 from conclave.store import accounts, database, users
 from tests.conftest import Running, StartServer
 from tests.support.client import PASSWORD, Client, encode, expect
@@ -173,14 +176,16 @@ def test_without_a_terminal_a_deletion_needs_yes(stored: sqlite3.Connection, run
 def test_an_account_that_goes_meanwhile_is_told_in_a_line(
     stored: sqlite3.Connection, config: Config, clock: FakeClock, logged: Logged
 ) -> None:
-    operator = Operator(config.database, clock)
-    gone = operator.find("bob").user_id
-    operator.delete(gone)
-    for act in (operator.disable, operator.enable, operator.delete):
-        with pytest.raises(OperateError, match="no such user"):
-            act(gone)
-    with pytest.raises(OperateError, match="no such user"):
-        operator.reset_password(gone, PASSWORD)
+    outside = Outside(config, clock)
+    gone, context = outside.read(users.by_name, "bob").user_id, outside.context()
+    change(outside, "delete", actions.remove, context, gone)
+    for act in (actions.disable, actions.enable):
+        with pytest.raises(NotFoundError, match="no such user"):
+            change(outside, "again", act, gone)
+    with pytest.raises(NotFoundError, match="no such user"):
+        change(outside, "again", actions.remove, context, gone)
+    with pytest.raises(NotFoundError, match="no such user"):
+        change(outside, "again", actions.reset_password, gone, PASSWORD)
     assert [line["action"] for line in logged] == ["delete"]
 
 
@@ -192,12 +197,12 @@ def test_what_fails_leaves_neither_a_change_nor_news(stored: sqlite3.Connection,
             " VALUES (x'01', x'02', ?, 0, 0, 0)",
             (user_id,),
         )
-        with suppress(LookupError), transaction(connection):
+        with suppress(LookupError), database.write_transaction(connection):
             accounts.disable(connection, user_id)
             raise LookupError
         assert users.credentials(connection, "bob")
         assert not connection.execute("SELECT * FROM outbox").fetchall()
-        with transaction(connection):
+        with database.write_transaction(connection):
             accounts.disable(connection, user_id)
         assert not users.credentials(connection, "bob")
         assert len(connection.execute("SELECT * FROM outbox").fetchall()) == 1
@@ -255,7 +260,7 @@ async def test_a_disabled_member_holds_messages_back_until_deleted(
 async def test_those_who_remain_hear_once_of_an_account_that_an_operator_deletes(
     config: Config, start_server: StartServer, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(app, "OUTBOX_INTERVAL_SECONDS", 0.05)
+    monkeypatch.setattr(duties, "OUTBOX_INTERVAL_SECONDS", 0.05)
     async with start_server(config) as server:
         alice, bob, carol, eve = await server.users("alice", "bob", "carol", "eve")
         group = await alice.create_group("g")

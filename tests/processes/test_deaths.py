@@ -56,14 +56,14 @@ EXPIRY = 4
 
 PAUSE = """
 import time
-from conclave import cli
-from spark import job
+from conclave import failpoints
 def pause(name):
     if name == "plan.made":
         print("in a run", flush=True)
         time.sleep(600)
-job.reach = pause
-cli.main()
+failpoints.reach = pause
+from conclave.cli.main import main
+main()
 """
 """Commands, whose runs come as far as their plan."""
 
@@ -334,7 +334,7 @@ def test_java_holds_the_locks_of_its_run_and_inherits_nothing_else(served: Path)
         assert locks_of(wait_for_java(served), run_lock) == [True]
 
 
-UNTIED = PAUSE.replace("cli.main()", "from spark import java; java.tied = lambda *each, **_: each; cli.main()")
+UNTIED = PAUSE.replace("main()", "from spark import java; java.tied = lambda *each, **_: each; main()")
 """The same without what ends Java with it: as if that took long."""
 
 
@@ -423,7 +423,7 @@ def test_a_lock_that_was_replaced_is_no_lock(served: Path) -> None:
     lock = served / "conclave.db.cleanup-lock"
     program = "from conclave.system.locks import DatabaseLock; from pathlib import Path; hold = DatabaseLock.hold\n"
     program += f"def replace(lock, wait): Path({str(lock)!r}).unlink(); return hold(lock, wait)\n"
-    program += "DatabaseLock.hold = replace; from conclave import cli; cli.main()"
+    program += "DatabaseLock.hold = replace; from conclave.cli.main import main; main()"
     refused = subprocess.run(
         [sys.executable, "-P", "-c", program, "cleanup", "run"], cwd=served, capture_output=True, text=True
     )
@@ -437,7 +437,7 @@ def test_a_server_ends_by_sighup_as_by_sigterm(tmp_path: Path) -> None:
         assert server.process.wait(GONE_SECONDS) == 0
         assert "stopped" in [event["event"] for event in server.events()]
         assert not list(tmp_path.glob("conclave.db-*")), "neither a WAL nor its index is left"
-    nohup = "import signal; signal.signal(signal.SIGHUP, signal.SIG_IGN); from conclave import cli; cli.main()"
+    nohup = "import signal; signal.signal(signal.SIGHUP, signal.SIG_IGN); from conclave.cli.main import main; main()"
     with ServerProcess(tmp_path, SQL, command=("-c", nohup)) as server:
         server.process.send_signal(signal.SIGHUP)
         time.sleep(1)

@@ -30,7 +30,7 @@ def lines(process: subprocess.CompletedProcess[str]) -> list[str]:
 
 def test_the_server_never_imports_pyspark_or_pyarrow() -> None:
     program = (
-        "import sys, conclave.cli.main, conclave.server.run, conclave.server.app\n"
+        "import sys, conclave.cli.serve, conclave.server.run, conclave.server.app\n"
         "sys.exit(' '.join(name for name in ('pyspark', 'pyarrow', 'adbc_driver_sqlite') if name in sys.modules))"
     )
     assert subprocess.run([sys.executable, "-c", program], capture_output=True, text=True).stderr.strip() == ""

@@ -20,7 +20,7 @@ FILES = 200
 LIMITED = f"""
 import resource
 resource.setrlimit(resource.RLIMIT_NOFILE, (64, {FILES}))
-from conclave.cli import main
+from conclave.cli.main import main
 main()
 """
 

@@ -17,12 +17,12 @@ SETTINGS = 'cleanup_interval = "1s"\n[archive]\nafter = "1s"\nmargin = "0"\n'
 
 PYTHON_IN_JAVA = """
 from conclave.clock import SystemClock
-from conclave.config import load_config
-from spark.job import Job
-job = Job(load_config(), SystemClock())
-job.warm_up()
-print(job._spark.sparkContext.parallelize([1], 1).map(lambda number: number + 41).collect())
-job.close()
+from conclave.config.load import load_config
+from spark.engine import Engine
+engine = Engine(load_config(), SystemClock())
+engine.warm_up()
+print(engine._spark.sparkContext.parallelize([1], 1).map(lambda number: number + 41).collect())
+engine.close()
 """
 
 

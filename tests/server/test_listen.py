@@ -13,7 +13,7 @@ from aiohttp import web
 from conclave.admin.app import create_admin_app
 from conclave.clock import FakeClock
 from conclave.config.settings import Config
-from conclave.health import Health
+from conclave.health.parts import Health
 from conclave.server import listen
 from conclave.server.app import create_app
 

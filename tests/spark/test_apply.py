@@ -14,11 +14,13 @@ import pytest
 from conclave.clock import FakeClock
 from conclave.retention.policy import PolicySettings
 from conclave.store import database, groups, members, messages, state, users
+from conclave.store.groups import GroupChanges
 from conclave.store.members import Membership
 from spark import apply, rules, sql_engine
-from spark.job import CleanupError, _require_settings
+from spark.engine import CleanupError
 from spark.pacer import Pacer
 from spark.plan_types import Plan
+from spark.run import require_settings
 
 START, HOUR = 1_700_000_000, 3600
 POLICY = PolicySettings(-1, 2_592_000, 604_800)
@@ -45,7 +47,7 @@ def add_group(connection: sqlite3.Connection, expiry: int, count: int) -> Member
 
 
 def change(connection: sqlite3.Connection, member: Membership, expiry: int, now: int) -> None:
-    groups.change(connection, member.group, {"message_expiry_seconds": expiry}, POLICY, FakeClock(now))
+    groups.change(connection, member.group, GroupChanges(message_expiry_seconds=expiry), POLICY, FakeClock(now))
 
 
 def apply_plan(connection: sqlite3.Connection, plan: Plan) -> Counter[str]:
@@ -109,7 +111,7 @@ def test_settings_replaced_between_plan_and_apply_stop_the_run(connection: sqlit
     state.begin_serving(connection, PolicySettings(0, 1, 1), FakeClock(START).read())
 
     def require() -> None:
-        _require_settings(connection, POLICY)
+        require_settings(connection, POLICY)
 
     with pytest.raises(CleanupError, match="settings changed"):
         apply.apply_plan(Pacer(connection, require=require), plan, POLICY, Counter())

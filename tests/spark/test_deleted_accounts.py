@@ -16,9 +16,10 @@ from conclave.config.settings import Config
 from conclave.retention.policy import PolicySettings
 from conclave.store import database, groups, members, messages, state, users
 from spark import apply, rules, sql_engine
-from spark.job import Job
+from spark.engine import Engine
 from spark.pacer import Pacer
 from spark.plan_types import Plan
+from spark.run import dry_run
 from tests.conftest import Cleanup, Running, StartServer
 from tests.support.cleaner import Cleaner
 from tests.support.client import PASSWORD, Client, encode
@@ -133,7 +134,7 @@ async def test_a_message_that_several_rules_take_is_counted_once(running: Runnin
     await running.settle()
     config = replace(running.config, cleanup=CleanupConfig(engine="sql"))
     before = await stored(running), await running.query("SELECT * FROM user_tombstones")
-    planned = Job(config, running.clock).dry_run()
+    planned = dry_run(Engine(config, running.clock))
     assert (await stored(running), await running.query("SELECT * FROM user_tombstones")) == before
     report = await asyncio.to_thread(cleaner.run, config, running.clock.now())
     # Of bob's: 3 in the group that keeps, 2 that not all have fetched, 1 that has not expired.

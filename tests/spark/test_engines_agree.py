@@ -15,7 +15,8 @@ from conclave.clock import FakeClock
 from conclave.config.cleanup import CleanupConfig
 from conclave.config.settings import Config
 from conclave.store import bodies, database, messages, state as server_state
-from spark.job import Job
+from spark.engine import Engine
+from spark.run import dry_run
 from tests.support import model, sample
 from tests.support.cleaner import Cleaner
 from tests.support.model import GroupState, Outcome, Sent, State
@@ -97,7 +98,7 @@ def run(state: State, engine: str, cleaner: Cleaner) -> Outcome:
             assert cleaner.plan(config, state.now) == cleaner.plan(sql, state.now)
         with closing(database.connect(config.database)) as connection:
             assert served(connection, config, state.now) == model.served(state)
-        counted = Job(sql, FakeClock(state.now)).dry_run().counts
+        counted = dry_run(Engine(sql, FakeClock(state.now))).counts
         assert cleaner.run(config, state.now)["deleted"] == counted
         with closing(database.connect(config.database)) as connection:
             outcome = left(connection)

@@ -14,7 +14,8 @@ from conclave.config.cleanup import CleanupConfig
 from conclave.config.settings import Config
 from conclave.store import bodies, groups
 from conclave.store.state import PolicyFrozenError
-from spark.job import Job
+from spark.engine import Engine
+from spark.run import dry_run
 from tests.conftest import Cleanup, Running, StartServer
 from tests.support.cleaner import Cleaner
 from tests.support.client import Client, RefusedError, expect
@@ -355,7 +356,7 @@ async def test_a_dry_run_counts_what_a_run_then_deletes_and_touches_nothing(runn
     await running.settle()
     config = replace(running.config, cleanup=CleanupConfig(engine="sql"))
     before = await running.query("SELECT * FROM messages"), await running.query("SELECT * FROM groups")
-    planned = Job(config, running.clock).dry_run()
+    planned = dry_run(Engine(config, running.clock))
     assert (await running.query("SELECT * FROM messages"), await running.query("SELECT * FROM groups")) == before
     assert await running.query("SELECT * FROM cleanup_runs") == []
     report = await asyncio.to_thread(cleaner.run, config, running.clock.now())

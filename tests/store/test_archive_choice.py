@@ -7,13 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from conclave.retention.policy import KEEP
+from conclave.retention.policy import KEEP, PolicySettings
 from conclave.store import bodies, database
 from conclave.store.archive import choice, moves
 from conclave.store.archive.choice import HOUR
 from conclave.store.archive.moves import Range
 
 NOW = 10_000 * HOUR
+POLICY = PolicySettings(KEEP, 1, 1)
 
 
 @pytest.fixture
@@ -36,7 +37,7 @@ def add_group(connection: sqlite3.Connection, key: int, times: Sequence[int], si
 
 def slices(connection: sqlite3.Connection, rows: int) -> list[int]:
     """Return how many messages lie in each slice of time; check the bounds."""
-    choice.list_movable(connection, {KEEP: KEEP}, NOW)
+    choice.list_movable(connection, POLICY, 0, NOW, NOW)
     bounds = choice.time_slices(connection, NOW, rows)
     assert bounds == sorted(set(bounds))
     assert bounds[-1] == NOW
@@ -76,7 +77,7 @@ def test_a_batch_begins_where_the_moves_under_way_end(connection: sqlite3.Connec
     connection.execute("UPDATE groups SET archived_seq = 1 WHERE group_key = 2")
     for first, last in ((1, 1), (2, 3)):
         moves.fix(connection, [Range(1, first, last, KEEP)], NOW)
-    choice.list_movable(connection, {KEEP: KEEP}, NOW)
+    choice.list_movable(connection, POLICY, 0, NOW, NOW)
     chosen, more = choice.choose(connection, NOW, 100, 10_000)
     assert chosen == [Range(1, 4, 5, KEEP), Range(2, 2, 4, KEEP)]
     assert not more
@@ -84,7 +85,7 @@ def test_a_batch_begins_where_the_moves_under_way_end(connection: sqlite3.Connec
 
 def test_a_batch_takes_no_more_than_it_may_but_at_least_one(connection: sqlite3.Connection) -> None:
     add_group(connection, 1, [NOW - 9] * 10, size=100)
-    choice.list_movable(connection, {KEEP: KEEP}, NOW)
+    choice.list_movable(connection, POLICY, 0, NOW, NOW)
     assert choice.choose(connection, NOW, 4, 10_000) == ([Range(1, 1, 4, KEEP)], True)
     chosen, _ = choice.choose(connection, NOW, 10, 500)
     assert chosen[0].last_seq in (4, 5)

@@ -11,7 +11,7 @@ import pytest
 
 from conclave.clock import FakeClock
 from conclave.retention.policy import PolicySettings
-from conclave.store import bodies, clock_mending, database, groups, members, messages, state, users
+from conclave.store import bodies, clock_mending, database, groups, members, messages, state, users, visibility
 from conclave.store.database import Step
 
 NOW, DAY = 1_700_000_000, 86_400
@@ -79,8 +79,8 @@ def served(connection: sqlite3.Connection) -> set[tuple[int, int]]:
     for (group_id,) in connection.execute("SELECT group_id FROM groups").fetchall():
         group = groups.by_id(connection, group_id)
         rows = connection.execute(
-            "SELECT sequence_num FROM messages WHERE group_key = ? AND created_at >= ?",
-            (group.group_key, messages.cutoff(group, POLICY, NOW)),
+            f"SELECT sequence_num FROM messages WHERE group_key = :group_key AND {visibility.HOT}",
+            {"group_key": group.group_key, **visibility.of_group(group, POLICY, NOW).bounds(0)},
         )
         found.update((group.group_key, row[0]) for row in rows)
     return found

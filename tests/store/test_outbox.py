@@ -8,7 +8,7 @@ import pytest
 
 from conclave.config.settings import Config
 from conclave.events import Announcement, Ending, Event, News
-from conclave.store import database, outbox
+from conclave.store import database, news, outbox
 from tests.conftest import StartServer
 from tests.support.client import Client
 from tests.support.listening import listening
@@ -43,8 +43,8 @@ async def test_what_was_told_while_no_server_ran_is_heard_after_the_start(
 ) -> None:
     async with start_server(config) as server:
         alice = await server.user("alice")
-    with closing(database.connect(config.database)) as connection:
-        outbox.add(connection, bytes.fromhex(alice.user_id.replace("-", "")), "group_deleted", group_id=GROUP)
+    with closing(database.connect(config.database)) as connection, database.write_transaction(connection):
+        news.announce(connection, [bytes.fromhex(alice.user_id.replace("-", ""))], "group_deleted", group_id=GROUP)
     async with (
         start_server(config) as server,
         listening(Client(server.http, server.url, alice.token, alice.user_id)) as events,

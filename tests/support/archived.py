@@ -16,6 +16,7 @@ from conclave.config.archive import ArchiveConfig
 from conclave.config.settings import Config
 from conclave.retention.policy import KEEP
 from conclave.store import bodies, database, groups, members, messages, state
+from conclave.store.groups import GroupChanges
 from tests.support.cleaner import Cleaner
 from tests.support.forensics import Search
 
@@ -105,7 +106,7 @@ class Store(Tiers):
             self._set(connection, member, expiry)
 
     def _set(self, connection: sqlite3.Connection, member: members.Membership, expiry: int) -> None:
-        changes = {"message_expiry_seconds": expiry}
+        changes = GroupChanges(message_expiry_seconds=expiry)
         groups.change(connection, member.group, changes, self.config.policy, FakeClock(self.now))
 
     def delete_group(self, group_key: int) -> None:

@@ -20,7 +20,8 @@ from conclave.clock import FakeClock
 from conclave.config.archive import ArchiveConfig
 from conclave.config.settings import Config
 from conclave.store import database
-from spark.job import EXPECTED, Job
+from spark import run
+from spark.engine import Engine
 from tests.support.warm_java import WarmJava, end_former_session
 
 
@@ -141,7 +142,7 @@ def main() -> None:
     os.umask(0o077)  # as the commands do
     tell = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
-    warm: Job | None = None
+    warm: Engine | None = None
     for line in sys.stdin:
         task = json.loads(line)
         config = Config.from_json(task["config"])
@@ -149,37 +150,37 @@ def main() -> None:
             end_former_session()
             # The session outlives each run's data directory, so its files lie elsewhere.
             database.prepare(Path(sys.argv[1], "warm.db"))
-            warm = Job(Config(database_path=f"{sys.argv[1]}/warm.db", archive=ArchiveConfig(after=1)), FakeClock())
+            warm = Engine(Config(database_path=f"{sys.argv[1]}/warm.db", archive=ArchiveConfig(after=1)), FakeClock())
             warm.warm_up()
         try:
-            told = _do(task, _job(config, FakeClock(*task["clock"]), warm))
-        except EXPECTED as error:
+            told = _do(task, _engine(config, FakeClock(*task["clock"]), warm))
+        except run.EXPECTED as error:
             told = {"error": str(error), "refused": True}
         tell.write(json.dumps(told, default=bytes.hex) + "\n")
     if warm:
         warm.close()
 
 
-def _job(config: Config, clock: FakeClock, warm: Job | None) -> Job:
-    job = Job(config, clock)
+def _engine(config: Config, clock: FakeClock, warm: Engine | None) -> Engine:
+    engine = Engine(config, clock)
     if warm and config.cleanup.engine == "spark":
-        job._spark, job._knows_archive, job._work = warm._spark, warm._knows_archive, warm._work
-    return job
+        engine._spark, engine._knows_archive, engine._work = warm._spark, warm._knows_archive, warm._work
+    return engine
 
 
-def _do(task: dict[str, Any], job: Job) -> dict[str, Any]:
+def _do(task: dict[str, Any], engine: Engine) -> dict[str, Any]:
     if "plan_only" in task:
-        job.warm_up()
-        return asdict(job._plan(job._config.policy, task["clock"][0]))
+        engine.warm_up()
+        return asdict(engine.make_plan(engine.config.policy, task["clock"][0]))
     if "dry_run" in task:
-        return job.dry_run().to_mapping()
+        return run.dry_run(engine).to_mapping()
     if "verify" in task:
-        return asdict(job.verify_archive())
+        return asdict(run.verify_archive(engine))
     failpoints.arm(task["failpoint"])
     if "restore" in task:
-        return {"restored": job.restore_archived(bytes.fromhex(task["restore"]))}
+        return {"restored": run.restore_archived(engine, bytes.fromhex(task["restore"]))}
     with _scaled_down(task["batch_rows"], task["crowd"]):
-        return job.run(accept_clock=task["accept_clock"]).to_mapping()
+        return run.clean_up(engine, accept_clock=task["accept_clock"]).to_mapping()
 
 
 @contextmanager

@@ -15,7 +15,7 @@ from conclave.store import database
 from conclave.system import locks
 from conclave.system.locks import CLEANUP, SERVER, LockedError
 
-HOLD = "import sys; from pathlib import Path; from conclave import locks\n"
+HOLD = "import sys; from pathlib import Path; from conclave.system import locks\n"
 HOLD += "with locks.hold(Path(sys.argv[1]), getattr(locks, sys.argv[2])): print('held', flush=True); input()"
 
 

@@ -30,6 +30,8 @@ ID = "00000000-0000-4000-8000-000000000000"
 class Part(RequestSchema):
     """A part."""
 
+    makes = dict
+
     data = required(Bytes, validate.Length(min=4, max=6))
     last = StrictBoolean(load_default=False)
 
@@ -39,6 +41,8 @@ class Request(RequestSchema):
 
     Also ``parts``.
     """
+
+    makes = dict
 
     name = required(Text, NAME_RULE)
     password = Text(validate=PASSWORD_RULE)
@@ -58,6 +62,8 @@ class Request(RequestSchema):
 
 class Query(QuerySchema):
     """A query."""
+
+    makes = dict
 
     limit = QueryInteger(least=1, most=500, default=100)
 

@@ -15,7 +15,7 @@ from conclave.errors import BadRequestError, ErrorCode
 from conclave.wire import conclave_pb2, exchange, json_text, protobuf, schemas
 from conclave.wire.fields import REQUIRED, Bytes, Id, Identifier, required
 from conclave.wire.schemas.base import RequestSchema, ResponseSchema
-from conclave.wire.schemas.groups import UpdateGroupRequest
+from conclave.wire.schemas.groups import UpdateGroup, UpdateGroupRequest
 from conclave.wire.schemas.health import HealthResponse
 from conclave.wire.schemas.sessions import ListSessionsResponse, SessionInfo
 from tests.support.protobuf import decode, encode
@@ -135,7 +135,7 @@ def test_a_request_loads_alike_from_both_formats(schema: type[RequestSchema]) ->
 
 def test_a_zero_counts_in_a_request_and_an_empty_text_does_not() -> None:
     body = conclave_pb2.UpdateGroupRequest(alias="", group_name="", update_message_expiry=True).SerializeToString()
-    expected = {"message_expiry_seconds": 0, "update_message_expiry": True}
+    expected = UpdateGroup(message_expiry_seconds=0, update_message_expiry=True)
     assert UpdateGroupRequest().load(protobuf.parse("UpdateGroupRequest", body)) == expected
 
 
@@ -170,15 +170,21 @@ def test_a_malformed_message_is_a_bad_request(body: bytes) -> None:
 
 
 class InviteToGroupRequest(RequestSchema):
+    makes = dict
+
     user_ids = fields.List(Identifier())
 
 
 class KeyPackageEntry(RequestSchema):
+    makes = dict
+
     data = required(Bytes)
     is_last_resort = fields.Boolean()
 
 
 class UploadKeyPackageRequest(RequestSchema):
+    makes = dict
+
     key_package_data = Bytes()
     entries = fields.List(fields.Nested(KeyPackageEntry))
     signing_key_fingerprint = fields.String()

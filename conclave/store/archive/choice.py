@@ -1,8 +1,9 @@
 """Which messages move to the archive next: read only."""
 
 import sqlite3
-from collections.abc import Mapping
 
+from conclave.retention.policy import GroupPolicy, PolicySettings
+from conclave.store import policies
 from conclave.store.archive.moves import Range
 
 HOUR = 3600
@@ -14,19 +15,23 @@ _SCATTERED = "((message_id & 0xffffffff) * 2654435761 >> 16)"
 """As good as random: a sample by id alone might miss all, as where a body of another kind follows each message."""
 
 
-def list_movable(connection: sqlite3.Connection, lifetimes: Mapping[int, int], before: int) -> None:
+def list_movable(connection: sqlite3.Connection, settings: PolicySettings, least: int, now: int, before: int) -> None:
     """List in temp.movable the groups that have messages created before ``before`` (Unix seconds) still to be moved.
 
-    ``lifetimes``: the effective expiry by the group's setting, for the settings whose groups use the archive.
+    Of those whose messages outlive ``least`` seconds at the policies of the second ``now``. ``lifetime`` is the class
+    in which they are archived.
     """
+    policies.list_all(connection, settings, now)
     connection.execute("DROP TABLE IF EXISTS temp.movable")
     connection.execute("CREATE TEMP TABLE movable (group_key INTEGER PRIMARY KEY, lifetime INTEGER)")
-    for setting, lifetime in lifetimes.items():
-        connection.execute(
-            "INSERT INTO temp.movable SELECT group_key, ? FROM groups WHERE message_expiry_seconds = ? AND EXISTS"
-            " (SELECT 1 FROM messages WHERE messages.group_key = groups.group_key AND created_at < ?)",
-            (lifetime, setting, before),
-        )
+    for (lifetime,) in connection.execute("SELECT DISTINCT lifetime FROM temp.group_policies").fetchall():
+        if GroupPolicy(lifetime).outlives(least):
+            connection.execute(
+                "INSERT INTO temp.movable SELECT group_key, lifetime FROM temp.group_policies AS policies"
+                " WHERE lifetime = ? AND EXISTS"
+                " (SELECT 1 FROM messages WHERE messages.group_key = policies.group_key AND created_at < ?)",
+                (lifetime, before),
+            )
 
 
 def time_slices(connection: sqlite3.Connection, before: int, rows: int) -> list[int]:

@@ -3,7 +3,8 @@
 import sqlite3
 from dataclasses import dataclass
 
-from conclave.retention.policy import PolicySettings, expiry_cutoff
+from conclave.retention.policy import PolicySettings
+from conclave.store import policies
 
 
 @dataclass(frozen=True)
@@ -56,12 +57,11 @@ def amounts(connection: sqlite3.Connection) -> list[Amount]:
 
 def overdue(connection: sqlite3.Connection, policy: PolicySettings, now: int) -> Overdue:
     """Return what is past its time at the second ``now``."""
-    connection.create_function(
-        "cutoff_of", 1, lambda setting: expiry_cutoff(now, policy.effective(setting)), deterministic=True
-    )
+    policies.list_all(connection, policy, now)
     expired = connection.execute(
         "WITH marks AS MATERIALIZED"
-        " (SELECT group_key, max(expired_before, cutoff_of(message_expiry_seconds)) AS cutoff FROM groups)"
+        " (SELECT group_key, max(expired_before, expires_before) AS cutoff"
+        " FROM groups JOIN temp.group_policies USING (group_key))"
         " SELECT count(*), max(cutoff - oldest) FROM archive_parts JOIN marks USING (group_key) WHERE oldest < cutoff"
     ).fetchone()
     groups = connection.execute(

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from conclave.store.groups import Group
+from conclave.store.visibility import Sight
 
 
 @dataclass(frozen=True)
@@ -25,10 +26,10 @@ class Part:
 
 @dataclass(frozen=True)
 class Stretch:
-    """A run of one group's numbers that is served from the archive, and what of it may be.
+    """A run of one group's numbers that is served from the archive, and what of it may be seen.
 
-    ``after`` and ``border``: the numbers, exclusive and inclusive. ``cutoff``: the Unix second before which messages
-    have expired. ``hidden_senders``: whose application messages are gone. ``parts``: where it lies, by first number.
+    ``after`` and ``border``: the numbers, exclusive and inclusive. ``deleted_senders``: those who sent any of it and
+    whose accounts were deleted. ``parts``: where it lies, by first number.
     ``version``: of the table; this one or a later one has it. ``relaid``: see the function of that name. ``turn``: of
     the run that changed the table last.
     """
@@ -36,8 +37,8 @@ class Stretch:
     group_key: int
     after: int
     border: int
-    cutoff: int
-    hidden_senders: Sequence[bytes]
+    sight: Sight
+    deleted_senders: Sequence[bytes]
     parts: Sequence[Part]
     version: int
     relaid: int
@@ -60,18 +61,19 @@ def relaid(connection: sqlite3.Connection) -> int:
     return int(connection.execute("SELECT relaid FROM archive_state").fetchone()[0])
 
 
-def stretch(connection: sqlite3.Connection, group: Group, after: int, cutoff: int) -> Stretch | None:
-    """Return what of the group is archived beyond ``after``; None if nothing that may be served."""
+def stretch(connection: sqlite3.Connection, group: Group, after: int, sight: Sight) -> Stretch | None:
+    """Return what of the group is archived beyond ``after``; None if nothing that may be seen."""
+    after = max(after, sight.gone_below)
     if after >= group.archived_seq:
         return None
     rows = connection.execute(
         "SELECT lifetime, span, first_seq, last_seq, message_count, body_bytes FROM archive_parts"
         " WHERE group_key = ? AND last_seq > ? AND newest >= ? ORDER BY first_seq",
-        (group.group_key, after, cutoff),
+        (group.group_key, after, sight.hidden_before),
     ).fetchall()
     if not rows:
         return None
-    hidden = connection.execute(
+    deleted = connection.execute(
         "SELECT user_id FROM user_tombstones WHERE EXISTS"
         " (SELECT 1 FROM archive_senders WHERE sender_id = user_id AND group_key = ?)",
         (group.group_key,),
@@ -81,8 +83,8 @@ def stretch(connection: sqlite3.Connection, group: Group, after: int, cutoff: in
         group.group_key,
         after,
         group.archived_seq,
-        cutoff,
-        [row[0] for row in hidden],
+        sight,
+        [row[0] for row in deleted],
         [Part(**row) for row in rows],
         version,
         relaid,

@@ -1,25 +1,57 @@
 """MLS commits and the group info that goes with them."""
 
+from dataclasses import dataclass
+from typing import ClassVar
+
 from conclave.fields import Text
 from conclave.wire.fields import HEX_RULE, Bytes
 from conclave.wire.schemas.base import RequestSchema, ResponseSchema
 
 
+@dataclass(frozen=True)
+class LeaveGroup:
+    """What a leaving member hands over; b"" was not given."""
+
+    commit_message: bytes
+    group_info: bytes
+
+
 class LeaveGroupRequest(RequestSchema):
     """What a leaving member hands over, if anything."""
+
+    makes: ClassVar[type] = LeaveGroup
 
     commit_message = Bytes(load_default=b"")
     group_info = Bytes(load_default=b"")
 
 
+@dataclass(frozen=True)
+class UploadCommit(LeaveGroup):
+    """The parts of a commit; an empty one was not given."""
+
+    mls_group_id: str
+
+
 class UploadCommitRequest(LeaveGroupRequest):
     """A commit, new group info, the group's MLS id: any of them."""
+
+    makes = UploadCommit
 
     mls_group_id = Text(load_default="", validate=HEX_RULE)
 
 
+@dataclass(frozen=True)
+class ExternalJoin:
+    """The parts of an external commit; an empty one was not given."""
+
+    commit_message: bytes
+    mls_group_id: str
+
+
 class ExternalJoinRequest(RequestSchema):
     """The commit by which somebody adds themselves to the MLS group, if the server is to hand it on."""
+
+    makes = ExternalJoin
 
     commit_message = Bytes(load_default=b"")
     mls_group_id = Text(load_default="", validate=HEX_RULE)

@@ -1,5 +1,7 @@
 """Events, as they go over a stream."""
 
+from dataclasses import dataclass
+
 from marshmallow import fields, validate
 
 from conclave.fields import Text
@@ -7,8 +9,17 @@ from conclave.wire.fields import Identifier
 from conclave.wire.schemas.base import QuerySchema, ResponseSchema
 
 
+@dataclass(frozen=True)
+class Listen:
+    """How to listen; "": in the format of the session."""
+
+    format: str
+
+
 class EventsQuery(QuerySchema):
     """In which format to write events, if not in that of the session."""
+
+    makes = Listen
 
     format = Text(load_default="", validate=validate.OneOf(["json", "protobuf"], error='must be "json" or "protobuf"'))
 

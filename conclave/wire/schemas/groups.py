@@ -1,6 +1,7 @@
 """Groups: creating, listing, changing."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from marshmallow import ValidationError, fields, validate, validates_schema
@@ -11,8 +12,18 @@ from conclave.wire.schemas.base import QuerySchema, RequestSchema, ResponseSchem
 from conclave.wire.schemas.users import UserInfoResponse
 
 
+@dataclass(frozen=True)
+class CreateGroup:
+    """How the group is to be called."""
+
+    group_name: str
+    alias: str
+
+
 class CreateGroupRequest(RequestSchema):
     """A new group."""
+
+    makes = CreateGroup
 
     alias = Text(load_default="", validate=ALIAS_RULE)
     group_name = required(Text, NAME_RULE)
@@ -48,8 +59,17 @@ class ListGroupsResponse(ResponseSchema):
     groups = fields.List(fields.Nested(GroupInfo))
 
 
+@dataclass(frozen=True)
+class FindPublicGroups:
+    """What is looked for."""
+
+    pattern: str
+
+
 class PublicGroupsQuery(QuerySchema):
     """Which public groups: those whose name contains ``pattern``."""
+
+    makes = FindPublicGroups
 
     pattern = Text(load_default="", validate=PATTERN_RULE)
 
@@ -69,11 +89,24 @@ class ListPublicGroupsResponse(ResponseSchema):
     groups = fields.List(fields.Nested(PublicGroupInfo))
 
 
+@dataclass(frozen=True)
+class UpdateGroup:
+    """What changes; None does not, and an alias of "" is cleared."""
+
+    update_message_expiry: bool
+    alias: str | None = None
+    group_name: str | None = None
+    message_expiry_seconds: int | None = None
+    visibility: str | None = None
+
+
 class UpdateGroupRequest(RequestSchema):
     """Changes to a group; an absent field means no change.
 
     ``message_expiry_seconds`` counts only with ``update_message_expiry``, which needs it.
     """
+
+    makes = UpdateGroup
 
     alias = Text(validate=ALIAS_RULE)
     group_name = Text(validate=NAME_RULE)

@@ -1,5 +1,7 @@
 """Invites that wait for an answer, and the welcomes that follow."""
 
+from dataclasses import dataclass
+
 from marshmallow import fields
 
 from conclave.fields import Text
@@ -7,8 +9,20 @@ from conclave.wire.fields import Bytes, Identifier, required
 from conclave.wire.schemas.base import RequestSchema, ResponseSchema
 
 
+@dataclass(frozen=True)
+class EscrowInvite:
+    """Whom to invite, and what the invite carries."""
+
+    invitee_id: bytes
+    commit_message: bytes
+    welcome_message: bytes
+    group_info: bytes
+
+
 class EscrowInviteRequest(RequestSchema):
     """An invite, with all that its acceptance needs."""
+
+    makes = EscrowInvite
 
     invitee_id = required(Identifier)
     commit_message = required(Bytes)
@@ -39,8 +53,17 @@ class ListGroupPendingInvitesResponse(ListPendingInvitesResponse):
     """A group's invites."""
 
 
+@dataclass(frozen=True)
+class CancelInvite:
+    """Whose invite to withdraw."""
+
+    invitee_id: bytes
+
+
 class CancelInviteRequest(RequestSchema):
     """Whose invite to withdraw."""
+
+    makes = CancelInvite
 
     invitee_id = required(Identifier)
 

@@ -1,6 +1,7 @@
 """Key packages, and what a group's admin gets of them."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -23,15 +24,48 @@ MOST_PACKAGES = 100
 """Key packages in a request, in both forms together; ten times as many as are kept."""
 
 
+@dataclass(frozen=True)
+class KeyPackage:
+    """A key package, and whether it stays when it is handed out."""
+
+    data: bytes
+    is_last_resort: bool
+
+
 class KeyPackageEntry(RequestSchema):
     """A key package, regular unless said otherwise."""
+
+    makes = KeyPackage
 
     data = required(Bytes, KEY_PACKAGE_RULE)
     is_last_resort = StrictBoolean(load_default=False)
 
 
+@dataclass(frozen=True)
+class UploadKeyPackages:
+    """Key packages in both forms; a fingerprint of "" was not given."""
+
+    entries: Sequence[KeyPackage]
+    signing_key_fingerprint: str
+    key_package_data: bytes | None = None
+
+    @property
+    def regular(self) -> list[bytes]:
+        """The regular ones. One in both forms is one package, and must not be handed out twice."""
+        listed = [each.data for each in self.entries if not each.is_last_resort]
+        single = self.key_package_data
+        return [single, *listed] if single and single not in listed else listed
+
+    @property
+    def last_resorts(self) -> list[bytes]:
+        """The last-resort ones."""
+        return [each.data for each in self.entries if each.is_last_resort]
+
+
 class UploadKeyPackageRequest(RequestSchema):
     """Key packages: one regular one in the single form, or entries; at least one, at most 100 in both forms."""
+
+    makes = UploadKeyPackages
 
     key_package_data = Bytes(validate=KEY_PACKAGE_RULE)
     entries = Many(fields.Nested(KeyPackageEntry), most=MOST_PACKAGES, load_default=list)
@@ -51,8 +85,17 @@ class GetKeyPackageResponse(ResponseSchema):
     key_package_data = Bytes()
 
 
+@dataclass(frozen=True)
+class InviteToGroup:
+    """Whom to invite."""
+
+    user_ids: Sequence[bytes]
+
+
 class InviteToGroupRequest(RequestSchema):
     """Whom to invite."""
+
+    makes = InviteToGroup
 
     user_ids = required(partial(Many, Identifier()))
 

@@ -1,22 +1,35 @@
 """Roles, removals and bans."""
 
+from dataclasses import dataclass
+
 from marshmallow import fields
 
 from conclave.fields import Text
 from conclave.wire.fields import Identifier, required
 from conclave.wire.schemas.base import RequestSchema, ResponseSchema
-from conclave.wire.schemas.commits import LeaveGroupRequest
+from conclave.wire.schemas.commits import LeaveGroup, LeaveGroupRequest
 from conclave.wire.schemas.groups import GroupMember
+
+
+@dataclass(frozen=True)
+class NamedUser:
+    """Whom a request is about."""
+
+    user_id: bytes
 
 
 class PromoteMemberRequest(RequestSchema):
     """Who becomes an admin."""
+
+    makes = NamedUser
 
     user_id = required(Identifier)
 
 
 class DemoteMemberRequest(RequestSchema):
     """Who is an admin no longer."""
+
+    makes = NamedUser
 
     user_id = required(Identifier)
 
@@ -27,8 +40,17 @@ class ListAdminsResponse(ResponseSchema):
     admins = fields.List(fields.Nested(GroupMember))
 
 
+@dataclass(frozen=True)
+class RemoveMember(LeaveGroup):
+    """Who has to go, with the parts of the commit; an empty one was not given."""
+
+    user_id: bytes
+
+
 class RemoveMemberRequest(LeaveGroupRequest):
     """Who has to go, with the commit that says so, if any."""
+
+    makes = RemoveMember
 
     user_id = required(Identifier)
 
@@ -39,6 +61,8 @@ class BanMemberRequest(RemoveMemberRequest):
 
 class UnbanMemberRequest(RequestSchema):
     """Who may come back."""
+
+    makes = NamedUser
 
     user_id = required(Identifier)
 

@@ -1,5 +1,7 @@
 """Sending and fetching messages."""
 
+from dataclasses import dataclass
+
 from marshmallow import fields
 
 from conclave.wire.fields import Bytes, Identifier, QueryInteger, required
@@ -8,8 +10,17 @@ from conclave.wire.schemas.base import QuerySchema, RequestSchema, ResponseSchem
 MAX_SEQUENCE_NUM = 2**63 - 1
 
 
+@dataclass(frozen=True)
+class SendMessage:
+    """What to send."""
+
+    mls_message: bytes
+
+
 class SendMessageRequest(RequestSchema):
     """An opaque MLS message."""
+
+    makes = SendMessage
 
     mls_message = required(Bytes)
 
@@ -20,8 +31,18 @@ class SendMessageResponse(ResponseSchema):
     sequence_num = fields.Integer()
 
 
+@dataclass(frozen=True)
+class GetMessages:
+    """Which messages to fetch."""
+
+    after: int
+    limit: int
+
+
 class GetMessagesQuery(QuerySchema):
     """Which messages: those numbered above ``after``, the first ``limit`` of them."""
+
+    makes = GetMessages
 
     after = QueryInteger(least=0, most=MAX_SEQUENCE_NUM, default=0)
     limit = QueryInteger(least=1, most=500, default=100)

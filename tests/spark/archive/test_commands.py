@@ -15,8 +15,8 @@ from conclave.cli import archive
 from conclave.clock import FakeClock
 from conclave.config.archive import ArchiveConfig
 from conclave.retention.policy import KEEP
+from spark import run
 from spark.archive.check import Check
-from spark.job import Job
 from tests.support.archived import DAY, USERS, Store
 from tests.support.cleaner import Cleaner
 from tests.support.sample import some
@@ -236,7 +236,7 @@ def test_verify_prints_what_differs_and_fails(monkeypatch: pytest.MonkeyPatch, t
     )
 
     def verify(check: Check) -> Result:
-        monkeypatch.setattr(Job, "verify_archive", lambda _: check)
+        monkeypatch.setattr(run, "verify_archive", lambda _: check)
         return CliRunner().invoke(archive.archive, ["verify", "--config", str(config)])
 
     whole = verify(Check(1000, 2000, 3))

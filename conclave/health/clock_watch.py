@@ -6,7 +6,7 @@ from typing import Concatenate, ParamSpec, TypeVar
 
 from conclave.auth.activity import SessionActivity
 from conclave.errors import UntrustedClockError
-from conclave.health import Health, HealthPart
+from conclave.health.parts import Health, HealthPart
 from conclave.logs import get_logger
 from conclave.retention.policy import PolicySettings
 from conclave.steady_clock import SteadyClock

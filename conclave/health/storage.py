@@ -3,7 +3,7 @@
 from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 
-from conclave.health import Health, HealthPart
+from conclave.health.parts import Health, HealthPart
 from conclave.logs import get_logger
 from conclave.store.faults import StoreError, StoreFullError, Watch, file_size, free_bytes
 from conclave.system.reserve import SLACK_BYTES, Reserve

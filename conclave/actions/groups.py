@@ -1,0 +1,34 @@
+"""Creating, listing, changing and deleting groups."""
+
+import sqlite3
+
+from conclave.actions.context import Context
+from conclave.store import groups, members
+from conclave.store.groups import GroupChanges, list_public
+from conclave.store.members import groups_of as list_own
+from conclave.store.news import announce, members_of
+
+__all__ = ["GroupChanges", "create", "delete", "list_own", "list_public", "update"]
+
+
+def create(connection: sqlite3.Connection, context: Context, user_id: bytes, group_name: str, alias: str) -> bytes:
+    """Create a group with the user as its sole member and admin; return its id. Raises ConflictError."""
+    return groups.add(connection, user_id, group_name, alias, context.now())
+
+
+def update(
+    connection: sqlite3.Connection, context: Context, group_id: bytes, user_id: bytes, changes: GroupChanges
+) -> None:
+    """Change a group, all or nothing; all members hear of it. Raises NotAdminError, and as ``groups.change`` does."""
+    group = members.require_admin(connection, group_id, user_id).group
+    groups.change(connection, group, changes, context.policy, context.clock)
+    everybody = members_of(connection, group.group_key)
+    announce(connection, everybody, "group_update", group_id=group_id, update_type="group_settings")
+
+
+def delete(connection: sqlite3.Connection, context: Context, group_id: bytes, user_id: bytes) -> None:
+    """Delete a group for all of its members, who hear of it. Raises NotAdminError."""
+    group = members.require_admin(connection, group_id, user_id).group
+    everybody = members_of(connection, group.group_key)
+    groups.remove(connection, group, context.now())
+    announce(connection, everybody, "group_deleted", group_id=group_id)

@@ -1,0 +1,60 @@
+"""Invites: made, seen, withdrawn, accepted, declined."""
+
+import sqlite3
+from collections.abc import Sequence
+
+from conclave.actions.context import Context
+from conclave.budget import Share
+from conclave.errors import NotFoundError
+from conclave.store import invites, members
+from conclave.store.invites import PendingInvite
+
+
+def escrow(
+    connection: sqlite3.Connection,
+    context: Context,
+    group_id: bytes,
+    inviter_id: bytes,
+    invitee_id: bytes,
+    carried: Sequence[bytes],
+) -> None:
+    """Invite a user, who hears of it. ``carried``: commit, welcome and group info, for when it is accepted.
+
+    Raises NotAdminError, what ``members.require_invitable`` raises, and what ``invites.make_way`` does.
+    """
+    group = members.require_admin(connection, group_id, inviter_id).group
+    members.require_invitable(connection, group, [invitee_id])
+    now, dead_before = context.now(), context.invites_dead_before()
+    invites.add(connection, group, inviter_id, invitee_id, carried, now, dead_before, context.clock.read())
+
+
+def list_of_group(
+    connection: sqlite3.Connection, context: Context, group_id: bytes, user_id: bytes, share: Share
+) -> list[PendingInvite]:
+    """List the living invites of a group, the oldest first. Raises NotAdminError or NoRoomError."""
+    return invites.of_group(connection, group_id, user_id, context.invites_dead_before(), share)
+
+
+def list_own(connection: sqlite3.Connection, context: Context, user_id: bytes, share: Share) -> list[PendingInvite]:
+    """List the living invites of a user, the oldest first. Raises NoRoomError."""
+    return invites.of_user(connection, user_id, context.invites_dead_before(), share)
+
+
+def cancel(
+    connection: sqlite3.Connection, context: Context, group_id: bytes, user_id: bytes, invitee_id: bytes
+) -> None:
+    """Cancel the invite of a user to a group. Raises NotAdminError, or NotFoundError if none is pending."""
+    group_key = members.require_admin(connection, group_id, user_id).group.group_key
+    if not invites.cancel_pending(connection, group_key, invitee_id, context.invites_dead_before()):
+        raise NotFoundError("no invite of this user is pending")
+
+
+def accept(connection: sqlite3.Connection, context: Context, invite_id: bytes, user_id: bytes) -> None:
+    """Make the invitee a member. Raises NotFoundError, or NotMemberError if the invite is somebody else's."""
+    invite = invites.require_own(connection, invite_id, user_id, context.invites_dead_before())
+    invites.accept(connection, invite, context.now())
+
+
+def decline(connection: sqlite3.Connection, context: Context, invite_id: bytes, user_id: bytes) -> None:
+    """Decline an invite. Raises NotFoundError, or NotMemberError if it is somebody else's."""
+    invites.decline(connection, invites.require_own(connection, invite_id, user_id, context.invites_dead_before()))

@@ -1,0 +1,69 @@
+"""Key packages: uploaded by their users, handed out once each."""
+
+import sqlite3
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from conclave.actions.context import Context
+from conclave.errors import TooManyRequestsError
+from conclave.store import key_packages, members, users
+
+
+@dataclass(frozen=True)
+class HandedOut:
+    """A key package, and whose it is."""
+
+    user_id: bytes
+    key_package_data: bytes
+
+
+def upload(
+    connection: sqlite3.Connection,
+    user_id: bytes,
+    regular: Sequence[bytes],
+    last_resorts: Sequence[bytes],
+    signing_key_fingerprint: str,
+) -> None:
+    """Store key packages, the oldest first, all or nothing; and the fingerprint, unless it is "".
+
+    Raises TokenExpiredError if the account is gone.
+    """
+    users.require(connection, user_id)
+    # Those that would fall out by the others of the same request are not stored at all.
+    for package in regular[-key_packages.REGULAR_KEPT :]:
+        key_packages.add(connection, user_id, package, is_last_resort=False)
+    for package in last_resorts[-1:]:
+        key_packages.add(connection, user_id, package, is_last_resort=True)
+    if signing_key_fingerprint:
+        users.set_fingerprint(connection, user_id, signing_key_fingerprint)
+
+
+def fetch(connection: sqlite3.Connection, context: Context, user_id: bytes) -> HandedOut:
+    """Take a key package of a user. Raises NotFoundError (no such user, or none left) or TooManyRequestsError."""
+    users.by_id(connection, user_id)
+    return _hand_out(connection, context, [user_id])[0]
+
+
+def invite(
+    connection: sqlite3.Connection, context: Context, group_id: bytes, inviter_id: bytes, user_ids: Iterable[bytes]
+) -> list[HandedOut]:
+    """Take a key package of each user who is to be invited, all or none; the inviter needs none.
+
+    Raises NotAdminError, what ``members.require_invitable`` raises, and as ``fetch`` does.
+    """
+    group = members.require_admin(connection, group_id, inviter_id).group
+    invited = [each for each in dict.fromkeys(user_ids) if each != inviter_id]
+    members.require_invitable(connection, group, invited)
+    return _hand_out(connection, context, invited)
+
+
+def _hand_out(connection: sqlite3.Connection, context: Context, user_ids: Sequence[bytes]) -> list[HandedOut]:
+    """Take a key package of each user, all or none. Whoever drains a user's packages makes others wait for them."""
+    handouts, now = context.handouts, context.clock.read().since_boot
+    seconds = max((handouts.wait(user_id, now) for user_id in user_ids), default=0)
+    if seconds:
+        raise TooManyRequestsError("too many key packages of this user were handed out", seconds=seconds)
+    packages = key_packages.take(connection, user_ids)
+    for user_id in user_ids:
+        handouts.record(user_id, now)
+    return [HandedOut(user_id, package) for user_id, package in zip(user_ids, packages, strict=True)]

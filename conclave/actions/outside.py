@@ -1,0 +1,60 @@
+"""Actions in a process without clients, such as an operator's command, while the server runs or while it is stopped."""
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from typing import ParamSpec, TypeVar
+
+from conclave.actions.context import Action, Context
+from conclave.clock import Clock
+from conclave.config.settings import Config
+from conclave.steady_clock import SteadyClock
+from conclave.store import database, state
+from conclave.store.faults import StoreError
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class OutsideError(Exception):
+    """The store cannot be used, and nothing was done; the message is one line for the operator."""
+
+
+class Outside:
+    """Runs actions on one store. What fails has changed nothing: raises OutsideError, or what the action raises.
+
+    Each action has a connection of its own, so that none is open while an operator thinks. What an action announces is
+    left to the server.
+    """
+
+    def __init__(self, config: Config, clock: Clock) -> None:
+        """Take the settings, whose database must be there, and the time."""
+        self._config = config
+        self._clock = clock
+
+    def context(self) -> Context:
+        """Return what actions go by: the time does not fall behind what the server, or a run, has acted on."""
+        clock = SteadyClock(self._clock)
+        clock.resume(self.read(state.standing).floor, None)
+        return Context(self._config.policy, clock)
+
+    def read(self, action: Action[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Run ``action`` on one snapshot and return its result."""
+        with self._connected(readonly=True) as connection:
+            connection.execute("BEGIN")
+            return action(connection, *args, **kwargs)
+
+    def write(self, action: Action[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Run ``action`` in one transaction and return its result."""
+        with self._connected() as connection, database.write_transaction(connection):
+            return action(connection, *args, **kwargs)
+
+    @contextmanager
+    def _connected(self, *, readonly: bool = False) -> Iterator[sqlite3.Connection]:
+        path = self._config.database
+        try:
+            database.require_current(path, writing=not readonly)
+            with closing(database.connect(path, readonly=readonly)) as connection:
+                yield connection
+        except (StoreError, sqlite3.Error, OSError) as error:
+            raise OutsideError(str(error)) from error

@@ -1,0 +1,76 @@
+"""The commands about cleanup: parses, then calls."""
+
+import sys
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import click
+from rich.console import Console
+from rich.progress import Progress as Bar
+
+from conclave.cli import reports
+from conclave.cli.common import config_option, one_line_errors, orderly_end
+from conclave.clock import SystemClock
+from conclave.config.load import ConfigError, load_config
+from conclave.logs import configure_logging
+from conclave.store import database, runs
+from conclave.store.faults import StoreError
+from spark import run
+from spark.engine import CleanupError, Engine
+from spark.run import Progress
+
+
+@click.group()
+def cleanup() -> None:
+    """Delete what is due."""
+
+
+@cleanup.command("run")
+@config_option
+@click.option("--dry-run", is_flag=True, help="Only tell what would go, and touch nothing.")
+@click.option(
+    "--accept-clock", is_flag=True, help="Take the wall clock as right; what is stored ahead of it is brought back."
+)
+def run_cleanup(path: Path | None, *, dry_run: bool, accept_clock: bool) -> None:
+    """Do one cleanup run now, and print what went and why."""
+    if dry_run and accept_clock:
+        raise click.UsageError("--dry-run touches nothing, not even the clock guard")
+    configure_logging()
+    console = Console()
+    with (
+        orderly_end(),
+        one_line_errors(ConfigError, CleanupError),
+        closing(Engine(load_config(path), SystemClock())) as engine,
+    ):
+        if dry_run:
+            done = run.dry_run(engine)
+        else:
+            with _progress_bar(console) as progress:
+                done = run.clean_up(engine, accept_clock=accept_clock, progress=progress)
+    reports.show(done, console, dry=dry_run)
+    if done.error:
+        sys.exit(1)
+
+
+@cleanup.command()
+@config_option
+@click.option("--limit", default=20, show_default=True, type=click.IntRange(1, 1000), help="How many runs.")
+def history(path: Path | None, limit: int) -> None:
+    """Print the last runs, the newest first."""
+    with one_line_errors(ConfigError, StoreError):
+        config = load_config(path)
+        database.require_current(config.database)
+        with closing(database.connect(config.database)) as connection:
+            reports.show_history(runs.last(connection, limit), Console())
+
+
+@contextmanager
+def _progress_bar(console: Console) -> Iterator[Progress | None]:
+    """Show a bar on a terminal while rows are deleted; elsewhere nothing, and nothing is counted for it."""
+    if not console.is_terminal:
+        yield None
+        return
+    with Bar(console=console, transient=True) as bar:
+        task = bar.add_task("deleting", total=None)
+        yield lambda gone, total: bar.update(task, completed=gone, total=total)

@@ -1,0 +1,71 @@
+"""What cleanup runs did, printed: one run, or the history."""
+
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
+
+from rich.console import Console
+from rich.table import Table
+
+from conclave.store.runs import Run
+from spark import rules
+from spark.report import Report
+
+_MEANINGS = {
+    rules.EXPIRED: ("messages", "past their group's expiry"),
+    rules.FETCHED: ("messages", "fetched by every member of a delete-after-fetch group"),
+    rules.DELETED_GROUP: ("messages", "their group was deleted"),
+    rules.DELETED_ACCOUNT: ("messages", "their sender's account was deleted"),
+    rules.SESSIONS: ("sessions", "expired"),
+    rules.INVITES: ("invites", "pending for longer than invite_ttl_seconds"),
+}
+
+
+def show(report: Report, console: Console, *, dry: bool = False) -> None:
+    """Print what went, and why; with ``dry``, what would go."""
+    title = "Dry run, nothing was touched" if dry else "Cleanup run"
+    table = Table(title=f"{title} ({report.engine}): {report.outcome}")
+    table.add_column("what")
+    table.add_column("why")
+    table.add_column("would go" if dry else "deleted", justify="right")
+    for rule in rules.RULES:
+        table.add_row(*_MEANINGS[rule], f"{report.counts[rule]:,}")
+    console.print(table)
+    touched = f"{report.groups_touched:,} groups {'have something due' if dry else 'touched'}"
+    console.print(touched if dry else f"{touched}, {report.bytes_returned:,} bytes returned to the disk")
+    if report.archived:
+        console.print(f"{report.archived:,} messages {'would move' if dry else 'moved'} to the archive")
+    if report.archive_bytes_returned:
+        console.print(f"{report.archive_bytes_returned:,} bytes returned by the archive")
+    if report.brought_back:
+        console.print(f"brought back from times to come: {_list(report.brought_back) or 'nothing'}")
+    if report.error:
+        console.print(f"error: {report.error}", style="red", soft_wrap=True)
+
+
+def show_history(runs: Iterable[Run], console: Console) -> None:
+    """Print a line a run."""
+    table = Table(title="Cleanup runs, the newest first")
+    table.add_column("began (UTC)", no_wrap=True)
+    table.add_column("seconds", justify="right")
+    table.add_column("deleted")
+    table.add_column("bytes returned", justify="right")
+    table.add_column("engine")
+    table.add_column("outcome")
+    for run in runs:
+        began = datetime.fromtimestamp(run.started_at, UTC)
+        done = _list(run.deleted)
+        if brought_back := _list(run.brought_back):
+            done = f"{done or 'nothing'}; brought back: {brought_back}"
+        table.add_row(
+            f"{began:%Y-%m-%d %H:%M:%S}",
+            str(run.finished_at - run.started_at),
+            done or "nothing",
+            f"{run.bytes_returned:,}",
+            run.engine,
+            run.error or run.outcome,
+        )
+    console.print(table)
+
+
+def _list(counts: Mapping[str, int]) -> str:
+    return ", ".join(f"{count:,} {name.replace('_', ' ')}" for name, count in counts.items() if count)

@@ -1,0 +1,56 @@
+"""The history of cleanup runs: the last HISTORY_ROWS of them, for operators."""
+
+import json
+import sqlite3
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+HISTORY_ROWS = 1000
+"""Runs kept in the history."""
+
+_COUNTS = ("groups_touched", "bytes_returned", "archived", "archive_bytes_returned", "deleted", "brought_back")
+"""What of a run is one column, as JSON."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run as the history has it: times in Unix seconds; what older runs know nothing of is as by default.
+
+    ``outcome``: ok or failed. ``deleted``: rows by rule; ``brought_back``: rows by table.
+    """
+
+    engine: str
+    started_at: int
+    finished_at: int
+    outcome: str
+    error: str
+    groups_touched: int = 0
+    bytes_returned: int = 0
+    archived: int = 0
+    archive_bytes_returned: int = 0
+    deleted: Mapping[str, int] = field(default_factory=dict)
+    brought_back: Mapping[str, int] = field(default_factory=dict)
+
+
+def add(connection: sqlite3.Connection, run: Run) -> None:
+    """Add a run, and forget the one that is HISTORY_ROWS before it."""
+    counts = {name: getattr(run, name) for name in _COUNTS}
+    run_id = connection.execute(
+        "INSERT INTO cleanup_runs (started_at, finished_at, engine, outcome, error, counts) VALUES (?, ?, ?, ?, ?, ?)",
+        (run.started_at, run.finished_at, run.engine, run.outcome, run.error, json.dumps(counts)),
+    ).lastrowid
+    connection.execute("DELETE FROM cleanup_runs WHERE run_id <= ?", ((run_id or 0) - HISTORY_ROWS,))
+
+
+def last(connection: sqlite3.Connection, limit: int) -> list[Run]:
+    """Return the last ``limit`` runs, the newest first."""
+    rows = connection.execute(
+        "SELECT engine, started_at, finished_at, outcome, error, counts FROM cleanup_runs ORDER BY run_id DESC LIMIT ?",
+        (limit,),
+    )
+    return [_run(row) for row in rows]
+
+
+def _run(row: sqlite3.Row) -> Run:
+    *columns, counts = row
+    return Run(*columns, **{name: count for name, count in json.loads(counts).items() if name in _COUNTS})

@@ -1,0 +1,71 @@
+"""What the cleanup worker tells the server that started it: a line of JSON each, on the worker's standard output.
+
+The other way goes one line, the settings, on the worker's standard input; its end is the server's end.
+"""
+
+import json
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+EXIT_GIVE_UP = 78
+"""The worker's exit status when starting it again would change nothing (EX_CONFIG)."""
+
+
+class State(StrEnum):
+    """What the worker is at: it can do runs; another process does one, which it waits for; it has begun one."""
+
+    READY = "ready"
+    WAITING = "waiting"
+    BEGAN = "began"
+
+
+@dataclass(frozen=True)
+class Ended:
+    """A run came to its end: its report, as a log line has it, and the seconds until the next."""
+
+    report: dict[str, Any]
+    due_in: float
+
+
+@dataclass(frozen=True)
+class Fault:
+    """Cleanup does not work, and why. ``due_in``: seconds until the next try, None if this process makes none."""
+
+    reason: str
+    due_in: float | None = None
+
+
+Message = State | Ended | Fault
+
+
+def to_line(message: Message) -> str:
+    """Write a message as one line, with its end."""
+    return json.dumps(_mapping(message)) + "\n"
+
+
+def from_line(line: bytes) -> Message:
+    """Read a line. Raises ValueError if it is no message."""
+    told = json.loads(line)
+    match told:
+        case {"fault": str(reason), "due_in": float(due_in) | int(due_in)}:
+            return Fault(reason, due_in)
+        case {"fault": str(reason)}:
+            return Fault(reason)
+        case {"run": dict(report), "due_in": float(due_in) | int(due_in)}:
+            return Ended(report, due_in)
+        case dict() if list(told.values()) == [True]:
+            return State(next(iter(told)))
+    raise ValueError(f"no message: {line[:100]!r}")
+
+
+def _mapping(message: Message) -> dict[str, Any]:
+    match message:
+        case State():
+            return {message: True}
+        case Ended():
+            return {"run": message.report, "due_in": message.due_in}
+        case Fault(due_in=None):
+            return {"fault": message.reason}
+        case Fault():
+            return {"fault": message.reason, "due_in": message.due_in}

@@ -1,0 +1,188 @@
+"""What runs need of the machine: Spark if that is the engine, its folder of work files, the lock, the time."""
+
+import contextlib
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from typing import TYPE_CHECKING
+
+from conclave.clock import Clock
+from conclave.config.settings import Config
+from conclave.logs import get_logger
+from conclave.retention.policy import KEEP, PolicySettings
+from conclave.steady_clock import SteadyClock
+from conclave.store import database
+from conclave.store.archive import moves
+from conclave.system import data_folder, locks, reserve
+from conclave.system.locks import DatabaseLock
+from conclave.system.worker_protocol import State
+from spark import sql_engine
+from spark.hot import Hot
+from spark.java import Java
+from spark.plan_types import Plan
+from spark.work import WorkFolder, remove_dead
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from spark.archive.run import Archive
+
+log = get_logger(__name__)
+
+Tell = Callable[[State], None]
+"""Told what a run is at: that it waits for another one, if it does, and that it has begun."""
+
+
+class CleanupError(Exception):
+    """A run that could not begin; the message says what to do."""
+
+
+class SparkStartError(CleanupError):
+    """Spark did not start, for a reason that may pass."""
+
+
+class Engine:
+    """The configured engine on one store, for any number of runs: a Spark session is started once and stays warm.
+
+    ``clock``: what they go by; small steps of the wall clock do not turn it back, from one run to the next either.
+    """
+
+    def __init__(self, config: Config, clock: Clock) -> None:
+        """Take the settings and the time; nothing is opened yet."""
+        self.config = config
+        self.path = config.database
+        self.clock = SteadyClock(clock)
+        self._spark: SparkSession | None = None
+        self._knows_archive = False
+        self._java = Java()
+        self._work: WorkFolder | None = None
+        self._lock: DatabaseLock | None = None
+
+    def warm_up(self) -> None:
+        """Start Spark if the engine is Spark. Raises CleanupError if there is no Java for it."""
+        archive = self._uses_archive()
+        if self.config.cleanup.engine != "spark":
+            if archive:
+                raise CleanupError('messages were moved to the archive, which needs [cleanup] engine = "spark"')
+            return
+        if not self._spark:
+            self._start_spark(archive=archive)
+        elif archive and not self._knows_archive:
+            raise CleanupError("the archive came into use after this process had started: restart the server")
+
+    def _start_spark(self, *, archive: bool) -> None:
+        from spark.session import (  # noqa: PLC0415 - the SQL engine needs no Spark
+            DeployModeError,
+            JarsMissingError,
+            JavaMissingError,
+            build_session,
+        )
+
+        try:
+            with reserve.room(self.config):
+                data_folder.prepare(self.config.data, self.path, self.config.archive_path)
+                remove_dead(self.config.work)  # they may be what fills the disk
+                self._work = WorkFolder(self.config.work)
+                # Java holds both as long as it lives: what it has under way may outlive this process by a moment.
+                held = self._work.descriptor, *self._open_lock().descriptors
+                self._spark = build_session(self.config, self._work.path, self._java, held=held, archive=archive)
+            self._knows_archive = archive
+        except (data_folder.DataFolderError, JavaMissingError, JarsMissingError, DeployModeError) as error:
+            raise CleanupError(str(error)) from error
+        except OSError as error:
+            raise SparkStartError(f"Spark could not start: {error}") from error
+        except Exception as error:
+            reason = str(error).strip().partition("\n")[0]
+            raise SparkStartError(
+                f"Spark could not start: {reason} Is [spark] driver_memory right for this machine?"
+            ) from error
+
+    def close(self) -> None:
+        """Stop Spark, end its Java process, and remove the work files."""
+        self._stop_spark()
+        if self._work:
+            self._work.remove()
+        if self._lock:
+            self._lock.close()
+
+    def abandon(self) -> None:
+        """Do as ``close`` does, but end Java at once, whatever it does."""
+        self._java.end()
+        self.close()
+
+    def halt(self) -> None:
+        """Let Java write nothing more, and remove the work files; for a process that ends right after."""
+        self._java.freeze()
+        if self._work:
+            self._work.remove()
+
+    def kill_spark(self) -> None:
+        """End Java at once, whatever it does; the rest stays."""
+        self._java.end()
+        self._stop_spark()
+
+    def _stop_spark(self) -> None:
+        if self._spark and not self._java.has_ended():
+            self._spark.stop()
+        self._spark = None
+        self._java.end()
+
+    def is_sound(self) -> bool:
+        """Tell whether the Spark session still answers; its Java process may have died."""
+        if self._spark is None:
+            return True
+        try:
+            return self._spark.range(1).count() == 1
+        except Exception:  # noqa: BLE001 - py4j has many ways to say that nobody is there
+            return False
+
+    @contextlib.contextmanager
+    def only_run(self, tell: Tell = lambda _: None) -> Iterator[None]:
+        """Hold the lock that makes runs on a database one at a time, whoever starts them, and have room; waits for it.
+
+        A process that is killed has it until its Java process is dead, too. Raises OSError.
+        """
+
+        def wait() -> None:
+            log.info("waiting_for_another_run")
+            tell(State.WAITING)
+
+        with self._open_lock().hold(wait), reserve.room(self.config):
+            remove_dead(self.config.work)  # what of that cannot be removed is told in the end
+            yield
+
+    def _open_lock(self) -> DatabaseLock:
+        """Return the lock on runs, which is opened once, since Java is to hold what it holds. Raises OSError."""
+        if self._lock is None:
+            self._lock = DatabaseLock(self.path, locks.CLEANUP)
+        return self._lock
+
+    def empty_work(self) -> None:
+        """Remove the files of a run; the folders stay. Raises OSError."""
+        if self._work:
+            self._work.empty()
+
+    def make_plan(self, settings: PolicySettings, now: int) -> Plan:
+        """Plan a run from one snapshot of the store; no connection to it may be open in this process meanwhile."""
+        if self._spark:
+            from spark import spark_engine  # noqa: PLC0415 - as above
+
+            return spark_engine.make_plan(self._spark, self.path, settings, now)
+        with closing(database.connect(self.path, readonly=True)) as connection:
+            return sql_engine.make_plan(connection, settings, now)
+
+    def archive(self, hot: Hot) -> "Archive | None":
+        """Return the archive, if there is one or is to be one."""
+        if not self._spark or not self._uses_archive():
+            return None
+        from spark.archive.run import Archive  # noqa: PLC0415 - as above
+
+        return Archive(self._spark, hot, self.config.archive_path, self.config.archive)
+
+    def _uses_archive(self) -> bool:
+        """Tell whether messages are to move to the archive, or have moved there."""
+        if self.config.archive.after != KEEP:
+            return True
+        if not self.path.exists():
+            return False
+        with closing(database.connect(self.path, readonly=True)) as connection:
+            return moves.is_in_use(connection)

@@ -1,0 +1,239 @@
+"""One cleanup run in its order: ready, lock, clock, plan, apply, archive, erase, report.
+
+And what begins as a run does: one that touches nothing, and an operator's work in the archive.
+"""
+
+import contextlib
+import sqlite3
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from typing import TYPE_CHECKING
+
+from conclave.failpoints import reach
+from conclave.logs import get_logger
+from conclave.retention.policy import PolicySettings
+from conclave.store import database, runs, state
+from conclave.store.archive.restore import RestoreError
+from conclave.store.faults import StoreError, is_of_the_disk
+from conclave.store.runs import Run
+from conclave.system import reserve
+from conclave.system.worker_protocol import State
+from spark import apply, clock_mending
+from spark.clock_mending import ClockUnsteadyError
+from spark.engine import CleanupError, Engine, Tell
+from spark.hot import ArchiveError, Hot
+from spark.pacer import Pacer, RunTooLongError, WalBusyError, empty_wal
+from spark.report import Report
+from spark.work import remove_dead
+
+if TYPE_CHECKING:
+    from spark.archive.check import Check
+    from spark.archive.run import Archive
+
+log = get_logger(__name__)
+
+Progress = Callable[[int, int], None]
+"""Told again and again how many rows are gone, and how many will be."""
+
+
+class ClockWrongError(Exception):
+    """Nothing is erased by a clock that was found wrong."""
+
+
+EXPECTED = (
+    *(CleanupError, ClockWrongError, ClockUnsteadyError, ArchiveError, RestoreError),
+    *(RunTooLongError, WalBusyError),
+)
+"""Why a run, or a command about the archive, may fail without a fault of the program."""
+
+
+def clean_up(
+    engine: Engine,
+    *,
+    accept_clock: bool = False,
+    progress: Progress | None = None,
+    tell: Tell = lambda _: None,
+) -> Report:
+    """Do one run, when no other is under way, and return its report, which is in the history too.
+
+    With ``accept_clock`` the clock counts as right from here on, and what is stored ahead of it is brought back. What
+    went wrong in a run is in its report; raises CleanupError if it could not begin, or not end.
+    """
+    with _ready(engine) as settings, engine.only_run(tell):
+        tell(State.BEGAN)
+        done = Report(engine.config.cleanup.engine, engine.clock.now())
+        try:
+            if accept_clock:
+                hot = _hot(engine, settings, done.started_at)
+                clock_mending.accept(hot, engine.archive(hot), engine.clock, done.brought_back)
+            done.started_at = _require_clock(engine)
+            _carry_out(engine, settings, done, progress)
+        except EXPECTED as error:
+            done.error = f"{type(error).__name__}: {error}"
+        except Exception as error:
+            if not is_of_the_disk(error):
+                log.exception("cleanup_failed", engine=done.engine)
+            done.error = f"{type(error).__name__}: {error}"
+        except BaseException:
+            engine.kill_spark()  # before anybody else has the lock: it may be writing yet
+            raise
+        _empty_work(engine, done)
+        done.finished_at = engine.clock.now()
+        _store(engine, done)
+        return done
+
+
+@contextlib.contextmanager
+def _ready(engine: Engine, *, writing: bool = True) -> Iterator[PolicySettings]:
+    """Check what a run needs, yield the settings it goes by, and tell what fails in one line."""
+    try:
+        with reserve.room(engine.config) if writing else contextlib.nullcontext():
+            database.require_current(engine.path, writing=writing)
+            settings = _settings(engine)
+            engine.warm_up()
+        yield settings  # without: whoever waits for another run must not keep the reserve from being made again
+    except OSError as error:
+        raise CleanupError(f"{error.filename}: {error.strerror}" if error.filename else str(error)) from error
+    except (StoreError, sqlite3.Error) as error:
+        raise CleanupError(str(error)) from error
+
+
+def _settings(engine: Engine) -> PolicySettings:
+    """Return the settings that the server runs with, and go on from its time: they decide, whoever runs."""
+    with closing(database.connect(engine.path, readonly=True)) as connection:
+        stored = state.stored_policy(connection)
+        engine.clock.resume(state.standing(connection).floor, None)
+    if stored is None:
+        raise CleanupError(f"{engine.path}: has not been served yet: start `conclave serve` on it first")
+    if stored != engine.config.policy:
+        own = engine.config.policy.to_mapping()
+        differing = [name for name, value in stored.to_mapping().items() if own[name] != value]
+        raise CleanupError(
+            f"{', '.join(differing)}: this configuration differs from the one that the server last ran with;"
+            " restart the server with it first, or use the server's"
+        )
+    return stored
+
+
+def _require_clock(engine: Engine) -> int:
+    """Return the second of the run, which is acted on from here on. Raises ClockWrongError."""
+    with closing(database.connect(engine.path)) as connection, database.write_transaction(connection):
+        reading = engine.clock.read()
+        found = state.begin_run(connection, reading)
+    engine.clock.resume(found.floor, None if found.fault else reading)
+    if found.fault:
+        raise ClockWrongError(
+            f"{found.fault}: nothing is erased until the clock is right and accepted by"
+            " `conclave cleanup run --accept-clock`"
+        )
+    return engine.clock.now()
+
+
+def _carry_out(engine: Engine, settings: PolicySettings, done: Report, progress: Progress | None) -> None:
+    """Plan, apply, go on in the archive, and leave nothing of what went readable; ``done`` takes up what went."""
+    deadline = time.monotonic() + engine.config.cleanup.max_run_time
+    plan = engine.make_plan(settings, done.started_at)
+    reach("plan.made")
+    size = engine.path.stat().st_size
+    hot = _hot(engine, settings, done.started_at, deadline)
+    try:
+        with _emptied(hot) as connection:
+            groups = apply.groups_due(connection, plan)
+            done.groups_touched = len(groups)
+            total = apply.count_plan(connection, plan).total() if progress else 0
+            tell = (lambda: progress(done.counts.total(), total)) if progress else (lambda: None)
+            pacer = Pacer(connection, deadline, tell, lambda: hot.require(connection))
+            apply.apply_plan(pacer, plan, settings, done.counts)
+            apply.give_space_back(pacer)
+        if archive := engine.archive(hot):
+            try:
+                archive.run(done, groups)
+            finally:
+                with _emptied(hot) as connection:
+                    apply.give_space_back(Pacer(connection, deadline, require=lambda: hot.require(connection)))
+    finally:
+        done.bytes_returned = max(0, size - engine.path.stat().st_size)
+
+
+@contextlib.contextmanager
+def _emptied(hot: Hot) -> Iterator[sqlite3.Connection]:
+    """Open the store for deleting; in the end its write-ahead log is empty."""
+    with closing(database.connect(hot.path)) as connection:
+        try:
+            yield connection
+        finally:
+            # After half a run too: what it deleted must not stay readable until the next one.
+            empty_wal(connection)
+
+
+def _hot(engine: Engine, settings: PolicySettings, now: int, deadline: float = float("inf")) -> Hot:
+    return Hot(engine.path, settings, now, deadline, lambda connection: require_settings(connection, settings))
+
+
+def require_settings(connection: sqlite3.Connection, settings: PolicySettings) -> None:
+    """Stop a run that goes by settings which a server that was started meanwhile has replaced."""
+    if state.stored_policy(connection) != settings:
+        raise CleanupError("the server's settings changed during the run; the next one goes by the new ones")
+
+
+def _empty_work(engine: Engine, done: Report) -> None:
+    """Remove the files of this run, and what others left that ended meanwhile; the report tells what stayed."""
+    try:
+        engine.empty_work()
+        left = remove_dead(engine.config.work)
+    except OSError as error:
+        left = [str(error)]
+    done.error = done.error or "; ".join(left)
+
+
+def _store(engine: Engine, done: Report) -> None:
+    """Add the run to the history."""
+    reach("report.before")
+    with closing(database.connect(engine.path)) as connection, database.write_transaction(connection):
+        runs.add(connection, Run(**done.to_mapping()))
+    reach("report.stored")
+
+
+def dry_run(engine: Engine) -> Report:
+    """Return what a run would delete, and touch nothing. Raises CleanupError."""
+    with _ready(engine, writing=False) as settings:
+        planned = Report(engine.config.cleanup.engine, engine.clock.now())
+        plan = engine.make_plan(settings, planned.started_at)
+        with closing(database.connect(engine.path, readonly=True)) as connection:
+            groups = apply.groups_due(connection, plan)
+            planned.groups_touched = len(groups)
+            planned.counts = apply.count_plan(connection, plan)
+            planned.error = state.look_at_clock(connection, engine.clock.read())
+        if archive := engine.archive(_hot(engine, settings, planned.started_at)):
+            archive.count(planned, groups, [(step.gone_below, step.group_key) for step in plan.groups])
+        planned.finished_at = engine.clock.now()
+        return planned
+
+
+def verify_archive(engine: Engine) -> "Check":
+    """Read the whole archive while no run is under way, and return what differs from its index.
+
+    Raises CleanupError and ArchiveError.
+    """
+    with _archive_at_rest(engine) as archive:
+        return archive.check()
+
+
+def restore_archived(engine: Engine, group_id: bytes) -> int:
+    """Take a group's messages back from the archive; return how many. Raises any of EXPECTED."""
+    with _archive_at_rest(engine) as archive:
+        return archive.restore(group_id)
+
+
+@contextlib.contextmanager
+def _archive_at_rest(engine: Engine) -> Iterator["Archive"]:
+    """Hold the run lock, and yield the archive. Raises CleanupError if there is none."""
+    with _ready(engine) as settings, engine.only_run():
+        archive = engine.archive(_hot(engine, settings, engine.clock.now()))
+        if archive is None:
+            raise CleanupError(f"{engine.path}: nothing is archived")
+        try:
+            yield archive
+        finally:
+            engine.empty_work()

@@ -1,0 +1,29 @@
+"""The plan by Spark: the store as DataFrames, planned, and collected."""
+
+from pathlib import Path
+
+from pyspark.sql import DataFrame, SparkSession
+
+from conclave.failpoints import reach
+from conclave.retention.policy import PolicySettings
+from spark import columns as c, plan, read
+from spark.plan_types import GroupStep, Plan
+
+
+def make_plan(spark: SparkSession, path: Path, settings: PolicySettings, now: int) -> Plan:
+    """Plan a run from one snapshot of the hot store."""
+    hot = read.read_hot(spark, path, settings, now)
+    reach("plan.read")
+    planned = plan.group_plan(hot.groups, hot.members).orderBy(c.GROUP_KEY)
+    return Plan(
+        now,
+        [GroupStep(*row) for row in planned.collect()],
+        hot.tombstones,
+        hot.user_tombstones,
+        _keys(plan.dead_sessions(hot.sessions, settings.sessions_dead_before(now))) if hot.sessions else [],
+        _keys(plan.old_invites(hot.invites, settings.invites_dead_before(now))) if hot.invites else [],
+    )
+
+
+def _keys(frame: DataFrame) -> list[int]:
+    return sorted(row[0] for row in frame.collect())

@@ -1,0 +1,75 @@
+"""An action is a function over a connection, which whoever has one may run."""
+
+import importlib
+import inspect
+import pkgutil
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from conclave import actions
+from conclave.actions import accounts, commits, groups, members, messages, retention, users
+from conclave.actions.commits import Commit
+from conclave.actions.context import Context
+from conclave.actions.groups import GroupChanges
+from conclave.clock import FakeClock
+from conclave.errors import NotMemberError
+from conclave.retention.policy import PolicySettings
+from conclave.store import database, state
+
+POLICY = PolicySettings(-1, 2_592_000, 604_800)
+
+MODULES = [each.name for each in pkgutil.iter_modules(actions.__path__) if each.name not in ("context", "outside")]
+
+
+def functions(module: str) -> dict[str, Callable[..., Any]]:
+    """Those that a module offers: its own, and those of the store that it names."""
+    found = importlib.import_module(f"{actions.__name__}.{module}")
+    own = {name for name, value in vars(found).items() if getattr(value, "__module__", "") == found.__name__}
+    names = {name for name in own | set(getattr(found, "__all__", ())) if not name.startswith("_")}
+    return {name: value for name in sorted(names) if inspect.isfunction(value := getattr(found, name))}
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_an_action_takes_the_connection_and_then_the_context(module: str) -> None:
+    found = functions(module)
+    assert found
+    for name, function in found.items():
+        if (module, name) == ("messages", "fetch_page"):  # of both tiers, so it is no transaction
+            continue
+        assert not inspect.iscoroutinefunction(function), name
+        first, *others = inspect.signature(function).parameters
+        assert first == "connection", name
+        assert "context" not in others[1:], name
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_a_module_that_offers_functions_of_the_store_names_all_that_it_offers(module: str) -> None:
+    named = getattr(importlib.import_module(f"{actions.__name__}.{module}"), "__all__", None)
+    assert named is None or functions(module).keys() <= set(named)
+
+
+def test_actions_need_no_server(tmp_path: Path) -> None:
+    database.prepare(tmp_path / "hot.db")
+    clock = FakeClock()
+    context = Context(POLICY, clock)
+    with closing(database.connect(tmp_path / "hot.db")) as connection, database.write_transaction(connection):
+        state.begin_serving(connection, POLICY, clock.read())
+        alice = accounts.register(connection, context, "alice", "hash", "")
+        bob = accounts.register(connection, context, "bob", "hash", "")
+        group = groups.create(connection, context, alice, "friends", "")
+        groups.update(connection, context, group, alice, GroupChanges(visibility="public", message_expiry_seconds=60))
+        commits.upload(connection, context, group, alice, Commit(b"commit", b"group info"))
+        assert members.join(connection, context, group, bob) == b"group info"
+        assert messages.send(connection, context, group, bob, b"hello") == 2
+        assert vars(retention.policy(connection, context, group, bob)) == {
+            "server_retention_seconds": -1,
+            "group_expiry_seconds": 60,
+        }
+        accounts.delete(connection, context, bob, "hash")
+        with pytest.raises(NotMemberError):
+            messages.send(connection, context, group, bob, b"more")
+        assert users.by_name(connection, "alice").user_id == alice

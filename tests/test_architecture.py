@@ -1,0 +1,175 @@
+"""The house as docs/architecture.md shows it: every module has its line, and imports go one way."""
+
+import ast
+import re
+import subprocess
+import sys
+import tomllib
+from collections import defaultdict
+from collections.abc import Mapping
+from functools import cache
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGE = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+GENERATED = {"conclave/wire/conclave_pb2.py"}
+
+OF_THE_SERVER_IN_SPARK = (
+    *("conclave.config", "conclave.retention", "conclave.store", "conclave.system"),
+    *("conclave.clock", "conclave.steady_clock", "conclave.failpoints", "conclave.logs", "conclave.errors"),
+    *("conclave.archive.layout", "conclave.archive.age", "conclave.archive.faults"),
+)
+"""What cleanup may know of the server: its settings and its store, and where messages lie in the archive."""
+
+
+@cache
+def modules() -> dict[str, Path]:
+    """Return the files of all modules by their names, packages too."""
+    found = {}
+    for top in ("conclave", "spark"):
+        for path in (ROOT / top).rglob("*.py"):
+            parts = path.relative_to(ROOT).with_suffix("").parts
+            found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return found
+
+
+def imported(module: str) -> set[str]:
+    """Return what ``module`` imports, anywhere in it but for types alone: modules of ours, and names of others."""
+    tree = ast.parse(modules()[module].read_text(encoding="utf-8"))
+    for_types = {
+        id(node)
+        for branch in ast.walk(tree)
+        if isinstance(branch, ast.If) and isinstance(branch.test, ast.Name) and branch.test.id == "TYPE_CHECKING"
+        for child in branch.body
+        for node in ast.walk(child)
+    }
+    found = set()
+    for node in ast.walk(tree):
+        if id(node) in for_types:
+            continue
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            names = {f"{node.module}.{alias.name}" for alias in node.names}
+            found |= {name if name in modules() else str(node.module) for name in names}
+    return found
+
+
+def is_within(module: str, *rooms: str) -> bool:
+    return any(module == room or module.startswith(f"{room}.") for room in rooms)
+
+
+def importers(target: str) -> set[str]:
+    """Return the modules outside of ``target`` that import anything of it."""
+    return {
+        module
+        for module in modules()
+        if not is_within(module, target) and any(is_within(each, target) for each in imported(module))
+    }
+
+
+def room_of(module: str) -> str:
+    """Return the package under conclave/ or spark/ that a module is in, or the module itself where it is in none."""
+    path = modules()[module]
+    first = ".".join(module.split(".")[:2])
+    return first if path.name == "__init__.py" or modules()[first].name == "__init__.py" else module
+
+
+def in_a_circle(graph: Mapping[str, set[str]]) -> list[str]:
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        return list(error.args[1])
+    return []
+
+
+def test_only_the_command_line_imports_cleanup() -> None:
+    assert {room_of(module) for module in importers("spark")} == {"conclave.cli"}
+
+
+def test_only_the_server_imports_the_handlers() -> None:
+    assert {room_of(module) for module in importers("conclave.api")} == {"conclave.server"}
+
+
+def test_nothing_imports_the_command_line_but_the_programs() -> None:
+    assert importers("conclave.cli") == {"conclave.__main__", "spark.job"}
+
+
+@pytest.mark.parametrize("module", sorted(each for each in modules() if is_within(each, "conclave.api")))
+def test_handlers_know_http_and_actions_but_no_store(module: str) -> None:
+    assert not [each for each in imported(module) if is_within(each, "sqlite3", "conclave.store", "conclave.archive")]
+
+
+@pytest.mark.parametrize("module", sorted(each for each in modules() if is_within(each, "spark")))
+def test_cleanup_knows_of_the_server_only_its_settings_and_its_store(module: str) -> None:
+    allowed = ("conclave.cli",) if module == "spark.job" else OF_THE_SERVER_IN_SPARK
+    of_server = [each for each in imported(module) if is_within(each, "conclave")]
+    assert [each for each in of_server if not is_within(each, *allowed)] == []
+
+
+@pytest.mark.parametrize("module", sorted(each for each in modules() if is_within(each, "conclave.retention")))
+def test_the_rules_of_retention_are_pure(module: str) -> None:
+    known = ("conclave.retention", "conclave.clock")
+    assert [each for each in imported(module) if is_within(each, "conclave") and not is_within(each, *known)] == []
+    assert not imported(module) & {"sqlite3", "time", "asyncio", "pathlib", "os"}
+
+
+def test_no_modules_import_each_other_in_a_circle() -> None:
+    assert in_a_circle({module: imported(module) & modules().keys() - {module} for module in modules()}) == []
+
+
+def test_no_rooms_import_each_other_in_a_circle() -> None:
+    graph: dict[str, set[str]] = defaultdict(set)
+    for module in modules():
+        graph[room_of(module)] |= {room_of(each) for each in imported(module) & modules().keys()} - {room_of(module)}
+    assert in_a_circle(graph) == []
+
+
+def test_a_circle_would_be_noticed() -> None:
+    assert set(in_a_circle({"a": {"b"}, "b": {"c"}, "c": {"b"}})) == {"b", "c"}
+
+
+def test_the_layout_has_a_line_for_every_module_and_for_nothing_else() -> None:
+    """What ``make layout`` would write is there."""
+    made = subprocess.run([sys.executable, ROOT / "scripts" / "layout"], capture_output=True, text=True, check=True)
+    lines = made.stdout.splitlines()
+    assert len(lines) == len(modules()) - len(GENERATED)
+    assert not [line for line in lines if not re.fullmatch(r" *\S+  *\S.*", line)], "a module without a docstring"
+    assert f"```text\n{made.stdout}```\n" in PAGE
+
+
+def test_the_pages_name_only_what_is_there() -> None:
+    """Paths of code in the docs; what is to come stands in a section of its own."""
+    for page in (ROOT / "docs").glob("*.md"):
+        present = page.read_text(encoding="utf-8").partition("## Where the coming work will stand")[0]
+        for named in re.findall(r"`((?:conclave|spark|tests|bench|scripts|proto)/[\w/.-]*\w)`", present):
+            assert (ROOT / named).exists(), f"{page.name} names {named}"
+
+
+def test_a_resource_has_the_same_name_in_every_layer() -> None:
+    """But for what has no transaction of its own: documents, health, the stream of events."""
+    handlers = {path.stem for path in (ROOT / "conclave/api").glob("*.py")} - {"__init__", "docs", "health", "events"}
+    actions = {path.stem for path in (ROOT / "conclave/actions").glob("*.py")}
+    shared = {"acting"}
+    assert handlers - actions - shared == set()
+
+
+def test_every_package_is_installed() -> None:
+    found = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["setuptools"]["packages"]
+    assert found == {"find": {"include": ["conclave", "conclave.*", "spark", "spark.*"]}}
+
+
+def test_each_dependency_has_a_line() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    needed = [*project["dependencies"], *project["optional-dependencies"]["dev"]]
+    named = set(re.findall(r"`([a-z0-9-]+)`", PAGE.partition("## Dependencies")[2]))
+    assert {re.split(r"[\[<>=]", each)[0] for each in needed} - named == set()
+
+
+def test_each_term_of_the_glossary_is_explained_once() -> None:
+    terms = re.findall(r"^\| \*\*(.+?)\*\* \|", PAGE.partition("## Glossary")[2].partition("\n## ")[0], re.MULTILINE)
+    assert terms == sorted(set(terms), key=str.casefold)
+    assert {"batch", "border", "mark", "part", "segment", "span", "watermark"} <= set(terms)
