@@ -42,13 +42,12 @@ async def everything(client: Client, group: str) -> dict[int, bytes]:
 async def test_a_backup_taken_of_a_server_at_work_is_served_with_all_that_was_acknowledged(
     tmp_path: Path, cleaner: Cleaner
 ) -> None:
-    java = cleaner.lend()
     _, backup, restore = commands()
     (there := tmp_path / "there").mkdir()
     (here := tmp_path / "here").mkdir()
     sent: dict[int, bytes] = {}
     async with ClientSession() as http:
-        with ServerProcess(there, OFTEN + ARCHIVE, java.env, command=QUICK) as server:
+        with ServerProcess(there, OFTEN + ARCHIVE, cleaner.lend().env, command=QUICK) as server:
             alice = await Client.register(http, server.url, "alice")
             group = await alice.create_group("friends")
 
@@ -71,7 +70,7 @@ async def test_a_backup_taken_of_a_server_at_work_is_served_with_all_that_was_ac
         (here / "conclave.data" / "archive" / "something older").touch()
         (here / "conclave.db-wal").write_text("something older")
         do(restore, here)
-        with ServerProcess(here, RARELY + ARCHIVE, java.env, command=QUICK) as again:
+        with ServerProcess(here, RARELY + ARCHIVE, cleaner.lend().env, command=QUICK) as again:
             alice.url = again.url
             do('[ "$(sqlite3 conclave.db "PRAGMA journal_mode")" = wal ]', here)
             served = await everything(alice, group)

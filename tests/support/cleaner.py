@@ -38,9 +38,11 @@ class Cleaner:
         self._knows_java = False
 
     def lend(self) -> WarmJava:
-        """Let others have the Java process; a run after that begins with a session of its own."""
+        """Let others have the Java process, which forgets who had it; a run after that begins with a session anew."""
         self._end()
-        return self._warm()
+        java = self._warm()
+        java.forget()
+        return java
 
     def _warm(self) -> WarmJava:
         if self._java is None:

@@ -76,6 +76,11 @@ class WarmJava:
         self._process.wait(PATIENCE)
         self._log.close()
 
+    def forget(self) -> None:
+        """Have it be as new for the next process, which need not be one of ``conclave`` below."""
+        program = f"from {__name__} import end_former_session; end_former_session()"
+        subprocess.run([sys.executable, "-c", program], cwd=ROOT, env=os.environ | self.env, check=True)
+
     async def conclave(self, *arguments: str | Path, cwd: Path, failpoint: str = "") -> tuple[int, str]:
         """Run a command, and return its exit status and what it wrote."""
         process = await asyncio.create_subprocess_exec(
