@@ -122,7 +122,7 @@ def start_server(clock: FakeClock) -> StartServer:
     @contextlib.asynccontextmanager
     async def start(config: Config) -> AsyncIterator[Running]:
         server = TestServer(create_app(config, clock))
-        await server.start_server(shutdown_timeout=1, auto_decompress=False)
+        await server.start_server(shutdown_timeout=1, auto_decompress=False, lingering_time=1)
         try:
             async with ClientSession() as http:
                 yield Running(server, http, config, clock)
@@ -149,12 +149,18 @@ Cleanup = Callable[[Running], Awaitable[dict[str, Any]]]
 
 
 @pytest.fixture(params=["sql", "spark"])
-def cleanup(request: pytest.FixtureRequest, cleaner: Cleaner) -> Cleanup:
+def engine(request: pytest.FixtureRequest) -> str:
+    """What does the runs; every test that asks for it has it with both."""
+    return str(request.param)
+
+
+@pytest.fixture
+def cleanup(engine: str, cleaner: Cleaner) -> Cleanup:
     """Do one run on a running server's store, at its clock's time; every test has it in both engines."""
 
     async def run(server: Running) -> dict[str, Any]:
         await server.settle()
-        config = replace(server.config, cleanup=replace(server.config.cleanup, engine=request.param))
+        config = replace(server.config, cleanup=replace(server.config.cleanup, engine=engine))
         report = await asyncio.to_thread(cleaner.run, config, server.clock.now(), server.clock.set_by)
         deleted: dict[str, Any] = report["deleted"]
         return deleted
