@@ -14,16 +14,16 @@ serve: setup  ## Start the server on embedded defaults: ./conclave.db, port 8080
 	@.venv/bin/conclave serve
 
 test: setup .venv/development lint java  ## Check and test; of what is exhaustive a sample, another one each time
-	@$(PYTHON) -m pytest -n 2 --dist worksteal
+	@$(PYTHON) -m pytest -n 3 --dist worksteal
 
 test-all: setup .venv/development lint java  ## Check and test everything: takes longer, run it nightly
-	@CONCLAVE_SAMPLE=all $(PYTHON) -m pytest -n 2 --dist worksteal
+	@CONCLAVE_SAMPLE=all $(PYTHON) -m pytest -n 3 --dist worksteal
 
 fuzz: setup .venv/development  ## Send 5,000 requests made of the OpenAPI document, others each time
 	@CONCLAVE_FUZZ=5000 $(PYTHON) -m pytest tests/api/test_schemathesis.py
 
 histories: setup .venv/development java  ## Play 40 random histories of an archive, others each time
-	@CONCLAVE_HISTORIES=$$(date +%s):40 $(PYTHON) -m pytest -n 2 --dist worksteal -k random tests/spark/archive/test_agrees.py
+	@CONCLAVE_HISTORIES=$$(date +%s):40 $(PYTHON) -m pytest -n 3 --dist worksteal -k random tests/spark/archive/test_agrees.py
 
 lint: .venv/development  ## ruff and mypy
 	@$(PYTHON) -m ruff check .

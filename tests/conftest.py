@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -36,16 +37,17 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Have two workers of xdist end together: each begins with half of the list, and takes from the other's end.
+    """Have the workers of xdist end together: each begins with its share of the list, and takes from others' ends.
 
-    One begins with all that needs Spark, so that one session is enough for most of it; the other with what needs
+    One begins with all that needs Spark, so that one session is enough for most of it; the next with what needs
     processes. What is short comes last.
     """
     spark = [item for item in items if _needs_spark(item)]
     processes = [item for item in items if PROCESSES in item.path.parents and not _needs_spark(item)]
     first = {*spark, *processes}
     others = [item for item in items if item not in first]
-    filling = max(0, len(items) // 2 - len(spark))
+    workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    filling = max(0, len(items) // workers - len(spark))
     items[:] = [*spark, *others[:filling], *processes, *others[filling:]]
 
 

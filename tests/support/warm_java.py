@@ -14,7 +14,7 @@ from typing import Self
 import pyspark
 from pyspark import SparkContext
 
-from spark.session import JARS
+from spark.session import _delta_settings
 from tests.support.sample import is_all
 from tests.support.server import PATIENCE, waiting
 
@@ -50,10 +50,11 @@ class WarmJava:
         self._told = folder / "gateway"
         self._log = (folder / "java.log").open("w")
         options = f"-Djava.io.tmpdir={folder} {QUICK}"
-        settings = [] if is_all() else [f"--conf={name}={value}" for name, value in LEAN.items()]
-        jars = ",".join(map(str, JARS.glob("*.jar")))
+        # What it knows from the start, it also obeys where it keeps what it has opened: the modes of files.
+        known = _delta_settings() | ({} if is_all() else LEAN)
+        settings = [f"--conf={name}={value}" for name, value in known.items()]
         self._process = subprocess.Popen(
-            [SUBMIT, "--jars", jars, "--driver-java-options", options, *settings, "pyspark-shell"],
+            [SUBMIT, "--jars", known["spark.jars"], "--driver-java-options", options, *settings, "pyspark-shell"],
             env=os.environ | {"_PYSPARK_DRIVER_CONN_INFO_PATH": str(self._told), "SPARK_LOCAL_IP": "127.0.0.1"},
             cwd=folder,
             umask=0o077,  # as the commands have it
