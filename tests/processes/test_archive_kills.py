@@ -340,7 +340,7 @@ async def test_kill_9_at_every_failpoint_of_the_archive_while_clients_read(tmp_p
                 await until(lambda: bool(happened(server, "cleanup_run")))
                 assert happened(server, "cleanup_run")[0]["error"] == "", "the first run goes on"
                 history = History(tmp_path, world, java)
-                for point in some(ARCHIVE_POINTS, 3, "points of the archive"):
+                for point in some(ARCHIVE_POINTS, 2, "points of the archive"):
                     await history.die_at(point)
                 await restore_and_end(history, world)
             await check(tmp_path, world, cleaner.folder)

@@ -1,5 +1,7 @@
 """A store with an archive, filled directly, and what its clients would be served: told plainly."""
 
+import copy
+import shutil
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -82,6 +84,14 @@ class Store(Tiers):
                 "INSERT INTO users (user_id, username, password_hash, alias, created_at) VALUES (?, hex(?), '', '', 0)",
                 [(user_id, user_id) for user_id in USERS],
             )
+
+    def copied(self, folder: Path) -> "Store":
+        """Return one that has gone through the same, in a folder that is yet to be made."""
+        shutil.copytree(self.folder, folder)
+        twin = copy.copy(self)
+        twin.folder, twin.config = folder, replace(self.config, database_path=str(folder / "hot.db"))
+        twin.group_ids, twin.made, twin.sizes = dict(self.group_ids), dict(self.made), list(self.sizes)
+        return twin
 
     @contextmanager
     def opened(self) -> Iterator[sqlite3.Connection]:

@@ -103,7 +103,19 @@ CHANGES: tuple[Callable[[Store, int, int], None], ...] = (
 )
 
 
-def filled(store: Store) -> tuple[int, int]:
+Filled = tuple[Store, int, int]
+"""A store, a group whose messages are kept, and one whose messages have a time."""
+
+
+@pytest.fixture
+def filled(filled_once: Filled, tmp_path: Path) -> Filled:
+    store, kept, timed = filled_once
+    return store.copied(tmp_path / "store"), kept, timed
+
+
+@pytest.fixture(scope="module")
+def filled_once(tmp_path_factory: pytest.TempPathFactory, cleaner: Cleaner) -> Filled:
+    store = Store(tmp_path_factory.mktemp("filled"), cleaner)
     kept, timed = store.add_group(), store.add_group(20 * DAY)
     store.send(kept, 3)
     store.now += DAY
@@ -113,14 +125,14 @@ def filled(store: Store) -> tuple[int, int]:
     store.send(kept, 1)
     store.send(timed, 1)
     assert store.run()["archived"] == 8
-    return kept, timed
+    return store, kept, timed
 
 
 @pytest.mark.parametrize("change", some(CHANGES, 1, "changes of a backup"), ids=lambda change: change.__name__)
 def test_a_database_from_before_a_change_of_the_archive_says_so_although_nothing_moved_since(
-    store: Store, change: Callable[[Store, int, int], None]
+    filled: Filled, change: Callable[[Store, int, int], None]
 ) -> None:
-    kept, timed = filled(store)
+    store, kept, timed = filled
     backup, before = Backup(store), store.served()
     change(store, kept, timed)
     later, after = Backup(store, "later"), store.table()
@@ -148,9 +160,9 @@ def test_a_database_from_before_a_change_of_the_archive_says_so_although_nothing
 
 @pytest.mark.parametrize("change", CHANGES[1:2], ids=lambda change: change.__name__)
 def test_an_archive_from_before_a_change_says_so_although_nothing_moved_since(
-    store: Store, change: Callable[[Store, int, int], None]
+    filled: Filled, change: Callable[[Store, int, int], None]
 ) -> None:
-    kept, timed = filled(store)
+    store, kept, timed = filled
     backup = Backup(store)
     change(store, kept, timed)
     backup.restore_archive()
@@ -164,8 +176,8 @@ def test_an_archive_from_before_a_change_says_so_although_nothing_moved_since(
     assert store.table() == before
 
 
-def test_an_archive_of_before_runs_were_counted_goes_on_and_a_database_older_than_it_says_so(store: Store) -> None:
-    filled(store)
+def test_an_archive_of_before_runs_were_counted_goes_on_and_a_database_older_than_it_says_so(filled: Filled) -> None:
+    store, *_ = filled
     forget_turns(store)
     backup = Backup(store)
     store.now += 13 * DAY
@@ -187,8 +199,8 @@ def forget_turns(store: Store) -> None:
         path.write_text("".join(f"{line}\n" for line in lines if ".turn" not in line))
 
 
-def test_what_a_killed_run_has_changed_does_not_make_the_database_look_older(store: Store) -> None:
-    kept, _ = filled(store)
+def test_what_a_killed_run_has_changed_does_not_make_the_database_look_older(filled: Filled) -> None:
+    store, kept, _ = filled
     store.now += 12 * DAY + DAY // 4
     store.set_expiry(kept, 21 * DAY)
     for point in ("archive.turn_begun", "archive.parts_dropped", "archive.rows_deleted"):
@@ -197,8 +209,8 @@ def test_what_a_killed_run_has_changed_does_not_make_the_database_look_older(sto
     store.expect_sound()
 
 
-def test_copies_stay_where_the_archive_no_longer_has_what_they_are_copies_of(store: Store) -> None:
-    kept, _ = filled(store)
+def test_copies_stay_where_the_archive_no_longer_has_what_they_are_copies_of(filled: Filled) -> None:
+    store, kept, _ = filled
     backup = Backup(store)
     store.send(kept, 300)
     store.now += 8 * DAY

@@ -1,6 +1,6 @@
 """Times to come in the archive: a clock that was ahead moved messages there, and was set right since."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -54,8 +54,13 @@ def shown(ahead: Ahead) -> set[tuple[int, int]]:
 
 
 @pytest.fixture
-def ahead(tmp_path: Path, cleaner: Cleaner) -> Ahead:
-    store = Store(tmp_path, cleaner)
+def ahead(ahead_once: Ahead, tmp_path: Path) -> Ahead:
+    return replace(ahead_once, store=ahead_once.store.copied(tmp_path / "store"))
+
+
+@pytest.fixture(scope="module")
+def ahead_once(tmp_path_factory: pytest.TempPathFactory, cleaner: Cleaner) -> Ahead:
+    store = Store(tmp_path_factory.mktemp("ahead"), cleaner)
     timed, marked, dropped = store.add_group(2 * YEAR), store.add_group(20 * DAY), store.add_group()
     store.send(timed, 3)
     store.now = FIRST
