@@ -253,6 +253,7 @@ async def test_who_takes_a_large_page_too_slowly_is_cut_off_and_has_fetched_noth
     await until(lambda: used(running) == 0)
     assert await watermark(running) == 0
     assert len(await alice.fetch(group)) == 30
+    await running.settle()
     assert await watermark(running) == 30
 
 

@@ -26,7 +26,7 @@ EXPIRIES = (-1, -1, 0, 2 * DAY, 9 * DAY, 20 * DAY)
 ENGINES = ("sql", "sql", "spark", "spark", "spark")
 """What does the run of each round. From the first of Spark on, messages move to the archive."""
 
-BODIES = amount(100_000, 20_000)
+BODIES = amount(100_000, 10_000)
 """A small proof would see nothing: SQLite leaves stale copies only where pages split or merge."""
 
 BATCH, CROWD = BODIES * 8 // 100, 2
