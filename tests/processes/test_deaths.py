@@ -210,7 +210,7 @@ async def test_whoever_is_killed_whenever_nothing_lives_on_and_nothing_erased_st
         try:
             for _ in range(ROUNDS):
                 deaths = [(death, chance.uniform(0, LATEST_SECONDS)) for death in chance.sample(DEATHS, FEW)]
-                if FEW < len(DEATHS):
+                if len(DEATHS) > FEW:
                     deaths.append((chance.choice(LEAVING), LATEST_SECONDS))
                 for death, after in deaths:
                     say(f"{after:.1f} s: {death}\n")
