@@ -2,10 +2,10 @@ PYTHON = .venv/bin/python
 PIP = $(PYTHON) -m pip install --quiet --disable-pip-version-check --no-build-isolation
 
 .DEFAULT_GOAL := help
-.PHONY: help setup serve test fuzz histories lint format layout proto demo bench pin clean
+.PHONY: help setup serve test test-all java fuzz histories lint format layout proto demo bench pin clean
 
 help:  ## Print this list
-	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1\t\2/p' Makefile
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' Makefile
 
 setup: .venv/runtime  ## Create .venv and install what the server needs
 	@if scripts/java --required; then $(PYTHON) scripts/delta-jars || echo "the archive will not work without them"; fi
@@ -13,18 +13,17 @@ setup: .venv/runtime  ## Create .venv and install what the server needs
 serve: setup  ## Start the server on embedded defaults: ./conclave.db, port 8080
 	@.venv/bin/conclave serve
 
-test: setup .venv/development lint  ## Check and test everything
-	@scripts/java --required
-	@$(PYTHON) scripts/delta-jars
-	@$(PYTHON) -m pytest -n 2 --dist worksteal
+test: setup .venv/development lint java  ## Check and test; of what is exhaustive a sample, another one each time
+	@$(PYTHON) -m pytest -n 3 --dist worksteal
+
+test-all: setup .venv/development lint java  ## Check and test everything: takes longer, run it nightly
+	@CONCLAVE_SAMPLE=all $(PYTHON) -m pytest -n 3 --dist worksteal
 
 fuzz: setup .venv/development  ## Send 5,000 requests made of the OpenAPI document, others each time
 	@CONCLAVE_FUZZ=5000 $(PYTHON) -m pytest tests/api/test_schemathesis.py
 
-histories: setup .venv/development  ## Play 40 random histories of an archive, others each time
-	@scripts/java --required
-	@$(PYTHON) scripts/delta-jars
-	@CONCLAVE_HISTORIES=$$(date +%s):40 $(PYTHON) -m pytest -n 2 --dist worksteal -k random tests/spark/archive/test_agrees.py
+histories: setup .venv/development java  ## Play 40 random histories of an archive, others each time
+	@CONCLAVE_HISTORIES=$$(date +%s):40 $(PYTHON) -m pytest -n 3 --dist worksteal -k random tests/spark/archive/test_agrees.py
 
 lint: .venv/development  ## ruff and mypy
 	@$(PYTHON) -m ruff check .
@@ -55,7 +54,7 @@ pin: .venv/development  ## Renew the pinned requirements from pyproject.toml
 PIN = --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-emit-find-links
 
 clean:  ## Remove .venv and the caches
-	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis conclave.egg-info
+	rm -rf .venv .java_cache .mypy_cache .pytest_cache .ruff_cache .hypothesis conclave.egg-info
 
 # Build tools first and pinned too: pip would otherwise fetch whichever are newest to build pyspark.
 .venv/runtime: requirements-build.txt requirements.txt pyproject.toml
@@ -64,6 +63,12 @@ clean:  ## Remove .venv and the caches
 	@$(PIP) --require-hashes -r requirements.txt
 	@$(PIP) --no-deps -e .
 	@touch $@
+
+# Tests start many Java processes, and the file halves what each start takes.
+java: .venv/development
+	@scripts/java --required
+	@$(PYTHON) scripts/delta-jars
+	@[ .java_cache/classes.jsa -nt .venv/runtime ] || $(PYTHON) -m tests.support.java_classes
 
 .venv/development: .venv/runtime requirements-dev.txt
 	@$(PIP) --require-hashes -r requirements-dev.txt

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -17,23 +18,36 @@ from conclave.clock import FakeClock
 from conclave.config.cleanup import CleanupConfig
 from conclave.config.settings import Config
 from conclave.server.app import create_app
+from tests.support import java_classes, sample
 from tests.support.cleaner import Cleaner
 from tests.support.client import Client
 
 PROCESSES = Path(__file__).parent / "processes"
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Have two workers of xdist end together: each begins with half of the list, and takes from the other's end.
+def pytest_configure() -> None:
+    """Before xdist starts its workers: they are to have the same sample."""
+    sample.choose()
+    java_classes.use()
 
-    One begins with all that needs Spark, so that one session is enough for most of it; the other with what needs
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    if not sample.is_all():
+        terminalreporter.write_line(f"{sample.VARIABLE}={sample.seed()} has the same sample again; make test-all, all")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Have the workers of xdist end together: each begins with its share of the list, and takes from others' ends.
+
+    One begins with all that needs Spark, so that one session is enough for most of it; the next with what needs
     processes. What is short comes last.
     """
     spark = [item for item in items if _needs_spark(item)]
     processes = [item for item in items if PROCESSES in item.path.parents and not _needs_spark(item)]
     first = {*spark, *processes}
     others = [item for item in items if item not in first]
-    filling = max(0, len(items) // 2 - len(spark))
+    workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    filling = max(0, len(items) // workers - len(spark))
     items[:] = [*spark, *others[:filling], *processes, *others[filling:]]
 
 
@@ -110,7 +124,7 @@ def start_server(clock: FakeClock) -> StartServer:
     @contextlib.asynccontextmanager
     async def start(config: Config) -> AsyncIterator[Running]:
         server = TestServer(create_app(config, clock))
-        await server.start_server(shutdown_timeout=1, auto_decompress=False)
+        await server.start_server(shutdown_timeout=1, auto_decompress=False, lingering_time=1)
         try:
             async with ClientSession() as http:
                 yield Running(server, http, config, clock)
@@ -137,12 +151,18 @@ Cleanup = Callable[[Running], Awaitable[dict[str, Any]]]
 
 
 @pytest.fixture(params=["sql", "spark"])
-def cleanup(request: pytest.FixtureRequest, cleaner: Cleaner) -> Cleanup:
+def engine(request: pytest.FixtureRequest) -> str:
+    """What does the runs; every test that asks for it has it with both."""
+    return str(request.param)
+
+
+@pytest.fixture
+def cleanup(engine: str, cleaner: Cleaner) -> Cleanup:
     """Do one run on a running server's store, at its clock's time; every test has it in both engines."""
 
     async def run(server: Running) -> dict[str, Any]:
         await server.settle()
-        config = replace(server.config, cleanup=replace(server.config.cleanup, engine=request.param))
+        config = replace(server.config, cleanup=replace(server.config.cleanup, engine=engine))
         report = await asyncio.to_thread(cleaner.run, config, server.clock.now(), server.clock.set_by)
         deleted: dict[str, Any] = report["deleted"]
         return deleted

@@ -253,6 +253,7 @@ async def test_who_takes_a_large_page_too_slowly_is_cut_off_and_has_fetched_noth
     await until(lambda: used(running) == 0)
     assert await watermark(running) == 0
     assert len(await alice.fetch(group)) == 30
+    await running.settle()
     assert await watermark(running) == 30
 
 
@@ -317,8 +318,13 @@ async def test_who_asks_again_and_again_for_little_and_takes_nothing_is_cut_off(
     for number in range(60):
         await alice.create_group(f"g{number}")
     monkeypatch.setattr(handover, "WINDOW_SECONDS", 0.3)
+    assert running.server.runner
+    assert running.server.runner.server
+    connections = running.server.runner.server
+    others = set(connections.connections)
     async with raw(running, alice.raw_get("/groups/public") * 500) as (reader, _):
-        await asyncio.sleep(5)
+        await until(lambda: set(connections.connections) - others)
+        await until(lambda: not set(connections.connections) - others)
         with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):
             await reader.readexactly(500 * 8 * KIB)
     assert used(running) == 0

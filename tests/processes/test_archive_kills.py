@@ -19,8 +19,10 @@ from conclave.config.settings import Config
 from conclave.failpoints import ARCHIVE_POINTS, RESTORE_POINTS
 from tests.processes.test_kills import QUICK
 from tests.support.archived import Tiers
+from tests.support.cleaner import Cleaner
 from tests.support.client import PASSWORD, Client, Message, RefusedError
 from tests.support.forensics import Search
+from tests.support.sample import some
 from tests.support.server import PATIENCE, ServerProcess, alive
 from tests.support.warm_java import WarmJava
 
@@ -295,7 +297,7 @@ def deadly(point: str) -> str:
 async def restore_and_end(history: History, world: World) -> None:
     """Kill restores, each followed by a run; then let all be over that is to be over, and do the last run."""
     await history.run()
-    for point in RESTORE_POINTS:
+    for point in some(RESTORE_POINTS, 1, "points of a restore"):
         assert await history.restore(world.kept[-1], deadly(point)), f"{point} was not reached"
         await history.run()
     for made in world.generations:
@@ -307,16 +309,18 @@ async def restore_and_end(history: History, world: World) -> None:
     await history.run()
 
 
-async def check(folder: Path, world: World) -> None:
-    """What should be there is, exactly; and nothing else is in any file."""
+async def check(folder: Path, world: World, *others: Path) -> None:
+    """What should be there is, exactly; and nothing else is in any file, of it or in ``others``."""
     kept: set[int] = set()
     for group in world.groups:
         left = set(group.sent) - group.hidden if group in world.kept else set()
         if group.exists:
             assert set(await world.bob.numbers(group.key)) == left
         kept |= {group.sent[number].body for number in left}
-    found = world.search.numbers_in(folder)
-    assert found == kept, f"nothing but what is kept is to be found: {world.search.where(found - kept, folder)}"
+    found = world.search.numbers_in(folder, *others)
+    assert found == kept, (
+        f"nothing but what is kept is to be found: {world.search.where(found - kept, folder, *others)}"
+    )
     tiers = Tiers(Config(database_path=str(folder / "conclave.db")))
     tiers.expect_sound()
     for nothing in ("messages", "tombstones", "user_tombstones", "archive_state WHERE unerased"):
@@ -324,20 +328,20 @@ async def check(folder: Path, world: World) -> None:
     assert tiers.query("PRAGMA integrity_check") == [("ok",)]
 
 
-async def test_kill_9_at_every_failpoint_of_the_archive_while_clients_read(tmp_path: Path) -> None:
+async def test_kill_9_at_every_failpoint_of_the_archive_while_clients_read(tmp_path: Path, cleaner: Cleaner) -> None:
     """Each is reached: a process that was to be killed there has died of it."""
     async with ClientSession() as http:
         world = World(http)
-        with WarmJava(tmp_path / "java") as java:
-            await kill_a_worker_with_its_java(tmp_path, world)
-            with ServerProcess(tmp_path, RARELY + ARCHIVE, java.env, command=QUICK) as server:
-                world.move_to(server.url)
-                async with world.being_read():
-                    await until(lambda: bool(happened(server, "cleanup_run")))
-                    assert happened(server, "cleanup_run")[0]["error"] == "", "the first run goes on"
-                    history = History(tmp_path, world, java)
-                    for point in ARCHIVE_POINTS:
-                        await history.die_at(point)
-                    await restore_and_end(history, world)
-                await check(tmp_path, world)
-                server.stop()
+        await kill_a_worker_with_its_java(tmp_path, world)
+        java = cleaner.lend()
+        with ServerProcess(tmp_path, RARELY + ARCHIVE, java.env, command=QUICK) as server:
+            world.move_to(server.url)
+            async with world.being_read():
+                await until(lambda: bool(happened(server, "cleanup_run")))
+                assert happened(server, "cleanup_run")[0]["error"] == "", "the first run goes on"
+                history = History(tmp_path, world, java)
+                for point in some(ARCHIVE_POINTS, 2, "points of the archive"):
+                    await history.die_at(point)
+                await restore_and_end(history, world)
+            await check(tmp_path, world, cleaner.folder)
+            server.stop()

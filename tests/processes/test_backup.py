@@ -11,6 +11,7 @@ from aiohttp import ClientSession
 from conclave.system import locks
 from tests.processes.test_archive_kills import ARCHIVE, OFTEN, RARELY, happened, until
 from tests.processes.test_kills import QUICK
+from tests.support.cleaner import Cleaner
 from tests.support.client import Client
 from tests.support.server import PATIENCE, ServerProcess, waiting
 
@@ -38,13 +39,15 @@ async def everything(client: Client, group: str) -> dict[int, bytes]:
     return found
 
 
-async def test_a_backup_taken_of_a_server_at_work_is_served_with_all_that_was_acknowledged(tmp_path: Path) -> None:
+async def test_a_backup_taken_of_a_server_at_work_is_served_with_all_that_was_acknowledged(
+    tmp_path: Path, cleaner: Cleaner
+) -> None:
     _, backup, restore = commands()
     (there := tmp_path / "there").mkdir()
     (here := tmp_path / "here").mkdir()
     sent: dict[int, bytes] = {}
     async with ClientSession() as http:
-        with ServerProcess(there, OFTEN + ARCHIVE, command=QUICK) as server:
+        with ServerProcess(there, OFTEN + ARCHIVE, cleaner.lend().env, command=QUICK) as server:
             alice = await Client.register(http, server.url, "alice")
             group = await alice.create_group("friends")
 
@@ -67,7 +70,7 @@ async def test_a_backup_taken_of_a_server_at_work_is_served_with_all_that_was_ac
         (here / "conclave.data" / "archive" / "something older").touch()
         (here / "conclave.db-wal").write_text("something older")
         do(restore, here)
-        with ServerProcess(here, RARELY + ARCHIVE, command=QUICK) as again:
+        with ServerProcess(here, RARELY + ARCHIVE, cleaner.lend().env, command=QUICK) as again:
             alice.url = again.url
             do('[ "$(sqlite3 conclave.db "PRAGMA journal_mode")" = wal ]', here)
             served = await everything(alice, group)

@@ -6,7 +6,8 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pyspark
@@ -15,6 +16,7 @@ import pytest
 from spark.session import JARS, DeployModeError, _require_submitted
 from tests.support.archived import DAY, Store
 from tests.support.cleaner import Cleaner
+from tests.support.sample import is_all
 from tests.support.server import waiting
 
 SPARK = Path(pyspark.__file__).parent
@@ -56,6 +58,27 @@ def find(log: Path, pattern: str) -> str:
     raise AssertionError
 
 
+Submit = Callable[[Store], subprocess.CompletedProcess[str]]
+
+
+def configure(store: Store) -> Path:
+    config = store.folder / "conclave.toml"
+    config.write_text(f'database_path = "{store.config.database}"\n[archive]\nafter = "7d"\nmargin = "1d"\n')
+    return config
+
+
+def submit_here(store: Store) -> subprocess.CompletedProcess[str]:
+    """Do a run as spark-submit has it done: with a Java process that was there before."""
+    return subprocess.run(
+        [sys.executable, str(ROOT / "spark" / "job.py"), "--config", str(configure(store))],
+        cwd=store.folder,
+        env=ENV | store.cleaner.lend().env,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+
+
 def submit(store: Store, master: str) -> subprocess.CompletedProcess[str]:
     """Do a run by spark-submit; executors could not start a Python if they wanted to."""
     settings = {
@@ -68,8 +91,6 @@ def submit(store: Store, master: str) -> subprocess.CompletedProcess[str]:
         "spark.pyspark.driver.python": sys.executable,
         "spark.pyspark.python": str(store.folder / "no-python"),
     }
-    config = store.folder / "conclave.toml"
-    config.write_text(f'database_path = "{store.config.database}"\n[archive]\nafter = "7d"\nmargin = "1d"\n')
     return subprocess.run(
         [
             *[
@@ -80,7 +101,7 @@ def submit(store: Store, master: str) -> subprocess.CompletedProcess[str]:
                 ",".join(map(str, JARS.glob("*.jar"))),
             ],
             *[each for name, value in settings.items() for each in ("--conf", f"{name}={value}")],
-            *[str(ROOT / "spark" / "job.py"), "--config", str(config)],
+            *[str(ROOT / "spark" / "job.py"), "--config", str(configure(store))],
         ],
         cwd=store.folder,
         env=ENV,
@@ -90,14 +111,20 @@ def submit(store: Store, master: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_executors_move_and_erase_as_the_local_session_does(tmp_path: Path, cleaner: Cleaner) -> None:
+@pytest.mark.parametrize("where", ["here", "cluster"] if is_all() else ["here"])
+def test_what_is_submitted_moves_and_erases_as_the_local_session_does(
+    tmp_path: Path, cleaner: Cleaner, where: str
+) -> None:
+    if where == "here":
+        move_and_erase(tmp_path, cleaner, submit_here)
+        return
     with cluster(tmp_path) as master:
-        move_and_erase(tmp_path, cleaner, master)
+        move_and_erase(tmp_path, cleaner, partial(submit, master=master))
     logs = [log.read_text() for log in (tmp_path / "work").glob("app-*/*/stderr")]
     assert sum(log.count("Finished task") for log in logs) > 5, "executors worked"
 
 
-def move_and_erase(folder: Path, cleaner: Cleaner, master: str) -> None:
+def move_and_erase(folder: Path, cleaner: Cleaner, submitted: Submit) -> None:
     (folder / "store").mkdir()
     store = Store(folder / "store", cleaner)
     now = int(time.time())
@@ -113,7 +140,7 @@ def move_and_erase(folder: Path, cleaner: Cleaner, master: str) -> None:
     store.now = now
     store.send(kept, 5)
     store.set_expiry(shortened, 12 * DAY)
-    done = submit(store, master)
+    done = submitted(store)
     assert done.returncode == 0, done.stdout + done.stderr
     store.now = int(time.time())
     store.expect_served({(kept, n) for n in range(1, 56)} | {(other, n) for n in range(1, 21)})

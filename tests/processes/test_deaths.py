@@ -18,10 +18,14 @@ import pyspark
 import pytest
 from aiohttp import ClientError, ClientSession
 
+from conclave.clock import SystemClock
+from conclave.config.settings import Config
+from conclave.store import database, state
 from spark.work import remove_dead
 from tests.processes.test_kills import QUICK, read_all
 from tests.support.client import Client, RefusedError
 from tests.support.forensics import Search
+from tests.support.sample import amount, some
 from tests.support.server import PATIENCE, ServerProcess, alive, conclave, waiting
 
 ROOT = Path(__file__).parents[2]
@@ -32,7 +36,24 @@ OFTEN = 'cleanup_interval = "1s"\n'
 GONE_SECONDS = 5.0
 """All that belongs to a process that dies is gone by then."""
 
-ROUNDS, LATEST_SECONDS = 4, 8.0
+DEATHS = (
+    "server",
+    "worker",
+    "server and worker",
+    "worker and server",
+    "server, while the worker is stopped",
+    "worker, while Java is stopped",
+    "server by SIGTERM",
+    "everything but Java by SIGTERM",
+)
+
+ROUNDS, LATEST_SECONDS = amount(4, 1), 8.0
+
+FEW = amount(len(DEATHS), 2)
+"""So many deaths has a round; where these are not all, one more that comes late and leaves files."""
+
+LEAVING = ("server and worker", "worker and server", "server, while the worker is stopped")
+
 EXPIRY = 4
 
 PAUSE = """
@@ -80,18 +101,6 @@ def kill(number: int, *pids: int) -> None:
     for pid in pids:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, number)
-
-
-DEATHS = (
-    "server",
-    "worker",
-    "server and worker",
-    "worker and server",
-    "server, while the worker is stopped",
-    "worker, while Java is stopped",
-    "server by SIGTERM",
-    "everything but Java by SIGTERM",
-)
 
 
 @dataclass
@@ -200,8 +209,10 @@ async def test_whoever_is_killed_whenever_nothing_lives_on_and_nothing_erased_st
         await history.begin()
         try:
             for _ in range(ROUNDS):
-                for death in chance.sample(DEATHS, len(DEATHS)):
-                    after = chance.uniform(0, LATEST_SECONDS)
+                deaths = [(death, chance.uniform(0, LATEST_SECONDS)) for death in chance.sample(DEATHS, FEW)]
+                if len(DEATHS) > FEW:
+                    deaths.append((chance.choice(LEAVING), LATEST_SECONDS))
+                for death, after in deaths:
                     say(f"{after:.1f} s: {death}\n")
                     await history.talk_until(history.began + after)
                     history.die(death)
@@ -218,11 +229,11 @@ async def test_whoever_is_killed_whenever_nothing_lives_on_and_nothing_erased_st
 
 @pytest.fixture
 def served(tmp_path: Path) -> Path:
-    """A folder with a store that was served."""
-    with ServerProcess(tmp_path, SQL) as server:
-        server.wait_for("cleanup_run")
-        server.stop()
-    server.config.write_text("")
+    """A folder with a store, as it is after it was served."""
+    database.prepare(tmp_path / "conclave.db")
+    with contextlib.closing(database.connect(tmp_path / "conclave.db")) as connection:
+        state.begin_serving(connection, Config().policy, SystemClock().read())
+    (tmp_path / "conclave.toml").touch()
     return tmp_path
 
 
@@ -253,7 +264,7 @@ def work_of(folder: Path) -> Path:
     return folder / "conclave.data" / "work"
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("number", some([signal.SIGKILL, signal.SIGTERM, signal.SIGHUP], 1, "ends of a run by hand"))
 def test_a_cleanup_by_hand_that_is_ended_leaves_no_java(served: Path, number: signal.Signals) -> None:
     """Killed, it leaves its files to the next run, of whichever engine; otherwise it removes them."""
     with by_hand(served) as process:
@@ -358,7 +369,7 @@ def test_under_spark_submit_nothing_outlives_a_run_that_is_killed(served: Path) 
     settings = ["--conf", f"spark.pyspark.driver.python={sys.executable}"]
     env = os.environ | {"SPARK_LOCAL_IP": "127.0.0.1", "PYTHONPATH": str(ROOT)}
     job = str(ROOT / "spark" / "job.py")
-    for victim in ("Python", "Java"):
+    for victim in some(("Python", "Java"), 1, "who is killed under spark-submit"):
         with (served / "log").open("w") as log:
             submitted = subprocess.Popen([*submit, *settings, job], cwd=served, env=env, stdout=log, stderr=log)
         for _ in waiting("its folder"):

@@ -4,14 +4,10 @@ import asyncio
 import contextlib
 import fcntl
 import os
-import shutil
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
-import pytest
 from aiohttp import ClientSession
 
 from tests.support.client import Client
@@ -179,19 +175,3 @@ def test_nothing_listens_outside_loopback_but_the_configured_address(tmp_path: P
     (tmp_path / "open").mkdir()
     with ServerProcess(tmp_path / "open", SQL, address="0.0.0.0") as server:
         assert listening({server.process.pid}) - LOOPBACK == {"00000000"}, "the search sees what is open"
-
-
-def test_everything_runs_with_the_network_cut(tmp_path: Path) -> None:
-    cut = ["unshare", "--net", "--map-root-user"]
-    if not shutil.which("unshare") or subprocess.run([*cut, "true"], capture_output=True).returncode:
-        pytest.skip("this system does not let a program cut itself off")
-    python = f"{sys.executable} -P"
-    program = f"ip link set lo up 2>/dev/null || {python} -c '{LOOPBACK_UP}'; exec {python} -m conclave.demo"
-    done = subprocess.run([*cut, "sh", "-c", program], capture_output=True, text=True, timeout=150, cwd=tmp_path)
-    assert done.returncode == 0, done.stdout + done.stderr
-
-
-LOOPBACK_UP = (
-    'import fcntl, socket, struct; s = socket.socket(); fcntl.ioctl(s, 0x8914, struct.pack("16sh", b"lo", 0x49))'
-)
-"""What `ip link set lo up` does, where there is no ip."""

@@ -15,6 +15,7 @@ from aiohttp import ClientSession
 
 from conclave.system import locks
 from tests.support.client import Client
+from tests.support.sample import some
 from tests.support.server import ServerProcess, capless, conclave, waiting
 
 SQL = '[cleanup]\nengine = "sql"\n'
@@ -42,7 +43,10 @@ def served(tmp_path: Path) -> Iterator[ServerProcess]:
         yield server
 
 
-@pytest.mark.parametrize("way", ["link", "link to the folder", "hard link", "hard link with other data"])
+NAMES = ("link", "link to the folder", "hard link", "hard link with other data")
+
+
+@pytest.mark.parametrize("way", some(NAMES, 2, "names of a database"))
 def test_a_second_server_on_the_same_database_is_refused_by_whatever_name(
     served: ServerProcess, tmp_path: Path, way: str
 ) -> None:
@@ -134,16 +138,16 @@ def make_garbage(path: Path) -> None:
     path.write_bytes(b"not a database, but long enough to look like one" * 200)
 
 
-@pytest.mark.parametrize(
-    ("make", "reason"),
-    [
-        (make_folder, "is a folder, not a database"),
-        (os.mkfifo, "is not a file that can hold a database"),
-        (Path.touch, "is empty, not a database"),
-        (make_garbage, "file is not a database"),
-        (make_circle, "Too many levels of symbolic links"),
-    ],
-)
+NO_DATABASES: list[tuple[Callable[[Path], None], str]] = [
+    (make_folder, "is a folder, not a database"),
+    (os.mkfifo, "is not a file that can hold a database"),
+    (Path.touch, "is empty, not a database"),
+    (make_garbage, "file is not a database"),
+    (make_circle, "Too many levels of symbolic links"),
+]
+
+
+@pytest.mark.parametrize(("make", "reason"), some(NO_DATABASES, 2, "what is no database"))
 def test_what_is_no_database_is_told_in_a_line_by_every_command(
     tmp_path: Path, make: Callable[[Path], None], reason: str
 ) -> None:
@@ -155,7 +159,7 @@ def test_what_is_no_database_is_told_in_a_line_by_every_command(
         assert reason in line, command
 
 
-@pytest.mark.parametrize("what", ["file", "folder", "log"])
+@pytest.mark.parametrize("what", some(["file", "folder", "log"], 2, "what cannot be written"))
 async def test_what_cannot_be_written_is_told_in_a_line(served: ServerProcess, tmp_path: Path, what: str) -> None:
     place = tmp_path / "place"
     place.mkdir()

@@ -16,6 +16,7 @@ import pytest
 from aiohttp import ClientSession
 
 from tests.support.client import PASSWORD, Client, RefusedError, encode
+from tests.support.sample import some
 from tests.support.server import ServerProcess, alive, conclave, waiting
 
 SQL = '[cleanup]\nengine = "sql"\n'
@@ -71,7 +72,7 @@ async def test_what_was_acknowledged_survives_kill_9(tmp_path: Path) -> None:
 
 
 def test_the_worker_and_its_jvm_end_with_the_server_however_it_ends(tmp_path: Path) -> None:
-    for ending in ("stop", "kill"):
+    for ending in some(("stop", "kill"), 1, "ends of a server"):
         with ServerProcess(tmp_path) as server:
             server.wait_for("cleanup_ready")
             started = server.descendants()

@@ -8,7 +8,7 @@ from pathlib import Path
 from uuid import uuid4
 
 import pytest
-from hypothesis import HealthCheck, given, settings, strategies as st
+from hypothesis import HealthCheck, given, seed, settings, strategies as st
 
 from conclave.budget import Budget
 from conclave.clock import FakeClock
@@ -17,9 +17,10 @@ from conclave.config.settings import Config
 from conclave.store import bodies, database, messages, state as server_state
 from spark.engine import Engine
 from spark.run import dry_run
-from tests.support import model
+from tests.support import model, sample
 from tests.support.cleaner import Cleaner
 from tests.support.model import GroupState, Outcome, Sent, State
+from tests.support.sample import amount
 
 NOW = 5_000_000_000  # does not fit 32 bits
 LIFETIMES = [1, 2, 10, 60, 3600, 2**53 - 1]
@@ -62,11 +63,13 @@ states = st.builds(
 
 @pytest.mark.parametrize("engine", ["sql", "spark"])
 def test_an_engine_deletes_what_the_model_says(engine: str, cleaner: Cleaner) -> None:
+    @seed(sample.seed())
     @settings(
-        max_examples=150 if engine == "sql" else 30,
+        max_examples=amount(150, 40) if engine == "sql" else amount(30, 5),
         deadline=None,
         suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
-        derandomize=True,
+        derandomize=sample.is_all(),
+        database=None,
     )
     @given(states)
     def check(state: State) -> None:

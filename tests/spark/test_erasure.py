@@ -16,6 +16,7 @@ from conclave.store import groups, members
 from tests.support.archived import DAY, USERS, Store
 from tests.support.cleaner import Cleaner
 from tests.support.forensics import BLOCK
+from tests.support.sample import amount
 
 HOUR = 3600
 GROUPS = 200
@@ -25,10 +26,10 @@ EXPIRIES = (-1, -1, 0, 2 * DAY, 9 * DAY, 20 * DAY)
 ENGINES = ("sql", "sql", "spark", "spark", "spark")
 """What does the run of each round. From the first of Spark on, messages move to the archive."""
 
-BODIES = 100_000
+BODIES = amount(100_000, 10_000)
 """A small proof would see nothing: SQLite leaves stale copies only where pages split or merge."""
 
-BATCH, CROWD = 8000, 2
+BATCH, CROWD = BODIES * 8 // 100, 2
 """So many messages move at a time, and so few small files are not compacted: there is more than one batch, and both."""
 
 LARGEST = 65_536

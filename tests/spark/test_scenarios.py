@@ -258,7 +258,7 @@ async def test_old_invites_go_with_what_they_carry(running: Running, cleanup: Cl
 
 
 async def test_a_wrong_clock_erases_nothing_and_moves_no_mark_until_it_is_accepted(
-    running: Running, cleanup: Cleanup, cleaner: Cleaner
+    running: Running, cleanup: Cleanup, cleaner: Cleaner, engine: str
 ) -> None:
     alice, bob = await running.users("alice", "bob")
     group = await alice.create_group("g", expiry=HOUR)
@@ -287,7 +287,8 @@ async def test_a_wrong_clock_erases_nothing_and_moves_no_mark_until_it_is_accept
     assert await alice.numbers(group) == [1], "nothing was hidden for good"
     running.clock.advance(HOUR + 1)
     now, set_by = running.clock.now(), running.clock.set_by
-    report = await asyncio.to_thread(cleaner.try_run, running.config, now, set_by, accept_clock=True)
+    config = replace(running.config, cleanup=CleanupConfig(engine=engine))
+    report = await asyncio.to_thread(cleaner.try_run, config, now, set_by, accept_clock=True)
     assert (report["error"], report["deleted"]["expired"]) == ("", 1)
     assert sum((await cleanup(running)).values()) == 0
 

@@ -1,5 +1,7 @@
 """A store with an archive, filled directly, and what its clients would be served: told plainly."""
 
+import copy
+import shutil
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -83,6 +85,14 @@ class Store(Tiers):
                 [(user_id, user_id) for user_id in USERS],
             )
 
+    def copied(self, folder: Path) -> "Store":
+        """Return one that has gone through the same, in a folder that is yet to be made."""
+        shutil.copytree(self.folder, folder)
+        twin = copy.copy(self)
+        twin.folder, twin.config = folder, replace(self.config, database_path=str(folder / "hot.db"))
+        twin.group_ids, twin.made, twin.sizes = dict(self.group_ids), dict(self.made), list(self.sizes)
+        return twin
+
     @contextmanager
     def opened(self) -> Iterator[sqlite3.Connection]:
         with closing(database.connect(self.config.database)) as connection, database.write_transaction(connection):
@@ -155,9 +165,9 @@ class Store(Tiers):
         """Do a cleanup run, now, by smaller measures than usual: see Cleaner.try_run."""
         return self.cleaner.run(self.config, self.now, batch_rows=rows, crowd=crowd)
 
-    def try_run(self, failpoint: str) -> dict[str, Any]:
-        """Do a run that may fail."""
-        return self.cleaner.try_run(self.config, self.now, failpoint=failpoint)
+    def try_run(self, failpoint: str, crowd: int = 0) -> dict[str, Any]:
+        """Do a run that may fail; ``crowd``: see Cleaner.try_run."""
+        return self.cleaner.try_run(self.config, self.now, failpoint=failpoint, crowd=crowd)
 
     def verify(self) -> dict[str, Any]:
         """Verify the archive, now."""

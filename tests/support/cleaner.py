@@ -9,13 +9,11 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
-
-from pyspark import SparkContext
 
 from conclave import failpoints
 from conclave.clock import FakeClock
@@ -24,33 +22,46 @@ from conclave.config.settings import Config
 from conclave.store import database
 from spark import run
 from spark.engine import Engine
-
-QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m"
-"""No run of a test is long enough to be worth Java's better compiler, which takes half of the time here.
-
-Without it Java has 48 MB for what it compiles: too little for Spark with Delta, so it throws code away again and again.
-"""
+from tests.support.warm_java import WarmJava, end_former_session
 
 
 class Cleaner:
     """Does runs at any time of one's choice."""
 
-    def __init__(self, env: Mapping[str, str] | None = None) -> None:
-        """``env``: that of a Java process that is warm already, see WarmJava; without it there will be a new one."""
+    def __init__(self) -> None:
+        """Start nothing yet: most that only use the SQL engine need no Java."""
         self._folder = tempfile.TemporaryDirectory()
         self.folder = Path(self._folder.name)
-        """Where the session has its work files."""
-        self._env = env or {"JDK_JAVA_OPTIONS": QUICK_JAVA}
-        self._process = self._start()
+        """Where the session and its Java process have their work files."""
+        self._java: WarmJava | None = None
+        self._process: subprocess.Popen[str] | None = None
+        self._knows_java = False
 
-    def _start(self) -> "subprocess.Popen[str]":
-        return subprocess.Popen(
-            [sys.executable, "-m", "tests.support.cleaner", self._folder.name],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            env=os.environ | self._env,
-            text=True,
-        )
+    def lend(self) -> WarmJava:
+        """Let others have the Java process, which forgets who had it; a run after that begins with a session anew."""
+        self._end()
+        java = self._warm()
+        java.forget()
+        return java
+
+    def _warm(self) -> WarmJava:
+        if self._java is None:
+            self._java = WarmJava(self.folder / "java").__enter__()
+        return self._java
+
+    def _started(self, *, needs_java: bool) -> "subprocess.Popen[str]":
+        if self._process and needs_java and not self._knows_java:
+            self._end()
+        if self._process is None:
+            self._knows_java = needs_java
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "tests.support.cleaner", self._folder.name],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                env=os.environ | (self._warm().env if needs_java else {}),
+                text=True,
+            )
+        return self._process
 
     def run(self, config: Config, now: int, set_by: int = 0, *, batch_rows: int = 0, crowd: int = 0) -> dict[str, Any]:
         """Do a run and return its report; a run that failed or could not begin is an error."""
@@ -78,12 +89,11 @@ class Cleaner:
         return self._ask(task | {"failpoint": failpoint, "batch_rows": batch_rows, "crowd": crowd})
 
     def kill_run(self, config: Config, now: int, point: str) -> None:
-        """Do a run that is killed at a failpoint. With a Java process of its own that takes long to do again."""
+        """Do a run that is killed at a failpoint; the Java process lives on."""
         task = {"config": config.to_json(), "clock": (now, 0), "accept_clock": False, "batch_rows": 0, "crowd": 1}
         answer = self._tell(task | {"failpoint": f"{point}=kill"})
         assert not answer, f"{point} was not reached: {answer}"
         self._end()
-        self._process = self._start()
 
     def dry_run(self, config: Config, now: int) -> dict[str, Any]:
         """Do a dry run and return its report."""
@@ -107,21 +117,26 @@ class Cleaner:
         return told
 
     def _tell(self, task: dict[str, Any]) -> str:
-        assert self._process.stdin
-        assert self._process.stdout
-        self._process.stdin.write(json.dumps(task) + "\n")
-        self._process.stdin.flush()
-        return self._process.stdout.readline()
+        process = self._started(needs_java=Config.from_json(task["config"]).cleanup.engine == "spark")
+        assert process.stdin
+        assert process.stdout
+        process.stdin.write(json.dumps(task) + "\n")
+        process.stdin.flush()
+        return process.stdout.readline()
 
     def _end(self) -> None:
-        assert self._process.stdin
-        assert self._process.stdout
-        self._process.stdin.close()
-        self._process.wait(20)
-        self._process.stdout.close()
+        if process := self._process:
+            assert process.stdin
+            assert process.stdout
+            process.stdin.close()
+            process.wait(20)
+            process.stdout.close()
+            self._process = None
 
     def close(self) -> None:
         self._end()
+        if self._java:
+            self._java.__exit__()
         self._folder.cleanup()
 
 
@@ -146,22 +161,6 @@ def main() -> None:
         tell.write(json.dumps(told, default=bytes.hex) + "\n")
     if warm:
         warm.close()
-
-
-def end_former_session() -> None:
-    """End the session of a process that was killed, where its Java process is this one's too.
-
-    And have Java forget where that one's files lay: files of this process must not lie in a folder that is not its own.
-    """
-    if "PYSPARK_GATEWAY_PORT" not in os.environ:
-        return
-    SparkContext._ensure_initialized()
-    java = SparkContext._jvm
-    assert java
-    left = java.org.apache.spark.sql.classic.SparkSession.getDefaultSession()
-    if left.isDefined():
-        left.get().stop()
-    java.java.lang.Class.forName("org.apache.spark.util.Utils$").getField("MODULE$").get(None).clearLocalRootDirs()
 
 
 def _engine(config: Config, clock: FakeClock, warm: Engine | None) -> Engine:

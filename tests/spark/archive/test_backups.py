@@ -12,6 +12,7 @@ import pytest
 from conclave.retention.policy import KEEP
 from tests.support.archived import DAY, USERS, Store
 from tests.support.cleaner import Cleaner
+from tests.support.sample import some
 
 NEWER = "is newer than the database; if one of them was restored"
 OLDER = "is older than the database; if one of them was restored"
@@ -94,10 +95,27 @@ def restore_a_group(store: Store, kept: int, timed: int) -> None:
     store.run(archive=replace(store.config.archive, after=KEEP))
 
 
-CHANGES = (expire_some, expire_a_whole_part, delete_an_account, restore_a_group)
+CHANGES: tuple[Callable[[Store, int, int], None], ...] = (
+    expire_some,
+    expire_a_whole_part,
+    delete_an_account,
+    restore_a_group,
+)
 
 
-def filled(store: Store) -> tuple[int, int]:
+Filled = tuple[Store, int, int]
+"""A store, a group whose messages are kept, and one whose messages have a time."""
+
+
+@pytest.fixture
+def filled(filled_once: Filled, tmp_path: Path) -> Filled:
+    store, kept, timed = filled_once
+    return store.copied(tmp_path / "store"), kept, timed
+
+
+@pytest.fixture(scope="module")
+def filled_once(tmp_path_factory: pytest.TempPathFactory, cleaner: Cleaner) -> Filled:
+    store = Store(tmp_path_factory.mktemp("filled"), cleaner)
     kept, timed = store.add_group(), store.add_group(20 * DAY)
     store.send(kept, 3)
     store.now += DAY
@@ -107,14 +125,14 @@ def filled(store: Store) -> tuple[int, int]:
     store.send(kept, 1)
     store.send(timed, 1)
     assert store.run()["archived"] == 8
-    return kept, timed
+    return store, kept, timed
 
 
-@pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__)
+@pytest.mark.parametrize("change", some(CHANGES, 1, "changes of a backup"), ids=lambda change: change.__name__)
 def test_a_database_from_before_a_change_of_the_archive_says_so_although_nothing_moved_since(
-    store: Store, change: Callable[[Store, int, int], None]
+    filled: Filled, change: Callable[[Store, int, int], None]
 ) -> None:
-    kept, timed = filled(store)
+    store, kept, timed = filled
     backup, before = Backup(store), store.served()
     change(store, kept, timed)
     later, after = Backup(store, "later"), store.table()
@@ -142,9 +160,9 @@ def test_a_database_from_before_a_change_of_the_archive_says_so_although_nothing
 
 @pytest.mark.parametrize("change", CHANGES[1:2], ids=lambda change: change.__name__)
 def test_an_archive_from_before_a_change_says_so_although_nothing_moved_since(
-    store: Store, change: Callable[[Store, int, int], None]
+    filled: Filled, change: Callable[[Store, int, int], None]
 ) -> None:
-    kept, timed = filled(store)
+    store, kept, timed = filled
     backup = Backup(store)
     change(store, kept, timed)
     backup.restore_archive()
@@ -158,8 +176,8 @@ def test_an_archive_from_before_a_change_says_so_although_nothing_moved_since(
     assert store.table() == before
 
 
-def test_an_archive_of_before_runs_were_counted_goes_on_and_a_database_older_than_it_says_so(store: Store) -> None:
-    filled(store)
+def test_an_archive_of_before_runs_were_counted_goes_on_and_a_database_older_than_it_says_so(filled: Filled) -> None:
+    store, *_ = filled
     forget_turns(store)
     backup = Backup(store)
     store.now += 13 * DAY
@@ -181,8 +199,8 @@ def forget_turns(store: Store) -> None:
         path.write_text("".join(f"{line}\n" for line in lines if ".turn" not in line))
 
 
-def test_what_a_killed_run_has_changed_does_not_make_the_database_look_older(store: Store) -> None:
-    kept, _ = filled(store)
+def test_what_a_killed_run_has_changed_does_not_make_the_database_look_older(filled: Filled) -> None:
+    store, kept, _ = filled
     store.now += 12 * DAY + DAY // 4
     store.set_expiry(kept, 21 * DAY)
     for point in ("archive.turn_begun", "archive.parts_dropped", "archive.rows_deleted"):
@@ -191,8 +209,8 @@ def test_what_a_killed_run_has_changed_does_not_make_the_database_look_older(sto
     store.expect_sound()
 
 
-def test_copies_stay_where_the_archive_no_longer_has_what_they_are_copies_of(store: Store) -> None:
-    kept, _ = filled(store)
+def test_copies_stay_where_the_archive_no_longer_has_what_they_are_copies_of(filled: Filled) -> None:
+    store, kept, _ = filled
     backup = Backup(store)
     store.send(kept, 300)
     store.now += 8 * DAY

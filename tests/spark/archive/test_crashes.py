@@ -9,6 +9,7 @@ from conclave.config.cleanup import CleanupConfig
 from conclave.store import bodies
 from tests.support.archived import DAY, Store
 from tests.support.cleaner import Cleaner
+from tests.support.sample import some
 
 
 @pytest.fixture
@@ -91,7 +92,7 @@ SEGMENTS = ("erase.segment_marked", "erase.emptied=io@3", "erase.dropped", "eras
 def test_segments_full_of_copies_go_whole_and_go_on_going_after_a_failure(store: Store) -> None:
     """What lived beside the copies stays; what expires before the next run is erased by it."""
     large = 64 * 1024
-    for turn, point in enumerate(SEGMENTS):
+    for turn, point in enumerate(some(SEGMENTS, 1, "points where segments go")):
         fleeting, timed = store.add_group(5 * DAY), store.add_group(60 * DAY)
         before = store.served()
         store.send(fleeting, 3)

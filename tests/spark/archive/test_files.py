@@ -15,6 +15,7 @@ from conclave.config.cleanup import CleanupConfig
 from spark.archive.table import FEW_FILES
 from tests.support.archived import DAY, USERS, Store
 from tests.support.cleaner import Cleaner
+from tests.support.sample import amount
 
 HOUR = 3600
 
@@ -25,20 +26,21 @@ def store(tmp_path: Path, cleaner: Cleaner) -> Store:
 
 
 def test_many_small_files_of_a_part_become_few_in_the_order_of_groups(store: Store) -> None:
+    crowd = amount(FEW_FILES, 2)
     groups = [store.add_group() for _ in range(3)]
-    for _ in range(FEW_FILES + 2):
+    for _ in range(crowd + 2):
         for group_key in reversed(groups):
             store.send(group_key, 2)
         store.now += HOUR
-    store.now += 7 * DAY - (FEW_FILES + 2) * HOUR
-    for _ in range(FEW_FILES):
+    store.now += 7 * DAY - (crowd + 2) * HOUR
+    for _ in range(crowd):
         store.now += HOUR
-        assert store.run()["archived"] == 6
-    assert len(data_files(store)) == FEW_FILES
+        assert store.run_in_batches(0, crowd)["archived"] == 6
+    assert len(data_files(store)) == crowd
     store.now += HOUR
-    assert store.try_run("archive.compacted=io")["error"], "the point was reached"
+    assert store.try_run("archive.compacted=io", crowd)["error"], "the point was reached"
     store.expect_served(set(store.made))
-    assert store.run()["archived"] == 0
+    assert store.run_in_batches(0, crowd)["archived"] == 0
     assert len(data_files(store)) == 1
     assert "WRITE" in {entry["operation"] for entry in DeltaTable(str(store.config.archive_path)).history()}
     rows = [(row["group_key"], row["sequence_num"]) for row in store.table().to_pylist()]
@@ -111,7 +113,7 @@ def test_the_log_holds_no_bodies_and_no_senders_and_nobody_else_may_read_anythin
 
 def test_the_log_is_cut_behind_its_checkpoint(store: Store) -> None:
     group_key = store.add_group()
-    for _ in range(14):
+    for _ in range(amount(14, 7)):
         store.send(group_key)
         store.now += 8 * DAY
         store.run()

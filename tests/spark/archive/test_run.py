@@ -8,6 +8,7 @@ from deltalake import DeltaTable
 from conclave import failpoints
 from tests.support.archived import DAY, USERS, Store
 from tests.support.cleaner import Cleaner
+from tests.support.sample import some
 
 
 @pytest.fixture
@@ -160,7 +161,10 @@ IN_A_ROW = 5
 """So many failures have one store: less than a policy's time goes by meanwhile."""
 
 
-@pytest.mark.parametrize("points", [MOVING[at : at + IN_A_ROW] for at in range(0, len(MOVING), IN_A_ROW)])
+ROWS = [MOVING[at : at + IN_A_ROW] for at in range(0, len(MOVING), IN_A_ROW)]
+
+
+@pytest.mark.parametrize("points", [some(row, 1, f"point of {row}") for row in some(ROWS, 2, "rows of points")])
 def test_a_move_that_fails_anywhere_goes_on_in_the_next_run(store: Store, points: list[str]) -> None:
     groups = [store.add_group(), store.add_group(60 * DAY)]
     archived = 0
@@ -225,7 +229,7 @@ def test_expiry_that_fails_anywhere_goes_on_in_the_next_run(store: Store) -> Non
     store.now += 10 * DAY
     store.run()
     gone: set[tuple[int, int]] = set()
-    for point in EXPIRING:
+    for point in some(EXPIRING, 2, "points of expiry"):
         store.set_expiry(changed, 9 * DAY)
         gone |= keys(timed, range(1, 6)) | keys(changed, range(1, 6))
         store.now += DAY
