@@ -15,7 +15,7 @@ from bench.figures import Figure, at_least, single, spread
 from bench.process import Cleaning
 from conclave.archive.layout import DAY
 from conclave.config.archive import ArchiveConfig
-from conclave.store import database, messages
+from conclave.store import messages, sqlite
 
 MESSAGES = int(os.environ.get("CONCLAVE_BENCH_MESSAGES", "1000000"))
 """In the greatest archive that is erased from; the figures in the docs are those of 10,000,000."""
@@ -114,16 +114,16 @@ def _seconds(reports: Sequence[dict[str, float]]) -> list[float]:
 
 def _fill(store: stores.Store, sent: Sequence[int]) -> None:
     """Add one message of each group for each second in ``sent``, no two alike."""
-    with closing(database.connect(store.config.database)) as connection:
+    with closing(sqlite.connect(store.config.database)) as connection:
         for second in sent:
-            with database.write_transaction(connection):
+            with sqlite.write_transaction(connection):
                 for creator in store.creators:
                     messages.append(connection, creator, os.urandom(archives.BODY_BYTES), second, is_commit=False)
 
 
 def _shorten(store: stores.Store, lifetime: int) -> None:
     keys = [(lifetime, each.group.group_key) for each in store.creators[::SHORTENED]]
-    with closing(database.connect(store.config.database)) as connection, database.write_transaction(connection):
+    with closing(sqlite.connect(store.config.database)) as connection, sqlite.write_transaction(connection):
         connection.executemany("UPDATE groups SET message_expiry_seconds = ? WHERE group_key = ?", keys)
 
 

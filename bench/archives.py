@@ -13,7 +13,7 @@ from deltalake import ColumnProperties, DeltaTable, WriterProperties, write_delt
 from bench.stores import Store
 from conclave.archive.layout import DAY, ID_PROPERTY, span_of, span_width
 from conclave.retention.policy import KEEP
-from conclave.store import database
+from conclave.store import sqlite
 
 DAYS = 400
 """How long ago the oldest message was sent."""
@@ -55,7 +55,7 @@ class Archive:
         for span in range(span_of(self._lifetime, oldest), self._now, span_width(self._lifetime)):
             self._write(span, oldest)
         self._name()
-        with closing(database.connect(self._database)) as connection, database.write_transaction(connection):
+        with closing(sqlite.connect(self._database)) as connection, sqlite.write_transaction(connection):
             connection.execute("INSERT INTO archive_state (id, archive_id) VALUES (1, 'bench')")
             connection.executemany(
                 "UPDATE groups SET last_seq = ?1, archived_seq = ?1 WHERE group_key = ?2",
@@ -74,7 +74,7 @@ class Archive:
 
     def purge(self, predicate: str) -> None:
         """Delete rows and what they were in, as a run does."""
-        with closing(database.connect(self._database)) as connection, database.write_transaction(connection):
+        with closing(sqlite.connect(self._database)) as connection, sqlite.write_transaction(connection):
             connection.execute("UPDATE archive_state SET unerased = 1")
         table = DeltaTable(str(self.path))
         table.delete(predicate, writer_properties=WRITER)
@@ -83,7 +83,7 @@ class Archive:
 
     def tell_version(self) -> None:
         version = DeltaTable(str(self.path)).version()
-        with closing(database.connect(self._database)) as connection, database.write_transaction(connection):
+        with closing(sqlite.connect(self._database)) as connection, sqlite.write_transaction(connection):
             connection.execute("UPDATE archive_state SET version = ?", (version,))
 
     def first_of(self, group: int, day: int) -> int:
@@ -104,7 +104,7 @@ class Archive:
                 senders += [sender] * (end - first)
                 parts.append((key, self._lifetime, span, first + 1, end, times[first - end], times[-1], end - first))
         self._append(span, keys, numbers, times, senders)
-        with closing(database.connect(self._database)) as connection, database.write_transaction(connection):
+        with closing(sqlite.connect(self._database)) as connection, sqlite.write_transaction(connection):
             connection.executemany(
                 f"INSERT INTO archive_parts VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?8 * {BODY_BYTES}, 0)", parts
             )

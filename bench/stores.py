@@ -11,7 +11,7 @@ from conclave.auth.tokens import new_token, token_hash
 from conclave.clock import FakeClock
 from conclave.config.cleanup import CleanupConfig
 from conclave.config.settings import Config
-from conclave.store import database, groups, members, messages, sessions, state, users
+from conclave.store import groups, members, messages, schema, sessions, sqlite, state, users
 from conclave.store.members import Membership
 from conclave.wire.negotiate import Format
 
@@ -43,8 +43,8 @@ def build(folder: Path, engine: str, now: int, shape: Shape, sent: Sequence[int]
     """Make a store in which each group has one message for each second in ``sent``, its creator's."""
     config = Config(database_path=str(folder / "conclave.db"), cleanup=CleanupConfig(engine=engine))
     tokens = [new_token(Format.JSON) for _ in range(shape.users)]
-    database.prepare(config.database)
-    with closing(database.connect(config.database)) as connection, database.write_transaction(connection):
+    schema.prepare(config.database)
+    with closing(sqlite.connect(config.database)) as connection, sqlite.write_transaction(connection):
         state.begin_serving(connection, config.policy, FakeClock(now).read())
         people = [users.add(connection, f"user{n}", "no password", "", now) for n in range(shape.users)]
         for person, token in zip(people, tokens, strict=True):
@@ -69,8 +69,8 @@ def build(folder: Path, engine: str, now: int, shape: Shape, sent: Sequence[int]
 
 def fill(store: Store, group: int, sent: Sequence[int]) -> None:
     """Add messages to one group, one for each second in ``sent``."""
-    with closing(database.connect(store.config.database)) as connection:
+    with closing(sqlite.connect(store.config.database)) as connection:
         for begin in range(0, len(sent), 10_000):
-            with database.write_transaction(connection):
+            with sqlite.write_transaction(connection):
                 for second in sent[begin : begin + 10_000]:
                     messages.append(connection, store.creators[group], BODY, second, is_commit=False)

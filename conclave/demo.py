@@ -21,7 +21,7 @@ from rich.console import Console
 from rich.table import Table
 
 from conclave.store import runs
-from conclave.store.database import connect
+from conclave.store.sqlite import connect
 
 EXPIRY_SECONDS = 6
 CLEANUP_INTERVAL_SECONDS = 1

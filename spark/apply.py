@@ -13,7 +13,7 @@ from conclave.failpoints import reach
 from conclave.retention.policy import PolicySettings
 from conclave.store import bodies, invites, policies
 from conclave.store.archive import moves
-from conclave.store.database import Step
+from conclave.store.sqlite import Step
 from spark.pacer import Pacer
 from spark.plan_types import GroupStep, Plan
 from spark.rules import DELETED_ACCOUNT, DELETED_GROUP, EXPIRED, FETCHED, INVITES, SESSIONS

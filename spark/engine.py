@@ -10,7 +10,7 @@ from conclave.config.settings import Config
 from conclave.logs import get_logger
 from conclave.retention.policy import KEEP, PolicySettings
 from conclave.steady_clock import SteadyClock
-from conclave.store import database
+from conclave.store import sqlite
 from conclave.store.archive import moves
 from conclave.system import data_folder, locks, reserve
 from conclave.system.locks import DatabaseLock
@@ -172,7 +172,7 @@ class Engine:
             from spark import spark_engine  # noqa: PLC0415 - as above
 
             return spark_engine.make_plan(self._spark, self.path, settings, now)
-        with closing(database.connect(self.path, readonly=True)) as connection:
+        with closing(sqlite.connect(self.path, readonly=True)) as connection:
             return sql_engine.make_plan(connection, settings, now)
 
     def archive(self, hot: Hot) -> "Archive | None":
@@ -189,5 +189,5 @@ class Engine:
             return True
         if not self.path.exists():
             return False
-        with closing(database.connect(self.path, readonly=True)) as connection:
+        with closing(sqlite.connect(self.path, readonly=True)) as connection:
             return moves.is_in_use(connection)

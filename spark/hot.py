@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Concatenate, ParamSpec, Self, TypeVar
 
 from conclave.retention.policy import PolicySettings
-from conclave.store import database
-from conclave.store.database import Step
+from conclave.store import sqlite
+from conclave.store.sqlite import Step
 from spark.pacer import Pacer
 
 P = ParamSpec("P")
@@ -40,7 +40,7 @@ class Hot:
 
     def read(self, fn: Callable[Concatenate[sqlite3.Connection, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run ``fn`` on one snapshot and return its result."""
-        with closing(database.connect(self.path, readonly=True)) as connection:
+        with closing(sqlite.connect(self.path, readonly=True)) as connection:
             connection.execute("BEGIN")
             return fn(connection, *args, **kwargs)
 
@@ -66,6 +66,6 @@ class Hot:
         self._run(steps, is_durable=False)
 
     def _run(self, steps: Callable[[sqlite3.Connection], Iterator[Step]], *, is_durable: bool) -> None:
-        with closing(database.connect(self.path)) as connection:
+        with closing(sqlite.connect(self.path)) as connection:
             pacer = Pacer(connection, self.deadline, require=lambda: self.require(connection), is_durable=is_durable)
             pacer.run(steps(connection))

@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Iterator
 
 from conclave.failpoints import reach
-from conclave.store.database import Step, checkpoint, truncate_wal, write_transaction
+from conclave.store.sqlite import Step, checkpoint, truncate_wal, write_transaction
 
 LOCK_BUDGET_SECONDS = 0.010
 """No new step begins once a transaction has held the write lock for 10 ms."""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from conclave.failpoints import reach
 from conclave.logs import get_logger
 from conclave.retention.policy import PolicySettings
-from conclave.store import database, runs, state
+from conclave.store import runs, schema, sqlite, state
 from conclave.store.archive.restore import RestoreError
 from conclave.store.faults import StoreError, is_of_the_disk
 from conclave.store.runs import Run
@@ -89,7 +89,7 @@ def _ready(engine: Engine, *, writing: bool = True) -> Iterator[PolicySettings]:
     """Check what a run needs, and yield its settings. Raises CleanupError with one line for what fails."""
     try:
         with reserve.room(engine.config) if writing else contextlib.nullcontext():
-            database.require_current(engine.path, writing=writing)
+            schema.require_current(engine.path, writing=writing)
             settings = _settings(engine)
             engine.warm_up()
         # Outside the block: while this run waits for another one, the reserve must be free to be made again.
@@ -105,7 +105,7 @@ def _settings(engine: Engine) -> PolicySettings:
 
     They decide in every run, whichever process starts it. Raises CleanupError if this configuration differs from them.
     """
-    with closing(database.connect(engine.path, readonly=True)) as connection:
+    with closing(sqlite.connect(engine.path, readonly=True)) as connection:
         stored = state.stored_policy(connection)
         engine.clock.resume(state.standing(connection).floor, None)
     if stored is None:
@@ -125,7 +125,7 @@ def _require_clock(engine: Engine) -> int:
 
     Raises ClockWrongError.
     """
-    with closing(database.connect(engine.path)) as connection, database.write_transaction(connection):
+    with closing(sqlite.connect(engine.path)) as connection, sqlite.write_transaction(connection):
         reading = engine.clock.read()
         found = state.begin_run(connection, reading)
     engine.clock.resume(found.floor, None if found.fault else reading)
@@ -166,7 +166,7 @@ def _carry_out(engine: Engine, settings: PolicySettings, done: Report, progress:
 @contextlib.contextmanager
 def _emptied(hot: Hot) -> Iterator[sqlite3.Connection]:
     """Open the store for deleting; at the end of the block its write-ahead log is emptied."""
-    with closing(database.connect(hot.path)) as connection:
+    with closing(sqlite.connect(hot.path)) as connection:
         try:
             yield connection
         finally:
@@ -200,7 +200,7 @@ def _empty_work(engine: Engine, done: Report) -> None:
 def _store(engine: Engine, done: Report) -> None:
     """Add the run to the history."""
     reach("report.before")
-    with closing(database.connect(engine.path)) as connection, database.write_transaction(connection):
+    with closing(sqlite.connect(engine.path)) as connection, sqlite.write_transaction(connection):
         runs.add(connection, Run(**done.to_mapping()))
     reach("report.stored")
 
@@ -210,7 +210,7 @@ def dry_run(engine: Engine) -> Report:
     with _ready(engine, writing=False) as settings:
         planned = Report(engine.config.cleanup.engine, engine.clock.now())
         plan = engine.make_plan(settings, planned.started_at)
-        with closing(database.connect(engine.path, readonly=True)) as connection:
+        with closing(sqlite.connect(engine.path, readonly=True)) as connection:
             groups = apply.groups_due(connection, plan)
             planned.groups_touched = len(groups)
             planned.counts = apply.count_plan(connection, plan)

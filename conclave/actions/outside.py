@@ -12,7 +12,7 @@ from conclave.actions.context import Action, Context
 from conclave.clock import Clock
 from conclave.config.settings import Config
 from conclave.steady_clock import SteadyClock
-from conclave.store import database, state
+from conclave.store import schema, sqlite, state
 from conclave.store.faults import StoreError
 
 P = ParamSpec("P")
@@ -49,15 +49,15 @@ class Outside:
 
     def write(self, action: Action[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run ``action`` in one transaction and return its result."""
-        with self._connected() as connection, database.write_transaction(connection):
+        with self._connected() as connection, sqlite.write_transaction(connection):
             return action(connection, *args, **kwargs)
 
     @contextmanager
     def _connected(self, *, readonly: bool = False) -> Iterator[sqlite3.Connection]:
         path = self._config.database
         try:
-            database.require_current(path, writing=not readonly)
-            with closing(database.connect(path, readonly=readonly)) as connection:
+            schema.require_current(path, writing=not readonly)
+            with closing(sqlite.connect(path, readonly=readonly)) as connection:
                 yield connection
         except (StoreError, sqlite3.Error, OSError) as error:
             raise OutsideError(str(error)) from error

@@ -28,7 +28,7 @@ from conclave.archive.query import parts_between, reach, select
 from conclave.budget import Share, cost
 from conclave.health.parts import Health, HealthPart
 from conclave.logs import get_logger
-from conclave.store import bodies, database, messages
+from conclave.store import bodies, messages, sqlite
 from conclave.store.archive import moves
 from conclave.store.archive.moves import ArchiveState
 from conclave.store.archive.stretches import Part, Stretch
@@ -217,7 +217,7 @@ class Archive:
 
     def _known(self) -> ArchiveState:
         """Return what the hot store knows of the archive now. Raises ArchiveError if it knows of none."""
-        with closing(database.connect(self._hot, readonly=True)) as connection:
+        with closing(sqlite.connect(self._hot, readonly=True)) as connection:
             state = moves.find_state(connection)
         if state is None:
             raise ArchiveError(f"{self._hot}: knows of no archive")

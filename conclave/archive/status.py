@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from conclave.archive.age import open_known
 from conclave.archive.faults import one_line
 from conclave.config.settings import Config
-from conclave.store import database, state
+from conclave.store import schema, sqlite, state
 from conclave.store.archive import moves as archive_moves, status
 from conclave.store.archive.moves import ArchiveState
 from conclave.store.archive.status import Amount, Move, Overdue
@@ -73,9 +73,9 @@ class _Files:
 
 def read_status(config: Config, now: int) -> Status:
     """Return the state of the archive at the second ``now``. Raises StatusError and StoreError."""
-    database.require_current(config.database)
+    schema.require_current(config.database)
     try:
-        with closing(database.connect(config.database, readonly=True)) as connection:
+        with closing(sqlite.connect(config.database, readonly=True)) as connection:
             connection.execute("BEGIN")
             known = archive_moves.find_state(connection)
             policy = state.stored_policy(connection)
@@ -106,7 +106,7 @@ def _read_files(config: Config, known: ArchiveState, *, is_expected: bool) -> _F
     from deltalake.exceptions import DeltaError  # noqa: PLC0415 - as above
 
     def read_state() -> ArchiveState:
-        with closing(database.connect(config.database, readonly=True)) as connection:
+        with closing(sqlite.connect(config.database, readonly=True)) as connection:
             return archive_moves.find_state(connection) or known
 
     path = config.archive_path

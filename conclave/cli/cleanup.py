@@ -14,7 +14,7 @@ from conclave.cli.common import config_option, one_line_errors, orderly_end
 from conclave.clock import SystemClock
 from conclave.config.load import ConfigError, load_config
 from conclave.logs import configure_logging
-from conclave.store import database, runs
+from conclave.store import runs, schema, sqlite
 from conclave.store.faults import StoreError
 from spark import run
 from spark.engine import CleanupError, Engine
@@ -60,8 +60,8 @@ def history(path: Path | None, limit: int) -> None:
     """Print the last runs, the newest first."""
     with one_line_errors(ConfigError, StoreError):
         config = load_config(path)
-        database.require_current(config.database)
-        with closing(database.connect(config.database)) as connection:
+        schema.require_current(config.database)
+        with closing(sqlite.connect(config.database)) as connection:
             reports.show_history(runs.last(connection, limit), Console())
 
 

@@ -19,7 +19,7 @@ from conclave.logs import get_logger
 from conclave.server.app import create_app
 from conclave.server.listen import Site, for_clients, raise_file_limit
 from conclave.server.supervise import Supervisor
-from conclave.store import database, place
+from conclave.store import place, schema
 from conclave.store.faults import StoreError
 from conclave.store.state import PolicyFrozenError
 from conclave.system import data_folder, locks
@@ -78,7 +78,7 @@ def _hold(config: Config, held: ExitStack) -> None:
         held.enter_context(locks.hold_file(config.data / data_folder.MARK))
     give_up_to_start(config)
     if not exists:
-        database.create(config.database)
+        schema.create(config.database)
         held.enter_context(locks.hold_inode(config.database, locks.SERVER))
 
 

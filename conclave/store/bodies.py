@@ -20,8 +20,8 @@ from pathlib import Path
 
 from conclave.failpoints import reach
 from conclave.store.connection import of_store
-from conclave.store.database import Step, places
 from conclave.store.faults import StoreFullError, free_bytes
+from conclave.store.sqlite import Step, places
 
 SEGMENT_BYTES = 32 * 1024 * 1024
 """A segment is sealed once it has taken in more than 32 MiB of bodies."""

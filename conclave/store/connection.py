@@ -23,5 +23,5 @@ class StoreConnection(sqlite3.Connection):
 
 def of_store(connection: sqlite3.Connection) -> StoreConnection:
     """Return ``connection`` with its real type: store functions get no other connections."""
-    assert isinstance(connection, StoreConnection)  # noqa: S101 - ``database.connect`` opens no others
+    assert isinstance(connection, StoreConnection)  # noqa: S101 - ``sqlite.connect`` opens no others
     return connection

@@ -1,4 +1,4 @@
-"""The database: one writer that commits in groups, a few readers, migrations, checkpoints, a clean close.
+"""The database: one writer that commits in groups, a few readers, checkpoints, a clean close.
 
 A store function is synchronous and takes the ``sqlite3`` connection first. ``write`` and ``read`` run it on the thread
 that owns a connection. Writes that wait at the same time share one transaction and one fsync, each in a savepoint of
@@ -8,11 +8,9 @@ its own. A caller is answered only after the commit.
 import asyncio
 import contextlib
 import sqlite3
-import time
-from collections.abc import AsyncIterator, Callable, Collection, Iterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from functools import partial
-from importlib import resources
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
@@ -21,39 +19,40 @@ import aiosqlite
 from conclave.events import News
 from conclave.failpoints import reach
 from conclave.logs import get_logger
-from conclave.store import outbox, place
-from conclave.store.connection import StoreConnection, of_store
+from conclave.store.connection import of_store
 from conclave.store.faults import StoreError, Watch, is_of_the_disk, store_error
 from conclave.store.group_commit import run_all, settle, snapshot
+from conclave.store.schema import prepare
+from conclave.store.sqlite import connect, truncate_wal, write_transaction
 
 log = get_logger(__name__)
+
 
 Publish = Callable[[list[News]], None]
 """Takes what transactions have announced, after the commit."""
 
-HandOn = Callable[[sqlite3.Connection, list[News]], None]
-"""Takes what a transaction has announced, inside the transaction."""
-
-Step = Callable[[], bool]
-"""A short piece of work inside a write transaction; it returns whether it must be called again."""
 
 P = ParamSpec("P")
+
+
 T = TypeVar("T")
+
 
 READERS = 3
 """At most 3 reads run at the same time, each on a connection of its own."""
 
+
 WRITES_A_COMMIT = 256
 """At most 256 writes share a transaction."""
 
-LOCK_WAIT_SECONDS = 30.0
-"""A write fails if another process holds the write lock for more than 30 seconds."""
 
 WAL_TARGET_BYTES = 4 * 1024 * 1024
 """The checkpointer empties a write-ahead log of more than 4 MiB."""
 
+
 CHECKPOINT_INTERVAL_SECONDS = 1.0
 """The checkpointer looks at the write-ahead log once a second."""
+
 
 WAL_LIMIT_BYTES = 8 * 1024 * 1024
 """The writer itself copies a write-ahead log of more than 8 MiB into the database.
@@ -62,202 +61,9 @@ What is acknowledged must find room in the database, even if the disk fills up m
 this much and for more.
 """
 
+
 PAGE_BYTES = 4096
 """A page of the database has 4096 bytes: SQLite's default."""
-
-OLDEST_SQLITE = (3, 37, 0)
-"""SQLite 3.37 is the first that knows STRICT tables."""
-
-_PRAGMAS = """
-PRAGMA secure_delete = ON;
-PRAGMA foreign_keys = ON;
-PRAGMA synchronous = FULL;
-PRAGMA temp_store = MEMORY;
-PRAGMA busy_timeout = 0;
-"""
-
-
-def connect(path: Path, *, readonly: bool = False) -> StoreConnection:
-    """Open a connection to an existing database, with the pragmas that all connections have.
-
-    ``readonly``: the connection leaves the files as they are, even if it is the last to close a write-ahead log that a
-    crash left. The connection is in autocommit mode: the caller opens transactions, see ``begin_immediate``. Raises
-    StoreError.
-    """
-    try:
-        connection = sqlite3.connect(
-            f"{path.absolute().as_uri()}?mode={'ro' if readonly else 'rw'}",
-            uri=True,
-            isolation_level=None,
-            check_same_thread=False,
-            factory=StoreConnection,
-        )
-        connection.executescript(_PRAGMAS)
-    except sqlite3.Error as error:
-        raise StoreError(f"{path}: cannot be opened as a database: {error}") from error
-    connection.row_factory = sqlite3.Row
-    return connection
-
-
-def begin_immediate(connection: sqlite3.Connection) -> None:
-    """Take the write lock, and ask for it every millisecond while another process holds it.
-
-    SQLite's own busy handler waits up to 100 ms between two tries, which a sender would notice. Raises
-    sqlite3.OperationalError after LOCK_WAIT_SECONDS.
-    """
-    deadline = time.monotonic() + LOCK_WAIT_SECONDS
-    while True:
-        try:
-            connection.execute("BEGIN IMMEDIATE")
-        except sqlite3.OperationalError as error:
-            if error.sqlite_errorcode != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
-                raise
-            time.sleep(0.001)
-        else:
-            return
-
-
-def places(values: Collection[Any]) -> str:
-    """Return the question marks for ``values`` (at most some thousands) in a statement: ``IN (?, ?, ?)``."""
-    return ", ".join("?" * len(values))
-
-
-@contextlib.contextmanager
-def write_transaction(connection: sqlite3.Connection, hand_on: HandOn = outbox.add_all) -> Iterator[None]:
-    """Hold the write lock for the block; commit at its end, roll back if it raises.
-
-    Every write transaction of every process ends here. Just before the commit, ``hand_on`` gets what the transaction
-    announced, if anything. The default puts it into the outbox; the server hands it to its own listeners instead.
-    """
-    begin_immediate(connection)
-    told = of_store(connection)
-    told.announced = []
-    try:
-        yield
-        if told.announced:
-            hand_on(connection, told.announced)
-        connection.execute("COMMIT")
-    finally:
-        if connection.in_transaction:
-            connection.execute("ROLLBACK")
-
-
-def migrations() -> list[tuple[int, str]]:
-    """Return the migrations in order: schema version reached, SQL."""
-    files = resources.files("conclave.store.migrations").iterdir()
-    return sorted((int(each.name[:4]), each.read_text()) for each in files if each.name.endswith(".sql"))
-
-
-def prepare(path: Path) -> None:
-    """Bring the database at ``path`` to this program's schema; make it if there is none.
-
-    Raises StoreError if the file is no database of Conclave's, is one of a newer program, or cannot be written.
-    """
-    create(path)
-    place.require_writable(path)
-    with _one_line_errors(path), contextlib.closing(connect(path)) as connection:
-        _migrate(connection, path)
-
-
-def create(path: Path) -> None:
-    """Make the database at ``path`` if there is none. Raises StoreError.
-
-    A crash leaves either a complete database or none at ``path``.
-    """
-    if sqlite3.sqlite_version_info < OLDEST_SQLITE:
-        raise StoreError(f"SQLite {sqlite3.sqlite_version} is too old: 3.37 or newer is needed")
-    if place.is_taken(path):
-        return
-    new = path.with_name(f"{path.name}.new")
-    with _one_line_errors(path):
-        place.remove_unmade(new)
-        new.touch(mode=0o600)
-        with contextlib.closing(connect(new)) as connection:
-            _migrate(connection, new)
-        new.rename(path)
-    log.info("database_created", database=str(path))
-
-
-def require_current(path: Path, *, writing: bool = False) -> None:
-    """Raise StoreError unless the database at ``path`` has exactly this program's schema.
-
-    ``writing``: the database must be writable too. Only the server creates and migrates a database: another process
-    must not change the schema while a server runs.
-    """
-    if not place.is_taken(path):
-        raise StoreError(f"{path}: no such database; `conclave serve` creates it")
-    if writing:
-        place.require_writable(path)
-    with _one_line_errors(path), contextlib.closing(connect(path, readonly=not writing)) as connection:
-        version = connection.execute("PRAGMA user_version").fetchone()[0]
-        if writing:
-            _require_wal(connection)
-    newest = migrations()[-1][0]
-    if version != newest:
-        raise StoreError(
-            f"{path}: its schema version is {version}, this program's is {newest}: run `conclave serve` of this"
-            " program on it first, or use the program that serves it"
-        )
-
-
-@contextlib.contextmanager
-def _one_line_errors(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except (sqlite3.Error, OSError) as error:
-        raise store_error(path, error) from error
-
-
-def _require_wal(connection: sqlite3.Connection) -> None:
-    """Turn the write-ahead log on: a copy made by `VACUUM INTO`, such as a backup, has it off."""
-    connection.execute("PRAGMA journal_mode = WAL")
-
-
-def _migrate(connection: sqlite3.Connection, path: Path) -> None:
-    steps = migrations()
-    version = connection.execute("PRAGMA user_version").fetchone()[0]
-    if version > steps[-1][0]:
-        raise StoreError(
-            f"{path}: its schema version is {version}, this program knows up to {steps[-1][0]}: use a newer Conclave"
-        )
-    if version == 0:
-        if connection.execute("SELECT 1 FROM sqlite_schema").fetchone():
-            raise StoreError(f"{path}: is a database, but not one of Conclave's")
-        connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
-    _require_wal(connection)
-    for number, script in steps:
-        if number > version:
-            with write_transaction(connection):
-                for statement in _statements(script):
-                    connection.execute(statement)
-                connection.execute(f"PRAGMA user_version = {number}")
-
-
-def _statements(script: str) -> list[str]:
-    """Split ``script`` into statements: executescript would commit the transaction of the migration."""
-    statements, current = [], ""
-    for line in script.splitlines(keepends=True):
-        current += line
-        if sqlite3.complete_statement(current):
-            statements.append(current)
-            current = ""
-    return statements
-
-
-def checkpoint(connection: sqlite3.Connection) -> None:
-    """Copy as much of the WAL into the database as open readers allow; nobody has to wait for that."""
-    connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
-
-
-def truncate_wal(connection: sqlite3.Connection) -> bool:
-    """Copy the WAL into the database and empty its file; tell whether that succeeded.
-
-    PASSIVE copies first. TRUNCATE would hold the write lock while it waits for an open reader. So it is tried only when
-    nothing is left to copy, and without waiting.
-    """
-    checkpoint(connection)
-    busy, _, _ = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
-    return not busy
 
 
 class _Owner(aiosqlite.Connection):

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from conclave.errors import NotFoundError
 from conclave.failpoints import reach
 from conclave.store import bodies
-from conclave.store.database import places
+from conclave.store.sqlite import places
 
 REGULAR_KEPT = 10
 """A user has at most 10 regular key packages; a new one replaces the oldest."""

@@ -1,6 +1,6 @@
 """News: what a transaction announces. Others hear of it only after the commit.
 
-Store functions announce, in every process. ``database.write_transaction`` hands the news on. The server's writer gives
+Store functions announce, in every process. ``sqlite.write_transaction`` hands the news on. The server's writer gives
 it to the streams of its process right after the commit. Any other process, such as an operator's command or cleanup,
 puts it into the outbox, and the server takes it from there. News for caches goes the same way.
 """

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from uuid import uuid4
 
 from conclave.errors import ConflictError, NotFoundError, TokenExpiredError
-from conclave.store.database import places
+from conclave.store.sqlite import places
 
 
 @dataclass(frozen=True)

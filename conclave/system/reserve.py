@@ -17,7 +17,7 @@ from pathlib import Path
 
 from conclave.config.settings import Config
 from conclave.logs import get_logger
-from conclave.store import database
+from conclave.store import sqlite
 from conclave.store.faults import StoreError, file_size, free_bytes
 from conclave.system.locks import open_to_lock
 
@@ -118,7 +118,7 @@ def _cut(path: Path, descriptor: int, left: int) -> None:
     does not take what is freed.
     """
     try:
-        with closing(database.connect(path)) as connection, database.write_transaction(connection):
+        with closing(sqlite.connect(path)) as connection, sqlite.write_transaction(connection):
             os.ftruncate(descriptor, left)
     except (StoreError, sqlite3.Error):  # where no server runs, a full disk may keep the database from being opened
         os.ftruncate(descriptor, left)

@@ -19,7 +19,7 @@ from conclave.failpoints import reach
 from conclave.store import policies
 from conclave.store.archive import moves
 from conclave.store.archive.moves import PartRow
-from conclave.store.database import Step
+from conclave.store.sqlite import Step
 from spark import rules
 from spark.archive import columns as a
 from spark.archive.table import Table, in_partitions

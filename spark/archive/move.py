@@ -30,7 +30,7 @@ from conclave.config.archive import ArchiveConfig
 from conclave.failpoints import reach
 from conclave.store.archive import choice, moves
 from conclave.store.archive.moves import PartRow, Range
-from conclave.store.database import Step
+from conclave.store.sqlite import Step
 from conclave.system.tied import tied
 from spark.archive import batch_reader, columns as a, copies as archive_copies
 from spark.archive.table import Table, checksum, part_columns

@@ -18,7 +18,7 @@ from conclave.actions.groups import GroupChanges
 from conclave.clock import FakeClock
 from conclave.errors import NotMemberError
 from conclave.retention.policy import PolicySettings
-from conclave.store import database, state
+from conclave.store import schema, sqlite, state
 
 POLICY = PolicySettings(-1, 2_592_000, 604_800)
 
@@ -53,10 +53,10 @@ def test_a_module_that_offers_functions_of_the_store_names_all_that_it_offers(mo
 
 
 def test_actions_need_no_server(tmp_path: Path) -> None:
-    database.prepare(tmp_path / "hot.db")
+    schema.prepare(tmp_path / "hot.db")
     clock = FakeClock()
     context = Context(POLICY, clock)
-    with closing(database.connect(tmp_path / "hot.db")) as connection, database.write_transaction(connection):
+    with closing(sqlite.connect(tmp_path / "hot.db")) as connection, sqlite.write_transaction(connection):
         state.begin_serving(connection, POLICY, clock.read())
         alice = accounts.register(connection, context, "alice", "hash", "")
         bob = accounts.register(connection, context, "bob", "hash", "")

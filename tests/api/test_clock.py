@@ -14,7 +14,7 @@ from conclave.clock import FakeClock
 from conclave.config.cleanup import CleanupConfig
 from conclave.config.settings import Config
 from conclave.failpoints import CLOCK_POINTS
-from conclave.store import clock_mending, database, runs, sessions
+from conclave.store import clock_mending, runs, schema, sessions, sqlite
 from spark.engine import Engine
 from spark.report import Report
 from spark.run import clean_up
@@ -248,7 +248,7 @@ async def test_a_run_that_accepted_the_clock_tells_what_it_brought_back(
     done = await accept(running)
     assert done.to_mapping()["brought_back"] == {"messages": 3, "sessions": 1}
     reports.show(done, Console(width=200))
-    with closing(database.connect(running.config.database, readonly=True)) as connection:
+    with closing(sqlite.connect(running.config.database, readonly=True)) as connection:
         reports.show_history(runs.last(connection, 1), Console(width=200))
     table, _, history = capsys.readouterr().out.partition("Cleanup runs")
     assert "brought back from times to come: 3 messages, 1 sessions" in table
@@ -283,8 +283,8 @@ def test_every_column_of_numbers_is_known_to_be_a_time_or_not(config: Config) ->
         },
         "archive_senders": {"group_key"},
     }
-    database.prepare(config.database)
-    with closing(database.connect(config.database)) as connection:
+    schema.prepare(config.database)
+    with closing(sqlite.connect(config.database)) as connection:
         stored = numbers(connection)
     known = {
         table: {*no_times.get(table, ()), *clock_mending.PLAIN.get(table, ()), *clock_mending.SPECIAL.get(table, ())}
@@ -302,7 +302,7 @@ async def test_each_time_that_lies_ahead_is_brought_back(running: Running) -> No
     await alice.act("ban", group, bob)
     await alice.post(f"/groups/{doomed}/delete")
     await running.settle()
-    with closing(database.connect(running.config.database)) as connection, database.write_transaction(connection):
+    with closing(sqlite.connect(running.config.database)) as connection, sqlite.write_transaction(connection):
         connection.execute("INSERT INTO archive_moves (fixed_at, finished_at) VALUES (?1, ?1)", (running.clock.now(),))
         connection.execute("INSERT INTO user_tombstones VALUES (zeroblob(16), ?)", (running.clock.now(),))
         connection.execute(
@@ -317,7 +317,7 @@ async def test_each_time_that_lies_ahead_is_brought_back(running: Running) -> No
         connection.execute(f"UPDATE groups SET expired_before = {3 * 10**9}")
     await accept(running)
     now = running.clock.now()
-    with closing(database.connect(running.config.database)) as connection:
+    with closing(sqlite.connect(running.config.database)) as connection:
         for table, columns in (*clock_mending.PLAIN.items(), *clock_mending.SPECIAL.items()):
             for column in columns:
                 latest = now + running.config.token_ttl_seconds if column == "expires_at" else now

@@ -17,7 +17,7 @@ from conclave.actions import sessions as session_actions
 from conclave.api import events as api_events
 from conclave.auth import tokens
 from conclave.store import sessions
-from conclave.store.database import connect
+from conclave.store.sqlite import connect
 from conclave.wire import sse
 from conclave.wire.conclave_pb2 import ServerEvent
 from conclave.wire.negotiate import Format

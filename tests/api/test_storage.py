@@ -14,7 +14,7 @@ from conclave.actions import messages
 from conclave.config.cleanup import CleanupConfig
 from conclave.health import storage
 from conclave.server import duties
-from conclave.store import bodies, database
+from conclave.store import bodies, database, sqlite
 from conclave.system import locks, reserve
 from spark.engine import Engine
 from spark.run import clean_up
@@ -70,7 +70,7 @@ async def test_a_checkpoint_that_fails_is_a_fault_until_one_succeeds(
 
     monkeypatch.setattr(database, "WAL_TARGET_BYTES", 0)
     with monkeypatch.context() as patch:
-        patch.setattr(database, "truncate_wal", fail)
+        patch.setattr(sqlite, "truncate_wal", fail)
         await running.user("alice")
         await until(lambda: "whatever it is" in faults(running).get("checkpoints", ""))
     await until(lambda: not faults(running))

@@ -23,7 +23,7 @@ from conclave.clock import FakeClock
 from conclave.config.settings import Config
 from conclave.errors import NotFoundError
 from conclave.server import duties
-from conclave.store import accounts, database, users
+from conclave.store import accounts, schema, sqlite, users
 from tests.conftest import Running, StartServer
 from tests.support.client import PASSWORD, Client, encode, expect
 from tests.support.listening import listening
@@ -57,8 +57,8 @@ def run(config: Config, clock: FakeClock, tmp_path: Path, monkeypatch: pytest.Mo
 @pytest.fixture
 def stored(config: Config, clock: FakeClock) -> Iterator[sqlite3.Connection]:
     """A database that no server has open, with three users."""
-    database.prepare(config.database)
-    with closing(database.connect(config.database)) as connection:
+    schema.prepare(config.database)
+    with closing(sqlite.connect(config.database)) as connection:
         for name, alias in (("alice", "[red]A\u202el\u009bi"), ("bob", "Bjørn 100%"), ("carol", "")):
             users.add(connection, name, hash_password(PASSWORD), alias, clock.now())
         yield connection
@@ -190,19 +190,19 @@ def test_an_account_that_goes_meanwhile_is_told_in_a_line(
 
 
 def test_what_fails_leaves_neither_a_change_nor_news(stored: sqlite3.Connection, config: Config) -> None:
-    with closing(database.connect(config.database)) as connection:
+    with closing(sqlite.connect(config.database)) as connection:
         user_id = users.by_name(connection, "bob").user_id
         connection.execute(
             "INSERT INTO sessions (public_id, token_hash, user_id, created_at, last_used_at, expires_at)"
             " VALUES (x'01', x'02', ?, 0, 0, 0)",
             (user_id,),
         )
-        with suppress(LookupError), database.write_transaction(connection):
+        with suppress(LookupError), sqlite.write_transaction(connection):
             accounts.disable(connection, user_id)
             raise LookupError
         assert users.credentials(connection, "bob")
         assert not connection.execute("SELECT * FROM outbox").fetchall()
-        with database.write_transaction(connection):
+        with sqlite.write_transaction(connection):
             accounts.disable(connection, user_id)
         assert not users.credentials(connection, "bob")
         assert len(connection.execute("SELECT * FROM outbox").fetchall()) == 1

@@ -20,7 +20,7 @@ from aiohttp import ClientError, ClientSession
 
 from conclave.clock import SystemClock
 from conclave.config.settings import Config
-from conclave.store import database, state
+from conclave.store import schema, sqlite, state
 from spark.work import remove_dead
 from tests.processes.test_kills import QUICK, read_all
 from tests.support.client import Client, RefusedError
@@ -230,8 +230,8 @@ async def test_whoever_is_killed_whenever_nothing_lives_on_and_nothing_erased_st
 @pytest.fixture
 def served(tmp_path: Path) -> Path:
     """A folder with a store, as it is after it was served."""
-    database.prepare(tmp_path / "conclave.db")
-    with contextlib.closing(database.connect(tmp_path / "conclave.db")) as connection:
+    schema.prepare(tmp_path / "conclave.db")
+    with contextlib.closing(sqlite.connect(tmp_path / "conclave.db")) as connection:
         state.begin_serving(connection, Config().policy, SystemClock().read())
     (tmp_path / "conclave.toml").touch()
     return tmp_path

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from aiohttp import ClientSession
 
-from conclave.store import database, users
+from conclave.store import schema, sqlite, users
 from tests.support.client import API, PASSWORD, Client, expect
 from tests.support.listening import Listener, listening
 from tests.support.server import PATIENCE, ServerProcess, conclave
@@ -148,8 +148,8 @@ def at_a_terminal(config: Path, *arguments: str, answers: dict[str, str]) -> tup
 def test_at_a_terminal_a_password_is_asked_for_twice_and_a_deletion_is_confirmed(tmp_path: Path) -> None:
     config = tmp_path / "conclave.toml"
     config.write_text("")
-    database.prepare(tmp_path / "conclave.db")
-    with closing(database.connect(tmp_path / "conclave.db")) as connection:
+    schema.prepare(tmp_path / "conclave.db")
+    with closing(sqlite.connect(tmp_path / "conclave.db")) as connection:
         users.add(connection, "bob", "", "", 0)
     answers = {"New password": "typed password", "Repeat for confirmation": "typed password"}
     assert at_a_terminal(config, "reset-password", "bob", "--prompt", answers=answers) == (0, "", "")

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from aiohttp import ClientSession
 
-from conclave.store import database
+from conclave.store import sqlite
 from tests.support.client import Client
 from tests.support.sample import some
 from tests.support.server import ServerProcess, waiting
@@ -47,7 +47,7 @@ async def test_neither_server_nor_cleanup_runs_what_lies_in_the_working_director
             group = await alice.create_group("g")
             await alice.send(group)
             for _ in waiting("a batch to move"):
-                with closing(database.connect(trapped / "conclave.db", readonly=True)) as connection:
+                with closing(sqlite.connect(trapped / "conclave.db", readonly=True)) as connection:
                     assert not ran.exists(), ran.read_text()
                     if connection.execute("SELECT sum(message_count) FROM archive_parts").fetchone()[0]:
                         break

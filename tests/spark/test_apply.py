@@ -13,7 +13,7 @@ import pytest
 
 from conclave.clock import FakeClock
 from conclave.retention.policy import PolicySettings
-from conclave.store import database, groups, members, messages, state, users
+from conclave.store import groups, members, messages, schema, sqlite, state, users
 from conclave.store.groups import GroupChanges
 from conclave.store.members import Membership
 from spark import apply, rules, sql_engine
@@ -28,8 +28,8 @@ POLICY = PolicySettings(-1, 2_592_000, 604_800)
 
 @pytest.fixture
 def connection(tmp_path: Path) -> Iterator[sqlite3.Connection]:
-    database.prepare(tmp_path / "hot.db")
-    with closing(database.connect(tmp_path / "hot.db")) as opened:
+    schema.prepare(tmp_path / "hot.db")
+    with closing(sqlite.connect(tmp_path / "hot.db")) as opened:
         state.begin_serving(opened, POLICY, FakeClock(START).read())
         yield opened
 

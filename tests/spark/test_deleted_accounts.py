@@ -14,7 +14,7 @@ from conclave.clock import FakeClock
 from conclave.config.cleanup import CleanupConfig
 from conclave.config.settings import Config
 from conclave.retention.policy import PolicySettings
-from conclave.store import database, groups, members, messages, state, users
+from conclave.store import groups, members, messages, schema, sqlite, state, users
 from spark import apply, rules, sql_engine
 from spark.engine import Engine
 from spark.pacer import Pacer
@@ -145,8 +145,8 @@ async def test_a_message_that_several_rules_take_is_counted_once(running: Runnin
 
 @pytest.fixture
 def connection(tmp_path: Path) -> Iterator[sqlite3.Connection]:
-    database.prepare(tmp_path / "hot.db")
-    with closing(database.connect(tmp_path / "hot.db")) as opened:
+    schema.prepare(tmp_path / "hot.db")
+    with closing(sqlite.connect(tmp_path / "hot.db")) as opened:
         state.begin_serving(opened, POLICY, FakeClock(START).read())
         yield opened
 

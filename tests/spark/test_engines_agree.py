@@ -14,7 +14,7 @@ from conclave.budget import Budget
 from conclave.clock import FakeClock
 from conclave.config.cleanup import CleanupConfig
 from conclave.config.settings import Config
-from conclave.store import bodies, database, messages, state as server_state
+from conclave.store import bodies, messages, schema, sqlite, state as server_state
 from spark.engine import Engine
 from spark.run import dry_run
 from tests.support import model, sample
@@ -88,19 +88,19 @@ def run(state: State, engine: str, cleaner: Cleaner) -> Outcome:
             invite_ttl_seconds=state.invite_ttl,
             cleanup=CleanupConfig(engine=engine),
         )
-        database.prepare(config.database)
-        with closing(database.connect(config.database)) as connection, database.write_transaction(connection):
+        schema.prepare(config.database)
+        with closing(sqlite.connect(config.database)) as connection, sqlite.write_transaction(connection):
             server_state.begin_serving(connection, config.policy, FakeClock(state.now).read())
             fill(connection, state)
         sql = replace(config, cleanup=CleanupConfig(engine="sql"))
         if engine == "spark":
             # Applying re-checks what a plan names, and so would hide one that names too much.
             assert cleaner.plan(config, state.now) == cleaner.plan(sql, state.now)
-        with closing(database.connect(config.database)) as connection:
+        with closing(sqlite.connect(config.database)) as connection:
             assert served(connection, config, state.now) == model.served(state)
         counted = dry_run(Engine(sql, FakeClock(state.now))).counts
         assert cleaner.run(config, state.now)["deleted"] == counted
-        with closing(database.connect(config.database)) as connection:
+        with closing(sqlite.connect(config.database)) as connection:
             outcome = left(connection)
             assert served(connection, config, state.now) == outcome.messages
             return outcome

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from conclave.retention.policy import KEEP, PolicySettings
-from conclave.store import bodies, database
+from conclave.store import bodies, schema, sqlite
 from conclave.store.archive import choice, moves
 from conclave.store.archive.choice import HOUR
 from conclave.store.archive.moves import Range
@@ -19,8 +19,8 @@ POLICY = PolicySettings(KEEP, 1, 1)
 
 @pytest.fixture
 def connection(tmp_path: Path) -> Iterator[sqlite3.Connection]:
-    database.prepare(tmp_path / "hot.db")
-    with closing(database.connect(tmp_path / "hot.db")) as opened:
+    schema.prepare(tmp_path / "hot.db")
+    with closing(sqlite.connect(tmp_path / "hot.db")) as opened:
         yield opened
 
 
@@ -29,7 +29,7 @@ def add_group(connection: sqlite3.Connection, key: int, times: Sequence[int], si
         "INSERT INTO groups (group_key, group_id, group_name, alias, created_at) VALUES (?1, ?2, hex(?2), '', 0)",
         (key, bytes([key])),
     )
-    with database.write_transaction(connection):
+    with sqlite.write_transaction(connection):
         for number, second in enumerate(times, 1):
             body_id = bodies.put(connection, bytes(size))
             connection.execute("INSERT INTO messages VALUES (?, ?, ?, x'00', 0, ?)", (body_id, key, number, second))

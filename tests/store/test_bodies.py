@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from conclave.store import bodies, database
+from conclave.store import bodies, schema, sqlite
 from spark.pacer import Pacer
 
 
 @pytest.fixture
 def connection(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[sqlite3.Connection]:
     monkeypatch.setattr(bodies, "SEGMENT_BYTES", 10_000)
-    database.prepare(tmp_path / "hot.db")
-    with closing(database.connect(tmp_path / "hot.db")) as opened:
+    schema.prepare(tmp_path / "hot.db")
+    with closing(sqlite.connect(tmp_path / "hot.db")) as opened:
         yield opened
 
 
@@ -172,8 +172,8 @@ def test_whichever_step_over_copies_is_the_last_the_next_compaction_goes_on(
     monkeypatch.setattr(bodies, "DROPPED", 4)
     for stops in range(200):
         path = tmp_path / f"{stops}.db"
-        database.prepare(path)
-        with closing(database.connect(path)) as connection:
+        schema.prepare(path)
+        with closing(sqlite.connect(path)) as connection:
             followed = add_copies(connection)
             copies = {row[0] for row in connection.execute("SELECT message_id FROM messages")} - followed
             steps = bodies.drop_copies(connection, copies, 0.25)

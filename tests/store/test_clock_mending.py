@@ -11,8 +11,8 @@ import pytest
 
 from conclave.clock import FakeClock
 from conclave.retention.policy import PolicySettings
-from conclave.store import bodies, clock_mending, database, groups, members, messages, state, users, visibility
-from conclave.store.database import Step
+from conclave.store import bodies, clock_mending, groups, members, messages, schema, sqlite, state, users, visibility
+from conclave.store.sqlite import Step
 
 NOW, DAY = 1_700_000_000, 86_400
 TTL = 30 * DAY
@@ -21,8 +21,8 @@ POLICY = PolicySettings(-1, TTL, 7 * DAY)
 
 @pytest.fixture
 def connection(tmp_path: Path) -> Iterator[sqlite3.Connection]:
-    database.prepare(tmp_path / "hot.db")
-    with closing(database.connect(tmp_path / "hot.db")) as opened:
+    schema.prepare(tmp_path / "hot.db")
+    with closing(sqlite.connect(tmp_path / "hot.db")) as opened:
         state.begin_serving(opened, POLICY, FakeClock(NOW).read())
         yield opened
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from conclave.budget import Budget
-from conclave.store import bodies, database, sessions, users
+from conclave.store import bodies, database, schema, sessions, sqlite, users
 from conclave.store.database import Database
 from conclave.store.faults import StoreError, StoreFullError, Watch
 
@@ -105,8 +105,8 @@ async def test_a_reader_cannot_write(store: Database) -> None:
 
 
 async def test_a_write_waits_for_the_lock_of_another_process_and_no_longer(store: Database) -> None:
-    with contextlib.closing(database.connect(store.path)) as other:
-        database.begin_immediate(other)
+    with contextlib.closing(sqlite.connect(store.path)) as other:
+        sqlite.begin_immediate(other)
         writing = asyncio.create_task(store.write(insert, 1))
         await asyncio.sleep(0.2)
         assert not writing.done()
@@ -180,8 +180,8 @@ async def test_a_store_that_cannot_be_opened_leaves_no_thread(tmp_path: Path) ->
 
 @pytest.mark.parametrize("pragma", ["secure_delete", "foreign_keys"])
 def test_every_connection_has_the_pragmas(tmp_path: Path, pragma: str) -> None:
-    database.prepare(tmp_path / "hot.db")
-    with contextlib.closing(database.connect(tmp_path / "hot.db")) as connection:
+    schema.prepare(tmp_path / "hot.db")
+    with contextlib.closing(sqlite.connect(tmp_path / "hot.db")) as connection:
         assert connection.execute(f"PRAGMA {pragma}").fetchone()[0] == 1
         assert connection.execute("PRAGMA synchronous").fetchone()[0] == 2
         assert connection.execute("PRAGMA temp_store").fetchone()[0] == 2
@@ -190,23 +190,23 @@ def test_every_connection_has_the_pragmas(tmp_path: Path, pragma: str) -> None:
 
 
 def test_migrations_are_numbered_without_a_gap() -> None:
-    assert [number for number, _ in database.migrations()] == list(range(1, len(database.migrations()) + 1))
+    assert [number for number, _ in schema.migrations()] == list(range(1, len(schema.migrations()) + 1))
 
 
 def test_preparing_twice_changes_nothing(tmp_path: Path) -> None:
     path = tmp_path / "hot.db"
-    database.prepare(path)
+    schema.prepare(path)
     before = path.read_bytes()
-    database.prepare(path)
+    schema.prepare(path)
     assert path.read_bytes() == before
 
 
 def test_an_older_database_keeps_what_it_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "hot.db"
-    everything = database.migrations()
-    monkeypatch.setattr(database, "migrations", lambda: everything[:1])
-    database.prepare(path)
-    with contextlib.closing(database.connect(path)) as connection:
+    everything = schema.migrations()
+    monkeypatch.setattr(schema, "migrations", lambda: everything[:1])
+    schema.prepare(path)
+    with contextlib.closing(sqlite.connect(path)) as connection:
         connection.execute("INSERT INTO users VALUES (x'01', 'alice', 'hash', '', '', 0)")
         for token in (b"1", b"2"):
             connection.execute(
@@ -215,8 +215,8 @@ def test_an_older_database_keeps_what_it_has(tmp_path: Path, monkeypatch: pytest
                 (token,),
             )
     monkeypatch.undo()
-    database.prepare(path)
-    with contextlib.closing(database.connect(path)) as connection:
+    schema.prepare(path)
+    with contextlib.closing(sqlite.connect(path)) as connection:
         listed = sessions.of_user(connection, b"\x01", Budget(1).share())
         assert [each.session_id for each in listed] == [2, 1]
         assert len({each.public_id for each in listed}) == 2
@@ -226,15 +226,15 @@ def test_an_older_database_keeps_what_it_has(tmp_path: Path, monkeypatch: pytest
 
 def test_a_failed_migration_leaves_the_former_schema(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "hot.db"
-    database.prepare(path)
+    schema.prepare(path)
     broken = [
-        *database.migrations(),
-        (len(database.migrations()) + 1, "CREATE TABLE new (x);\nCREATE TABLE new (x);\n"),
+        *schema.migrations(),
+        (len(schema.migrations()) + 1, "CREATE TABLE new (x);\nCREATE TABLE new (x);\n"),
     ]
-    monkeypatch.setattr(database, "migrations", lambda: broken)
+    monkeypatch.setattr(schema, "migrations", lambda: broken)
     with pytest.raises(StoreError, match="already exists"):
-        database.prepare(path)
-    with contextlib.closing(database.connect(path)) as connection:
+        schema.prepare(path)
+    with contextlib.closing(sqlite.connect(path)) as connection:
         assert connection.execute("PRAGMA user_version").fetchone()[0] == len(broken) - 1
         assert connection.execute("SELECT 1 FROM sqlite_schema WHERE name = 'new'").fetchone() is None
 
@@ -242,12 +242,12 @@ def test_a_failed_migration_leaves_the_former_schema(tmp_path: Path, monkeypatch
 def test_a_copy_without_a_write_ahead_log_gets_one(tmp_path: Path) -> None:
     """As a backup by `VACUUM INTO` is: its readers and its writer would wait for each other."""
     path, copy = tmp_path / "a.db", tmp_path / "b.db"
-    database.prepare(path)
-    for open_it in (database.prepare, lambda path: database.require_current(path, writing=True)):
-        with contextlib.closing(database.connect(path)) as connection:
+    schema.prepare(path)
+    for open_it in (schema.prepare, lambda path: schema.require_current(path, writing=True)):
+        with contextlib.closing(sqlite.connect(path)) as connection:
             connection.execute("VACUUM INTO ?", (str(copy),))
         open_it(copy)
-        with contextlib.closing(database.connect(copy)) as connection:
+        with contextlib.closing(sqlite.connect(copy)) as connection:
             assert connection.execute("PRAGMA journal_mode").fetchone()[0] == "wal"
             assert connection.execute("PRAGMA auto_vacuum").fetchone()[0] == 2
         copy.unlink()

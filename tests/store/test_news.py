@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from conclave.events import Announcement, Ending, Event, News
-from conclave.store import database, news, outbox
+from conclave.store import news, outbox, schema, sqlite
 from conclave.store.database import Database
 
 ALICE = b"a" * 16
@@ -17,13 +17,13 @@ TOLD = Announcement(frozenset({ALICE}), Event("group_deleted", {"group_id": b"g"
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    database.prepare(tmp_path / "hot.db")
+    schema.prepare(tmp_path / "hot.db")
     return tmp_path / "hot.db"
 
 
 @pytest.fixture
 def connection(path: Path) -> Iterator[sqlite3.Connection]:
-    with closing(database.connect(path)) as opened:
+    with closing(sqlite.connect(path)) as opened:
         yield opened
 
 
@@ -40,17 +40,17 @@ def fail(connection: sqlite3.Connection) -> None:
 def test_what_a_process_without_clients_announces_goes_to_the_outbox_with_its_commit(
     connection: sqlite3.Connection,
 ) -> None:
-    with database.write_transaction(connection):
+    with sqlite.write_transaction(connection):
         tell(connection)
-    with database.write_transaction(connection):
+    with sqlite.write_transaction(connection):
         pass
     assert outbox.take(connection) == [TOLD, Ending(ALICE, 7)]
 
 
 def test_a_transaction_that_fails_tells_nothing_nor_does_the_next_one_for_it(connection: sqlite3.Connection) -> None:
-    with pytest.raises(KeyError), database.write_transaction(connection):
+    with pytest.raises(KeyError), sqlite.write_transaction(connection):
         fail(connection)
-    with database.write_transaction(connection):
+    with sqlite.write_transaction(connection):
         pass
     assert outbox.is_empty(connection)
 
@@ -58,7 +58,7 @@ def test_a_transaction_that_fails_tells_nothing_nor_does_the_next_one_for_it(con
 async def test_the_server_tells_its_own_streams_and_what_others_have_left_but_nothing_that_was_undone(
     path: Path,
 ) -> None:
-    with closing(database.connect(path)) as other, database.write_transaction(other):
+    with closing(sqlite.connect(path)) as other, sqlite.write_transaction(other):
         tell(other)
     published: list[News] = []
     store = await Database.open(path, published.extend)

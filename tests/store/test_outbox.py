@@ -8,7 +8,7 @@ import pytest
 
 from conclave.config.settings import Config
 from conclave.events import Announcement, Ending, Event, News
-from conclave.store import database, news, outbox
+from conclave.store import news, outbox, schema, sqlite
 from tests.conftest import StartServer
 from tests.support.client import Client
 from tests.support.listening import listening
@@ -18,8 +18,8 @@ ALICE, BOB, GROUP = b"a" * 16, b"b" * 16, b"g" * 16
 
 @pytest.fixture
 def connection(tmp_path: Path) -> sqlite3.Connection:
-    database.prepare(tmp_path / "hot.db")
-    return database.connect(tmp_path / "hot.db")
+    schema.prepare(tmp_path / "hot.db")
+    return sqlite.connect(tmp_path / "hot.db")
 
 
 def test_what_goes_in_comes_out_once_and_in_order(connection: sqlite3.Connection) -> None:
@@ -43,7 +43,7 @@ async def test_what_was_told_while_no_server_ran_is_heard_after_the_start(
 ) -> None:
     async with start_server(config) as server:
         alice = await server.user("alice")
-    with closing(database.connect(config.database)) as connection, database.write_transaction(connection):
+    with closing(sqlite.connect(config.database)) as connection, sqlite.write_transaction(connection):
         news.announce(connection, [bytes.fromhex(alice.user_id.replace("-", ""))], "group_deleted", group_id=GROUP)
     async with (
         start_server(config) as server,

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from conclave.store import database, runs
+from conclave.store import runs, schema, sqlite
 from conclave.store.runs import HISTORY_ROWS, Run
 
 RUN = Run("sql", 10, 12, "ok", "", 1, 4096, 2, 100, {"expired": 3}, {"messages": 1})
@@ -16,8 +16,8 @@ RUN = Run("sql", 10, 12, "ok", "", 1, 4096, 2, 100, {"expired": 3}, {"messages":
 
 @pytest.fixture
 def connection(tmp_path: Path) -> Iterator[sqlite3.Connection]:
-    database.prepare(tmp_path / "hot.db")
-    with closing(database.connect(tmp_path / "hot.db")) as opened:
+    schema.prepare(tmp_path / "hot.db")
+    with closing(sqlite.connect(tmp_path / "hot.db")) as opened:
         yield opened
 
 

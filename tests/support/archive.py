@@ -15,7 +15,7 @@ from conclave.archive.age import turn_app
 from conclave.archive.layout import ID_PROPERTY, span_of
 from conclave.config.settings import Config
 from conclave.retention.policy import KEEP
-from conclave.store import bodies, database, members, messages
+from conclave.store import bodies, members, messages, sqlite
 from conclave.store.archive import moves
 from conclave.store.archive.moves import PartRow
 
@@ -43,7 +43,7 @@ class Mover:
 
     def execute(self, sql: str, *values: Any) -> list[tuple[Any, ...]]:
         """Run ``sql`` in a transaction of its own and return its rows."""
-        with closing(database.connect(self._path)) as connection, database.write_transaction(connection):
+        with closing(sqlite.connect(self._path)) as connection, sqlite.write_transaction(connection):
             return [tuple(row) for row in connection.execute(sql, values).fetchall()]
 
     def key(self, group: str) -> int:
@@ -51,14 +51,14 @@ class Mover:
 
     def send(self, group: str, user_id: str, body: bytes, at: int, *, is_commit: bool = False) -> int:
         """Store a message as of the second ``at``."""
-        with closing(database.connect(self._path)) as connection, database.write_transaction(connection):
+        with closing(sqlite.connect(self._path)) as connection, sqlite.write_transaction(connection):
             member = members.require_member(connection, UUID(group).bytes, UUID(user_id).bytes)
             return messages.append(connection, member, body, at, is_commit=is_commit)
 
     def append(self, group: str, last: int, lifetime: int = KEEP) -> list[dict[str, Any]]:
         """Write the group's messages beyond its border, up to ``last``, to the table; return them as rows."""
         key = self.key(group)
-        with closing(database.connect(self._path)) as connection:
+        with closing(sqlite.connect(self._path)) as connection:
             stored = connection.execute(
                 "SELECT message_id, sequence_num, sender_id, is_commit, messages.created_at FROM messages JOIN groups"
                 " USING (group_key) WHERE group_key = ? AND sequence_num > archived_seq AND sequence_num <= ?",
@@ -99,7 +99,7 @@ class Mover:
     def switch(self, group: str, last: int, rows: list[dict[str, Any]]) -> None:
         """Have the store know that ``rows`` are in the table, and that no other number up to ``last`` is left."""
         key, version = self.key(group), self.version()
-        with closing(database.connect(self._path)) as connection, database.write_transaction(connection):
+        with closing(sqlite.connect(self._path)) as connection, sqlite.write_transaction(connection):
             connection.execute(
                 "INSERT INTO archive_state (id, archive_id, version, unerased) VALUES (1, 'test', ?1, 1)"
                 " ON CONFLICT DO UPDATE SET version = ?1",
@@ -132,7 +132,7 @@ class Mover:
     def drop_copies(self, group: str) -> None:
         """Delete what the hot store has up to the border."""
         key = self.key(group)
-        with closing(database.connect(self._path)) as connection, database.write_transaction(connection):
+        with closing(sqlite.connect(self._path)) as connection, sqlite.write_transaction(connection):
             where = "group_key = ?1 AND sequence_num <= (SELECT archived_seq FROM groups WHERE group_key = ?1)"
             ids = connection.execute(f"SELECT message_id FROM messages WHERE {where}", (key,)).fetchall()
             bodies.erase(connection, [row[0] for row in ids])
@@ -158,12 +158,12 @@ class Mover:
     def relay(self, group: str, span_at: int) -> None:
         """Have the group's rows lie in the part of the second ``span_at``, as one who accepts the clock does."""
         key, span = self.key(group), span_of(KEEP, span_at)
-        with closing(database.connect(self._path)) as connection, database.write_transaction(connection):
+        with closing(sqlite.connect(self._path)) as connection, sqlite.write_transaction(connection):
             old = moves.parts(connection, key)
             moves.widen(connection, [replace(part, span=span) for part in old])
         self.table().update({"span": str(span)}, predicate=f"group_key = {key}")
         self.vacuum()
-        with closing(database.connect(self._path)) as connection, database.write_transaction(connection):
+        with closing(sqlite.connect(self._path)) as connection, sqlite.write_transaction(connection):
             left: dict[tuple[int, int, int], PartRow | None] = {(key, part.lifetime, part.span): None for part in old}
             moves.settle_parts(connection, key, left)
 

@@ -17,7 +17,7 @@ from conclave.clock import FakeClock
 from conclave.config.archive import ArchiveConfig
 from conclave.config.settings import Config
 from conclave.retention.policy import KEEP
-from conclave.store import bodies, database, groups, members, messages, state
+from conclave.store import bodies, groups, members, messages, schema, sqlite, state
 from conclave.store.groups import GroupChanges
 from tests.support.cleaner import Cleaner
 from tests.support.forensics import Search
@@ -34,7 +34,7 @@ class Tiers:
         self.config = config
 
     def query(self, sql: str, *values: Any) -> list[tuple[Any, ...]]:
-        with closing(database.connect(self.config.database, readonly=True)) as connection:
+        with closing(sqlite.connect(self.config.database, readonly=True)) as connection:
             return [tuple(row) for row in connection.execute(sql, values)]
 
     def table(self) -> pyarrow.Table:
@@ -77,7 +77,7 @@ class Store(Tiers):
         """Body number by group key and sequence number."""
         self.sizes: list[int] = []
         """Sizes of the bodies, by number."""
-        database.prepare(self.config.database)
+        schema.prepare(self.config.database)
         with self.opened() as connection:
             state.begin_serving(connection, self.config.policy, FakeClock(self.now).read())
             connection.executemany(
@@ -95,7 +95,7 @@ class Store(Tiers):
 
     @contextmanager
     def opened(self) -> Iterator[sqlite3.Connection]:
-        with closing(database.connect(self.config.database)) as connection, database.write_transaction(connection):
+        with closing(sqlite.connect(self.config.database)) as connection, sqlite.write_transaction(connection):
             yield connection
 
     def add_group(self, expiry: int = -1) -> int:
@@ -203,7 +203,7 @@ class Store(Tiers):
         return rows
 
     def _hot_rows(self, group_key: int, archived: int) -> list[dict[str, Any]]:
-        with closing(database.connect(self.config.database, readonly=True)) as connection:
+        with closing(sqlite.connect(self.config.database, readonly=True)) as connection:
             rows = connection.execute(
                 "SELECT * FROM messages WHERE group_key = ? AND sequence_num > ?", (group_key, archived)
             ).fetchall()

@@ -19,7 +19,7 @@ from conclave import failpoints
 from conclave.clock import FakeClock
 from conclave.config.archive import ArchiveConfig
 from conclave.config.settings import Config
-from conclave.store import database
+from conclave.store import schema
 from spark import run
 from spark.engine import Engine
 from tests.support.warm_java import WarmJava, end_former_session
@@ -151,7 +151,7 @@ def main() -> None:
         if warm is None and config.cleanup.engine == "spark":
             end_former_session()
             # The session outlives each run's data directory, so its files lie elsewhere.
-            database.prepare(Path(sys.argv[1], "warm.db"))
+            schema.prepare(Path(sys.argv[1], "warm.db"))
             warm = Engine(Config(database_path=f"{sys.argv[1]}/warm.db", archive=ArchiveConfig(after=1)), FakeClock())
             warm.warm_up()
         try:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from conclave.clock import SystemClock
 from conclave.config.settings import Config
-from conclave.store import database, state
+from conclave.store import schema, sqlite, state
 from tests.support.warm_java import WarmJava
 
 FILE = Path(__file__).parents[2] / ".java_cache" / "classes.jsa"
@@ -36,8 +36,8 @@ async def make() -> None:
     with tempfile.TemporaryDirectory() as name:
         folder, made = Path(name), Path(name, "made.jsa")
         config = Config(database_path=str(folder / "conclave.db"))
-        database.prepare(config.database)
-        with closing(database.connect(config.database)) as connection:
+        schema.prepare(config.database)
+        with closing(sqlite.connect(config.database)) as connection:
             state.begin_serving(connection, config.policy, SystemClock().read())
         (folder / "conclave.toml").touch()
         os.environ[OPTIONS] = f"-XX:ArchiveClassesAtExit={made} {QUIET}"

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from conclave.store import database
+from conclave.store import schema, sqlite
 from conclave.system import locks
 from conclave.system.locks import CLEANUP, SERVER, LockedError
 
@@ -21,7 +21,7 @@ HOLD += "with locks.hold(Path(sys.argv[1]), getattr(locks, sys.argv[2])): print(
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    database.prepare(tmp_path / "chat.db")
+    schema.prepare(tmp_path / "chat.db")
     return tmp_path / "chat.db"
 
 
@@ -66,7 +66,7 @@ def test_who_waits_says_so_once_and_gets_the_lock_in_the_end(path: Path) -> None
 def test_a_lock_does_not_take_those_of_sqlite_away(path: Path) -> None:
     """Closing the file in any way would: so the lock is held for longer than the database is open."""
     with locks.hold(path, SERVER):
-        connection = database.connect(path)
+        connection = sqlite.connect(path)
         connection.execute("BEGIN IMMEDIATE")
         program = "import sqlite3, sys; sqlite3.connect(sys.argv[1], timeout=0).execute('BEGIN IMMEDIATE')"
         other = subprocess.run([sys.executable, "-c", program, path], capture_output=True, text=True)

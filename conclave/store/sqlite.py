@@ -1,0 +1,114 @@
+"""What SQLite is asked for: connections with our pragmas, write transactions, checkpoints."""
+
+import contextlib
+import sqlite3
+import time
+from collections.abc import Callable, Collection, Iterator
+from pathlib import Path
+from typing import Any
+
+from conclave.events import News
+from conclave.store import outbox
+from conclave.store.connection import StoreConnection, of_store
+from conclave.store.faults import StoreError
+
+HandOn = Callable[[sqlite3.Connection, list[News]], None]
+"""Takes what a transaction has announced, inside the transaction."""
+
+
+Step = Callable[[], bool]
+"""A short piece of work inside a write transaction; it returns whether it must be called again."""
+
+
+LOCK_WAIT_SECONDS = 30.0
+"""A write fails if another process holds the write lock for more than 30 seconds."""
+
+
+_PRAGMAS = """
+PRAGMA secure_delete = ON;
+PRAGMA foreign_keys = ON;
+PRAGMA synchronous = FULL;
+PRAGMA temp_store = MEMORY;
+PRAGMA busy_timeout = 0;
+"""
+
+
+def connect(path: Path, *, readonly: bool = False) -> StoreConnection:
+    """Open a connection to an existing database, with the pragmas that all connections have.
+
+    ``readonly``: the connection leaves the files as they are, even if it is the last to close a write-ahead log that a
+    crash left. The connection is in autocommit mode: the caller opens transactions, see ``begin_immediate``. Raises
+    StoreError.
+    """
+    try:
+        connection = sqlite3.connect(
+            f"{path.absolute().as_uri()}?mode={'ro' if readonly else 'rw'}",
+            uri=True,
+            isolation_level=None,
+            check_same_thread=False,
+            factory=StoreConnection,
+        )
+        connection.executescript(_PRAGMAS)
+    except sqlite3.Error as error:
+        raise StoreError(f"{path}: cannot be opened as a database: {error}") from error
+    connection.row_factory = sqlite3.Row
+    return connection
+
+
+def begin_immediate(connection: sqlite3.Connection) -> None:
+    """Take the write lock, and ask for it every millisecond while another process holds it.
+
+    SQLite's own busy handler waits up to 100 ms between two tries, which a sender would notice. Raises
+    sqlite3.OperationalError after LOCK_WAIT_SECONDS.
+    """
+    deadline = time.monotonic() + LOCK_WAIT_SECONDS
+    while True:
+        try:
+            connection.execute("BEGIN IMMEDIATE")
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
+                raise
+            time.sleep(0.001)
+        else:
+            return
+
+
+def places(values: Collection[Any]) -> str:
+    """Return the question marks for ``values`` (at most some thousands) in a statement: ``IN (?, ?, ?)``."""
+    return ", ".join("?" * len(values))
+
+
+@contextlib.contextmanager
+def write_transaction(connection: sqlite3.Connection, hand_on: HandOn = outbox.add_all) -> Iterator[None]:
+    """Hold the write lock for the block; commit at its end, roll back if it raises.
+
+    Every write transaction of every process ends here. Just before the commit, ``hand_on`` gets what the transaction
+    announced, if anything. The default puts it into the outbox; the server hands it to its own listeners instead.
+    """
+    begin_immediate(connection)
+    told = of_store(connection)
+    told.announced = []
+    try:
+        yield
+        if told.announced:
+            hand_on(connection, told.announced)
+        connection.execute("COMMIT")
+    finally:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+
+
+def checkpoint(connection: sqlite3.Connection) -> None:
+    """Copy as much of the WAL into the database as open readers allow; nobody has to wait for that."""
+    connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+
+
+def truncate_wal(connection: sqlite3.Connection) -> bool:
+    """Copy the WAL into the database and empty its file; tell whether that succeeded.
+
+    PASSIVE copies first. TRUNCATE would hold the write lock while it waits for an open reader. So it is tried only when
+    nothing is left to copy, and without waiting.
+    """
+    checkpoint(connection)
+    busy, _, _ = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+    return not busy
