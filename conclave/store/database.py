@@ -19,11 +19,11 @@ import aiosqlite
 from conclave.events import News
 from conclave.failpoints import reach
 from conclave.logs import get_logger
+from conclave.store import sqlite
 from conclave.store.connection import of_store
 from conclave.store.faults import StoreError, Watch, is_of_the_disk, store_error
 from conclave.store.group_commit import run_all, settle, snapshot
 from conclave.store.schema import prepare
-from conclave.store.sqlite import connect, truncate_wal, write_transaction
 
 log = get_logger(__name__)
 
@@ -70,7 +70,7 @@ class _Owner(aiosqlite.Connection):
     """An aiosqlite connection that runs a whole function on its thread: one hop a call, not one a statement."""
 
     def __init__(self, path: Path) -> None:
-        super().__init__(partial(connect, path), iter_chunk_size=64)
+        super().__init__(partial(sqlite.connect, path), iter_chunk_size=64)
         self._thread.daemon = True  # a process that could not close its store must still be able to end
 
     async def run(self, fn: Callable[[sqlite3.Connection], T]) -> T:
@@ -147,7 +147,7 @@ class Database:
         await self._close_owners()
         self._owners = [writer]
         try:
-            await writer.run(truncate_wal)
+            await writer.run(sqlite.truncate_wal)
         except sqlite3.Error as error:
             log.error("checkpoint_failed", error=str(error))
         finally:
@@ -215,7 +215,7 @@ class Database:
     ) -> tuple[list[Any], list[News]]:
         """Run ``fns`` in one transaction, if the database file was not replaced. See ``run_all``."""
         announced: list[News] = []
-        with write_transaction(connection, lambda _, news: announced.extend(news)):
+        with sqlite.write_transaction(connection, lambda _, news: announced.extend(news)):
             if _identity(self.path) != self._file:
                 # A write to the file that is still open would be lost with that file.
                 raise StoreError(f"{self.path}: was moved or replaced while the server runs: put it back, or restart")
@@ -238,10 +238,14 @@ class Database:
         while True:
             await asyncio.sleep(CHECKPOINT_INTERVAL_SECONDS)
             with self._watch.checkpointing():
-                if wal.exists() and wal.stat().st_size > WAL_TARGET_BYTES and not await checkpointer.run(truncate_wal):
+                if (
+                    wal.exists()
+                    and wal.stat().st_size > WAL_TARGET_BYTES
+                    and not await checkpointer.run(sqlite.truncate_wal)
+                ):
                     # Some read is always under way: hold new reads back for a moment.
                     async with self._no_readers():
-                        await checkpointer.run(truncate_wal)
+                        await checkpointer.run(sqlite.truncate_wal)
 
 
 def _identity(path: Path) -> tuple[int, int] | None:
