@@ -114,6 +114,8 @@ class Table:
             raise ArchiveError(f"{self.path}: there is no archive, although messages were moved to it; is it mounted?")
         if self.path.exists() and any(self.path.iterdir()):
             raise ArchiveError(f"{self.path}: is to become the archive, but holds something else")
+        # Hadoop would make it, too, but under spark-submit by the umask that it had at its start.
+        self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
         columns = ", ".join(f"{field.name} {field.dataType.simpleString()}" for field in a.ARCHIVE)
         properties = ", ".join(
             f"'{name}' = '{value}'" for name, value in {**_PROPERTIES, ID_PROPERTY: read_state().archive_id}.items()

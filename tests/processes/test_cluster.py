@@ -147,7 +147,8 @@ def move_and_erase(folder: Path, cleaner: Cleaner, submitted: Submit) -> None:
     store.expect_erased({(shortened, n) for n in range(1, 21)})
     store.expect_sound()
     assert len(store.table()) == 70, "moved: 30; erased: 20"
-    assert {path.stat().st_mode & 0o077 for path in store.config.archive_path.rglob("*")} == {0}
+    archive = store.config.archive_path
+    assert {path.stat().st_mode & 0o077 for path in (archive, *archive.rglob("*"))} == {0}
 
 
 def test_a_driver_inside_the_cluster_is_refused() -> None:
