@@ -24,6 +24,16 @@ from tests.support.client import Client
 
 PROCESSES = Path(__file__).parent / "processes"
 
+LONGEST = (
+    "test_archive_kills",
+    "test_erasure",
+    "test_deaths",
+    "test_working_directory",
+    "test_kills",
+    "test_operating",
+)
+"""Modules with tests that take 20 seconds or more: one that began last would be waited for by all workers."""
+
 
 def pytest_configure() -> None:
     """Before xdist starts its workers: they are to have the same sample."""
@@ -42,6 +52,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     One begins with all that needs Spark, so that one session is enough for most of it; the next with what needs
     processes. What is short comes last.
     """
+    items.sort(key=lambda item: LONGEST.index(item.path.stem) if item.path.stem in LONGEST else len(LONGEST))
     spark = [item for item in items if _needs_spark(item)]
     processes = [item for item in items if PROCESSES in item.path.parents and not _needs_spark(item)]
     first = {*spark, *processes}

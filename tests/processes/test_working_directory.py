@@ -13,7 +13,8 @@ from tests.support.client import Client
 from tests.support.sample import some
 from tests.support.server import ServerProcess, waiting
 
-SETTINGS = 'cleanup_interval = "1s"\n[archive]\nafter = "1s"\nmargin = "0"\n'
+SQL = '[cleanup]\nengine = "sql"\n'
+MOVING = 'cleanup_interval = "1s"\n[archive]\nafter = "1s"\nmargin = "0"\n'
 
 PYTHON_IN_JAVA = """
 from conclave.clock import SystemClock
@@ -40,22 +41,32 @@ def trapped(tmp_path: Path) -> Path:
 
 
 async def test_neither_server_nor_cleanup_runs_what_lies_in_the_working_directory(trapped: Path) -> None:
-    ran = trapped / "ran"
-    with ServerProcess(trapped, SETTINGS) as server:
+    """A sample has one of those who start Java, and a server without it."""
+    works = some(("a server that moves", "a run by hand", "Python in Java"), 1, "who works in a folder with traps")
+    await serve(trapped, MOVING if "a server that moves" in works else SQL)
+    if "a run by hand" in works:
+        run_by_hand(trapped)
+    if "Python in Java" in works:
+        run_python_in_java(trapped)
+    assert not (trapped / "ran").exists()
+
+
+async def serve(folder: Path, settings: str) -> None:
+    ran = folder / "ran"
+    with ServerProcess(folder, settings) as server:
         async with ClientSession() as http:
             alice = await Client.register(http, server.url, "alice")
             group = await alice.create_group("g")
             await alice.send(group)
-            for _ in waiting("a batch to move"):
-                with closing(sqlite.connect(trapped / "conclave.db", readonly=True)) as connection:
+            for _ in waiting("a batch to move" if settings == MOVING else "a run"):
+                with closing(sqlite.connect(folder / "conclave.db", readonly=True)) as connection:
                     assert not ran.exists(), ran.read_text()
-                    if connection.execute("SELECT sum(message_count) FROM archive_parts").fetchone()[0]:
+                    table = "archive_parts" if settings == MOVING else "cleanup_runs"
+                    if connection.execute(f"SELECT count(*) FROM {table}").fetchone()[0]:
                         break
-            assert await alice.numbers(group) == [1], "served from the archive"
+            assert await alice.numbers(group) == [1], "served, from wherever it lies"
         server.stop()
-    for run in some((run_by_hand, run_python_in_java), 1, "runs in a folder with traps"):
-        run(trapped)
-    assert not ran.exists()
+    server.config.write_text("")
 
 
 def run_by_hand(folder: Path) -> None:
