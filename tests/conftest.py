@@ -52,6 +52,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     One begins with all that needs Spark, so that one session is enough for most of it; the next with what needs
     processes. What is short comes last.
     """
+    _sample_engines(items)
     items.sort(key=lambda item: LONGEST.index(item.path.stem) if item.path.stem in LONGEST else len(LONGEST))
     spark = [item for item in items if _needs_spark(item)]
     processes = [item for item in items if PROCESSES in item.path.parents and not _needs_spark(item)]
@@ -60,6 +61,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
     filling = max(0, len(items) // workers - len(spark))
     items[:] = [*spark, *others[:filling], *processes, *others[filling:]]
+
+
+def _sample_engines(items: list[pytest.Item]) -> None:
+    """Leave with Spark only a sample of the tests that are there with either engine."""
+    with_spark = [item for item in items if "cleanup" in getattr(item, "fixturenames", ()) and _needs_spark(item)]
+    chosen = sample.some(with_spark, 6, "tests of both engines, with Spark")
+    left = {*with_spark} - {*chosen}
+    items[:] = [item for item in items if item not in left]
 
 
 def _needs_spark(item: pytest.Item) -> bool:

@@ -22,7 +22,7 @@ from tests.support.archived import Tiers
 from tests.support.cleaner import Cleaner
 from tests.support.client import PASSWORD, Client, Message, RefusedError
 from tests.support.forensics import Search
-from tests.support.sample import some
+from tests.support.sample import amount, some
 from tests.support.server import PATIENCE, ServerProcess, alive
 from tests.support.warm_java import WarmJava
 
@@ -37,7 +37,7 @@ TIMES = {
     "archive.appended": 2,
     "archive.group_switched": 3,
     "archive.copies_erased": 2,
-    "restore.copied": 2,
+    "restore.copied": amount(2, 1),  # the few rounds of a sample do not send enough for more
 }
 """At which time a point is deadly, if not at the first: in the middle of what is done for many."""
 
@@ -340,7 +340,7 @@ async def test_kill_9_at_every_failpoint_of_the_archive_while_clients_read(tmp_p
                 await until(lambda: bool(happened(server, "cleanup_run")))
                 assert happened(server, "cleanup_run")[0]["error"] == "", "the first run goes on"
                 history = History(tmp_path, world, java)
-                for point in some(ARCHIVE_POINTS, 2, "points of the archive"):
+                for point in some(ARCHIVE_POINTS, 1, "points of the archive"):
                     await history.die_at(point)
                 await restore_and_end(history, world)
             await check(tmp_path, world, cleaner.folder)

@@ -270,7 +270,7 @@ async def at_once(scenarios: Mapping[str, Awaitable[None]]) -> None:
 
 async def test_kill_9_at_every_failpoint_and_at_random_times_loses_nothing_and_revives_nothing(tmp_path: Path) -> None:
     """Each failpoint is reached, too: a scenario waits until it is."""
-    points, seeds = some(POINTS, 8, "points of a server"), some(range(6), 1, "random times")
+    points, seeds = some(POINTS, 6, "points of a server"), some(range(6), 1, "random times")
     scenarios = {point: die_at(point, tmp_path / point) for point in points}
     scenarios |= {f"random {seed}": die_at_random(seed, tmp_path / f"random{seed}") for seed in seeds}
     await at_once(scenarios)

@@ -30,7 +30,7 @@ DAY = 86_400
 AFTER, MARGIN = 7 * DAY, DAY
 NAMES = ("alice", "bob", "carol", "dave")
 EXPIRIES = (-1, -1, 0, 5 * DAY, 8 * DAY, 9 * DAY, 20 * DAY, 40 * DAY)
-TURNS = amount(4, 3)
+TURNS = amount(4, 2)
 
 
 def seeds() -> Sequence[int]:

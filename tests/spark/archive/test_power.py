@@ -60,7 +60,7 @@ POINTS: list[tuple[str, tuple[Damage, ...]]] = [
     ("archive.compacted", (zeros_in_bodies,)),
 ]
 
-TRIED = some(POINTS, 2, "points of a power failure")
+TRIED = some(POINTS, 1, "points of a power failure")
 
 
 @pytest.mark.parametrize(("point", "damages"), TRIED, ids=[point for point, _ in TRIED])

@@ -164,7 +164,7 @@ IN_A_ROW = 5
 ROWS = [MOVING[at : at + IN_A_ROW] for at in range(0, len(MOVING), IN_A_ROW)]
 
 
-@pytest.mark.parametrize("points", [some(row, 1, f"point of {row}") for row in some(ROWS, 2, "rows of points")])
+@pytest.mark.parametrize("points", [some(row, 1, f"point of {row}") for row in some(ROWS, 1, "rows of points")])
 def test_a_move_that_fails_anywhere_goes_on_in_the_next_run(store: Store, points: list[str]) -> None:
     groups = [store.add_group(), store.add_group(60 * DAY)]
     archived = 0
@@ -229,7 +229,7 @@ def test_expiry_that_fails_anywhere_goes_on_in_the_next_run(store: Store) -> Non
     store.now += 10 * DAY
     store.run()
     gone: set[tuple[int, int]] = set()
-    for point in some(EXPIRING, 2, "points of expiry"):
+    for point in some(EXPIRING, 1, "points of expiry"):
         store.set_expiry(changed, 9 * DAY)
         gone |= keys(timed, range(1, 6)) | keys(changed, range(1, 6))
         store.now += DAY
