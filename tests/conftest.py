@@ -66,7 +66,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def _sample_engines(items: list[pytest.Item]) -> None:
     """Leave with Spark only a sample of the tests that are there with either engine."""
     with_spark = [item for item in items if "cleanup" in getattr(item, "fixturenames", ()) and _needs_spark(item)]
-    chosen = sample.some(with_spark, 6, "tests of both engines, with Spark")
+    chosen = sample.some(with_spark, 4, "tests of both engines, with Spark")
     left = {*with_spark} - {*chosen}
     items[:] = [item for item in items if item not in left]
 

@@ -65,7 +65,7 @@ states = st.builds(
 def test_an_engine_deletes_what_the_model_says(engine: str, cleaner: Cleaner) -> None:
     @seed(sample.seed())
     @settings(
-        max_examples=amount(150, 40) if engine == "sql" else amount(30, 5),
+        max_examples=amount(150, 40) if engine == "sql" else amount(30, 3),
         deadline=None,
         suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
         derandomize=sample.is_all(),

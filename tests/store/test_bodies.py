@@ -1,5 +1,6 @@
 """Body segments: what is erased is zeroed at once, and its space comes back by compaction."""
 
+import shutil
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
@@ -170,9 +171,9 @@ def test_whichever_step_over_copies_is_the_last_the_next_compaction_goes_on(
 ) -> None:
     monkeypatch.setattr(bodies, "SEGMENT_BYTES", 10_000)
     monkeypatch.setattr(bodies, "DROPPED", 4)
+    schema.prepare(tmp_path / "new.db")
     for stops in range(200):
-        path = tmp_path / f"{stops}.db"
-        schema.prepare(path)
+        path = Path(shutil.copy(tmp_path / "new.db", tmp_path / f"{stops}.db"))
         with closing(sqlite.connect(path)) as connection:
             followed = add_copies(connection)
             copies = {row[0] for row in connection.execute("SELECT message_id FROM messages")} - followed
