@@ -90,3 +90,21 @@ def test_a_batch_takes_no_more_than_it_may_but_at_least_one(connection: sqlite3.
     chosen, _ = choice.choose(connection, NOW, 10, 500)
     assert chosen[0].last_seq in (4, 5)
     assert choice.choose(connection, NOW, 10, 1)[0] == [Range(1, 1, 1, KEEP)]
+
+
+def test_groups_are_movable_whose_messages_outlive_the_least_however_many_lifetimes_there_are(
+    connection: sqlite3.Connection,
+) -> None:
+    with sqlite.write_transaction(connection):
+        connection.executemany(
+            "INSERT INTO groups (group_key, group_id, group_name, alias, created_at, message_expiry_seconds)"
+            " VALUES (?1, ?2, ?1, '', 0, ?1)",
+            [(key, key.to_bytes(4)) for key in range(1, 40_001)],
+        )
+        for key in (1, 100, 101, 40_000):
+            connection.execute(
+                "INSERT INTO messages VALUES (?, ?, 1, x'00', 0, ?)", (bodies.put(connection, b"body"), key, NOW - 9)
+            )
+    choice.list_movable(connection, POLICY, 100, NOW, NOW)
+    found = connection.execute("SELECT group_key, lifetime FROM temp.movable ORDER BY group_key").fetchall()
+    assert [tuple(row) for row in found] == [(101, 101), (40_000, 40_000)]

@@ -1,5 +1,6 @@
 """Chooses the messages that move to the archive next. Writes to temporary tables only."""
 
+import json
 import sqlite3
 
 from conclave.retention.policy import GroupPolicy, PolicySettings
@@ -29,14 +30,16 @@ def list_movable(connection: sqlite3.Connection, settings: PolicySettings, least
     policies.list_all(connection, settings, now)
     connection.execute("DROP TABLE IF EXISTS temp.movable")
     connection.execute("CREATE TEMP TABLE movable (group_key INTEGER PRIMARY KEY, lifetime INTEGER)")
-    for (lifetime,) in connection.execute("SELECT DISTINCT lifetime FROM temp.group_policies").fetchall():
-        if GroupPolicy(lifetime).outlives(least):
-            connection.execute(
-                "INSERT INTO temp.movable SELECT group_key, lifetime FROM temp.group_policies AS policies"
-                " WHERE lifetime = ? AND EXISTS"
-                " (SELECT 1 FROM messages WHERE messages.group_key = policies.group_key AND created_at < ?)",
-                (lifetime, before),
-            )
+    occurring = [row[0] for row in connection.execute("SELECT DISTINCT lifetime FROM temp.group_policies")]
+    lifetimes = [lifetime for lifetime in occurring if GroupPolicy(lifetime).outlives(least)]
+    # Materialized, or messages would be looked for in groups of any lifetime.
+    connection.execute(
+        "WITH lasting AS MATERIALIZED"
+        " (SELECT group_key, lifetime FROM temp.group_policies WHERE lifetime IN (SELECT value FROM json_each(?)))"
+        " INSERT INTO temp.movable SELECT group_key, lifetime FROM lasting WHERE EXISTS"
+        " (SELECT 1 FROM messages WHERE messages.group_key = lasting.group_key AND created_at < ?)",
+        (json.dumps(lifetimes), before),
+    )
 
 
 def time_slices(connection: sqlite3.Connection, before: int, rows: int) -> list[int]:
