@@ -21,7 +21,7 @@ from pathlib import Path
 from conclave.failpoints import reach
 from conclave.store.connection import of_store
 from conclave.store.faults import StoreFullError, free_bytes
-from conclave.store.sqlite import Step, places
+from conclave.store.sqlite import Step, insert_many, places
 
 SEGMENT_BYTES = 32 * 1024 * 1024
 """A segment is sealed once it has taken in more than 32 MiB of bodies."""
@@ -67,16 +67,23 @@ _OWNERS = (
 
 def put(connection: sqlite3.Connection, body: bytes) -> int:
     """Append ``body`` and return its id. Raises StoreFullError if the disk has no room for it."""
+    return put_many(connection, [body])[0]
+
+
+def put_many(connection: sqlite3.Connection, many: Sequence[bytes]) -> list[int]:
+    """Append bodies (at most some hundreds) and return their ids. Raises StoreFullError: then none is stored."""
     store = of_store(connection)
-    if len(body) > store.room:
+    total = sum(map(len, many))
+    if total > store.room:
         path = _path(connection)
         free = free_bytes(path.parent)
         raise StoreFullError(f"{path}: there is no room for what clients send ({free:,} bytes are free)")
-    store.room -= len(body)
-    segment, number = _reserve(connection, len(body) + ROW_OVERHEAD_BYTES)
-    body_id = segment << 32 | number
-    connection.execute(f"INSERT INTO {_table(segment)} (body_id, body) VALUES (?, ?)", (body_id, body))
-    return body_id
+    store.room -= total
+    segment, last = _reserve(connection, len(many), total + len(many) * ROW_OVERHEAD_BYTES)
+    first = segment << 32 | last - len(many) + 1
+    ids = list(range(first, first + len(many)))
+    insert_many(connection, f"INSERT INTO {_table(segment)} (body_id, body)", list(zip(ids, many, strict=True)))
+    return ids
 
 
 @contextmanager
@@ -102,7 +109,7 @@ def get_many(connection: sqlite3.Connection, body_ids: Iterable[int]) -> dict[in
             f"SELECT body_id, body FROM {_table(segment)} WHERE body_id IN ({places(ids)})",
             ids,
         )
-        found.update((row["body_id"], row["body"]) for row in rows)
+        found.update(rows.fetchall())
     return found
 
 
@@ -132,6 +139,17 @@ def sizes(connection: sqlite3.Connection, body_ids: Sequence[int]) -> list[int]:
         )
         found.update((row[0], row[1] or 0) for row in rows)
     return [found.get(body_id, 0) for body_id in body_ids]
+
+
+def total_size(connection: sqlite3.Connection, body_ids: Sequence[int]) -> int:
+    """Return how many bytes ``body_ids`` (at most some thousands, none erased) have together."""
+    return sum(
+        connection.execute(
+            f"SELECT sum(length(body)) FROM {_table(segment)} WHERE body_id IN ({places(ids)})", ids
+        ).fetchone()[0]
+        or 0
+        for segment, ids in _by_segment(body_ids).items()
+    )
 
 
 def erase(connection: sqlite3.Connection, body_ids: Iterable[int]) -> None:
@@ -244,18 +262,18 @@ def _living(connection: sqlite3.Connection, segment: int) -> Iterator[int]:
         row = connection.execute(query, (row[0],)).fetchone()
 
 
-def _reserve(connection: sqlite3.Connection, size: int) -> tuple[int, int]:
-    """Return the segment that takes the next body, and the body's number there."""
+def _reserve(connection: sqlite3.Connection, count: int, size: int) -> tuple[int, int]:
+    """Return the segment that takes the next ``count`` bodies, and the last one's number there."""
     reserve = (
-        "UPDATE body_segments SET bodies = bodies + 1, total_bytes = total_bytes + ?1, live_bytes = live_bytes + ?1,"
-        " sealed = total_bytes + ?1 > ?2 WHERE segment = (SELECT max(segment) FROM body_segments) AND NOT sealed"
+        "UPDATE body_segments SET bodies = bodies + ?1, total_bytes = total_bytes + ?2, live_bytes = live_bytes + ?2,"
+        " sealed = total_bytes + ?2 > ?3 WHERE segment = (SELECT max(segment) FROM body_segments) AND NOT sealed"
         " RETURNING segment, bodies"
     )
-    rows = connection.execute(reserve, (size, SEGMENT_BYTES)).fetchall()
+    rows = connection.execute(reserve, (count, size, SEGMENT_BYTES)).fetchall()
     if not rows:
         segment = connection.execute("INSERT INTO body_segments DEFAULT VALUES").lastrowid
         connection.execute(f"CREATE TABLE {_table(segment or 0)} (body_id INTEGER PRIMARY KEY, body BLOB) STRICT")
-        rows = connection.execute(reserve, (size, SEGMENT_BYTES)).fetchall()
+        rows = connection.execute(reserve, (count, size, SEGMENT_BYTES)).fetchall()
     return rows[0]["segment"], rows[0]["bodies"]
 
 

@@ -3,7 +3,7 @@
 import contextlib
 import sqlite3
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,14 @@ Step = Callable[[], bool]
 
 LOCK_WAIT_SECONDS = 30.0
 """A write fails if another process holds the write lock for more than 30 seconds."""
+
+
+ROWS_A_STATEMENT = 64
+"""A statement inserts at most 64 rows."""
+
+
+STATEMENTS = 256
+"""A connection keeps 256 statements compiled: those that insert many rows at a time have a text for each number."""
 
 
 _PRAGMAS = """
@@ -46,6 +54,7 @@ def connect(path: Path, *, readonly: bool = False) -> StoreConnection:
             uri=True,
             isolation_level=None,
             check_same_thread=False,
+            cached_statements=STATEMENTS,
             factory=StoreConnection,
         )
         connection.executescript(_PRAGMAS)
@@ -55,13 +64,13 @@ def connect(path: Path, *, readonly: bool = False) -> StoreConnection:
     return connection
 
 
-def begin_immediate(connection: sqlite3.Connection) -> None:
+def begin_immediate(connection: sqlite3.Connection, patience: float = LOCK_WAIT_SECONDS) -> None:
     """Take the write lock, and ask for it every millisecond while another process holds it.
 
     SQLite's own busy handler waits up to 100 ms between two tries, which a sender would notice. Raises
-    sqlite3.OperationalError after LOCK_WAIT_SECONDS.
+    sqlite3.OperationalError after ``patience`` seconds.
     """
-    deadline = time.monotonic() + LOCK_WAIT_SECONDS
+    deadline = time.monotonic() + patience
     while True:
         try:
             connection.execute("BEGIN IMMEDIATE")
@@ -78,14 +87,32 @@ def places(values: Collection[Any]) -> str:
     return ", ".join("?" * len(values))
 
 
+def insert_many(connection: sqlite3.Connection, into: str, rows: Sequence[tuple[Any, ...]]) -> None:
+    """Insert ``rows``, all as long as the first, by few statements. ``into``: ``INSERT INTO table (columns)``.
+
+    A statement takes 64, 32, 16, ... rows. So there are few texts, and each stays compiled.
+    """
+    place = f"({places(rows[0])})" if rows else ""
+    count, begin = ROWS_A_STATEMENT, 0
+    while begin < len(rows):
+        while count > len(rows) - begin:
+            count //= 2
+        values = [value for row in rows[begin : begin + count] for value in row]
+        connection.execute(f"{into} VALUES {', '.join([place] * count)}", values)
+        begin += count
+
+
 @contextlib.contextmanager
-def write_transaction(connection: sqlite3.Connection, hand_on: HandOn = outbox.add_all) -> Iterator[None]:
+def write_transaction(
+    connection: sqlite3.Connection, hand_on: HandOn = outbox.add_all, patience: float = LOCK_WAIT_SECONDS
+) -> Iterator[None]:
     """Hold the write lock for the block; commit at its end, roll back if it raises.
 
     Every write transaction of every process ends here. Just before the commit, ``hand_on`` gets what the transaction
     announced, if anything. The default puts it into the outbox; the server hands it to its own listeners instead.
+    ``patience``: see ``begin_immediate``.
     """
-    begin_immediate(connection)
+    begin_immediate(connection, patience)
     told = of_store(connection)
     told.announced = []
     try:
