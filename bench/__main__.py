@@ -12,7 +12,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from bench import archive, archive_serving, cleanup, hot, oversized, sending, serving, streams
+from bench import archive, archive_serving, cleanup, cold, hot, oversized, sending, serving, streams
 from bench.figures import Figure
 
 PARTS: dict[str, Callable[[Path], list[Figure]]] = {
@@ -20,6 +20,7 @@ PARTS: dict[str, Callable[[Path], list[Figure]]] = {
     "idle": serving.idle,
     "cleanup": cleanup.nothing_due,
     "hot": hot.ratios,
+    "cold": cold.reading,
     "send": sending.throughput,
     "streams": streams.many,
     "erase": sending.erasing,

@@ -34,11 +34,19 @@ def message(body: bytes, written: Format) -> bytes:
     return json.dumps({"mls_message": base64.b64encode(body).decode()}).encode()
 
 
+def login(username: str, password: str) -> bytes:
+    body = json.dumps({"username": username, "password": password}).encode()
+    return post(f"{API}/login", Format.JSON, body)
+
+
+def fetch(store: Store, user: int, group: int, written: Format, after: int, limit: int) -> bytes:
+    return get(f"{_messages(store, group)}?after={after}&limit={limit}", written, store.tokens[user])
+
+
 def fetches(store: Store, connections: int, written: Format, after: int, limit: int) -> list[list[bytes]]:
     """One member a connection, with a page of each own group."""
-    query = f"after={after}&limit={limit}"
     return [
-        [get(f"{_messages(store, each)}?{query}", written, store.tokens[user]) for each in store.groups_of[user]]
+        [fetch(store, user, each, written, after, limit) for each in store.groups_of[user]]
         for user in _users(store, connections)
     ]
 
