@@ -1,7 +1,8 @@
 """The hot paths, each beside what it cannot beat: a bare aiohttp handler, or a bare synced commit.
 
-All of a case are asked in turn, a round of each, so that the machine's moods reach all of them. The table has medians
-of the rounds and ratios of these medians. Cleanup's engine is SQL, so that no Java shares the cores.
+The bare handler gets the same bytes as Conclave, and answers the same body. All of a case are asked in turn, a round of
+each, so that the machine's moods reach all of them. The table has medians of the rounds and ratios of these medians.
+Cleanup's engine is SQL, so that no Java shares the cores.
 """
 
 import os
@@ -69,11 +70,11 @@ class _Hot:
         answers = {
             name: requests.require_pages(self._port, asked[name], each, bodies) for name, each in WRITTEN.items()
         }
-        with Bare({f"/{name}": each for name, each in answers.items()}) as bare:
+        plain = {name: asked[name][0][n] for n, name in enumerate(WRITTEN)}  # of a group each: a path has one answer
+        with Bare({requests.path(plain[name]): answers[name] for name in WRITTEN}) as bare:
             sides: dict[str, Side] = {}
-            for name, written in WRITTEN.items():
-                plain = [[requests.get(f"/{name}", written)]] * connections
-                sides[f"bare handler, {name}"] = partial(self._run, bare.port, plain)
+            for name in WRITTEN:
+                sides[f"bare handler, {name}"] = partial(self._run, bare.port, [[plain[name]]] * connections)
                 sides[name] = partial(self._run, self._port, asked[name])
             rounds = in_turn(sides)
         _require_lengths(rounds, {name: len(each.body) for name, each in answers.items()})
@@ -89,11 +90,11 @@ class _Hot:
     def _nothing_new(self) -> list[Figure]:
         asked = requests.fetches(self._store, 32, Format.PROTOBUF, PAGE, PAGE)
         answer = requests.require_pages(self._port, asked, Format.PROTOBUF, [])
-        plain = [[requests.get("/empty", Format.PROTOBUF)]] * 32
-        with Bare({"/empty": answer}) as bare:
+        plain = asked[0][0]
+        with Bare({requests.path(plain): answer}) as bare:
             rounds = in_turn(
                 {
-                    "bare handler": partial(self._run, bare.port, plain),
+                    "bare handler": partial(self._run, bare.port, [[plain]] * 32),
                     "protobuf": partial(self._run, self._port, asked),
                 }
             )
@@ -106,13 +107,12 @@ class _Hot:
         ]
 
     def _sends_at_once(self) -> list[Figure]:
-        body = requests.message(self._body, Format.PROTOBUF)
-        [[first]] = [each[:1] for each in requests.sends(self._store, 1, Format.PROTOBUF, BODY_BYTES)]
-        answer = requests.require_number(self._port, first, Format.PROTOBUF)
+        plain = requests.sends(self._store, 1, Format.PROTOBUF, BODY_BYTES)[0][0]
+        answer = requests.require_number(self._port, plain, Format.PROTOBUF)
         self._sent += 1
-        plain = [[requests.post("/send", Format.PROTOBUF, body)]] * USERS
-        with Bare({"/send": answer}) as bare:
-            rounds = in_turn({"bare handler": partial(self._run, bare.port, plain), **self._senders(USERS)})
+        with Bare({requests.path(plain): answer}) as bare:
+            beside = partial(self._run, bare.port, [[plain]] * USERS)
+            rounds = in_turn({"bare handler": beside, **self._senders(USERS)})
         what = f"send of 1 KiB, {USERS} connections"
         took = every(rounds["protobuf"])
         tail = percentile(took, 0.99) / percentile(took, 0.5)

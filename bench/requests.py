@@ -62,6 +62,11 @@ def sends(store: Store, connections: int, written: Format, size: int) -> list[li
     ]
 
 
+def path(request: bytes) -> str:
+    """The path of a request, without its query."""
+    return request.split(b" ", 2)[1].partition(b"?")[0].decode()
+
+
 def ask(port: int, request: bytes) -> Answer:
     """Ask once, over a connection of its own. Raises RuntimeError unless the answer is a success."""
     with socket.create_connection(("127.0.0.1", port), PATIENCE_SECONDS) as connection:
