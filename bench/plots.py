@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from itertools import cycle
 from xml.sax.saxutils import escape
 
+from bench.figures import number
+
 WIDTH, HEIGHT = 720, 400
 LEFT, RIGHT, TOP, BOTTOM = 80, 40, 74, 56
 COLOURS = ("#3b82c4", "#d9822b", "#3f9c6b", "#9b6fc7", "#c4554d")
@@ -40,7 +42,7 @@ def lines(title: str, x: Axis, y: Axis, series: Mapping[str, Points]) -> str:
         path = " ".join(f"{frame.across(a):.1f},{frame.up(b):.1f}" for a, b in points)
         drawn.append(f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="2"/>')
         for a, b in points:
-            shown = f"{name}: {_number(b)} at {_number(a)}"
+            shown = f"{name}: {number(b)} at {number(a)}"
             drawn.append(
                 f'<circle cx="{frame.across(a):.1f}" cy="{frame.up(b):.1f}" r="3" fill="{colour}">'
                 f"<title>{escape(shown)}</title></circle>"
@@ -87,10 +89,10 @@ class _Frame:
         drawn = []
         for each in self._up:
             at = self.up(each)
-            drawn += [_line(LEFT, at, WIDTH - RIGHT, at), _text(LEFT - 8, at + 4, _number(each), "end")]
+            drawn += [_line(LEFT, at, WIDTH - RIGHT, at), _text(LEFT - 8, at + 4, number(each), "end")]
         for each in self._across:
             at = self.across(each)
-            drawn += [_line(at, TOP, at, HEIGHT - BOTTOM), _text(at, HEIGHT - BOTTOM + 18, _number(each), "middle")]
+            drawn += [_line(at, TOP, at, HEIGHT - BOTTOM), _text(at, HEIGHT - BOTTOM + 18, number(each), "middle")]
         middle = (TOP + HEIGHT - BOTTOM) / 2
         turned = f' transform="rotate(-90 18 {middle:.1f})"'
         drawn.append(_text((LEFT + WIDTH - RIGHT) / 2, HEIGHT - 14, self._x.title, "middle"))
@@ -149,7 +151,3 @@ def _line(x1: float, y1: float, x2: float, y2: float) -> str:
 
 def _text(x: float, y: float, text: str, anchor: str, more: str = "") -> str:
     return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}"{more}>{escape(text)}</text>'
-
-
-def _number(value: float) -> str:
-    return f"{value:,.0f}" if value >= 100 or value == int(value) else f"{value:.3g}"
