@@ -59,5 +59,4 @@ def _format(request: web.Request) -> Format:
     named = read_query(request, Listen).format
     if named:
         return Format[named.upper()]
-    token = tokens.require_token(request.headers, request.app[keys.CONFIG].auth_header)
-    return answer_format("", "", token[-1:])
+    return answer_format("", "", tokens.require_token(request)[-1:])
