@@ -2,7 +2,7 @@
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections import defaultdict, deque
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -119,7 +119,7 @@ class Events:
         """Begin without listeners. ``keep`` is called every so often with the id of a session that listens."""
         self.rota = Rota(self._remind, keep_alive_seconds)
         self._keep = keep
-        self._streams: dict[bytes, set[Stream]] = defaultdict(set)
+        self._streams: dict[bytes, set[Stream]] = {}
         self._few: deque[Stream] = deque()
         self._many: deque[Stream] = deque()
         self._handing_on = False
@@ -128,15 +128,15 @@ class Events:
 
     def add(self, stream: Stream) -> None:
         """Hand a stream its user's events, until ``remove``."""
-        self._streams[stream.user_id].add(stream)
+        self._streams.setdefault(stream.user_id, set()).add(stream)
         self.rota.add(stream)
         if self._stopping:
             stream.end()
 
     def remove(self, stream: Stream) -> None:
         """Forget a stream, if it is still there."""
-        of_user = self._streams.get(stream.user_id)
-        if of_user is None or stream not in of_user:
+        of_user = self._streams.get(stream.user_id, set())
+        if stream not in of_user:
             return
         self.rota.remove(stream)
         of_user.remove(stream)

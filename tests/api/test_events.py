@@ -2,9 +2,8 @@
 
 import asyncio
 import contextlib
-import socket
 import sqlite3
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from typing import TypeVar
 from unittest.mock import ANY
 from uuid import UUID
@@ -20,55 +19,13 @@ from conclave.store import sessions
 from conclave.store.sqlite import connect
 from conclave.wire import listener
 from conclave.wire.conclave_pb2 import ServerEvent
-from conclave.wire.listener import Listener
 from conclave.wire.negotiate import Format
 from tests.conftest import Running
 from tests.support.client import PACKAGE, PASSWORD, Client, encode, expect
-from tests.support.listening import BELL, Audience, Heard, audience, listening
+from tests.support.listening import BELL, Audience, Heard, audience, deaf, deleted, listening, open_stream, until
 from tests.support.protobuf import ProtobufClient
 
 T = TypeVar("T")
-
-
-def deleted(number: int, *recipients: bytes) -> events_module.Announcement:
-    event = events_module.Event("group_deleted", {"group_id": number.to_bytes(16)})
-    return events_module.Announcement(frozenset(recipients), event)
-
-
-async def until(condition: Callable[[], T]) -> T:
-    """Wait until ``condition`` returns something that counts as true, and return it."""
-    async with asyncio.timeout(10):
-        while not (found := condition()):
-            await asyncio.sleep(0.01)
-    return found
-
-
-@contextlib.asynccontextmanager
-async def deaf(client: Client) -> AsyncIterator[asyncio.StreamWriter]:
-    """Open a stream with small buffers, of which nothing is read."""
-    bare = socket.socket()
-    bare.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-    bare.connect(("127.0.0.1", int(client.url.rpartition(":")[2])))
-    _, writer = await asyncio.open_connection(sock=bare, limit=16)
-    writer.write(client.raw_get("/events"))
-    try:
-        yield writer
-    finally:
-        writer.transport.abort()
-        with contextlib.suppress(ConnectionError):
-            await writer.wait_closed()
-
-
-async def open_stream(running: Running, client: Client) -> Listener:
-    """Wait until a user has a stream whose connection is taken over, and return it."""
-
-    def find() -> Listener | None:
-        of_user = running.app[keys.EVENTS]._streams.get(UUID(client.user_id).bytes, set())
-        return next((each for each in of_user if isinstance(each, Listener) and each._transport), None)
-
-    found = await until(find)
-    assert found
-    return found
 
 
 class Room:
@@ -426,7 +383,7 @@ async def test_a_client_that_takes_nothing_costs_little_delays_nobody_and_cannot
     alice = await running.user("alice")
     events, user_id = running.app[keys.EVENTS], UUID(alice.user_id).bytes
     async with deaf(alice):
-        stream = await open_stream(running, alice)
+        stream = await open_stream(events, alice)
         assert (transport := stream._transport)
         for batch in range(400):
             events.publish([deleted(batch, user_id)] * 100)
@@ -466,7 +423,7 @@ async def test_who_lags_is_told_once_and_before_the_next_event(
     group = await alice.create_group("friends")
     await bob.join(group)
     async with listening(bob) as events:
-        stream = await open_stream(running, bob)
+        stream = await open_stream(running.app[keys.EVENTS], bob)
         stream.pause_writing()
         for number in range(8):
             running.app[keys.EVENTS].publish([deleted(number, stream.user_id)])
