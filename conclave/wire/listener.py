@@ -20,6 +20,9 @@ LAST_SECONDS = 1.0
 That is less than a request under way gets when the server stops.
 """
 
+BUFFER_BYTES = 64 * 1024
+"""A client lags, and its events wait, once 64 KiB are written that the system has not taken. TLS would allow 512."""
+
 
 class StreamHead(web.StreamResponse):
     """The response of a stream, of which aiohttp writes the headers only."""
@@ -120,6 +123,6 @@ def _take_over(request: web.Request, successor: asyncio.Protocol) -> asyncio.Tra
     transport.set_protocol(successor)
     former.transport = None  # or it would close the transport
     former.connection_lost(None)
-    transport.set_write_buffer_limits()  # large responses before this one had others
+    transport.set_write_buffer_limits(BUFFER_BYTES)  # a large response before this one had other limits
     transport.resume_reading()  # or it would not be noticed if the client goes
     return transport
