@@ -18,6 +18,7 @@ from conclave.clock import FakeClock
 from conclave.config.cleanup import CleanupConfig
 from conclave.config.settings import Config
 from conclave.server.app import create_app
+from conclave.server.shortcut import take_shortcut
 from tests.support import java_classes, sample
 from tests.support.cleaner import Cleaner
 from tests.support.client import Client
@@ -143,8 +144,10 @@ def start_server(clock: FakeClock) -> StartServer:
 
     @contextlib.asynccontextmanager
     async def start(config: Config) -> AsyncIterator[Running]:
-        server = TestServer(create_app(config, clock))
+        app = create_app(config, clock)
+        server = TestServer(app)
         await server.start_server(shutdown_timeout=1, auto_decompress=False, lingering_time=1)
+        take_shortcut(app, server.runner.server if server.runner else None)
         try:
             async with ClientSession() as http:
                 yield Running(server, http, config, clock)

@@ -28,11 +28,11 @@ class Send:
     body: bytes
 
 
-class Sending:
-    """Sends messages: those that wait at the same time together, see ``group_commit.Joint``."""
+class JointSend:
+    """Stores the messages that wait at the same time: a joint write, see ``group_commit.Joint``."""
 
     def __init__(self, context: Context) -> None:
-        """Send by the clock of ``context``."""
+        """Store them as of the clock of ``context``."""
         self._context = context
         self._recipients = Recipients()
 
@@ -61,6 +61,22 @@ class Sending:
         return outcomes
 
 
+class Sending:
+    """Sends messages."""
+
+    def __init__(self, store: Database, context: Context) -> None:
+        """Send by the clock of ``context``."""
+        self._store = store
+        self._write = JointSend(context)
+
+    async def send(self, group_id: bytes, user_id: bytes, body: bytes) -> int:
+        """Store a message and tell the others of it; return its number once it is durable.
+
+        Raises NotMemberError or StoreError.
+        """
+        return await self._store.write_joint(self._write, Send(group_id, user_id, body), len(body))
+
+
 @dataclass(frozen=True)
 class Fetched:
     """A page for a reader: its messages as they are written, and the watermark of the reader who has it."""
@@ -68,6 +84,11 @@ class Fetched:
     pieces: list[bytes]
     reader: Reader
     up_to: int
+
+    @property
+    def is_news(self) -> bool:
+        """Whether the reader's watermark rises by it."""
+        return self.up_to > self.reader.watermark
 
 
 class Fetching:
@@ -85,7 +106,8 @@ class Fetching:
     ) -> Fetched:
         """Return up to ``limit`` messages with numbers greater than ``after``.
 
-        It is no transaction. Raises what ``archive.pages.page`` raises. Once the reader has the page, call ``confirm``.
+        It is no transaction. Raises what ``archive.pages.page`` raises. Once the reader has a
+        page with news, call ``confirm``.
         """
         known = self._groups.page(group_id, user_id, after, limit, written_in)
         if known:
@@ -103,6 +125,5 @@ class Fetching:
     async def confirm(self, fetched: Fetched) -> None:
         """Note that the reader has the page. Raises StoreError."""
         reader = fetched.reader
-        if fetched.up_to > reader.watermark:
-            await self._store.write_joint(members.confirm_fetched, (reader.member_id, fetched.up_to))
-            reader.watermark = max(reader.watermark, fetched.up_to)
+        await self._store.write_joint(members.confirm_fetched, (reader.member_id, fetched.up_to))
+        reader.watermark = max(reader.watermark, fetched.up_to)

@@ -3,21 +3,18 @@
 from aiohttp import web
 
 from conclave import keys
-from conclave.actions.messages import Send
 from conclave.auth import tokens
 from conclave.wire import pages
-from conclave.wire.exchange import FORMAT, path_id, read_body, read_query, reply
+from conclave.wire.exchange import FORMAT, named_id, read_body, read_query, ready
 from conclave.wire.handover import SHARE, hand_over
-from conclave.wire.schemas.messages import GetMessages, SendMessage
+from conclave.wire.schemas.messages import GetMessages, SendMessage, write_number
+
+_GROUP = "group_id"
 
 
 async def send(request: web.Request) -> web.StreamResponse:
     """POST /groups/{group_id}/messages: Send a message."""
-    group_id, user_id = path_id(request, "group_id"), request[tokens.CALLER].user_id
-    body = await read_body(request, SendMessage)
-    sent = Send(group_id, user_id, body.mls_message)
-    number = await request.app[keys.STORE].write_joint(request.app[keys.SENDING], sent, len(sent.body))
-    return reply(request, {"sequence_num": number})
+    return await send_to(request, request.app, request.match_info[_GROUP])
 
 
 async def fetch(request: web.Request) -> web.StreamResponse:
@@ -25,11 +22,23 @@ async def fetch(request: web.Request) -> web.StreamResponse:
 
     The watermark moves only after the response was handed over: from then on a message may be deleted.
     """
-    group_id, user_id = path_id(request, "group_id"), request[tokens.CALLER].user_id
-    query = read_query(request, GetMessages)
-    fetching, share = request.app[keys.FETCHING], request[SHARE]
-    found = await fetching.page(group_id, user_id, query.after, query.limit, request[FORMAT], share)
+    return await fetch_of(request, request.app, request.match_info[_GROUP])
+
+
+async def send_to(request: web.Request, app: web.Application, group: str) -> web.StreamResponse:
+    """Send a message to the group whose id is written as ``group``. ``request`` need not know ``app``."""
+    group_id, user_id = named_id(_GROUP, group), request[tokens.CALLER].user_id
+    body = await read_body(request, SendMessage)
+    number = await app[keys.SENDING].send(group_id, user_id, body.mls_message)
+    return ready(request, [write_number(request[FORMAT], number)])
+
+
+async def fetch_of(request: web.Request, app: web.Application, group: str) -> web.StreamResponse:
+    """Fetch a page of the group whose id is written as ``group``. ``request`` need not know ``app``."""
+    group_id, user_id = named_id(_GROUP, group), request[tokens.CALLER].user_id
+    query, fetching = read_query(request, GetMessages), app[keys.FETCHING]
+    found = await fetching.page(group_id, user_id, query.after, query.limit, request[FORMAT], request[SHARE])
     response = await pages.reply_page(request, found.pieces)
-    if await hand_over(request, response):
+    if found.is_news and await hand_over(request, response):
         await fetching.confirm(found)
     return response

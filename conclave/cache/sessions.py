@@ -24,13 +24,19 @@ class RememberedSessions:
         self._hashes: dict[int, bytes] = {}
         freshness.tell(self._forget)
 
-    async def find(self, token_hash: bytes) -> Session | None:
-        """Return the session of a token, even an expired one; None if there is none. Raises StoreError."""
+    def known(self, token_hash: bytes) -> Session | None:
+        """Return the session of a token if it is remembered, even an expired one. Raises StoreError."""
         self._freshness.look()
         found = self._by_hash.get(token_hash)
         if found:
             self._by_hash.move_to_end(token_hash)
-            return found
+        return found
+
+    async def find(self, token_hash: bytes) -> Session | None:
+        """Return the session of a token from the store, even an expired one; None if there is none. Remember it.
+
+        Raises StoreError.
+        """
         turn, session = await self._store.read(touches.with_turn, sessions.by_token_hash, token_hash)
         if session and not self._freshness.since(turn).reaches_session(session.session_id):
             self._remember(token_hash, session)

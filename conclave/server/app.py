@@ -30,8 +30,7 @@ from conclave.wire.exchange import MAX_BODY_BYTES
 
 def create_app(config: Config, clock: Clock | None = None) -> web.Application:
     """Build the server; its resources are opened when it starts."""
-    around = [middleware.observe, middleware.deliver, middleware.authenticate]
-    app = web.Application(middlewares=around, client_max_size=MAX_BODY_BYTES)
+    app = web.Application(middlewares=[middleware.around], client_max_size=MAX_BODY_BYTES)
     app[keys.CONFIG] = config
     app[keys.CLOCK] = steady = SteadyClock(clock or SystemClock())
     app[keys.HEALTH] = Health()
@@ -79,7 +78,8 @@ async def _store(app: web.Application) -> AsyncIterator[None]:
     app[keys.FRESHNESS] = freshness = Freshness(config.database, app[keys.CLOCK], storage)
     app[keys.SESSIONS] = RememberedSessions(store, freshness)
     app[keys.GROUPS] = RememberedGroups(freshness, config.policy)
-    app[keys.SENDING] = Sending(app[keys.CONTEXT])
+    app[keys.SENDING] = Sending(store, app[keys.CONTEXT])
+    app[middleware.AROUND] = middleware.Around(app)
     yield
     freshness.close()
     await store.close()

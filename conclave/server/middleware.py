@@ -20,7 +20,7 @@ from conclave.errors import (
 )
 from conclave.logs import get_logger, log_request
 from conclave.store.faults import StoreError, StoreFullError
-from conclave.wire.endpoint import ENDPOINT
+from conclave.wire.endpoint import ENDPOINT, Endpoint
 from conclave.wire.exchange import choose_format, reply_error
 from conclave.wire.handover import SHARE, Pieces, hand_over
 from conclave.wire.ready import HEADERS, REQUEST_ID, Ready
@@ -46,58 +46,77 @@ def mark(response: web.StreamResponse) -> None:
     response.headers.setdefault("Cache-Control", HEADERS["Cache-Control"])
 
 
-@web.middleware
-async def observe(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Give the request an id and a format, answer every error as an error response, log the request.
+class Around:
+    """What happens around every request, on whichever way it comes to its handler."""
 
-    The log gets the route, not the path: names and ids are nobody's business.
-    """
-    began = time.monotonic()
-    request[REQUEST_ID] = request_id = f"{_chance.getrandbits(128):032x}"
-    structlog.contextvars.bind_contextvars(request_id=request_id)  # the request has a task of its own, and a context
+    def __init__(self, app: web.Application) -> None:
+        """``app``: its resources are there."""
+        self._auth_header = app[keys.CONFIG].auth_header
+        self._budget = app[keys.BUDGET]
+        self._freshness = app[keys.FRESHNESS]
+        self._sessions = app[keys.SESSIONS]
+        self._activity = app[keys.ACTIVITY]
+
+    async def handle(
+        self, request: web.Request, route: str, endpoint: Endpoint | None, handler: Handler
+    ) -> web.StreamResponse:
+        """Give the request an id, a format and a share of the memory for responses; find out who is calling.
+
+        Every error is answered as an error response. Responses that may wait are handed over here: large ones, and any
+        to a client that has not taken the one before yet. The log gets ``route``, not the path: names and ids are
+        nobody's business. ``endpoint``: None where there is none.
+        """
+        began = time.monotonic()
+        request[REQUEST_ID] = request_id = f"{_chance.getrandbits(128):032x}"
+        structlog.contextvars.bind_contextvars(request_id=request_id)  # the request has a task, and so a context
+        if endpoint:
+            request[ENDPOINT] = endpoint
+        request[tokens.TOKEN] = token = tokens.token_in(request.headers, self._auth_header)
+        choose_format(request, token)
+        request[SHARE] = share = self._budget.share()
+        try:
+            if endpoint and not endpoint.public:
+                request[tokens.CALLER] = await self._caller(request)
+            response = await handler(request)
+            if not response.prepared and (share.held or _is_behind(request, response)):
+                await hand_over(request, response)
+        except ConnectionError:
+            log.info("client_gone", method=request.method, route=route)
+            raise
+        except (ApiError, StoreError, web.HTTPException) as error:
+            response = reply_error(request, _told(error))
+        except Exception:
+            log.exception("request_failed", method=request.method, route=route)
+            response = reply_error(request, ApiError())
+        finally:
+            share.close()
+        log_request(request.method, route, response.status, time.monotonic() - began, request_id)
+        return response
+
+    async def _caller(self, request: web.Request) -> tokens.Caller:
+        """Return who is calling. Raises AuthHeaderMissingError, AuthHeaderInvalidError or TokenExpiredError."""
+        token_hash = tokens.token_hash(tokens.require_token(request))
+        session = self._sessions.known(token_hash) or await self._sessions.find(token_hash)
+        return self._activity.use(session, self._freshness.look())
+
+
+@web.middleware
+async def around(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Do what happens around every request that aiohttp has found a handler for, or none."""
     endpoint = request.app[keys.ENDPOINTS].get(request.match_info.handler)
-    if endpoint:
-        request[ENDPOINT] = endpoint
-    request[tokens.TOKEN] = token = tokens.token_in(request.headers, request.app[keys.CONFIG].auth_header)
-    choose_format(request, token)
-    try:
-        response = await handler(request)
-    except ApiError as error:
-        response = reply_error(request, error)
-    except StoreError as error:
-        response = reply_error(request, _from_store(error))
-    except web.HTTPException as error:
-        response = reply_error(request, from_aiohttp(error))
-    except ConnectionError:
-        log.info("client_gone", method=request.method, route=_route(request))
-        raise
-    except Exception:
-        log.exception("request_failed", method=request.method, route=_route(request))
-        response = reply_error(request, ApiError())
-    log_request(
-        method=request.method,
-        route=_route(request),
-        status=response.status,
-        ms=round((time.monotonic() - began) * 1000, 1),
-        request_id=request_id,
-    )
-    return response
+    return await request.app[AROUND].handle(request, _route(request), endpoint, handler)
 
 
-@web.middleware
-async def deliver(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Give the request its share of the memory for responses, and hand over responses that may wait.
+AROUND = web.AppKey("around", Around)
 
-    These are the large ones, and any response to a client that has not taken the one before yet.
-    """
-    request[SHARE] = share = request.app[keys.BUDGET].share()
-    try:
-        response = await handler(request)
-        if not response.prepared and (share.held or _is_behind(request, response)):
-            await hand_over(request, response)
-    finally:
-        share.close()
-    return response
+
+def _told(error: ApiError | StoreError | web.HTTPException) -> ApiError:
+    """Return what a client is told of an error."""
+    if isinstance(error, ApiError):
+        return error
+    if isinstance(error, StoreError):
+        return StorageFullError() if isinstance(error, StoreFullError) else UnavailableError(seconds=RETRY_SECONDS)
+    return from_aiohttp(error)
 
 
 def _is_behind(request: web.Request, response: web.StreamResponse) -> bool:
@@ -106,20 +125,6 @@ def _is_behind(request: web.Request, response: web.StreamResponse) -> bool:
     if not isinstance(response, web.Response | Ready):
         return False  # files go a block at a time by themselves
     return request.transport is not None and request.transport.get_write_buffer_size() > 0
-
-
-@web.middleware
-async def authenticate(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Find out who is calling, unless the route is public or does not exist."""
-    app, endpoint = request.app, request.get(ENDPOINT)
-    if endpoint and not endpoint.public:
-        session = await app[keys.SESSIONS].find(tokens.token_hash(tokens.require_token(request)))
-        request[tokens.CALLER] = app[keys.ACTIVITY].use(session, app[keys.FRESHNESS].look())
-    return await handler(request)
-
-
-def _from_store(error: StoreError) -> ApiError:
-    return StorageFullError() if isinstance(error, StoreFullError) else UnavailableError(seconds=RETRY_SECONDS)
 
 
 def from_aiohttp(error: web.HTTPException) -> ApiError:

@@ -20,6 +20,7 @@ from conclave.config.settings import Config
 from conclave.logs import get_logger
 from conclave.server.app import create_app
 from conclave.server.listen import Site, for_clients, raise_file_limit
+from conclave.server.shortcut import take_shortcut
 from conclave.server.supervise import Supervisor
 from conclave.store import place, schema
 from conclave.store.faults import StoreError
@@ -114,6 +115,7 @@ async def _serve(config: Config, tls: ssl.SSLContext | None) -> None:
         admin = Site(operators, config.admin.listen_address, config.admin.listen_port, files)
         admin_url = await _listen_for_operators(admin)
         await runner.setup()
+        take_shortcut(app, runner.server)
         url = await _listen(Site(runner, config.listen_address, config.port, for_clients(files), tls))
         _settle_memory()
         log.info("listening", url=url, admin_url=admin_url, database=str(config.database))

@@ -22,6 +22,9 @@ from conclave.wire.negotiate import Format
 AT_ONCE_BYTES = 256 * 1024
 """A page of at most 256 KiB is written in one go, a larger one in parts of about that size."""
 
+UNCOUNTED_BYTES = 64 * 1024
+"""A page of at most 64 KiB from memory takes none of the memory for responses: any connection may hold that much."""
+
 _BEGIN, _BETWEEN, _END = b'{"messages":[', b",", b"]}"
 
 
@@ -33,10 +36,10 @@ def writer(written_in: Format) -> Callable[[int, bytes, bytes, int], bytes]:
 async def reply_page(request: web.Request, pieces: list[bytes]) -> web.StreamResponse:
     """Answer with the page that consists of ``pieces``, which ``writer`` has written. The list is empty afterwards.
 
-    The response takes the memory for it from the request's share. Raises UnavailableError.
+    The response takes the memory for it from the request's share, see UNCOUNTED_BYTES. Raises UnavailableError.
     """
     written_in, size = request[FORMAT], sum(map(len, pieces)) + len(pieces)
-    if size > request[SHARE].held:
+    if size > UNCOUNTED_BYTES and size > request[SHARE].held:
         await request[SHARE].reserve(size - request[SHARE].held)
     if size > AT_ONCE_BYTES:
         return Pieces(_parts(written_in, pieces), HTTPStatus.OK, written_in.value)

@@ -15,7 +15,7 @@ from conclave.actions import accounts, commits, groups, members, retention, user
 from conclave.actions.commits import Commit
 from conclave.actions.context import Context
 from conclave.actions.groups import GroupChanges
-from conclave.actions.messages import Send, Sending
+from conclave.actions.messages import JointSend, Send
 from conclave.clock import FakeClock
 from conclave.errors import NotMemberError
 from conclave.retention.policy import PolicySettings
@@ -63,7 +63,7 @@ def test_actions_need_no_server(tmp_path: Path) -> None:
         groups.update(connection, context, group, alice, GroupChanges(visibility="public", message_expiry_seconds=60))
         commits.upload(connection, context, group, alice, Commit(b"commit", b"group info"))
         assert members.join(connection, context, group, bob) == b"group info"
-        sending = Sending(context)
+        sending = JointSend(context)
         assert sending(connection, [Send(group, bob, b"hello"), Send(group, alice, b"and you")]) == [2, 3]
         assert vars(retention.policy(connection, context, group, bob)) == {
             "server_retention_seconds": -1,

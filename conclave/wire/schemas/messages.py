@@ -60,6 +60,13 @@ class SendMessageResponse(ResponseSchema):
     sequence_num = fields.Integer()
 
 
+def write_number(written_in: Format, sequence_num: int) -> bytes:
+    """Write a SendMessageResponse, as its schema would have it written."""
+    if written_in is Format.PROTOBUF:
+        return conclave_pb2.SendMessageResponse(sequence_num=sequence_num).SerializeToString()
+    return b'{"sequence_num":%d}' % sequence_num
+
+
 @dataclass(frozen=True)
 class GetMessages:
     """Which messages to fetch."""
