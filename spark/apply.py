@@ -13,16 +13,16 @@ from conclave.failpoints import reach
 from conclave.retention.policy import PolicySettings
 from conclave.store import bodies, invites, policies
 from conclave.store.archive import moves
-from conclave.store.sqlite import Step
+from conclave.store.sqlite import Step, places
 from spark.pacer import Pacer
 from spark.plan_types import GroupStep, Plan
 from spark.rules import DELETED_ACCOUNT, DELETED_GROUP, EXPIRED, FETCHED, INVITES, SESSIONS
 
-CHUNK = 16
-"""A step deletes at most 16 messages."""
+CHUNK = 32
+"""A step deletes at most 32 messages."""
 
-CHUNK_BYTES = 256 * 1024
-"""A step deletes messages with at most 256 KiB of bodies together, but at least one message."""
+CHUNK_BYTES = 128 * 1024
+"""A step deletes messages with at most 128 KiB of bodies together, but at least one message."""
 
 _SENT_BY = "FROM messages WHERE sender_id = (SELECT user_id FROM user_tombstones WHERE user_id = ?) AND NOT is_commit"
 """The messages of a deleted account without its commits.
@@ -175,7 +175,7 @@ def _delete_messages(
 ) -> bool:
     found = [row["message_id"] for row in connection.execute(query, (*bounds, CHUNK))]
     chosen = bodies.first_within(connection, found, CHUNK_BYTES)
-    connection.executemany("DELETE FROM messages WHERE message_id = ?", [(message_id,) for message_id in chosen])
+    connection.execute(f"DELETE FROM messages WHERE message_id IN ({places(chosen)})", chosen)
     reach("apply.message_rows_deleted")
     bodies.erase(connection, chosen)
     reach("apply.bodies_erased")

@@ -3,7 +3,7 @@
 import contextlib
 import sqlite3
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,10 @@ Step = Callable[[], bool]
 
 LOCK_WAIT_SECONDS = 30.0
 """A write fails if another process holds the write lock for more than 30 seconds."""
+
+
+ROWS_A_STATEMENT = 64
+"""A statement inserts at most 64 rows."""
 
 
 _PRAGMAS = """
@@ -76,6 +80,21 @@ def begin_immediate(connection: sqlite3.Connection) -> None:
 def places(values: Collection[Any]) -> str:
     """Return the question marks for ``values`` (at most some thousands) in a statement: ``IN (?, ?, ?)``."""
     return ", ".join("?" * len(values))
+
+
+def insert_many(connection: sqlite3.Connection, into: str, rows: Sequence[tuple[Any, ...]]) -> None:
+    """Insert ``rows``, all as long as the first, by few statements. ``into``: ``INSERT INTO table (columns)``.
+
+    A statement takes 64, 32, 16, ... rows. So there are few texts, and each stays compiled.
+    """
+    place = f"({places(rows[0])})" if rows else ""
+    count, begin = ROWS_A_STATEMENT, 0
+    while begin < len(rows):
+        while count > len(rows) - begin:
+            count //= 2
+        values = [value for row in rows[begin : begin + count] for value in row]
+        connection.execute(f"{into} VALUES {', '.join([place] * count)}", values)
+        begin += count
 
 
 @contextlib.contextmanager
