@@ -87,6 +87,9 @@ def runs(folder: Path) -> list[Figure]:
     return figures
 
 
+_NUMBERS = "WITH RECURSIVE numbers (n) AS (SELECT 0 UNION ALL SELECT n + 1 FROM numbers WHERE n + 1 < :stored)"
+
+
 def _cases(count: int) -> list[Case]:
     each = count // GROUPS
     whole_groups = round(GROUPS * DUE_SHARE)
@@ -108,6 +111,7 @@ def build(folder: Path, now: int, count: int) -> stores.Store:
         for pragma in ("journal_mode = OFF", "synchronous = OFF", "locking_mode = EXCLUSIVE", "cache_size = -500000"):
             connection.execute(f"PRAGMA {pragma}").fetchall()
         connection.execute("BEGIN")
+        sender = store.creators[0].user_id
         size = len(stores.BODY) + bodies.ROW_OVERHEAD_BYTES
         a_segment = bodies.SEGMENT_BYTES // size + 1
         for begin in range(0, each * GROUPS, a_segment):
@@ -118,19 +122,15 @@ def build(folder: Path, now: int, count: int) -> stores.Store:
             ).lastrowid
             table = f"body_segment_{segment}"
             connection.execute(f"CREATE TABLE {table} (body_id INTEGER PRIMARY KEY, body BLOB) STRICT")
-            numbers = "WITH RECURSIVE numbers (n) AS (SELECT 0 UNION ALL SELECT n + 1 FROM numbers WHERE n + 1 < :stored)"
-            values = {
-                **{"segment": segment, "stored": stored, "begin": begin, "groups": GROUPS, "size": len(stores.BODY)},
-                **{"sender": store.creators[0].user_id, "now": now, "few": few, "most": most},
-                **{"few_age": FEW_AGE, "most_age": MOST_AGE},
-            }
+            values = {"segment": segment, "stored": stored, "begin": begin, "sender": sender, "now": now}
             connection.execute(
-                f"{numbers} INSERT INTO {table} SELECT :segment << 32 | (n + 1), randomblob(:size) FROM numbers", values
+                f"{_NUMBERS} INSERT INTO {table} SELECT :segment << 32 | (n + 1), randomblob({len(stores.BODY)}) FROM numbers",
+                values,
             )
             connection.execute(
-                f"{numbers} INSERT INTO messages SELECT :segment << 32 | (n + 1), 1 + (:begin + n) % :groups,"
-                " 1 + (:begin + n) / :groups, :sender, 0, :now - iif((:begin + n) / :groups < :few, :few_age,"
-                " iif((:begin + n) / :groups < :most, :most_age, 0)) FROM numbers",
+                f"{_NUMBERS} INSERT INTO messages SELECT :segment << 32 | (n + 1), 1 + (:begin + n) % {GROUPS},"
+                f" 1 + (:begin + n) / {GROUPS}, :sender, 0, :now - CASE WHEN (:begin + n) / {GROUPS} < {few}"
+                f" THEN {FEW_AGE} WHEN (:begin + n) / {GROUPS} < {most} THEN {MOST_AGE} ELSE 0 END FROM numbers",
                 values,
             )
         connection.execute("UPDATE groups SET last_seq = ? WHERE group_key <= ?", (each, GROUPS))

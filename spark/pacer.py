@@ -10,17 +10,14 @@ from conclave.store.sqlite import Step, checkpoint, truncate_wal, write_transact
 LOCK_BUDGET_SECONDS = 0.010
 """No new step begins once a transaction has held the write lock for 10 ms."""
 
-SHARED_BUDGET_SECONDS = 0.0015
-"""While others write, no new step begins after 1.5 ms."""
+SHARED_BUDGET_SECONDS = 0.001
+"""While others write, no new step begins once a transaction has held the write lock for 1 ms."""
 
-SHARED_REST_SECONDS = 0.002
-"""While others write, a rest takes at least 2 ms: who waits for the lock asks for it every millisecond."""
+SHARED_REST_SECONDS = 0.0015
+"""While others write, a rest takes at least 1.5 ms: who waits for the lock asks for it every millisecond."""
 
 ALONE_AFTER_SECONDS = 0.5
 """Others count as writing until half a second after their last commit that was noticed."""
-
-CHECKPOINT_TRANSACTIONS = 8
-"""While others write, the write-ahead log is copied into the database after every eighth transaction."""
 
 CACHE_KIB = 64 * 1024
 """SQLite's page cache has 64 MiB in a process that deletes: rows deleted together lie in a few thousand pages."""
@@ -45,7 +42,8 @@ class Pacer:
 
     While others write, it holds the lock for about SHARED_BUDGET_SECONDS, which they hardly notice; otherwise for
     LOCK_BUDGET_SECONDS. Other processes get the write lock during the rests. Work without the lock is done then: the
-    write-ahead log is copied into the database during a rest, not at a commit that finds the log long.
+    write-ahead log is copied into the database during a rest, not at a commit that finds the log long. That is done in
+    every rest: what is not synced yet would have to be synced by the next commit of a sender.
     """
 
     commits = 0
@@ -76,7 +74,6 @@ class Pacer:
         self._require = require
         self._seen = (self._data_version(), Pacer.commits)
         self._shared_until = 0.0
-        self._uncopied = 0
 
     def run(self, steps: Iterator[Step]) -> None:
         """Run all ``steps``. Raises RunTooLongError, but only between two transactions."""
@@ -96,14 +93,12 @@ class Pacer:
                         step = next(steps, None)
                 reach("apply.before_commit")
             Pacer.commits += 1
-            self._uncopied += 1
             reach("apply.after_commit")
             ended = time.monotonic()
             rested = ended + max(ended - began, SHARED_REST_SECONDS if is_shared else 0.0)
             # The last transaction is left to the next call, or to empty_wal.
-            if step is not None and (not is_shared or self._uncopied >= CHECKPOINT_TRANSACTIONS):
+            if step is not None:
                 checkpoint(self.connection)
-                self._uncopied = 0
             time.sleep(max(0.0, rested - time.monotonic()))
             self._rested()
 
