@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import uvloop
 from aiohttp import ClientSession
@@ -112,6 +113,7 @@ def build(folder: Path, now: int, count: int) -> stores.Store:
             connection.execute(f"PRAGMA {pragma}").fetchall()
         connection.execute("BEGIN")
         sender = store.creators[0].user_id
+        body = f"randomblob({len(stores.BODY)})"
         size = len(stores.BODY) + bodies.ROW_OVERHEAD_BYTES
         a_segment = bodies.SEGMENT_BYTES // size + 1
         for begin in range(0, each * GROUPS, a_segment):
@@ -124,7 +126,7 @@ def build(folder: Path, now: int, count: int) -> stores.Store:
             connection.execute(f"CREATE TABLE {table} (body_id INTEGER PRIMARY KEY, body BLOB) STRICT")
             values = {"segment": segment, "stored": stored, "begin": begin, "sender": sender, "now": now}
             connection.execute(
-                f"{_NUMBERS} INSERT INTO {table} SELECT :segment << 32 | (n + 1), randomblob({len(stores.BODY)}) FROM numbers",
+                f"{_NUMBERS} INSERT INTO {table} SELECT :segment << 32 | (n + 1), {body} FROM numbers",
                 values,
             )
             connection.execute(
@@ -200,7 +202,7 @@ def _measure(store: stores.Store, case: Case, now: int, count: int) -> list[Figu
 
 async def _beside(
     server: Server, store: stores.Store, cleaning: Cleaning, now: int, each: int
-) -> tuple[Latencies, Latencies, dict[str, object]]:
+) -> tuple[Latencies, Latencies, dict[str, Any]]:
     """Send and read all the time, 5 ms after each answer; let a run take place meanwhile.
 
     The reader fetches the newest page of a group with ``each`` messages.
@@ -234,8 +236,7 @@ async def _beside(
     return phases[0], phases[1], report
 
 
-def _require_deleted(reports: list[dict[str, object]], count: int) -> None:
+def _require_deleted(reports: list[dict[str, Any]], count: int) -> None:
     for report in reports:
-        deleted = report["deleted"]
-        if not isinstance(deleted, dict) or sum(deleted.values()) != count:
+        if sum(report["deleted"].values()) != count:
             raise RuntimeError(f"{count:,} were due: {json.dumps(report)}")
