@@ -1,21 +1,26 @@
-"""Runs the parts and prints one table."""
+"""Runs the parts and prints one table; with ``--json FILE`` it writes the figures to a file too."""
 
+import argparse
+import json
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
 
-from bench import archive, archive_serving, cleanup, oversized, sending, serving, streams
+from bench import archive, archive_serving, cleanup, cold, curves, hot, oversized, sending, serving, streams
 from bench.figures import Figure
 
 PARTS: dict[str, Callable[[Path], list[Figure]]] = {
     "start": serving.start,
     "idle": serving.idle,
     "cleanup": cleanup.nothing_due,
+    "hot": hot.ratios,
+    "cold": cold.reading,
     "send": sending.throughput,
     "streams": streams.many,
     "erase": sending.erasing,
@@ -24,23 +29,43 @@ PARTS: dict[str, Callable[[Path], list[Figure]]] = {
     "archive": archive.runs,
     "archive-pages": archive_serving.pages,
     "oversized": oversized.largest,
+    "plots": curves.sends,
 }
+
+ONLY_BY_NAME = {"plots"}
+"""Changes files of the tree: nobody wants that who only measures."""
 
 
 def main() -> None:
-    names = sys.argv[1:] or list(PARTS)
-    unknown = [name for name in names if name not in PARTS]
-    if unknown:
-        sys.exit(f"bench: no such part: {', '.join(unknown)}; there are {', '.join(PARTS)}")
+    parser = argparse.ArgumentParser(prog="bench", description="Measures what docs/performance.md says.")
+    parser.add_argument(
+        "part",
+        nargs="*",
+        metavar="PART",
+        help=f"one of {', '.join(PARTS)}; by default all but {', '.join(ONLY_BY_NAME)}",
+    )
+    parser.add_argument("--json", type=Path, help="write the figures to this file too")
+    asked = parser.parse_args()
+    if unknown := set(asked.part) - PARTS.keys():
+        parser.error(f"no such part: {', '.join(sorted(unknown))}; there are {', '.join(PARTS)}")
     table = Table("part", "what", "measured", "target", "", title="median (least - most)", title_justify="left")
-    for name in names:
+    figures: dict[str, list[Figure]] = {}
+    for name in asked.part or [each for each in PARTS if each not in ONLY_BY_NAME]:
         began = time.monotonic()
         with tempfile.TemporaryDirectory(prefix="conclave-bench-") as folder:
-            for figure in PARTS[name](Path(folder)):
-                table.add_row(name, figure.what, figure.measured, figure.target, figure.verdict)
+            figures[name] = PARTS[name](Path(folder))
+        for figure in figures[name]:
+            table.add_row(name, figure.what, figure.measured, figure.target, figure.verdict)
         table.add_section()
+        if asked.json:  # after each part: the next one may fail
+            _write(asked.json, figures)
         print(f"{name}: {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)
     Console(width=None if sys.stdout.isatty() else 130).print(table)
+
+
+def _write(path: Path, figures: Mapping[str, Sequence[Figure]]) -> None:
+    found = {name: [asdict(each) for each in of_part] for name, of_part in figures.items()}
+    path.write_text(json.dumps(found, indent=1) + "\n")
 
 
 if __name__ == "__main__":

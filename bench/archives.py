@@ -54,7 +54,8 @@ class Archive:
         oldest = self._now - self._days * DAY
         for span in range(span_of(self._lifetime, oldest), self._now, span_width(self._lifetime)):
             self._write(span, oldest)
-        self._name()
+            if self._version() == 0:
+                self._name()  # before a checkpoint repeats what the first entry of the log says
         with closing(sqlite.connect(self._database)) as connection, sqlite.write_transaction(connection):
             connection.execute("INSERT INTO archive_state (id, archive_id) VALUES (1, 'bench')")
             connection.executemany(
@@ -82,9 +83,12 @@ class Archive:
         self.tell_version()
 
     def tell_version(self) -> None:
-        version = DeltaTable(str(self.path)).version()
+        version = self._version()
         with closing(sqlite.connect(self._database)) as connection, sqlite.write_transaction(connection):
             connection.execute("UPDATE archive_state SET version = ?", (version,))
+
+    def _version(self) -> int:
+        return DeltaTable(str(self.path)).version()
 
     def first_of(self, group: int, day: int) -> int:
         """The number of the first message of group ``group`` that is at least ``day`` days younger than the oldest."""

@@ -3,39 +3,43 @@
 import math
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True)
 class Figure:
-    """A row of the table; ``verdict`` says whether the target, if there is one, was met."""
+    """A row of the table; ``verdict`` says whether the target, if there is one, was met.
+
+    ``values``: what a program reads instead of ``measured``, by name, in ``unit``.
+    """
 
     what: str
     measured: str
     target: str = ""
     verdict: str = ""
+    values: dict[str, float] = field(default_factory=dict)
+    unit: str = ""
 
 
 def spread(what: str, values: Sequence[float], unit: str, most: float | None = None) -> Figure:
     """Show median, least and most; the target ``most`` is one for the median."""
-    median = statistics.median(values)
-    shown = f"{_number(median)} {unit} ({_number(min(values))} - {_number(max(values))})"
-    return _judged(what, shown, median, unit, most)
+    found = {"median": statistics.median(values), "least": min(values), "most": max(values)}
+    shown = f"{number(found['median'])} {unit} ({number(found['least'])} - {number(found['most'])})"
+    return _judged(what, shown, found, unit, most)
 
 
 def single(what: str, value: float, unit: str, most: float | None = None) -> Figure:
-    return _judged(what, f"{_number(value)} {unit}", value, unit, most)
+    return _judged(what, f"{number(value)} {unit}", {"value": value}, unit, most)
 
 
 def at_least(what: str, value: float, unit: str, least: float) -> Figure:
-    return Figure(
-        what, f"{_number(value)} {unit}", f">= {_number(least)} {unit}", "met" if value >= least else "MISSED"
-    )
+    verdict = "met" if value >= least else "MISSED"
+    return Figure(what, f"{number(value)} {unit}", f">= {number(least)} {unit}", verdict, {"value": value}, unit)
 
 
 def ratio(what: str, one: Sequence[float], other: Sequence[float]) -> Figure:
     """How many times the median of ``other`` goes into that of ``one``."""
-    return Figure(what, f"{_number(statistics.median(one) / statistics.median(other))} times")
+    return single(what, statistics.median(one) / statistics.median(other), "times")
 
 
 def percentile(values: Sequence[float], share: float) -> float:
@@ -44,16 +48,21 @@ def percentile(values: Sequence[float], share: float) -> float:
 
 
 def latencies(what: str, seconds: Sequence[float]) -> Figure:
-    p50, p95, p99, worst = (percentile(seconds, share) * 1000 for share in (0.5, 0.95, 0.99, 1))
-    shown = " / ".join(_number(each) for each in (p50, p95, p99, worst))
-    return Figure(f"{what}: p50 / p95 / p99 / worst of {len(seconds)}", f"{shown} ms")
+    ordered = sorted(seconds)
+    shares = {"p50": 0.5, "p95": 0.95, "p99": 0.99, "worst": 1}
+    found = {name: percentile(ordered, share) * 1000 for name, share in shares.items()}
+    shown = " / ".join(number(each) for each in found.values())
+    measured = f"{shown} ms, of {len(seconds):,}"
+    return Figure(f"{what}: p50 / p95 / p99 / worst", measured, values=found | {"of": len(seconds)}, unit="ms")
 
 
-def _judged(what: str, shown: str, value: float, unit: str, most: float | None) -> Figure:
+def _judged(what: str, shown: str, values: dict[str, float], unit: str, most: float | None) -> Figure:
     if most is None:
-        return Figure(what, shown)
-    return Figure(what, shown, f"<= {_number(most)} {unit}", "met" if value <= most else "MISSED")
+        return Figure(what, shown, values=values, unit=unit)
+    verdict = "met" if next(iter(values.values())) <= most else "MISSED"
+    return Figure(what, shown, f"<= {number(most)} {unit}", verdict, values, unit)
 
 
-def _number(value: float) -> str:
+def number(value: float) -> str:
+    """Three digits, or all of a whole or large number."""
     return f"{value:,.0f}" if value >= 100 or value == int(value) else f"{value:.3g}"

@@ -27,16 +27,19 @@ class Store:
     """Their ids."""
     creators: list[Membership]
     """One in each group."""
+    groups_of: list[list[int]]
+    """Each user's places in ``groups``."""
 
 
 @dataclass(frozen=True)
 class Shape:
-    """How many of what. Group n has the expiry ``expiries[n % len(expiries)]``."""
+    """How many of what. Group n has the expiry ``expiries[n % len(expiries)]``. ``body``: that of all messages."""
 
     users: int
     groups: int
     members: int
     expiries: Sequence[int] = (-1,)
+    body: bytes = BODY
 
 
 def build(folder: Path, engine: str, now: int, shape: Shape, sent: Sequence[int]) -> Store:
@@ -50,21 +53,25 @@ def build(folder: Path, engine: str, now: int, shape: Shape, sent: Sequence[int]
         for person, token in zip(people, tokens, strict=True):
             sessions.add(connection, person, "no password", token_hash(token), now, config.token_ttl_seconds)
         creators = []
+        groups_of: list[list[int]] = [[] for _ in people]
         for n in range(shape.groups):
-            first, *others = [people[(n * shape.members + m) % shape.users] for m in range(shape.members)]
+            places = [(n * shape.members + m) % shape.users for m in range(shape.members)]
+            first, *others = [people[each] for each in places]
+            for each in places:
+                groups_of[each].append(n)
             group_id = groups.add(connection, first, f"group{n}", "", now)
             creators.append(members.require_member(connection, group_id, first))
             key = creators[-1].group.group_key
             connection.executemany(
                 "INSERT INTO members (group_key, user_id, role, joined_at) VALUES (?, ?, 'member', ?)",
-                [(key, each, now) for each in others],
+                [(key, other, now) for other in others],
             )
             expiry = shape.expiries[n % len(shape.expiries)]
             connection.execute("UPDATE groups SET message_expiry_seconds = ? WHERE group_key = ?", (expiry, key))
         for second in sent:
             for creator in creators:
-                messages.append(connection, creator, BODY, second, is_commit=False)
-    return Store(config, tokens, [str(UUID(bytes=each.group.group_id)) for each in creators], creators)
+                messages.append(connection, creator, shape.body, second, is_commit=False)
+    return Store(config, tokens, [str(UUID(bytes=each.group.group_id)) for each in creators], creators, groups_of)
 
 
 def fill(store: Store, group: int, sent: Sequence[int]) -> None:

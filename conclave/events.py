@@ -39,7 +39,21 @@ class Ending:
     session_id: int
 
 
-News = Announcement | Ending
+@dataclass(frozen=True)
+class Stored:
+    """A message that was stored. Only what the server remembers hears of it, see ``cache``.
+
+    ``body``: None where it was stored before. ``created_at``: Unix seconds.
+    """
+
+    group_key: int
+    sequence_num: int
+    sender_id: bytes
+    body: bytes | None
+    created_at: int
+
+
+News = Announcement | Ending | Stored
 """What a transaction announces."""
 
 
@@ -113,6 +127,8 @@ class Events:
         A user without a stream misses the event.
         """
         for each in news:
+            if isinstance(each, Stored):
+                continue
             if isinstance(each, Ending):
                 self._end(each)
                 continue

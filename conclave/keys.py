@@ -6,11 +6,15 @@ from aiohttp import web
 from aiohttp.typedefs import Handler
 
 from conclave.actions.context import Context
+from conclave.actions.messages import Fetching, Sending
 from conclave.archive.reader import Archive
 from conclave.auth.activity import SessionActivity
 from conclave.auth.passwords import Passwords
 from conclave.auth.throttle import Throttle
 from conclave.budget import Budget
+from conclave.cache.freshness import Freshness
+from conclave.cache.groups import RememberedGroups
+from conclave.cache.sessions import RememberedSessions
 from conclave.config.settings import Config
 from conclave.events import Events
 from conclave.health.clock_watch import ClockWatch
@@ -22,6 +26,11 @@ from conclave.wire.endpoint import Endpoint
 
 CONFIG = web.AppKey("config", Config)
 CLOCK = web.AppKey("clock", SteadyClock)
+FRESHNESS = web.AppKey("freshness", Freshness)
+SESSIONS = web.AppKey("sessions", RememberedSessions)
+GROUPS = web.AppKey("groups", RememberedGroups)
+SENDING = web.AppKey("sending", Sending)
+FETCHING = web.AppKey("fetching", Fetching)
 CLOCK_WATCH = web.AppKey("clock_watch", ClockWatch)
 STORE = web.AppKey("store", Database)
 STORAGE = web.AppKey("storage", Storage)

@@ -1,41 +1,108 @@
 """Sending and fetching messages."""
 
 import sqlite3
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 from conclave.actions.context import Context
-from conclave.archive import pages
+from conclave.archive import pages as both_tiers
 from conclave.archive.reader import Archive
 from conclave.budget import Share
+from conclave.cache.groups import Reader, RememberedGroups
+from conclave.cache.recipients import GroupMembers, Recipients
+from conclave.errors import NotMemberError
 from conclave.store import members, messages
 from conclave.store.database import Database
-from conclave.store.members import confirm_fetched
-from conclave.store.messages import Page
-from conclave.store.news import announce, members_of
-
-__all__ = ["confirm_fetched", "fetch_page", "send"]
-
-
-def send(connection: sqlite3.Connection, context: Context, group_id: bytes, user_id: bytes, body: bytes) -> int:
-    """Store a message, tell the others, and return its number. Raises NotMemberError or StoreFullError."""
-    member = members.require_member(connection, group_id, user_id)
-    number = messages.append(connection, member, body, context.now(), is_commit=False)
-    others = members_of(connection, member.group.group_key) - {user_id}
-    announce(connection, others, "new_message", group_id=group_id, sequence_num=number, sender_id=user_id)
-    return number
+from conclave.store.messages import Draft
+from conclave.store.news import announce
+from conclave.wire import pages
+from conclave.wire.negotiate import Format
 
 
-async def fetch_page(
-    store: Database,
-    archive: Archive,
-    context: Context,
-    group_id: bytes,
-    user_id: bytes,
-    after: int,
-    limit: int,
-    share: Share,
-) -> Page:
-    """Read up to ``limit`` messages with numbers greater than ``after``, from the store and the archive.
+@dataclass(frozen=True)
+class Send:
+    """A message that a user sends to a group."""
 
-    It is no transaction. Raises what ``pages.page`` raises. Once the reader has the page, call ``confirm_fetched``.
-    """
-    return await pages.page(store, archive, group_id, user_id, after, limit, context.policy, context.clock, share)
+    group_id: bytes
+    user_id: bytes
+    body: bytes
+
+
+class Sending:
+    """Sends messages: those that wait at the same time together, see ``group_commit.Joint``."""
+
+    def __init__(self, context: Context) -> None:
+        """Send by the clock of ``context``."""
+        self._context = context
+        self._recipients = Recipients()
+
+    def __call__(self, connection: sqlite3.Connection, sends: Sequence[Send]) -> list[int | Exception]:
+        """Store each message and tell the others of it. Return its number, or a NotMemberError.
+
+        Raises StoreFullError.
+        """
+        self._recipients.catch_up(connection)
+        outcomes: list[int | Exception] = [NotMemberError() for _ in sends]
+        drafts: list[Draft] = []
+        accepted: list[tuple[int, GroupMembers]] = []
+        for place, each in enumerate(sends):
+            group = self._recipients.find(connection, each.group_id)
+            if group and each.user_id in group.members:
+                drafts.append(Draft(group.group_key, each.user_id, each.body))
+                accepted.append((place, group))
+        if not drafts:
+            return outcomes
+        numbers = messages.append_all(connection, drafts, self._context.now())
+        for (place, group), number in zip(accepted, numbers, strict=True):
+            sent = sends[place]
+            outcomes[place] = number
+            values = {"group_id": sent.group_id, "sequence_num": number, "sender_id": sent.user_id}
+            announce(connection, group.members - {sent.user_id}, "new_message", **values)
+        return outcomes
+
+
+@dataclass(frozen=True)
+class Fetched:
+    """A page for a reader: its messages as they are written, and the watermark of the reader who has it."""
+
+    pieces: list[bytes]
+    reader: Reader
+    up_to: int
+
+
+class Fetching:
+    """Fetches pages: from memory, or else from the store and the archive."""
+
+    def __init__(self, groups: RememberedGroups, store: Database, archive: Archive, context: Context) -> None:
+        """``groups``: what is remembered."""
+        self._groups = groups
+        self._store = store
+        self._archive = archive
+        self._context = context
+
+    async def page(
+        self, group_id: bytes, user_id: bytes, after: int, limit: int, written_in: Format, share: Share
+    ) -> Fetched:
+        """Return up to ``limit`` messages with numbers greater than ``after``.
+
+        It is no transaction. Raises what ``archive.pages.page`` raises. Once the reader has the page, call ``confirm``.
+        """
+        known = self._groups.page(group_id, user_id, after, limit, written_in)
+        if known:
+            return Fetched(known.pieces, known.reader, known.fetched_up_to)
+        context, write = self._context, pages.writer(written_in)
+        found = await share.fit(
+            lambda: both_tiers.page(
+                *(self._store, self._archive, group_id, user_id, after, limit, context.policy, context.clock),
+                *(share, write),
+            )
+        )
+        reader = self._groups.remember(found, after, written_in)
+        return Fetched([each.piece for each in found.messages], reader, found.fetched_up_to)
+
+    async def confirm(self, fetched: Fetched) -> None:
+        """Note that the reader has the page. Raises StoreError."""
+        reader = fetched.reader
+        if fetched.up_to > reader.watermark:
+            await self._store.write_joint(members.confirm_fetched, (reader.member_id, fetched.up_to))
+            reader.watermark = max(reader.watermark, fetched.up_to)

@@ -60,4 +60,4 @@ def _format(request: web.Request) -> Format:
     if named:
         return Format[named.upper()]
     token = tokens.require_token(request.headers, request.app[keys.CONFIG].auth_header)
-    return answer_format("", "", token)
+    return answer_format("", "", token[-1:])

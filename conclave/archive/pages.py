@@ -1,5 +1,6 @@
 """Reads a page of a group's messages, from the archive and the hot store as one sequence."""
 
+import asyncio
 from dataclasses import replace
 
 from conclave.archive.reader import Archive
@@ -9,7 +10,7 @@ from conclave.retention.policy import PolicySettings
 from conclave.store import messages, visibility
 from conclave.store.archive import stretches as index
 from conclave.store.database import Database
-from conclave.store.messages import Page, StoredMessage
+from conclave.store.messages import Page, Piece, StoredMessage, WriteMessage
 
 
 async def page(
@@ -22,6 +23,7 @@ async def page(
     policy: PolicySettings,
     clock: Clock,
     share: Share,
+    write: WriteMessage,
 ) -> Page:
     """Read a page as ``messages.page`` does, from both tiers. Raises NotMemberError, NoRoomError or ArchiveError.
 
@@ -35,9 +37,9 @@ async def page(
     Reads of the archive wait in line. Messages that expire meanwhile are left out just before the page is returned.
     """
 
-    async def look(position: int, served: list[StoredMessage], taken: int) -> Page:
+    async def look(position: int, served: list[Piece], taken: int) -> Page:
         room = limit - len(served)
-        return await store.read(messages.page, group_id, user_id, position, room, policy, clock, share, taken)
+        return await store.read(messages.page, group_id, user_id, position, room, policy, clock, share, write, taken)
 
     first = found = await look(after, [], 0)
     served, taken, position = [*first.messages], 0, after
@@ -45,8 +47,8 @@ async def page(
         claimed = share.claimed
         cold = await archive.read(found.archived, limit - len(served), share, taken)
         if await store.read(index.relaid) == found.archived.relaid:
-            served += cold.messages
             taken += sum(len(message.mls_message) for message in cold.messages)
+            served += await asyncio.to_thread(_write_all, cold.messages, write)
             position = found.archived.border
             if cold.full:
                 break
@@ -56,10 +58,25 @@ async def page(
         served += found.messages
     sight = visibility.of_group(found.member.group, policy, clock.now())
     current = [message for message in served if sight.admits(message)]
+    if len(current) == len(served) and not first.archived:
+        return first
     if served and not current:
         # An empty page would say that nothing follows.
         share.hold(0)
-        rest = await page(store, archive, group_id, user_id, served[-1].sequence_num, limit, policy, clock, share)
+        rest = await page(
+            store, archive, group_id, user_id, served[-1].sequence_num, limit, policy, clock, share, write
+        )
         return rest if rest.messages else replace(rest, fetched_up_to=first.fetched_up_to)
     last = current[-1].sequence_num if current else 0
     return Page(current, first.member, max(last, first.fetched_up_to))
+
+
+def _write_all(found: list[StoredMessage], write: WriteMessage) -> list[Piece]:
+    """Write messages in a thread: they may have 32 MiB. Each is let go of once it is written."""
+    found.reverse()
+    written = []
+    while found:
+        message = found.pop()
+        text = write(message.sequence_num, message.sender_id, message.mls_message, message.created_at)
+        written.append(Piece(message.sequence_num, message.created_at, text))
+    return written

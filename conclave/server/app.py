@@ -6,14 +6,18 @@ from aiohttp import web
 
 from conclave import keys
 from conclave.actions.context import Context
+from conclave.actions.messages import Fetching, Sending
 from conclave.archive.reader import Archive
 from conclave.auth.activity import SessionActivity
 from conclave.auth.passwords import Passwords
 from conclave.auth.throttle import Throttle
 from conclave.budget import Budget
+from conclave.cache.freshness import Freshness
+from conclave.cache.groups import RememberedGroups
+from conclave.cache.sessions import RememberedSessions
 from conclave.clock import Clock, SystemClock
 from conclave.config.settings import Config
-from conclave.events import Events
+from conclave.events import Events, News
 from conclave.health.parts import Health
 from conclave.health.storage import Storage
 from conclave.server import duties, middleware
@@ -52,13 +56,24 @@ async def _end_streams(app: web.Application) -> None:
 async def _store(app: web.Application) -> AsyncIterator[None]:
     config = app[keys.CONFIG]
     app[keys.STORAGE] = storage = Storage(config.database, reserves(config), MAX_BODY_BYTES, app[keys.HEALTH])
-    app[keys.STORE] = await Database.open(config.database, app[keys.EVENTS].publish, storage)
+
+    def publish(news: list[News]) -> None:
+        app[keys.GROUPS].hear(news)
+        app[keys.EVENTS].publish(news)
+
+    app[keys.STORE] = store = await Database.open(config.database, publish, storage)
+    app[keys.FRESHNESS] = freshness = Freshness(config.database, app[keys.CLOCK], storage)
+    app[keys.SESSIONS] = RememberedSessions(store, freshness)
+    app[keys.GROUPS] = RememberedGroups(freshness, config.policy)
+    app[keys.SENDING] = Sending(app[keys.CONTEXT])
     yield
-    await app[keys.STORE].close()
+    freshness.close()
+    await store.close()
 
 
 async def _archive(app: web.Application) -> AsyncIterator[None]:
     config = app[keys.CONFIG]
     app[keys.ARCHIVE] = archive = Archive(config.archive_path, config.database, app[keys.HEALTH])
+    app[keys.FETCHING] = Fetching(app[keys.GROUPS], app[keys.STORE], archive, app[keys.CONTEXT])
     yield
     await archive.close()

@@ -101,6 +101,7 @@ async def keep_sessions(app: web.Application) -> AsyncIterator[None]:
         uses = activity.unwritten()
         if uses:
             await app[keys.STORE].write(sessions.extend, uses, ttl, app[keys.CLOCK])
+            app[keys.SESSIONS].forget(uses)
             activity.written(uses)
 
     async with _every(app, HealthPart.SESSION_ACTIVITY, session_lag(ttl), write, activity.urgent):
@@ -114,6 +115,7 @@ async def forward_news(app: web.Application) -> AsyncIterator[None]:
     store = app[keys.STORE]
 
     async def hand_on() -> None:
+        app[keys.FRESHNESS].look()  # nobody may ask for hours: what was erased goes from memory all the same
         if not await store.read(outbox.is_empty):
             await store.write(news.forward)
 

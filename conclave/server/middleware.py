@@ -1,7 +1,7 @@
 """What happens around every request: its id, its log line, the mapping of errors, authentication."""
 
+import random
 import time
-from uuid import uuid4
 
 import structlog
 from aiohttp import web
@@ -18,19 +18,19 @@ from conclave.errors import (
     StorageFullError,
     UnavailableError,
 )
-from conclave.logs import get_logger
-from conclave.store import sessions
+from conclave.logs import get_logger, log_request
 from conclave.store.faults import StoreError, StoreFullError
 from conclave.wire.endpoint import ENDPOINT
 from conclave.wire.exchange import choose_format, reply_error
 from conclave.wire.handover import SHARE, Pieces, hand_over
+from conclave.wire.ready import HEADERS, REQUEST_ID, Ready
 
 log = get_logger(__name__)
 
 RETRY_SECONDS = 5
 """Clients may ask again 5 seconds after the store failed. An operator may have mended it by then."""
 
-REQUEST_ID = web.RequestKey("request_id", str)
+_chance = random.Random()  # noqa: S311 - ids of requests tell them apart, and open nothing
 
 
 async def add_headers(request: web.Request, response: web.StreamResponse) -> None:
@@ -42,9 +42,8 @@ async def add_headers(request: web.Request, response: web.StreamResponse) -> Non
 
 def mark(response: web.StreamResponse) -> None:
     """Set the headers that do not depend on the request."""
-    response.headers.setdefault("Cache-Control", "no-store")
-    response.headers["X-Content-Type-Options"] = "nosniff"
-    response.headers["Server"] = "conclave"
+    response.headers.update({name: value for name, value in HEADERS.items() if name != "Cache-Control"})
+    response.headers.setdefault("Cache-Control", HEADERS["Cache-Control"])
 
 
 @web.middleware
@@ -53,34 +52,34 @@ async def observe(request: web.Request, handler: Handler) -> web.StreamResponse:
 
     The log gets the route, not the path: names and ids are nobody's business.
     """
-    request[REQUEST_ID] = uuid4().hex
+    began = time.monotonic()
+    request[REQUEST_ID] = request_id = f"{_chance.getrandbits(128):032x}"
+    structlog.contextvars.bind_contextvars(request_id=request_id)  # the request has a task of its own, and a context
     endpoint = request.app[keys.ENDPOINTS].get(request.match_info.handler)
     if endpoint:
         request[ENDPOINT] = endpoint
     choose_format(request, tokens.token_in(request.headers, request.app[keys.CONFIG].auth_header))
-    began = time.monotonic()
-    with structlog.contextvars.bound_contextvars(request_id=request[REQUEST_ID]):
-        try:
-            response = await handler(request)
-        except ApiError as error:
-            response = reply_error(request, error)
-        except StoreError as error:
-            response = reply_error(request, _from_store(error))
-        except web.HTTPException as error:
-            response = reply_error(request, from_aiohttp(error))
-        except ConnectionError:
-            log.info("client_gone", method=request.method, route=_route(request))
-            raise
-        except Exception:
-            log.exception("request_failed", method=request.method, route=_route(request))
-            response = reply_error(request, ApiError())
-        log.info(
-            "request",
-            method=request.method,
-            route=_route(request),
-            status=response.status,
-            ms=round((time.monotonic() - began) * 1000, 1),
-        )
+    try:
+        response = await handler(request)
+    except ApiError as error:
+        response = reply_error(request, error)
+    except StoreError as error:
+        response = reply_error(request, _from_store(error))
+    except web.HTTPException as error:
+        response = reply_error(request, from_aiohttp(error))
+    except ConnectionError:
+        log.info("client_gone", method=request.method, route=_route(request))
+        raise
+    except Exception:
+        log.exception("request_failed", method=request.method, route=_route(request))
+        response = reply_error(request, ApiError())
+    log_request(
+        method=request.method,
+        route=_route(request),
+        status=response.status,
+        ms=round((time.monotonic() - began) * 1000, 1),
+        request_id=request_id,
+    )
     return response
 
 
@@ -101,8 +100,10 @@ async def deliver(request: web.Request, handler: Handler) -> web.StreamResponse:
 
 
 def _is_behind(request: web.Request, response: web.StreamResponse) -> bool:
-    if not isinstance(response, web.Response):
-        return isinstance(response, Pieces)  # files go a block at a time by themselves
+    if isinstance(response, Pieces):
+        return True
+    if not isinstance(response, web.Response | Ready):
+        return False  # files go a block at a time by themselves
     return request.transport is not None and request.transport.get_write_buffer_size() > 0
 
 
@@ -112,8 +113,8 @@ async def authenticate(request: web.Request, handler: Handler) -> web.StreamResp
     app, endpoint = request.app, request.get(ENDPOINT)
     if endpoint and not endpoint.public:
         token = tokens.require_token(request.headers, app[keys.CONFIG].auth_header)
-        session = await app[keys.STORE].read(sessions.by_token_hash, tokens.token_hash(token))
-        request[tokens.CALLER] = app[keys.ACTIVITY].use(session, app[keys.CLOCK].now())
+        session = await app[keys.SESSIONS].find(tokens.token_hash(token))
+        request[tokens.CALLER] = app[keys.ACTIVITY].use(session, app[keys.FRESHNESS].look())
     return await handler(request)
 
 

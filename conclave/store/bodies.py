@@ -119,7 +119,7 @@ def get_many(connection: sqlite3.Connection, body_ids: Iterable[int]) -> dict[in
             f"SELECT body_id, body FROM {_table(segment)} WHERE body_id IN ({places(ids)})",
             ids,
         )
-        found.update((row["body_id"], row["body"]) for row in rows)
+        found.update(rows.fetchall())
     return found
 
 
@@ -149,6 +149,17 @@ def sizes(connection: sqlite3.Connection, body_ids: Sequence[int]) -> list[int]:
         )
         found.update((row[0], row[1] or 0) for row in rows)
     return [found.get(body_id, 0) for body_id in body_ids]
+
+
+def total_size(connection: sqlite3.Connection, body_ids: Sequence[int]) -> int:
+    """Return how many bytes ``body_ids`` (at most some thousands, none erased) have together."""
+    return sum(
+        connection.execute(
+            f"SELECT sum(length(body)) FROM {_table(segment)} WHERE body_id IN ({places(ids)})", ids
+        ).fetchone()[0]
+        or 0
+        for segment, ids in _by_segment(body_ids).items()
+    )
 
 
 def erase(connection: sqlite3.Connection, body_ids: Iterable[int]) -> None:

@@ -8,31 +8,25 @@ its own. A caller is answered only after the commit.
 import asyncio
 import contextlib
 import sqlite3
-from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
-from typing import Any, Concatenate, ParamSpec, Self, TypeVar
+from typing import Concatenate, ParamSpec, Self, TypeVar, cast
 
-import aiosqlite
-
-from conclave.events import News
-from conclave.failpoints import reach
 from conclave.logs import get_logger
 from conclave.store import sqlite
-from conclave.store.connection import of_store
-from conclave.store.faults import StoreError, Watch, is_of_the_disk, store_error
-from conclave.store.group_commit import run_all, settle, snapshot
+from conclave.store.faults import Watch, is_of_the_disk, store_error
+from conclave.store.group_commit import snapshot
+from conclave.store.owner import Owner
 from conclave.store.schema import prepare
+from conclave.store.writer import Publish, Writer
 
 log = get_logger(__name__)
 
 
-Publish = Callable[[list[News]], None]
-"""Takes what transactions have announced, after the commit."""
-
-
 P = ParamSpec("P")
+
+
+I = TypeVar("I")  # noqa: E741 - an item
 
 
 T = TypeVar("T")
@@ -40,10 +34,6 @@ T = TypeVar("T")
 
 READERS = 3
 """At most 3 reads run at the same time, each on a connection of its own."""
-
-
-WRITES_A_COMMIT = 256
-"""At most 256 writes share a transaction."""
 
 
 WAL_TARGET_BYTES = 4 * 1024 * 1024
@@ -66,24 +56,6 @@ PAGE_BYTES = 4096
 """A page of the database has 4096 bytes: SQLite's default."""
 
 
-class _Owner(aiosqlite.Connection):
-    """An aiosqlite connection that runs a whole function on its thread: one hop a call, not one a statement."""
-
-    def __init__(self, path: Path) -> None:
-        super().__init__(partial(sqlite.connect, path), iter_chunk_size=64)
-        self._thread.daemon = True  # a process that could not close its store must still be able to end
-
-    async def run(self, fn: Callable[[sqlite3.Connection], T]) -> T:
-        result: T = await self._execute(fn, self._conn)  # type: ignore[no-untyped-call]  # aiosqlite leaves it untyped
-        return result
-
-
-@dataclass
-class _Write:
-    fn: Callable[[sqlite3.Connection], Any]
-    done: asyncio.Future[Any]
-
-
 class Database:
     """The open store of one server process."""
 
@@ -92,14 +64,9 @@ class Database:
         self.path = path
         self._publish = publish
         self._watch = watch
-        self._file = _identity(path)
-        self._waiting: list[_Write] = []
-        self._wake = asyncio.Event()
-        self._closing = False
-        self._idle_readers: list[_Owner] = []
+        self._idle_readers: list[Owner] = []
         self._reader_slots = asyncio.Semaphore(READERS)  # served in the order of arrival, so nobody waits for ever
-        self._owners: list[_Owner] = []
-        self._tasks: list[asyncio.Task[None]] = []
+        self._owners: list[Owner] = []
 
     @classmethod
     async def open(cls, path: Path, publish: Publish = lambda _: None, watch: Watch | None = None) -> Self:
@@ -124,25 +91,21 @@ class Database:
         for reader in readers:
             await reader.run(lambda connection: connection.execute("PRAGMA query_only = ON"))
             self._idle_readers.append(reader)
-        self._tasks = [
-            asyncio.create_task(self._write_together(writer)),
-            asyncio.create_task(self._keep_wal_short(checkpointer)),
-        ]
+        self._writer = Writer(self.path, writer, self._publish, self._watch)
+        self._checkpoints = asyncio.create_task(self._keep_wal_short(checkpointer))
 
-    async def _open_owner(self) -> _Owner:
-        owner = _Owner(self.path)
+    async def _open_owner(self) -> Owner:
+        owner = Owner(self.path)
         self._owners.append(owner)
         await owner
         return owner
 
     async def close(self) -> None:
         """Finish the writes that wait, move the WAL into the database, and close every file."""
-        self._closing = True
-        self._wake.set()
-        await self._tasks[0]
-        self._tasks[1].cancel()
+        await self._writer.close()
+        self._checkpoints.cancel()
         with contextlib.suppress(asyncio.CancelledError):
-            await self._tasks[1]
+            await self._checkpoints
         writer = self._owners.pop(0)
         await self._close_owners()
         self._owners = [writer]
@@ -164,12 +127,17 @@ class Database:
         If ``fn`` raises, only its own changes are undone. Raises StoreError if the commit failed: then nothing of the
         whole transaction was applied.
         """
-        if self._closing:
-            raise StoreError("the store is closed")
-        done: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-        self._waiting.append(_Write(lambda connection: fn(connection, *args, **kwargs), done))
-        self._wake.set()
-        return await done
+        return cast(T, await self._writer.write(lambda connection: fn(connection, *args, **kwargs)))
+
+    async def write_joint(
+        self, joint: Callable[[sqlite3.Connection, Sequence[I]], Sequence[T | Exception]], item: I, weight: int = 0
+    ) -> T:
+        """Have ``joint`` write ``item``, together with what else it is asked for at the same time: see ``Joint``.
+
+        ``weight``: the bytes of the item. Returns the result, or raises the exception, of ``joint`` for it, once all is
+        durable. Raises StoreError as ``write`` does.
+        """
+        return cast(T, await self._writer.write_joint(joint, item, weight))
 
     async def read(self, fn: Callable[Concatenate[sqlite3.Connection, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run ``fn`` in a read transaction, one snapshot, and return its result.
@@ -193,38 +161,6 @@ class Database:
         self._watch.read(None)
         return result
 
-    async def _write_together(self, writer: _Owner) -> None:
-        while self._waiting or not self._closing:
-            if not self._waiting:
-                self._wake.clear()
-                await self._wake.wait()
-                continue
-            writes, self._waiting = self._waiting[:WRITES_A_COMMIT], self._waiting[WRITES_A_COMMIT:]
-            announced: list[News] = []
-            try:
-                outcomes, announced = await writer.run(partial(self._commit_all, [each.fn for each in writes]))
-            except Exception as error:  # noqa: BLE001 - each caller of the transaction must get the error, of any kind
-                outcomes = [store_error(self.path, error)] * len(writes)
-            self._watch.wrote(next((each for each in outcomes if isinstance(each, StoreError)), None))
-            self._publish(announced)
-            for each, outcome in zip(writes, outcomes, strict=True):
-                settle(each.done, outcome)
-
-    def _commit_all(
-        self, fns: list[Callable[[sqlite3.Connection], Any]], connection: sqlite3.Connection
-    ) -> tuple[list[Any], list[News]]:
-        """Run ``fns`` in one transaction, if the database file was not replaced. See ``run_all``."""
-        announced: list[News] = []
-        with sqlite.write_transaction(connection, lambda _, news: announced.extend(news)):
-            if _identity(self.path) != self._file:
-                # A write to the file that is still open would be lost with that file.
-                raise StoreError(f"{self.path}: was moved or replaced while the server runs: put it back, or restart")
-            of_store(connection).room = self._watch.room()
-            outcomes = run_all(fns, of_store(connection))
-            reach("writer.before_commit")
-        reach("writer.after_commit")
-        return [store_error(self.path, each) if _is_disk(each) else each for each in outcomes], announced
-
     @contextlib.asynccontextmanager
     async def _no_readers(self) -> AsyncIterator[None]:
         """Let no read of this process run while the block lasts."""
@@ -233,7 +169,7 @@ class Database:
                 await slots.enter_async_context(self._reader_slots)
             yield
 
-    async def _keep_wal_short(self, checkpointer: _Owner) -> None:
+    async def _keep_wal_short(self, checkpointer: Owner) -> None:
         wal = self.path.with_name(self.path.name + "-wal")
         while True:
             await asyncio.sleep(CHECKPOINT_INTERVAL_SECONDS)
@@ -246,16 +182,3 @@ class Database:
                     # Some read is always under way: hold new reads back for a moment.
                     async with self._no_readers():
                         await checkpointer.run(sqlite.truncate_wal)
-
-
-def _identity(path: Path) -> tuple[int, int] | None:
-    """Return which file ``path`` is, as device and inode number; None if there is none."""
-    try:
-        found = path.stat()
-    except OSError:
-        return None
-    return found.st_dev, found.st_ino
-
-
-def _is_disk(outcome: Any) -> bool:
-    return isinstance(outcome, Exception) and is_of_the_disk(outcome)

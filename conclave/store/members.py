@@ -241,8 +241,13 @@ def remove(connection: sqlite3.Connection, member: Membership, now: int, *, told
         announce(connection, remaining, "group_update", group_id=group_id, update_type="role_change")
 
 
-def confirm_fetched(connection: sqlite3.Connection, member_id: int, up_to: int) -> None:
-    """Note that a member has every message up to ``up_to``, inclusive. A watermark never goes down."""
-    connection.execute(
-        "UPDATE members SET watermark = ? WHERE member_id = ? AND watermark < ?", (up_to, member_id, up_to)
+def confirm_fetched(connection: sqlite3.Connection, fetched: Sequence[tuple[int, int]]) -> list[None]:
+    """Note which messages members have: member id, number up to which, inclusive. A watermark never goes down.
+
+    It is a joint write, see ``group_commit.Joint``.
+    """
+    connection.executemany(
+        "UPDATE members SET watermark = ? WHERE member_id = ? AND watermark < ?",
+        [(up_to, member_id, up_to) for member_id, up_to in fetched],
     )
+    return [None] * len(fetched)

@@ -1,24 +1,44 @@
 """Messages of the hot store: append one under the group's counter, and read a page of them."""
 
 import sqlite3
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from conclave.budget import Share
 from conclave.clock import Clock
+from conclave.events import Stored
 from conclave.failpoints import reach
 from conclave.retention.policy import PolicySettings
-from conclave.store import bodies, members, visibility
+from conclave.store import bodies, members, touches, visibility
 from conclave.store.archive import stretches
 from conclave.store.archive.stretches import Stretch
+from conclave.store.connection import of_store
 from conclave.store.members import Membership
+from conclave.store.sqlite import insert_many
+from conclave.store.visibility import Sight
 
 PAGE_BYTES = 32 * 1024 * 1024
 """A page has at most 32 MiB of bodies: hundreds of the largest would fill the memory of a small machine."""
 
 
+SMALL_BYTES = 1024 * 1024
+"""Of at most 1 MiB of bodies only the sum is asked for, not what each has."""
+
+
+@dataclass(frozen=True)
+class Draft:
+    """A message that is to be stored. ``body``: None if it is stored already."""
+
+    group_key: int
+    sender_id: bytes
+    body: bytes | None
+    is_commit: bool = False
+
+
 @dataclass(frozen=True)
 class StoredMessage:
-    """A message as a reader gets it. ``created_at``: Unix seconds."""
+    """A message as it is stored. ``created_at``: Unix seconds."""
 
     sequence_num: int
     sender_id: bytes
@@ -26,35 +46,55 @@ class StoredMessage:
     created_at: int
 
 
+WriteMessage = Callable[[int, bytes, bytes, int], bytes]
+"""Writes a message as its readers get it, from the values of a StoredMessage."""
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A message as it is written for its readers. ``created_at``: Unix seconds."""
+
+    sequence_num: int
+    created_at: int
+    piece: bytes
+
+
 @dataclass(frozen=True)
 class Page:
     """The messages of one response, in ascending order of their numbers.
 
     ``fetched_up_to``: the watermark of the reader once it has the response. ``archived``: messages of the archive that
-    come first; if there are any, ``messages`` is empty.
+    come first; if there are any, ``messages`` is empty. ``turn``: the page was read as of this touch. ``end``: all
+    messages up to this number that ``sight`` admits are here. ``sight`` is None if that is not known.
     """
 
-    messages: list[StoredMessage]
+    messages: list[Piece]
     member: Membership
     fetched_up_to: int
     archived: Stretch | None = None
+    turn: int = 0
+    end: int = 0
+    sight: Sight | None = None
 
 
 def append(connection: sqlite3.Connection, member: Membership, body: bytes, now: int, *, is_commit: bool) -> int:
-    """Store a message and return its sequence number.
+    """Store a message as ``append_all`` does, and return its sequence number."""
+    return append_all(connection, [Draft(member.group.group_key, member.user_id, body, is_commit=is_commit)], now)[0]
 
-    The sender's watermark rises only if it was at the group's last number. A sender has seen the own message, but
-    perhaps not those that others sent before it.
+
+def append_all(connection: sqlite3.Connection, drafts: Sequence[Draft], now: int) -> list[int]:
+    """Store messages (at most some hundreds) and return their sequence numbers. Raises StoreFullError.
+
+    A sender's watermark rises only if it was at the group's last number. A sender has seen the own message, but perhaps
+    not those that others sent before it.
     """
-    group_key = member.group.group_key
-    number = append_stored(
-        connection, group_key, member.user_id, bodies.put(connection, body), now, is_commit=is_commit
-    )
-    connection.execute(
+    body_ids = bodies.put_many(connection, [draft.body or b"" for draft in drafts])
+    numbers = _append(connection, drafts, body_ids, now)
+    connection.executemany(
         "UPDATE members SET watermark = ? WHERE group_key = ? AND user_id = ? AND watermark = ?",
-        (number, group_key, member.user_id, number - 1),
+        [(number, draft.group_key, draft.sender_id, number - 1) for draft, number in zip(drafts, numbers, strict=True)],
     )
-    return number
+    return numbers
 
 
 def append_stored(
@@ -65,17 +105,32 @@ def append_stored(
     No watermark moves. The sender may have made the body some time ago, does not know that it is a message now, and has
     to fetch it. A mark that a wrong clock left ahead of ``now`` does not hide the message.
     """
-    number, expired_before = connection.execute(
-        "UPDATE groups SET last_seq = last_seq + 1 WHERE group_key = ? RETURNING last_seq, expired_before", (group_key,)
-    ).fetchone()
+    return _append(connection, [Draft(group_key, sender_id, None, is_commit)], [body_id], now)[0]
+
+
+def _append(connection: sqlite3.Connection, drafts: Sequence[Draft], body_ids: Sequence[int], now: int) -> list[int]:
+    """Number the messages of each group in the order of ``drafts``; store and announce them."""
+    ahead: dict[int, tuple[int, int]] = {}
+    for group_key, count in Counter(draft.group_key for draft in drafts).items():
+        last, expired_before = connection.execute(
+            "UPDATE groups SET last_seq = last_seq + ? WHERE group_key = ? RETURNING last_seq, expired_before",
+            (count, group_key),
+        ).fetchone()
+        ahead[group_key] = last - count, max(now, expired_before)
     reach("send.numbered")
-    connection.execute(
-        "INSERT INTO messages (message_id, group_key, sequence_num, sender_id, is_commit, created_at)"
-        " VALUES (?, ?, ?, ?, ?, ?)",
-        (body_id, group_key, number, sender_id, is_commit, max(now, expired_before)),
+    rows, announced = [], of_store(connection).announced
+    for draft, body_id in zip(drafts, body_ids, strict=True):
+        former, created_at = ahead[draft.group_key]
+        ahead[draft.group_key] = number, _ = former + 1, created_at
+        rows.append((body_id, draft.group_key, number, draft.sender_id, draft.is_commit, created_at))
+        announced.append(Stored(draft.group_key, number, draft.sender_id, draft.body, created_at))
+    insert_many(
+        connection,
+        "INSERT INTO messages (message_id, group_key, sequence_num, sender_id, is_commit, created_at)",
+        rows,
     )
     reach("send.stored")
-    return int(number)
+    return [row[2] for row in rows]
 
 
 def page(
@@ -87,32 +142,43 @@ def page(
     policy: PolicySettings,
     clock: Clock,
     share: Share,
+    write: WriteMessage,
     taken: int = 0,
 ) -> Page:
     """Read up to ``limit`` messages with numbers greater than ``after``, none of them expired.
 
-    ``taken``: how many bytes of bodies the page has already. The page gets fewer messages if memory is short, or if all
-    its bodies would have more than PAGE_BYTES; but at least one if ``taken`` is 0. If the next messages are in the
-    archive, the page has none, and says where they are. Raises NotMemberError or NoRoomError.
+    ``write``: how each is written. ``taken``: how many bytes of bodies the page has already. The page gets fewer
+    messages if memory is short, or if all its bodies would have more than PAGE_BYTES; but at least one if ``taken`` is
+    0. If the next messages are in the archive, the page has none, and says where they are. Raises NotMemberError or
+    NoRoomError.
     """
+    turn = touches.last_turn(connection)
     member = members.require_member(connection, group_id, user_id)
     group = member.group
     sight = visibility.of_group(group, policy, clock.now())
     confirmed = min(after, group.last_seq)
     archived = stretches.stretch(connection, group, confirmed, sight)
     if archived:
-        return Page([], member, confirmed, archived)
+        return Page([], member, confirmed, archived, turn)
     rows = connection.execute(
         "SELECT message_id, sequence_num, sender_id, created_at FROM messages"
         f" WHERE group_key = :group_key AND {visibility.HOT} ORDER BY sequence_num LIMIT :limit",
         {"group_key": group.group_key, "limit": limit, **sight.bounds(max(confirmed, group.archived_seq))},
     ).fetchall()
-    ids = [row["message_id"] for row in rows]
-    count = share.take_bodies(bodies.sizes(connection, ids), PAGE_BYTES - taken, least=0 if taken else 1)
-    found = bodies.get_many(connection, ids[:count])
+    count = _take(connection, [row[0] for row in rows], share, taken)
+    found = bodies.get_many(connection, [row[0] for row in rows[:count]])
     served = [
-        StoredMessage(row["sequence_num"], row["sender_id"], found[row["message_id"]], row["created_at"])
-        for row in rows[:count]
+        Piece(number, created_at, write(number, sender_id, found.pop(message_id), created_at))
+        for message_id, number, sender_id, created_at in rows[:count]
     ]
     last = served[-1].sequence_num if served else 0
-    return Page(served, member, max(last, confirmed))
+    is_last = count == len(rows) < limit
+    return Page(served, member, max(last, confirmed), None, turn, group.last_seq if is_last else last, sight)
+
+
+def _take(connection: sqlite3.Connection, ids: Sequence[int], share: Share, taken: int) -> int:
+    """Take memory for the first of some bodies, and return for how many. Raises NoRoomError."""
+    total = bodies.total_size(connection, ids)
+    if taken + total <= SMALL_BYTES and share.take_all(total, len(ids)):
+        return len(ids)
+    return share.take_bodies(bodies.sizes(connection, ids), PAGE_BYTES - taken, least=0 if taken else 1)

@@ -9,7 +9,8 @@ import sqlite3
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from conclave.events import Announcement, Ending, Event, News
+from conclave.events import Announcement, Ending, Event, News, Stored
+from conclave.store import touches
 
 _ENDING = ""
 """This name of an event means that the streams of a session end."""
@@ -24,6 +25,9 @@ A row has the ids of all recipients, one after the other: an account that is del
 def add_all(connection: sqlite3.Connection, news: Iterable[News]) -> None:
     """Put ``news`` into the outbox, so that the server hands it on as if it were its own."""
     for each in news:
+        if isinstance(each, Stored):
+            touches.touch_group(connection, each.group_key)  # all that it could tell, the server reads again
+            continue
         if isinstance(each, Ending):
             _add(connection, each.user_id, _ENDING, {"session": each.session_id})
             continue

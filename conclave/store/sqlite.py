@@ -28,6 +28,10 @@ ROWS_A_STATEMENT = 64
 """A statement inserts at most 64 rows."""
 
 
+STATEMENTS = 256
+"""A connection keeps 256 statements compiled: those that insert many rows at a time have a text for each number."""
+
+
 _PRAGMAS = """
 PRAGMA secure_delete = ON;
 PRAGMA foreign_keys = ON;
@@ -50,6 +54,7 @@ def connect(path: Path, *, readonly: bool = False) -> StoreConnection:
             uri=True,
             isolation_level=None,
             check_same_thread=False,
+            cached_statements=STATEMENTS,
             factory=StoreConnection,
         )
         connection.executescript(_PRAGMAS)
@@ -59,13 +64,13 @@ def connect(path: Path, *, readonly: bool = False) -> StoreConnection:
     return connection
 
 
-def begin_immediate(connection: sqlite3.Connection) -> None:
+def begin_immediate(connection: sqlite3.Connection, patience: float = LOCK_WAIT_SECONDS) -> None:
     """Take the write lock, and ask for it every millisecond while another process holds it.
 
     SQLite's own busy handler waits up to 100 ms between two tries, which a sender would notice. Raises
-    sqlite3.OperationalError after LOCK_WAIT_SECONDS.
+    sqlite3.OperationalError after ``patience`` seconds.
     """
-    deadline = time.monotonic() + LOCK_WAIT_SECONDS
+    deadline = time.monotonic() + patience
     while True:
         try:
             connection.execute("BEGIN IMMEDIATE")
@@ -98,13 +103,16 @@ def insert_many(connection: sqlite3.Connection, into: str, rows: Sequence[tuple[
 
 
 @contextlib.contextmanager
-def write_transaction(connection: sqlite3.Connection, hand_on: HandOn = outbox.add_all) -> Iterator[None]:
+def write_transaction(
+    connection: sqlite3.Connection, hand_on: HandOn = outbox.add_all, patience: float = LOCK_WAIT_SECONDS
+) -> Iterator[None]:
     """Hold the write lock for the block; commit at its end, roll back if it raises.
 
     Every write transaction of every process ends here. Just before the commit, ``hand_on`` gets what the transaction
     announced, if anything. The default puts it into the outbox; the server hands it to its own listeners instead.
+    ``patience``: see ``begin_immediate``.
     """
-    begin_immediate(connection)
+    begin_immediate(connection, patience)
     told = of_store(connection)
     told.announced = []
     try:

@@ -23,6 +23,7 @@ from conclave.wire.endpoint import ENDPOINT
 from conclave.wire.fields import NAME_RULE, breaks_constraint, parse_id
 from conclave.wire.negotiate import Format, answer_format, body_format
 from conclave.wire.packed import unpack
+from conclave.wire.ready import Ready, is_plain
 from conclave.wire.schemas.base import MORE, MOST_FAULTS, QuerySchema, RequestSchema, the
 
 MAX_BODY_BYTES = 1_048_576
@@ -32,7 +33,7 @@ LONGEST_SHOWN = 64
 """An answer repeats at most 64 characters of a field's name. An unknown name may have a million."""
 
 LONGEST_ACCEPT = 2_048
-"""At most 2,048 characters of ``Accept`` are looked at. aiohttp lets through a million."""
+"""At most 2,048 characters of ``Accept`` and ``Content-Type`` are looked at. aiohttp lets through a million."""
 
 BODY_SECONDS = 120.0
 """A body may take 2 minutes, the largest one at 9 KiB/s. It is in memory meanwhile."""
@@ -53,7 +54,7 @@ def choose_format(request: web.Request, token: str | None) -> None:
         request[FORMAT] = endpoint.format
         return
     accept = ",".join(request.headers.getall("Accept", ()))[:LONGEST_ACCEPT]
-    request[FORMAT] = answer_format(accept, request.headers.get("Content-Type", ""), token or "")
+    request[FORMAT] = answer_format(accept, _content_type(request), token[-1:] if token else "")
 
 
 async def read_body(request: web.Request, kind: type[V]) -> V:
@@ -65,19 +66,22 @@ async def read_body(request: web.Request, kind: type[V]) -> V:
     """
     schema = request[ENDPOINT].body
     assert schema  # noqa: S101 - a handler that reads a body is of an endpoint that has one
-    written_in = body_format(request.headers.get("Content-Type", ""))
+    written_in = body_format(_content_type(request))
     try:
-        async with asyncio.timeout(BODY_SECONDS):
-            if written_in is None and await _has_body(request):
-                raise UnsupportedMediaTypeError
-            if (request.content_length or 0) > MAX_BODY_BYTES:
-                raise BodyTooLargeError
-            body = unpack(await _read(request), _encoding(request), MAX_BODY_BYTES)
+        if request.content.is_eof():  # all of it is there, as most often: nobody waits, and no watch is needed
+            body = await _receive(request, written_in)
+        else:
+            async with asyncio.timeout(BODY_SECONDS):
+                body = await _receive(request, written_in)
     except TimeoutError as error:
         raise BadRequestError(f"the body has not arrived within {BODY_SECONDS:g} seconds") from error
     except web.RequestPayloadError as error:
         raise BadRequestError("the body cannot be read") from error
-    if (written_in or request[FORMAT]) is Format.PROTOBUF:
+    text = written_in or request[FORMAT]
+    quick = schema.quick(text, body) if schema.quick else None
+    if isinstance(quick, kind):
+        return quick
+    if text is Format.PROTOBUF:
         return _load(schema, kind, protobuf.parse(schema.__name__, body, keep_empty=schema.empty_counts))
     return _load(schema, kind, json_text.parse(body) if body else {})
 
@@ -105,6 +109,9 @@ def read_query(request: web.Request, kind: type[V]) -> V:
     """
     schema = request[ENDPOINT].query
     assert schema  # noqa: S101 - as in read_body
+    quick = schema.quick(request.rel_url.raw_query_string) if schema.quick else None
+    if isinstance(quick, kind):
+        return quick
     return _load(schema, kind, {name: request.query[name] for name in the(schema).fields if name in request.query})
 
 
@@ -113,6 +120,13 @@ def reply(request: web.Request, value: Any) -> web.Response:
     endpoint = request[ENDPOINT]
     assert endpoint.answer  # noqa: S101 - as in read_body
     return _respond(request, endpoint.answer.__name__, the(endpoint.answer).dump(value), endpoint.status)
+
+
+def ready(request: web.Request, parts: list[bytes]) -> web.StreamResponse:
+    """Answer with a body that is written already, in the format of the request's answers."""
+    if is_plain(request):
+        return Ready(request[FORMAT], parts)
+    return web.Response(body=b"".join(parts), content_type=request[FORMAT].value)
 
 
 def reply_empty(request: web.Request) -> web.Response:
@@ -133,6 +147,15 @@ def reply_error(request: BaseRequest, error: ApiError) -> web.Response:
 def write(answer: Format, message: str, values: Mapping[str, Any]) -> bytes:
     """Write ``values`` as the message called ``message``."""
     return protobuf.write(message, values) if answer is Format.PROTOBUF else json_text.write(values)
+
+
+async def _receive(request: web.Request, written_in: Format | None) -> bytes:
+    """Return the whole body, unpacked. Raises UnsupportedMediaTypeError, BadRequestError or BodyTooLargeError."""
+    if written_in is None and await _has_body(request):
+        raise UnsupportedMediaTypeError
+    if (request.content_length or 0) > MAX_BODY_BYTES:
+        raise BodyTooLargeError
+    return unpack(await _read(request), _encoding(request), MAX_BODY_BYTES)
 
 
 async def _read(request: web.Request) -> bytes:
@@ -156,6 +179,10 @@ async def _read(request: web.Request) -> bytes:
 async def _has_body(request: web.Request) -> bool:
     """Tell whether there is a body. If it is sent in chunks, wait until it begins."""
     return bool(request.content_length) or bool(await request.content.read(1))
+
+
+def _content_type(request: web.Request) -> str:
+    return request.headers.get("Content-Type", "")[:LONGEST_ACCEPT]
 
 
 def _encoding(request: web.Request) -> str:

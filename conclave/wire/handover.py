@@ -12,6 +12,7 @@ from aiohttp import web
 
 from conclave.budget import Share
 from conclave.logs import get_logger
+from conclave.wire.ready import Ready
 
 log = get_logger(__name__)
 
@@ -53,7 +54,8 @@ async def hand_over(request: web.Request, response: web.StreamResponse) -> bool:
     """Send ``response`` and tell whether all of it was handed to the connection.
 
     False if the connection broke before that, or was cut off, since the client takes less than LEAST_RATE. Handed over
-    means: taken by the operating system; behind TLS, by the TLS layer, which may hold back up to 64 KiB.
+    means: taken by the operating system; behind TLS, by the TLS layer, which may hold back up to 64 KiB. A ready
+    response that the system takes at once, as it does most, costs no task.
     """
     transport = request.transport
     if transport is None:
@@ -61,7 +63,12 @@ async def hand_over(request: web.Request, response: web.StreamResponse) -> bool:
     # With a limit of 0 a write is tried at once, and draining waits until the kernel has taken everything.
     # TLS layers pause at the limit, others beyond it. So at 0 a TLS layer would pause with nothing left to take.
     transport.set_write_buffer_limits(high=1 if transport.get_extra_info("sslcontext") else 0, low=0)
-    if isinstance(response, Pieces):
+    if isinstance(response, Ready):
+        request[SHARE].hold(response.size)
+        response.write_at_once(request)
+        if not transport.get_write_buffer_size():
+            return True
+    elif isinstance(response, Pieces):
         _hold_back(transport)
         request[SHARE].hold(response.left)
     else:
@@ -97,13 +104,17 @@ async def _keeps_up(sending: asyncio.Task[bool], response: web.StreamResponse, t
 def _size(response: web.StreamResponse) -> int:
     if isinstance(response, Pieces):
         return response.left
+    if isinstance(response, Ready):
+        return 0  # what is left of it waits in the transport
     return len(response.body) if isinstance(response, web.Response) and isinstance(response.body, bytes) else 0
 
 
 async def _send(request: web.Request, response: web.StreamResponse) -> bool:
     protocol = request.protocol
     await response.prepare(request)
-    if isinstance(response, Pieces) and request.method != "HEAD":
+    if isinstance(response, Ready):
+        await request.writer.drain()
+    elif isinstance(response, Pieces) and request.method != "HEAD":
         await _send_pieces(response, request[SHARE])
     else:
         await response.write_eof()

@@ -38,15 +38,16 @@ def _require_few_values(body: bytes) -> None:
     value but the first of a list or an object comes after a comma, and each list or object begins with a bracket. Those
     inside strings do not count. But where the strings are is looked at only if it matters.
     """
-    if _marks(body) <= MOST_VALUES:
+    if marks(body) <= MOST_VALUES:
         return
     unescaped = body.replace(rb"\\", b"").replace(rb"\"", b"")
     quotes = unescaped.count(b'"')
-    if quotes > 4 * MOST_VALUES or _marks(b"".join(unescaped.split(b'"')[::2])) > MOST_VALUES:
+    if quotes > 4 * MOST_VALUES or marks(b"".join(unescaped.split(b'"')[::2])) > MOST_VALUES:
         raise BadRequestError(f"the body holds more than {MOST_VALUES} values")
 
 
-def _marks(text: bytes) -> int:
+def marks(text: bytes) -> int:
+    """Return how many commas and opening brackets are in ``text``: about as many as values, see above."""
     return text.count(b",") + text.count(b"[") + text.count(b"{")
 
 

@@ -1,10 +1,12 @@
 """What all request and response schemas share."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any, ClassVar
 
 from marshmallow import EXCLUDE, RAISE, Schema, ValidationError, pre_load
+
+from conclave.wire.negotiate import Format
 
 MOST_FAULTS = 20
 """An answer names at most 20 fields at fault."""
@@ -46,6 +48,12 @@ class RequestSchema(_MakingSchema):
     empty_counts: ClassVar[tuple[str, ...]] = ()
     """Fields whose empty value means something. Protobuf cannot tell it from an absent one: both count."""
 
+    quick: ClassVar[Callable[[Format, bytes], Any] | None] = None
+    """Returns what an ordinary body makes, or None for one that has to be looked at closely, as any body may be.
+
+    The busiest messages do without a schema by this. It must not take what the schema refuses, nor read it otherwise.
+    """
+
     @pre_load
     def _drop_nulls(self, data: Any, **_: Any) -> Any:
         if not isinstance(data, Mapping):
@@ -65,6 +73,9 @@ class QuerySchema(_MakingSchema):
         """Proxies and caches add names of their own, unlike in a body."""
 
         unknown = EXCLUDE
+
+    quick: ClassVar[Callable[[str], Any] | None] = None
+    """Returns what an ordinary query string makes, or None as in ``RequestSchema``."""
 
 
 class ResponseSchema(Schema):

@@ -1,0 +1,1 @@
+"""What the server remembers so that busy requests need not ask the store: exact, or absent."""

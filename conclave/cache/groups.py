@@ -1,0 +1,183 @@
+"""Groups that are remembered: their marks, the members who asked lately, and pages as they were written.
+
+What a member may see is decided at each request, by ``store/visibility.py`` and the time: only what was read from the
+store is remembered. A group is forgotten as a whole when it is touched. Sends touch nothing: they are news, and the
+messages are added here before their senders are answered.
+"""
+
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+from conclave.cache.freshness import Freshness
+from conclave.cache.runs import Run
+from conclave.events import News, Stored
+from conclave.retention.policy import PolicySettings
+from conclave.store import visibility
+from conclave.store.groups import Group
+from conclave.store.messages import Page, Piece
+from conclave.store.touches import Touched
+from conclave.wire import pages
+from conclave.wire.negotiate import Format
+
+MOST_BYTES = 64 * 1024 * 1024
+"""What is remembered of groups takes at most 64 MiB. The group that was used longest ago is forgotten first."""
+
+GROUP_BYTES = 1024
+"""A group counts as 1 KiB besides its messages, and each of its members as 0.25 KiB."""
+
+MEMBER_BYTES = 256
+
+RUNS = 4
+"""At most 4 runs of a group are remembered: readers catch up at different places. The oldest one goes first."""
+
+
+@dataclass
+class Reader:
+    """A member who has asked. ``watermark``: never higher than the stored one."""
+
+    member_id: int
+    watermark: int
+
+
+@dataclass
+class _Known:
+    """A group. ``group`` is as it was read, but for the counter, which is ``last_seq``."""
+
+    group: Group
+    last_seq: int
+    readers: dict[bytes, Reader] = field(default_factory=dict)
+    runs: list[tuple[Format, Run]] = field(default_factory=list)
+    size: int = GROUP_BYTES
+
+    def measure(self) -> int:
+        """Return how many bytes it takes now."""
+        return GROUP_BYTES + MEMBER_BYTES * len(self.readers) + sum(run.size for _, run in self.runs)
+
+
+@dataclass(frozen=True)
+class Remembered:
+    """A page from memory: its pieces in the format that was asked for. ``fetched_up_to``: as in ``Page``."""
+
+    pieces: list[bytes]
+    reader: Reader
+    fetched_up_to: int
+
+
+class RememberedGroups:
+    """The groups that were read lately. Only for the event loop's thread."""
+
+    def __init__(self, freshness: Freshness, policy: PolicySettings) -> None:
+        """Begin with none. ``freshness`` tells which of them were touched."""
+        self._freshness = freshness
+        self._policy = policy
+        self._by_id: OrderedDict[bytes, _Known] = OrderedDict()
+        self._ids: dict[int, bytes] = {}
+        self._bytes = 0
+        freshness.tell(self._forget_touched)
+
+    def page(self, group_id: bytes, user_id: bytes, after: int, limit: int, written_in: Format) -> Remembered | None:
+        """Return what ``messages.page`` would; None if the store must be asked. Raises StoreError."""
+        now = self._freshness.look()
+        known = self._by_id.get(group_id)
+        reader = known.readers.get(user_id) if known else None
+        if known is None or reader is None:
+            return None
+        self._by_id.move_to_end(group_id)
+        confirmed = min(after, known.last_seq)
+        if confirmed == known.last_seq:
+            return Remembered([], reader, confirmed)
+        sight = visibility.of_group(known.group, self._policy, now)
+        for each, run in known.runs:
+            if each is written_in and run.covers(confirmed):
+                begin = run.first_after(confirmed, sight)
+                if begin is None:
+                    continue
+                end = min(begin + limit, len(run.numbers))
+                if end - begin == limit or run.end == known.last_seq:
+                    return Remembered(run.pieces[begin:end], reader, run.numbers[end - 1] if end > begin else confirmed)
+        return None
+
+    def remember(self, page: Page, after: int, written_in: Format) -> Reader:
+        """Return the reader of a page that was read after the number ``after``, and remember both.
+
+        Nothing is remembered that may have changed since it was read.
+        """
+        member, group = page.member, page.member.group
+        reader = Reader(member.member_id, member.watermark)
+        if self._freshness.since(page.turn).reaches_group(group.group_key):
+            return reader
+        known = self._by_id.get(group.group_id)
+        if known is None:
+            # Sends touch nothing, and nobody was there to add those since the page was read.
+            if self._freshness.last_seq(group.group_key) != group.last_seq:
+                return reader
+            known = self._by_id[group.group_id] = _Known(group, group.last_seq)
+            self._ids[group.group_key] = group.group_id
+            self._bytes += known.size
+        reader = known.readers.setdefault(member.user_id, reader)
+        if page.sight:
+            _add(known, Run(min(after, group.last_seq), page.end, page.sight.hidden_before), page.messages, written_in)
+        self._measure(known)
+        return reader
+
+    def hear(self, news: Iterable[News]) -> None:
+        """Add the messages that were stored, before their senders are answered."""
+        self._freshness.expire()
+        for each in news:
+            if isinstance(each, Stored) and (group_id := self._ids.get(each.group_key)):
+                known = self._by_id[group_id]
+                if each.body is None or each.sequence_num > known.last_seq + 1:
+                    self._forget(each.group_key)
+                elif each.sequence_num == known.last_seq + 1:
+                    _append(known, each, each.body)
+                    self._measure(known)
+
+    def _measure(self, known: _Known) -> None:
+        size = known.measure()
+        self._bytes += size - known.size
+        known.size = size
+        while self._bytes > MOST_BYTES and len(self._by_id) > 1:
+            self._forget(next(iter(self._by_id.values())).group.group_key)
+
+    def _forget_touched(self, touched: Touched) -> None:
+        for group_key in list(self._ids) if touched.everything else touched.groups:
+            self._forget(group_key)
+
+    def _forget(self, group_key: int) -> None:
+        group_id = self._ids.pop(group_key, None)
+        if group_id:
+            self._bytes -= self._by_id.pop(group_id).size
+
+
+def _append(known: _Known, stored: Stored, body: bytes) -> None:
+    """Add a new message to the runs that reach up to it."""
+    known.last_seq = stored.sequence_num
+    written: dict[Format, Piece] = {}
+    for written_in, run in known.runs:
+        if run.end == stored.sequence_num - 1:
+            if written_in not in written:
+                text = pages.writer(written_in)(stored.sequence_num, stored.sender_id, body, stored.created_at)
+                written[written_in] = Piece(stored.sequence_num, stored.created_at, text)
+            run.extend([written[written_in]], stored.sequence_num, run.hidden_before)
+
+
+def _add(known: _Known, read: Run, messages: list[Piece], written_in: Format) -> None:
+    """Add what was read after ``read.base``, up to ``read.end``: to a run that it continues, or as one of its own."""
+    if read.base >= read.end:
+        return
+    for run in _runs(known, written_in):
+        if run.base <= read.base <= run.end:
+            if read.end > run.end:
+                run.extend([each for each in messages if each.sequence_num > run.end], read.end, read.hidden_before)
+            return
+        if read.base < run.base <= read.end:
+            run.prepend([each for each in messages if each.sequence_num <= run.base], read.base, read.hidden_before)
+            return
+    read.extend(messages, read.end, read.hidden_before)
+    known.runs.append((written_in, read))
+    del known.runs[:-RUNS]
+
+
+def _runs(known: _Known, written_in: Format) -> Iterator[Run]:
+    return (run for each, run in known.runs if each is written_in)

@@ -1,0 +1,66 @@
+"""Who is in a group, as the writer remembers it: who may send there, and who hears of it.
+
+Only whoever holds the write lock asks here, inside the transaction, so nobody else changes anything meanwhile. What was
+touched before the transaction began is forgotten first. So a transaction asks before it touches anything itself.
+"""
+
+import sqlite3
+from collections import OrderedDict
+from dataclasses import dataclass
+
+from conclave.store import touches
+from conclave.store.news import members_of
+
+MOST_MEMBERS = 200_000
+"""At most 200,000 members of groups are remembered, which takes about 30 MB; of larger groups those of one."""
+
+
+@dataclass(frozen=True)
+class GroupMembers:
+    """A group's key and the ids of its members."""
+
+    group_key: int
+    members: frozenset[bytes]
+
+
+class Recipients:
+    """The members of groups that were sent to lately, by the ids of the groups."""
+
+    def __init__(self) -> None:
+        """Begin with none."""
+        self._turn = -1
+        self._by_id: OrderedDict[bytes, GroupMembers] = OrderedDict()
+        self._ids: dict[int, bytes] = {}
+        self._count = 0
+
+    def catch_up(self, connection: sqlite3.Connection) -> None:
+        """Forget what was touched before this transaction. Call it first."""
+        touched = touches.after(connection, self._turn) if self._turn >= 0 else None
+        if self._turn < 0:
+            self._turn = touches.last_turn(connection)
+        if touched is None:
+            return
+        self._turn = touched.turn
+        for group_key in list(self._ids) if touched.everything else touched.groups:
+            self._forget(group_key)
+
+    def find(self, connection: sqlite3.Connection, group_id: bytes) -> GroupMembers | None:
+        """Return who is in a group; None if there is no such group."""
+        found = self._by_id.get(group_id)
+        if found:
+            self._by_id.move_to_end(group_id)
+            return found
+        row = connection.execute("SELECT group_key FROM groups WHERE group_id = ?", (group_id,)).fetchone()
+        if row is None:
+            return None
+        found = GroupMembers(row[0], frozenset(members_of(connection, row[0])))
+        self._by_id[group_id], self._ids[found.group_key] = found, group_id
+        self._count += len(found.members)
+        while self._count > MOST_MEMBERS and len(self._by_id) > 1:
+            self._forget(next(iter(self._by_id.values())).group_key)
+        return found
+
+    def _forget(self, group_key: int) -> None:
+        group_id = self._ids.pop(group_key, None)
+        if group_id:
+            self._count -= len(self._by_id.pop(group_id).members)

@@ -1,0 +1,85 @@
+"""Runs: messages of a group that follow each other, as they are written in one format."""
+
+import math
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from conclave.store.messages import Piece
+from conclave.store.visibility import Sight
+
+PIECE_BYTES = 160
+"""A message counts as 160 bytes more than its piece has, for Python's objects."""
+
+RUN_BYTES = 2 * 1024 * 1024
+"""A run has at most 2 MiB. A longer one loses its first messages."""
+
+
+@dataclass
+class Run:
+    """All messages of a group with numbers above ``base`` up to ``end`` that its members may see, in order.
+
+    ``hidden_before``: messages created before this Unix second are left out. So the run tells nothing of a time at
+    which less was hidden. ``oldest``: no message here was created before this Unix second. ``size``: bytes.
+    """
+
+    base: int
+    end: int
+    hidden_before: int
+    numbers: list[int] = field(default_factory=list)
+    times: list[int] = field(default_factory=list)
+    pieces: list[bytes] = field(default_factory=list)
+    oldest: float = math.inf
+    size: int = 0
+
+    def covers(self, after: int) -> bool:
+        """Tell whether the message that follows the number ``after`` is here, if there is one up to ``end``."""
+        return self.base <= after < self.end
+
+    def first_after(self, after: int, sight: Sight) -> int | None:
+        """Return the position of the first message with a number greater than ``after``; forget what ``sight`` hides.
+
+        None if the run does not know what may be seen: time has gone back.
+        """
+        if sight.hidden_before < self.hidden_before:
+            return None
+        if self.oldest < sight.hidden_before:
+            self._hide(sight.hidden_before)
+        return bisect_right(self.numbers, after)
+
+    def extend(self, messages: Sequence[Piece], end: int, hidden_before: int) -> None:
+        """Add the messages that follow ``end``, up to the new ``end``, as read when ``hidden_before`` counted."""
+        self._insert(len(self.numbers), messages, hidden_before)
+        self.end = end
+        self._shorten()
+
+    def prepend(self, messages: Sequence[Piece], base: int, hidden_before: int) -> None:
+        """Add the messages from ``base`` to the run's own base, as read when ``hidden_before`` counted."""
+        self._insert(0, messages, hidden_before)
+        self.base = base
+        self._shorten()
+
+    def _insert(self, at: int, messages: Sequence[Piece], hidden_before: int) -> None:
+        self.numbers[at:at] = [message.sequence_num for message in messages]
+        self.times[at:at] = [message.created_at for message in messages]
+        self.pieces[at:at] = [message.piece for message in messages]
+        self.size += sum(len(message.piece) + PIECE_BYTES for message in messages)
+        self.oldest = min(self.oldest, min((message.created_at for message in messages), default=math.inf))
+        self.hidden_before = max(self.hidden_before, hidden_before)
+
+    def _hide(self, hidden_before: int) -> None:
+        kept = [n for n, created_at in enumerate(self.times) if created_at >= hidden_before]
+        self.numbers, self.times = [self.numbers[n] for n in kept], [self.times[n] for n in kept]
+        self.pieces = [self.pieces[n] for n in kept]
+        self.size = sum(len(piece) + PIECE_BYTES for piece in self.pieces)
+        self.oldest = min(self.times, default=math.inf)
+        self.hidden_before = hidden_before
+
+    def _shorten(self) -> None:
+        count = 0
+        while self.size > RUN_BYTES:
+            self.size -= len(self.pieces[count]) + PIECE_BYTES
+            self.base = self.numbers[count]
+            count += 1
+        if count:
+            del self.numbers[:count], self.times[:count], self.pieces[:count]

@@ -1,0 +1,57 @@
+"""Sessions that are remembered, so that a request is authenticated without asking the store."""
+
+from collections import OrderedDict
+from collections.abc import Iterable
+
+from conclave.cache.freshness import Freshness
+from conclave.store import sessions, touches
+from conclave.store.database import Database
+from conclave.store.sessions import Session
+from conclave.store.touches import Touched
+
+MOST_SESSIONS = 20_000
+"""At most 20,000 sessions are remembered, which takes about 15 MB. The one that was used longest ago goes first."""
+
+
+class RememberedSessions:
+    """The sessions that were used lately, by the hashes of their tokens. Only for the event loop's thread."""
+
+    def __init__(self, store: Database, freshness: Freshness) -> None:
+        """Begin with none. ``freshness`` tells which of them end."""
+        self._store = store
+        self._freshness = freshness
+        self._by_hash: OrderedDict[bytes, Session] = OrderedDict()
+        self._hashes: dict[int, bytes] = {}
+        freshness.tell(self._forget)
+
+    async def find(self, token_hash: bytes) -> Session | None:
+        """Return the session of a token, even an expired one; None if there is none. Raises StoreError."""
+        self._freshness.look()
+        found = self._by_hash.get(token_hash)
+        if found:
+            self._by_hash.move_to_end(token_hash)
+            return found
+        turn, session = await self._store.read(touches.with_turn, sessions.by_token_hash, token_hash)
+        if session and not self._freshness.since(turn).reaches_session(session.session_id):
+            self._remember(token_hash, session)
+        return session
+
+    def forget(self, session_ids: Iterable[int]) -> None:
+        """Forget sessions that this server has changed without touching them: it has extended them."""
+        for session_id in session_ids:
+            token_hash = self._hashes.pop(session_id, None)
+            if token_hash:
+                del self._by_hash[token_hash]
+
+    def _remember(self, token_hash: bytes, session: Session) -> None:
+        self._by_hash[token_hash] = session
+        self._hashes[session.session_id] = token_hash
+        if len(self._by_hash) > MOST_SESSIONS:
+            _, oldest = self._by_hash.popitem(last=False)
+            del self._hashes[oldest.session_id]
+
+    def _forget(self, touched: Touched) -> None:
+        if touched.everything:
+            self._by_hash.clear()
+            self._hashes.clear()
+        self.forget(touched.sessions)

@@ -1,0 +1,79 @@
+"""Touches: what in the store is no longer as somebody may remember it.
+
+Triggers of the schema note each change of a group's marks, members or existence, of what its messages show, and of a
+session's end. So every change is noted, in the transaction that makes it, whichever process or program it is. Sends,
+fetches and extensions of sessions touch nothing: a server follows its own by itself.
+
+Each touch has a turn. Whoever remembers anything keeps the turn up to which it is right, and looks for later touches
+before it uses it.
+"""
+
+import sqlite3
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from typing import Concatenate, ParamSpec, TypeVar
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Touched:
+    """What was touched after some turn, up to ``turn``, inclusive. ``everything``: forget all that is remembered."""
+
+    turn: int
+    groups: Collection[int] = ()
+    sessions: Collection[int] = ()
+    everything: bool = False
+
+    def reaches_group(self, group_key: int) -> bool:
+        """Tell whether what is known of a group may be wrong."""
+        return self.everything or group_key in self.groups
+
+    def reaches_session(self, session_id: int) -> bool:
+        """Tell whether what is known of a session may be wrong."""
+        return self.everything or session_id in self.sessions
+
+
+AFTER = "SELECT turn, group_key, session_id FROM touches WHERE turn > ? ORDER BY turn"
+"""The query for the touches after a turn: see ``collect``."""
+
+
+def after(connection: sqlite3.Connection, turn: int) -> Touched | None:
+    """Return what was touched after ``turn``; None for nothing."""
+    return collect(turn, connection.execute(AFTER, (turn,)).fetchall())
+
+
+def collect(turn: int, rows: Sequence[tuple[int, int | None, int | None]]) -> Touched | None:
+    """Return what ``rows``, the answer to AFTER, say.
+
+    The store keeps the last 4,096 touches. If it lacks some of those after ``turn``, everything counts as touched.
+    """
+    if not rows:
+        return None
+    groups = {group_key for _, group_key, _ in rows if group_key is not None}
+    sessions = {session_id for *_, session_id in rows if session_id is not None}
+    is_all = rows[0][0] != turn + 1 or any(
+        group_key is None and session_id is None for _, group_key, session_id in rows
+    )
+    return Touched(rows[-1][0], groups, sessions, everything=is_all)
+
+
+def with_turn(
+    connection: sqlite3.Connection,
+    fn: Callable[Concatenate[sqlite3.Connection, P], T],
+    *args: P.args,
+    **kwargs: P.kwargs,
+) -> tuple[int, T]:
+    """Return the turn as of which ``fn`` has read, and its result. Call it in a read transaction."""
+    return last_turn(connection), fn(connection, *args, **kwargs)
+
+
+def last_turn(connection: sqlite3.Connection) -> int:
+    """Return the turn of the last touch; 0 for none."""
+    return int(connection.execute("SELECT ifnull(max(turn), 0) FROM touches").fetchone()[0])
+
+
+def touch_group(connection: sqlite3.Connection, group_key: int) -> None:
+    """Note that messages of a group are erased, which no trigger does: it would cost each of millions of rows."""
+    connection.execute("INSERT INTO touches (group_key) VALUES (?)", (group_key,))

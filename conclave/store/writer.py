@@ -1,0 +1,207 @@
+"""The one writer: commits what waits at the same time together, and answers each caller after the commit.
+
+A transaction of small joint writes, such as sends, is prepared on the event loop's own thread, up to its commit. Only
+the commit, which waits for the disk, goes to the writer's thread. Each statement lets go of the interpreter, and a
+thread that wants it back beside a busy event loop waits for it, again and again. On the loop's thread nobody waits.
+Whatever may take longer goes to the thread as a whole: larger batches, all other writes, and every transaction that
+finds the write lock taken by another process.
+"""
+
+import asyncio
+import sqlite3
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from conclave.events import News
+from conclave.failpoints import reach
+from conclave.store import sqlite
+from conclave.store.connection import StoreConnection, of_store
+from conclave.store.faults import StoreError, StoreFullError, Watch, is_of_the_disk, store_error
+from conclave.store.group_commit import (
+    Batch,
+    Joint,
+    Single,
+    Write,
+    run_joint_one_by_one,
+    run_singles,
+    run_together,
+    settle,
+)
+from conclave.store.owner import Owner
+
+Publish = Callable[[list[News]], None]
+"""Takes what transactions have announced, after the commit."""
+
+WRITES_A_COMMIT = 256
+"""At most 256 writes share a transaction."""
+
+LIGHT_BYTES = 256 * 1024
+"""At most 256 KiB are written on the event loop's thread at a time, which takes a millisecond or two."""
+
+
+class _Done(NamedTuple):
+    outcomes: Sequence[Any]
+    announced: list[News]
+
+
+class Writer:
+    """The writer of one open store."""
+
+    def __init__(self, path: Path, owner: Owner, publish: Publish, watch: Watch) -> None:
+        """``owner``: an open connection that nobody else uses. ``publish``, ``watch``: see ``Database.open``."""
+        self._path = path
+        self._file = identity(path)
+        self._owner = owner
+        self._publish = publish
+        self._watch = watch
+        self._waiting: deque[tuple[Write, Joint | None, int]] = deque()
+        self._is_closed = False
+        self._idle = asyncio.Event()
+        self._idle.set()
+
+    async def write(self, single: Single) -> Any:
+        """Run ``single`` in a transaction; return its result once that is durable. Raises as ``Database.write``."""
+        return await self._add(None, 0, single=single)
+
+    async def write_joint(self, joint: Joint, item: Any, weight: int) -> Any:
+        """Have ``joint`` write ``item``, together with what else it is asked for at the same time."""
+        return await self._add(joint, weight, item=item)
+
+    async def close(self) -> None:
+        """Finish the writes that wait, and take no others."""
+        self._is_closed = True
+        await self._idle.wait()
+
+    def _add(
+        self, joint: Joint | None, weight: int, *, item: Any = None, single: Single | None = None
+    ) -> "asyncio.Future[Any]":
+        if self._is_closed:
+            raise StoreError("the store is closed")
+        loop = asyncio.get_running_loop()
+        write = Write(loop.create_future(), item, single)
+        self._waiting.append((write, joint, weight))
+        if self._idle.is_set():
+            self._idle.clear()
+            # At the end of this pass of the loop: all who come in it share the transaction.
+            loop.call_soon(self._begin)
+        return write.done
+
+    def _begin(self) -> None:
+        """Begin the next transaction: here if it is light and the lock is free, otherwise on the thread."""
+        if not self._waiting:
+            self._idle.set()
+            return
+        batch = Batch()
+        while self._waiting and batch.count < WRITES_A_COMMIT:
+            batch.add(*self._waiting.popleft())
+        transaction = _Transaction(self._path, self._file, self._watch, batch)
+        is_light = not batch.singles and batch.weight <= LIGHT_BYTES
+        try:
+            is_prepared = is_light and transaction.try_to_prepare(self._owner.connection)
+        except Exception as error:  # noqa: BLE001 - each caller of the transaction must get the error, of any kind
+            failed: asyncio.Future[_Done] = asyncio.get_running_loop().create_future()
+            failed.set_exception(error)
+            done = failed
+        else:
+            done = self._owner.submit(transaction.commit if is_prepared else transaction.carry_out)
+        done.add_done_callback(partial(self._end, batch))
+
+    def _end(self, batch: Batch, done: "asyncio.Future[_Done]") -> None:
+        """Hand on what was announced, and answer the callers."""
+        try:
+            outcomes, announced = done.result()
+        except Exception as error:  # noqa: BLE001 - as in _begin
+            outcomes, announced = [store_error(self._path, error)] * batch.count, []
+        self._watch.wrote(next((each for each in outcomes if isinstance(each, StoreError)), None))
+        self._publish(announced)
+        for write, outcome in zip(batch, outcomes, strict=True):
+            settle(write.done, outcome)
+        self._begin()  # at once: the disk works while those who were answered go on
+
+
+class _Transaction:
+    """One transaction of the writer. It may begin on one thread and end on another."""
+
+    def __init__(self, path: Path, file: tuple[int, int] | None, watch: Watch, batch: Batch) -> None:
+        self._path = path
+        self._file = file
+        self._watch = watch
+        self._batch = batch
+        self._announced: list[News] = []
+        self._outcomes: list[Any] = []
+        self._open = ExitStack()
+
+    def try_to_prepare(self, connection: sqlite3.Connection) -> bool:
+        """Do everything but the commit. Return False if another process holds the write lock: nothing is done then.
+
+        Raises what keeps the transaction from being committed.
+        """
+        try:
+            self._prepare(connection, patience=0)
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode == sqlite3.SQLITE_BUSY:
+                return False
+            raise
+        return True
+
+    def carry_out(self, connection: sqlite3.Connection) -> _Done:
+        """Do all of the transaction. Raises what keeps it from being committed."""
+        self._prepare(connection, patience=sqlite.LOCK_WAIT_SECONDS)
+        return self.commit(connection)
+
+    def commit(self, connection: sqlite3.Connection) -> _Done:
+        """Do the writes that are not joint, and commit. Raises what keeps the transaction from being committed."""
+        with self._open:
+            self._outcomes += run_singles(self._batch, of_store(connection))
+            reach("writer.before_commit")
+        reach("writer.after_commit")
+        outcomes = [store_error(self._path, each) if _is_disk(each) else each for each in self._outcomes]
+        return _Done(outcomes, self._announced)
+
+    def _prepare(self, connection: sqlite3.Connection, patience: float) -> None:
+        try:
+            self._begin(connection, run_together, patience)
+        except Exception as error:
+            if _concerns_all(error):
+                raise
+            self._begin(connection, run_joint_one_by_one, patience)
+
+    def _begin(
+        self, connection: sqlite3.Connection, run: Callable[[Batch, StoreConnection], list[Any]], patience: float
+    ) -> None:
+        """Take the write lock and do the joint writes. The transaction stays open, unless this raises."""
+        with ExitStack() as held:
+            held.enter_context(sqlite.write_transaction(connection, self._collect, patience))
+            if identity(self._path) != self._file:
+                # A write to the file that is still open would be lost with that file.
+                raise StoreError(f"{self._path}: was moved or replaced while the server runs: put it back, or restart")
+            of_store(connection).room = self._watch.room()
+            self._outcomes = run(self._batch, of_store(connection))
+            self._open = held.pop_all()
+
+    def _collect(self, _: sqlite3.Connection, news: list[News]) -> None:
+        self._announced += news
+
+
+def identity(path: Path) -> tuple[int, int] | None:
+    """Return which file ``path`` is, as device and inode number; None if there is none."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
+def _is_disk(outcome: Any) -> bool:
+    return isinstance(outcome, Exception) and is_of_the_disk(outcome)
+
+
+def _concerns_all(error: Exception) -> bool:
+    """Tell whether an error is not the fault of one write, so that no other way to do them helps."""
+    if isinstance(error, sqlite3.Error):
+        return is_of_the_disk(error) or error.sqlite_errorcode == sqlite3.SQLITE_BUSY
+    return isinstance(error, StoreError) and not isinstance(error, StoreFullError)

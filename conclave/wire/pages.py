@@ -1,0 +1,84 @@
+"""Writes pages of messages: each message as a piece that can be kept, and pieces as a page.
+
+A page is what ``GetMessagesResponse`` would be written as. Its messages are written one by one, so that each is written
+once for all readers: pieces that follow each other are a message in protobuf, and a list in JSON with commas between.
+"""
+
+import base64
+from collections import deque
+from collections.abc import Callable
+from functools import lru_cache
+from http import HTTPStatus
+from uuid import UUID
+
+import orjson
+from aiohttp import web
+
+from conclave.wire import conclave_pb2
+from conclave.wire.exchange import FORMAT, ready
+from conclave.wire.handover import SHARE, Pieces
+from conclave.wire.negotiate import Format
+
+AT_ONCE_BYTES = 256 * 1024
+"""A page of at most 256 KiB is written in one go, a larger one in parts of about that size."""
+
+_BEGIN, _BETWEEN, _END = b'{"messages":[', b",", b"]}"
+
+
+def writer(written_in: Format) -> Callable[[int, bytes, bytes, int], bytes]:
+    """Return what writes messages in a format: number, sender's id, body, Unix seconds at which it was stored."""
+    return _in_protobuf if written_in is Format.PROTOBUF else _in_json
+
+
+async def reply_page(request: web.Request, pieces: list[bytes]) -> web.StreamResponse:
+    """Answer with the page that consists of ``pieces``, which ``writer`` has written. The list is empty afterwards.
+
+    The response takes the memory for it from the request's share. Raises UnavailableError.
+    """
+    written_in, size = request[FORMAT], sum(map(len, pieces)) + len(pieces)
+    if size > request[SHARE].held:
+        await request[SHARE].reserve(size - request[SHARE].held)
+    if size > AT_ONCE_BYTES:
+        return Pieces(_parts(written_in, pieces), HTTPStatus.OK, written_in.value)
+    body = pieces if written_in is Format.PROTOBUF else [_BEGIN, _BETWEEN.join(pieces), _END]
+    return ready(request, body)
+
+
+def _parts(written_in: Format, pieces: list[bytes]) -> deque[bytes]:
+    """Join ``pieces`` to parts of about AT_ONCE_BYTES. Each piece is let go of once it is joined."""
+    between = b"" if written_in is Format.PROTOBUF else _BETWEEN
+    parts: deque[bytes] = deque()
+    pieces.reverse()
+    while pieces:
+        part, size = [], 0
+        while pieces and size < AT_ONCE_BYTES:
+            part.append(pieces.pop())
+            size += len(part[-1])
+        parts.append(between.join([*([b""] if parts else []), *part]))
+    if written_in is Format.JSON:
+        parts.appendleft(_BEGIN)
+        parts.append(_END)
+    return parts
+
+
+def _in_protobuf(sequence_num: int, sender_id: bytes, body: bytes, created_at: int) -> bytes:
+    message = conclave_pb2.StoredMessage(
+        sequence_num=sequence_num, sender_id=sender_id, mls_message=body, created_at=created_at
+    )
+    return conclave_pb2.GetMessagesResponse(messages=[message]).SerializeToString()
+
+
+def _in_json(sequence_num: int, sender_id: bytes, body: bytes, created_at: int) -> bytes:
+    return orjson.dumps(
+        {
+            "sequence_num": sequence_num,
+            "sender_id": _id_text(sender_id),
+            "mls_message": base64.b64encode(body).decode(),
+            "created_at": created_at,
+        }
+    )
+
+
+@lru_cache(4096)
+def _id_text(value: bytes) -> str:
+    return str(UUID(bytes=value))

@@ -1,0 +1,87 @@
+"""Responses whose head is put together from parts that were prepared once.
+
+Most of what aiohttp spends on a small response goes into its head: a dictionary of headers, defaults, hooks, checks.
+On the busiest routes a head differs in three values only. Such a response is written with its body in one go.
+
+It must say what other responses say: a test compares the heads.
+"""
+
+import time
+from collections.abc import Sequence
+from email.utils import formatdate
+
+from aiohttp import HttpVersion11, web
+from aiohttp.abc import AbstractStreamWriter
+from aiohttp.client_exceptions import ClientConnectionResetError
+from aiohttp.web_request import BaseRequest
+
+from conclave.wire.negotiate import Format
+
+REQUEST_ID = web.RequestKey("request_id", str)
+
+HEADERS = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff", "Server": "conclave"}
+"""The headers of every response that depend on nothing."""
+
+_FIXED = "".join(f"{name}: {value}\r\n" for name, value in HEADERS.items())
+_HEADS = {
+    each: f"HTTP/1.1 200 OK\r\nContent-Type: {each.value}\r\n{_FIXED}X-Request-ID: ".encode("ascii") for each in Format
+}
+_date = (0, b"")
+
+
+def is_plain(request: web.Request) -> bool:
+    """Tell whether a response to ``request`` may be ready: HTTP/1.1, with the connection kept open, and no HEAD."""
+    return request.version == HttpVersion11 and request.keep_alive and request.method != "HEAD"
+
+
+class Ready(web.StreamResponse):
+    """A response with status 200 to a plain request, see ``is_plain``: the parts of its body, written as they are."""
+
+    def __init__(self, written_in: Format, parts: Sequence[bytes]) -> None:
+        """``written_in``: the format of the body."""
+        super().__init__()
+        self._format = written_in
+        self._parts = parts
+        self._is_written = False
+        self.size = sum(map(len, parts))
+
+    @property
+    def prepared(self) -> bool:
+        """Whether it was written."""
+        return self._is_written
+
+    @property
+    def keep_alive(self) -> bool:
+        """Whether the connection stays open: always, see ``is_plain``."""
+        return True
+
+    async def prepare(self, request: BaseRequest) -> AbstractStreamWriter | None:
+        """Write head and body. Raises ClientConnectionResetError if the connection is gone."""
+        self.write_at_once(request)
+        return None
+
+    async def write_eof(self, data: bytes = b"") -> None:
+        """Do nothing: everything was written."""
+
+    def write_at_once(self, request: BaseRequest) -> None:
+        """Write head and body, unless that was done. Raises ClientConnectionResetError if the connection is gone."""
+        if self._is_written:
+            return
+        self._is_written = True
+        transport = request.transport
+        if transport is None or transport.is_closing():
+            raise ClientConnectionResetError("Cannot write to closing transport")
+        transport.write(
+            b"%b%b\r\nDate: %b\r\nContent-Length: %d\r\n\r\n%b"
+            % (_HEADS[self._format], request[REQUEST_ID].encode("ascii"), _today(), self.size, b"".join(self._parts))
+        )
+        self._parts = ()
+
+
+def _today() -> bytes:
+    """Return the value of the header Date, made once a second."""
+    global _date  # noqa: PLW0603 - a value that only depends on the time
+    now = int(time.time())
+    if _date[0] != now:
+        _date = now, formatdate(now, usegmt=True).encode("ascii")
+    return _date[1]
