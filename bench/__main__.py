@@ -34,7 +34,7 @@ PARTS: dict[str, Callable[[Path], list[Figure]]] = {
 }
 
 ONLY_BY_NAME = {"plots", "scale"}
-"""Plots change files of the tree: nobody wants that who only measures. The scale takes 4 GB and a quarter of an hour."""
+"""Plots change files of the tree: nobody wants that who only measures. The scale takes long, and 4 GB of disk."""
 
 
 def main() -> None:
