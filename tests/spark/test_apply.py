@@ -105,6 +105,25 @@ def test_entering_delete_after_fetch_between_plan_and_apply_keeps_the_new_floor(
     assert left(connection) == 5
 
 
+def test_what_is_due_goes_whatever_the_sizes_of_lists_blocks_and_steps(
+    connection: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes = {"LISTED": 20, "BLOCK": 7, "CHUNK": 3}
+    for name, size in sizes.items():
+        monkeypatch.setattr(apply, name, size)
+    members_of = [add_group(connection, expiry, 0) for expiry in (HOUR, -1, 0) * 3]
+    for turn in range(10):
+        for member in members_of:
+            messages.append(connection, member, b"body", START - (turn < 6) * 2 * HOUR, is_commit=False)
+    counts = apply_plan(connection, sql_engine.make_plan(connection, POLICY, START))
+    assert counts == Counter({rules.EXPIRED: 3 * 6, rules.FETCHED: 3 * 10})
+    rows = connection.execute("SELECT group_key, count(*), min(sequence_num) FROM messages GROUP BY 1 ORDER BY 1")
+    keys = [member.group.group_key for member in members_of]
+    kept = {key: (4, 7) for key in keys[0::3]} | {key: (10, 1) for key in keys[1::3]}
+    assert {row[0]: (row[1], row[2]) for row in rows} == kept
+    assert connection.execute("SELECT sum(live_bytes) FROM body_segments").fetchone()[0] == (12 + 30) * (24 + 4)
+
+
 def test_settings_replaced_between_plan_and_apply_stop_the_run(connection: sqlite3.Connection) -> None:
     add_group(connection, HOUR, 3)
     plan = sql_engine.make_plan(connection, POLICY, START + 2 * HOUR)
