@@ -119,7 +119,7 @@ def test_what_is_due_goes_whatever_the_sizes_of_lists_blocks_and_steps(
     assert counts == Counter({rules.EXPIRED: 3 * 6, rules.FETCHED: 3 * 10})
     rows = connection.execute("SELECT group_key, count(*), min(sequence_num) FROM messages GROUP BY 1 ORDER BY 1")
     keys = [member.group.group_key for member in members_of]
-    kept = {key: (4, 7) for key in keys[0::3]} | {key: (10, 1) for key in keys[1::3]}
+    kept = dict.fromkeys(keys[0::3], (4, 7)) | dict.fromkeys(keys[1::3], (10, 1))
     assert {row[0]: (row[1], row[2]) for row in rows} == kept
     assert connection.execute("SELECT sum(live_bytes) FROM body_segments").fetchone()[0] == (12 + 30) * (24 + 4)
 
