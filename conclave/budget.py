@@ -90,13 +90,19 @@ class Budget:
             share.held += more
             return True
 
-    def hold(self, share: "Share", size: int, *, closed: bool = False) -> None:
-        """Set what ``share`` holds to ``size`` bytes, more or less than before. ``closed``: it never changes again."""
+    def hold(self, share: "Share", size: int) -> None:
+        """Set what ``share`` holds to ``size`` bytes, more or less than before."""
         with self._lock:
             if not share.closed:
                 self.used += size - share.held
                 share.held = size
-                share.closed = closed
+        self._serve()
+
+    def give_back(self, share: "Share") -> None:
+        """Take back what a closed share holds."""
+        with self._lock:
+            self.used -= share.held
+            share.held = 0
         self._serve()
 
     async def wait(self, share: "Share", needed: int, deadline: float) -> None:
@@ -123,12 +129,13 @@ class Budget:
 class Share:
     """One response's share of the budget. It has to be closed, also if the response fails."""
 
-    __slots__ = ("_budget", "_claimed", "closed", "held")
+    __slots__ = ("_budget", "_claimed", "_is_used", "closed", "held")
 
     def __init__(self, budget: Budget) -> None:
         """Use ``Budget.share`` instead."""
         self._budget = budget
         self._claimed = 0
+        self._is_used = False
         self.held = 0
         self.closed = False
 
@@ -145,6 +152,7 @@ class Share:
     def take(self, size: int) -> None:
         """Take ``size`` more bytes. Raises NoRoomError: then ``fit`` waits for memory and begins anew."""
         claimed = self._claimed + size
+        self._is_used = True
         if claimed > self.held and not self._budget.take(self, claimed - self.held):
             raise NoRoomError(claimed)
         self._claimed = claimed
@@ -227,12 +235,16 @@ class Share:
 
     def hold(self, size: int) -> None:
         """Hold exactly ``size`` bytes and give back the rest. They are granted even if there is no room."""
-        self._budget.hold(self, size)
+        if size != self.held:
+            self._is_used = True
+            self._budget.hold(self, size)
         self._claimed = size
 
     def close(self) -> None:
         """Give back everything, and refuse to take more: a thread that still reads may ask for it."""
-        self._budget.hold(self, 0, closed=True)
+        self.closed = True
+        if self._is_used:  # asked only now: a thread that takes anything has set it before it looked for ``closed``
+            self._budget.give_back(self)
 
     def _most(self) -> int:
         """Return how many bytes a response may take that can be shortened."""

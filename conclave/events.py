@@ -1,14 +1,25 @@
 """Events of the protocol: who listens, and which events each listener gets."""
 
 import asyncio
-from collections import defaultdict, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from conclave.logs import get_logger
+from conclave.rota import Rota
+
+log = get_logger(__name__)
+
 QUEUE_LIMIT = 1024
 """At most 1,024 events wait for a slow listener. After that the oldest are dropped."""
+
+KEEP_ALIVE_SECONDS = 9.0
+"""Every 9 seconds a stream gets a comment. The protocol allows at most 15 s."""
+
+SLICE = 128
+"""News go to at most 128 streams at a time. Between two slices, others get their turn."""
 
 
 @dataclass(frozen=True)
@@ -57,75 +68,102 @@ News = Announcement | Ending | Stored
 """What a transaction announces."""
 
 
-class Stream:
-    """The events that wait for one listener."""
+class Stream(ABC):
+    """The events that wait for one listener. How they reach it is for the subclass to know."""
 
-    def __init__(self, session_id: int, on_end: Callable[[], None]) -> None:
-        """The stream ends with its session. ``on_end`` is called then, once."""
+    __slots__ = ("_lost", "_waiting", "ended", "session_id", "turn", "user_id")
+
+    def __init__(self, user_id: bytes, session_id: int) -> None:
+        """The stream ends with its session."""
+        self.user_id = user_id
         self.session_id = session_id
         self.ended = False
-        self._on_end = on_end
-        self._waiting: deque[Event] = deque()
+        self.turn = 0  # the rota's
+        self._waiting: list[Event] = []
         self._lost = 0
-        self._news = asyncio.Event()
 
-    def put(self, event: Event) -> None:
-        """Add an event; never waits. If too many wait, the oldest is lost, and the listener learns that."""
+    def put(self, event: Event) -> bool:
+        """Add an event; never waits. Return whether it is the only one, so that ``flush`` has to be called.
+
+        If too many wait, the oldest is lost, and the listener learns that. Nothing is added after the end.
+        """
+        if self.ended:
+            return False
         if len(self._waiting) == QUEUE_LIMIT:
-            self._waiting.popleft()
+            del self._waiting[0]
             self._lost += 1
         self._waiting.append(event)
-        self._news.set()
-
-    def end(self) -> None:
-        """End the stream. The listener still takes the events that wait."""
-        if not self.ended:
-            self.ended = True
-            self._news.set()
-            self._on_end()
-
-    async def wait(self, seconds: float) -> None:
-        """Wait until there is something to take, the stream has ended, or ``seconds`` are over."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout(seconds):  # wait_for would make a task for each of thousands
-                await self._news.wait()
+        return len(self._waiting) == 1
 
     def take(self) -> tuple[int, list[Event]]:
         """Return the number of events lost since the last call, and the events that wait."""
-        lost, events = self._lost, list(self._waiting)
-        self._lost = 0
-        self._waiting.clear()
-        self._news.clear()
-        return lost, events
+        taken = self._lost, self._waiting
+        self._lost, self._waiting = 0, []
+        return taken
+
+    def end(self) -> None:
+        """End the stream, once. The listener still gets the events that wait."""
+        if not self.ended:
+            self.ended = True
+            self.finish()
+
+    @abstractmethod
+    def flush(self) -> None:
+        """Hand on what waits, unless the listener has to take something else first."""
+
+    @abstractmethod
+    def keep_alive(self) -> None:
+        """Show a silent listener that the stream is still there."""
+
+    @abstractmethod
+    def finish(self) -> None:
+        """Hand on what waits, and close the connection. Then the stream leaves ``Events``."""
+
+    @abstractmethod
+    def break_off(self) -> None:
+        """Close the connection at once."""
 
 
 class Events:
     """The listeners of one server process."""
 
-    def __init__(self) -> None:
-        """Begin without listeners."""
-        self._streams: dict[bytes, set[Stream]] = defaultdict(set)
+    def __init__(
+        self, keep: Callable[[int], None] = lambda _: None, *, keep_alive_seconds: float = KEEP_ALIVE_SECONDS
+    ) -> None:
+        """Begin without listeners. ``keep`` is called every so often with the id of a session that listens."""
+        self.rota = Rota(self._remind, keep_alive_seconds)
+        self._keep = keep
+        self._streams: dict[bytes, set[Stream]] = {}
+        self._few: deque[Stream] = deque()
+        self._many: deque[Stream] = deque()
+        self._handing_on = False
         self._stopping = False
+        self._gone = asyncio.Event()
 
-    @contextmanager
-    def listen(self, user_id: bytes, session_id: int, on_end: Callable[[], None] = lambda: None) -> Iterator[Stream]:
-        """Yield a stream of a user's events while the block lasts. ``on_end`` is called when the stream ends."""
-        stream = Stream(session_id, on_end)
-        self._streams[user_id].add(stream)
+    def add(self, stream: Stream) -> None:
+        """Hand a stream its user's events, until ``remove``."""
+        self._streams.setdefault(stream.user_id, set()).add(stream)
+        self.rota.add(stream)
         if self._stopping:
             stream.end()
-        try:
-            yield stream
-        finally:
-            self._streams[user_id].discard(stream)
-            if not self._streams[user_id]:
-                del self._streams[user_id]
+
+    def remove(self, stream: Stream) -> None:
+        """Forget a stream, if it is still there."""
+        of_user = self._streams.get(stream.user_id, set())
+        if stream not in of_user:
+            return
+        self.rota.remove(stream)
+        of_user.remove(stream)
+        if not of_user:
+            del self._streams[stream.user_id]
+        self._notice_end()
 
     def publish(self, news: Iterable[News]) -> None:
         """Hand each event to every stream of its recipients, and end the streams of sessions that are over.
 
-        A user without a stream misses the event.
+        A user without a stream misses the event. Nothing is written here: that comes soon after, in slices.
         """
+        fresh: list[Stream] = []
         for each in news:
             if isinstance(each, Stored):
                 continue
@@ -133,21 +171,61 @@ class Events:
                 self._end(each)
                 continue
             for user_id in each.recipients & self._streams.keys():
-                for stream in self._streams[user_id]:
-                    stream.put(each.event)
+                fresh += [stream for stream in self._streams[user_id] if stream.put(each.event)]
+        if fresh:
+            # Whatever few hear does not wait for all who hear what many hear.
+            (self._few if len(fresh) <= SLICE else self._many).extend(fresh)
+            self._hand_on_soon()
 
     def sessions(self) -> set[int]:
         """Return the ids of the sessions that have a stream open."""
         return {stream.session_id for streams in self._streams.values() for stream in streams}
 
-    def _end(self, ending: Ending) -> None:
-        for stream in self._streams.get(ending.user_id, ()):
-            if stream.session_id == ending.session_id:
-                stream.end()
-
     def end_all(self) -> None:
         """End every stream, and each that begins later, since the server stops."""
         self._stopping = True
-        for streams in self._streams.values():
-            for stream in streams:
+        self._notice_end()
+        for stream in [stream for streams in self._streams.values() for stream in streams]:
+            stream.end()
+
+    async def gone(self) -> None:
+        """End every stream, and wait until the last is gone."""
+        self.end_all()
+        await self._gone.wait()
+
+    def _notice_end(self) -> None:
+        if self._stopping and not self._streams:
+            self._gone.set()
+
+    def _end(self, ending: Ending) -> None:
+        for stream in tuple(self._streams.get(ending.user_id, ())):
+            if stream.session_id == ending.session_id:
                 stream.end()
+
+    def _hand_on_soon(self) -> None:
+        if not self._handing_on:
+            self._handing_on = True
+            asyncio.get_running_loop().call_soon(self._hand_on)
+
+    def _hand_on(self) -> None:
+        """Write to a slice of those who hear what few hear, and to a slice of the others."""
+        self._handing_on = False
+        for streams in (self._few, self._many):
+            for _ in range(min(SLICE, len(streams))):
+                stream = streams.popleft()
+                _try(stream, stream.flush)
+        if self._few or self._many:
+            self._hand_on_soon()
+
+    def _remind(self, stream: Stream) -> None:
+        self._keep(stream.session_id)
+        _try(stream, stream.keep_alive)
+
+
+def _try(stream: Stream, do: Callable[[], None]) -> None:
+    """A fault of one stream ends it, so that its client notices, and is not the other streams' fault."""
+    try:
+        do()
+    except Exception:
+        log.exception("stream_failed")
+        stream.break_off()

@@ -67,7 +67,7 @@ def log_request(**fields: Any) -> None:
     if _gathering:
         _gathering.gather(fields)
     else:
-        _requests.info("request", **fields)
+        log.info("request", **fields)
 
 
 class _Gathering(logging.StreamHandler[TextIO]):
@@ -110,5 +110,5 @@ def get_logger(name: str) -> structlog.stdlib.BoundLogger:
     return logger
 
 
-_requests = get_logger(__name__)
+log = get_logger(__name__)
 _gathering: "_Gathering | None" = None

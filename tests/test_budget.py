@@ -211,7 +211,7 @@ def test_threads_that_take_at_once_never_take_more_than_there_is() -> None:
                 assert memory.used <= 1000
             except NoRoomError:
                 pass
-            memory.hold(share, 0, closed=True)
+            share.close()
 
     threads = [threading.Thread(target=take) for _ in range(4)]
     for thread in threads:

@@ -216,16 +216,16 @@ class Talk:
 
 
 @pytest.fixture(scope="module")
-def talk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Talk]:
+def talk(tmp_path_factory: pytest.TempPathFactory) -> Talk:
     server = Server(tmp_path_factory.mktemp("server"))
     server.start()
     try:
         printed = {page: converse(page, server) for page in CONVERSATIONS}
-        logged = [json.loads(line) for line in server.log.read_text().splitlines()]
-        successes = [line for line in logged if line.get("status", 0) < 400 and "route" in line]  # a stream has none
-        yield Talk(printed, {(line["method"], line["route"]) for line in successes})
     finally:
-        server.stop()
+        server.stop()  # from then on the log is complete
+    logged = [json.loads(line) for line in server.log.read_text().splitlines()]
+    successes = [line for line in logged if line.get("status", 0) < 400 and "route" in line]
+    return Talk(printed, {(line["method"], line["route"]) for line in successes})
 
 
 def test_the_conversation_of_the_readme_ends_with_the_message(talk: Talk) -> None:

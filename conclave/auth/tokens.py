@@ -28,6 +28,9 @@ class Caller:
 
 CALLER = web.RequestKey("caller", Caller)
 
+TOKEN: web.RequestKey[str | None] = web.RequestKey("token")
+"""What ``token_in`` found in the request."""
+
 
 def new_token(issued_in: Format) -> str:
     """Return a new token: 32 random bytes in hex. Its last digit is odd for a protobuf client, even for JSON."""
@@ -57,9 +60,9 @@ def token_in(headers: Mapping[str, str], name: str) -> str | None:
     return token if _TOKEN.fullmatch(token) else ""
 
 
-def require_token(headers: Mapping[str, str], name: str) -> str:
-    """Return what ``token_in`` does. Raises AuthHeaderMissingError or AuthHeaderInvalidError."""
-    token = token_in(headers, name)
+def require_token(request: web.Request) -> str:
+    """Return the token of a request. Raises AuthHeaderMissingError or AuthHeaderInvalidError."""
+    token = request[TOKEN]
     if token is None:
         raise AuthHeaderMissingError
     if not token:

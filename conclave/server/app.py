@@ -17,7 +17,7 @@ from conclave.cache.groups import RememberedGroups
 from conclave.cache.sessions import RememberedSessions
 from conclave.clock import Clock, SystemClock
 from conclave.config.settings import Config
-from conclave.events import Events, News
+from conclave.events import KEEP_ALIVE_SECONDS, Events, News
 from conclave.health.parts import Health
 from conclave.health.storage import Storage
 from conclave.server import duties, middleware
@@ -35,22 +35,36 @@ def create_app(config: Config, clock: Clock | None = None) -> web.Application:
     app[keys.CONFIG] = config
     app[keys.CLOCK] = steady = SteadyClock(clock or SystemClock())
     app[keys.HEALTH] = Health()
-    app[keys.EVENTS] = Events()
     app[keys.PASSWORDS] = Passwords()
     app[keys.THROTTLE] = Throttle(config.limits, app[keys.PASSWORDS], steady)
     app[keys.BUDGET] = Budget(config.limits.response_bytes)
     app[keys.ACTIVITY] = SessionActivity(config.token_ttl_seconds)
     app[keys.CONTEXT] = Context(config.policy, steady)
+    app[keys.EVENTS] = _events(app)
     app.on_response_prepare.append(middleware.add_headers)
     app.on_shutdown.append(_end_streams)
     add_routes(app)
     app.cleanup_ctx.extend([_store, duties.look_at_storage, _archive, duties.try_archive])
-    app.cleanup_ctx.extend([duties.stay_alive, duties.keep_sessions, duties.forward_news])
+    app.cleanup_ctx.extend([duties.stay_alive, duties.keep_sessions, duties.forward_news, _streams])
     return app
+
+
+def _events(app: web.Application) -> Events:
+    activity, clock, ttl = app[keys.ACTIVITY], app[keys.CLOCK], app[keys.CONFIG].token_ttl_seconds
+
+    def keep(session_id: int) -> None:
+        activity.keep(session_id, clock.now())
+
+    return Events(keep, keep_alive_seconds=min(KEEP_ALIVE_SECONDS, ttl / 2))
 
 
 async def _end_streams(app: web.Application) -> None:
     app[keys.EVENTS].end_all()
+
+
+async def _streams(app: web.Application) -> AsyncIterator[None]:
+    yield
+    await app[keys.EVENTS].gone()  # they have been ending since the server began to stop
 
 
 async def _store(app: web.Application) -> AsyncIterator[None]:

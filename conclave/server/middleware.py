@@ -58,7 +58,8 @@ async def observe(request: web.Request, handler: Handler) -> web.StreamResponse:
     endpoint = request.app[keys.ENDPOINTS].get(request.match_info.handler)
     if endpoint:
         request[ENDPOINT] = endpoint
-    choose_format(request, tokens.token_in(request.headers, request.app[keys.CONFIG].auth_header))
+    request[tokens.TOKEN] = token = tokens.token_in(request.headers, request.app[keys.CONFIG].auth_header)
+    choose_format(request, token)
     try:
         response = await handler(request)
     except ApiError as error:
@@ -112,8 +113,7 @@ async def authenticate(request: web.Request, handler: Handler) -> web.StreamResp
     """Find out who is calling, unless the route is public or does not exist."""
     app, endpoint = request.app, request.get(ENDPOINT)
     if endpoint and not endpoint.public:
-        token = tokens.require_token(request.headers, app[keys.CONFIG].auth_header)
-        session = await app[keys.SESSIONS].find(tokens.token_hash(token))
+        session = await app[keys.SESSIONS].find(tokens.token_hash(tokens.require_token(request)))
         request[tokens.CALLER] = app[keys.ACTIVITY].use(session, app[keys.FRESHNESS].look())
     return await handler(request)
 

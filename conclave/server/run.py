@@ -1,10 +1,12 @@
 """Runs the server, from its configuration to a clean exit."""
 
 import asyncio
+import gc
 import os
 import signal
 import socket
 import ssl
+import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -28,6 +30,12 @@ from conclave.system.reserve import give_up_to_start
 
 log = get_logger(__name__)
 
+GARBAGE = 20_000
+"""Python looks for garbage after 20,000 more objects than before, not after 700: a request leaves none behind."""
+
+SWITCH_SECONDS = 0.0002
+"""A thread that waits for the interpreter beside a busy event loop gets it within 0.2 ms, not 5 ms."""
+
 SHUTDOWN_SECONDS = 2.0
 """Requests under way get 2 seconds to finish. Those that are cut off then get 2 seconds more to end."""
 
@@ -39,6 +47,7 @@ class ServeError(Exception):
 def serve(config: Config) -> None:
     """Serve until SIGTERM, SIGINT or SIGHUP, then finish what is under way. Raises ServeError."""
     give_back_large()
+    sys.setswitchinterval(SWITCH_SECONDS)
     tls = _tls(config)
     with _only_server(config), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         try:
@@ -106,6 +115,7 @@ async def _serve(config: Config, tls: ssl.SSLContext | None) -> None:
         admin_url = await _listen_for_operators(admin)
         await runner.setup()
         url = await _listen(Site(runner, config.listen_address, config.port, for_clients(files), tls))
+        _settle_memory()
         log.info("listening", url=url, admin_url=admin_url, database=str(config.database))
         async with Supervisor(config, app[keys.HEALTH]):
             await stop.wait()
@@ -114,6 +124,13 @@ async def _serve(config: Config, tls: ssl.SSLContext | None) -> None:
         await runner.cleanup()
         await operators.cleanup()
     log.info("stopped")
+
+
+def _settle_memory() -> None:
+    """Leave alone from here on what the start has made: Python would look through it again and again for garbage."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(GARBAGE, *gc.get_threshold()[1:])
 
 
 async def _listen_for_operators(site: Site) -> str | None:

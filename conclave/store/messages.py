@@ -179,6 +179,6 @@ def page(
 def _take(connection: sqlite3.Connection, ids: Sequence[int], share: Share, taken: int) -> int:
     """Take memory for the first of some bodies, and return for how many. Raises NoRoomError."""
     total = bodies.total_size(connection, ids)
-    if taken + total <= SMALL_BYTES and share.take_all(total, len(ids)):
+    if taken + total <= min(SMALL_BYTES, PAGE_BYTES) and share.take_all(total, len(ids)):
         return len(ids)
     return share.take_bodies(bodies.sizes(connection, ids), PAGE_BYTES - taken, least=0 if taken else 1)

@@ -9,10 +9,12 @@ It must say what other responses say: a test compares the heads.
 import time
 from collections.abc import Sequence
 from email.utils import formatdate
+from typing import cast
 
 from aiohttp import HttpVersion11, web
 from aiohttp.abc import AbstractStreamWriter
 from aiohttp.client_exceptions import ClientConnectionResetError
+from aiohttp.http import StreamWriter
 from aiohttp.web_request import BaseRequest
 
 from conclave.wire.negotiate import Format
@@ -68,9 +70,11 @@ class Ready(web.StreamResponse):
         if self._is_written:
             return
         self._is_written = True
+        cast(StreamWriter, request.writer).set_eof()  # nothing may follow, not even the answer to an error
         transport = request.transport
         if transport is None or transport.is_closing():
             raise ClientConnectionResetError("Cannot write to closing transport")
+        request.writer.output_size += self.size
         transport.write(
             b"%b%b\r\nDate: %b\r\nContent-Length: %d\r\n\r\n%b"
             % (_HEADS[self._format], request[REQUEST_ID].encode("ascii"), _today(), self.size, b"".join(self._parts))

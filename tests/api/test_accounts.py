@@ -12,12 +12,12 @@ import pytest
 
 from conclave import keys
 from conclave.config.settings import Config
-from conclave.store import sessions, state, users
+from conclave.store import state, users
 from tests.conftest import Running, StartServer
 from tests.support.client import PACKAGE, PASSWORD, Client, RefusedError, encode, expect
 from tests.support.listening import listening
 from tests.support.protobuf import PROTOBUF, ProtobufClient
-from tests.support.racing import right_after
+from tests.support.racing import right_after, right_after_session
 
 NEW = "battery staple"
 
@@ -351,7 +351,7 @@ async def test_a_stream_does_not_begin_for_a_session_that_has_just_ended(
             case _:
                 await phone.post("/delete-account", password=PASSWORD)
 
-    right_after(running, monkeypatch, sessions.by_token_hash, end)
+    right_after_session(running, monkeypatch, end)
     await expect(asyncio.wait_for(alice.get("/events"), 10), 401, 202)
 
 
@@ -459,7 +459,7 @@ async def test_a_request_on_its_way_when_the_account_is_deleted_is_one_without_a
     async def delete() -> None:
         await phone.post("/delete-account", password=PASSWORD)
 
-    right_after(running, monkeypatch, sessions.by_token_hash, delete)
+    right_after_session(running, monkeypatch, delete)
     request = alice.call(method, path.format(eves=eves), json=body or None)
     await expect(asyncio.wait_for(request, 10), 401, 202)
     assert await running.query("SELECT 1 FROM users WHERE user_id = ?", UUID(alice.user_id).bytes) == []
@@ -484,7 +484,7 @@ async def test_a_request_to_a_group_on_its_way_when_the_account_is_deleted_is_a_
     async def delete() -> None:
         await phone.post("/delete-account", password=PASSWORD)
 
-    right_after(running, monkeypatch, sessions.by_token_hash, delete)
+    right_after_session(running, monkeypatch, delete)
     method = "GET" if action == "group-info" else "POST"
     request = world.alice.call(method, f"/groups/{world.friends}/{action}", json=bodies.get(action))
     await expect(request, 401, 401 if action in ("invite", "ban", "delete") else 400)

@@ -2,9 +2,8 @@
 
 import asyncio
 import contextlib
-import socket
 import sqlite3
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from typing import TypeVar
 from unittest.mock import ANY
 from uuid import UUID
@@ -18,52 +17,15 @@ from conclave.api import events as api_events
 from conclave.auth import tokens
 from conclave.store import sessions
 from conclave.store.sqlite import connect
-from conclave.wire import sse
+from conclave.wire import listener
 from conclave.wire.conclave_pb2 import ServerEvent
 from conclave.wire.negotiate import Format
 from tests.conftest import Running
 from tests.support.client import PACKAGE, PASSWORD, Client, encode, expect
-from tests.support.listening import BELL, Audience, Heard, audience, listening
+from tests.support.listening import BELL, Audience, Heard, audience, deaf, deleted, listening, open_stream, until
 from tests.support.protobuf import ProtobufClient
 
 T = TypeVar("T")
-
-
-def deleted(number: int, *recipients: bytes) -> events_module.Announcement:
-    event = events_module.Event("group_deleted", {"group_id": number.to_bytes(16)})
-    return events_module.Announcement(frozenset(recipients), event)
-
-
-async def until(condition: Callable[[], T]) -> T:
-    """Wait until ``condition`` returns something that counts as true, and return it."""
-    async with asyncio.timeout(10):
-        while not (found := condition()):
-            await asyncio.sleep(0.01)
-    return found
-
-
-@contextlib.asynccontextmanager
-async def deaf(client: Client) -> AsyncIterator[asyncio.StreamWriter]:
-    """Open a stream with small buffers, of which nothing is read."""
-    bare = socket.socket()
-    bare.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-    bare.connect(("127.0.0.1", int(client.url.rpartition(":")[2])))
-    _, writer = await asyncio.open_connection(sock=bare, limit=16)
-    writer.write(client.raw_get("/events"))
-    try:
-        yield writer
-    finally:
-        writer.transport.abort()
-        with contextlib.suppress(ConnectionError):
-            await writer.wait_closed()
-
-
-def transport_to(running: Running, writer: asyncio.StreamWriter) -> asyncio.Transport:
-    """The server's end of a connection."""
-    assert running.server.runner
-    assert running.server.runner.server
-    ends = [each.transport for each in running.server.runner.server.connections if each.transport]
-    return next(each for each in ends if each.get_extra_info("peername") == writer.get_extra_info("sockname"))
 
 
 class Room:
@@ -417,12 +379,12 @@ async def test_what_was_heard_before_the_end_is_still_handed_on(running: Running
 async def test_a_client_that_takes_nothing_costs_little_delays_nobody_and_cannot_outlive_its_session(
     running: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sse, "LAST_SECONDS", 0.1)
+    monkeypatch.setattr(listener, "LAST_SECONDS", 0.1)
     alice = await running.user("alice")
     events, user_id = running.app[keys.EVENTS], UUID(alice.user_id).bytes
-    async with deaf(alice) as writer:
-        [[stream]] = await until(lambda: [each for each in events._streams.values() if each])
-        transport = transport_to(running, writer)
+    async with deaf(alice):
+        stream = await open_stream(events, alice)
+        assert (transport := stream._transport)
         for batch in range(400):
             events.publish([deleted(batch, user_id)] * 100)
             await asyncio.sleep(0)
@@ -433,8 +395,8 @@ async def test_a_client_that_takes_nothing_costs_little_delays_nobody_and_cannot
         await until(lambda: not events._streams)
 
 
-async def test_an_open_stream_is_a_use_of_its_session(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(api_events, "KEEP_ALIVE_SECONDS", 0.05)
+async def test_an_open_stream_is_a_use_of_its_session(running: Running) -> None:
+    running.app[keys.EVENTS].rota.seconds = 0.05
     alice = await running.user("alice")
     async with listening(alice):
         for _ in range(3):
@@ -461,10 +423,12 @@ async def test_who_lags_is_told_once_and_before_the_next_event(
     group = await alice.create_group("friends")
     await bob.join(group)
     async with listening(bob) as events:
-        stream = next(iter(running.app[keys.EVENTS]._streams.values()))
+        stream = await open_stream(running.app[keys.EVENTS], bob)
+        stream.pause_writing()
         for number in range(8):
-            for each in stream:
-                each.put(events_module.Event("group_deleted", {"group_id": number.to_bytes(16)}))
+            running.app[keys.EVENTS].publish([deleted(number, stream.user_id)])
+            await asyncio.sleep(0)
+        stream.resume_writing()
         heard = [await events.next() for _ in range(6)]
         assert heard[0] == ("lagged", 3)
         assert [name for name, _ in heard[1:]] == ["group_deleted"] * 5

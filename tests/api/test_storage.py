@@ -10,11 +10,10 @@ from pathlib import Path
 import pytest
 
 from conclave import keys
-from conclave.actions import messages
 from conclave.config.cleanup import CleanupConfig
 from conclave.health import storage
 from conclave.server import duties
-from conclave.store import bodies, database, sqlite
+from conclave.store import bodies, database, members, sqlite
 from conclave.system import locks, reserve
 from spark.engine import Engine
 from spark.run import clean_up
@@ -132,7 +131,7 @@ async def test_an_answer_that_has_left_is_not_followed_by_another(
     def fail(*_: object) -> None:
         raise error
 
-    monkeypatch.setattr(messages, "confirm_fetched", fail)
+    monkeypatch.setattr(members, "confirm_fetched", fail)
     reader, writer = await asyncio.open_connection("127.0.0.1", running.server.port)
     with contextlib.closing(writer):
         for _ in range(2):

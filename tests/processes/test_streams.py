@@ -3,14 +3,17 @@
 import asyncio
 import contextlib
 import resource
+import shutil
+import subprocess
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from aiohttp import ClientSession
+from aiohttp import ClientSession, TCPConnector
 
 from conclave.server.listen import RESERVED_FILES, raise_file_limit
 from tests.support.client import Client
+from tests.support.listening import listening as hearing
 from tests.support.server import ServerProcess, waiting
 
 SQL = '[cleanup]\nengine = "sql"\n'
@@ -71,6 +74,33 @@ async def test_a_stop_ends_a_thousand_streams_and_the_process(tmp_path: Path) ->
     assert status == 0
     assert seconds < 10
     assert all(each.endswith(b"0\r\n\r\n") for each in rest), "each was ended, not broken off"
+
+
+async def test_streams_over_tls_hear_end_with_their_session_and_with_the_server(tmp_path: Path) -> None:
+    if not shutil.which("openssl"):
+        pytest.skip("makes its certificate with openssl")
+    subject = ("-newkey", "rsa:2048", "-nodes", "-subj", "/CN=localhost", "-days", "1")
+    files = ("-keyout", "key.pem", "-out", "cert.pem")
+    subprocess.run(["openssl", "req", "-x509", *subject, *files], cwd=tmp_path, check=True, capture_output=True)
+    with ServerProcess(tmp_path, 'tls_cert_path = "cert.pem"\ntls_key_path = "key.pem"\n' + SQL) as server:
+        async with ClientSession(connector=TCPConnector(ssl=False)) as http, asyncio.timeout(40):
+            alice = await Client.register(http, server.url, "alice")
+            phone = await alice.another("alice")
+            group = await alice.create_group("g")
+            async with hearing(alice) as ending, hearing(phone) as lasting:
+                for number in range(100):
+                    await alice.patch(group, alias=f"x{number}")
+                for each in (ending, lasting):
+                    assert [(await each.next())[0] for _ in range(100)] == ["group_update"] * 100
+                await alice.post("/logout")
+                await ending.ended()
+                await phone.patch(group, alias="x")
+                assert (await lasting.next())[0] == "group_update"
+                assert not lasting.has_ended
+                status, seconds = await asyncio.to_thread(server.stop)
+                await lasting.ended()
+    assert status == 0
+    assert seconds < 10
 
 
 @pytest.mark.parametrize("left", [None, 60], ids=["reserve left", "nothing left"])

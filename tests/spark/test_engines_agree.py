@@ -15,6 +15,8 @@ from conclave.clock import FakeClock
 from conclave.config.cleanup import CleanupConfig
 from conclave.config.settings import Config
 from conclave.store import bodies, messages, schema, sqlite, state as server_state
+from conclave.wire.negotiate import Format
+from conclave.wire.pages import writer
 from spark.engine import Engine
 from spark.run import dry_run
 from tests.support import model, sample
@@ -152,7 +154,15 @@ def served(connection: sqlite3.Connection, config: Config, now: int) -> set[tupl
         (key - 1, message.sequence_num)
         for key, group_id, user_id in found
         for message in messages.page(
-            connection, group_id, user_id, 0, 500, config.policy, FakeClock(now), Budget(10**9).share()
+            connection,
+            group_id,
+            user_id,
+            0,
+            500,
+            config.policy,
+            FakeClock(now),
+            Budget(10**9).share(),
+            writer(Format.JSON),
         ).messages
     }
 

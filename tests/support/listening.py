@@ -3,16 +3,21 @@
 import asyncio
 import contextlib
 import json
+import socket
 from collections import defaultdict
-from collections.abc import AsyncIterator
-from typing import Any
+from collections.abc import AsyncIterator, Callable
+from typing import Any, TypeVar
+from uuid import UUID
 
 from aiohttp import ClientResponse
 
+from conclave.events import Announcement, Event, Events
+from conclave.wire.listener import Listener as Connection
 from tests.support.client import API, Client
 from tests.support.protobuf import ProtobufClient, decode
 
 Heard = tuple[str, Any]
+T = TypeVar("T")
 
 BELL = "bell"
 """The user whose messages tell an audience that all before them has arrived."""
@@ -149,3 +154,44 @@ async def audience(bell: Client, *listeners: Client) -> AsyncIterator[Audience]:
             for client in (listener, phone):
                 gathered.add(username, await stack.enter_async_context(listening(client)))
         yield gathered
+
+
+@contextlib.asynccontextmanager
+async def deaf(client: Client) -> AsyncIterator[asyncio.StreamReader]:
+    """Open a stream with small buffers, of which nothing is read before somebody reads."""
+    bare = socket.socket()
+    bare.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    bare.connect(("127.0.0.1", int(client.url.rpartition(":")[2])))
+    reader, writer = await asyncio.open_connection(sock=bare, limit=16)
+    writer.write(client.raw_get("/events"))
+    try:
+        yield reader
+    finally:
+        writer.transport.abort()
+        with contextlib.suppress(ConnectionError):
+            await writer.wait_closed()
+
+
+def deleted(number: int, *recipients: bytes) -> Announcement:
+    """Return the news that a group is gone whose id is ``number``."""
+    return Announcement(frozenset(recipients), Event("group_deleted", {"group_id": number.to_bytes(16)}))
+
+
+async def until(condition: Callable[[], T]) -> T:
+    """Wait until ``condition`` returns something that counts as true, and return it."""
+    async with asyncio.timeout(10):
+        while not (found := condition()):
+            await asyncio.sleep(0.01)
+    return found
+
+
+async def open_stream(events: Events, client: Client) -> Connection:
+    """Wait until a user has a stream whose connection is taken over, and return it."""
+
+    def find() -> Connection | None:
+        of_user = events._streams.get(UUID(client.user_id).bytes, set())
+        return next((each for each in of_user if isinstance(each, Connection) and each._transport), None)
+
+    found = await until(find)
+    assert found
+    return found

@@ -23,3 +23,19 @@ def right_after(
         return found
 
     monkeypatch.setattr(store, "read", racing)
+
+
+def right_after_session(
+    running: Running, monkeypatch: pytest.MonkeyPatch, happens: Callable[[], Awaitable[Any]]
+) -> None:
+    """Have ``happens`` take place once: after the next request was authenticated, before it goes on."""
+    remembered = running.app[keys.SESSIONS]
+    original, once = remembered.find, [happens]
+
+    async def racing(token_hash: bytes) -> Any:
+        found = await original(token_hash)
+        if once:
+            await once.pop()()
+        return found
+
+    monkeypatch.setattr(remembered, "find", racing)

@@ -1,6 +1,6 @@
 """What all request and response schemas share."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import cache
 from typing import Any, ClassVar
 
@@ -48,7 +48,7 @@ class RequestSchema(_MakingSchema):
     empty_counts: ClassVar[tuple[str, ...]] = ()
     """Fields whose empty value means something. Protobuf cannot tell it from an absent one: both count."""
 
-    quick: ClassVar[Callable[[Format, bytes], Any] | None] = None
+    quick: ClassVar["staticmethod[[Format, bytes], Any] | None"] = None
     """Returns what an ordinary body makes, or None for one that has to be looked at closely, as any body may be.
 
     The busiest messages do without a schema by this. It must not take what the schema refuses, nor read it otherwise.
@@ -74,7 +74,7 @@ class QuerySchema(_MakingSchema):
 
         unknown = EXCLUDE
 
-    quick: ClassVar[Callable[[str], Any] | None] = None
+    quick: ClassVar["staticmethod[[str], Any] | None"] = None
     """Returns what an ordinary query string makes, or None as in ``RequestSchema``."""
 
 

@@ -27,6 +27,23 @@ class SendMessage:
     mls_message: bytes
 
 
+def _quick_send(written_in: Format, body: bytes) -> SendMessage | None:
+    """Return what a body with the one field makes."""
+    try:
+        if written_in is Format.PROTOBUF:
+            message = conclave_pb2.SendMessageRequest.FromString(body).mls_message
+        else:
+            if json_text.marks(body) != 1:  # more would be more values, which may be very many
+                return None
+            values = orjson.loads(body)
+            if type(values) is not dict or values.keys() != _MLS_MESSAGE or type(values["mls_message"]) is not str:
+                return None
+            message = base64.b64decode(values["mls_message"].encode("ascii"), validate=True)
+    except (DecodeError, ValueError):  # the long way says what is wrong
+        return None
+    return SendMessage(message) if message else None
+
+
 class SendMessageRequest(RequestSchema):
     """An opaque MLS message."""
 
@@ -34,22 +51,7 @@ class SendMessageRequest(RequestSchema):
 
     mls_message = required(Bytes)
 
-    @staticmethod
-    def quick(written_in: Format, body: bytes) -> SendMessage | None:
-        """Return what a body with this one field makes."""
-        try:
-            if written_in is Format.PROTOBUF:
-                message = conclave_pb2.SendMessageRequest.FromString(body).mls_message
-            else:
-                if json_text.marks(body) != 1:  # more would be more values, which may be very many
-                    return None
-                values = orjson.loads(body)
-                if type(values) is not dict or values.keys() != _MLS_MESSAGE or type(values["mls_message"]) is not str:
-                    return None
-                message = base64.b64decode(values["mls_message"].encode("ascii"), validate=True)
-        except (DecodeError, ValueError):  # the long way says what is wrong
-            return None
-        return SendMessage(message) if message else None
+    quick = staticmethod(_quick_send)
 
 
 class SendMessageResponse(ResponseSchema):
@@ -66,6 +68,12 @@ class GetMessages:
     limit: int
 
 
+def _quick_get(query: str) -> GetMessages | None:
+    """Return what a query makes that has ``after`` and ``limit``, in this order."""
+    found = _AFTER_LIMIT.fullmatch(query)
+    return GetMessages(int(found[1]), min(int(found[2]), MOST_MESSAGES)) if found else None
+
+
 class GetMessagesQuery(QuerySchema):
     """Which messages to fetch: the first ``limit`` of those numbered above ``after``."""
 
@@ -74,11 +82,7 @@ class GetMessagesQuery(QuerySchema):
     after = QueryInteger(least=0, most=MAX_SEQUENCE_NUM, default=0)
     limit = QueryInteger(least=1, most=MOST_MESSAGES, default=100)
 
-    @staticmethod
-    def quick(query: str) -> GetMessages | None:
-        """Return what a query makes that has ``after`` and ``limit``, in this order."""
-        found = _AFTER_LIMIT.fullmatch(query)
-        return GetMessages(int(found[1]), min(int(found[2]), MOST_MESSAGES)) if found else None
+    quick = staticmethod(_quick_get)
 
 
 class StoredMessage(ResponseSchema):
