@@ -33,8 +33,11 @@ Within a block the order is by group, as in the indexes. So a transaction change
 group after the other: their bodies and rows lie scattered.
 """
 
-LISTED = 500_000
-"""About 500,000 messages are listed at a time, but all of a group together: they take 40 bytes of memory each."""
+LISTED = 1_000_000
+"""About a million messages are listed at a time, but all of a group together: they take 50 bytes of memory each."""
+
+_PLACE = 1 << 62
+"""A listed number has the place of the group above the id of the message: it takes less memory than a pair."""
 
 _SENT_BY = "FROM messages WHERE sender_id = (SELECT user_id FROM user_tombstones WHERE user_id = ?) AND NOT is_commit"
 """The messages of a deleted account without its commits.
@@ -48,7 +51,7 @@ def apply_plan(pacer: Pacer, plan: Plan, settings: PolicySettings, counts: Count
     connection = pacer.connection
     pacer.run(partial(_raise_marks, connection, group, settings) for group in plan.groups)
     for blocks in _blocks(connection, plan.groups):
-        pacer.run(_Deleting(connection, block, plan.now, settings, counts).step for block in blocks)
+        pacer.run(_Deleting(connection, plan.groups, block, plan.now, settings, counts).step for block in blocks)
     pacer.run(_steps(connection, plan, settings, counts))
 
 
@@ -129,8 +132,11 @@ def _raise_marks(connection: sqlite3.Connection, step: GroupStep, settings: Poli
     return False
 
 
-def _blocks(connection: sqlite3.Connection, groups: list[GroupStep]) -> Iterator[list[list[tuple[GroupStep, int]]]]:
-    """Yield the messages that are due in ``groups``: of some groups at a time, in blocks, see BLOCK and LISTED."""
+def _blocks(connection: sqlite3.Connection, groups: list[GroupStep]) -> Iterator[list[list[int]]]:
+    """Yield the messages that are due in ``groups``: of some groups at a time, in blocks, see BLOCK and LISTED.
+
+    A message is the place of its group in ``groups``, times _PLACE, plus its id.
+    """
     listed: list[int] = []
     for place, group in enumerate(groups):
         rows = connection.execute(
@@ -138,17 +144,11 @@ def _blocks(connection: sqlite3.Connection, groups: list[GroupStep]) -> Iterator
             " UNION SELECT message_id FROM messages WHERE group_key = ?1 AND created_at < ?3",
             (group.group_key, group.gone_below, group.expired_before),
         )
-        # A number for each that sorts by message, and that holds the place of its group.
-        listed += [row[0] * len(groups) + place for row in rows]
+        listed += [place * _PLACE + row[0] for row in rows]
         if len(listed) >= LISTED or place == len(groups) - 1:
-            listed.sort()
-            yield [_by_group(groups, listed[begin : begin + BLOCK]) for begin in range(0, len(listed), BLOCK)]
+            listed.sort(key=lambda each: each % _PLACE)
+            yield [sorted(listed[begin : begin + BLOCK]) for begin in range(0, len(listed), BLOCK)]
             listed = []
-
-
-def _by_group(groups: list[GroupStep], listed: list[int]) -> list[tuple[GroupStep, int]]:
-    numbered = sorted(divmod(each, len(groups))[::-1] for each in listed)
-    return [(groups[place], message_id) for place, message_id in numbered]
 
 
 class _Deleting:
@@ -157,12 +157,14 @@ class _Deleting:
     def __init__(
         self,
         connection: sqlite3.Connection,
-        block: list[tuple[GroupStep, int]],
+        groups: list[GroupStep],
+        block: list[int],
         now: int,
         settings: PolicySettings,
         counts: Counter[str],
     ) -> None:
         self._connection = connection
+        self._groups = groups
         self._block = block
         self._now = now
         self._settings = settings
@@ -171,11 +173,11 @@ class _Deleting:
 
     def step(self) -> bool:
         """Delete at most CHUNK messages with at most CHUNK_BYTES; return whether there are more."""
-        listed = self._block[self._done : self._done + CHUNK]
+        listed = [divmod(each, _PLACE) for each in self._block[self._done : self._done + CHUNK]]
         chosen = len(bodies.first_within(self._connection, [message_id for _, message_id in listed], CHUNK_BYTES))
         gone: list[int] = []
-        for group, some in groupby(listed[:chosen], key=itemgetter(0)):
-            gone += self._delete_rows(group, [message_id for _, message_id in some])
+        for place, some in groupby(listed[:chosen], key=itemgetter(0)):
+            gone += self._delete_rows(self._groups[place], [message_id for _, message_id in some])
         reach("apply.message_rows_deleted")
         bodies.erase(self._connection, gone)
         reach("apply.bodies_erased")
