@@ -12,7 +12,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from bench import archive, archive_serving, cleanup, cold, curves, hot, oversized, sending, serving, streams
+from bench import archive, archive_serving, cleanup, cold, curves, hot, oversized, scale, sending, serving, streams
 from bench.figures import Figure
 
 PARTS: dict[str, Callable[[Path], list[Figure]]] = {
@@ -29,11 +29,12 @@ PARTS: dict[str, Callable[[Path], list[Figure]]] = {
     "archive": archive.runs,
     "archive-pages": archive_serving.pages,
     "oversized": oversized.largest,
+    "scale": scale.runs,
     "plots": curves.sends,
 }
 
-ONLY_BY_NAME = {"plots"}
-"""Changes files of the tree: nobody wants that who only measures."""
+ONLY_BY_NAME = {"plots", "scale"}
+"""Plots change files of the tree: nobody wants that who only measures. The scale takes long, and 4 GB of disk."""
 
 
 def main() -> None:

@@ -10,6 +10,15 @@ from conclave.store.sqlite import Step, checkpoint, truncate_wal, write_transact
 LOCK_BUDGET_SECONDS = 0.010
 """No new step begins once a transaction has held the write lock for 10 ms."""
 
+SHARED_BUDGET_SECONDS = 0.001
+"""While others write, no new step begins once a transaction has held the write lock for 1 ms."""
+
+SHARED_REST_SECONDS = 0.0015
+"""While others write, a rest takes at least 1.5 ms: who waits for the lock asks for it every millisecond."""
+
+ALONE_AFTER_SECONDS = 0.5
+"""Others count as writing until half a second after their last commit that was noticed."""
+
 CACHE_KIB = 64 * 1024
 """SQLite's page cache has 64 MiB in a process that deletes: rows deleted together lie in a few thousand pages."""
 
@@ -29,11 +38,16 @@ class RunTooLongError(Exception):
 
 
 class Pacer:
-    """Runs steps in transactions of about LOCK_BUDGET_SECONDS, and rests after each as long as it took.
+    """Runs steps in short transactions, and rests after each at least as long as it took.
 
-    Other processes get the write lock during the rests. Work without the lock is done then: the write-ahead log is
-    copied into the database during a rest, not at a commit that finds the log long.
+    While others write, it holds the lock for about SHARED_BUDGET_SECONDS, which they hardly notice; otherwise for
+    LOCK_BUDGET_SECONDS. Other processes get the write lock during the rests. Work without the lock is done then: the
+    write-ahead log is copied into the database during a rest, not at a commit that finds the log long. That is done in
+    every rest: what is not synced yet would have to be synced by the next commit of a sender.
     """
+
+    commits = 0
+    """How many transactions the pacers of this process have committed."""
 
     def __init__(
         self,
@@ -58,6 +72,8 @@ class Pacer:
         self._deadline = deadline
         self._rested = rested
         self._require = require
+        self._seen = (self._data_version(), Pacer.commits)
+        self._shared_until = 0.0
 
     def run(self, steps: Iterator[Step]) -> None:
         """Run all ``steps``. Raises RunTooLongError, but only between two transactions."""
@@ -70,16 +86,34 @@ class Pacer:
                 reach("apply.begun")
                 self._require()
                 locked = time.monotonic()
-                while step is not None and time.monotonic() - locked < LOCK_BUDGET_SECONDS:
+                is_shared = self._is_shared(locked)
+                budget = SHARED_BUDGET_SECONDS if is_shared else LOCK_BUDGET_SECONDS
+                while step is not None and time.monotonic() - locked < budget:
                     if not step():
                         step = next(steps, None)
                 reach("apply.before_commit")
+            Pacer.commits += 1
             reach("apply.after_commit")
-            rested = 2 * time.monotonic() - began
-            if step is not None:  # the last transaction is left to the next call, or to empty_wal
+            ended = time.monotonic()
+            rested = ended + max(ended - began, SHARED_REST_SECONDS if is_shared else 0.0)
+            # The last transaction is left to the next call, or to empty_wal.
+            if step is not None:
                 checkpoint(self.connection)
             time.sleep(max(0.0, rested - time.monotonic()))
             self._rested()
+
+    def _is_shared(self, now: float) -> bool:
+        """Tell whether others write, too: whether somebody else has committed lately. Other pacers do not count."""
+        seen = (self._data_version(), Pacer.commits)
+        if seen[0] != self._seen[0] and seen[1] == self._seen[1]:
+            self._shared_until = now + ALONE_AFTER_SECONDS
+        self._seen = (seen[0], seen[1] + 1)
+        return now < self._shared_until
+
+    def _data_version(self) -> int:
+        """Return a number that changes when another connection has committed."""
+        version: int = self.connection.execute("PRAGMA data_version").fetchone()[0]
+        return version
 
 
 def empty_wal(connection: sqlite3.Connection) -> None:

@@ -24,7 +24,9 @@ WITH ranked AS (
 )
 SELECT group_key, reached, gone, cutoff FROM planned
 WHERE rises
-    OR EXISTS (SELECT 1 FROM messages WHERE messages.group_key = planned.group_key AND sequence_num <= gone)
+    OR gone > 0 AND EXISTS (
+        SELECT 1 FROM messages WHERE messages.group_key = planned.group_key AND sequence_num <= gone
+    )
     OR EXISTS (SELECT 1 FROM messages WHERE messages.group_key = planned.group_key AND created_at < cutoff)
 ORDER BY group_key
 """

@@ -16,6 +16,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
+from itertools import islice
 from pathlib import Path
 
 from conclave.failpoints import reach
@@ -44,14 +45,23 @@ That rest is for changes without a body: a user who joins and leaves again and a
 DEAD_SHARE = 0.25
 """A segment is compacted when at least a quarter of its bytes is dead."""
 
-DROPPED = 512
-"""A step removes at most 512 bodies of a dropped segment."""
+MOST_DEAD = 0.125
+"""More segments are compacted if otherwise the dead bytes of all were more than an eighth of the living ones.
 
-DROPPED_BYTES = 256 * 1024
-"""A step removes at most 256 KiB of bodies of a dropped segment, but at least one body."""
+But not for less than SEGMENT_BYTES. So the file stays below 1.2 times the size that it would have if made anew.
+"""
 
-FREED_PAGES = 96
-"""A step returns at most 96 pages to the file system: more than DROPPED_BYTES take."""
+MOVED, MOVED_SHARE = 32, 1 / 512
+"""A step moves at most 32 bodies, with at most a 512th of SEGMENT_BYTES (64 KiB) together, but at least one body."""
+
+DROPPED = 256
+"""A step removes at most 256 bodies of a dropped segment."""
+
+DROPPED_BYTES = 64 * 1024
+"""A step removes at most 64 KiB of bodies of a dropped segment, but at least one body."""
+
+FREED_PAGES = 32
+"""A step returns at most 32 pages to the file system: more than DROPPED_BYTES take."""
 
 _OWNERS = (
     ("messages", "message_id"),
@@ -176,13 +186,8 @@ def compact(connection: sqlite3.Connection) -> Iterator[Step]:
 
     See ``database.Step``. Stopping between two steps, or losing their transaction, leaves a consistent store.
     """
-    chosen = [
-        (live, segment, is_dropped)
-        for segment, total, live, _, is_dropped in _segments(connection)
-        if is_dropped or total - live >= DEAD_SHARE * total
-    ]
     # The emptiest first: on a full disk they give the room that the others need to move their living bodies.
-    for _, segment, is_dropped in sorted(chosen):
+    for segment, is_dropped in _worth_compacting(_segments(connection)):
         yield from _drop(connection, segment, None if is_dropped else _living(connection, segment))
 
 
@@ -225,6 +230,20 @@ def _segments(connection: sqlite3.Connection) -> list[tuple[int, int, int, int, 
     ).fetchall()
 
 
+def _worth_compacting(segments: list[tuple[int, int, int, int, int]]) -> Iterator[tuple[int, int]]:
+    """Yield the segments to compact, and whether each is marked as dropped; those that take the least moving first.
+
+    See DEAD_SHARE and MOST_DEAD.
+    """
+    living = sum(live for _, _, live, _, _ in segments)
+    dead = sum(total - live for _, total, live, _, _ in segments)
+    for segment, total, live, _, is_dropped in sorted(segments, key=lambda each: each[2] / each[1]):
+        is_worth_it = total - live >= DEAD_SHARE * total or dead > max(MOST_DEAD * living, SEGMENT_BYTES)
+        if is_dropped or (total > live and is_worth_it):
+            dead -= total - live
+            yield segment, is_dropped
+
+
 def _drop(connection: sqlite3.Connection, segment: int, survivors: Iterator[int] | None) -> Iterator[Step]:
     """Yield the steps that move ``survivors`` out of a segment and drop it.
 
@@ -232,7 +251,7 @@ def _drop(connection: sqlite3.Connection, segment: int, survivors: Iterator[int]
     """
     if survivors is not None:
         yield partial(_seal, connection, segment)
-        yield partial(_move_next, connection, survivors)
+        yield _Moving(connection, survivors).step
         yield partial(_mark_dropped, connection, segment)
     yield partial(_drop_some, connection, segment)
     yield partial(free_pages, connection)
@@ -254,12 +273,12 @@ def _others(connection: sqlite3.Connection, segment: int, copies: list[int], mos
 
 
 def _living(connection: sqlite3.Connection, segment: int) -> Iterator[int]:
-    """Yield the ids of the living bodies of a segment. Each is looked up when it is asked for."""
-    query = f"SELECT body_id FROM {_table(segment)} WHERE body_id > ? AND body IS NOT NULL ORDER BY body_id LIMIT 1"
-    row = connection.execute(query, (0,)).fetchone()
-    while row:
-        yield row[0]
-        row = connection.execute(query, (row[0],)).fetchone()
+    """Yield the ids of the living bodies of a segment, ascending. They are looked up as they are asked for."""
+    query = f"SELECT body_id FROM {_table(segment)} WHERE body_id > ? AND body IS NOT NULL ORDER BY body_id LIMIT ?"
+    rows = connection.execute(query, (0, MOVED)).fetchall()
+    while rows:
+        yield from (row[0] for row in rows)
+        rows = connection.execute(query, (rows[-1][0], MOVED)).fetchall()
 
 
 def _reserve(connection: sqlite3.Connection, count: int, size: int) -> tuple[int, int]:
@@ -283,21 +302,45 @@ def _seal(connection: sqlite3.Connection, segment: int) -> bool:
     return False
 
 
-def _move_next(connection: sqlite3.Connection, survivors: Iterator[int]) -> bool:
-    body_id = next(survivors, None)
-    if body_id is None:
-        return False
-    table = _table(body_id >> 32)
-    (body,) = connection.execute(f"SELECT body FROM {table} WHERE body_id = ?", (body_id,)).fetchone()
-    if body is None:
-        return True  # it was erased after it was listed
-    moved = put(connection, body)
+class _Moving:
+    """Moves bodies of one segment to the newest, some in each step. ``survivors``: their ids, ascending."""
+
+    def __init__(self, connection: sqlite3.Connection, survivors: Iterator[int]) -> None:
+        self._connection = connection
+        self._survivors = survivors
+        self._listed: list[int] = []
+
+    def step(self) -> bool:
+        """Move at most MOVED bodies with a MOVED_SHARE of a segment, but at least one; a step of ``compact``."""
+        self._listed += islice(self._survivors, MOVED - len(self._listed))
+        chosen = first_within(self._connection, self._listed, int(MOVED_SHARE * SEGMENT_BYTES))
+        del self._listed[: len(chosen)]
+        _move(self._connection, chosen)
+        reach("erase.moved")
+        return bool(chosen)
+
+
+def _move(connection: sqlite3.Connection, body_ids: Sequence[int]) -> None:
+    """Move bodies of one segment to the newest, and erase them where they were."""
+    found = get_many(connection, body_ids)
+    old = [body_id for body_id in body_ids if found[body_id] is not None]  # some may be erased since they were listed
+    if old:
+        new = put_many(connection, [found[body_id] for body_id in old])
+        _follow(connection, dict(zip(old, new, strict=True)))
+        erase(connection, old)
+
+
+def _follow(connection: sqlite3.Connection, moved: dict[int, int]) -> None:
+    """Make the owners of bodies refer to their new ids. ``moved``: new ids by old ones. Each body has one owner."""
+    left = list(moved)
     for owner, column in _OWNERS:
-        if connection.execute(f"UPDATE {owner} SET {column} = ?1 WHERE {column} = ?2", (moved, body_id)).rowcount:
-            break
-    erase(connection, [body_id])
-    reach("erase.moved")
-    return True
+        rows = connection.execute(f"SELECT {column} FROM {owner} WHERE {column} IN ({places(left)})", left).fetchall()
+        connection.executemany(
+            f"UPDATE {owner} SET {column} = ? WHERE {column} = ?", [(moved[row[0]], row[0]) for row in rows]
+        )
+        left = sorted(set(left).difference(row[0] for row in rows))
+        if not left:
+            return
 
 
 def _mark_dropped(connection: sqlite3.Connection, segment: int) -> bool:

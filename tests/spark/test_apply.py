@@ -16,7 +16,7 @@ from conclave.retention.policy import PolicySettings
 from conclave.store import groups, members, messages, schema, sqlite, state, users
 from conclave.store.groups import GroupChanges
 from conclave.store.members import Membership
-from spark import apply, rules, sql_engine
+from spark import apply, pacer, rules, sql_engine
 from spark.engine import CleanupError
 from spark.pacer import Pacer
 from spark.plan_types import Plan
@@ -105,6 +105,25 @@ def test_entering_delete_after_fetch_between_plan_and_apply_keeps_the_new_floor(
     assert left(connection) == 5
 
 
+def test_what_is_due_goes_whatever_the_sizes_of_lists_blocks_and_steps(
+    connection: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes = {"LISTED": 20, "BLOCK": 7, "CHUNK": 3}
+    for name, size in sizes.items():
+        monkeypatch.setattr(apply, name, size)
+    members_of = [add_group(connection, expiry, 0) for expiry in (HOUR, -1, 0) * 3]
+    for turn in range(10):
+        for member in members_of:
+            messages.append(connection, member, b"body", START - (turn < 6) * 2 * HOUR, is_commit=False)
+    counts = apply_plan(connection, sql_engine.make_plan(connection, POLICY, START))
+    assert counts == Counter({rules.EXPIRED: 3 * 6, rules.FETCHED: 3 * 10})
+    rows = connection.execute("SELECT group_key, count(*), min(sequence_num) FROM messages GROUP BY 1 ORDER BY 1")
+    keys = [member.group.group_key for member in members_of]
+    kept = dict.fromkeys(keys[0::3], (4, 7)) | dict.fromkeys(keys[1::3], (10, 1))
+    assert {row[0]: (row[1], row[2]) for row in rows} == kept
+    assert connection.execute("SELECT sum(live_bytes) FROM body_segments").fetchone()[0] == (12 + 30) * (24 + 4)
+
+
 def test_settings_replaced_between_plan_and_apply_stop_the_run(connection: sqlite3.Connection) -> None:
     add_group(connection, HOUR, 3)
     plan = sql_engine.make_plan(connection, POLICY, START + 2 * HOUR)
@@ -159,6 +178,55 @@ def test_the_lock_is_let_go_of_after_each_budget_for_as_long_as_it_was_held(conn
     held = [end - begin for begin, end in zip(begun, ended, strict=True)]
     rests = [begin - end for end, begin in zip(ended, begun[1:], strict=False)]
     assert all(rest >= time_held for rest, time_held in zip(rests, held, strict=False))
+
+
+def transactions(connection: sqlite3.Connection, steps: int) -> int:
+    """Run steps of 1.2 ms, and return in how many transactions."""
+    begun: list[str] = []
+    connection.set_trace_callback(begun.append)
+    done: list[int] = []
+
+    def step() -> bool:
+        threading.Event().wait(0.0012)
+        done.append(1)
+        return len(done) < steps
+
+    tested = Pacer(connection)
+    write_elsewhere(connection)
+    tested.run(iter([step]))
+    connection.set_trace_callback(None)
+    return begun.count("BEGIN IMMEDIATE")
+
+
+def write_elsewhere(connection: sqlite3.Connection) -> None:
+    """Commit something on another connection."""
+    path = Path(connection.execute("PRAGMA database_list").fetchone()[2])
+    with closing(sqlite.connect(path)) as another, sqlite.write_transaction(another):
+        another.execute("UPDATE server_state SET last_alive = last_alive + 1")
+
+
+def test_while_others_write_the_lock_is_held_for_one_short_step_at_a_time(
+    connection: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pacer, "ALONE_AFTER_SECONDS", 3600.0)
+    assert transactions(connection, 20) == 20
+    monkeypatch.setattr(pacer, "ALONE_AFTER_SECONDS", 0.0)
+    assert transactions(connection, 20) < 20, "nobody else has written lately"
+
+
+def test_other_pacers_of_the_process_do_not_count_as_others_who_write(
+    connection: sqlite3.Connection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pacer, "ALONE_AFTER_SECONDS", 3600.0)
+    with closing(sqlite.connect(tmp_path / "hot.db")) as another:
+
+        def write() -> bool:
+            another.execute("UPDATE server_state SET last_alive = last_alive + 1")
+            return False
+
+        beside = Pacer(another)
+        monkeypatch.setitem(globals(), "write_elsewhere", lambda _: beside.run(iter([write])))
+        assert transactions(connection, 20) < 20
 
 
 def test_the_log_is_copied_into_the_database_while_no_lock_is_held(

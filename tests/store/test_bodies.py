@@ -96,6 +96,66 @@ def test_every_kind_of_owner_keeps_its_body_through_compaction(connection: sqlit
     assert stored(connection) == {1: b"message"}
 
 
+def test_compaction_moves_many_bodies_at_a_time_each_with_its_owner(
+    connection: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bodies, "SEGMENT_BYTES", 1024 * 1024)
+    connection.execute("INSERT INTO users VALUES (x'01', 'u', '', '', '', 0, 0)")
+    ids = [add_message(connection, number, bytes([number]) * 100) for number in range(100)]
+    package = bodies.put(connection, b"key package")
+    connection.execute("INSERT INTO key_packages VALUES (1, x'01', 0, ?)", (package,))
+    ids += [add_message(connection, number, bytes([number]) * 100) for number in range(100, 200)]
+    erased = set(range(0, 200, 3))
+    connection.executemany("DELETE FROM messages WHERE sequence_num = ?", [(number,) for number in erased])
+    bodies.erase(connection, [ids[number] for number in erased])
+    begun: list[str] = []
+    connection.set_trace_callback(begun.append)
+    Pacer(connection).run(bodies.compact(connection))
+    connection.set_trace_callback(None)
+    assert stored(connection) == {number: bytes([number]) * 100 for number in range(200) if number not in erased}
+    assert bodies.get(connection, connection.execute("SELECT package_body FROM key_packages").fetchone()[0]) == (
+        b"key package"
+    )
+    assert len([each for each in begun if each.startswith("UPDATE body_segments SET bodies")]) < 20, "not one by one"
+    assert segments(connection) == ["body_segment_2"]
+    assert connection.execute("SELECT total_bytes - live_bytes, bodies FROM body_segments").fetchone()[:] == (0, 134)
+
+
+def test_what_is_erased_after_it_was_listed_is_not_moved(
+    connection: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bodies, "MOVED_SHARE", 0.25)
+    ids = [add_message(connection, number, bytes([number]) * 1000) for number in range(9)]
+
+    def erase(numbers: range) -> None:
+        connection.executemany("DELETE FROM messages WHERE sequence_num = ?", [(number,) for number in numbers])
+        bodies.erase(connection, [ids[number] for number in numbers])
+
+    erase(range(3))
+    steps = bodies.compact(connection)
+    next(steps)()
+    assert next(steps)(), "two of six are moved, the others are listed"
+    erase(range(5, 8))
+    Pacer(connection).run(bodies.compact(connection))
+    assert stored(connection) == {number: bytes([number]) * 1000 for number in (3, 4, 8)}
+    assert connection.execute("SELECT sum(live_bytes) FROM body_segments").fetchone()[0] == 3 * 1024
+
+
+def test_what_is_dead_in_many_segments_is_at_most_an_eighth_of_what_lives(connection: sqlite3.Connection) -> None:
+    """A fifth of each segment is dead: too little to compact one of them for its own sake."""
+    ids = [add_message(connection, number, bytes([number]) * 1000) for number in range(200)]
+    erased = [number for number in range(200) if number % 5 == 0]
+    connection.executemany("DELETE FROM messages WHERE sequence_num = ?", [(number,) for number in erased])
+    bodies.erase(connection, [ids[number] for number in erased])
+    Pacer(connection).run(bodies.compact(connection))
+    dead, live = connection.execute(
+        "SELECT sum(total_bytes - live_bytes), sum(live_bytes) FROM body_segments"
+    ).fetchone()
+    assert 0 < dead <= bodies.MOST_DEAD * live, "and no more is moved than that asks for"
+    assert stored(connection) == {number: bytes([number]) * 1000 for number in range(200) if number % 5}
+    assert list(bodies.compact(connection)) == []
+
+
 def test_every_column_that_refers_to_a_body_is_known_to_compaction(connection: sqlite3.Connection) -> None:
     tables = [row[0] for row in connection.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")]
     columns = {
