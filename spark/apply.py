@@ -13,7 +13,7 @@ from operator import itemgetter
 
 from conclave.failpoints import reach
 from conclave.retention.policy import PolicySettings
-from conclave.store import bodies, invites, policies
+from conclave.store import bodies, invites, policies, touches
 from conclave.store.archive import moves
 from conclave.store.sqlite import Step, places
 from spark.pacer import Pacer
@@ -34,7 +34,7 @@ group after the other: their bodies and rows lie scattered.
 """
 
 LISTED = 1_000_000
-"""About a million messages are listed at a time, but all of a group together: they take 50 bytes of memory each."""
+"""At most two million messages are listed at a time: they take 50 bytes of memory each."""
 
 _PLACE = 1 << 62
 """A listed number has the place of the group above the id of the message: it takes less memory than a pair."""
@@ -139,16 +139,28 @@ def _blocks(connection: sqlite3.Connection, groups: list[GroupStep]) -> Iterator
     """
     listed: list[int] = []
     for place, group in enumerate(groups):
-        rows = connection.execute(
-            "SELECT message_id FROM messages WHERE group_key = ?1 AND sequence_num <= ?2"
-            " UNION SELECT message_id FROM messages WHERE group_key = ?1 AND created_at < ?3",
-            (group.group_key, group.gone_below, group.expired_before),
-        )
-        listed += [place * _PLACE + row[0] for row in rows]
-        if len(listed) >= LISTED or place == len(groups) - 1:
-            listed.sort(key=lambda each: each % _PLACE)
-            yield [sorted(listed[begin : begin + BLOCK]) for begin in range(0, len(listed), BLOCK)]
-            listed = []
+        last = 0
+        while rows := connection.execute(
+            "SELECT message_id FROM (SELECT message_id FROM messages WHERE group_key = ?1 AND sequence_num <= ?2"
+            " UNION SELECT message_id FROM messages WHERE group_key = ?1 AND created_at < ?3)"
+            " WHERE message_id > ?4 ORDER BY message_id LIMIT ?5",
+            (group.group_key, group.gone_below, group.expired_before, last, LISTED),
+        ).fetchall():
+            last = rows[-1][0]
+            listed += [place * _PLACE + row[0] for row in rows]
+            if len(listed) >= LISTED:
+                yield _in_blocks(listed)
+                listed = []
+            if len(rows) < LISTED:
+                break
+    if listed:
+        yield _in_blocks(listed)
+
+
+def _in_blocks(listed: list[int]) -> list[list[int]]:
+    """Part what is listed by the ids of the messages; each block is in the order of groups."""
+    listed.sort(key=lambda each: each % _PLACE)
+    return [sorted(listed[begin : begin + BLOCK]) for begin in range(0, len(listed), BLOCK)]
 
 
 class _Deleting:
@@ -197,7 +209,10 @@ class _Deleting:
         if group.gone_below:
             marked = f"{delete} AND +sequence_num <= min(?, (SELECT gone_below FROM groups WHERE group_key = ?))"
             gone += self._count(FETCHED, marked, (*message_ids, group.group_key, group.gone_below, group.group_key))
-        return gone + self._count(EXPIRED, f"{delete} AND +created_at < ?", (*message_ids, group.group_key, cutoff))
+        expired = self._count(EXPIRED, f"{delete} AND +created_at < ?", (*message_ids, group.group_key, cutoff))
+        if expired:
+            touches.touch_group(self._connection, group.group_key)
+        return gone + expired
 
     def _count(self, rule: str, delete: str, values: tuple[int, ...]) -> list[int]:
         gone = [row[0] for row in self._connection.execute(f"{delete} RETURNING message_id", values).fetchall()]
