@@ -117,7 +117,8 @@ class RememberedGroups:
             self._bytes += known.size
         reader = known.readers.setdefault(member.user_id, reader)
         if page.sight:
-            _add(known, Run(min(after, group.last_seq), page.end, page.sight.hidden_before), page.messages, written_in)
+            begin, hidden_before = min(after, group.last_seq), page.sight.hidden_before
+            _add(known, Run(begin, page.end, hidden_before, pages.writer(written_in)), page.messages, written_in)
         self._measure(known)
         return reader
 
@@ -130,13 +131,14 @@ class RememberedGroups:
                 if each.body is None or each.sequence_num > known.last_seq + 1:
                     self._forget(each.group_key)
                 elif each.sequence_num == known.last_seq + 1:
-                    _append(known, each, each.body)
-                    self._measure(known)
+                    self._grow(known, _append(known, each))
 
     def _measure(self, known: _Known) -> None:
-        size = known.measure()
-        self._bytes += size - known.size
-        known.size = size
+        self._grow(known, known.measure() - known.size)
+
+    def _grow(self, known: _Known, added: int) -> None:
+        known.size += added
+        self._bytes += added
         while self._bytes > MOST_BYTES and len(self._by_id) > 1:
             self._forget(next(iter(self._by_id.values())).group.group_key)
 
@@ -150,16 +152,10 @@ class RememberedGroups:
             self._bytes -= self._by_id.pop(group_id).size
 
 
-def _append(known: _Known, stored: Stored, body: bytes) -> None:
-    """Add a new message to the runs that reach up to it."""
+def _append(known: _Known, stored: Stored) -> int:
+    """Add a new message to the runs that reach up to it. Return by how many bytes the group has grown."""
     known.last_seq = stored.sequence_num
-    written: dict[Format, Piece] = {}
-    for written_in, run in known.runs:
-        if run.end == stored.sequence_num - 1:
-            if written_in not in written:
-                text = pages.writer(written_in)(stored.sequence_num, stored.sender_id, body, stored.created_at)
-                written[written_in] = Piece(stored.sequence_num, stored.created_at, text)
-            run.extend([written[written_in]], stored.sequence_num, run.hidden_before)
+    return sum(run.send(stored) for _, run in known.runs if run.end == stored.sequence_num - 1)
 
 
 def _add(known: _Known, read: Run, messages: list[Piece], written_in: Format) -> None:

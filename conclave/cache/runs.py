@@ -2,10 +2,12 @@
 
 import math
 from bisect import bisect_right
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from conclave.store.messages import Piece
+from conclave.events import Stored
+from conclave.store.messages import Piece, WriteMessage
 from conclave.store.visibility import Sight
 
 PIECE_BYTES = 160
@@ -20,15 +22,18 @@ class Run:
     """All messages of a group with numbers above ``base`` up to ``end`` that its members may see, in order.
 
     ``hidden_before``: messages created before this Unix second are left out. So the run tells nothing of a time at
-    which less was hidden. ``oldest``: no message here was created before this Unix second. ``size``: bytes.
+    which less was hidden. ``write``: how messages are written. ``sent``: the last ones, which are written once somebody
+    asks for them. ``oldest``: no message here was created before this Unix second. ``size``: bytes.
     """
 
     base: int
     end: int
     hidden_before: int
+    write: WriteMessage
     numbers: list[int] = field(default_factory=list)
     times: list[int] = field(default_factory=list)
     pieces: list[bytes] = field(default_factory=list)
+    sent: deque[Stored] = field(default_factory=deque)
     oldest: float = math.inf
     size: int = 0
 
@@ -43,12 +48,25 @@ class Run:
         """
         if sight.hidden_before < self.hidden_before:
             return None
+        if self.sent:
+            self._write_sent()
         if self.oldest < sight.hidden_before:
             self._hide(sight.hidden_before)
         return bisect_right(self.numbers, after)
 
+    def send(self, stored: Stored) -> int:
+        """Add a message that was just sent, whose number follows ``end``; return by how many bytes the run grows."""
+        before = self.size
+        self.sent.append(stored)
+        self.end = stored.sequence_num
+        self.size += _weight(stored)
+        if self.size > RUN_BYTES:
+            self._shorten()
+        return self.size - before
+
     def extend(self, messages: Sequence[Piece], end: int, hidden_before: int) -> None:
         """Add the messages that follow ``end``, up to the new ``end``, as read when ``hidden_before`` counted."""
+        self._write_sent()
         self._insert(len(self.numbers), messages, hidden_before)
         self.end = end
         self._shorten()
@@ -75,11 +93,30 @@ class Run:
         self.oldest = min(self.times, default=math.inf)
         self.hidden_before = hidden_before
 
+    def _write_sent(self) -> None:
+        sent, self.sent = self.sent, deque()
+        self.size -= sum(map(_weight, sent))
+        self._insert(len(self.numbers), [_piece(each, self.write) for each in sent], self.hidden_before)
+
     def _shorten(self) -> None:
         count = 0
-        while self.size > RUN_BYTES:
+        while self.size > RUN_BYTES and count < len(self.pieces):
             self.size -= len(self.pieces[count]) + PIECE_BYTES
             self.base = self.numbers[count]
             count += 1
         if count:
             del self.numbers[:count], self.times[:count], self.pieces[:count]
+        while self.size > RUN_BYTES:
+            first = self.sent.popleft()
+            self.size -= _weight(first)
+            self.base = first.sequence_num
+
+
+def _weight(stored: Stored) -> int:
+    """Return as how many bytes a message counts before it is written: a little more than it has."""
+    return len(stored.body or b"") * 4 // 3 + PIECE_BYTES
+
+
+def _piece(stored: Stored, write: WriteMessage) -> Piece:
+    text = write(stored.sequence_num, stored.sender_id, stored.body or b"", stored.created_at)
+    return Piece(stored.sequence_num, stored.created_at, text)

@@ -1,5 +1,6 @@
 """Watches the disk under the store: a part of health, and the room that is left for bodies."""
 
+import time
 from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 
@@ -9,6 +10,12 @@ from conclave.store.faults import StoreError, StoreFullError, Watch, file_size, 
 from conclave.system.reserve import SLACK_BYTES, Reserve
 
 log = get_logger(__name__)
+
+PLENTY_BYTES = 1024 * 1024 * 1024
+"""1 GiB is more than can be written within PLENTY_SECONDS, by this server and by others."""
+
+PLENTY_SECONDS = 0.1
+"""A disk with twice PLENTY_BYTES of room is not asked again for 0.1 seconds: each transaction would ask it."""
 
 
 class Storage(Watch):
@@ -30,6 +37,7 @@ class Storage(Watch):
         self._not_kept: dict[Path, str] = {}
         self._shortage = ""
         self._was_full = False
+        self._plenty_until = 0.0
 
     @property
     def has_failed(self) -> bool:
@@ -48,7 +56,19 @@ class Storage(Watch):
             self._note(read=str(error or ""))
 
     def room(self) -> float:
-        """Return how many bytes of bodies there is room for; 0 if the largest body has no room."""
+        """Return how many bytes of bodies there is room for; 0 if the largest body has no room.
+
+        While there is plenty, the disk is asked again only after PLENTY_SECONDS.
+        """
+        now = time.monotonic()
+        if now < self._plenty_until:
+            return PLENTY_BYTES
+        room = self._look_for_room()
+        if room > 2 * PLENTY_BYTES:
+            self._plenty_until = now + PLENTY_SECONDS
+        return room
+
+    def _look_for_room(self) -> float:
         free = free_bytes(self._database.parent)
         missing = self._reserves[0].missing()
         # The part of the reserve that is not in the file is left free instead.
@@ -79,7 +99,7 @@ class Storage(Watch):
         if was_full and free_bytes(self._database.parent) < SLACK_BYTES:
             with suppress(OSError):  # a run has it and frees all of it, or there is none
                 self._reserves[0].shorten(self._database)
-        self.room()
+        self._look_for_room()
 
     def tell(self) -> None:
         """Tell health what ``look`` has found."""

@@ -67,7 +67,7 @@ async def test_a_checkpoint_that_fails_is_a_fault_until_one_succeeds(
     def fail(_: sqlite3.Connection) -> bool:
         raise ZeroDivisionError("whatever it is")
 
-    monkeypatch.setattr(database, "WAL_TARGET_BYTES", 0)
+    monkeypatch.setattr(database, "WAL_KEPT_BYTES", 0)
     with monkeypatch.context() as patch:
         patch.setattr(sqlite, "truncate_wal", fail)
         await running.user("alice")

@@ -131,7 +131,7 @@ async def test_closing_answers_what_waits_and_leaves_one_file(tmp_path: Path) ->
 
 
 async def test_a_long_wal_is_emptied_while_the_server_runs(store: Database, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(database, "WAL_TARGET_BYTES", 100_000)
+    monkeypatch.setattr(database, "WAL_KEPT_BYTES", 100_000)
     await store.write(insert, bytes(300_000))
     wal = store.path.with_name("hot.db-wal")
     for _ in range(50):
@@ -144,7 +144,7 @@ async def test_a_long_wal_is_emptied_while_the_server_runs(store: Database, monk
 async def test_a_wal_is_emptied_although_somebody_is_always_reading(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(database, "WAL_TARGET_BYTES", 100_000)
+    monkeypatch.setattr(database, "WAL_KEPT_BYTES", 100_000)
     monkeypatch.setattr(database, "CHECKPOINT_INTERVAL_SECONDS", 0.05)
     store = await Database.open(tmp_path / "read.db")
     await store.write(lambda connection: connection.execute("CREATE TABLE t (x)").fetchall())
