@@ -11,7 +11,7 @@ from functools import partial
 
 from conclave.failpoints import reach
 from conclave.retention.policy import PolicySettings
-from conclave.store import bodies, invites, policies
+from conclave.store import bodies, invites, policies, touches
 from conclave.store.archive import moves
 from conclave.store.sqlite import Step
 from spark.pacer import Pacer
@@ -135,6 +135,7 @@ def _delete_expired(
     if found is None:
         return False
     policy, expired_before = found
+    touches.touch_group(connection, step.group_key)  # a server drops them from its memory
     return _delete_messages(
         connection,
         "SELECT message_id FROM messages WHERE group_key = ? AND created_at < ? ORDER BY created_at LIMIT ?",
