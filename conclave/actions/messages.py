@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from conclave.actions.context import Context
 from conclave.archive import pages as both_tiers
 from conclave.archive.reader import Archive
-from conclave.budget import Share
+from conclave.budget import NoRoomError, Share
 from conclave.cache.groups import Reader, RememberedGroups
 from conclave.cache.recipients import GroupMembers, Recipients
 from conclave.errors import NotMemberError
@@ -83,12 +83,13 @@ class Fetching:
     async def page(
         self, group_id: bytes, user_id: bytes, after: int, limit: int, written_in: Format, share: Share
     ) -> Fetched:
-        """Return up to ``limit`` messages with numbers greater than ``after``.
+        """Return up to ``limit`` messages with numbers greater than ``after``, and take memory for them.
 
-        It is no transaction. Raises what ``archive.pages.page`` raises. Once the reader has the page, call ``confirm``.
+        It is no transaction. If memory is short, the store is asked once there is some: less may be seen by then.
+        Raises what ``archive.pages.page`` raises. Once the reader has the page, call ``confirm``.
         """
         known = self._groups.page(group_id, user_id, after, limit, written_in)
-        if known:
+        if known and _has_room(share, known.pieces):
             return Fetched(known.pieces, known.reader, known.fetched_up_to)
         context, write = self._context, pages.writer(written_in)
         found = await share.fit(
@@ -106,3 +107,13 @@ class Fetching:
         if fetched.up_to > reader.watermark:
             await self._store.write_joint(members.confirm_fetched, (reader.member_id, fetched.up_to))
             reader.watermark = max(reader.watermark, fetched.up_to)
+
+
+def _has_room(share: Share, pieces: list[bytes]) -> bool:
+    """Take room for a page that is remembered. Return False if there is none now."""
+    try:
+        if pieces:
+            share.take(sum(map(len, pieces)) + len(pieces))
+    except NoRoomError:
+        return False
+    return True

@@ -29,7 +29,7 @@ async def fetch(request: web.Request) -> web.StreamResponse:
     query = read_query(request, GetMessages)
     fetching, share = request.app[keys.FETCHING], request[SHARE]
     found = await fetching.page(group_id, user_id, query.after, query.limit, request[FORMAT], share)
-    response = await pages.reply_page(request, found.pieces)
+    response = pages.reply_page(request, found.pieces)
     if await hand_over(request, response):
         await fetching.confirm(found)
     return response

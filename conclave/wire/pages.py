@@ -16,7 +16,7 @@ from aiohttp import web
 
 from conclave.wire import conclave_pb2
 from conclave.wire.exchange import FORMAT, ready
-from conclave.wire.handover import SHARE, Pieces
+from conclave.wire.handover import Pieces
 from conclave.wire.negotiate import Format
 
 AT_ONCE_BYTES = 256 * 1024
@@ -30,15 +30,13 @@ def writer(written_in: Format) -> Callable[[int, bytes, bytes, int], bytes]:
     return _in_protobuf if written_in is Format.PROTOBUF else _in_json
 
 
-async def reply_page(request: web.Request, pieces: list[bytes]) -> web.StreamResponse:
+def reply_page(request: web.Request, pieces: list[bytes]) -> web.StreamResponse:
     """Answer with the page that consists of ``pieces``, which ``writer`` has written. The list is empty afterwards.
 
-    The response takes the memory for it from the request's share. Raises UnavailableError.
+    Whoever chose the pieces has taken memory for them: a wait here might outlast what may be seen.
     """
-    written_in, size = request[FORMAT], sum(map(len, pieces)) + len(pieces)
-    if size > request[SHARE].held:
-        await request[SHARE].reserve(size - request[SHARE].held)
-    if size > AT_ONCE_BYTES:
+    written_in = request[FORMAT]
+    if sum(map(len, pieces)) > AT_ONCE_BYTES:
         return Pieces(_parts(written_in, pieces), HTTPStatus.OK, written_in.value)
     body = pieces if written_in is Format.PROTOBUF else [_BEGIN, _BETWEEN.join(pieces), _END]
     return ready(request, body)
