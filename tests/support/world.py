@@ -6,7 +6,7 @@ import random
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack, suppress
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 from uuid import UUID
 
 import orjson
@@ -23,6 +23,8 @@ from tests.conftest import Running, StartServer
 from tests.support.alone import StoreAlone, Told
 from tests.support.cleaner import Cleaner
 from tests.support.client import API, Client, RefusedError
+
+T = TypeVar("T")
 
 TTL = 20 * 86_400
 
@@ -191,8 +193,8 @@ def _read(status: int, body: bytes, written_in: Format) -> Told:
     ]
 
 
-async def outcome(doing: Awaitable[int]) -> int | tuple[int, int]:
-    """Return what a send returns, or how it is refused: status and code."""
+async def outcome(doing: Awaitable[T]) -> T | tuple[int, int]:
+    """Return what a request returns, or how it is refused: status and code."""
     try:
         return await doing
     except RefusedError as refused:
