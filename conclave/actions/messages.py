@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from conclave.actions.context import Context
 from conclave.archive import pages as both_tiers
 from conclave.archive.reader import Archive
-from conclave.budget import Share
+from conclave.budget import NoRoomError, Share
 from conclave.cache.groups import Reader, RememberedGroups
 from conclave.cache.recipients import GroupMembers, Recipients
 from conclave.errors import NotMemberError
@@ -17,6 +17,9 @@ from conclave.store.messages import Draft
 from conclave.store.news import announce
 from conclave.wire import pages
 from conclave.wire.negotiate import Format
+
+UNCOUNTED_BYTES = 64 * 1024
+"""A page of at most 64 KiB from memory takes none of the memory for responses: any connection may hold that much."""
 
 
 @dataclass(frozen=True)
@@ -104,13 +107,13 @@ class Fetching:
     async def page(
         self, group_id: bytes, user_id: bytes, after: int, limit: int, written_in: Format, share: Share
     ) -> Fetched:
-        """Return up to ``limit`` messages with numbers greater than ``after``.
+        """Return up to ``limit`` messages with numbers greater than ``after``, and take memory for them.
 
-        It is no transaction. Raises what ``archive.pages.page`` raises. Once the reader has a
-        page with news, call ``confirm``.
+        It is no transaction. If memory is short, the store is asked once there is some: less may be seen by then.
+        Raises what ``archive.pages.page`` raises. Once the reader has a page with news, call ``confirm``.
         """
         known = self._groups.page(group_id, user_id, after, limit, written_in)
-        if known:
+        if known and _has_room(share, known.pieces):
             return Fetched(known.pieces, known.reader, known.fetched_up_to)
         context, write = self._context, pages.writer(written_in)
         found = await share.fit(
@@ -127,3 +130,15 @@ class Fetching:
         reader = fetched.reader
         await self._store.write_joint(members.confirm_fetched, (reader.member_id, fetched.up_to))
         reader.watermark = max(reader.watermark, fetched.up_to)
+
+
+def _has_room(share: Share, pieces: list[bytes]) -> bool:
+    """Take memory for a page that is remembered, unless it is small. Return False if there is none now."""
+    size = sum(map(len, pieces))
+    if size <= UNCOUNTED_BYTES:
+        return True
+    try:
+        share.take(size)
+    except NoRoomError:
+        return False
+    return True

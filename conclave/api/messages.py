@@ -38,7 +38,7 @@ async def fetch_of(request: web.Request, app: web.Application, group: str) -> we
     group_id, user_id = named_id(_GROUP, group), request[tokens.CALLER].user_id
     query, fetching = read_query(request, GetMessages), app[keys.FETCHING]
     found = await fetching.page(group_id, user_id, query.after, query.limit, request[FORMAT], request[SHARE])
-    response = await pages.reply_page(request, found.pieces)
+    response = pages.reply_page(request, found.pieces)
     if found.is_news and await hand_over(request, response):
         await fetching.confirm(found)
     return response

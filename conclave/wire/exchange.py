@@ -160,7 +160,10 @@ async def _receive(request: web.Request, written_in: Format | None) -> bytes:
         raise UnsupportedMediaTypeError
     if (request.content_length or 0) > MAX_BODY_BYTES:
         raise BodyTooLargeError
-    return unpack(await _read(request), _encoding(request), MAX_BODY_BYTES)
+    body = request.content.read_nowait() if request.content.is_eof() else await _read(request)
+    if len(body) > MAX_BODY_BYTES:
+        raise BodyTooLargeError
+    return unpack(body, _encoding(request), MAX_BODY_BYTES)
 
 
 async def _read(request: web.Request) -> bytes:

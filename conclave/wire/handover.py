@@ -62,17 +62,17 @@ async def hand_over(request: web.Request, response: web.StreamResponse) -> bool:
         return False
     if isinstance(response, Ready):
         request[SHARE].hold(response.size)
-        _send_at_once(transport)
         response.write_at_once(request)
         if not transport.get_write_buffer_size():
-            transport.set_write_buffer_limits()  # small responses wait for the others of the same pass again
             return True
     elif isinstance(response, Pieces):
         _hold_back(transport)
         request[SHARE].hold(response.left)
     else:
         request[SHARE].hold(2 * _size(response))  # aiohttp joins it with the headers
-    _send_at_once(transport)
+    # Draining waits until the kernel has taken everything. TLS layers pause at the limit, others beyond it. So at 0 a
+    # TLS layer would pause with nothing left to take.
+    transport.set_write_buffer_limits(high=1 if transport.get_extra_info("sslcontext") else 0, low=0)
     sending = asyncio.create_task(_send(request, response))
     try:
         if not await _keeps_up(sending, response, transport):
@@ -131,15 +131,6 @@ async def _send_pieces(response: Pieces, share: Share) -> None:
         share.hold(response.left)
     response.left = 0
     await response.write_eof(response.pieces.popleft())
-
-
-def _send_at_once(transport: asyncio.Transport) -> None:
-    """Have a write tried at once, and draining wait until the kernel has taken everything.
-
-    A limit of 0 does that. TLS layers pause at the limit, others beyond it. So at 0 a TLS layer would pause with
-    nothing left to take.
-    """
-    transport.set_write_buffer_limits(high=1 if transport.get_extra_info("sslcontext") else 0, low=0)
 
 
 def _hold_back(transport: asyncio.Transport) -> None:

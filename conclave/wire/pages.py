@@ -16,14 +16,11 @@ from aiohttp import web
 
 from conclave.wire import conclave_pb2
 from conclave.wire.exchange import FORMAT, ready
-from conclave.wire.handover import SHARE, Pieces
+from conclave.wire.handover import Pieces
 from conclave.wire.negotiate import Format
 
 AT_ONCE_BYTES = 256 * 1024
 """A page of at most 256 KiB is written in one go, a larger one in parts of about that size."""
-
-UNCOUNTED_BYTES = 64 * 1024
-"""A page of at most 64 KiB from memory takes none of the memory for responses: any connection may hold that much."""
 
 _BEGIN, _BETWEEN, _END = b'{"messages":[', b",", b"]}"
 
@@ -33,18 +30,15 @@ def writer(written_in: Format) -> Callable[[int, bytes, bytes, int], bytes]:
     return _in_protobuf if written_in is Format.PROTOBUF else _in_json
 
 
-async def reply_page(request: web.Request, pieces: list[bytes]) -> web.StreamResponse:
-    """Answer with the page that consists of ``pieces``, which ``writer`` has written. The list is empty afterwards.
+def reply_page(request: web.Request, pieces: list[bytes]) -> web.StreamResponse:
+    """Answer with the page that consists of ``pieces``, which ``writer`` has written. The list may be used up.
 
-    The response takes the memory for it from the request's share, see UNCOUNTED_BYTES. Raises UnavailableError.
+    Whoever chose the pieces has taken memory for them: a wait here might outlast what may be seen.
     """
-    written_in, size = request[FORMAT], sum(map(len, pieces)) + len(pieces)
-    if size > UNCOUNTED_BYTES and size > request[SHARE].held:
-        await request[SHARE].reserve(size - request[SHARE].held)
-    if size > AT_ONCE_BYTES:
+    written_in = request[FORMAT]
+    if sum(map(len, pieces)) > AT_ONCE_BYTES:
         return Pieces(_parts(written_in, pieces), HTTPStatus.OK, written_in.value)
-    body = pieces if written_in is Format.PROTOBUF else [_BEGIN, _BETWEEN.join(pieces), _END]
-    return ready(request, body)
+    return ready(request, pieces if written_in is Format.PROTOBUF else [_BEGIN, _BETWEEN.join(pieces), _END])
 
 
 def _parts(written_in: Format, pieces: list[bytes]) -> deque[bytes]:

@@ -24,6 +24,9 @@ REQUEST_ID = web.RequestKey("request_id", str)
 HEADERS = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff", "Server": "conclave"}
 """The headers of every response that depend on nothing."""
 
+JOINED_BYTES = 16 * 1024
+"""A body of at most 16 KiB is joined with its head. A larger one is given to the system in its parts."""
+
 _FIXED = "".join(f"{name}: {value}\r\n" for name, value in HEADERS.items())
 _HEADS = {
     each: f"HTTP/1.1 200 OK\r\nContent-Type: {each.value}\r\n{_FIXED}X-Request-ID: ".encode("ascii") for each in Format
@@ -75,10 +78,13 @@ class Ready(web.StreamResponse):
         if transport is None or transport.is_closing():
             raise ClientConnectionResetError("Cannot write to closing transport")
         request.writer.output_size += self.size
-        transport.write(
-            b"%b%b\r\nDate: %b\r\nContent-Length: %d\r\n\r\n%b"
-            % (_HEADS[self._format], request[REQUEST_ID].encode("ascii"), _today(), self.size, b"".join(self._parts))
+        head = b"%b%b\r\nDate: %b\r\nContent-Length: %d\r\n\r\n" % (
+            *(_HEADS[self._format], request[REQUEST_ID].encode("ascii"), _today(), self.size),
         )
+        if self.size > JOINED_BYTES:
+            transport.writelines([head, *self._parts])  # joined, a page would be copied, to memory that is taken anew
+        else:
+            transport.write(b"".join((head, *self._parts)))
         self._parts = ()
 
 

@@ -1,0 +1,239 @@
+"""What the server remembers is what the store says: random histories, and what each planted fault does to them."""
+
+from bisect import bisect_right
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from conclave import keys
+from conclave.actions.messages import Fetched, Fetching
+from conclave.cache import groups, recipients, runs, sessions
+from conclave.clock import FakeClock
+from conclave.config.cleanup import CleanupConfig
+from conclave.config.settings import Config
+from conclave.events import News, Stored
+from conclave.store import touches
+from conclave.store.messages import Page
+from conclave.store.touches import Touched
+from conclave.store.visibility import Sight
+from tests.conftest import Running, StartServer
+from tests.support.alone import once
+from tests.support.cleaner import Cleaner
+from tests.support.histories import History
+from tests.support.sample import amount, some
+from tests.support.world import DisagreementError
+
+STEPS = amount(60, 25)
+
+MOST_HISTORIES = 10
+"""Each planted fault is found in at most 10 histories."""
+
+
+@pytest.fixture
+def config(config: Config) -> Config:
+    return replace(config, cleanup=CleanupConfig(engine="sql", disk_reserve=0))
+
+
+@pytest.fixture
+def tight(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have so little room that everything is forgotten again and again."""
+    monkeypatch.setattr(groups, "MOST_BYTES", 9_000)
+    monkeypatch.setattr(groups, "RUNS", 2)
+    monkeypatch.setattr(runs, "RUN_BYTES", 1_500)
+    monkeypatch.setattr(sessions, "MOST_SESSIONS", 2)
+    monkeypatch.setattr(recipients, "MOST_MEMBERS", 4)
+
+
+async def play(start_server: StartServer, config: Config, clock: FakeClock, cleaner: Cleaner, seed: int) -> History:
+    world = History(start_server, config, clock, cleaner, seed)
+    await world.play(STEPS)
+    return world
+
+
+@pytest.mark.parametrize("seed", some(range(1, 41), 2, "histories of memory"), ids="sql-{}".format)
+async def test_answers_are_the_stores(
+    start_server: StartServer, config: Config, clock: FakeClock, cleaner: Cleaner, seed: int
+) -> None:
+    world = await play(start_server, config, clock, cleaner, seed)
+    assert world.from_memory > 4 * STEPS, "or nothing was proved"
+
+
+@pytest.mark.usefixtures("tight")
+@pytest.mark.parametrize("seed", some(range(41, 61), 2, "histories of little memory"), ids="sql-{}".format)
+async def test_answers_are_the_stores_with_little_memory(
+    start_server: StartServer, config: Config, clock: FakeClock, cleaner: Cleaner, seed: int
+) -> None:
+    await play(start_server, config, clock, cleaner, seed)
+
+
+Plant = Callable[[pytest.MonkeyPatch, Running], None]
+
+
+def dropped(*triggers: str) -> Plant:
+    def plant(_: pytest.MonkeyPatch, running: Running) -> None:
+        for trigger in triggers:
+            once(running.config.database, f"DROP TRIGGER IF EXISTS {trigger}")
+
+    return plant
+
+
+def no_look(patch: pytest.MonkeyPatch, running: Running) -> None:
+    patch.setattr(running.app[keys.FRESHNESS], "look", running.app[keys.CLOCK].now)
+
+
+def no_since(patch: pytest.MonkeyPatch, running: Running) -> None:
+    patch.setattr(running.app[keys.FRESHNESS], "since", Touched)
+
+
+def deaf(patch: pytest.MonkeyPatch, running: Running) -> None:
+    patch.setattr(running.app[keys.GROUPS], "hear", lambda _: None)
+
+
+def hears_one_less(patch: pytest.MonkeyPatch, running: Running) -> None:
+    def hear_all_but_the_last(news: list[News]) -> None:
+        stored = [each for each in news if isinstance(each, Stored)]
+        hear(stored[:-1] if len(stored) > 1 else stored)
+
+    hear = running.app[keys.GROUPS].hear
+    patch.setattr(running.app[keys.GROUPS], "hear", hear_all_but_the_last)
+
+
+def any_last_number(patch: pytest.MonkeyPatch, running: Running) -> None:
+    def remember(page: Page, *rest: Any) -> Any:
+        patch.setattr(running.app[keys.FRESHNESS], "last_seq", lambda _: page.member.group.last_seq)
+        return told(page, *rest)
+
+    told = running.app[keys.GROUPS].remember
+    patch.setattr(running.app[keys.GROUPS], "remember", remember)
+
+
+def sees_everything(patch: pytest.MonkeyPatch, _: Running) -> None:
+    patch.setattr(groups, "visibility", SimpleNamespace(of_group=lambda group, *_: Sight(group.gone_below, 0)))
+    patch.setattr(runs.Run, "first_after", lambda run, after, _: bisect_right(run.numbers, after))
+
+
+def forgets_what_it_hid(patch: pytest.MonkeyPatch, _: Running) -> None:
+    first_after = runs.Run.first_after
+
+    def late(run: runs.Run, after: int, sight: Sight) -> int | None:
+        return first_after(run, after, Sight(0, max(run.hidden_before, sight.hidden_before)))
+
+    patch.setattr(runs.Run, "first_after", late)
+
+
+def keeps_old_ends(patch: pytest.MonkeyPatch, running: Running) -> None:
+    told = running.app[keys.SESSIONS]
+    patch.setattr(told, "forget", lambda ended: None if isinstance(ended, dict) else type(told).forget(told, ended))
+
+
+def knows_old_members(patch: pytest.MonkeyPatch, _: Running) -> None:
+    patch.setattr(recipients.Recipients, "catch_up", lambda *_: None)
+
+
+def knows_no_burst(patch: pytest.MonkeyPatch, _: Running) -> None:
+    collect = touches.collect
+
+    def partly(turn: int, rows: Any) -> Touched | None:
+        found = collect(turn, rows)
+        is_said = any(row[1] is None and row[2] is None for row in rows)
+        return replace(found, everything=is_said) if found else None
+
+    patch.setattr(touches, "collect", partly)
+
+
+def confirms_only_here(patch: pytest.MonkeyPatch, _: Running) -> None:
+    async def confirm(_: Fetching, fetched: Fetched) -> None:
+        fetched.reader.watermark = fetched.up_to
+
+    patch.setattr(Fetching, "confirm", confirm)
+
+
+def shortens_the_wrong_end(patch: pytest.MonkeyPatch, _: Running) -> None:
+    shorten = runs.Run._shorten
+
+    def keep_base(run: runs.Run) -> None:
+        base = run.base
+        shorten(run)
+        run.base = base
+
+    patch.setattr(runs.Run, "_shorten", keep_base)
+
+
+def joins_what_does_not_follow(patch: pytest.MonkeyPatch, _: Running) -> None:
+    add = groups._add
+
+    def careless(known: Any, read: runs.Run, *rest: Any) -> None:
+        for _, run in known.runs:
+            run.base = min(run.base, read.base)
+        add(known, read, *rest)
+
+    patch.setattr(groups, "_add", careless)
+
+
+FAULTS: dict[str, Plant] = {
+    "group_changed": dropped("group_changed"),
+    "member_added": dropped("member_added"),
+    "member_removed": dropped("member_removed"),
+    "group_removed": dropped("group_removed", "member_removed"),  # one of both is enough for a group that is deleted
+    "message_dated": dropped("message_dated"),
+    "session_removed": dropped("session_removed"),
+    "session_shortened": dropped("session_shortened"),
+    "account_removed": dropped("account_removed"),
+    **{
+        plant.__name__: plant
+        for plant in (
+            *(no_look, no_since, deaf, hears_one_less, any_last_number, sees_everything, forgets_what_it_hid),
+            *(keeps_old_ends, knows_old_members, knows_no_burst, confirms_only_here, joins_what_does_not_follow),
+        )
+    },
+}
+FAVOURITES = {
+    "member_added": "come_or_go",
+    "message_dated": "wrong_clock",
+    "session_shortened": "wrong_clock",
+    "account_removed": "delete",
+    "no_since": "meet_midway",
+    "any_last_number": "meet_midway",
+    "forgets_what_it_hid": "wrong_clock",
+    "keeps_old_ends": "to_a_sessions_end",
+    "knows_no_burst": "burst",
+}
+"""What happens more often in histories that are to find a fault."""
+
+TIGHT_FAULTS: dict[str, Plant] = {shortens_the_wrong_end.__name__: shortens_the_wrong_end}
+
+
+@pytest.mark.parametrize("fault", some([*FAULTS, *TIGHT_FAULTS], 2, "planted faults"), ids="sql-{}".format)
+async def test_a_planted_fault_is_found(
+    start_server: StartServer,
+    config: Config,
+    clock: FakeClock,
+    cleaner: Cleaner,
+    fault: str,
+    request: pytest.FixtureRequest,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    if fault in TIGHT_FAULTS:
+        request.getfixturevalue("tight")
+    for seed in range(1, MOST_HISTORIES + 1):
+        with monkeypatch.context() as patch:
+            world = History(start_server, at(config, seed), clock, cleaner, seed)
+            world.favourite = FAVOURITES.get(fault, "")
+            world.plant = partial((FAULTS | TIGHT_FAULTS)[fault], patch)
+            try:
+                await world.play(60)
+            except DisagreementError:
+                return
+    pytest.fail(f"{fault} was not found in {MOST_HISTORIES} histories")
+
+
+def at(config: Config, seed: int) -> Config:
+    """Return the configuration of a store in a folder of its own."""
+    folder = Path(config.database_path).with_name(f"history-{seed}")
+    folder.mkdir()
+    return replace(config, database_path=str(folder / "hot.db"))

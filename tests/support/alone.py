@@ -1,0 +1,111 @@
+"""What the store alone says, read anew at each question: no memory of a server has a part in it."""
+
+from collections.abc import Callable
+from contextlib import closing
+from typing import Any, Self, cast
+from uuid import UUID
+
+from aiohttp import web
+
+from conclave import keys
+from conclave.archive import pages
+from conclave.archive.reader import Archive
+from conclave.auth import tokens
+from conclave.budget import Budget
+from conclave.errors import ApiError, TokenExpiredError
+from conclave.health.parts import Health
+from conclave.store import sessions, sqlite
+from conclave.store.database import Database
+from conclave.store.group_commit import snapshot
+from conclave.store.sessions import Session
+
+Told = list[tuple[int, str, bytes, int]] | tuple[int, int]
+"""The messages of a page: number, sender, body, Unix second; or status and code of a refusal."""
+
+
+class StoreAlone:
+    """Reads the store of a server by connections of its own. The time is the server's."""
+
+    def __init__(self, app: web.Application) -> None:
+        config = app[keys.CONFIG]
+        self._app = app
+        self._connection = sqlite.connect(config.database)
+        self._archive = Archive(config.archive_path, config.database, Health())
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._connection.close()
+        await self._archive.close()
+
+    async def read(self, fn: Callable[..., Any], *args: Any) -> Any:
+        """Do what ``Database.read`` does."""
+        return snapshot(self._connection, lambda: fn(self._connection, *args))
+
+    def query(self, sql: str, *values: Any) -> list[tuple[Any, ...]]:
+        return [tuple(row) for row in self._connection.execute(sql, values)]
+
+    def session(self, token: str) -> Session | None:
+        """Return the session of a token, unless it is over."""
+        found = sessions.by_token_hash(self._connection, tokens.token_hash(token))
+        alive = found and self._app[keys.CLOCK].now() < self._app[keys.ACTIVITY].expires_at(found)
+        return found if alive else None
+
+    async def page(self, token: str, group: str, after: int, limit: int) -> Told:
+        """Return what a fetch is to answer."""
+        session = self.session(token)
+        if session is None:
+            return TokenExpiredError.status, int(TokenExpiredError.code)
+        share = Budget(1 << 30).share()
+        try:
+            found = await pages.page(
+                cast(Database, self),
+                self._archive,
+                UUID(group).bytes,
+                session.user_id,
+                after,
+                limit,
+                self._app[keys.CONFIG].policy,
+                self._app[keys.CLOCK],
+                share,
+                _write,
+            )
+        except ApiError as error:
+            return error.status, int(error.code)
+        return [cast(tuple[int, str, bytes, int], each.piece) for each in found.messages]
+
+    def is_member(self, token: str, group: str) -> bool:
+        """Whether a session lives, and is one of a member."""
+        session = self.session(token)
+        return session is not None and bool(
+            self.query(
+                "SELECT 1 FROM members JOIN groups USING (group_key) WHERE group_id = ? AND user_id = ?",
+                UUID(group).bytes,
+                session.user_id,
+            )
+        )
+
+    def watermarks(self) -> dict[tuple[str, str], int]:
+        """The watermark of each member, by the ids of group and user."""
+        return {
+            (str(UUID(bytes=group)), str(UUID(bytes=user))): mark
+            for group, user, mark in self.query(
+                "SELECT group_id, user_id, watermark FROM members JOIN groups USING (group_key)"
+            )
+        }
+
+    def last(self, group: str) -> int:
+        """The last number of a group; 0 if it is gone."""
+        found = self.query("SELECT last_seq FROM groups WHERE group_id = ?", UUID(group).bytes)
+        return int(found[0][0]) if found else 0
+
+
+def _write(sequence_num: int, sender_id: bytes, body: bytes, created_at: int) -> bytes:
+    return cast(bytes, (sequence_num, str(UUID(bytes=sender_id)), body, created_at))
+
+
+def once(path: Any, sql: str, *values: Any) -> None:
+    """Change the store by a connection of its own, as another process would."""
+    with closing(sqlite.connect(path)) as connection, sqlite.write_transaction(connection):
+        connection.execute(sql, values)

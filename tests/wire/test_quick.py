@@ -1,0 +1,203 @@
+"""The quick ways of the busiest messages agree with the schemas, and ready responses with ordinary ones."""
+
+import base64
+from typing import Any
+
+import orjson
+import pytest
+from aiohttp import web
+from hypothesis import example, given, settings, strategies as st
+from marshmallow import ValidationError
+from yarl import URL
+
+from conclave.errors import BadRequestError
+from conclave.wire import conclave_pb2, exchange, json_text, pages, protobuf
+from conclave.wire.handover import Pieces
+from conclave.wire.negotiate import Format
+from conclave.wire.schemas.base import the
+from conclave.wire.schemas.messages import GetMessagesQuery, GetMessagesResponse, SendMessage, SendMessageRequest
+from tests.conftest import Running
+from tests.support.client import API
+
+many = settings(max_examples=400, deadline=None, derandomize=True, database=None)
+
+
+def slowly(written_in: Format, body: bytes) -> SendMessage | None:
+    """What the schema makes of a body; None for one that it refuses."""
+    try:
+        if written_in is Format.PROTOBUF:
+            values = protobuf.parse("SendMessageRequest", body, keep_empty=SendMessageRequest.empty_counts)
+        else:
+            values = json_text.parse(body) if body else {}
+        made: SendMessage = the(SendMessageRequest).load(values)
+    except (BadRequestError, ValidationError):
+        return None
+    return made
+
+
+def expect_agreement(written_in: Format, body: bytes) -> bool:
+    """Whatever the quick way takes, the schema reads in the same way. Tell whether it was taken."""
+    quick = SendMessageRequest.quick(written_in, body)
+    if quick is not None:
+        assert quick == slowly(written_in, body)
+    return quick is not None
+
+
+TEXTS = st.binary(max_size=40).map(lambda body: base64.b64encode(body).decode())
+DAMAGED = st.text('AQgw=+/-_ \n\\"é,[{', max_size=12) | st.tuples(TEXTS, st.text("=A \n", max_size=3)).map("".join)
+VALUES = TEXTS | DAMAGED | st.none() | st.integers() | st.booleans() | st.lists(TEXTS, max_size=2)
+BODIES = st.dictionaries(st.sampled_from(["mls_message", "mls_message ", "x", ""]), VALUES, max_size=3)
+
+
+@many
+@given(
+    BODIES.map(orjson.dumps)
+    | st.binary(max_size=60)
+    | st.text('{}[]":,mls_eagQ= \n\\u0041', max_size=40).map(str.encode)
+)
+@example(b'{"mls_message":"QQ==","mls_message":"Qg=="}')
+@example(b'{"mls_message":"QQ=="}{')
+@example(b'{"mls_message":"QR=="}')
+@example(b'{"mls_message":"QQ==QQ=="}')
+@example(b'{"mls_message":"QQ"}')
+@example(b'{"mls_message":"=QQ="}')
+@example(b'{"mls_messag\\u0065":"\\u0051Q=="}')
+@example(b'\xef\xbb\xbf{"mls_message":"QQ=="}')
+def test_quick_json_is_the_schemas(body: bytes) -> None:
+    expect_agreement(Format.JSON, body)
+
+
+def _sent(body: bytes) -> bytes:
+    written: bytes = conclave_pb2.SendMessageRequest(mls_message=body).SerializeToString()
+    return written
+
+
+FIELDS = st.lists(
+    st.tuples(st.integers(1, 4), st.sampled_from([0, 1, 2, 3, 5]), st.binary(max_size=20)).map(
+        lambda field: bytes([field[0] << 3 | field[1], len(field[2])]) + field[2]
+    ),
+    max_size=4,
+).map(b"".join)
+
+
+@many
+@given(FIELDS | st.binary(max_size=60) | st.binary(max_size=60).map(_sent))
+@example(b"")
+@example(b"\x0a\x00")
+@example(b"\x0a\x01A\x0a\x01B")
+@example(b"\x0a\x01A\x12\x01B")
+@example(b"\x0a\x01A\x0a\x00")
+def test_quick_protobuf_is_the_schemas(body: bytes) -> None:
+    expect_agreement(Format.PROTOBUF, body)
+
+
+@many
+@given(st.binary(min_size=1, max_size=500))
+def test_ordinary_bodies_are_read_quickly(body: bytes) -> None:
+    assert expect_agreement(Format.PROTOBUF, _sent(body))
+    assert expect_agreement(Format.JSON, orjson.dumps({"mls_message": base64.b64encode(body).decode()}))
+
+
+NUMBERS = st.integers(-3, 10**22).map(str) | st.integers(0, 600).map(str) | st.text("0159+-_ %.٣", max_size=4)
+PAIRS = st.tuples(st.sampled_from(["after", "limit", "aft%65r", "x", ""]), NUMBERS).map("=".join)
+QUERIES = st.lists(PAIRS, max_size=4).map("&".join) | st.text("afterlimt=&;0159%+", max_size=30)
+
+
+@many
+@given(QUERIES | st.tuples(NUMBERS, NUMBERS).map(lambda pair: f"after={pair[0]}&limit={pair[1]}"))
+@example("after=000&limit=500")
+@example("after=999999999999999999&limit=501")
+@example("after=1&limit=9999")
+@example("after=1&limit=0")
+def test_quick_queries_are_the_schemas(text: str) -> None:
+    url = URL(f"/messages?{text}")
+    quick = GetMessagesQuery.quick(url.raw_query_string)
+    if quick is None:
+        return
+    assert quick == the(GetMessagesQuery).load(
+        {name: url.query[name] for name in ("after", "limit") if name in url.query}
+    )
+
+
+@many
+@given(st.integers(0, 10**18 - 1), st.integers(1, 9999))
+def test_ordinary_queries_are_read_quickly(after: int, limit: int) -> None:
+    assert GetMessagesQuery.quick(f"after={after}&limit={limit}") is not None
+
+
+MESSAGES = st.lists(
+    st.tuples(
+        st.integers(0, 2**63 - 1) | st.integers(0, 300),
+        st.binary(min_size=16, max_size=16),
+        st.binary(max_size=300),
+        st.integers(0, 2**40) | st.just(0),
+    ),
+    max_size=6,
+)
+
+
+class _Asked(dict[Any, Any]):
+    """As much of a request as a page needs."""
+
+    version, keep_alive, method = None, False, "GET"
+
+
+@many
+@given(MESSAGES, st.sampled_from(list(Format)), st.sampled_from([1, 200, 256 * 1024]))
+def test_a_page_of_pieces_is_what_the_schema_makes(
+    messages: list[tuple[int, bytes, bytes, int]], written_in: Format, at_once: int
+) -> None:
+    names = ("sequence_num", "sender_id", "mls_message", "created_at")
+    values = [dict(zip(names, each, strict=True)) for each in messages]
+    dumped = the(GetMessagesResponse).dump({"messages": values})
+    told = exchange.write(written_in, "GetMessagesResponse", dumped)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pages, "AT_ONCE_BYTES", at_once)
+        found = _body(pages.reply_page(_Asked({exchange.FORMAT: written_in}), _pieces(written_in, messages)))  # type: ignore[arg-type]  # it needs no more
+    if written_in is Format.JSON:
+        assert found == told
+    else:
+        assert conclave_pb2.GetMessagesResponse.FromString(found) == conclave_pb2.GetMessagesResponse.FromString(told)
+
+
+def _pieces(written_in: Format, messages: list[tuple[int, bytes, bytes, int]]) -> list[bytes]:
+    write = pages.writer(written_in)
+    return [write(*each) for each in messages]
+
+
+def _body(response: web.StreamResponse) -> bytes:
+    if isinstance(response, Pieces):
+        assert response.left == sum(map(len, response.pieces))
+        return b"".join(response.pieces)
+    assert isinstance(response, web.Response)
+    assert isinstance(response.body, bytes)
+    return response.body
+
+
+@pytest.mark.parametrize("written_in", list(Format))
+@pytest.mark.parametrize("count", [0, 2])
+async def test_a_ready_response_has_the_head_of_an_ordinary_one(
+    running: Running, monkeypatch: pytest.MonkeyPatch, written_in: Format, count: int
+) -> None:
+    alice = await running.user("alice")
+    group = await alice.create_group("friends")
+    for _ in range(count):
+        await alice.send(group)
+    url = f"{running.url}{API}/groups/{group}/messages"
+    headers = {"Authorization": f"Bearer {alice.token}", "Accept": written_in.value}
+    heads = []
+    for is_plain in (True, False):
+        if not is_plain:
+            monkeypatch.setattr(exchange, "is_plain", lambda _: False)
+        async with running.http.get(url, headers=headers) as response:
+            body = await response.read()
+        raw = sorted((name.lower(), value) for name, value in response.raw_headers)
+        heads.append((response.status, response.reason, response.version, body, _without(raw)))
+    assert heads[0] == heads[1]
+
+
+def _without(raw: list[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
+    """Leave out what differs with each response; it has to be there."""
+    own = {b"date", b"x-request-id"}
+    assert own <= {name for name, _ in raw}
+    return [(name, value) for name, value in raw if name not in own]
