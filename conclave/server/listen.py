@@ -165,9 +165,7 @@ class Connection(web.RequestHandler):
 
     def _answer(self, request: BaseRequest, error: ApiError) -> web.Response:
         request[FORMAT] = Format.JSON
-        response = reply_error(request, error)
-        middleware.mark(response)
-        return response
+        return reply_error(request, error)
 
 
 class _Refusal(asyncio.Protocol):

@@ -23,7 +23,7 @@ from conclave.store.faults import StoreError, StoreFullError
 from conclave.wire.endpoint import ENDPOINT, Endpoint
 from conclave.wire.exchange import choose_format, reply_error
 from conclave.wire.handover import SHARE, Pieces, hand_over
-from conclave.wire.ready import HEADERS, REQUEST_ID, Ready
+from conclave.wire.ready import REQUEST_ID, Ready, own_headers
 
 log = get_logger(__name__)
 
@@ -34,16 +34,11 @@ _chance = random.Random()  # noqa: S311 - ids of requests tell them apart, and o
 
 
 async def add_headers(request: web.Request, response: web.StreamResponse) -> None:
-    """Set the headers that every response has."""
-    mark(response)
-    if REQUEST_ID in request:
-        response.headers["X-Request-ID"] = request[REQUEST_ID]
-
-
-def mark(response: web.StreamResponse) -> None:
-    """Set the headers that do not depend on the request."""
-    response.headers.update({name: value for name, value in HEADERS.items() if name != "Cache-Control"})
-    response.headers.setdefault("Cache-Control", HEADERS["Cache-Control"])
+    """Set the headers that every response has, where a response was made without them: those of files, for one."""
+    cache_control = response.headers.get("Cache-Control")
+    response.headers.update(own_headers(request))
+    if cache_control:
+        response.headers["Cache-Control"] = cache_control
 
 
 class Around:

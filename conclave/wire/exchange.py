@@ -23,7 +23,7 @@ from conclave.wire.endpoint import ENDPOINT
 from conclave.wire.fields import NAME_RULE, breaks_constraint, parse_id
 from conclave.wire.negotiate import Format, answer_format, body_format
 from conclave.wire.packed import unpack
-from conclave.wire.ready import Ready, is_plain
+from conclave.wire.ready import Ready, is_plain, own_headers
 from conclave.wire.schemas.base import MORE, MOST_FAULTS, QuerySchema, RequestSchema, the
 
 MAX_BODY_BYTES = 1_048_576
@@ -131,7 +131,7 @@ def ready(request: web.Request, parts: list[bytes]) -> web.StreamResponse:
     """Answer with a body that is written already, in the format of the request's answers."""
     if is_plain(request):
         return Ready(request[FORMAT], parts)
-    return web.Response(body=b"".join(parts), content_type=request[FORMAT].value)
+    return web.Response(body=b"".join(parts), content_type=request[FORMAT].value, headers=own_headers(request))
 
 
 def reply_empty(request: web.Request) -> web.Response:
@@ -241,4 +241,5 @@ def _respond(
     request: BaseRequest, message: str, values: Mapping[str, Any], status: int, headers: Mapping[str, str] | None = None
 ) -> web.Response:
     answer = request[FORMAT]
+    headers = {**own_headers(request), **(headers or {})}
     return web.Response(body=write(answer, message, values), status=status, content_type=answer.value, headers=headers)

@@ -12,7 +12,7 @@ from aiohttp import web
 
 from conclave.budget import Share
 from conclave.logs import get_logger
-from conclave.wire.ready import Ready
+from conclave.wire.ready import Ready, own_headers
 
 log = get_logger(__name__)
 
@@ -43,9 +43,9 @@ Otherwise it would be megabytes, which move in leaps.
 class Pieces(web.StreamResponse):
     """A response whose body is in pieces. Each piece is let go of when it has left. Only for ``hand_over``."""
 
-    def __init__(self, pieces: deque[bytes], status: int, media_type: str) -> None:
-        """Take over ``pieces``, at least one."""
-        super().__init__(status=status, headers={"Content-Type": media_type})
+    def __init__(self, request: web.Request, pieces: deque[bytes], status: int, media_type: str) -> None:
+        """Take over ``pieces``, at least one, as the response to ``request``."""
+        super().__init__(status=status, headers={**own_headers(request), "Content-Type": media_type})
         self.content_length = self.left = sum(map(len, pieces))
         self.pieces = pieces
 

@@ -37,7 +37,7 @@ def reply_page(request: web.Request, pieces: list[bytes]) -> web.StreamResponse:
     """
     written_in = request[FORMAT]
     if sum(map(len, pieces)) > AT_ONCE_BYTES:
-        return Pieces(_parts(written_in, pieces), HTTPStatus.OK, written_in.value)
+        return Pieces(request, _parts(written_in, pieces), HTTPStatus.OK, written_in.value)
     return ready(request, pieces if written_in is Format.PROTOBUF else [_BEGIN, _BETWEEN.join(pieces), _END])
 
 

@@ -46,7 +46,7 @@ async def reply_list(request: web.Request, items: list[Any]) -> web.StreamRespon
             pieces.append(await asyncio.to_thread(_write, answer, endpoint.answer, field, chunk, is_first=not pieces))
     if answer is Format.JSON:
         pieces.append(_END)
-    return Pieces(pieces, endpoint.status, answer.value)
+    return Pieces(request, pieces, endpoint.status, answer.value)
 
 
 def _chunks(items: list[Any]) -> Iterator[list[Any]]:

@@ -34,6 +34,11 @@ _HEADS = {
 _date = (0, b"")
 
 
+def own_headers(request: BaseRequest) -> dict[str, str]:
+    """Return the headers that every response to ``request`` has."""
+    return {**HEADERS, "X-Request-ID": request[REQUEST_ID]} if REQUEST_ID in request else HEADERS
+
+
 def is_plain(request: web.Request) -> bool:
     """Tell whether a response to ``request`` may be ready: HTTP/1.1, with the connection kept open, and no HEAD."""
     return request.version == HttpVersion11 and request.keep_alive and request.method != "HEAD"

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from conclave import keys
+from conclave.actions import messages
 from tests.conftest import Running
 from tests.support.alone import once
 from tests.support.client import Client
@@ -41,8 +42,9 @@ def remove(running: Running) -> None:
 
 @pytest.mark.parametrize(("happen", "told"), [(expire, []), (remove, (401, 400))])
 async def test_a_page_that_waits_for_memory_shows_what_may_be_seen_once_it_has_it(
-    running: Running, happen: Callable[[Running], None], told: Any
+    running: Running, monkeypatch: pytest.MonkeyPatch, happen: Callable[[Running], None], told: Any
 ) -> None:
+    monkeypatch.setattr(messages, "UNCOUNTED_BYTES", 0)
     _, bob, group = await remembered(running)
     budget = running.app[keys.BUDGET]
     other = budget.share()
