@@ -3,8 +3,9 @@
 Whatever makes something remembered wrong is a touch in the store, see ``store/touches.py``: each change of any process,
 this one included. So one look at the store tells everything, and there is no other way to be told.
 
-Requests that are handled in the same pass of the event loop share a look. Each of them had arrived before the look, so
-to its client the change and the answer were at the same time.
+A look costs next to nothing while nobody commits, see ``store/wal_index.py``. Requests that are handled in the same
+pass of the event loop share a look. Each of them had arrived before the look, so to its client the change and the
+answer were at the same time.
 """
 
 import asyncio
@@ -17,6 +18,7 @@ from conclave.clock import Clock
 from conclave.store import sqlite, touches
 from conclave.store.faults import Watch, is_of_the_disk, store_error
 from conclave.store.touches import Touched
+from conclave.store.wal_index import WalIndex
 
 
 class Freshness:
@@ -33,6 +35,8 @@ class Freshness:
         self._connection = sqlite.connect(path)
         self._connection.execute("PRAGMA query_only = ON")
         self._turn = touches.last_turn(self._connection)
+        self._index = WalIndex(path)
+        self._state = b""
 
     def tell(self, forget: Callable[[Touched], None]) -> None:
         """Have ``forget`` called with what was touched, before anybody uses what is remembered."""
@@ -45,11 +49,10 @@ class Freshness:
         """
         if not self._is_fresh:
             self._now = self._clock.now()
-            touched = self._after(self._turn)
-            if touched:
-                self._turn = touched.turn
-                for forget in self._forget:
-                    forget(touched)
+            state = self._index.state()
+            if not state or state != self._state:
+                self._catch_up()
+                self._state = state  # as it was before: a commit since then is seen by the next look
             self._is_fresh = True
             asyncio.get_running_loop().call_soon(self.expire)
         return self._now
@@ -69,7 +72,15 @@ class Freshness:
 
     def close(self) -> None:
         """Close the connection."""
+        self._index.close()
         self._connection.close()
+
+    def _catch_up(self) -> None:
+        touched = self._after(self._turn)
+        if touched:
+            self._turn = touched.turn
+            for forget in self._forget:
+                forget(touched)
 
     def _after(self, turn: int) -> Touched | None:
         return touches.collect(turn, self._read(touches.AFTER, turn))

@@ -73,7 +73,7 @@ class Around:
             if endpoint and not endpoint.public:
                 request[tokens.CALLER] = await self._caller(request)
             response = await handler(request)
-            if not response.prepared and (share.held or _is_behind(request, response)):
+            if (share.held or _is_behind(request, response)) and not response.prepared:
                 await hand_over(request, response)
         except ConnectionError:
             log.info("client_gone", method=request.method, route=route)
@@ -115,10 +115,11 @@ def _told(error: ApiError | StoreError | web.HTTPException) -> ApiError:
 
 
 def _is_behind(request: web.Request, response: web.StreamResponse) -> bool:
-    if isinstance(response, Pieces):
-        return True
-    if not isinstance(response, web.Response | Ready):
-        return False  # files go a block at a time by themselves
+    if type(response) is not Ready:  # most are; and asking an abstract class whether it has an instance takes longer
+        if isinstance(response, Pieces):
+            return True
+        if not isinstance(response, web.Response):
+            return False  # files go a block at a time by themselves
     return request.transport is not None and request.transport.get_write_buffer_size() > 0
 
 
