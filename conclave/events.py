@@ -5,7 +5,7 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from conclave.logs import get_logger
 from conclave.rota import Rota
@@ -50,8 +50,7 @@ class Ending:
     session_id: int
 
 
-@dataclass(frozen=True)
-class Stored:
+class Stored(NamedTuple):
     """A message that was stored. Only what the server remembers hears of it, see ``cache``.
 
     ``body``: None where it was stored before. ``created_at``: Unix seconds.

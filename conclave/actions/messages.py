@@ -3,6 +3,7 @@
 import sqlite3
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from conclave.actions.context import Context
 from conclave.archive import pages as both_tiers
@@ -22,8 +23,7 @@ UNCOUNTED_BYTES = 64 * 1024
 """A page of at most 64 KiB from memory takes none of the memory for responses: any connection may hold that much."""
 
 
-@dataclass(frozen=True)
-class Send:
+class Send(NamedTuple):
     """A message that a user sends to a group."""
 
     group_id: bytes

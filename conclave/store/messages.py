@@ -4,6 +4,7 @@ import sqlite3
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from conclave.budget import Share
 from conclave.clock import Clock
@@ -26,8 +27,7 @@ SMALL_BYTES = 1024 * 1024
 """Of at most 1 MiB of bodies only the sum is asked for, not what each has."""
 
 
-@dataclass(frozen=True)
-class Draft:
+class Draft(NamedTuple):
     """A message that is to be stored. ``body``: None if it is stored already."""
 
     group_key: int
@@ -50,8 +50,7 @@ WriteMessage = Callable[[int, bytes, bytes, int], bytes]
 """Writes a message as its readers get it, from the values of a StoredMessage."""
 
 
-@dataclass(frozen=True)
-class Piece:
+class Piece(NamedTuple):
     """A message as it is written for its readers. ``created_at``: Unix seconds."""
 
     sequence_num: int

@@ -22,6 +22,9 @@ from conclave.wire.negotiate import Format
 AT_ONCE_BYTES = 256 * 1024
 """A page of at most 256 KiB is written in one go, a larger one in parts of about that size."""
 
+_FIELD = bytes([conclave_pb2.GetMessagesResponse.MESSAGES_FIELD_NUMBER << 3 | 2])
+"""What stands before the length of a message in protobuf: its field's number, and that a length follows."""
+
 _BEGIN, _BETWEEN, _END = b'{"messages":[', b",", b"]}"
 
 
@@ -62,7 +65,8 @@ def _in_protobuf(sequence_num: int, sender_id: bytes, body: bytes, created_at: i
     message = conclave_pb2.StoredMessage(
         sequence_num=sequence_num, sender_id=sender_id, mls_message=body, created_at=created_at
     )
-    return conclave_pb2.GetMessagesResponse(messages=[message]).SerializeToString()
+    text = message.SerializeToString()
+    return _FIELD + _varint(len(text)) + text
 
 
 def _in_json(sequence_num: int, sender_id: bytes, body: bytes, created_at: int) -> bytes:
@@ -74,6 +78,13 @@ def _in_json(sequence_num: int, sender_id: bytes, body: bytes, created_at: int) 
             "created_at": created_at,
         }
     )
+
+
+@lru_cache(4096)
+def _varint(value: int) -> bytes:
+    """Return a length as protobuf writes it: seven bits a byte, the lowest first, all but the last marked."""
+    low, high = value & 0x7F, value >> 7
+    return bytes([low | 0x80]) + _varint(high) if high else bytes([low])
 
 
 @lru_cache(4096)
