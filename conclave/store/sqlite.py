@@ -10,7 +10,7 @@ from typing import Any
 from conclave.events import News
 from conclave.store import outbox
 from conclave.store.connection import StoreConnection, of_store
-from conclave.store.faults import StoreError
+from conclave.store.faults import StoreError, is_busy
 
 HandOn = Callable[[sqlite3.Connection, list[News]], None]
 """Takes what a transaction has announced, inside the transaction."""
@@ -75,7 +75,7 @@ def begin_immediate(connection: sqlite3.Connection, patience: float = LOCK_WAIT_
         try:
             connection.execute("BEGIN IMMEDIATE")
         except sqlite3.OperationalError as error:
-            if error.sqlite_errorcode != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
+            if not is_busy(error) or time.monotonic() > deadline:
                 raise
             time.sleep(0.001)
         else:
