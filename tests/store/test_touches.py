@@ -175,3 +175,20 @@ def test_whoever_is_too_far_behind_forgets_everything(
     assert found.reaches_group(10_000 - behind) is True
     assert found.reaches_group(10**6) is everything
     assert connection.execute("SELECT count(*) FROM touches").fetchone()[0] == 4096
+
+
+def test_an_older_database_notes_changes_from_its_migration_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, everything = tmp_path / "hot.db", schema.migrations()
+    monkeypatch.setattr(schema, "migrations", lambda: [each for each in everything if each[0] < 7])
+    schema.prepare(path)
+    with closing(sqlite.connect(path)) as connection:
+        connection.execute(
+            "INSERT INTO groups (group_key, group_id, group_name, alias, created_at) VALUES (7, x'07', 'g', '', 5)"
+        )
+    monkeypatch.undo()
+    schema.prepare(path)
+    with closing(sqlite.connect(path)) as connection:
+        assert touches.last_turn(connection) == 0
+        assert touches.after(connection, 0) is None
+        assert touched(connection, "UPDATE groups SET gone_below = 1") == [(7, None)]
+        assert touches.after(connection, 0) == Touched(1, {7}, set())
