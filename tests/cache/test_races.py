@@ -180,3 +180,37 @@ async def test_who_hears_of_a_message_finds_it(running: Running) -> None:
         await alice.send(group)
     assert order[:2] == ["hear", "publish"]
     assert await bob.numbers(group, 3) == [4]
+
+
+async def test_what_one_reader_has_seen_no_other_misses_although_the_writer_has_not_said_it_yet(
+    running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The commit of a send is done, and its thread has not come to tell the loop."""
+    alice, bob, group = await remembered(running)
+    fetching, writer = running.app[keys.FETCHING], running.app[keys.STORE]._writer
+    held: list[Any] = []
+    end = writer._end
+    monkeypatch.setattr(writer, "_end", lambda *args: held.append(args))
+    sending = asyncio.create_task(alice.send(group))
+    async with asyncio.timeout(20):
+        while not held:
+            await asyncio.sleep(0.001)
+
+    async def count(reader: Client, after: int, written_in: Format) -> int:
+        share = running.app[keys.BUDGET].share()
+        ids = UUID(group).bytes, UUID(reader.user_id).bytes
+        found = await fetching.page(*ids, after, 500, written_in, share)
+        share.close()
+        return len(found.pieces)
+
+    try:
+        assert await count(alice, 3, Format.JSON) == 0, "as if it were not sent yet"
+        assert await count(bob, 0, Format.PROTOBUF) == 4
+        assert await count(alice, 3, Format.JSON) == 1
+    finally:
+        monkeypatch.setattr(writer, "_end", end)
+        for each in held:
+            end(*each)
+    assert await sending == 4
+    assert await bob.numbers(group) == [1, 2, 3, 4]
+    assert await alice.numbers(group, 3) == [4]
