@@ -109,7 +109,7 @@ class RememberedGroups:
             return reader
         known = self._by_id.get(group.group_id)
         if known and max(group.last_seq, page.fetched_up_to) > known.last_seq:
-            # A send is committed, and its news is on its way. Whoever gets this page has seen it, so nobody may miss it.
+            # A send is committed, and its news is on its way. Whoever gets this page has seen it: nobody may miss it.
             self._forget(group.group_key)
             known = None
         if known is None:
