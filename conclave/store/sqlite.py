@@ -87,13 +87,16 @@ def places(values: Collection[Any]) -> str:
     return ", ".join("?" * len(values))
 
 
-def insert_many(connection: sqlite3.Connection, into: str, rows: Sequence[tuple[Any, ...]]) -> None:
+def insert_many(
+    connection: sqlite3.Connection, into: str, rows: Sequence[tuple[Any, ...]], most: int = ROWS_A_STATEMENT
+) -> None:
     """Insert ``rows``, all as long as the first, by few statements. ``into``: ``INSERT INTO table (columns)``.
 
-    A statement takes 64, 32, 16, ... rows. So there are few texts, and each stays compiled.
+    A statement takes 64, 32, 16, ... rows, at most ``most``. So there are few texts, and each stays compiled. It also
+    keeps a copy of the values that it had last, until it gets others.
     """
     place = f"({places(rows[0])})" if rows else ""
-    count, begin = ROWS_A_STATEMENT, 0
+    count, begin = most, 0
     while begin < len(rows):
         while count > len(rows) - begin:
             count //= 2
