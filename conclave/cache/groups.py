@@ -108,6 +108,10 @@ class RememberedGroups:
         if self._freshness.since(page.turn).reaches_group(group.group_key):
             return reader
         known = self._by_id.get(group.group_id)
+        if known and max(group.last_seq, page.fetched_up_to) > known.last_seq:
+            # A send is committed, and its news is on its way. Whoever gets this page has seen it: nobody may miss it.
+            self._forget(group.group_key)
+            known = None
         if known is None:
             # Sends touch nothing, and nobody was there to add those since the page was read.
             if self._freshness.last_seq(group.group_key) != group.last_seq:

@@ -16,19 +16,22 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from itertools import islice
+from itertools import groupby, islice
 from pathlib import Path
 
 from conclave.failpoints import reach
 from conclave.store.connection import of_store
 from conclave.store.faults import StoreFullError, free_bytes
-from conclave.store.sqlite import Step, insert_many, places
+from conclave.store.sqlite import ROWS_A_STATEMENT, Step, insert_many, places
 
 SEGMENT_BYTES = 32 * 1024 * 1024
 """A segment is sealed once it has taken in more than 32 MiB of bodies."""
 
 LONGEST_BYTES = 1024 * 1024
 """A body has at most 1 MiB, since each came in a request."""
+
+SMALL_BYTES = 8 * 1024
+"""Bodies of at most 8 KiB are stored many by one statement. It keeps the last ones in memory, for each segment."""
 
 ROW_OVERHEAD_BYTES = 24
 """Each body counts as about 24 bytes more than it has, so that many tiny bodies count too."""
@@ -92,7 +95,9 @@ def put_many(connection: sqlite3.Connection, many: Sequence[bytes]) -> list[int]
     segment, last = _reserve(connection, len(many), total + len(many) * ROW_OVERHEAD_BYTES)
     first = segment << 32 | last - len(many) + 1
     ids = list(range(first, first + len(many)))
-    insert_many(connection, f"INSERT INTO {_table(segment)} (body_id, body)", list(zip(ids, many, strict=True)))
+    for is_small, rows in groupby(zip(ids, many, strict=True), key=lambda row: len(row[1]) <= SMALL_BYTES):
+        most = ROWS_A_STATEMENT if is_small else 1
+        insert_many(connection, f"INSERT INTO {_table(segment)} (body_id, body)", list(rows), most)
     return ids
 
 

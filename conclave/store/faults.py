@@ -55,6 +55,11 @@ def is_of_the_disk(error: Exception) -> bool:
     return isinstance(error, sqlite3.Error) and _code(error) in _OF_THE_DISK
 
 
+def is_busy(error: Exception) -> bool:
+    """Tell whether another connection holds a lock that is needed: the same may work a moment later."""
+    return isinstance(error, sqlite3.Error) and _code(error) == sqlite3.SQLITE_BUSY
+
+
 def store_error(path: Path, error: Exception) -> StoreError:
     """Return ``error`` as a StoreError of one line, with the path and how many bytes are free."""
     if isinstance(error, StoreError):

@@ -10,7 +10,7 @@ from typing import Any
 from conclave.events import News
 from conclave.store import outbox
 from conclave.store.connection import StoreConnection, of_store
-from conclave.store.faults import StoreError
+from conclave.store.faults import StoreError, is_busy
 
 HandOn = Callable[[sqlite3.Connection, list[News]], None]
 """Takes what a transaction has announced, inside the transaction."""
@@ -75,7 +75,7 @@ def begin_immediate(connection: sqlite3.Connection, patience: float = LOCK_WAIT_
         try:
             connection.execute("BEGIN IMMEDIATE")
         except sqlite3.OperationalError as error:
-            if error.sqlite_errorcode != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
+            if not is_busy(error) or time.monotonic() > deadline:
                 raise
             time.sleep(0.001)
         else:
@@ -87,13 +87,16 @@ def places(values: Collection[Any]) -> str:
     return ", ".join("?" * len(values))
 
 
-def insert_many(connection: sqlite3.Connection, into: str, rows: Sequence[tuple[Any, ...]]) -> None:
+def insert_many(
+    connection: sqlite3.Connection, into: str, rows: Sequence[tuple[Any, ...]], most: int = ROWS_A_STATEMENT
+) -> None:
     """Insert ``rows``, all as long as the first, by few statements. ``into``: ``INSERT INTO table (columns)``.
 
-    A statement takes 64, 32, 16, ... rows. So there are few texts, and each stays compiled.
+    A statement takes 64, 32, 16, ... rows, at most ``most``. So there are few texts, and each stays compiled. It also
+    keeps a copy of the values that it had last, until it gets others.
     """
     place = f"({places(rows[0])})" if rows else ""
-    count, begin = ROWS_A_STATEMENT, 0
+    count, begin = most, 0
     while begin < len(rows):
         while count > len(rows) - begin:
             count //= 2

@@ -20,7 +20,7 @@ from conclave.events import News
 from conclave.failpoints import reach
 from conclave.store import sqlite
 from conclave.store.connection import StoreConnection, of_store
-from conclave.store.faults import StoreError, StoreFullError, Watch, is_of_the_disk, store_error
+from conclave.store.faults import StoreError, StoreFullError, Watch, is_busy, is_of_the_disk, store_error
 from conclave.store.group_commit import (
     Batch,
     Joint,
@@ -143,7 +143,7 @@ class _Transaction:
         try:
             self._prepare(connection, patience=0)
         except sqlite3.OperationalError as error:
-            if error.sqlite_errorcode == sqlite3.SQLITE_BUSY:
+            if is_busy(error):
                 return False
             raise
         return True
@@ -202,6 +202,6 @@ def _is_disk(outcome: Any) -> bool:
 
 def _concerns_all(error: Exception) -> bool:
     """Tell whether an error is not the fault of one write, so that no other way to do them helps."""
-    if isinstance(error, sqlite3.Error):
-        return is_of_the_disk(error) or error.sqlite_errorcode == sqlite3.SQLITE_BUSY
-    return isinstance(error, StoreError) and not isinstance(error, StoreFullError)
+    if isinstance(error, StoreError):
+        return not isinstance(error, StoreFullError)
+    return is_of_the_disk(error) or is_busy(error)

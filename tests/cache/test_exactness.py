@@ -14,6 +14,7 @@ from conclave import keys
 from conclave.actions.messages import Fetched, Fetching
 from conclave.cache import groups, recipients, runs, sessions
 from conclave.clock import FakeClock
+from conclave.config.archive import ArchiveConfig
 from conclave.config.cleanup import CleanupConfig
 from conclave.config.settings import Config
 from conclave.events import News, Stored
@@ -25,9 +26,10 @@ from tests.conftest import Running, StartServer
 from tests.support.alone import once
 from tests.support.cleaner import Cleaner
 from tests.support.histories import History
-from tests.support.sample import amount, some
+from tests.support.sample import amount, is_all, some
 from tests.support.world import DisagreementError
 
+HOUR, DAY = 3600, 86_400
 STEPS = amount(60, 25)
 
 MOST_HISTORIES = 10
@@ -69,6 +71,20 @@ async def test_answers_are_the_stores_with_little_memory(
     start_server: StartServer, config: Config, clock: FakeClock, cleaner: Cleaner, seed: int
 ) -> None:
     await play(start_server, config, clock, cleaner, seed)
+
+
+@pytest.mark.skipif(not is_all(), reason="takes Spark half a minute")
+@pytest.mark.parametrize("seed", [101, 102])
+async def test_answers_are_the_stores_beside_real_moves(
+    start_server: StartServer, config: Config, clock: FakeClock, cleaner: Cleaner, seed: int
+) -> None:
+    """Runs of Spark move messages to the archive; nothing else does here."""
+    archive = ArchiveConfig(after=DAY, margin=HOUR)
+    config = replace(config, cleanup=CleanupConfig(engine="spark", disk_reserve=0), archive=archive)
+    history = History(start_server, config, clock, cleaner, seed)
+    history.favourite = "clean_up"
+    await history.play(30)
+    assert history.archived > 0
 
 
 Plant = Callable[[pytest.MonkeyPatch, Running], None]

@@ -253,3 +253,20 @@ def test_whichever_step_over_copies_is_the_last_the_next_compaction_goes_on(
         if step is None:
             return
     pytest.fail("compaction has no end")
+
+
+def test_small_bodies_share_statements_and_large_ones_have_their_own(
+    connection: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A compiled statement keeps the values that it had last: of large bodies that may be one, not 64."""
+    monkeypatch.setattr(bodies, "SEGMENT_BYTES", 10**9)
+    asked: list[str] = []
+    connection.set_trace_callback(asked.append)
+    small, large = bytes(bodies.SMALL_BYTES), bytes(bodies.SMALL_BYTES + 1)
+    many = [*[small] * 6, large, large, b"x", *[large] * 3]
+    ids = bodies.put_many(connection, many)
+    connection.set_trace_callback(None)
+    assert [each.count("), (") + 1 for each in asked if each.startswith("INSERT INTO body_segment_")] == [
+        *(4, 2, 1, 1, 1, 1, 1, 1)
+    ]
+    assert [bodies.get(connection, each) for each in ids] == many

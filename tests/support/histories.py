@@ -43,6 +43,7 @@ class History(World):
         """Every third history has an archive, which the engine without Spark does not know: it has no runs."""
         super().__init__(start, config, clock, cleaner, seed)
         self.favourite = ""
+        self.archived = 0
         self._moves = seed % 3 == 0 and config.cleanup.engine == "sql"
 
     async def play(self, steps: int) -> None:
@@ -248,12 +249,15 @@ class History(World):
             once(self.config.database, "UPDATE archive_state SET version = ?", mover.version())
 
     async def clean_up(self, *, accept_clock: bool = False) -> None:
-        """Do a run in another process."""
+        """Do a run in another process; one of Spark a day later, so that there is something to move."""
+        if self.config.cleanup.engine == "spark":
+            self.clock.advance(DAY + 1)
         await self.running.settle()
         report = await asyncio.to_thread(
             self._cleaner.try_run, self.config, self.clock.now(), self.clock.set_by, accept_clock=accept_clock
         )
         self.told.append(report["error"])
+        self.archived += report.get("archived", 0)
         await self.running.app[keys.CLOCK_WATCH].look()
 
     async def meet_midway(self) -> None:
