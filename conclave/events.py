@@ -36,10 +36,14 @@ class Event:
 
 @dataclass(frozen=True)
 class Announcement:
-    """An event, and the ids of the users who are to get it."""
+    """An event, and the ids of the users who are to get it: ``recipients``, but not ``but_not``.
+
+    One set can so stand for all events of a group, whoever caused them.
+    """
 
     recipients: frozenset[bytes]
     event: Event
+    but_not: bytes = b""
 
 
 @dataclass(frozen=True)
@@ -169,7 +173,7 @@ class Events:
             if isinstance(each, Ending):
                 self._end(each)
                 continue
-            for user_id in each.recipients & self._streams.keys():
+            for user_id in (each.recipients & self._streams.keys()) - {each.but_not}:
                 fresh += [stream for stream in self._streams[user_id] if stream.put(each.event)]
         if fresh:
             # Whatever few hear does not wait for all who hear what many hear.

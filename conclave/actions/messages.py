@@ -60,7 +60,7 @@ class JointSend:
             sent = sends[place]
             outcomes[place] = number
             values = {"group_id": sent.group_id, "sequence_num": number, "sender_id": sent.user_id}
-            announce(connection, group.members - {sent.user_id}, "new_message", **values)
+            announce(connection, group.members, "new_message", but_not=sent.user_id, **values)
         return outcomes
 
 

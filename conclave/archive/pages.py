@@ -68,7 +68,7 @@ async def page(
         )
         return rest if rest.messages else replace(rest, fetched_up_to=first.fetched_up_to)
     last = current[-1].sequence_num if current else 0
-    return Page(current, first.member, max(last, first.fetched_up_to), turn=first.turn)
+    return Page(current, first.member, max(last, first.fetched_up_to), touch=first.touch)
 
 
 def _write_all(found: list[StoredMessage], write: WriteMessage) -> list[Piece]:

@@ -34,7 +34,7 @@ class Freshness:
         self._now = 0
         self._connection = sqlite.connect(path)
         self._connection.execute("PRAGMA query_only = ON")
-        self._turn = touches.last_turn(self._connection)
+        self._touch = touches.last_touch(self._connection)
         self._index = WalIndex(path)
         self._state = b""
 
@@ -61,9 +61,9 @@ class Freshness:
         """Have the next request look again."""
         self._is_fresh = False
 
-    def since(self, turn: int) -> Touched:
-        """Return what was touched after ``turn``, up to now: whether something read as of ``turn`` is still so."""
-        return self._after(turn) or Touched(turn)
+    def since(self, touch: int) -> Touched:
+        """Return what was touched after ``touch``, up to now: whether something read as of ``touch`` is still so."""
+        return self._after(touch) or Touched(touch)
 
     def last_seq(self, group_key: int) -> int | None:
         """Return the last number that a group has given to a message, as of now; None if the group is gone."""
@@ -76,14 +76,14 @@ class Freshness:
         self._connection.close()
 
     def _catch_up(self) -> None:
-        touched = self._after(self._turn)
+        touched = self._after(self._touch)
         if touched:
-            self._turn = touched.turn
             for forget in self._forget:
                 forget(touched)
+            self._touch = touched.touch
 
-    def _after(self, turn: int) -> Touched | None:
-        return touches.collect(turn, self._read(touches.AFTER, turn))
+    def _after(self, touch: int) -> Touched | None:
+        return touches.collect(touch, self._read(touches.AFTER, touch))
 
     def _read(self, query: str, value: int) -> list[Any]:
         """Run ``query`` in a read of its own. It is short: its pages are in SQLite's memory, or in the system's."""

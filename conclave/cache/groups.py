@@ -29,7 +29,10 @@ GROUP_BYTES = 1024
 MEMBER_BYTES = 256
 
 RUNS = 4
-"""At most 4 runs of a group are remembered: readers catch up at different places. The oldest one goes first."""
+"""At most 4 runs of a group are remembered: readers catch up at different places.
+
+The one that was used longest ago goes first.
+"""
 
 
 @dataclass
@@ -49,6 +52,12 @@ class _Known:
     readers: dict[bytes, Reader] = field(default_factory=dict)
     runs: list[tuple[Format, Run]] = field(default_factory=list)
     size: int = GROUP_BYTES
+
+    def used(self, written_in: Format, run: Run) -> None:
+        """Keep a run for longer than those that are not used."""
+        if self.runs[-1][1] is not run:
+            self.runs.remove((written_in, run))
+            self.runs.append((written_in, run))
 
     def measure(self) -> int:
         """Return how many bytes it takes now."""
@@ -88,13 +97,14 @@ class RememberedGroups:
         if confirmed == known.last_seq:
             return Remembered([], reader, confirmed)
         sight = visibility.of_group(known.group, self._policy, now)
-        for each, run in known.runs:
+        for each, run in tuple(known.runs):
             if each is written_in and run.covers(confirmed):
                 begin = run.first_after(confirmed, sight)
                 if begin is None:
                     continue
                 end = min(begin + limit, len(run.numbers))
                 if end - begin == limit or run.end == known.last_seq:
+                    known.used(written_in, run)
                     return Remembered(run.pieces[begin:end], reader, run.numbers[end - 1] if end > begin else confirmed)
         return None
 
@@ -105,7 +115,7 @@ class RememberedGroups:
         """
         member, group = page.member, page.member.group
         reader = Reader(member.member_id, member.watermark)
-        if self._freshness.since(page.turn).reaches_group(group.group_key):
+        if self._freshness.since(page.touch).reaches_group(group.group_key):
             return reader
         known = self._by_id.get(group.group_id)
         if known and max(group.last_seq, page.fetched_up_to) > known.last_seq:

@@ -9,6 +9,8 @@ from collections import OrderedDict
 from dataclasses import dataclass
 
 from conclave.store import touches
+from conclave.store.connection import of_store
+from conclave.store.group_commit import NotAtHandError
 from conclave.store.news import members_of
 
 MOST_MEMBERS = 200_000
@@ -28,28 +30,33 @@ class Recipients:
 
     def __init__(self) -> None:
         """Begin with none."""
-        self._turn = -1
+        self._touch = -1
         self._by_id: OrderedDict[bytes, GroupMembers] = OrderedDict()
         self._ids: dict[int, bytes] = {}
         self._count = 0
 
     def catch_up(self, connection: sqlite3.Connection) -> None:
         """Forget what was touched before this transaction. Call it first."""
-        touched = touches.after(connection, self._turn) if self._turn >= 0 else None
-        if self._turn < 0:
-            self._turn = touches.last_turn(connection)
+        touched = touches.after(connection, self._touch) if self._touch >= 0 else None
+        if self._touch < 0:
+            self._touch = touches.last_touch(connection)
         if touched is None:
             return
-        self._turn = touched.turn
+        self._touch = touched.touch
         for group_key in list(self._ids) if touched.everything else touched.groups:
             self._forget(group_key)
 
     def find(self, connection: sqlite3.Connection, group_id: bytes) -> GroupMembers | None:
-        """Return who is in a group; None if there is no such group."""
+        """Return who is in a group; None if there is no such group.
+
+        Raises NotAtHandError if that has to be read in a hurry: a group may have very many members.
+        """
         found = self._by_id.get(group_id)
         if found:
             self._by_id.move_to_end(group_id)
             return found
+        if of_store(connection).is_hurried:
+            raise NotAtHandError
         row = connection.execute("SELECT group_key FROM groups WHERE group_id = ?", (group_id,)).fetchone()
         if row is None:
             return None

@@ -17,7 +17,7 @@ RUN_BYTES = 2 * 1024 * 1024
 """A run has at most 2 MiB. A longer one loses its first messages."""
 
 
-@dataclass
+@dataclass(eq=False)
 class Run:
     """All messages of a group with numbers above ``base`` up to ``end`` that its members may see, in order.
 

@@ -37,8 +37,8 @@ class RememberedSessions:
 
         Raises StoreError.
         """
-        turn, session = await self._store.read(touches.with_turn, sessions.by_token_hash, token_hash)
-        if session and not self._freshness.since(turn).reaches_session(session.session_id):
+        touch, session = await self._store.read(touches.with_touch, sessions.by_token_hash, token_hash)
+        if session and not self._freshness.since(touch).reaches_session(session.session_id):
             self._remember(token_hash, session)
         return session
 

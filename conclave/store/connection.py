@@ -11,7 +11,7 @@ class StoreConnection(sqlite3.Connection):
     """A connection to the hot store, with the state of the transaction under way.
 
     ``announced``: the news that the transaction hands on when it ends. ``room``: how many bytes of bodies it may still
-    add.
+    add. ``is_hurried``: whether it runs on the event loop's thread, so that nothing may take long.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -19,6 +19,7 @@ class StoreConnection(sqlite3.Connection):
         super().__init__(*args, **kwargs)
         self.announced: list[News] = []
         self.room = math.inf
+        self.is_hurried = False
 
 
 def of_store(connection: sqlite3.Connection) -> StoreConnection:

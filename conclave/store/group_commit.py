@@ -19,8 +19,13 @@ Joint = Callable[[sqlite3.Connection, Sequence[Any]], Sequence[Any]]
 
 It returns a result for each item, or the exception by which it refuses it: then it has changed nothing for that item.
 It must not touch anything, see ``touches``, nor depend on what another write of the same transaction does. If it
-raises, everything is undone, and it is called again for each item alone.
+raises, everything is undone, and it is called again for each item alone. While the connection ``is_hurried`` it raises
+NotAtHandError rather than read much: then it is called again where it may.
 """
+
+
+class NotAtHandError(Exception):
+    """A joint write needs more from the store than it may read in a hurry."""
 
 
 @dataclass(frozen=True)

@@ -63,7 +63,7 @@ class Page:
     """The messages of one response, in ascending order of their numbers.
 
     ``fetched_up_to``: the watermark of the reader once it has the response. ``archived``: messages of the archive that
-    come first; if there are any, ``messages`` is empty. ``turn``: the page was read as of this touch. ``end``: all
+    come first; if there are any, ``messages`` is empty. ``touch``: the page was read as of this touch. ``end``: all
     messages up to this number that ``sight`` admits are here. ``sight`` is None if that is not known.
     """
 
@@ -71,7 +71,7 @@ class Page:
     member: Membership
     fetched_up_to: int
     archived: Stretch | None = None
-    turn: int = 0
+    touch: int = 0
     end: int = 0
     sight: Sight | None = None
 
@@ -151,14 +151,14 @@ def page(
     0. If the next messages are in the archive, the page has none, and says where they are. Raises NotMemberError or
     NoRoomError.
     """
-    turn = touches.last_turn(connection)
+    touch = touches.last_touch(connection)
     member = members.require_member(connection, group_id, user_id)
     group = member.group
     sight = visibility.of_group(group, policy, clock.now())
     confirmed = min(after, group.last_seq)
     archived = stretches.stretch(connection, group, confirmed, sight)
     if archived:
-        return Page([], member, confirmed, archived, turn)
+        return Page([], member, confirmed, archived, touch)
     rows = connection.execute(
         "SELECT message_id, sequence_num, sender_id, created_at FROM messages"
         f" WHERE group_key = :group_key AND {visibility.HOT} ORDER BY sequence_num LIMIT :limit",
@@ -172,7 +172,7 @@ def page(
     ]
     last = served[-1].sequence_num if served else 0
     is_last = count == len(rows) < limit
-    return Page(served, member, max(last, confirmed), None, turn, group.last_seq if is_last else last, sight)
+    return Page(served, member, max(last, confirmed), None, touch, group.last_seq if is_last else last, sight)
 
 
 def _take(connection: sqlite3.Connection, ids: Sequence[int], share: Share, taken: int) -> int:

@@ -14,9 +14,11 @@ from conclave.store import outbox
 from conclave.store.connection import of_store
 
 
-def announce(connection: sqlite3.Connection, recipients: Iterable[bytes], name: str, **values: Any) -> None:
-    """Send the event ``name`` to the users ``recipients`` after the commit."""
-    of_store(connection).announced.append(Announcement(frozenset(recipients), Event(name, values)))
+def announce(
+    connection: sqlite3.Connection, recipients: Iterable[bytes], name: str, *, but_not: bytes = b"", **values: Any
+) -> None:
+    """Send the event ``name`` to the users ``recipients``, but not to ``but_not``, after the commit."""
+    of_store(connection).announced.append(Announcement(frozenset(recipients), Event(name, values), but_not))
 
 
 def end_streams(connection: sqlite3.Connection, user_id: bytes, session_id: int) -> None:

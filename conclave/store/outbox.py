@@ -31,8 +31,9 @@ def add_all(connection: sqlite3.Connection, news: Iterable[News]) -> None:
         if isinstance(each, Ending):
             _add(connection, each.user_id, _ENDING, {"session": each.session_id})
             continue
-        if each.recipients:
-            _add(connection, b"".join(sorted(each.recipients)), each.event.name, _fields(each.event.values))
+        recipients = each.recipients - {each.but_not}
+        if recipients:
+            _add(connection, b"".join(sorted(recipients)), each.event.name, _fields(each.event.values))
 
 
 def is_empty(connection: sqlite3.Connection) -> bool:

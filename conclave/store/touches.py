@@ -4,8 +4,8 @@ Triggers of the schema note each change of a group's marks, members or existence
 session's end. So every change is noted, in the transaction that makes it, whichever process or program it is. Sends,
 fetches and extensions of sessions touch nothing: a server follows its own by itself.
 
-Each touch has a turn. Whoever remembers anything keeps the turn up to which it is right, and looks for later touches
-before it uses it.
+Touches are numbered. Whoever remembers anything keeps the number of the touch up to which it is right, and looks for
+later touches before it uses it.
 """
 
 import sqlite3
@@ -19,9 +19,9 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Touched:
-    """What was touched after some turn, up to ``turn``, inclusive. ``everything``: forget all that is remembered."""
+    """What was touched, up to the number ``touch``, inclusive. ``everything``: forget all that is remembered."""
 
-    turn: int
+    touch: int
     groups: Collection[int] = ()
     sessions: Collection[int] = ()
     everything: bool = False
@@ -35,43 +35,43 @@ class Touched:
         return self.everything or session_id in self.sessions
 
 
-AFTER = "SELECT turn, group_key, session_id FROM touches WHERE turn > ? ORDER BY turn"
-"""The query for the touches after a turn: see ``collect``."""
+AFTER = "SELECT touch, group_key, session_id FROM touches WHERE touch > ? ORDER BY touch"
+"""The query for the touches after a number: see ``collect``."""
 
 
-def after(connection: sqlite3.Connection, turn: int) -> Touched | None:
-    """Return what was touched after ``turn``; None for nothing."""
-    return collect(turn, connection.execute(AFTER, (turn,)).fetchall())
+def after(connection: sqlite3.Connection, touch: int) -> Touched | None:
+    """Return what was touched after the number ``touch``; None for nothing."""
+    return collect(touch, connection.execute(AFTER, (touch,)).fetchall())
 
 
-def collect(turn: int, rows: Sequence[tuple[int, int | None, int | None]]) -> Touched | None:
+def collect(touch: int, rows: Sequence[tuple[int, int | None, int | None]]) -> Touched | None:
     """Return what ``rows``, the answer to AFTER, say.
 
-    The store keeps the last 4,096 touches. If it lacks some of those after ``turn``, everything counts as touched.
+    The store keeps the last 4,096 touches. If it lacks some of those after ``touch``, everything counts as touched.
     """
     if not rows:
         return None
     groups = {group_key for _, group_key, _ in rows if group_key is not None}
     sessions = {session_id for *_, session_id in rows if session_id is not None}
-    is_all = rows[0][0] != turn + 1 or any(
+    is_all = rows[0][0] != touch + 1 or any(
         group_key is None and session_id is None for _, group_key, session_id in rows
     )
     return Touched(rows[-1][0], groups, sessions, everything=is_all)
 
 
-def with_turn(
+def with_touch(
     connection: sqlite3.Connection,
     fn: Callable[Concatenate[sqlite3.Connection, P], T],
     *args: P.args,
     **kwargs: P.kwargs,
 ) -> tuple[int, T]:
-    """Return the turn as of which ``fn`` has read, and its result. Call it in a read transaction."""
-    return last_turn(connection), fn(connection, *args, **kwargs)
+    """Return the number of the touch as of which ``fn`` has read, and its result. Call it in a read transaction."""
+    return last_touch(connection), fn(connection, *args, **kwargs)
 
 
-def last_turn(connection: sqlite3.Connection) -> int:
-    """Return the turn of the last touch; 0 for none."""
-    return int(connection.execute("SELECT ifnull(max(turn), 0) FROM touches").fetchone()[0])
+def last_touch(connection: sqlite3.Connection) -> int:
+    """Return the number of the last touch; 0 for none."""
+    return int(connection.execute("SELECT ifnull(max(touch), 0) FROM touches").fetchone()[0])
 
 
 def touch_group(connection: sqlite3.Connection, group_key: int) -> None:

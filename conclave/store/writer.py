@@ -4,7 +4,7 @@ A transaction of small joint writes, such as sends, is prepared on the event loo
 the commit, which waits for the disk, goes to the writer's thread. Each statement lets go of the interpreter, and a
 thread that wants it back beside a busy event loop waits for it, again and again. On the loop's thread nobody waits.
 Whatever may take longer goes to the thread as a whole: larger batches, all other writes, and every transaction that
-finds the write lock taken by another process.
+finds the write lock taken by another process, or needs what is not at hand.
 """
 
 import asyncio
@@ -24,6 +24,7 @@ from conclave.store.faults import StoreError, StoreFullError, Watch, is_busy, is
 from conclave.store.group_commit import (
     Batch,
     Joint,
+    NotAtHandError,
     Single,
     Write,
     run_joint_one_by_one,
@@ -136,16 +137,22 @@ class _Transaction:
         self._open = ExitStack()
 
     def try_to_prepare(self, connection: sqlite3.Connection) -> bool:
-        """Do everything but the commit. Return False if another process holds the write lock: nothing is done then.
+        """Do everything but the commit, in a hurry. Return whether it is done.
 
-        Raises what keeps the transaction from being committed.
+        It is not if another process holds the write lock, or if something is not at hand; then nothing was done. Raises
+        what keeps the transaction from being committed.
         """
+        of_store(connection).is_hurried = True
         try:
             self._prepare(connection, patience=0)
+        except NotAtHandError:
+            return False
         except sqlite3.OperationalError as error:
             if is_busy(error):
                 return False
             raise
+        finally:
+            of_store(connection).is_hurried = False
         return True
 
     def carry_out(self, connection: sqlite3.Connection) -> _Done:
@@ -204,4 +211,4 @@ def _concerns_all(error: Exception) -> bool:
     """Tell whether an error is not the fault of one write, so that no other way to do them helps."""
     if isinstance(error, StoreError):
         return not isinstance(error, StoreFullError)
-    return is_of_the_disk(error) or is_busy(error)
+    return isinstance(error, NotAtHandError) or is_of_the_disk(error) or is_busy(error)

@@ -271,7 +271,7 @@ def test_every_column_of_numbers_is_known_to_be_a_time_or_not(config: Config) ->
         "invites": {"invite_key", "group_key", "commit_body", "welcome_body", "group_info_body"},
         "tombstones": {"group_key"},
         "outbox": {"outbox_id"},
-        "touches": {"turn", "group_key", "session_id"},
+        "touches": {"touch", "group_key", "session_id"},
         "cleanup_runs": {"run_id"},
         "key_packages": {"key_package_id", "is_last_resort", "package_body"},
         "welcomes": {"welcome_key", "group_key", "welcome_body"},

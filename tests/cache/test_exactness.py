@@ -154,8 +154,8 @@ def knows_old_members(patch: pytest.MonkeyPatch, _: Running) -> None:
 def knows_no_burst(patch: pytest.MonkeyPatch, _: Running) -> None:
     collect = touches.collect
 
-    def partly(turn: int, rows: Any) -> Touched | None:
-        found = collect(turn, rows)
+    def partly(touch: int, rows: Any) -> Touched | None:
+        found = collect(touch, rows)
         is_said = any(row[1] is None and row[2] is None for row in rows)
         return replace(found, everything=is_said) if found else None
 

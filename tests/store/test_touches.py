@@ -75,9 +75,9 @@ def connection(tmp_path: Path) -> Iterator[sqlite3.Connection]:
 
 def touched(connection: sqlite3.Connection, sql: str) -> list[tuple[int | None, int | None]]:
     """Return what a statement touches."""
-    before = touches.last_turn(connection)
+    before = touches.last_touch(connection)
     connection.execute(sql)
-    rows = connection.execute("SELECT group_key, session_id FROM touches WHERE turn > ?", (before,))
+    rows = connection.execute("SELECT group_key, session_id FROM touches WHERE touch > ?", (before,))
     return [tuple(row) for row in rows]
 
 
@@ -141,15 +141,15 @@ ROWS = st.tuples(st.integers(1, 3), st.none()) | st.tuples(st.none(), st.none() 
 
 @given(st.lists(ROWS, max_size=30), st.integers(0, 31))
 @settings(max_examples=60, deadline=None, derandomize=True, database=None)
-def test_after_tells_what_was_touched_since(rows: list[tuple[int | None, int | None]], turn: int) -> None:
+def test_after_tells_what_was_touched_since(rows: list[tuple[int | None, int | None]], touch: int) -> None:
     with closing(sqlite3.connect(":memory:")) as connection:
         script = next(sql for number, sql in schema.migrations() if number == 7)
         for statement in schema._statements(script)[:2]:
             connection.execute(statement)
         connection.executemany("INSERT INTO touches (group_key, session_id) VALUES (?, ?)", rows)
-        assert touches.last_turn(connection) == len(rows)
-        later = rows[turn:]
-        found = touches.after(connection, turn)
+        assert touches.last_touch(connection) == len(rows)
+        later = rows[touch:]
+        found = touches.after(connection, touch)
     if not later:
         assert found is None
         return
@@ -168,10 +168,10 @@ def test_whoever_is_too_far_behind_forgets_everything(
     with sqlite.write_transaction(connection):
         for group_key in range(10_000):
             touches.touch_group(connection, group_key)
-    last = touches.last_turn(connection)
+    last = touches.last_touch(connection)
     found = touches.after(connection, last - behind)
     assert found
-    assert (found.turn, found.everything) == (last, everything)
+    assert (found.touch, found.everything) == (last, everything)
     assert found.reaches_group(10_000 - behind) is True
     assert found.reaches_group(10**6) is everything
     assert connection.execute("SELECT count(*) FROM touches").fetchone()[0] == 4096
@@ -188,7 +188,7 @@ def test_an_older_database_notes_changes_from_its_migration_on(tmp_path: Path, m
     monkeypatch.undo()
     schema.prepare(path)
     with closing(sqlite.connect(path)) as connection:
-        assert touches.last_turn(connection) == 0
+        assert touches.last_touch(connection) == 0
         assert touches.after(connection, 0) is None
         assert touched(connection, "UPDATE groups SET gone_below = 1") == [(7, None)]
         assert touches.after(connection, 0) == Touched(1, {7}, set())

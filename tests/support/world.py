@@ -64,7 +64,7 @@ class World:
 
         async def read_and_meet(fn: Any, *args: Any, **kwargs: Any) -> Any:
             result = await read(fn, *args, **kwargs)
-            if self._meanwhile and fn in (messages.page, touches.with_turn):
+            if self._meanwhile and fn in (messages.page, touches.with_touch):
                 do, self._meanwhile = self._meanwhile, None
                 await do()
                 await asyncio.sleep(0)

@@ -1,14 +1,14 @@
 -- What is no longer as a server may remember it. Triggers write it, whichever process makes the change.
 -- Before a server uses what it remembers, it looks what was touched since: see conclave/store/touches.py.
 CREATE TABLE touches (
-    turn INTEGER PRIMARY KEY,                   -- counts up: the newest row is never deleted
+    touch INTEGER PRIMARY KEY,                  -- counts up: the newest row is never deleted
     group_key INTEGER,                          -- its marks, its members, or messages in it
     session_id INTEGER                          -- both null: everything
 ) STRICT;
 
 -- Whoever is further behind forgets everything.
 CREATE TRIGGER touches_bounded AFTER INSERT ON touches BEGIN
-    DELETE FROM touches WHERE turn <= new.turn - 4096;
+    DELETE FROM touches WHERE touch <= new.touch - 4096;
 END;
 
 CREATE TRIGGER group_changed AFTER UPDATE OF message_expiry_seconds, gone_below, expired_before, archived_seq ON groups
