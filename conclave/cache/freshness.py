@@ -3,9 +3,8 @@
 Whatever makes something remembered wrong is a touch in the store, see ``store/touches.py``: each change of any process,
 this one included. So one look at the store tells everything, and there is no other way to be told.
 
-A look costs next to nothing while nobody commits, see ``store/wal_index.py``. Requests that are handled in the same
-pass of the event loop share a look. Each of them had arrived before the look, so to its client the change and the
-answer were at the same time.
+Requests that are handled in the same pass of the event loop share a look. Each of them had arrived before the look, so
+to its client the change and the answer were at the same time.
 """
 
 import asyncio
@@ -18,7 +17,6 @@ from conclave.clock import Clock
 from conclave.store import sqlite, touches
 from conclave.store.faults import Watch, is_of_the_disk, store_error
 from conclave.store.touches import Touched
-from conclave.store.wal_index import WalIndex
 
 
 class Freshness:
@@ -35,8 +33,6 @@ class Freshness:
         self._connection = sqlite.connect(path)
         self._connection.execute("PRAGMA query_only = ON")
         self._touch = touches.last_touch(self._connection)
-        self._index = WalIndex(path)
-        self._state = b""
 
     def tell(self, forget: Callable[[Touched], None]) -> None:
         """Have ``forget`` called with what was touched, before anybody uses what is remembered."""
@@ -49,10 +45,7 @@ class Freshness:
         """
         if not self._is_fresh:
             self._now = self._clock.now()
-            state = self._index.state()
-            if not state or state != self._state:
-                self._catch_up()
-                self._state = state  # as it was before: a commit since then is seen by the next look
+            self._catch_up()
             self._is_fresh = True
             asyncio.get_running_loop().call_soon(self.expire)
         return self._now
@@ -72,7 +65,6 @@ class Freshness:
 
     def close(self) -> None:
         """Close the connection."""
-        self._index.close()
         self._connection.close()
 
     def _catch_up(self) -> None:

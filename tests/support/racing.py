@@ -38,4 +38,5 @@ def right_after_session(
             await once.pop()()
         return found
 
+    monkeypatch.setattr(remembered, "known", lambda _: None)  # as for a session that was not used lately
     monkeypatch.setattr(remembered, "find", racing)
