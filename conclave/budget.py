@@ -157,17 +157,6 @@ class Share:
             raise NoRoomError(claimed)
         self._claimed = claimed
 
-    def take_all(self, body_bytes: int, items: int) -> bool:
-        """Take memory for all of some bodies, unless it is a large part of what is free. Return whether it did."""
-        needed = cost(body_bytes, items)
-        if needed > self._most():
-            return False
-        try:
-            self.take(needed)
-        except NoRoomError:
-            return False
-        return True
-
     def take_bodies(self, sizes: Sequence[int], limit: int, least: int = 1) -> int:
         """Take memory for the first of some bodies, and return for how many.
 
@@ -212,6 +201,10 @@ class Share:
                 self.take(ROWS_AT_ONCE * ITEM_BYTES)
             yield row
 
+    def taking(self, limit: int, least: int = 1) -> "Taking":
+        """Return what takes memory for bodies one after the other, as ``take_bodies`` does for all at once."""
+        return Taking(self, self._most(), limit, least)
+
     async def fit(self, attempt: Callable[[], Awaitable[T]]) -> T:
         """Await ``attempt``, which takes memory. If there is too little, wait for it and try again.
 
@@ -249,3 +242,31 @@ class Share:
     def _most(self) -> int:
         """Return how many bytes a response may take that can be shortened."""
         return max(self.held - self._claimed, self._budget.free // LEAVES_FREE)
+
+
+class Taking:
+    """Takes memory for bodies as they are read, until there are enough of them."""
+
+    def __init__(self, share: Share, most: int, limit: int, least: int) -> None:
+        """Use ``Share.taking`` instead."""
+        self._share = share
+        self._most = most
+        self._limit = limit
+        self._least = least
+        self._count = self._total = 0
+
+    def admits(self, size: int) -> bool:
+        """Take memory for a body of ``size`` bytes; return whether it goes with those before. Raises NoRoomError."""
+        is_enough = self._count >= self._least
+        total = self._total + size
+        if is_enough and (total > self._limit or cost(total, self._count + 1) > self._most):
+            return False
+        try:
+            self._share.take(cost(size))
+        except NoRoomError:
+            if is_enough:
+                return False
+            raise
+        self._count += 1
+        self._total = total
+        return True

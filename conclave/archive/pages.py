@@ -57,9 +57,9 @@ async def page(
         found = await look(position, served, taken)
         served += found.messages
     sight = visibility.of_group(found.member.group, policy, clock.now())
-    current = [message for message in served if sight.admits(message)]
-    if len(current) == len(served) and not first.archived:
+    if not first.archived and sight.admits_all(served):
         return first
+    current = [message for message in served if sight.admits(message)]
     if served and not current:
         # An empty page would say that nothing follows.
         share.hold(0)

@@ -8,6 +8,7 @@ messages are added here before their senders are answered.
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from conclave.cache.freshness import Freshness
 from conclave.cache.runs import Run
@@ -28,6 +29,9 @@ GROUP_BYTES = 1024
 
 MEMBER_BYTES = 256
 
+JOINED, JOINED_PAGES = 16, 4
+"""A page of at least 16 messages is remembered as a whole, too: the last 4 of a group."""
+
 RUNS = 4
 """At most 4 runs of a group are remembered: readers catch up at different places.
 
@@ -43,6 +47,13 @@ class Reader:
     watermark: int
 
 
+_Cut = tuple[Format, int, int, int]
+"""A page that was cut out of a run: its first and last number, and how many messages it has.
+
+These tell all of it, since messages neither change nor come back: what is hidden later is missing from the count.
+"""
+
+
 @dataclass
 class _Known:
     """A group. ``group`` is as it was read, but for the counter, which is ``last_seq``."""
@@ -51,6 +62,7 @@ class _Known:
     last_seq: int
     readers: dict[bytes, Reader] = field(default_factory=dict)
     runs: list[tuple[Format, Run]] = field(default_factory=list)
+    joined: dict[_Cut, bytes] = field(default_factory=dict)
     size: int = GROUP_BYTES
 
     def used(self, written_in: Format, run: Run) -> None:
@@ -61,11 +73,11 @@ class _Known:
 
     def measure(self) -> int:
         """Return how many bytes it takes now."""
-        return GROUP_BYTES + MEMBER_BYTES * len(self.readers) + sum(run.size for _, run in self.runs)
+        pages = sum(run.size for _, run in self.runs) + sum(map(len, self.joined.values()))
+        return GROUP_BYTES + MEMBER_BYTES * len(self.readers) + pages
 
 
-@dataclass(frozen=True)
-class Remembered:
+class Remembered(NamedTuple):
     """A page from memory: its pieces in the format that was asked for. ``fetched_up_to``: as in ``Page``."""
 
     pieces: list[bytes]
@@ -105,8 +117,23 @@ class RememberedGroups:
                 end = min(begin + limit, len(run.numbers))
                 if end - begin == limit or run.end == known.last_seq:
                     known.used(written_in, run)
-                    return Remembered(run.pieces[begin:end], reader, run.numbers[end - 1] if end > begin else confirmed)
+                    up_to = run.numbers[end - 1] if end > begin else confirmed
+                    return Remembered(self._cut(known, written_in, run, begin, end), reader, up_to)
         return None
+
+    def _cut(self, known: _Known, written_in: Format, run: Run, begin: int, end: int) -> list[bytes]:
+        """Return a page of a run. One of many messages is joined, and remembered: others ask for the same."""
+        if end - begin < JOINED:
+            return run.pieces[begin:end]
+        cut = written_in, run.numbers[begin], run.numbers[end - 1], end - begin
+        text = known.joined.get(cut)
+        if text is None:
+            text = pages.join(written_in, run.pieces[begin:end])
+            if len(text) <= pages.AT_ONCE_BYTES:
+                former = known.joined.pop(next(iter(known.joined))) if len(known.joined) == JOINED_PAGES else b""
+                known.joined[cut] = text
+                self._grow(known, len(text) - len(former))
+        return [text]
 
     def remember(self, page: Page, after: int, written_in: Format) -> Reader:
         """Return the reader of a page that was read after the number ``after``, and remember both.

@@ -78,11 +78,11 @@ class Run:
         self._shorten()
 
     def _insert(self, at: int, messages: Sequence[Piece], hidden_before: int) -> None:
-        self.numbers[at:at] = [message.sequence_num for message in messages]
-        self.times[at:at] = [message.created_at for message in messages]
-        self.pieces[at:at] = [message.piece for message in messages]
-        self.size += sum(len(message.piece) + PIECE_BYTES for message in messages)
-        self.oldest = min(self.oldest, min((message.created_at for message in messages), default=math.inf))
+        if messages:
+            numbers, times, pieces = zip(*messages, strict=True)
+            self.numbers[at:at], self.times[at:at], self.pieces[at:at] = numbers, times, pieces
+            self.size += sum(map(len, pieces)) + len(pieces) * PIECE_BYTES
+            self.oldest = min(self.oldest, *times)
         self.hidden_before = max(self.hidden_before, hidden_before)
 
     def _hide(self, hidden_before: int) -> None:

@@ -13,7 +13,7 @@ and removed.
 import json
 import sqlite3
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from itertools import groupby, islice
@@ -156,15 +156,21 @@ def sizes(connection: sqlite3.Connection, body_ids: Sequence[int]) -> list[int]:
     return [found.get(body_id, 0) for body_id in body_ids]
 
 
-def total_size(connection: sqlite3.Connection, body_ids: Sequence[int]) -> int:
-    """Return how many bytes ``body_ids`` (at most some thousands, none erased) have together."""
-    return sum(
-        connection.execute(
-            f"SELECT sum(length(body)) FROM {_table(segment)} WHERE body_id IN ({places(ids)})", ids
-        ).fetchone()[0]
-        or 0
-        for segment, ids in _by_segment(body_ids).items()
-    )
+def read_while(connection: sqlite3.Connection, body_ids: Sequence[int], admits: Callable[[int], bool]) -> list[bytes]:
+    """Return the bodies of ``body_ids`` (ascending, none erased) up to the first that ``admits`` refuses by its size.
+
+    At most one body more than those is in memory meanwhile.
+    """
+    found: list[bytes] = []
+    for segment, ids in _by_segment(body_ids).items():
+        rows = connection.execute(
+            f"SELECT body FROM {_table(segment)} WHERE body_id IN ({places(ids)}) ORDER BY body_id", ids
+        )
+        for (body,) in rows:
+            if not admits(len(body)):
+                return found
+            found.append(body)
+    return found
 
 
 def erase(connection: sqlite3.Connection, body_ids: Iterable[int]) -> None:

@@ -55,6 +55,10 @@ this much and for more.
 """
 
 
+_READER_PRAGMAS = "PRAGMA query_only = ON; PRAGMA cache_size = -8192"
+"""A reader has 8 MiB of pages in memory, not 2: those of the indexes are asked for again and again."""
+
+
 PAGE_BYTES = 4096
 """A page of the database has 4096 bytes: SQLite's default."""
 
@@ -92,7 +96,7 @@ class Database:
         most_pages = WAL_LIMIT_BYTES // PAGE_BYTES
         await writer.run(lambda connection: connection.execute(f"PRAGMA wal_autocheckpoint = {most_pages}"))
         for reader in readers:
-            await reader.run(lambda connection: connection.execute("PRAGMA query_only = ON"))
+            await reader.run(lambda connection: connection.executescript(_READER_PRAGMAS))
             self._idle_readers.append(reader)
         self._writer = Writer(self.path, writer, self._publish, self._watch)
         self._checkpoints = asyncio.create_task(self._keep_wal_short(checkpointer))

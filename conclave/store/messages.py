@@ -23,10 +23,6 @@ PAGE_BYTES = 32 * 1024 * 1024
 """A page has at most 32 MiB of bodies: hundreds of the largest would fill the memory of a small machine."""
 
 
-SMALL_BYTES = 1024 * 1024
-"""Of at most 1 MiB of bodies only the sum is asked for, not what each has."""
-
-
 class Draft(NamedTuple):
     """A message that is to be stored. ``body``: None if it is stored already."""
 
@@ -164,20 +160,23 @@ def page(
         f" WHERE group_key = :group_key AND {visibility.HOT} ORDER BY sequence_num LIMIT :limit",
         {"group_key": group.group_key, "limit": limit, **sight.bounds(max(confirmed, group.archived_seq))},
     ).fetchall()
-    count = _take(connection, [row[0] for row in rows], share, taken)
-    found = bodies.get_many(connection, [row[0] for row in rows[:count]])
+    found = _read_bodies(connection, [row[0] for row in rows], share, taken)
+    found.reverse()  # each body is let go of once it is written
     served = [
-        Piece(number, created_at, write(number, sender_id, found.pop(message_id), created_at))
-        for message_id, number, sender_id, created_at in rows[:count]
+        Piece(number, created_at, write(number, sender_id, found.pop(), created_at))
+        for _, number, sender_id, created_at in rows[: len(found)]
     ]
     last = served[-1].sequence_num if served else 0
-    is_last = count == len(rows) < limit
+    is_last = len(served) == len(rows) < limit
     return Page(served, member, max(last, confirmed), None, touch, group.last_seq if is_last else last, sight)
 
 
-def _take(connection: sqlite3.Connection, ids: Sequence[int], share: Share, taken: int) -> int:
-    """Take memory for the first of some bodies, and return for how many. Raises NoRoomError."""
-    total = bodies.total_size(connection, ids)
-    if taken + total <= min(SMALL_BYTES, PAGE_BYTES) and share.take_all(total, len(ids)):
-        return len(ids)
-    return share.take_bodies(bodies.sizes(connection, ids), PAGE_BYTES - taken, least=0 if taken else 1)
+def _read_bodies(connection: sqlite3.Connection, ids: list[int], share: Share, taken: int) -> list[bytes]:
+    """Read the first of some bodies, as many as memory and PAGE_BYTES allow. Raises NoRoomError."""
+    least, limit = 0 if taken else 1, PAGE_BYTES - taken
+    if ids == sorted(ids):
+        return bodies.read_while(connection, ids, share.taking(limit, least).admits)
+    # Compaction has moved some behind those that follow them.
+    chosen = ids[: share.take_bodies(bodies.sizes(connection, ids), limit, least)]
+    found = bodies.get_many(connection, chosen)
+    return [found[body_id] for body_id in chosen]

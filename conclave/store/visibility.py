@@ -5,6 +5,7 @@ its sender's account was not deleted. The hot store, the archive and pages that 
 Anything that hides a message from a reader belongs here and nowhere else.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -39,6 +40,13 @@ class Sight:
     def admits(self, message: Numbered) -> bool:
         """Tell whether a message that was read earlier may still be seen. Its sender was checked when it was read."""
         return message.sequence_num > self.gone_below and message.created_at >= self.hidden_before
+
+    def admits_all(self, messages: Sequence[Numbered]) -> bool:
+        """Tell whether it admits all of ``messages``, which are in the order of their numbers."""
+        return not messages or (
+            messages[0].sequence_num > self.gone_below
+            and min(message.created_at for message in messages) >= self.hidden_before
+        )
 
     def condition(self, after: int, deleted_senders: str) -> str:
         """Return the SQL condition for the messages with numbers greater than ``after`` that may be seen.

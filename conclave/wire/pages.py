@@ -6,7 +6,7 @@ once for all readers: pieces that follow each other are a message in protobuf, a
 
 import base64
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from http import HTTPStatus
 from uuid import UUID
@@ -33,6 +33,11 @@ def writer(written_in: Format) -> Callable[[int, bytes, bytes, int], bytes]:
     return _in_protobuf if written_in is Format.PROTOBUF else _in_json
 
 
+def join(written_in: Format, pieces: Sequence[bytes]) -> bytes:
+    """Return ``pieces`` as one."""
+    return (b"" if written_in is Format.PROTOBUF else _BETWEEN).join(pieces)
+
+
 def reply_page(request: web.Request, pieces: list[bytes]) -> web.StreamResponse:
     """Answer with the page that consists of ``pieces``, which ``writer`` has written. The list may be used up.
 
@@ -41,12 +46,11 @@ def reply_page(request: web.Request, pieces: list[bytes]) -> web.StreamResponse:
     written_in = request[FORMAT]
     if sum(map(len, pieces)) > AT_ONCE_BYTES:
         return Pieces(request, _parts(written_in, pieces), HTTPStatus.OK, written_in.value)
-    return ready(request, pieces if written_in is Format.PROTOBUF else [_BEGIN, _BETWEEN.join(pieces), _END])
+    return ready(request, pieces if written_in is Format.PROTOBUF else [_BEGIN, join(written_in, pieces), _END])
 
 
 def _parts(written_in: Format, pieces: list[bytes]) -> deque[bytes]:
     """Join ``pieces`` to parts of about AT_ONCE_BYTES. Each piece is let go of once it is joined."""
-    between = b"" if written_in is Format.PROTOBUF else _BETWEEN
     parts: deque[bytes] = deque()
     pieces.reverse()
     while pieces:
@@ -54,7 +58,7 @@ def _parts(written_in: Format, pieces: list[bytes]) -> deque[bytes]:
         while pieces and size < AT_ONCE_BYTES:
             part.append(pieces.pop())
             size += len(part[-1])
-        parts.append(between.join([*([b""] if parts else []), *part]))
+        parts.append(join(written_in, [*([b""] if parts else []), *part]))
     if written_in is Format.JSON:
         parts.appendleft(_BEGIN)
         parts.append(_END)

@@ -28,6 +28,7 @@ def often(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(duties, "RETRY_SECONDS", 0.02)
     monkeypatch.setattr(duties, "session_lag", lambda _: 0.02)
     monkeypatch.setattr(database, "CHECKPOINT_INTERVAL_SECONDS", 0.02)
+    monkeypatch.setattr(storage, "PLENTY_SECONDS", 0)
 
 
 async def until(is_so: Callable[[], bool]) -> None:
