@@ -157,6 +157,17 @@ class Share:
             raise NoRoomError(claimed)
         self._claimed = claimed
 
+    def take_all(self, body_bytes: int, items: int) -> bool:
+        """Take memory for all of some bodies, unless it is a large part of what is free. Return whether it did."""
+        needed = cost(body_bytes, items)
+        if needed > self._most():
+            return False
+        try:
+            self.take(needed)
+        except NoRoomError:
+            return False
+        return True
+
     def take_bodies(self, sizes: Sequence[int], limit: int, least: int = 1) -> int:
         """Take memory for the first of some bodies, and return for how many.
 

@@ -6,6 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import orjson
+
 from conclave.budget import Share
 from conclave.clock import Clock
 from conclave.events import Stored
@@ -21,6 +23,10 @@ from conclave.store.visibility import Sight
 
 PAGE_BYTES = 32 * 1024 * 1024
 """A page has at most 32 MiB of bodies: hundreds of the largest would fill the memory of a small machine."""
+
+
+SMALL_BYTES = 1024 * 1024
+"""Bodies that have at most 1 MiB together are read at once."""
 
 
 class Draft(NamedTuple):
@@ -155,26 +161,43 @@ def page(
     archived = stretches.stretch(connection, group, confirmed, sight)
     if archived:
         return Page([], member, confirmed, archived, touch)
-    rows = connection.execute(
-        "SELECT message_id, sequence_num, sender_id, created_at FROM messages"
-        f" WHERE group_key = :group_key AND {visibility.HOT} ORDER BY sequence_num LIMIT :limit",
-        {"group_key": group.group_key, "limit": limit, **sight.bounds(max(confirmed, group.archived_seq))},
-    ).fetchall()
+    rows = _rows(connection, group.group_key, limit, sight.bounds(max(confirmed, group.archived_seq)))
     found = _read_bodies(connection, [row[0] for row in rows], share, taken)
     found.reverse()  # each body is let go of once it is written
     served = [
-        Piece(number, created_at, write(number, sender_id, found.pop(), created_at))
-        for _, number, sender_id, created_at in rows[: len(found)]
+        Piece(number, created_at, write(number, bytes.fromhex(sender), found.pop(), created_at))
+        for _, number, sender, created_at in rows[: len(found)]
     ]
     last = served[-1].sequence_num if served else 0
     is_last = len(served) == len(rows) < limit
     return Page(served, member, max(last, confirmed), None, touch, group.last_seq if is_last else last, sight)
 
 
+def _rows(
+    connection: sqlite3.Connection, group_key: int, limit: int, bounds: dict[str, int]
+) -> list[tuple[int, int, str, int]]:
+    """Return for each message of a page: the id of its body, its number, its sender in hex, and when it was stored.
+
+    SQLite gives them as one row, see ``bodies.read_all``.
+    """
+    found = connection.execute(
+        "SELECT json_group_array(json_array(message_id, sequence_num, hex(sender_id), created_at)) FROM (SELECT *"
+        f" FROM messages WHERE group_key = :group_key AND {visibility.HOT} ORDER BY sequence_num LIMIT :limit)",
+        {"group_key": group_key, "limit": limit, **bounds},
+    )
+    rows: list[tuple[int, int, str, int]] = orjson.loads(found.fetchone()[0])
+    return rows
+
+
 def _read_bodies(connection: sqlite3.Connection, ids: list[int], share: Share, taken: int) -> list[bytes]:
     """Read the first of some bodies, as many as memory and PAGE_BYTES allow. Raises NoRoomError."""
     least, limit = 0 if taken else 1, PAGE_BYTES - taken
-    if ids == sorted(ids):
+    is_in_order = ids == sorted(ids)
+    if is_in_order and ids:
+        total = bodies.total_size(connection, ids)
+        if total <= min(SMALL_BYTES, limit) and share.take_all(total, len(ids)):
+            return bodies.read_all(connection, ids)
+    if is_in_order:
         return bodies.read_while(connection, ids, share.taking(limit, least).admits)
     # Compaction has moved some behind those that follow them.
     chosen = ids[: share.take_bodies(bodies.sizes(connection, ids), limit, least)]
