@@ -6,7 +6,7 @@ messages are added here before their senders are answered.
 """
 
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -203,11 +203,14 @@ def _add(known: _Known, read: Run, messages: list[Piece], written_in: Format) ->
     """Add what was read after ``read.base``, up to ``read.end``: to a run that it continues, or as one of its own."""
     if read.base >= read.end:
         return
-    for run in _runs(known, written_in):
+    runs = [run for each, run in known.runs if each is written_in]
+    for run in runs:  # first: readers go forward
         if run.base <= read.base <= run.end:
             if read.end > run.end:
                 run.extend([each for each in messages if each.sequence_num > run.end], read.end, read.hidden_before)
+                _absorb_reached(known, written_in, run)
             return
+    for run in runs:
         if read.base < run.base <= read.end:
             run.prepend([each for each in messages if each.sequence_num <= run.base], read.base, read.hidden_before)
             return
@@ -216,5 +219,10 @@ def _add(known: _Known, read: Run, messages: list[Piece], written_in: Format) ->
     del known.runs[:-RUNS]
 
 
-def _runs(known: _Known, written_in: Format) -> Iterator[Run]:
-    return (run for each, run in known.runs if each is written_in)
+def _absorb_reached(known: _Known, written_in: Format, grown: Run) -> None:
+    """Make the runs that ``grown`` has reached part of it."""
+    for each, run in tuple(known.runs):
+        if run is not grown and each is written_in and grown.base <= run.base <= grown.end:
+            known.runs.remove((each, run))
+            if run.end > grown.end:
+                grown.absorb(run)

@@ -71,6 +71,12 @@ class Run:
         self.end = end
         self._shorten()
 
+    def absorb(self, later: "Run") -> None:
+        """Add what a run has beyond ``end`` that begins at ``end`` or before."""
+        later._write_sent()  # noqa: SLF001 - of the same class
+        every = map(Piece, later.numbers, later.times, later.pieces)
+        self.extend([each for each in every if each.sequence_num > self.end], later.end, later.hidden_before)
+
     def prepend(self, messages: Sequence[Piece], base: int, hidden_before: int) -> None:
         """Add the messages from ``base`` to the run's own base, as read when ``hidden_before`` counted."""
         self._insert(0, messages, hidden_before)
