@@ -111,7 +111,10 @@ class RememberedGroups:
         sight = visibility.of_group(known.group, self._policy, now)
         for each, run in tuple(known.runs):
             if each is written_in and run.covers(confirmed):
+                before = run.size
                 begin = run.first_after(confirmed, sight)
+                if run.size != before:  # something was written, or hidden
+                    self._grow(known, run.size - before)
                 if begin is None:
                     continue
                 end = min(begin + limit, len(run.numbers))

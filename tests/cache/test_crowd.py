@@ -32,13 +32,13 @@ class Crowd:
         """Read on and on: every number once, in order, and nothing is missing that anybody has seen."""
         at = 0
         while at < SENDERS * SENDS:
-            known = self.last
+            known, left = self.last, self.left
             page = await client.fetch(self.group, at, 500)
             assert [each.sequence_num for each in page] == list(range(at + 1, at + 1 + len(page)))
             at += len(page)
             assert at >= known, "somebody had seen it before this was asked"
             self.last = max(self.last, at)
-            assert self.left or page, "all was sent"
+            assert left or page, "all was sent before this was asked"
 
 
 async def test_readers_miss_nothing_that_anybody_has_seen(running: Running) -> None:
