@@ -14,7 +14,7 @@ SHARED_BUDGET_SECONDS = 0.001
 """While others write, no new step begins once a transaction has held the write lock for 1 ms."""
 
 SHARED_REST_SECONDS = 0.0015
-"""While others write, a rest takes at least 1.5 ms: who waits for the lock asks for it every millisecond."""
+"""While others write, a rest takes at least 1.5 ms: who waits for the lock asks for it again and again."""
 
 ALONE_AFTER_SECONDS = 0.5
 """Others count as writing until half a second after their last commit that was noticed."""

@@ -1,8 +1,8 @@
 """The database: one writer that commits in groups, a few readers, checkpoints, a clean close.
 
 A store function is synchronous and takes the ``sqlite3`` connection first. ``write`` and ``read`` run it on the thread
-that owns a connection. Writes that wait at the same time share one transaction and one fsync, each in a savepoint of
-its own. A caller is answered only after the commit.
+that owns a connection. Writes that wait at the same time share one transaction and one fsync, see ``writer.py``. A
+caller is answered only after the commit.
 """
 
 import asyncio

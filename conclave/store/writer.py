@@ -118,10 +118,12 @@ class Writer:
         except Exception as error:  # noqa: BLE001 - as in _begin
             outcomes, announced = [store_error(self._path, error)] * batch.count, []
         self._watch.wrote(next((each for each in outcomes if isinstance(each, StoreError)), None))
-        self._publish(announced)
-        for write, outcome in zip(batch, outcomes, strict=True):
-            settle(write.done, outcome)
-        self._begin()  # at once: the disk works while those who were answered go on
+        try:
+            self._publish(announced)
+        finally:
+            for write, outcome in zip(batch, outcomes, strict=True):
+                settle(write.done, outcome)
+            self._begin()  # at once: the disk works while those who were answered go on
 
 
 class _Transaction:
@@ -175,6 +177,8 @@ class _Transaction:
         except Exception as error:
             if _concerns_all(error):
                 raise
+            if of_store(connection).is_hurried:  # one by one they take longer, and may need what is not at hand
+                raise NotAtHandError from error
             self._begin(connection, run_joint_one_by_one, patience)
 
     def _begin(
