@@ -212,10 +212,6 @@ class Share:
                 self.take(ROWS_AT_ONCE * ITEM_BYTES)
             yield row
 
-    def taking(self, limit: int, least: int = 1) -> "Taking":
-        """Return what takes memory for bodies one after the other, as ``take_bodies`` does for all at once."""
-        return Taking(self, self._most(), limit, least)
-
     async def fit(self, attempt: Callable[[], Awaitable[T]]) -> T:
         """Await ``attempt``, which takes memory. If there is too little, wait for it and try again.
 
@@ -253,31 +249,3 @@ class Share:
     def _most(self) -> int:
         """Return how many bytes a response may take that can be shortened."""
         return max(self.held - self._claimed, self._budget.free // LEAVES_FREE)
-
-
-class Taking:
-    """Takes memory for bodies as they are read, until there are enough of them."""
-
-    def __init__(self, share: Share, most: int, limit: int, least: int) -> None:
-        """Use ``Share.taking`` instead."""
-        self._share = share
-        self._most = most
-        self._limit = limit
-        self._least = least
-        self._count = self._total = 0
-
-    def admits(self, size: int) -> bool:
-        """Take memory for a body of ``size`` bytes; return whether it goes with those before. Raises NoRoomError."""
-        is_enough = self._count >= self._least
-        total = self._total + size
-        if is_enough and (total > self._limit or cost(total, self._count + 1) > self._most):
-            return False
-        try:
-            self._share.take(cost(size))
-        except NoRoomError:
-            if is_enough:
-                return False
-            raise
-        self._count += 1
-        self._total = total
-        return True

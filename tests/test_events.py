@@ -106,12 +106,18 @@ async def test_a_stream_that_begins_while_the_server_stops_ends_at_once() -> Non
         assert late.ended
 
 
-async def test_news_for_many_go_in_slices_and_each_stream_keeps_its_order() -> None:
-    events = Events()
-    everybody = [n.to_bytes(16) for n in range(3 * SLICE)]
+def crowd(events: Events, count: int) -> tuple[list[bytes], list[Ear]]:
+    """Have users listen, a stream each; return their ids and streams."""
+    everybody = [n.to_bytes(16) for n in range(count)]
     ears = [Ear(user, n, takes=True) for n, user in enumerate(everybody)]
     for ear in ears:
         events.add(ear)
+    return everybody, ears
+
+
+async def test_news_for_many_go_in_slices_and_each_stream_keeps_its_order() -> None:
+    events = Events()
+    everybody, ears = crowd(events, 3 * SLICE)
     events.publish(said(1, *everybody))
     assert not any(ear.heard for ear in ears), "publishing itself writes nothing"
     await passes(1)
@@ -128,10 +134,7 @@ async def test_news_for_many_go_in_slices_and_each_stream_keeps_its_order() -> N
 
 async def test_the_end_of_a_session_between_two_slices_comes_after_its_events() -> None:
     events = Events()
-    everybody = [n.to_bytes(16) for n in range(3 * SLICE)]
-    ears = [Ear(user, n, takes=True) for n, user in enumerate(everybody)]
-    for ear in ears:
-        events.add(ear)
+    everybody, ears = crowd(events, 3 * SLICE)
     events.publish(said(1, *everybody))
     await passes(1)
     waiting = next(ear for ear in ears if not ear.heard)

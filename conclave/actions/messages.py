@@ -2,14 +2,13 @@
 
 import sqlite3
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from conclave.actions.context import Context
 from conclave.archive import pages as both_tiers
 from conclave.archive.reader import Archive
 from conclave.budget import NoRoomError, Share
-from conclave.cache.groups import Reader, RememberedGroups
+from conclave.cache.groups import Fetched, RememberedGroups
 from conclave.cache.recipients import GroupMembers, Recipients
 from conclave.errors import NotMemberError
 from conclave.store import members, messages
@@ -80,20 +79,6 @@ class Sending:
         return await self._store.write_joint(self._write, Send(group_id, user_id, body), len(body))
 
 
-@dataclass(frozen=True)
-class Fetched:
-    """A page for a reader: its messages as they are written, and the watermark of the reader who has it."""
-
-    pieces: list[bytes]
-    reader: Reader
-    up_to: int
-
-    @property
-    def is_news(self) -> bool:
-        """Whether the reader's watermark rises by it."""
-        return self.up_to > self.reader.watermark
-
-
 class Fetching:
     """Fetches pages: from memory, or else from the store and the archive."""
 
@@ -114,7 +99,7 @@ class Fetching:
         """
         known = self._groups.page(group_id, user_id, after, limit, written_in)
         if known and _has_room(share, known.pieces):
-            return Fetched(known.pieces, known.reader, known.fetched_up_to)
+            return known
         context, write = self._context, pages.writer(written_in)
         found = await share.fit(
             lambda: both_tiers.page(

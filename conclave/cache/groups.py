@@ -77,12 +77,17 @@ class _Known:
         return GROUP_BYTES + MEMBER_BYTES * len(self.readers) + pages
 
 
-class Remembered(NamedTuple):
-    """A page from memory: its pieces in the format that was asked for. ``fetched_up_to``: as in ``Page``."""
+class Fetched(NamedTuple):
+    """A page for a reader: its messages as they are written, and the watermark of the reader who has it."""
 
     pieces: list[bytes]
     reader: Reader
-    fetched_up_to: int
+    up_to: int
+
+    @property
+    def is_news(self) -> bool:
+        """Whether the reader's watermark rises by it."""
+        return self.up_to > self.reader.watermark
 
 
 class RememberedGroups:
@@ -97,7 +102,7 @@ class RememberedGroups:
         self._bytes = 0
         freshness.tell(self._forget_touched)
 
-    def page(self, group_id: bytes, user_id: bytes, after: int, limit: int, written_in: Format) -> Remembered | None:
+    def page(self, group_id: bytes, user_id: bytes, after: int, limit: int, written_in: Format) -> Fetched | None:
         """Return what ``messages.page`` would; None if the store must be asked. Raises StoreError."""
         now = self._freshness.look()
         known = self._by_id.get(group_id)
@@ -107,7 +112,7 @@ class RememberedGroups:
         self._by_id.move_to_end(group_id)
         confirmed = min(after, known.last_seq)
         if confirmed == known.last_seq:
-            return Remembered([], reader, confirmed)
+            return Fetched([], reader, confirmed)
         sight = visibility.of_group(known.group, self._policy, now)
         for each, run in tuple(known.runs):
             if each is written_in and run.covers(confirmed):
@@ -121,22 +126,22 @@ class RememberedGroups:
                 if end - begin == limit or run.end == known.last_seq:
                     known.used(written_in, run)
                     up_to = run.numbers[end - 1] if end > begin else confirmed
-                    return Remembered(self._cut(known, written_in, run, begin, end), reader, up_to)
+                    return Fetched(self._cut(known, written_in, run, begin, end), reader, up_to)
         return None
 
     def _cut(self, known: _Known, written_in: Format, run: Run, begin: int, end: int) -> list[bytes]:
-        """Return a page of a run. One of many messages is joined, and remembered: others ask for the same."""
+        """Return a page of a run. One of many messages that is sent in one go is joined, for others who ask for it."""
         if end - begin < JOINED:
             return run.pieces[begin:end]
         cut = written_in, run.numbers[begin], run.numbers[end - 1], end - begin
-        text = known.joined.get(cut)
-        if text is None:
-            text = pages.join(written_in, run.pieces[begin:end])
-            if len(text) <= pages.AT_ONCE_BYTES:
-                former = known.joined.pop(next(iter(known.joined))) if len(known.joined) == JOINED_PAGES else b""
-                known.joined[cut] = text
-                self._grow(known, len(text) - len(former))
-        return [text]
+        if cut not in known.joined:
+            pieces = run.pieces[begin:end]
+            if sum(map(len, pieces)) > pages.AT_ONCE_BYTES:
+                return pieces
+            former = known.joined.pop(next(iter(known.joined))) if len(known.joined) == JOINED_PAGES else b""
+            known.joined[cut] = text = pages.join(written_in, pieces)
+            self._grow(known, len(text) - len(former))
+        return [known.joined[cut]]
 
     def remember(self, page: Page, after: int, written_in: Format) -> Reader:
         """Return the reader of a page that was read after the number ``after``, and remember both.

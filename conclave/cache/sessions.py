@@ -22,6 +22,7 @@ class RememberedSessions:
         self._freshness = freshness
         self._by_hash: OrderedDict[bytes, Session] = OrderedDict()
         self._hashes: dict[int, bytes] = {}
+        self._extensions = 0
         freshness.tell(self._forget)
 
     def known(self, token_hash: bytes) -> Session | None:
@@ -37,13 +38,20 @@ class RememberedSessions:
 
         Raises StoreError.
         """
+        extensions = self._extensions
         touch, session = await self._store.read(touches.with_touch, sessions.by_token_hash, token_hash)
+        if extensions != self._extensions:
+            return session  # it may have been extended since it was read, which no touch tells
         if session and not self._freshness.since(touch).reaches_session(session.session_id):
             self._remember(token_hash, session)
         return session
 
-    def forget(self, session_ids: Iterable[int]) -> None:
-        """Forget sessions that this server has changed without touching them: it has extended them."""
+    def forget_extended(self, session_ids: Iterable[int]) -> None:
+        """Forget sessions that this server has extended, which touches nothing."""
+        self._extensions += 1
+        self._drop(session_ids)
+
+    def _drop(self, session_ids: Iterable[int]) -> None:
         for session_id in session_ids:
             token_hash = self._hashes.pop(session_id, None)
             if token_hash:
@@ -60,4 +68,4 @@ class RememberedSessions:
         if touched.everything:
             self._by_hash.clear()
             self._hashes.clear()
-        self.forget(touched.sessions)
+        self._drop(touched.sessions)

@@ -101,7 +101,7 @@ async def keep_sessions(app: web.Application) -> AsyncIterator[None]:
         uses = activity.unwritten()
         if uses:
             await app[keys.STORE].write(sessions.extend, uses, ttl, app[keys.CLOCK])
-            app[keys.SESSIONS].forget(uses)
+            app[keys.SESSIONS].forget_extended(uses)
             activity.written(uses)
 
     async with _every(app, HealthPart.SESSION_ACTIVITY, session_lag(ttl), write, activity.urgent):

@@ -13,7 +13,7 @@ and removed.
 import json
 import sqlite3
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from itertools import groupby, islice
@@ -166,40 +166,23 @@ def total_size(connection: sqlite3.Connection, body_ids: Sequence[int]) -> int:
     )
 
 
-def read_all(connection: sqlite3.Connection, body_ids: Sequence[int]) -> list[bytes]:
-    """Return the bodies of ``body_ids`` (ascending, none erased), which are small together.
+def get_together(connection: sqlite3.Connection, body_ids: Iterable[int]) -> dict[int, bytes]:
+    """Return bodies as ``get_many`` does, of which none is erased, and which are small together.
 
     SQLite gives all bodies of a segment as one row: beside a busy event loop, a thread waits for the interpreter at
     each row.
     """
-    found: list[bytes] = []
+    found: dict[int, bytes] = {}
     for segment, ids in _by_segment(body_ids).items():
-        joined, lengths = connection.execute(
-            "SELECT CAST(group_concat(body, '') AS BLOB), group_concat(length(body)) FROM (SELECT body"
-            f" FROM {_table(segment)} WHERE body_id IN ({places(ids)}) ORDER BY body_id)",
+        keys, lengths, joined = connection.execute(
+            "SELECT group_concat(body_id), group_concat(length(body)), CAST(group_concat(body, '') AS BLOB)"
+            f" FROM {_table(segment)} WHERE body_id IN ({places(ids)})",
             ids,
         ).fetchone()
         begin = 0
-        for length in map(int, lengths.split(",")):
-            found.append(joined[begin : begin + length])
+        for body_id, length in zip(map(int, keys.split(",")), map(int, lengths.split(",")), strict=True):
+            found[body_id] = joined[begin : begin + length]
             begin += length
-    return found
-
-
-def read_while(connection: sqlite3.Connection, body_ids: Sequence[int], admits: Callable[[int], bool]) -> list[bytes]:
-    """Return the bodies of ``body_ids`` (ascending, none erased) up to the first that ``admits`` refuses by its size.
-
-    At most one body more than those is in memory meanwhile.
-    """
-    found: list[bytes] = []
-    for segment, ids in _by_segment(body_ids).items():
-        rows = connection.execute(
-            f"SELECT body FROM {_table(segment)} WHERE body_id IN ({places(ids)}) ORDER BY body_id", ids
-        )
-        for (body,) in rows:
-            if not admits(len(body)):
-                return found
-            found.append(body)
     return found
 
 

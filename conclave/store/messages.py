@@ -4,6 +4,7 @@ import sqlite3
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import NamedTuple
 
 import orjson
@@ -186,20 +187,15 @@ def _rows(
         {"group_key": group_key, "limit": limit, **bounds},
     )
     rows: list[tuple[int, int, str, int]] = orjson.loads(found.fetchone()[0])
-    return rows
+    return sorted(rows, key=itemgetter(1))  # SQLite promises no order of what is gathered
 
 
 def _read_bodies(connection: sqlite3.Connection, ids: list[int], share: Share, taken: int) -> list[bytes]:
     """Read the first of some bodies, as many as memory and PAGE_BYTES allow. Raises NoRoomError."""
-    least, limit = 0 if taken else 1, PAGE_BYTES - taken
-    is_in_order = ids == sorted(ids)
-    if is_in_order and ids:
-        total = bodies.total_size(connection, ids)
-        if total <= min(SMALL_BYTES, limit) and share.take_all(total, len(ids)):
-            return bodies.read_all(connection, ids)
-    if is_in_order:
-        return bodies.read_while(connection, ids, share.taking(limit, least).admits)
-    # Compaction has moved some behind those that follow them.
-    chosen = ids[: share.take_bodies(bodies.sizes(connection, ids), limit, least)]
-    found = bodies.get_many(connection, chosen)
-    return [found[body_id] for body_id in chosen]
+    limit, total = PAGE_BYTES - taken, bodies.total_size(connection, ids)
+    if total <= min(SMALL_BYTES, limit) and share.take_all(total, len(ids)):
+        found = bodies.get_together(connection, ids)
+    else:
+        ids = ids[: share.take_bodies(bodies.sizes(connection, ids), limit, least=0 if taken else 1)]
+        found = bodies.get_many(connection, ids)
+    return [found[body_id] for body_id in ids]

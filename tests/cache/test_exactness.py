@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from conclave import keys
-from conclave.actions.messages import Fetched, Fetching
+from conclave.actions.messages import Fetching
 from conclave.cache import groups, recipients, runs, sessions
+from conclave.cache.groups import Fetched
 from conclave.clock import FakeClock
 from conclave.config.archive import ArchiveConfig
 from conclave.config.cleanup import CleanupConfig
@@ -143,8 +144,7 @@ def forgets_what_it_hid(patch: pytest.MonkeyPatch, _: Running) -> None:
 
 
 def keeps_old_ends(patch: pytest.MonkeyPatch, running: Running) -> None:
-    told = running.app[keys.SESSIONS]
-    patch.setattr(told, "forget", lambda ended: None if isinstance(ended, dict) else type(told).forget(told, ended))
+    patch.setattr(running.app[keys.SESSIONS], "forget_extended", lambda _: None)
 
 
 def knows_old_members(patch: pytest.MonkeyPatch, _: Running) -> None:

@@ -19,6 +19,7 @@ from conclave.wire.negotiate import Format
 from tests.conftest import Running
 from tests.support.alone import once
 from tests.support.client import Client
+from tests.support.racing import right_after
 
 ALL = 500
 
@@ -215,9 +216,27 @@ async def test_a_session_is_forgotten_when_it_is_touched_and_when_it_is_extended
     session = known._by_hash[tokens.token_hash(bob.token)].session_id
     once(running.config.database, "UPDATE sessions SET expires_at = expires_at + 5")
     assert is_known(bob), "the server does that itself"
-    known.forget([session, 10**6])
+    known.forget_extended([session, 10**6])
     assert not is_known(bob)
     assert (known._by_hash, known._hashes) == ({}, {})
+
+
+async def test_a_session_that_was_extended_while_it_was_read_is_not_remembered(
+    running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would be remembered as it was before, and no touch would ever tell."""
+    alice = await running.user("alice")
+    known = running.app[keys.SESSIONS]
+
+    async def extend() -> None:
+        once(running.config.database, "UPDATE sessions SET expires_at = expires_at + 5")
+        known.forget_extended([1])
+
+    right_after(running, monkeypatch, touches.with_touch, extend)
+    await alice.get("/me")
+    assert known._by_hash == {}
+    await alice.get("/me")
+    assert list(known._by_hash) == [tokens.token_hash(alice.token)]
 
 
 @pytest.fixture

@@ -14,6 +14,7 @@ import pytest
 from aiohttp import ClientSession
 
 from conclave.system import locks
+from tests.support.certificate import make_certificate
 from tests.support.client import Client
 from tests.support.sample import some
 from tests.support.server import ServerProcess, capless, conclave, waiting
@@ -219,13 +220,8 @@ def test_a_server_that_died_while_it_made_its_database_begins_anew(tmp_path: Pat
 
 
 def test_tls_files_that_cannot_be_used_are_named(tmp_path: Path) -> None:
-    if not shutil.which("openssl"):
-        pytest.skip("makes its certificates with openssl")
     for name in ("one", "two"):
-        request = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=localhost", "-days", "1"]
-        subprocess.run(
-            [*request, "-keyout", f"{name}.key", "-out", f"{name}.pem"], cwd=tmp_path, check=True, capture_output=True
-        )
+        make_certificate(tmp_path, f"{name}.pem", f"{name}.key")
     (tmp_path / "text").write_text("nothing")
     for certificate, key, reason in (
         ("none.pem", "one.key", "tls_cert_path: none.pem: No such file or directory"),

@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import os
-import shutil
 import socket
 import sqlite3
 import stat
@@ -15,6 +14,7 @@ from pathlib import Path
 import pytest
 from aiohttp import ClientSession
 
+from tests.support.certificate import TLS, make_certificate
 from tests.support.client import PASSWORD, Client, RefusedError, encode
 from tests.support.sample import some
 from tests.support.server import ServerProcess, alive, conclave, waiting
@@ -291,18 +291,8 @@ def test_a_newer_schema_and_a_foreign_database_are_refused(tmp_path: Path) -> No
 
 
 async def test_tls_is_served_with_a_certificate(tmp_path: Path) -> None:
-    if not shutil.which("openssl"):
-        pytest.skip("makes its certificate with openssl")
-    subprocess.run(
-        [
-            *("openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=localhost", "-days", "1"),
-            *("-keyout", "key.pem", "-out", "cert.pem"),
-        ],
-        cwd=tmp_path,
-        check=True,
-        capture_output=True,
-    )
-    with ServerProcess(tmp_path, 'tls_cert_path = "cert.pem"\ntls_key_path = "key.pem"\n' + SQL) as server:
+    make_certificate(tmp_path)
+    with ServerProcess(tmp_path, TLS + SQL) as server:
         assert server.url.startswith("https://")
         async with ClientSession() as http:
             response = await http.get(f"{server.url}/healthz", ssl=False)

@@ -2,16 +2,14 @@
 
 import asyncio
 import contextlib
-import shutil
 import socket
 import sqlite3
-import subprocess
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-import pytest
 from aiohttp import ClientSession, TCPConnector
 
+from tests.support.certificate import TLS, make_certificate
 from tests.support.client import Client
 from tests.support.server import ServerProcess, waiting
 
@@ -88,12 +86,8 @@ async def test_bodies_that_stop_half_way_cost_no_more_than_they_have_and_leave_n
 
 
 async def test_a_large_page_over_tls_arrives_and_counts_as_fetched(tmp_path: Path) -> None:
-    if not shutil.which("openssl"):
-        pytest.skip("makes its certificate with openssl")
-    subject = ("-newkey", "rsa:2048", "-nodes", "-subj", "/CN=localhost", "-days", "1")
-    files = ("-keyout", "key.pem", "-out", "cert.pem")
-    subprocess.run(["openssl", "req", "-x509", *subject, *files], cwd=tmp_path, check=True, capture_output=True)
-    with ServerProcess(tmp_path, 'tls_cert_path = "cert.pem"\ntls_key_path = "key.pem"\n' + SQL) as server:
+    make_certificate(tmp_path)
+    with ServerProcess(tmp_path, TLS + SQL) as server:
         async with ClientSession(connector=TCPConnector(ssl=False)) as http, asyncio.timeout(40):
             alice = await Client.register(http, server.url, "alice")
             bob = await Client.register(http, server.url, "bob")

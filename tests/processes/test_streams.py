@@ -3,8 +3,6 @@
 import asyncio
 import contextlib
 import resource
-import shutil
-import subprocess
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -12,6 +10,7 @@ import pytest
 from aiohttp import ClientSession, TCPConnector
 
 from conclave.server.listen import RESERVED_FILES, raise_file_limit
+from tests.support.certificate import TLS, make_certificate
 from tests.support.client import Client
 from tests.support.listening import listening as hearing
 from tests.support.server import ServerProcess, waiting
@@ -77,12 +76,8 @@ async def test_a_stop_ends_a_thousand_streams_and_the_process(tmp_path: Path) ->
 
 
 async def test_streams_over_tls_hear_end_with_their_session_and_with_the_server(tmp_path: Path) -> None:
-    if not shutil.which("openssl"):
-        pytest.skip("makes its certificate with openssl")
-    subject = ("-newkey", "rsa:2048", "-nodes", "-subj", "/CN=localhost", "-days", "1")
-    files = ("-keyout", "key.pem", "-out", "cert.pem")
-    subprocess.run(["openssl", "req", "-x509", *subject, *files], cwd=tmp_path, check=True, capture_output=True)
-    with ServerProcess(tmp_path, 'tls_cert_path = "cert.pem"\ntls_key_path = "key.pem"\n' + SQL) as server:
+    make_certificate(tmp_path)
+    with ServerProcess(tmp_path, TLS + SQL) as server:
         async with ClientSession(connector=TCPConnector(ssl=False)) as http, asyncio.timeout(40):
             alice = await Client.register(http, server.url, "alice")
             phone = await alice.another("alice")

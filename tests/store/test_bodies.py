@@ -1,5 +1,6 @@
 """Body segments: what is erased is zeroed at once, and its space comes back by compaction."""
 
+import random
 import shutil
 import sqlite3
 from collections.abc import Iterator
@@ -270,3 +271,15 @@ def test_small_bodies_share_statements_and_large_ones_have_their_own(
         *(4, 2, 1, 1, 1, 1, 1, 1)
     ]
     assert [bodies.get(connection, each) for each in ids] == many
+
+
+def test_bodies_that_are_read_together_are_those_that_are_read_one_by_one(connection: sqlite3.Connection) -> None:
+    """Also those that are no text: zeros, and what is not UTF-8. In any order, of several segments."""
+    chance = random.Random(6)
+    stored = [b"\0", b"\0\0x", b"\xff\xfe", b"\xc3", "\u00e4,".encode(), *(chance.randbytes(n) for n in range(1, 400))]
+    ids = [bodies.put(connection, body) for body in stored]
+    assert len({body_id >> 32 for body_id in ids}) > 3
+    expected = dict(zip(ids, stored, strict=True))
+    chance.shuffle(ids)
+    assert bodies.get_together(connection, ids) == bodies.get_many(connection, ids) == expected
+    assert bodies.get_together(connection, []) == {}

@@ -15,7 +15,14 @@ from conclave.wire import conclave_pb2, exchange, json_text, pages, protobuf
 from conclave.wire.handover import Pieces
 from conclave.wire.negotiate import Format
 from conclave.wire.schemas.base import the
-from conclave.wire.schemas.messages import GetMessagesQuery, GetMessagesResponse, SendMessage, SendMessageRequest
+from conclave.wire.schemas.messages import (
+    GetMessagesQuery,
+    GetMessagesResponse,
+    SendMessage,
+    SendMessageRequest,
+    SendMessageResponse,
+    write_number,
+)
 from tests.conftest import Running
 from tests.support.client import API
 
@@ -123,6 +130,13 @@ def test_quick_queries_are_the_schemas(text: str) -> None:
 @given(st.integers(0, 10**18 - 1), st.integers(1, 9999))
 def test_ordinary_queries_are_read_quickly(after: int, limit: int) -> None:
     assert GetMessagesQuery.quick(f"after={after}&limit={limit}") is not None
+
+
+@many
+@given(st.integers(1, 2**63 - 1), st.sampled_from(list(Format)))
+def test_the_number_of_a_message_is_written_as_its_schema_would(number: int, written_in: Format) -> None:
+    values = the(SendMessageResponse).dump({"sequence_num": number})
+    assert write_number(written_in, number) == exchange.write(written_in, "SendMessageResponse", values)
 
 
 MESSAGES = st.lists(
