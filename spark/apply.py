@@ -12,7 +12,7 @@ from itertools import groupby
 from operator import itemgetter
 
 from conclave.failpoints import reach
-from conclave.retention.policy import PolicySettings
+from conclave.retention.resolve import PolicySettings
 from conclave.store import bodies, invites, policies, touches
 from conclave.store.archive import moves
 from conclave.store.sqlite import Step, places

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 from conclave.clock import Clock
 from conclave.config.settings import Config
 from conclave.logs import get_logger
-from conclave.retention.policy import KEEP, PolicySettings
+from conclave.retention.policy import KEEP
+from conclave.retention.resolve import PolicySettings
 from conclave.steady_clock import SteadyClock
 from conclave.store import sqlite
 from conclave.store.archive import moves

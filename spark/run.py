@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from conclave.failpoints import reach
 from conclave.logs import get_logger
-from conclave.retention.policy import PolicySettings
+from conclave.retention.resolve import PolicySettings
 from conclave.store import runs, schema, sqlite, state
 from conclave.store.archive.restore import RestoreError
 from conclave.store.faults import StoreError, is_of_the_disk
@@ -111,10 +111,8 @@ def _settings(engine: Engine) -> PolicySettings:
     if stored is None:
         raise CleanupError(f"{engine.path}: has not been served yet: start `conclave serve` on it first")
     if stored != engine.config.policy:
-        own = engine.config.policy.to_mapping()
-        differing = [name for name, value in stored.to_mapping().items() if own[name] != value]
         raise CleanupError(
-            f"{', '.join(differing)}: this configuration differs from the one that the server last ran with;"
+            f"{', '.join(stored.differing(engine.config.policy))}: this configuration differs from the one that the server last ran with;"
             " restart the server with it first, or use the server's"
         )
     return stored

@@ -5,7 +5,7 @@ from pathlib import Path
 from pyspark.sql import DataFrame, SparkSession
 
 from conclave.failpoints import reach
-from conclave.retention.policy import PolicySettings
+from conclave.retention.resolve import PolicySettings
 from spark import columns as c, plan, read
 from spark.plan_types import GroupStep, Plan
 

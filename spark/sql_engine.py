@@ -6,7 +6,7 @@ The two share the policy of each group, but none of the expressions. So comparin
 import sqlite3
 from typing import Any
 
-from conclave.retention.policy import PolicySettings
+from conclave.retention.resolve import PolicySettings
 from conclave.store import policies
 from spark.plan_types import GroupStep, Plan
 

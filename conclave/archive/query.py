@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from conclave.store.archive.stretches import Part, Stretch
 
 COLUMNS = "sequence_num, sender_id, mls_message, created_at"
-"""The columns that a query returns, in the order of StoredMessage."""
+"""The first columns that a query returns, in the order of StoredMessage. Its ``is_kept`` comes after them."""
 
 
 def reach(parts: Sequence[Part], after: int, border: int, wanted: int, room: int) -> int:
@@ -50,7 +50,7 @@ def select(stretch: Stretch, parts: Sequence[Part], after: int, last: int, first
     )
     deleted = ", ".join(f"X'{sender.hex()}'" for sender in stretch.deleted_senders)
     return (
-        f"SELECT {COLUMNS} FROM archive WHERE ({where}) AND group_key = {stretch.group_key:d}"
+        f"SELECT {COLUMNS}, {stretch.sight.kept} AS is_kept FROM archive WHERE ({where}) AND group_key = {stretch.group_key:d}"
         f" AND sequence_num <= {last:d} AND {stretch.sight.condition(after, deleted)}"
         f"{'' if first_only is None else f' ORDER BY sequence_num LIMIT {first_only:d}'}"
     )

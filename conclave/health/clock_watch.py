@@ -8,7 +8,7 @@ from conclave.auth.activity import SessionActivity
 from conclave.errors import UntrustedClockError
 from conclave.health.parts import Health, HealthPart
 from conclave.logs import get_logger
-from conclave.retention.policy import PolicySettings
+from conclave.retention.resolve import PolicySettings
 from conclave.steady_clock import SteadyClock
 from conclave.store import state
 from conclave.store.database import Database

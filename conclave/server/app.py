@@ -77,7 +77,7 @@ async def _store(app: web.Application) -> AsyncIterator[None]:
     app[keys.STORE] = store = await Database.open(config.database, publish, storage)
     app[keys.FRESHNESS] = freshness = Freshness(config.database, app[keys.CLOCK], storage)
     app[keys.SESSIONS] = RememberedSessions(store, freshness)
-    app[keys.GROUPS] = RememberedGroups(freshness, config.policy)
+    app[keys.GROUPS] = RememberedGroups(freshness)
     app[keys.SENDING] = Sending(store, app[keys.CONTEXT])
     app[middleware.AROUND] = middleware.Around(app)
     yield

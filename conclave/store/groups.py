@@ -8,7 +8,8 @@ from conclave.budget import Share
 from conclave.clock import Clock
 from conclave.errors import BadRequestError, ConflictError, NotFoundError
 from conclave.failpoints import reach
-from conclave.retention.policy import PolicySettings, exceeds_cap
+from conclave.retention.policy import exceeds_cap
+from conclave.retention.resolve import PolicySettings
 from conclave.store import bodies, marks, policies, state, users
 from conclave.store.news import announce
 
@@ -35,6 +36,7 @@ class Group:
     gone_below: int
     expired_before: int
     archived_seq: int
+    min_lifetime_seconds: int = -1
 
 
 @dataclass(frozen=True)
@@ -59,7 +61,7 @@ class GroupChanges:
 
 COLUMNS = (
     "groups.group_key, group_id, group_name, groups.alias, visibility, message_expiry_seconds, mls_group_id,"
-    " group_info_body, last_seq, gone_below, expired_before, archived_seq"
+    " group_info_body, last_seq, gone_below, expired_before, archived_seq, min_lifetime_seconds"
 )
 
 
@@ -172,7 +174,11 @@ def remove(connection: sqlite3.Connection, group: Group, now: int) -> None:
     connection.execute("DELETE FROM welcomes WHERE group_key = ?", key)
     connection.execute("DELETE FROM groups WHERE group_key = ?", key)
     reach("delete_group.removed")
-    connection.execute("INSERT INTO tombstones (group_key, created_at) VALUES (?, ?)", (group.group_key, now))
+    connection.execute(
+        "INSERT INTO tombstones (group_key, created_at, group_id, message_expiry_seconds, min_lifetime_seconds)"
+        " VALUES (?, ?, ?, ?, ?)",
+        (group.group_key, now, group.group_id, group.message_expiry_seconds, group.min_lifetime_seconds),
+    )
     announce(connection, [row[0] for row in invitees], "invite_cancelled", group_id=group.group_id)
 
 

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from conclave.clock import Reading
 from conclave.errors import UntrustedClockError
 from conclave.retention.clock_guard import clock_fault
-from conclave.retention.policy import PolicySettings, session_lag
+from conclave.retention.policy import session_lag
+from conclave.retention.resolve import PolicySettings
 from conclave.steady_clock import Floor
 from conclave.store import marks
 
@@ -59,11 +60,11 @@ def begin_serving(connection: sqlite3.Connection, policy: PolicySettings, clock:
         )
         return ""
     fault = find_clock_fault(connection, clock)
-    if fault and former.message_retention != policy.message_retention:
+    if fault and not policy.hides_as(former):
         # A wrong clock may move no mark; without marks it would be forgotten what the old policy has hidden.
         raise PolicyFrozenError(
-            f"{fault}: message_retention cannot change until the clock is right and accepted by `conclave cleanup run"
-            " --accept-clock`; start with the former setting first"
+            f"{fault}: {', '.join(policy.differing(former))}: cannot change until the clock is right and accepted by"
+            " `conclave cleanup run --accept-clock`; start with the former settings first"
         )
     # A cleanup run started by hand may have acted on the old settings after the server was last alive.
     marks.settle_all(connection, former, policy, max(row["last_alive"], row["acted_until"]))

@@ -300,16 +300,18 @@ class SendMessageResponse(_message.Message):
     def __init__(self, sequence_num: _Optional[int] = ...) -> None: ...
 
 class StoredMessage(_message.Message):
-    __slots__ = ("sequence_num", "sender_id", "mls_message", "created_at")
+    __slots__ = ("sequence_num", "sender_id", "mls_message", "created_at", "expires_at")
     SEQUENCE_NUM_FIELD_NUMBER: _ClassVar[int]
     SENDER_ID_FIELD_NUMBER: _ClassVar[int]
     MLS_MESSAGE_FIELD_NUMBER: _ClassVar[int]
     CREATED_AT_FIELD_NUMBER: _ClassVar[int]
+    EXPIRES_AT_FIELD_NUMBER: _ClassVar[int]
     sequence_num: int
     sender_id: bytes
     mls_message: bytes
     created_at: int
-    def __init__(self, sequence_num: _Optional[int] = ..., sender_id: _Optional[bytes] = ..., mls_message: _Optional[bytes] = ..., created_at: _Optional[int] = ...) -> None: ...
+    expires_at: int
+    def __init__(self, sequence_num: _Optional[int] = ..., sender_id: _Optional[bytes] = ..., mls_message: _Optional[bytes] = ..., created_at: _Optional[int] = ..., expires_at: _Optional[int] = ...) -> None: ...
 
 class GetMessagesResponse(_message.Message):
     __slots__ = ("messages",)

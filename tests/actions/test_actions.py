@@ -18,7 +18,7 @@ from conclave.actions.groups import GroupChanges
 from conclave.actions.messages import JointSend, Send
 from conclave.clock import FakeClock
 from conclave.errors import NotMemberError
-from conclave.retention.policy import PolicySettings
+from conclave.retention.resolve import PolicySettings
 from conclave.store import schema, sqlite, state
 
 POLICY = PolicySettings(-1, 2_592_000, 604_800)

@@ -12,7 +12,7 @@ from uuid import uuid4
 import pytest
 
 from conclave.clock import FakeClock
-from conclave.retention.policy import PolicySettings
+from conclave.retention.resolve import PolicySettings
 from conclave.store import groups, members, messages, schema, sqlite, state, users
 from conclave.store.groups import GroupChanges
 from conclave.store.members import Membership

@@ -13,7 +13,7 @@ import pytest
 from conclave.clock import FakeClock
 from conclave.config.cleanup import CleanupConfig
 from conclave.config.settings import Config
-from conclave.retention.policy import PolicySettings
+from conclave.retention.resolve import PolicySettings
 from conclave.store import groups, members, messages, schema, sqlite, state, users
 from spark import apply, rules, sql_engine
 from spark.engine import Engine

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from conclave.retention.policy import KEEP, PolicySettings
+from conclave.retention.policy import KEEP
+from conclave.retention.resolve import PolicySettings
 from conclave.store import bodies, schema, sqlite
 from conclave.store.archive import choice, moves
 from conclave.store.archive.choice import HOUR

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from conclave.clock import FakeClock
-from conclave.retention.policy import PolicySettings
+from conclave.retention.resolve import PolicySettings
 from conclave.store import bodies, clock_mending, groups, members, messages, schema, sqlite, state, users, visibility
 from conclave.store.sqlite import Step
 

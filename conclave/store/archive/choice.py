@@ -3,7 +3,8 @@
 import json
 import sqlite3
 
-from conclave.retention.policy import GroupPolicy, PolicySettings
+from conclave.retention.policy import GroupPolicy
+from conclave.retention.resolve import PolicySettings
 from conclave.store import policies
 from conclave.store.archive.moves import Range
 

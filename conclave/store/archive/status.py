@@ -3,7 +3,7 @@
 import sqlite3
 from dataclasses import dataclass
 
-from conclave.retention.policy import PolicySettings
+from conclave.retention.resolve import PolicySettings
 from conclave.store import policies
 
 

@@ -69,8 +69,8 @@ def stretch(connection: sqlite3.Connection, group: Group, after: int, sight: Sig
         return None
     rows = connection.execute(
         "SELECT lifetime, span, first_seq, last_seq, message_count, body_bytes FROM archive_parts"
-        " WHERE group_key = ? AND last_seq > ? AND newest >= ? ORDER BY first_seq",
-        (group.group_key, after, sight.hidden_before),
+        " WHERE group_key = ? AND last_seq > ? AND (newest >= ? OR last_seq > ?) ORDER BY first_seq",
+        (group.group_key, after, sight.hidden_before, sight.commits_above),
     ).fetchall()
     if not rows:
         return None
