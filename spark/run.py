@@ -228,11 +228,11 @@ def _store(engine: Engine, done: Report) -> None:
     reach("report.stored")
 
 
-def dry_run(engine: Engine) -> Report:
+def dry_run(engine: Engine, scope: Scope = ALL) -> Report:
     """Return what a run would delete; changes nothing. Raises CleanupError."""
     with _ready(engine, writing=False) as settings:
         planned = Report(engine.config.cleanup.engine, engine.clock.now())
-        plan = engine.make_plan(settings, planned.started_at)
+        plan = engine.make_plan(settings, planned.started_at, scope)
         with closing(sqlite.connect(engine.path, readonly=True)) as connection:
             groups = due.groups(connection, plan, settings)
             planned.groups_touched = len(groups)
