@@ -13,7 +13,8 @@ class Report:
     """What one run did. Times are Unix seconds.
 
     ``job``: the name of its scope. ``counts``: how many rows each rule has deleted, from the archive too. ``archived``:
-    how many messages moved to the archive. ``brought_back``: rows by table whose times were ahead of the clock that was
+    how many messages moved to the archive. ``held``: how many messages would be gone without legal holds, see
+    ``due.held_back``. ``brought_back``: rows by table whose times were ahead of the clock that was
     accepted. ``error``: "" if the run succeeded.
     """
 
@@ -26,6 +27,7 @@ class Report:
     bytes_returned: int = 0
     archived: int = 0
     archive_bytes_returned: int = 0
+    held: int = 0
     brought_back: Counter[str] = field(default_factory=Counter)
     error: str = ""
 
@@ -47,6 +49,7 @@ class Report:
             "bytes_returned": self.bytes_returned,
             "archived": self.archived,
             "archive_bytes_returned": self.archive_bytes_returned,
+            "held": self.held,
             "deleted": {rule: self.counts[rule] for rule in rules.RULES},
             "brought_back": dict(+self.brought_back),
         }

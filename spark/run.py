@@ -191,8 +191,10 @@ def _write_receipts(engine: Engine, settings: PolicySettings, done: Report, scop
             if scope.keeps_house:
                 yield partial(receipts.prune, connection, now - keep)
 
+    hot = _hot(engine, settings, now).unhurried()
     try:
-        _hot(engine, settings, now).unhurried().write_steps(steps)
+        hot.write_steps(steps)
+        done.held = hot.read(due.held_back, settings, now)
     except (StoreError, sqlite3.Error) as error:
         done.error = done.error or f"receipts: {error}"
 
@@ -237,6 +239,7 @@ def dry_run(engine: Engine, scope: Scope = ALL) -> Report:
             groups = due.groups(connection, plan, settings)
             planned.groups_touched = len(groups)
             planned.counts = apply.count_plan(connection, plan, settings)
+            planned.held = due.held_back(connection, settings, planned.started_at)
             planned.error = state.look_at_clock(connection, engine.clock.read())
         if archive := engine.archive(_hot(engine, settings, planned.started_at)):
             archive.count(planned, groups, [(step.gone_below, step.group_key) for step in plan.groups])
