@@ -459,6 +459,7 @@ TABLE: dict[str, list[Row]] = {
                         "sender_id": world.users["alice"].user_id,
                         "mls_message": MESSAGE,
                         "created_at": world.running.clock.now(),
+                        "expires_at": world.running.clock.now() + DAY + 1,
                     }
                 ]
             },

@@ -41,7 +41,8 @@ GetGroupInfoResponse        group_info=1 bytes
 UploadCommitRequest         commit_message=1 bytes, group_info=2 bytes, mls_group_id=3 string
 SendMessageRequest          mls_message=1 bytes
 SendMessageResponse         sequence_num=1 uint64
-StoredMessage               sequence_num=1 uint64, sender_id=2 bytes, mls_message=3 bytes, created_at=4 uint64
+StoredMessage               sequence_num=1 uint64, sender_id=2 bytes, mls_message=3 bytes, created_at=4 uint64, \
+expires_at=102 uint64
 GetMessagesResponse         messages=1 StoredMessage[]
 InviteToGroupRequest        user_ids=1 bytes[]
 MemberKeyPackage            user_id=1 bytes, key_package_data=2 bytes
