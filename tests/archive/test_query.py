@@ -18,7 +18,7 @@ MUCH = 10**9
 
 def part(first: int, last: int, count: int | None = None, size: int = 10, span: int = 0, lifetime: int = KEEP) -> Part:
     count = last - first + 1 if count is None else count
-    return Part(lifetime, span, first, last, count, count * size)
+    return Part(lifetime, span, first, last, span, span, count, count * size)
 
 
 @pytest.mark.parametrize(

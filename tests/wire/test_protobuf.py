@@ -70,7 +70,7 @@ def field_values(field: FieldDescriptor) -> Any:
     elif field.type == FieldDescriptor.TYPE_STRING:
         one = st.text(max_size=20)
     elif field.type == FieldDescriptor.TYPE_BYTES:
-        one = IDS if field.name.endswith(("_id", "_ids", "banned_by")) else st.binary(max_size=20)
+        one = IDS if field.name.endswith(("_id", "_ids", "banned_by", "held_by")) else st.binary(max_size=20)
     else:
         one = NUMBERS[field.type]
     return st.lists(one, max_size=3) if field.is_repeated else one
@@ -135,7 +135,9 @@ def test_a_request_loads_alike_from_both_formats(schema: type[RequestSchema]) ->
 
 def test_a_zero_counts_in_a_request_and_an_empty_text_does_not() -> None:
     body = conclave_pb2.UpdateGroupRequest(alias="", group_name="", update_message_expiry=True).SerializeToString()
-    expected = UpdateGroup(message_expiry_seconds=0, update_message_expiry=True)
+    expected = UpdateGroup(
+        message_expiry_seconds=0, update_message_expiry=True, update_min_lifetime=False, dry_run=False
+    )
     assert UpdateGroupRequest().load(protobuf.parse("UpdateGroupRequest", body)) == expected
 
 
