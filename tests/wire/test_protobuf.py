@@ -17,6 +17,7 @@ from conclave.wire.fields import REQUIRED, Bytes, Id, Identifier, required
 from conclave.wire.schemas.base import RequestSchema, ResponseSchema
 from conclave.wire.schemas.groups import UpdateGroup, UpdateGroupRequest
 from conclave.wire.schemas.health import HealthResponse
+from conclave.wire.schemas.retention import RetentionConfigurationResponse
 from conclave.wire.schemas.sessions import ListSessionsResponse, SessionInfo
 from tests.support.protobuf import decode, encode
 
@@ -34,7 +35,7 @@ def subclasses(base: type[Any]) -> Iterator[type[Any]]:
 for module in pkgutil.iter_modules(schemas.__path__):
     importlib.import_module(f"{schemas.__name__}.{module.name}")
 REQUESTS = sorted(set(subclasses(RequestSchema)), key=lambda schema: schema.__name__)
-JSON_ONLY = {HealthResponse, ListSessionsResponse, SessionInfo}
+JSON_ONLY = {HealthResponse, ListSessionsResponse, RetentionConfigurationResponse, SessionInfo}
 """Never written in protobuf."""
 
 RESPONSES = sorted(set(subclasses(ResponseSchema)) - JSON_ONLY, key=lambda schema: schema.__name__)
