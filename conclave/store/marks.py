@@ -33,6 +33,16 @@ def advance_floor(connection: sqlite3.Connection, group_key: int) -> None:
     )
 
 
+def foresee_gone(connection: sqlite3.Connection, group_key: int, old: GroupPolicy, new: GroupPolicy) -> int:
+    """Return up to which number, inclusive, nothing is served once ``new`` follows ``old`` and a run has passed."""
+    gone_below, floor, least = connection.execute(
+        f"SELECT gone_below, floor_seq, ifnull({_LEAST_WATERMARK}, 0) FROM groups WHERE group_key = ?", (group_key,)
+    ).fetchone()
+    if old.is_after_fetch == new.is_after_fetch:
+        return int(gone_below)
+    return int(max(gone_below, least) if new.is_after_fetch else max(gone_below, floor, least))
+
+
 def settle(connection: sqlite3.Connection, group_key: int, old: GroupPolicy, new: GroupPolicy, at: int) -> None:
     """Keep hidden what the policy ``old`` of a group has hidden, before ``new`` applies.
 

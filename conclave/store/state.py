@@ -113,9 +113,9 @@ def begin_run(connection: sqlite3.Connection, clock: Reading) -> Standing:
 def require_clock(connection: sqlite3.Connection, clock: Reading) -> None:
     """Raise UntrustedClockError if anything is wrong with the clock.
 
-    The transaction then rolls back, so somebody else has to note the fault, see ``note_clock_fault``.
+    It only reads: the transaction rolls back, so somebody else has to note the fault, see ``note_clock_fault``.
     """
-    fault = known_clock_fault(connection, clock)
+    fault = _clock_fault(connection, clock)
     if fault:
         raise UntrustedClockError(fault)
 
