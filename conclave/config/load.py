@@ -57,15 +57,16 @@ def parse_config(text: str, source: str, advise: Advise = lambda *_: None) -> Co
         loaded = ConfigSchema().load(values)
     except ValidationError as error:
         faults = list(_faults(error.messages_dict, ConfigSchema()))
+        valid = error.valid_data
+        loaded = {name: valid[name] for name in valid if name not in error.messages_dict}
     if ("tls_cert_path" in values) != ("tls_key_path" in values):
         faults.append("tls_cert_path and tls_key_path: set both for TLS, or neither")
-    if faults:
-        raise ConfigError(source, faults)
     try:
         config = Config.from_mapping(loaded)
     except OSError as error:
         raise ConfigError(source, [f"database_path: there is no working directory: {error.strerror}"]) from error
-    faults = [*_contradictions(config), *_left_beside_a_link(config, values)]
+    faults += _contradictions(config)  # of what is valid by itself: all faults at once
+    faults = faults or list(_left_beside_a_link(config, values))
     if faults:
         raise ConfigError(source, faults)
     for name, value in _in_bare_months(values, ConfigSchema()):

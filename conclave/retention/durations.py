@@ -57,6 +57,11 @@ def is_in_bare_months(text: str) -> bool:
 
 
 def duration_text(seconds: int) -> str:
-    """Write seconds in days, hours, minutes or seconds, the greatest that divides them: 30d, 36h, 90min, 5s."""
+    """Write seconds in days, hours, minutes or seconds, the greatest that divides them: 30d, 36h, 90min, 5s.
+
+    KEEP and AFTER_FETCH are written as a configuration has them: -1 and 0.
+    """
+    if seconds in WORDS.values():
+        return str(seconds)
     unit = next(name for name in ("d", "h", "min", "s") if seconds % UNITS[name] == 0)
     return f"{seconds // UNITS[unit]}{unit}"

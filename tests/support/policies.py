@@ -88,7 +88,7 @@ def on_min(least: int = KEEP, most: int = KEEP) -> Limits:
 
 
 BOTH = Limits(min_lifetime=Limit(HOUR, 2 * DAY), max_lifetime=Limit(DAY, YEAR))
-HELD = {"fetch_hold_limit": MONTH}
+HELD: dict[str, Any] = {"fetch_hold_limit": MONTH}
 
 _ROWS: list[tuple[str, PolicySettings, int, int, int, int, int, Source]] = [
     # The server and the group, as in the protocol's table.
