@@ -18,12 +18,17 @@ class Doubt(NamedTuple):
 
 
 def doubts(config: Config) -> Iterator[Doubt]:
-    """Yield what a configuration alone shows; for what the store shows too, see ``store/policies.py``."""
+    """Yield what a configuration shows by itself."""
     retention, server = config.retention, config.message_retention
     for gap in gaps(retention.purge_jobs):
         yield Doubt("retention.purge_jobs", f"no job covers {gap}: what expires there is hidden, but not erased")
     yield from _escapes(retention, server)
     yield from _creates_nothing(retention, server)
+
+
+def of_unknown_group(group_id: str) -> Doubt:
+    """Return what to say of an override whose group the store does not know."""
+    return Doubt(f"retention.groups.{group_id}", "there is no such group, or no longer: look for a mistyped id")
 
 
 def _escapes(retention: RetentionConfig, server: int) -> Iterator[Doubt]:

@@ -57,8 +57,8 @@ def parse_config(text: str, source: str, advise: Advise = lambda *_: None) -> Co
         loaded = ConfigSchema().load(values)
     except ValidationError as error:
         faults = list(_faults(error.messages_dict, ConfigSchema()))
-        valid = error.valid_data
-        loaded = {name: valid[name] for name in valid if name not in error.messages_dict}
+        if isinstance(error.valid_data, dict):
+            loaded = {name: value for name, value in error.valid_data.items() if name not in error.messages_dict}
     if ("tls_cert_path" in values) != ("tls_key_path" in values):
         faults.append("tls_cert_path and tls_key_path: set both for TLS, or neither")
     try:

@@ -102,7 +102,7 @@ class Overrides(Dict):
     """The operator's policies for single groups, by the ids of the groups."""
 
     def _deserialize(self, value: Any, *args: Any, **kwargs: Any) -> Any:
-        loaded = super()._deserialize(value, *args, **kwargs)
+        loaded: dict[str, Any] = super()._deserialize(value, *args, **kwargs)  # type: ignore[no-untyped-call]
         if len(loaded) < len(value):
             raise ValidationError("names a group twice, in two spellings of its id")
         return loaded
