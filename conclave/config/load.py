@@ -17,6 +17,8 @@ from conclave.retention.policy import KEEP
 
 SEARCH_PATHS = (Path("conclave.toml"), Path("/etc/conclave/config.toml"))
 
+BUILT_IN = "the built-in defaults"
+"""What is read where there is no file."""
 
 Advise = Callable[[str, str], None]
 """Called for a valid setting that is easily misread, with its name and what it means."""
@@ -27,7 +29,13 @@ class ConfigError(Exception):
 
     def __init__(self, source: str, faults: list[str]) -> None:
         """Name the file and each of its faults."""
+        self.faults = faults
         super().__init__("\n".join(f"{source}: {fault}" for fault in faults))
+
+
+def find_config() -> Path | None:
+    """Return the first of SEARCH_PATHS that exists, if any."""
+    return next((candidate for candidate in SEARCH_PATHS if candidate.is_file()), None)
 
 
 def load_config(path: Path | None = None, advise: Advise = lambda *_: None) -> Config:
@@ -35,9 +43,9 @@ def load_config(path: Path | None = None, advise: Advise = lambda *_: None) -> C
 
     Raises ConfigError with one line for each fault.
     """
-    found = path or next((candidate for candidate in SEARCH_PATHS if candidate.is_file()), None)
+    found = path or find_config()
     if found is None:
-        return parse_config("", "the built-in defaults")
+        return parse_config("", BUILT_IN)
     try:
         text = found.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:

@@ -106,8 +106,8 @@ def settle(
 ) -> Change:
     """Settle the marks of every group whose policy differs between ``old`` and ``new``; return what that hides.
 
-    ``at``: the last Unix second at which ``old`` was in force. ``now``: the first of ``new``. ``is_measured``: bytes are
-    counted too, which takes much longer.
+    ``at``: the last Unix second at which ``old`` was in force. ``now``: the first of ``new``. ``is_measured``: bytes
+    are counted too; that takes much longer.
     """
     change = Change()
     for group_key, before, after in list(policies.changed(connection, old, new)):
