@@ -14,8 +14,8 @@ class Report:
 
     ``job``: the name of its scope. ``counts``: how many rows each rule has deleted, from the archive too. ``archived``:
     how many messages moved to the archive. ``held``: how many messages would be gone without legal holds, see
-    ``due.held_back``. ``brought_back``: rows by table whose times were ahead of the clock that was
-    accepted. ``error``: "" if the run succeeded.
+    ``due.held_back``. ``brought_back``: rows by table whose times were ahead of the clock that was accepted. ``error``:
+    "" if the run succeeded. ``differing``: of a dry run, the settings that are not those in force.
     """
 
     engine: str
@@ -30,6 +30,7 @@ class Report:
     held: int = 0
     brought_back: Counter[str] = field(default_factory=Counter)
     error: str = ""
+    differing: list[str] = field(default_factory=list)
 
     @property
     def outcome(self) -> str:

@@ -14,7 +14,9 @@ from pathlib import Path
 
 import pytest
 
+from conclave.config.doubts import doubts
 from conclave.config.load import parse_config
+from conclave.config.retention import LifetimesSchema, LimitSchema, LimitsSchema, PurgeJobSchema, RetentionSchema
 from conclave.config.settings import Config, setting_names
 from conclave.errors import ErrorCode
 from conclave.health.parts import HealthPart
@@ -31,6 +33,7 @@ DEFAULTS_IN_WORDS = {
     "data_path": f"`database_path` with the suffix `.data`, as in `{Config().data.name}`",
     "archive.path": f"`{Config().archive_path.name}` under `data_path`",
     "registration_token": "none",
+    "retention.fetch_hold_limit": "none",
     "tls_cert_path": "none",
     "tls_key_path": "none",
 }
@@ -80,6 +83,19 @@ def test_the_table_of_settings_has_every_setting_and_its_default() -> None:
     documented = {cells[0].strip("`"): cells[1] for cells in rows(doc("docs/configuration.md"), r"`[a-z_.]+`")}
     in_force = {name: f"`{literal}`" for name, literal, in_force in example_settings() if in_force}
     assert documented == in_force | DEFAULTS_IN_WORDS
+
+
+def test_the_settings_within_those_of_retention_are_documented() -> None:
+    section = doc("docs/configuration.md").partition("\n### Retention\n")[2].partition("\n## ")[0]
+    inner = {*LifetimesSchema().fields, *LimitSchema().fields, *LimitsSchema().fields, *PurgeJobSchema().fields}
+    others = RetentionSchema().fields.keys() - {name.rpartition(".")[2] for name in setting_names()}
+    assert {name for name in inner | others if not re.search(rf"\b{name}\b", section)} == set()
+
+
+def test_the_example_of_retention_is_valid_and_fits_the_page() -> None:
+    section = doc("docs/configuration.md").partition("\n### Retention\n")[2].partition("\n## ")[0]
+    [example] = re.findall(r"```toml\n(.*?)```", section, flags=re.DOTALL)
+    assert not list(doubts(parse_config(example, "configuration.md")))
 
 
 def test_the_table_of_endpoints_is_the_route_table() -> None:

@@ -30,6 +30,9 @@ def show(report: Report, console: Console, *, dry: bool = False) -> None:
     for rule in rules.RULES:
         table.add_row(*_MEANINGS[rule], f"{report.counts[rule]:,}")
     console.print(table)
+    if report.differing:
+        changed = ", ".join(report.differing)
+        console.print(f"as after a start with this configuration, which changes {changed}", soft_wrap=True)
     touched = f"{report.groups_touched:,} groups {'have something due' if dry else 'touched'}"
     console.print(touched if dry else f"{touched}, {report.bytes_returned:,} bytes returned to the disk")
     if report.archived:

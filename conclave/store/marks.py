@@ -14,8 +14,6 @@ keeps commits above it from expiring by age, and one that has expired must not c
 import sqlite3
 
 from conclave.retention.policy import GroupPolicy
-from conclave.retention.resolve import PolicySettings
-from conclave.store import policies
 
 _LEAST_WATERMARK = "(SELECT min(watermark) FROM members WHERE members.group_key = groups.group_key)"
 
@@ -81,12 +79,3 @@ def _let_go_of_commits(connection: sqlite3.Connection, group_key: int) -> None:
         " AND oldest < expired_before), 0)) WHERE group_key = ?",
         (group_key,),
     )
-
-
-def settle_all(connection: sqlite3.Connection, old: PolicySettings, new: PolicySettings, at: int) -> None:
-    """Settle every group whose policy differs between the server's settings ``old`` and ``new``.
-
-    ``at``: the last Unix second at which ``old`` was in force.
-    """
-    for group_key, before, after in policies.changed(connection, old, new):
-        settle(connection, group_key, before, after, at)
