@@ -10,7 +10,7 @@ from conclave.retention.clock_guard import clock_fault
 from conclave.retention.policy import session_lag
 from conclave.retention.resolve import PolicySettings
 from conclave.steady_clock import Floor
-from conclave.store import marks
+from conclave.store import audit, marks
 
 BEING_ACCEPTED = "the clock is being accepted, and times that lie ahead of it are being brought back"
 """The fault of the clock from ``begin_accepting`` to ``accept_clock``, if no other one is known."""
@@ -68,6 +68,8 @@ def begin_serving(connection: sqlite3.Connection, policy: PolicySettings, clock:
         )
     # A cleanup run started by hand may have acted on the old settings after the server was last alive.
     marks.settle_all(connection, former, policy, max(row["last_alive"], row["acted_until"]))
+    if changed := policy.changes(former):
+        audit.note(connection, clock.wall, audit.SERVER, audit.Action.SETTINGS_CHANGED, details={"changed": changed})
     if not row["stopped_cleanly"]:
         ttl = former.token_ttl_seconds
         connection.execute(
