@@ -316,7 +316,8 @@ async def test_each_time_that_lies_ahead_is_brought_back(running: Running) -> No
             "INSERT INTO cleanup_runs (started_at, finished_at, engine, outcome, counts) VALUES (1, 1, '', 'ok', '{}')"
         )
         connection.execute(
-            "INSERT INTO holds (group_key, subject_id, name, reason, added_by, added_at) VALUES (1, x'', '', '', '', ?)",
+            "INSERT INTO holds (group_key, subject_id, name, reason, added_by, added_at)"
+            " VALUES (1, x'', '', '', '', ?)",
             (running.clock.now(),),
         )
         for table, columns in (*clock_mending.PLAIN.items(), ("messages", ("created_at",))):
