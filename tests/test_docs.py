@@ -23,6 +23,7 @@ from conclave.health.parts import HealthPart
 from conclave.server import duties
 from conclave.server.routes import API, ROUTES
 from conclave.store import database
+from conclave.store.audit import Action
 
 ROOT = Path(__file__).resolve().parents[1]
 EXAMPLE = ROOT / "config.example.toml"
@@ -143,6 +144,12 @@ def test_the_table_of_log_events_has_every_event_and_its_levels() -> None:
             assert len(of_each) in (1, len(events)), names
             table |= {event: {level} for event, level in zip(events, of_each * len(events), strict=False)}
     assert table == logged()
+
+
+def test_the_table_of_the_audit_log_has_every_action() -> None:
+    section = doc("docs/operations.md").partition("\n## The audit log\n")[2].partition("\n## ")[0]
+    named = [name for cells in rows(section, r"`\w+`.*") for name in re.findall(r"`(\w+)`", cells[0])]
+    assert sorted(named) == sorted(Action)
 
 
 def test_how_soon_what_has_failed_is_tried_again_is_told_of_every_part() -> None:
