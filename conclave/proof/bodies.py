@@ -17,6 +17,7 @@ from conclave.proof.found import Finding, Kind, Part
 from conclave.proof.frozen import Frozen
 from conclave.proof.pages import MalformedError, Stretch
 from conclave.store import bodies, sqlite
+from conclave.store.faults import is_of_the_disk
 
 DEPTH = 20
 """A table has at most 20 levels: more would take more pages than SQLite can number."""
@@ -79,7 +80,13 @@ def examine_references(part: Part, path: Path) -> None:
     with closing(sqlite.connect(path, readonly=True)) as connection:
         for each in segments_of(connection):
             if each.has_table and not each.is_dropped:
-                _look_up(part, path, connection, each.number)
+                try:
+                    _look_up(part, path, connection, each.number)
+                except sqlite3.DatabaseError as error:
+                    if not is_of_the_disk(error):
+                        raise
+                    told = f"body_segment_{each.number}: its rows cannot be read: {error}"
+                    part.add(Finding(Kind.MALFORMED, str(path), told))
 
 
 def _is_whole(part: Part, path: Path, segment: Segment) -> bool:
