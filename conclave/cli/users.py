@@ -12,7 +12,6 @@ from uuid import UUID
 
 import click
 from marshmallow import ValidationError
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
@@ -20,7 +19,7 @@ from conclave.actions import accounts, users
 from conclave.actions.context import Action
 from conclave.actions.outside import Outside, OutsideError
 from conclave.auth.passwords import hash_password, new_password
-from conclave.cli.common import config_option, one_line_errors
+from conclave.cli.common import config_option, one_line_errors, print_whole, visible
 from conclave.clock import SystemClock
 from conclave.config.load import ConfigError, load_config
 from conclave.errors import NotFoundError
@@ -28,9 +27,6 @@ from conclave.logs import configure_logging, get_logger
 from conclave.store.accounts import Account
 from conclave.store.users import User
 from conclave.wire.fields import PASSWORD_RULE
-
-_WIDTH_OF_FILES = 400
-"""A table that does not go to a terminal has 400 columns: enough for rows in one piece."""
 
 _name = click.argument("name")
 
@@ -172,29 +168,19 @@ def _confirm(question: str) -> None:
 
 def _show(listed: Sequence[Account]) -> None:
     table = Table("name", "id", "alias", "created (UTC)", "last used (UTC)", "groups", "sessions", "disabled")
-    for column in table.columns:
-        column.overflow = "fold"  # nothing is cut off
     table.columns[1].no_wrap = True
     for each in listed:
         table.add_row(
             each.username,
             str(UUID(bytes=each.user_id)),
-            Text(_visible(each.alias)),  # as text: "[red]" is no markup
+            Text(visible(each.alias)),  # as text: "[red]" is no markup
             _minute(each.created_at),
             "" if each.last_used_at is None else _minute(each.last_used_at),
             str(each.groups),
             str(each.sessions),
             "yes" if each.disabled else "",
         )
-    console = Console()
-    if not console.is_terminal:
-        console.width = _WIDTH_OF_FILES
-    console.print(table)
-
-
-def _visible(text: str) -> str:
-    """Escape what a terminal would obey or hide: controls, marks of direction, characters without width."""
-    return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
+    print_whole(table)
 
 
 def _minute(seconds: int) -> str:
