@@ -4,6 +4,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
+from conclave.retention.jobs import EVERYTHING
 from spark import rules
 
 
@@ -11,13 +12,14 @@ from spark import rules
 class Report:
     """What one run did. Times are Unix seconds.
 
-    ``counts``: how many rows each rule has deleted, from the archive too. ``archived``: how many messages moved to the
-    archive. ``brought_back``: rows by table whose times were ahead of the clock that was accepted. ``error``: "" if the
-    run succeeded.
+    ``job``: the name of its scope. ``counts``: how many rows each rule has deleted, from the archive too. ``archived``:
+    how many messages moved to the archive. ``brought_back``: rows by table whose times were ahead of the clock that was
+    accepted. ``error``: "" if the run succeeded.
     """
 
     engine: str
     started_at: int
+    job: str = EVERYTHING
     finished_at: int = 0
     counts: Counter[str] = field(default_factory=Counter)
     groups_touched: int = 0
@@ -36,6 +38,7 @@ class Report:
         """Return the report as the log line and the history have it."""
         return {
             "engine": self.engine,
+            "job": self.job,
             "started_at": self.started_at,
             "finished_at": self.finished_at,
             "outcome": self.outcome,

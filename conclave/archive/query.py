@@ -50,7 +50,8 @@ def select(stretch: Stretch, parts: Sequence[Part], after: int, last: int, first
     )
     deleted = ", ".join(f"X'{sender.hex()}'" for sender in stretch.deleted_senders)
     return (
-        f"SELECT {COLUMNS}, {stretch.sight.kept} AS is_kept FROM archive WHERE ({where}) AND group_key = {stretch.group_key:d}"
+        f"SELECT {COLUMNS}, {stretch.sight.kept} AS is_kept FROM archive"
+        f" WHERE ({where}) AND group_key = {stretch.group_key:d}"
         f" AND sequence_num <= {last:d} AND {stretch.sight.condition(after, deleted)}"
         f"{'' if first_only is None else f' ORDER BY sequence_num LIMIT {first_only:d}'}"
     )

@@ -23,8 +23,9 @@ class Run:
     """All messages of a group with numbers above ``base`` up to ``end`` that its members may see, in order.
 
     ``hidden_before``: messages created before this Unix second are left out. So the run tells nothing of a time at
-    which less was hidden. ``policy`` and ``write``: how messages are written. ``sent``: the last ones, which are written once somebody
-    asks for them. ``oldest``: no message here was created before this Unix second. ``size``: bytes.
+    which less was hidden. ``policy`` and ``write``: how messages are written. ``sent``: the last ones, which are
+    written once somebody asks for them. ``oldest``: no message here was created before this Unix second. ``size``:
+    bytes.
     """
 
     base: int

@@ -7,8 +7,8 @@ expired_before  messages created before this Unix second (exclusive) are never s
 commits_below   commits up to this number (inclusive) were fetched by all who were members at that time
 
 A mark only rises. The one exception is ``floor_seq`` when a group enters delete-after-fetch. The rules are those of the
-retention contract, section 1. ``commits_below`` is there because of that exception: the setting ``retain_commits`` keeps
-commits above it from expiring by age, and one that has expired must not come back.
+retention contract, section 1. ``commits_below`` is there because of that exception: the setting ``retain_commits``
+keeps commits above it from expiring by age, and one that has expired must not come back.
 """
 
 import sqlite3

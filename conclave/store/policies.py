@@ -37,12 +37,13 @@ class Erasable(NamedTuple):
 
     ``expired_before``: those created before this Unix second, exclusive, are hidden by age or by the mark.
     ``before``: those created before this Unix second, exclusive, are old enough; 0: none may be erased.
-    ``commits_above``: commits with greater numbers do not expire by age.
+    ``commits_above``: commits with greater numbers do not expire by age. ``is_deleted``: the group has a tombstone.
     """
 
     expired_before: int
     before: int
     commits_above: int
+    is_deleted: bool
 
 
 UNHELD = "sender_id NOT IN (SELECT user_id FROM holds WHERE user_id IS NOT NULL)"
@@ -50,6 +51,12 @@ UNHELD = "sender_id NOT IN (SELECT user_id FROM holds WHERE user_id IS NOT NULL)
 
 _COMMITS_ABOVE = (
     "max(commits_below, ifnull((SELECT min(watermark) FROM members WHERE members.group_key = groups.group_key), 0))"
+)
+
+
+_STORED = (
+    "SELECT group_id, message_expiry_seconds, min_lifetime_seconds, {},"
+    " EXISTS (SELECT 1 FROM holds WHERE holds.group_key = stored.group_key) FROM {} AS stored WHERE group_key = ?"
 )
 
 
@@ -93,13 +100,16 @@ def find(connection: sqlite3.Connection, group_key: int, settings: PolicySetting
 
 def erasable(connection: sqlite3.Connection, group_key: int, settings: PolicySettings, now: int) -> Erasable | None:
     """Return what may be erased of a group at the Unix second ``now``, a deleted one included; None if it is gone."""
-    policy = find(connection, group_key, settings)
-    if policy is None:
+    row = connection.execute(_STORED.format("expired_before", "groups"), (group_key,)).fetchone()
+    is_deleted = row is None
+    row = row or connection.execute(_STORED.format("0", "tombstones"), (group_key,)).fetchone()
+    if row is None:
         return None
-    mark = connection.execute("SELECT expired_before FROM groups WHERE group_key = ?", (group_key,)).fetchone()
-    hidden = hidden_before(mark[0] if mark else 0, policy, now)
-    before = 0 if is_held(connection, group_key) else policy.erasable_before(now)
-    return Erasable(hidden, before, commits_above(connection, group_key, policy))
+    *own, mark, is_held = row
+    policy = settings.of_group(*own)
+    before = 0 if is_held else policy.erasable_before(now)
+    above = commits_above(connection, group_key, policy)
+    return Erasable(hidden_before(mark, policy, now), before, above, is_deleted)
 
 
 def is_held(connection: sqlite3.Connection, group_key: int) -> bool:

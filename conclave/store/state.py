@@ -63,7 +63,7 @@ def begin_serving(connection: sqlite3.Connection, policy: PolicySettings, clock:
     if fault and not policy.hides_as(former):
         # A wrong clock may move no mark; without marks it would be forgotten what the old policy has hidden.
         raise PolicyFrozenError(
-            f"{fault}: {', '.join(policy.differing(former))}: cannot change until the clock is right and accepted by"
+            f"{fault}: {', '.join(policy.differing(former))} cannot change until the clock is right and accepted by"
             " `conclave cleanup run --accept-clock`; start with the former settings first"
         )
     # A cleanup run started by hand may have acted on the old settings after the server was last alive.

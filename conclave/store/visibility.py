@@ -75,7 +75,7 @@ class Sight(NamedTuple):
 
     @property
     def hot(self) -> tuple[str, str]:
-        """The SQL condition for the rows of the table ``messages`` that may be seen, and what tells of one if it is kept.
+        """The SQL condition for rows of the table ``messages`` that may be seen, and what tells whether one is kept.
 
         Their parameters come from ``bounds``, so all readers share one text of a statement.
         """
