@@ -15,11 +15,15 @@ from spark.plan_types import Plan
 
 @dataclass(frozen=True)
 class Planned:
-    """What a dry run in the hot store finds: the plan, the keys of the groups with something due, rows by rule."""
+    """What a dry run in the hot store finds: the plan, the keys of the groups with something due, rows by rule.
+
+    ``held``: what legal holds keep, see ``due.held_back``.
+    """
 
     plan: Plan
     groups: set[int]
     counts: Counter[str]
+    held: int
 
 
 def after_a_start(hot: Hot, former: PolicySettings) -> Hot:
@@ -36,4 +40,5 @@ def plan(connection: sqlite3.Connection, hot: Hot) -> Planned:
 def count(connection: sqlite3.Connection, hot: Hot, made: Plan) -> Planned:
     """Count what a plan would delete."""
     groups = due.groups(connection, made, hot.settings)
-    return Planned(made, groups, apply.count_plan(connection, made, hot.settings))
+    counts = apply.count_plan(connection, made, hot.settings)
+    return Planned(made, groups, counts, due.held_back(connection, hot.settings, hot.now))

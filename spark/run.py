@@ -192,8 +192,10 @@ def _write_receipts(engine: Engine, settings: PolicySettings, done: Report, scop
             if scope.keeps_house:
                 yield partial(receipts.prune, connection, now - keep)
 
+    hot = _hot(engine, settings, now).unhurried()
     try:
-        _hot(engine, settings, now).unhurried().write_steps(steps)
+        hot.write_steps(steps)
+        done.held = hot.read(due.held_back, settings, now)
     except (StoreError, sqlite3.Error) as error:
         done.error = done.error or f"receipts: {error}"
 
@@ -229,7 +231,7 @@ def _store(engine: Engine, done: Report) -> None:
     reach("report.stored")
 
 
-def dry_run(engine: Engine) -> Report:
+def dry_run(engine: Engine, scope: Scope = ALL) -> Report:
     """Return what a run would delete; changes nothing. Raises CleanupError.
 
     If the policy of this configuration is not the one in force: what a run would delete after a start with it.
@@ -242,9 +244,9 @@ def dry_run(engine: Engine) -> Report:
             hot = dry.after_a_start(hot, stored)
             found = hot.read(dry.plan, hot)
         else:
-            plan = engine.make_plan(settings, planned.started_at)
+            plan = engine.make_plan(settings, planned.started_at, scope)
             found = hot.read(dry.count, hot, plan)
-        planned.groups_touched, planned.counts = len(found.groups), found.counts
+        planned.groups_touched, planned.counts, planned.held = len(found.groups), found.counts, found.held
         with closing(sqlite.connect(engine.path, readonly=True)) as connection:
             planned.error = state.look_at_clock(connection, engine.clock.read())
         if archive := engine.archive(hot):

@@ -23,6 +23,7 @@ from conclave.health.parts import HealthPart
 from conclave.server import duties
 from conclave.server.routes import API, ROUTES
 from conclave.store import database
+from conclave.store.audit import Action
 
 ROOT = Path(__file__).resolve().parents[1]
 EXAMPLE = ROOT / "config.example.toml"
@@ -145,6 +146,12 @@ def test_the_table_of_log_events_has_every_event_and_its_levels() -> None:
     assert table == logged()
 
 
+def test_the_table_of_the_audit_log_has_every_action() -> None:
+    section = doc("docs/operations.md").partition("\n## The audit log\n")[2].partition("\n## ")[0]
+    named = [name for cells in rows(section, r"`\w+`.*") for name in re.findall(r"`(\w+)`", cells[0])]
+    assert sorted(named) == sorted(Action)
+
+
 def test_how_soon_what_has_failed_is_tried_again_is_told_of_every_part() -> None:
     [told] = re.findall(r"(?m)^A duty that has failed is tried again.*$", doc("docs/operations.md"))
     # Nobody tries the clock: it is accepted.
@@ -253,7 +260,11 @@ def test_the_conversation_of_the_quickstart_says_what_the_page_says(talk: Talk) 
     fetched = [bodies(line) for line in printed if line.startswith('{"messages"')]
     expiring, read_by_all, late = "Z29uZSBpbiBhbiBob3Vy", "cmVhZCBieSBhbGw=", "Y2xlbyBpcyBsYXRl"
     assert fetched == [[expiring], [read_by_all, late], [read_by_all], [late], [late]]
-    assert '{"server_retention_seconds":-1,"group_expiry_seconds":3600}' in printed
+    in_force = '"effective_expiry_seconds":3600,"min_lifetime_seconds":0,"policy_source":"group"'
+    layers = '"server_retention_seconds":-1,"group_expiry_seconds":3600'
+    assert f'{{{layers},{in_force},"legal_hold":false,"held_by":[]}}' in printed
+    assert '{"policies":{"*":{}},"limits":{}}' in printed
+    assert '{"messages_expiring":0,"oldest_expiring":0}' in printed
     assert re.search(r"fetched by every member\D+1 ", "\n".join(printed))
     assert [json.loads(line)["error_code"] for line in printed if '"error_code"' in line] == [400, 401, 101, 202]
     assert [line for line in printed if line.startswith("refused")] == [

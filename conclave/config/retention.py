@@ -14,6 +14,9 @@ from conclave.retention.jobs import PurgeJob
 from conclave.retention.policy import AFTER_FETCH, KEEP
 from conclave.retention.resolve import Lifetimes, Limit, Limits
 
+RESPONSE, NEXT_FETCH = "response", "next_fetch"
+"""What confirms that a member has fetched a message: the response that left, or the ``after`` of the next fetch."""
+
 _NOT_KEEP = validate.NoneOf([KEEP], error='must be a duration or "0"')
 _NOT_ZERO = validate.NoneOf([AFTER_FETCH], error='must be a duration: only admins and message_retention can set "0"')
 
@@ -33,7 +36,7 @@ class RetentionConfig:
     default_policy: Lifetimes = field(default_factory=Lifetimes)
     limits: Limits = field(default_factory=Limits)
     groups: Mapping[str, Lifetimes] = field(default_factory=dict)
-    fetch_confirmation: str = "response"
+    fetch_confirmation: str = RESPONSE
     fetch_hold_limit: int = KEEP
     retain_commits: bool = False
     keep_receipts: int = 31_536_000
@@ -120,7 +123,7 @@ class RetentionSchema(Section):
         keys=GroupId(), values=Nested(LifetimesSchema), error_messages={"invalid": "must be a table of tables"}
     )
     fetch_confirmation = Text(
-        validate=validate.OneOf(["response", "next_fetch"], error='must be "response" or "next_fetch"')
+        validate=validate.OneOf([RESPONSE, NEXT_FETCH], error='must be "response" or "next_fetch"')
     )
     fetch_hold_limit = Duration()
     retain_commits = StrictBoolean()

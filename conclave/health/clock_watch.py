@@ -1,7 +1,8 @@
 """Keeps the server's clock, its store and its health in agreement about the time."""
 
 import sqlite3
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from typing import Concatenate, ParamSpec, TypeVar
 
 from conclave.auth.activity import SessionActivity
@@ -60,8 +61,14 @@ class ClockWatch:
 
         The fault is stored although the changes of ``fn`` are undone. Raises as ``Database.write`` does.
         """
-        try:
+        async with self.noting():
             return await self._store.write(fn, *args, **kwargs)
+
+    @asynccontextmanager
+    async def noting(self) -> AsyncIterator[None]:
+        """Store the fault if the block finds the clock wrong."""
+        try:
+            yield
         except UntrustedClockError as error:
             await self._store.write(state.note_clock_fault, error.fault, self._standing.floor.acceptances)
             await self.note()

@@ -31,6 +31,16 @@ def advance_floor(connection: sqlite3.Connection, group_key: int) -> None:
     )
 
 
+def foresee_gone(connection: sqlite3.Connection, group_key: int, old: GroupPolicy, new: GroupPolicy) -> int:
+    """Return up to which number, inclusive, nothing is served once ``new`` follows ``old`` and a run has passed."""
+    gone_below, floor, least = connection.execute(
+        f"SELECT gone_below, floor_seq, ifnull({_LEAST_WATERMARK}, 0) FROM groups WHERE group_key = ?", (group_key,)
+    ).fetchone()
+    if old.is_after_fetch == new.is_after_fetch:
+        return int(gone_below)
+    return int(max(gone_below, least) if new.is_after_fetch else max(gone_below, floor, least))
+
+
 def settle(connection: sqlite3.Connection, group_key: int, old: GroupPolicy, new: GroupPolicy, at: int) -> None:
     """Keep hidden what the policy ``old`` of a group has hidden, before ``new`` applies.
 
@@ -39,10 +49,7 @@ def settle(connection: sqlite3.Connection, group_key: int, old: GroupPolicy, new
     advance_floor(connection, group_key)
     if old == new:
         return
-    connection.execute(
-        "UPDATE groups SET expired_before = max(expired_before, ?) WHERE group_key = ?",
-        (old.expires_before(at), group_key),
-    )
+    hide_before(connection, group_key, old.expires_before(at))
     if new.keeps_commits and not old.keeps_commits:
         _let_go_of_commits(connection, group_key)
     if old.is_after_fetch and not new.is_after_fetch:
@@ -55,6 +62,17 @@ def settle(connection: sqlite3.Connection, group_key: int, old: GroupPolicy, new
             f"UPDATE groups SET floor_seq = max(gone_below, ifnull({_LEAST_WATERMARK}, 0)) WHERE group_key = ?",
             (group_key,),
         )
+
+
+def hide_before(connection: sqlite3.Connection, group_key: int, before: int) -> None:
+    """Hide the messages of a group that were created before the Unix second ``before``, for ever.
+
+    But for commits that the setting ``retain_commits`` keeps, for as long as it does. ``before``
+    must not lie in the future.
+    """
+    connection.execute(
+        "UPDATE groups SET expired_before = max(expired_before, ?) WHERE group_key = ?", (before, group_key)
+    )
 
 
 def _let_go_of_commits(connection: sqlite3.Connection, group_key: int) -> None:

@@ -10,7 +10,7 @@ from conclave.retention.clock_guard import clock_fault, time_to_act_on
 from conclave.retention.policy import session_lag
 from conclave.retention.resolve import PolicySettings
 from conclave.steady_clock import Floor
-from conclave.store import consequences
+from conclave.store import audit, consequences
 from conclave.store.consequences import Change
 
 BEING_ACCEPTED = "the clock is being accepted, and times that lie ahead of it are being brought back"
@@ -92,6 +92,8 @@ def begin_serving(
     change = consequences.settle(connection, former, policy, at, time_to_act_on(clock.wall, at))
     if change.is_large and not accepts_change:
         raise PolicyChangeError(_refusal(policy.differing(former), change))
+    if changed := policy.changes(former):
+        audit.note(connection, clock.wall, audit.SERVER, audit.Action.SETTINGS_CHANGED, details={"changed": changed})
     if not row["stopped_cleanly"]:
         ttl = former.token_ttl_seconds
         connection.execute(
@@ -146,9 +148,9 @@ def begin_run(connection: sqlite3.Connection, clock: Reading) -> Standing:
 def require_clock(connection: sqlite3.Connection, clock: Reading) -> None:
     """Raise UntrustedClockError if anything is wrong with the clock.
 
-    The transaction then rolls back, so somebody else has to note the fault, see ``note_clock_fault``.
+    It only reads: the transaction rolls back, so somebody else has to note the fault, see ``note_clock_fault``.
     """
-    fault = known_clock_fault(connection, clock)
+    fault = _clock_fault(connection, clock)
     if fault:
         raise UntrustedClockError(fault)
 
