@@ -4,12 +4,13 @@ import sqlite3
 from uuid import UUID
 
 from conclave.actions.context import Context
-from conclave.store import audit, groups, members, users
+from conclave.store import audit, forecast, groups, members, users
+from conclave.store.forecast import NOTHING, Expiring, Forecast
 from conclave.store.groups import GroupChanges, list_public
 from conclave.store.members import groups_of as list_own
 from conclave.store.news import announce, members_of
 
-__all__ = ["GroupChanges", "create", "delete", "list_own", "list_public", "update"]
+__all__ = ["NOTHING", "Expiring", "GroupChanges", "create", "delete", "foretell", "list_own", "list_public", "update"]
 
 _OF_POLICY = ("message_expiry_seconds", "min_lifetime_seconds")
 """The settings of a group that decide what is deleted."""
@@ -18,6 +19,15 @@ _OF_POLICY = ("message_expiry_seconds", "min_lifetime_seconds")
 def create(connection: sqlite3.Connection, context: Context, user_id: bytes, group_name: str, alias: str) -> bytes:
     """Create a group with the user as its sole member and admin; return its id. Raises ConflictError."""
     return groups.add(connection, user_id, group_name, alias, context.now())
+
+
+def foretell(
+    connection: sqlite3.Connection, context: Context, group_id: bytes, user_id: bytes, changes: GroupChanges
+) -> Forecast:
+    """Foretell which messages expire by ``changes`` to a group. It only reads. Raises what ``update`` raises."""
+    group = members.require_admin(connection, group_id, user_id).group
+    changed = groups.as_changed(connection, group, changes, context.policy, context.clock)
+    return forecast.of_change(connection, group, changed, context.policy, context.now())
 
 
 def update(

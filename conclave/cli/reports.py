@@ -44,12 +44,17 @@ def show(report: Report, console: Console, *, dry: bool = False) -> None:
     for rule in rules.RULES:
         table.add_row(*_MEANINGS[rule], f"{report.counts[rule]:,}")
     console.print(table)
+    if report.differing:
+        changed = ", ".join(report.differing)
+        console.print(f"as after a start with this configuration, which changes {changed}", soft_wrap=True)
     touched = f"{report.groups_touched:,} groups {'have something due' if dry else 'touched'}"
     console.print(touched if dry else f"{touched}, {report.bytes_returned:,} bytes returned to the disk")
     if report.archived:
         console.print(f"{report.archived:,} messages {'would move' if dry else 'moved'} to the archive")
     if report.archive_bytes_returned:
         console.print(f"{report.archive_bytes_returned:,} bytes returned by the archive")
+    if report.held:
+        console.print(f"{report.held:,} messages are kept by legal holds, although they have expired")
     if report.brought_back:
         console.print(f"brought back from times to come: {_list(report.brought_back) or 'nothing'}")
     if report.error:
@@ -63,6 +68,7 @@ def show_history(runs: Iterable[Run], console: Console) -> None:
     table.add_column("seconds", justify="right")
     table.add_column("deleted")
     table.add_column("bytes returned", justify="right")
+    table.add_column("job")
     table.add_column("engine")
     table.add_column("outcome")
     for run in runs:
@@ -74,6 +80,7 @@ def show_history(runs: Iterable[Run], console: Console) -> None:
             str(run.finished_at - run.started_at),
             done or "nothing",
             f"{run.bytes_returned:,}",
+            run.job,
             run.engine,
             run.error or run.outcome,
         )

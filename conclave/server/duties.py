@@ -8,11 +8,12 @@ from aiohttp import web
 
 from conclave import keys
 from conclave.archive.reader import ArchiveError
+from conclave.config.doubts import of_unknown_group
 from conclave.health.clock_watch import ClockWatch
 from conclave.health.parts import HealthPart
 from conclave.logs import get_logger
 from conclave.retention.policy import session_lag
-from conclave.store import news, outbox, sessions, state
+from conclave.store import consequences, news, outbox, sessions, state
 from conclave.store.archive import stretches
 from conclave.store.faults import StoreError
 
@@ -80,7 +81,10 @@ async def stay_alive(app: web.Application) -> AsyncIterator[None]:
     """Note in the store that the server is alive, and watch the clock."""
     health = app[keys.HEALTH]
     app[keys.CLOCK_WATCH] = watch = ClockWatch(app[keys.CLOCK], app[keys.STORE], health, app[keys.ACTIVITY])
-    await watch.begin(app[keys.CONFIG].policy)
+    policy = app[keys.CONFIG].policy
+    await watch.begin(policy, accepts_change=app[keys.ACCEPTS_CHANGE])
+    for group_id in await app[keys.STORE].read(consequences.unknown_groups, policy):
+        log.warning("doubtful_setting", **of_unknown_group(group_id)._asdict())
     async with (
         _every(app, HealthPart.ALIVE, ALIVE_INTERVAL_SECONDS, watch.note),
         _every(app, HealthPart.CLOCK_WATCH, LOOK_INTERVAL_SECONDS, watch.look),

@@ -14,8 +14,6 @@ keeps commits above it from expiring by age, and one that has expired must not c
 import sqlite3
 
 from conclave.retention.policy import GroupPolicy
-from conclave.retention.resolve import PolicySettings
-from conclave.store import policies
 
 _LEAST_WATERMARK = "(SELECT min(watermark) FROM members WHERE members.group_key = groups.group_key)"
 
@@ -31,6 +29,16 @@ def advance_floor(connection: sqlite3.Connection, group_key: int) -> None:
         f" commits_below = max(commits_below, ifnull({_LEAST_WATERMARK}, 0)) WHERE group_key = ?",
         (group_key,),
     )
+
+
+def foresee_gone(connection: sqlite3.Connection, group_key: int, old: GroupPolicy, new: GroupPolicy) -> int:
+    """Return up to which number, inclusive, nothing is served once ``new`` follows ``old`` and a run has passed."""
+    gone_below, floor, least = connection.execute(
+        f"SELECT gone_below, floor_seq, ifnull({_LEAST_WATERMARK}, 0) FROM groups WHERE group_key = ?", (group_key,)
+    ).fetchone()
+    if old.is_after_fetch == new.is_after_fetch:
+        return int(gone_below)
+    return int(max(gone_below, least) if new.is_after_fetch else max(gone_below, floor, least))
 
 
 def settle(connection: sqlite3.Connection, group_key: int, old: GroupPolicy, new: GroupPolicy, at: int) -> None:
@@ -79,12 +87,3 @@ def _let_go_of_commits(connection: sqlite3.Connection, group_key: int) -> None:
         " AND oldest < expired_before), 0)) WHERE group_key = ?",
         (group_key,),
     )
-
-
-def settle_all(connection: sqlite3.Connection, old: PolicySettings, new: PolicySettings, at: int) -> None:
-    """Settle every group whose policy differs between the server's settings ``old`` and ``new``.
-
-    ``at``: the last Unix second at which ``old`` was in force.
-    """
-    for group_key, before, after in policies.changed(connection, old, new):
-        settle(connection, group_key, before, after, at)
