@@ -14,7 +14,7 @@ from conclave.retention.jobs import Scope
 from conclave.retention.policy import FOREVER, KEEP, GroupPolicy
 from conclave.retention.reasons import reasons
 from conclave.retention.resolve import PolicySettings
-from conclave.store import overdue, policies, state
+from conclave.store import overdue, state
 from conclave.store.fate import Fate, Sent, fate_of
 
 LISTED = 10
