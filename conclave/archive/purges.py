@@ -39,18 +39,18 @@ def _count(config: Config, sought: Sought) -> Amount:
     table, fault = open_known(config.archive_path, lambda: _known(config))
     if fault:
         raise UnreadableError(fault)
+    query = QueryBuilder().register("archive", table)
     partitions = " OR ".join(f"(lifetime = {lifetime} AND span = {span})" for lifetime, span in sought.parts)
-    found = (
-        QueryBuilder()
-        .register("archive", table)
-        .execute(
-            f"SELECT {sought.sums}, sum(octet_length(mls_message)) FROM archive WHERE ({partitions})"
-            f" AND {sought.condition} AND sequence_num <= {sought.border}"
-        )
-    )
-    columns = pyarrow.table(found.read_all()).columns
-    messages, oldest, newest, held, young, body_bytes = (column[0].as_py() for column in columns)
-    return Amount(messages, body_bytes, oldest, newest, held, young) if messages else Amount()
+    where = f"FROM archive WHERE ({partitions}) AND {sought.condition} AND sequence_num <= {sought.border}"
+    sums = pyarrow.table(query.execute(f"SELECT {sought.sums} {where}").read_all())
+    messages, *others = (column[0].as_py() for column in sums.columns)
+    if not messages:
+        return Amount()
+    body_bytes = 0  # the query language has no length of bytes
+    with pyarrow.RecordBatchReader.from_stream(query.execute(f"SELECT mls_message {where}")) as batches:
+        for batch in batches:
+            body_bytes += sum(map(len, batch.column(0).to_pylist()))
+    return Amount(messages, body_bytes, *others)
 
 
 def _known(config: Config) -> ArchiveState:

@@ -19,13 +19,14 @@ from conclave.clock import FakeClock
 from conclave.config.cleanup import CleanupConfig
 from conclave.config.settings import Config
 from conclave.errors import NotFoundError
-from conclave.store import holds, policies, sqlite
+from conclave.store import holds, policies, schema, sqlite, users
 from conclave.system import locks, operators
 from spark.engine import Engine
 from spark.run import clean_up
 from tests.conftest import Running
 from tests.support.client import PASSWORD, Client, encode
 from tests.support.commands import Run, done, refused, runner
+from tests.support.server import PATIENCE, waiting
 
 WHY = ("--reason", "case 17")
 
@@ -205,7 +206,7 @@ async def test_the_archive_may_have_commits_of_a_deleted_user_and_the_command_sa
     with closing(sqlite.connect(running.config.database)) as connection:
         connection.execute("INSERT INTO archive_parts VALUES (1, -1, 0, 1, 1, 0, 0, 1, 1, 0)")
     unknown = str(uuid4())
-    result = await call(run, "hold", "add", "--user", unknown, *WHY)
+    result = await call(run, "hold", "add", "--no-wait", "--user", unknown, *WHY)
     assert unknown in done(result)
     assert "the archive may have commits" in result.stderr
     assert "no such user" in refused(await call(run, "hold", "add", "--user", "nobody", *WHY))
@@ -250,44 +251,48 @@ def in_a_thread(run: Callable[[], Any]) -> tuple[threading.Thread, list[Any]]:
     return thread, results
 
 
-async def test_with_an_archive_a_hold_is_in_force_at_once_and_waits_for_the_run_under_way(
-    running: Running, run: Run
-) -> None:
-    alice = await running.user("alice")
-    await alice.create_group("g")
-    database = running.config.database
-    with closing(sqlite.connect(database)) as connection:
-        with locks.hold(database, locks.CLEANUP):
-            assert done(await call(run, "hold", "add", "--group", "g", *WHY)), (
-                "without an archive nothing is waited for"
-            )
+@pytest.fixture
+def archived(config: Config, clock: FakeClock) -> Config:
+    """A database with a user and an archive that no server has open: a lock must not be closed beside one."""
+    schema.prepare(config.database)
+    with closing(sqlite.connect(config.database)) as connection:
+        users.add(connection, "alice", "", "", clock.now())
         connection.execute("INSERT INTO archive_parts VALUES (9, -1, 0, 1, 1, 0, 0, 1, 1, 0)")
-        with locks.hold(database, locks.CLEANUP):
-            done(await call(run, "hold", "add", "--group", "g", "--no-wait", *WHY))
-            thread, results = in_a_thread(lambda: run("hold", "add", "--user", "alice", *WHY))
-            async with asyncio.timeout(30):
-                while not policies.has_held_senders(connection):
-                    await asyncio.sleep(0.01)
-            thread.join(0.3)
-            assert thread.is_alive()
-        await asyncio.to_thread(thread.join, 30)
-    assert done(results[0]).startswith("hold 3: covers all messages sent by the user alice")
+    return config
+
+
+def held_users(config: Config) -> bool:
+    with closing(sqlite.connect(config.database, readonly=True)) as connection:
+        return policies.has_held_senders(connection)
+
+
+def test_with_an_archive_a_hold_is_in_force_at_once_and_waits_for_the_run_under_way(archived: Config, run: Run) -> None:
+    with locks.hold(archived.database, locks.CLEANUP):
+        thread, results = in_a_thread(lambda: run("hold", "add", "--user", "alice", *WHY))
+        for _ in waiting("the hold"):
+            if held_users(archived):
+                break
+        thread.join(0.3)
+        assert thread.is_alive()
+    thread.join(PATIENCE)
+    assert done(results[0]).startswith("hold 1: covers all messages sent by the user alice")
     assert "waiting for the cleanup run under way" in results[0].stderr
-    assert "waiting" not in (await call(run, "hold", "add", "--user", "alice", *WHY)).stderr
+    assert "waiting" not in run("hold", "add", "--user", "alice", *WHY).stderr
 
 
-async def test_a_lock_that_cannot_be_had_is_told_and_the_hold_stays(running: Running, run: Run) -> None:
-    alice = await running.user("alice")
-    await alice.create_group("g")
-    database = running.config.database
-    with closing(sqlite.connect(database)) as connection:
-        connection.execute("INSERT INTO archive_parts VALUES (9, -1, 0, 1, 1, 0, 0, 1, 1, 0)")
-    lock = database.with_name(database.name + locks.CLEANUP.suffix)
-    lock.unlink(missing_ok=True)
-    lock.symlink_to(database)
-    told = refused(await call(run, "hold", "add", "--group", "g", *WHY))
-    assert "the change itself is done" in told
-    assert len(await listed(run)) == 1
+def test_a_hold_does_not_wait_if_it_need_not(archived: Config, run: Run) -> None:
+    with locks.hold(archived.database, locks.CLEANUP):
+        done(run("hold", "add", "--no-wait", "--user", "alice", *WHY))
+        with closing(sqlite.connect(archived.database)) as connection:
+            connection.execute("DELETE FROM archive_parts")
+        result = run("hold", "add", "--user", "alice", *WHY)
+        assert (done(result)[:7], result.stderr) == ("hold 2:", ""), "each step in the database looks again"
+
+
+def test_a_lock_that_cannot_be_had_is_told_and_the_hold_stays(archived: Config, run: Run) -> None:
+    archived.database.with_name(archived.database.name + locks.CLEANUP.suffix).symlink_to(archived.database)
+    assert "the change itself is done" in refused(run("hold", "add", "--user", "alice", *WHY))
+    assert held_users(archived)
 
 
 def test_only_the_server_creates_a_database(run: Run, config: Config) -> None:

@@ -67,7 +67,7 @@ async def test_what_is_older_is_hidden_at_once_and_erased_and_the_rest_stays(
     assert await numbers(running) == [1, 2, 3, 3, 4, 4]
     assert await bob.numbers(group) == [3, 4]
     assert [each.body for each in await alice.fetch(other)] == [search.body(2 * n + 1, 5000) for n in range(4)]
-    assert search.numbers_in(tmp_path) == {1, 3, 4, 5, 6, 7}
+    assert search.numbers_beside_a_server(tmp_path) == {1, 3, 4, 5, 6, 7}
     assert await running.query(MARKS) == [(START + 2 * DAY,), (0,)]
 
 
@@ -201,13 +201,13 @@ async def test_what_is_held_or_too_young_is_told_hidden_and_kept_until_that_is_o
     assert "2 of these are under a legal hold: hidden, but not erased until it is released" in told
     assert await alice.numbers(group) == await bob.numbers(group) == []
     assert await numbers(running) == [2, 4]
-    assert search.numbers_in(tmp_path) == {1, 3}
+    assert search.numbers_beside_a_server(tmp_path) == {1, 3}
     done(await asyncio.to_thread(run, "hold", "release", "1"))
-    assert search.numbers_in(tmp_path) == {1, 3}, "a run erases"
+    assert search.numbers_beside_a_server(tmp_path) == {1, 3}, "a run erases"
     await running.settle()
     done(await asyncio.to_thread(run, "cleanup", "run"))
     assert await numbers(running) == []
-    assert search.numbers_in(tmp_path) == set()
+    assert search.numbers_beside_a_server(tmp_path) == set()
 
 
 async def test_a_least_lifetime_delays_the_erasure(
