@@ -193,7 +193,7 @@ def _archived(
     ).fetchone()
     for part in connection.execute(
         "SELECT parts.* FROM archive_parts AS parts JOIN groups USING (group_key) WHERE parts.group_key = ?"
-        " AND first_seq <= archived_seq AND last_seq > ? AND (oldest < ? OR first_seq <= ?)",
+        " AND first_seq <= archived_seq AND parts.last_seq > ? AND (oldest < ? OR first_seq <= ?)",
         (group_key, former.gone, current.before, current.gone),
     ):
         by_number = former.gone < current.gone and part["first_seq"] <= current.gone
