@@ -43,14 +43,15 @@ class _Checked:
 
 
 @click.command("check-config")
-@click.argument("path", metavar="[FILE]", required=False, type=click.Path(path_type=Path))
+@click.argument("file", metavar="[FILE]", required=False, type=click.Path(path_type=Path))
 @click.option("--json", "as_json", is_flag=True, help="One JSON object; times in seconds.")
-def check_config(path: Path | None, *, as_json: bool) -> None:
-    """Check a configuration, and tell what it would do to the database that it names. Touches nothing.
+def check_config(file: Path | None, *, as_json: bool) -> None:
+    """Check a configuration, and tell what it would do.
 
-    FILE: as for --config of other commands.
+    Compares it with the settings in force in the database that it names, and touches nothing. FILE: the file to check;
+    default: ./conclave.toml, /etc/conclave/config.toml, built-in defaults.
     """
-    found = _check(path)
+    found = _check(file)
     if as_json:
         values = asdict(found) | {"warnings": [each._asdict() for each in found.warnings]}
         click.echo(json.dumps(values))

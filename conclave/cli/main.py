@@ -40,7 +40,7 @@ def main() -> None:
     os.umask(0o077)  # files in the data directory are the operator's alone
 
 
-main.add_command(Family("archive", "archive", "Check the archive of older messages, or take a group back from it."))
+main.add_command(Family("archive", "archive", "Check the archive of older messages, or restore a group."))
 main.add_command(Family("check-config", "check_config", "Check a configuration, and tell what it would do."))
 main.add_command(Family("audit", "audit", "Print who decided what about retention, accounts and the clock."))
 main.add_command(Family("cleanup", "cleanup", "Delete what is due."))
