@@ -38,5 +38,7 @@ def main() -> None:
 
 main.add_command(Family("archive", "archive", "Check the archive of older messages, or take a group back from it."))
 main.add_command(Family("cleanup", "cleanup", "Delete what is due."))
+main.add_command(Family("explain", "retention", "Explain what becomes of a group's messages, and why."))
+main.add_command(Family("group", "groups", "See the groups: policies, amounts, what is overdue."))
 main.add_command(Family("serve", "serve", "Serve clients, and clean up every cleanup_interval."))
 main.add_command(Family("user", "users", "Manage accounts, while the server runs or not."))
