@@ -8,10 +8,21 @@ from conclave.errors import NotFoundError
 from conclave.retention.jobs import Scope, schedule
 from conclave.retention.resolve import PolicySettings
 from conclave.store import explain as store, overdue, state, survey
-from conclave.store.explain import Explanation, Look
+from conclave.store.explain import Explanation, Look, Message
 from conclave.store.survey import Amounts, Row
 
-__all__ = ["Amounts", "Explanation", "Look", "Row", "SettingsError", "explain", "in_force", "list_groups", "show"]
+__all__ = [
+    "Amounts",
+    "Explanation",
+    "Look",
+    "Message",
+    "Row",
+    "SettingsError",
+    "explain",
+    "in_force",
+    "list_groups",
+    "show",
+]
 
 
 class SettingsError(Exception):

@@ -79,11 +79,15 @@ class _Known:
 
 
 class Fetched(NamedTuple):
-    """A page for a reader: its messages as they are written, and the watermark of the reader who has it."""
+    """A page for a reader: its messages as they are written, and the watermark of the reader who has it.
+
+    ``claimed``: the reader said with the request to have everything up to this number, of those that the group has.
+    """
 
     pieces: list[bytes]
     reader: Reader
     up_to: int
+    claimed: int
 
     @property
     def is_news(self) -> bool:
@@ -112,7 +116,7 @@ class RememberedGroups:
         self._by_id.move_to_end(group_id)
         confirmed = min(after, known.last_seq)
         if confirmed == known.last_seq:
-            return Fetched([], reader, confirmed)
+            return Fetched([], reader, confirmed, confirmed)
         sight = visibility.of_known_group(known.group, known.policy, now)
         for each, run in tuple(known.runs):
             if each is written_in and run.covers(confirmed):
@@ -126,7 +130,8 @@ class RememberedGroups:
                 if end - begin == limit or run.end == known.last_seq:
                     known.used(written_in, run)
                     up_to = run.numbers[end - 1] if end > begin else confirmed
-                    return Fetched(self._cut(known, written_in, run, begin, end), reader, up_to)
+                    pieces = self._cut(known, written_in, run, begin, end)
+                    return Fetched(pieces, reader, up_to, confirmed)
         return None
 
     def _cut(self, known: _Known, written_in: Format, run: Run, begin: int, end: int) -> list[bytes]:

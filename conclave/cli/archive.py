@@ -13,7 +13,8 @@ from rich.console import Console
 from rich.table import Table
 
 from conclave.archive.status import Share, Status, StatusError, read_status
-from conclave.cli.common import about, config_option, one_line_errors, orderly_end, second
+from conclave.cli.common import config_option, one_line_errors, orderly_end
+from conclave.cli.tables import about, second
 from conclave.clock import SystemClock
 from conclave.config.load import ConfigError, load_config
 from conclave.logs import configure_logging
@@ -30,7 +31,7 @@ SHOWN = 100
 
 @click.group()
 def archive() -> None:
-    """Check the archive of older messages, or take a group back from it."""
+    """Check the archive of older messages, or restore a group."""
 
 
 @archive.command()

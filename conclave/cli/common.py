@@ -4,18 +4,13 @@ import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 import click
-from rich.console import Console
-from rich.table import Table
 
-from conclave.retention.durations import duration_text
-
-_WIDTH_OF_FILES = 400
-"""A table that does not go to a terminal has 400 columns: enough for rows in one piece."""
+from conclave.retention.durations import InvalidDurationError, parse_duration
 
 config_option = click.option(
     "--config",
@@ -23,6 +18,38 @@ config_option = click.option(
     type=click.Path(path_type=Path),
     help="TOML file; default: ./conclave.toml, /etc/conclave/config.toml, built-in defaults.",
 )
+
+
+class InputError(Exception):
+    """The input is missing or cannot be used. The message is one line for the operator."""
+
+
+class Seconds(click.ParamType[int]):
+    """A duration such as 30d, as whole seconds."""
+
+    name = "duration"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Return the seconds."""
+        try:
+            return parse_duration(value)
+        except InvalidDurationError as error:
+            self.fail(str(error), param, ctx)
+
+
+class Name(click.ParamType[str]):
+    """Text that can be stored: what is not UTF-8 is refused."""
+
+    name = "text"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """Return the text."""
+        text = str(value)
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            self.fail("it is not UTF-8", param, ctx)
+        return text
 
 
 @contextmanager
@@ -61,30 +88,8 @@ def one_line_errors(*expected: type[Exception]) -> Iterator[None]:
         sys.exit(1)
 
 
-def visible(text: str) -> str:
-    """Escape what a terminal would obey or hide: controls, marks of direction, characters without width."""
-    return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
-
-
-def second(seconds: int) -> str:
-    """Write a Unix second, in UTC, as operators read it."""
-    try:
-        return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M:%S}"
-    except (OverflowError, ValueError, OSError):
-        return str(seconds)  # beyond the year 9999
-
-
-def about(seconds: int) -> str:
-    """Write seconds in the greatest unit, up to days, of which there are at least two. Rounds down."""
-    unit = next((unit for unit in (86_400, 3_600, 60) if seconds >= 2 * unit), 1)
-    return duration_text(seconds - seconds % unit) if seconds > 0 else "0s"
-
-
-def print_whole(table: Table) -> None:
-    """Print a table of which nothing is cut off, whether it goes to a terminal or not."""
-    for column in table.columns:
-        column.overflow = "fold"
-    console = Console()
-    if not console.is_terminal:
-        console.width = _WIDTH_OF_FILES
-    console.print(table)
+def confirm(question: str) -> None:
+    """Ask on the terminal; go on with yes, and abort otherwise. Raises InputError without a terminal."""
+    if not sys.stdin.isatty():
+        raise InputError("there is no terminal to ask on: use --yes to do it unasked")
+    click.confirm(question, abort=True, err=True)

@@ -13,7 +13,8 @@ from rich.text import Text
 from conclave.actions import explain as actions
 from conclave.actions.explain import Amounts, Row, SettingsError
 from conclave.actions.outside import Outside, OutsideError
-from conclave.cli.common import about, config_option, one_line_errors, print_whole, second, visible
+from conclave.cli.common import config_option, one_line_errors
+from conclave.cli.tables import about, print_whole, second, visible
 from conclave.clock import SystemClock
 from conclave.config.load import ConfigError, load_config
 from conclave.config.settings import Config

@@ -14,10 +14,11 @@ import click
 from conclave.actions import explain as actions
 from conclave.actions.explain import Explanation, Message
 from conclave.archive import lookup
-from conclave.cli.common import config_option, second, visible
+from conclave.cli.common import config_option
 from conclave.cli.groups import opened
+from conclave.cli.tables import second, visible
 from conclave.config.settings import Config
-from conclave.retention.durations import duration_text
+from conclave.retention.durations import duration_text, duration_words
 from conclave.retention.policy import AFTER_FETCH, KEEP
 from conclave.store import sqlite
 from conclave.store.archive import moves
@@ -84,7 +85,7 @@ def _of_group(found: Explanation) -> Iterator[str]:
         yield f"- {reason}"
     yield f"In force since: {_since(found)}"
     if found.min_lifetime:
-        yield f"Nothing is erased until {_words(found.min_lifetime)} after it was sent (min_lifetime), even if hidden."
+        yield f"Nothing is erased until {duration_words(found.min_lifetime)} after it was sent (min_lifetime), even if hidden."
     yield from _marks(found)
     yield from _withheld(found)
     yield from _waiting(found)
@@ -100,7 +101,7 @@ def _policy(found: Explanation) -> str:
         return "messages are kept until somebody deletes their group or account; nothing here expires."
     if found.lifetime == AFTER_FETCH:
         return "a message goes once every member has fetched it (delete-after-fetch)."
-    return f"a message expires {_words(found.lifetime)} after it was sent."
+    return f"a message expires {duration_words(found.lifetime)} after it was sent."
 
 
 def _since(found: Explanation) -> str:

@@ -14,6 +14,9 @@ from conclave.retention.jobs import PurgeJob
 from conclave.retention.policy import AFTER_FETCH, KEEP
 from conclave.retention.resolve import Lifetimes, Limit, Limits
 
+RESPONSE, NEXT_FETCH = "response", "next_fetch"
+"""What confirms that a member has fetched a message: the response that left, or the ``after`` of the next fetch."""
+
 _NOT_KEEP = validate.NoneOf([KEEP], error='must be a duration or "0"')
 _NOT_ZERO = validate.NoneOf([AFTER_FETCH], error='must be a duration: only admins and message_retention can set "0"')
 
@@ -33,7 +36,7 @@ class RetentionConfig:
     default_policy: Lifetimes = field(default_factory=Lifetimes)
     limits: Limits = field(default_factory=Limits)
     groups: Mapping[str, Lifetimes] = field(default_factory=dict)
-    fetch_confirmation: str = "response"
+    fetch_confirmation: str = RESPONSE
     fetch_hold_limit: int = KEEP
     retain_commits: bool = False
     keep_receipts: int = 31_536_000
@@ -81,18 +84,31 @@ class PurgeJobSchema(Section):
 
     shortest_max_lifetime = Duration(words=True, validate=_NOT_KEEP)
     longest_max_lifetime = Duration(words=True, validate=_NOT_KEEP)
-    interval = Duration(required=True)
+    interval = Duration(required=True, error_messages={"required": "is missing: how often the job runs"})
 
 
 class GroupId(Text):
-    """The id of a group, loaded as its canonical text."""
+    """The id of a group, a UUID with hyphens or as 32 hex digits, loaded as its canonical text."""
 
     def _deserialize(self, value: Any, *args: Any, **kwargs: Any) -> Any:
-        text = super()._deserialize(value, *args, **kwargs)
+        text: str = super()._deserialize(value, *args, **kwargs)
         try:
-            return str(UUID(text))
-        except ValueError as error:
-            raise ValidationError(f"{text!r} is not the id of a group") from error
+            found = UUID(text)
+        except ValueError:
+            found = None
+        if found is None or text.lower() not in (str(found), found.hex):
+            raise ValidationError(f"{text!r} is not the id of a group: a UUID with hyphens, or 32 hex digits")
+        return str(found)
+
+
+class Overrides(Dict):
+    """The operator's policies for single groups, by the ids of the groups."""
+
+    def _deserialize(self, value: Any, *args: Any, **kwargs: Any) -> Any:
+        loaded: dict[str, Any] = super()._deserialize(value, *args, **kwargs)  # type: ignore[no-untyped-call]
+        if len(loaded) < len(value):
+            raise ValidationError("names a group twice, in two spellings of its id")
+        return loaded
 
 
 class RetentionSchema(Section):
@@ -103,15 +119,17 @@ class RetentionSchema(Section):
     limits = Nested(LimitsSchema)
     allowed_lifetime_min = Duration(words=True, validate=_NOT_KEEP)
     allowed_lifetime_max = Duration(words=True, validate=_NOT_KEEP)
-    groups = Dict(keys=GroupId(), values=Nested(LifetimesSchema))
+    groups = Overrides(
+        keys=GroupId(), values=Nested(LifetimesSchema), error_messages={"invalid": "must be a table of tables"}
+    )
     fetch_confirmation = Text(
-        validate=validate.OneOf(["response", "next_fetch"], error='must be "response" or "next_fetch"')
+        validate=validate.OneOf([RESPONSE, NEXT_FETCH], error='must be "response" or "next_fetch"')
     )
     fetch_hold_limit = Duration()
     retain_commits = StrictBoolean()
     keep_receipts = Duration()
     keep_audit = Duration()
-    purge_jobs = List(Nested(PurgeJobSchema))
+    purge_jobs = List(Nested(PurgeJobSchema), error_messages={"invalid": "must be a list of tables"})
 
     @post_load
     def _use_other_names(self, values: dict[str, Any], **_: Any) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from conclave.retention.policy import GroupPolicy
 from conclave.retention.reasons import reasons
 from conclave.retention.resolve import PolicySettings
 from conclave.store import overdue, receipts, state
+from conclave.store.audit import Action
 from conclave.store.fate import Fate, Sent, fate_of
 from conclave.store.receipts import Receipt
 
@@ -234,7 +235,7 @@ def _decided(connection: sqlite3.Connection, group_id: bytes) -> Decision | None
             "SELECT at, actor, action FROM audit WHERE subject_id = ? AND action = ? ORDER BY audit_id DESC LIMIT 1",
             (subject, action),
         ).fetchone()
-        for subject, action in ((group_id, "policy_changed"), (b"", "settings_changed"))
+        for subject, action in ((group_id, Action.POLICY_CHANGED), (b"", Action.SETTINGS_CHANGED))
     ]
     return max((Decision(*row) for row in found if row), key=lambda decision: decision.at, default=None)
 
@@ -325,8 +326,10 @@ def _message(
         "SELECT created_at, sender_id, is_commit FROM messages WHERE group_key = ? AND sequence_num = ?",
         (group.group_key, number),
     ).fetchone()
+    sent: Sent | None
     if row:
-        sent, part, unreadable = Sent(row[0], row[1], bool(row[2])), None, ""
+        part, unreadable = None, ""
+        sent = Sent(row[0], row[1], bool(row[2]))
         place = _hot_place(connection, group, number)
     else:
         sent, part, unreadable = _archived(connection, group, number, look)
