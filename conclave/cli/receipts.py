@@ -25,7 +25,7 @@ def receipts() -> None:
     """See the receipts of what runs have erased, and check them."""
 
 
-class _Known(click.ParamType):
+class _Known(click.ParamType[tuple[int, bytes]]):
     """NUMBER:HASH, as ``receipts verify`` prints it."""
 
     name = "NUMBER:HASH"
