@@ -207,22 +207,31 @@ async def test_what_is_remembered_of_a_group_is_no_other_answer(
     assert await talk.seen(talk.alice) == [5]
 
 
-async def test_a_kept_commit_outlives_runs_and_then_its_bytes_go(running: Running, cleanup: Cleanup) -> None:
-    """Hidden at once, gone from the files after a run; what should stay has stayed."""
-    search = Search()
-    talk = Talk(running, Client)
-    talk.alice, talk.bob = await talk.somebody("alice"), await talk.somebody("bob")
-    talk.group = await talk.alice.create_group("friends", expiry=HOUR)
-    await talk.bob.join(talk.group)
-    await talk.alice.send(talk.group, search.body(1, 300))
-    for number in (2, 3):
-        await talk.commit(search.body(number, 300))
-    running.clock.advance(HOUR + 1)
-    await cleanup(running)
-    assert await talk.seen(talk.alice) == [2, 3]
-    assert search.numbers_in(running.config.database.parent) == {2, 3}
-    assert await talk.seen(talk.bob, limit=1) == [2]
-    assert await talk.seen(talk.alice) == [3]
-    await cleanup(running)
-    assert await talk.seen(talk.alice) == [3]
-    assert search.numbers_in(running.config.database.parent) == {3}
+async def test_a_kept_commit_outlives_runs_and_then_its_bytes_go(
+    config: Config, start_server: StartServer, cleanup: Cleanup
+) -> None:
+    """Hidden at once, gone from the files after a run; what should stay has stayed.
+
+    The files are read while no server of this process has them open: closing them would let go of its locks.
+    """
+    search, folder = Search(), config.database.parent
+    async with start_server(config) as running:
+        talk = Talk(running, Client)
+        talk.alice, talk.bob = await talk.somebody("alice"), await talk.somebody("bob")
+        talk.group = await talk.alice.create_group("friends", expiry=HOUR)
+        await talk.bob.join(talk.group)
+        await talk.alice.send(talk.group, search.body(1, 300))
+        for number in (2, 3):
+            await talk.commit(search.body(number, 300))
+        running.clock.advance(HOUR + 1)
+        await cleanup(running)
+        assert await talk.seen(talk.alice) == [2, 3]
+    assert search.numbers_in(folder) == {2, 3}
+    async with start_server(config) as running:
+        alice, bob = (Client(running.http, running.url, each.token) for each in (talk.alice, talk.bob))
+        assert [each.sequence_num for each in await bob.fetch(talk.group, limit=1)] == [2]
+        await running.settle()
+        assert await alice.numbers(talk.group) == [3]
+        await cleanup(running)
+        assert await alice.numbers(talk.group) == [3]
+    assert search.numbers_in(folder) == {3}
