@@ -85,6 +85,9 @@ ARCHIVE_CLOCK_POINTS = ("archive.clock_widened", "archive.clock_rewritten", "arc
 RESTORE_POINTS = ("restore.copied", "restore.before_switch", "restore.switched")
 """Reached only where a group is restored from the archive."""
 
+CANARY_POINTS = ("canary.opened", "canary.sent", "canary.moved", "canary.deleted", "canary.erased", "canary.removed")
+"""Reached only where an operator sends a canary."""
+
 _ERRORS = {"full": ("database or disk is full", sqlite3.SQLITE_FULL), "io": ("disk I/O error", sqlite3.SQLITE_IOERR)}
 
 _name, _action, _countdown = "", "", 0

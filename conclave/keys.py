@@ -26,6 +26,7 @@ from conclave.store.database import Database
 from conclave.wire.endpoint import Endpoint
 
 CONFIG = web.AppKey("config", Config)
+ACCEPTS_CHANGE = web.AppKey("accepts_change", bool)
 CLOCK = web.AppKey("clock", SteadyClock)
 FRESHNESS = web.AppKey("freshness", Freshness)
 SESSIONS = web.AppKey("sessions", RememberedSessions)

@@ -55,15 +55,15 @@ class Due(Protocol):
 
 def of_plan(connection: sqlite3.Connection, plan: Plan, settings: PolicySettings) -> list[Due]:
     """Return what is due by ``plan``: groups, then deleted groups, then deleted accounts."""
-    policies.list_all(connection, settings, plan.now)
     unheld = f" AND {UNHELD}" if policies.has_held_senders(connection) else ""
-    deleted = dict(connection.execute("SELECT group_key, erasable_before FROM temp.tombstone_policies").fetchall())
-    withholds = unheld or connection.execute(_WITHHOLDS, (FOREVER,)).fetchone()[0]
-    return [
-        *(_InGroup(step, settings, plan.now, unheld) for step in plan.groups),
-        *(_InDeletedGroup(key, settings, plan.now, deleted.get(key, 0), unheld) for key in plan.tombstones),
-        *(_OfDeletedAccount(user_id, settings, plan.now, bool(withholds)) for user_id in plan.deleted_accounts),
-    ]
+    due: list[Due] = [_InGroup(step, settings, plan.now, unheld) for step in plan.groups]
+    if plan.tombstones or plan.deleted_accounts:
+        policies.list_all(connection, settings, plan.now)
+        deleted = dict(connection.execute("SELECT group_key, erasable_before FROM temp.tombstone_policies").fetchall())
+        due += [_InDeletedGroup(key, settings, plan.now, deleted.get(key, 0), unheld) for key in plan.tombstones]
+        withholds = bool(connection.execute(_WITHHOLDS, {"forever": FOREVER}).fetchone()[0])
+        due += [_OfDeletedAccount(user_id, settings, plan.now, withholds) for user_id in plan.deleted_accounts]
+    return due
 
 
 def blocks(connection: sqlite3.Connection, due: Sequence[Due]) -> Iterator[list[list[int]]]:
@@ -137,7 +137,11 @@ _ALL_POLICIES = (
     " UNION ALL SELECT group_key, erasable_before FROM temp.tombstone_policies)"
 )
 
-_WITHHOLDS = f"SELECT EXISTS (SELECT 1 FROM {_ALL_POLICIES} WHERE erasable_before < ?)"
+_WITHHOLDS = (
+    "SELECT EXISTS (SELECT 1 FROM temp.setting_policies WHERE erasable_before < :forever)"
+    " OR EXISTS (SELECT 1 FROM temp.override_policies WHERE erasable_before < :forever)"
+    " OR EXISTS (SELECT 1 FROM holds)"
+)
 
 
 @dataclass(frozen=True)
@@ -255,3 +259,49 @@ class _Delete:
         ).fetchall()
         for row in rows:
             yield Gone(rule, self.group_key, *row)
+
+
+def held_back(connection: sqlite3.Connection, settings: PolicySettings, now: int) -> int:
+    """Return how many messages would have been erased by now, if no legal hold covered them.
+
+    Of the archive, parts that would have gone as a whole count. Of what held users have sent, commits do not count, nor
+    what is archived.
+    """
+    held = [row[0] for row in connection.execute("SELECT DISTINCT group_key FROM holds WHERE group_key IS NOT NULL")]
+    users = [row[0] for row in connection.execute("SELECT DISTINCT user_id FROM holds WHERE user_id IS NOT NULL")]
+    if not settings.enabled or not (held or users):
+        return 0
+    policies.list_all(connection, settings, now)
+    return sum(_held_in(connection, key) for key in held) + sum(_held_of(connection, user_id) for user_id in users)
+
+
+def _held_in(connection: sqlite3.Connection, group_key: int) -> int:
+    marks = connection.execute(
+        "SELECT gone_below, max(expired_before, expires_before) FROM groups JOIN temp.group_policies USING (group_key)"
+        " WHERE group_key = ?",
+        (group_key,),
+    ).fetchone()
+    gone_below, cutoff = marks or (FOREVER, FOREVER)
+    hot = connection.execute(
+        "SELECT count(*) FROM (SELECT message_id FROM messages WHERE group_key = ?1 AND sequence_num <= ?2"
+        " UNION SELECT message_id FROM messages WHERE group_key = ?1 AND created_at < ?3)",
+        (group_key, gone_below, cutoff),
+    ).fetchone()[0]
+    archived = connection.execute(
+        "SELECT ifnull(sum(message_count), 0) FROM archive_parts WHERE group_key = ? AND (last_seq <= ? OR newest < ?)",
+        (group_key, gone_below, cutoff),
+    ).fetchone()[0]
+    return int(hot + archived)
+
+
+def _held_of(connection: sqlite3.Connection, user_id: bytes) -> int:
+    return int(
+        connection.execute(
+            "SELECT count(*) FROM messages LEFT JOIN groups USING (group_key)"
+            " LEFT JOIN temp.group_policies USING (group_key) WHERE sender_id = ?1 AND NOT is_commit"
+            " AND messages.group_key NOT IN (SELECT group_key FROM holds WHERE group_key IS NOT NULL)"
+            " AND (groups.group_key IS NULL OR EXISTS (SELECT 1 FROM user_tombstones WHERE user_id = ?1)"
+            " OR sequence_num <= gone_below OR messages.created_at < max(expired_before, expires_before))",
+            (user_id,),
+        ).fetchone()[0]
+    )

@@ -15,14 +15,14 @@ from conclave.failpoints import reach
 from conclave.logs import get_logger
 from conclave.retention.jobs import ALL, Scope
 from conclave.retention.resolve import PolicySettings
-from conclave.store import receipts, runs, schema, sqlite, state
+from conclave.store import audit, overdue, receipts, runs, schema, sqlite, state
 from conclave.store.archive.restore import RestoreError
 from conclave.store.faults import StoreError, is_of_the_disk
 from conclave.store.runs import Run
 from conclave.store.sqlite import Step
 from conclave.system import reserve
 from conclave.system.worker_protocol import State
-from spark import apply, clock_mending, due
+from spark import apply, clock_mending, dry, due
 from spark.clock_mending import ClockUnsteadyError
 from spark.engine import CleanupError, Engine, Tell
 from spark.hot import ArchiveError, Hot
@@ -96,7 +96,7 @@ def _ready(engine: Engine, *, writing: bool = True) -> Iterator[PolicySettings]:
     try:
         with reserve.room(engine.config) if writing else contextlib.nullcontext():
             schema.require_current(engine.path, writing=writing)
-            settings = _settings(engine)
+            settings = _settings(engine, writing=writing)
             engine.warm_up()
         # Outside the block: while this run waits for another one, the reserve must be free to be made again.
         yield settings
@@ -106,17 +106,18 @@ def _ready(engine: Engine, *, writing: bool = True) -> Iterator[PolicySettings]:
         raise CleanupError(str(error)) from error
 
 
-def _settings(engine: Engine) -> PolicySettings:
+def _settings(engine: Engine, *, writing: bool) -> PolicySettings:
     """Return the settings that the server runs with, and continue from its time.
 
-    They decide in every run, whichever process starts it. Raises CleanupError if this configuration differs from them.
+    They decide in every run, whichever process starts it. Raises CleanupError if this configuration differs from them,
+    unless nothing is written.
     """
     with closing(sqlite.connect(engine.path, readonly=True)) as connection:
         stored = state.stored_policy(connection)
         engine.clock.resume(state.standing(connection).floor, None)
     if stored is None:
         raise CleanupError(f"{engine.path}: has not been served yet: start `conclave serve` on it first")
-    if stored != engine.config.policy:
+    if writing and stored != engine.config.policy:
         raise CleanupError(
             f"{', '.join(stored.differing(engine.config.policy))}: this configuration differs from the one that the"
             " server last ran with; restart the server with it first, or use the server's"
@@ -183,16 +184,21 @@ def _write_receipts(engine: Engine, settings: PolicySettings, done: Report, scop
 
     The report names what failed. While the clock is wrong nothing is done, since receipts say when they were made.
     """
-    now, keep = done.started_at, engine.config.retention.keep_receipts
+    now, kept = done.started_at, engine.config.retention
 
     def steps(connection: sqlite3.Connection) -> Iterator[Step]:
         if not state.standing(connection).fault:
             yield partial(receipts.seal, connection, now, done.job)
             if scope.keeps_house:
-                yield partial(receipts.prune, connection, now - keep)
+                yield partial(receipts.prune, connection, now - kept.keep_receipts)
+                yield partial(audit.prune, connection, now - kept.keep_audit)
 
+    hot = _hot(engine, settings, now).unhurried()
     try:
-        _hot(engine, settings, now).unhurried().write_steps(steps)
+        hot.write_steps(steps)
+        done.held = hot.read(due.held_back, settings, now)
+        left = hot.read(overdue.worst, settings, now)
+        done.overdue_groups, done.overdue_seconds = left.groups, left.seconds
     except (StoreError, sqlite3.Error) as error:
         done.error = done.error or f"receipts: {error}"
 
@@ -229,17 +235,25 @@ def _store(engine: Engine, done: Report) -> None:
 
 
 def dry_run(engine: Engine, scope: Scope = ALL) -> Report:
-    """Return what a run would delete; changes nothing. Raises CleanupError."""
-    with _ready(engine, writing=False) as settings:
-        planned = Report(engine.config.cleanup.engine, engine.clock.now())
-        plan = engine.make_plan(settings, planned.started_at, scope)
+    """Return what a run would delete; changes nothing. Raises CleanupError.
+
+    If the policy of this configuration is not the one in force: what a run would delete after a start with it.
+    """
+    with _ready(engine, writing=False) as stored:
+        settings = engine.config.policy
+        planned = Report(engine.config.cleanup.engine, engine.clock.now(), differing=settings.differing(stored))
+        hot = _hot(engine, settings, planned.started_at)
+        if planned.differing:
+            hot = dry.after_a_start(hot, stored)
+            found = hot.read(dry.plan, hot)
+        else:
+            plan = engine.make_plan(settings, planned.started_at, scope)
+            found = hot.read(dry.count, hot, plan)
+        planned.groups_touched, planned.counts, planned.held = len(found.groups), found.counts, found.held
         with closing(sqlite.connect(engine.path, readonly=True)) as connection:
-            groups = due.groups(connection, plan, settings)
-            planned.groups_touched = len(groups)
-            planned.counts = apply.count_plan(connection, plan, settings)
             planned.error = state.look_at_clock(connection, engine.clock.read())
-        if archive := engine.archive(_hot(engine, settings, planned.started_at)):
-            archive.count(planned, groups, [(step.gone_below, step.group_key) for step in plan.groups])
+        if archive := engine.archive(hot):
+            archive.count(planned, found.groups, [(step.gone_below, step.group_key) for step in found.plan.groups])
         planned.finished_at = engine.clock.now()
         return planned
 

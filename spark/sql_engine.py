@@ -39,24 +39,29 @@ def make_plan(connection: sqlite3.Connection, settings: PolicySettings, now: int
     """Plan a run from one snapshot of the hot store, as of the Unix second ``now``."""
     connection.execute("BEGIN")
     try:
-        policies.list_all(connection, settings, now, scope.covers)
-        groups = [GroupStep(*row) for row in connection.execute(_groups_query(connection, settings))]
-        tombstones = _keys(connection, "SELECT group_key FROM tombstones ORDER BY group_key")
-        deleted_accounts = _keys(connection, "SELECT user_id FROM user_tombstones ORDER BY user_id")
-        if not scope.keeps_house:
-            return Plan(now, groups, tombstones, deleted_accounts)
-        sessions = _keys(
-            connection,
-            "SELECT session_id FROM sessions WHERE expires_at < ? ORDER BY session_id",
-            settings.sessions_dead_before(now),
-        )
-        invites = _keys(
-            connection,
-            "SELECT invite_key FROM invites WHERE created_at < ? ORDER BY invite_key",
-            settings.invites_dead_before(now),
-        )
+        return plan_snapshot(connection, settings, now, scope)
     finally:
         connection.execute("ROLLBACK")
+
+
+def plan_snapshot(connection: sqlite3.Connection, settings: PolicySettings, now: int, scope: Scope) -> Plan:
+    """Do as ``make_plan`` in a transaction that the caller has begun."""
+    policies.list_all(connection, settings, now, scope.covers)
+    groups = [GroupStep(*row) for row in connection.execute(_groups_query(connection, settings))]
+    tombstones = _keys(connection, "SELECT group_key FROM tombstones ORDER BY group_key")
+    deleted_accounts = _keys(connection, "SELECT user_id FROM user_tombstones ORDER BY user_id")
+    if not scope.keeps_house:
+        return Plan(now, groups, tombstones, deleted_accounts)
+    sessions = _keys(
+        connection,
+        "SELECT session_id FROM sessions WHERE expires_at < ? ORDER BY session_id",
+        settings.sessions_dead_before(now),
+    )
+    invites = _keys(
+        connection,
+        "SELECT invite_key FROM invites WHERE created_at < ? ORDER BY invite_key",
+        settings.invites_dead_before(now),
+    )
     return Plan(now, groups, tombstones, deleted_accounts, sessions, invites)
 
 

@@ -20,7 +20,7 @@ GENERATED = {"conclave/wire/conclave_pb2.py"}
 OF_THE_SERVER_IN_SPARK = (
     *("conclave.config", "conclave.retention", "conclave.store", "conclave.system"),
     *("conclave.clock", "conclave.steady_clock", "conclave.failpoints", "conclave.logs", "conclave.errors"),
-    *("conclave.archive.layout", "conclave.archive.age", "conclave.archive.faults"),
+    *("conclave.archive.layout", "conclave.archive.age", "conclave.archive.faults", "conclave.archive.files"),
 )
 """What cleanup may know of the server: its settings and its store, and where messages lie in the archive."""
 

@@ -17,6 +17,8 @@ from conclave.retention.policy import KEEP
 
 SEARCH_PATHS = (Path("conclave.toml"), Path("/etc/conclave/config.toml"))
 
+BUILT_IN = "the built-in defaults"
+"""What is read where there is no file."""
 
 Advise = Callable[[str, str], None]
 """Called for a valid setting that is easily misread, with its name and what it means."""
@@ -27,7 +29,13 @@ class ConfigError(Exception):
 
     def __init__(self, source: str, faults: list[str]) -> None:
         """Name the file and each of its faults."""
+        self.faults = faults
         super().__init__("\n".join(f"{source}: {fault}" for fault in faults))
+
+
+def find_config() -> Path | None:
+    """Return the first of SEARCH_PATHS that exists, if any."""
+    return next((candidate for candidate in SEARCH_PATHS if candidate.is_file()), None)
 
 
 def load_config(path: Path | None = None, advise: Advise = lambda *_: None) -> Config:
@@ -35,9 +43,9 @@ def load_config(path: Path | None = None, advise: Advise = lambda *_: None) -> C
 
     Raises ConfigError with one line for each fault.
     """
-    found = path or next((candidate for candidate in SEARCH_PATHS if candidate.is_file()), None)
+    found = path or find_config()
     if found is None:
-        return parse_config("", "the built-in defaults")
+        return parse_config("", BUILT_IN)
     try:
         text = found.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -57,15 +65,16 @@ def parse_config(text: str, source: str, advise: Advise = lambda *_: None) -> Co
         loaded = ConfigSchema().load(values)
     except ValidationError as error:
         faults = list(_faults(error.messages_dict, ConfigSchema()))
+        if isinstance(error.valid_data, dict):
+            loaded = {name: value for name, value in error.valid_data.items() if name not in error.messages_dict}
     if ("tls_cert_path" in values) != ("tls_key_path" in values):
         faults.append("tls_cert_path and tls_key_path: set both for TLS, or neither")
-    if faults:
-        raise ConfigError(source, faults)
     try:
         config = Config.from_mapping(loaded)
     except OSError as error:
         raise ConfigError(source, [f"database_path: there is no working directory: {error.strerror}"]) from error
-    faults = [*_contradictions(config), *_left_beside_a_link(config, values)]
+    faults += _contradictions(config)  # of what is valid by itself: all faults at once
+    faults = faults or list(_left_beside_a_link(config, values))
     if faults:
         raise ConfigError(source, faults)
     for name, value in _in_bare_months(values, ConfigSchema()):

@@ -84,18 +84,31 @@ class PurgeJobSchema(Section):
 
     shortest_max_lifetime = Duration(words=True, validate=_NOT_KEEP)
     longest_max_lifetime = Duration(words=True, validate=_NOT_KEEP)
-    interval = Duration(required=True)
+    interval = Duration(required=True, error_messages={"required": "is missing: how often the job runs"})
 
 
 class GroupId(Text):
-    """The id of a group, loaded as its canonical text."""
+    """The id of a group, a UUID with hyphens or as 32 hex digits, loaded as its canonical text."""
 
     def _deserialize(self, value: Any, *args: Any, **kwargs: Any) -> Any:
-        text = super()._deserialize(value, *args, **kwargs)
+        text: str = super()._deserialize(value, *args, **kwargs)
         try:
-            return str(UUID(text))
-        except ValueError as error:
-            raise ValidationError(f"{text!r} is not the id of a group") from error
+            found = UUID(text)
+        except ValueError:
+            found = None
+        if found is None or text.lower() not in (str(found), found.hex):
+            raise ValidationError(f"{text!r} is not the id of a group: a UUID with hyphens, or 32 hex digits")
+        return str(found)
+
+
+class Overrides(Dict):
+    """The operator's policies for single groups, by the ids of the groups."""
+
+    def _deserialize(self, value: Any, *args: Any, **kwargs: Any) -> Any:
+        loaded: dict[str, Any] = super()._deserialize(value, *args, **kwargs)  # type: ignore[no-untyped-call]
+        if len(loaded) < len(value):
+            raise ValidationError("names a group twice, in two spellings of its id")
+        return loaded
 
 
 class RetentionSchema(Section):
@@ -106,7 +119,9 @@ class RetentionSchema(Section):
     limits = Nested(LimitsSchema)
     allowed_lifetime_min = Duration(words=True, validate=_NOT_KEEP)
     allowed_lifetime_max = Duration(words=True, validate=_NOT_KEEP)
-    groups = Dict(keys=GroupId(), values=Nested(LifetimesSchema))
+    groups = Overrides(
+        keys=GroupId(), values=Nested(LifetimesSchema), error_messages={"invalid": "must be a table of tables"}
+    )
     fetch_confirmation = Text(
         validate=validate.OneOf([RESPONSE, NEXT_FETCH], error='must be "response" or "next_fetch"')
     )
@@ -114,7 +129,7 @@ class RetentionSchema(Section):
     retain_commits = StrictBoolean()
     keep_receipts = Duration()
     keep_audit = Duration()
-    purge_jobs = List(Nested(PurgeJobSchema))
+    purge_jobs = List(Nested(PurgeJobSchema), error_messages={"invalid": "must be a list of tables"})
 
     @post_load
     def _use_other_names(self, values: dict[str, Any], **_: Any) -> dict[str, Any]:

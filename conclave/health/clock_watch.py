@@ -13,7 +13,7 @@ from conclave.retention.resolve import PolicySettings
 from conclave.steady_clock import SteadyClock
 from conclave.store import state
 from conclave.store.database import Database
-from conclave.store.state import Standing
+from conclave.store.state import Begun, Standing
 
 log = get_logger(__name__)
 
@@ -32,9 +32,13 @@ class ClockWatch:
         self._activity = activity
         self._standing = Standing()
 
-    async def begin(self, policy: PolicySettings) -> None:
-        """Begin to serve under ``policy``. Raises PolicyFrozenError."""
-        await self._store.write(state.begin_serving, policy, self._clock.read())
+    async def begin(self, policy: PolicySettings, *, accepts_change: bool = False) -> None:
+        """Begin to serve under ``policy``. Raises PolicyFrozenError and PolicyChangeError.
+
+        ``accepts_change``: see ``begin_serving``.
+        """
+        begun = await self._store.write(state.begin_serving, policy, self._clock.read(), accepts_change=accepts_change)
+        _tell_of_change(begun, policy)
         await self.note()
 
     async def note(self, *, stopping: bool = False) -> None:
@@ -77,3 +81,20 @@ class ClockWatch:
             self._health.fault(HealthPart.CLOCK, fault)
         elif not fault:
             self._health.mend(HealthPart.CLOCK)
+
+
+def _tell_of_change(begun: Begun, policy: PolicySettings) -> None:
+    """Tell the log which settings have changed since the server last ran, and what that does."""
+    changed = policy.changes(begun.former) if begun.former else {}
+    if not changed:
+        return
+    change = begun.change
+    log.info(
+        "policy_changed",
+        changed=changed,
+        groups=change.groups,
+        groups_erased_sooner=change.sooner,
+        messages_hidden=change.messages,
+        archived_hidden=change.archived,
+        is_exact=change.is_exact,
+    )

@@ -53,17 +53,21 @@ def gaps(jobs: Iterable[PurgeJob]) -> list[str]:
     ordered = sorted(jobs, key=lambda job: job.shortest_max_lifetime)
     if not ordered:
         return []
-    found = []
-    if ordered[0].shortest_max_lifetime != KEEP:
-        found.append(f"delete-after-fetch, and lifetimes up to {duration_text(ordered[0].shortest_max_lifetime)}")
     reached = ordered[0].shortest_max_lifetime
+    found = []
+    if reached != KEEP:
+        found.append("delete-after-fetch" + (f", and lifetimes{_between(0, reached)}" if reached else ""))
     for job in ordered:
         if job.shortest_max_lifetime > reached:
-            found.append(f"lifetimes over {duration_text(reached)}, up to {duration_text(job.shortest_max_lifetime)}")
+            found.append(f"lifetimes{_between(reached, job.shortest_max_lifetime)}")
         if job.longest_max_lifetime == KEEP:
             return found
         reached = max(reached, job.longest_max_lifetime)
     return [*found, f"lifetimes over {duration_text(reached)}"]
+
+
+def _between(over: int, up_to: int) -> str:
+    return (f" over {duration_text(over)}," if over else "") + f" up to {duration_text(up_to)}"
 
 
 @dataclass(frozen=True)

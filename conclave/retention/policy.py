@@ -19,6 +19,10 @@ FOREVER = 2**63 - 1
 """A bound, on numbers or Unix seconds, that nothing reaches. It is the greatest integer that SQLite stores."""
 
 
+LAST_SECOND = 2**53 - 1
+"""Sums of times saturate here: it is the greatest integer that every JSON reader holds exactly."""
+
+
 SESSION_LAG_SECONDS = 60
 """The stored expiry of a session in use lags behind its true one by at most 60 seconds."""
 
@@ -114,7 +118,7 @@ class GroupPolicy:
 
     def expires_at(self, created_at: int) -> int:
         """Return the first Unix second at which a message is no longer served because of its age; 0: never."""
-        return created_at + self.age_limit + 1 if self.age_limit > 0 else 0
+        return min(created_at + self.age_limit + 1, LAST_SECOND) if self.age_limit > 0 else 0
 
     def erasable_before(self, now: int) -> int:
         """Return the Unix second before which messages (exclusive) are old enough to be erased at ``now``.

@@ -3,7 +3,7 @@
 The rules are those of the retention contract, section 2. Where the contract says "step", the number is given here.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from functools import cached_property
 from typing import Any, Self
@@ -141,6 +141,15 @@ class PolicySettings:
         names = [each.name for each in fields(self) if getattr(self, each.name) != getattr(other, each.name)]
         return [name if name in _AT_TOP else f"retention.{name}" for name in names]
 
+    def changes(self, former: Self) -> dict[str, list[Any]]:
+        """Return each single setting that differs from ``former``, named as in a configuration: old value, new value.
+
+        Lifetimes are in seconds or KEEP. None: there is no such override.
+        """
+        old, new = (dict(_single(each.to_mapping())) for each in (former, self))
+        differing = [name for name in {**old, **new} if old.get(name) != new.get(name)]
+        return {name if name in _AT_TOP else f"retention.{name}": [old.get(name), new.get(name)] for name in differing}
+
     def to_mapping(self) -> dict[str, Any]:
         """Return the settings as stored."""
         return asdict(self)
@@ -157,3 +166,12 @@ class PolicySettings:
 
 
 _AT_TOP = ("message_retention", "token_ttl_seconds", "invite_ttl_seconds")
+
+
+def _single(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the single settings of nested ones, with the names of the tables that they are in before theirs."""
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            yield from _single(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", value

@@ -30,10 +30,14 @@ from conclave.system.reserve import reserves
 from conclave.wire.exchange import MAX_BODY_BYTES
 
 
-def create_app(config: Config, clock: Clock | None = None) -> web.Application:
-    """Build the server; its resources are opened when it starts."""
+def create_app(config: Config, clock: Clock | None = None, *, accepts_change: bool = False) -> web.Application:
+    """Build the server; its resources are opened when it starts.
+
+    ``accepts_change``: an operator agrees to a large change of the policy.
+    """
     app = web.Application(middlewares=[middleware.around], client_max_size=MAX_BODY_BYTES)
     app[keys.CONFIG] = config
+    app[keys.ACCEPTS_CHANGE] = accepts_change
     app[keys.CLOCK] = steady = SteadyClock(clock or SystemClock())
     app[keys.HEALTH] = Health()
     app[keys.PASSWORDS] = Passwords()
@@ -46,7 +50,8 @@ def create_app(config: Config, clock: Clock | None = None) -> web.Application:
     app.on_shutdown.append(_end_streams)
     add_routes(app)
     app.cleanup_ctx.extend([_store, duties.look_at_storage, _archive, duties.try_archive])
-    app.cleanup_ctx.extend([duties.stay_alive, duties.keep_sessions, duties.forward_news, _streams])
+    app.cleanup_ctx.extend([duties.stay_alive, duties.keep_sessions, duties.forward_news])
+    app.cleanup_ctx.extend([duties.look_for_overdue, _streams])
     return app
 
 

@@ -66,7 +66,7 @@ DROPPED_BYTES = 64 * 1024
 FREED_PAGES = 32
 """A step returns at most 32 pages to the file system: more than DROPPED_BYTES take."""
 
-_OWNERS = (
+OWNERS = (
     ("messages", "message_id"),
     ("groups", "group_info_body"),
     ("invites", "commit_body"),
@@ -357,7 +357,7 @@ def _move(connection: sqlite3.Connection, body_ids: Sequence[int]) -> None:
 def _follow(connection: sqlite3.Connection, moved: dict[int, int]) -> None:
     """Make the owners of bodies refer to their new ids. ``moved``: new ids by old ones. Each body has one owner."""
     left = list(moved)
-    for owner, column in _OWNERS:
+    for owner, column in OWNERS:
         rows = connection.execute(f"SELECT {column} FROM {owner} WHERE {column} IN ({places(left)})", left).fetchall()
         connection.executemany(
             f"UPDATE {owner} SET {column} = ? WHERE {column} = ?", [(moved[row[0]], row[0]) for row in rows]

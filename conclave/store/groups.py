@@ -96,6 +96,14 @@ def by_id(connection: sqlite3.Connection, group_id: bytes) -> Group:
     return Group(**row)
 
 
+def by_name(connection: sqlite3.Connection, name: str) -> Group:
+    """Find a group by its name. Raises NotFoundError."""
+    row = connection.execute(f"SELECT {COLUMNS} FROM groups WHERE group_name = ?", (name,)).fetchone()
+    if row is None:
+        raise NotFoundError("no such group")
+    return Group(**row)
+
+
 def list_public(connection: sqlite3.Connection, pattern: str, share: Share) -> list[PublicGroup]:
     """List the public groups whose name contains ``pattern``, ordered by name. Raises NoRoomError.
 

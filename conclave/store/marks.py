@@ -14,8 +14,6 @@ keeps commits above it from expiring by age, and one that has expired must not c
 import sqlite3
 
 from conclave.retention.policy import GroupPolicy
-from conclave.retention.resolve import PolicySettings
-from conclave.store import policies
 
 _LEAST_WATERMARK = "(SELECT min(watermark) FROM members WHERE members.group_key = groups.group_key)"
 
@@ -51,10 +49,7 @@ def settle(connection: sqlite3.Connection, group_key: int, old: GroupPolicy, new
     advance_floor(connection, group_key)
     if old == new:
         return
-    connection.execute(
-        "UPDATE groups SET expired_before = max(expired_before, ?) WHERE group_key = ?",
-        (old.expires_before(at), group_key),
-    )
+    hide_before(connection, group_key, old.expires_before(at))
     if new.keeps_commits and not old.keeps_commits:
         _let_go_of_commits(connection, group_key)
     if old.is_after_fetch and not new.is_after_fetch:
@@ -69,6 +64,17 @@ def settle(connection: sqlite3.Connection, group_key: int, old: GroupPolicy, new
         )
 
 
+def hide_before(connection: sqlite3.Connection, group_key: int, before: int) -> None:
+    """Hide the messages of a group that were created before the Unix second ``before``, for ever.
+
+    But for commits that the setting ``retain_commits`` keeps, for as long as it does. ``before``
+    must not lie in the future.
+    """
+    connection.execute(
+        "UPDATE groups SET expired_before = max(expired_before, ?) WHERE group_key = ?", (before, group_key)
+    )
+
+
 def _let_go_of_commits(connection: sqlite3.Connection, group_key: int) -> None:
     """Have the commits that are hidden by ``expired_before`` stay hidden, although commits are kept from now on.
 
@@ -81,12 +87,3 @@ def _let_go_of_commits(connection: sqlite3.Connection, group_key: int) -> None:
         " AND oldest < expired_before), 0)) WHERE group_key = ?",
         (group_key,),
     )
-
-
-def settle_all(connection: sqlite3.Connection, old: PolicySettings, new: PolicySettings, at: int) -> None:
-    """Settle every group whose policy differs between the server's settings ``old`` and ``new``.
-
-    ``at``: the last Unix second at which ``old`` was in force.
-    """
-    for group_key, before, after in policies.changed(connection, old, new):
-        settle(connection, group_key, before, after, at)

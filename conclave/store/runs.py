@@ -10,7 +10,18 @@ from conclave.retention.jobs import EVERYTHING
 HISTORY_ROWS = 1000
 """The history has the last 1000 runs."""
 
-_COUNTS = ("job", "groups_touched", "bytes_returned", "archived", "archive_bytes_returned", "deleted", "brought_back")
+_COUNTS = (
+    "job",
+    "groups_touched",
+    "bytes_returned",
+    "archived",
+    "archive_bytes_returned",
+    "held",
+    "overdue_groups",
+    "overdue_seconds",
+    "deleted",
+    "brought_back",
+)
 """Fields of a run that are stored in one column, as JSON."""
 
 
@@ -34,6 +45,9 @@ class Run:
     deleted: Mapping[str, int] = field(default_factory=dict)
     brought_back: Mapping[str, int] = field(default_factory=dict)
     job: str = EVERYTHING
+    held: int = 0
+    overdue_groups: int = 0
+    overdue_seconds: int = 0
 
 
 def add(connection: sqlite3.Connection, run: Run) -> None:

@@ -10,7 +10,10 @@ MARK = ".conclave"
 
 _TEXT = "This folder is a Conclave server's alone. What is in work/ comes and goes.\n"
 
-_OF_DATABASES = ("", "-wal", "-shm", "-journal", ".server-lock", ".cleanup-lock", ".reserve", ".new")
+LOCKS = (".server-lock", ".cleanup-lock")
+"""The suffixes of a database's locks. These files are empty."""
+
+_OF_DATABASES = ("", "-wal", "-shm", "-journal", *LOCKS, ".reserve", ".new")
 """The suffixes of a database's own files. A database may lie in the data directory itself."""
 
 

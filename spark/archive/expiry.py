@@ -109,6 +109,10 @@ class ArchivePlan:
         """The groups in which something is due."""
         return {key[0] for key in (*self.dropped, *self.partial)}
 
+    def is_restored(self, key: Key) -> bool:
+        """Tell whether the messages of a row of ``partial`` go only because the hot store has them again."""
+        return bool(self.groups[key[0]][1])
+
     def __bool__(self) -> bool:
         return bool(self.partitions or self.partial or self.senders)
 

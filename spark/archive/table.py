@@ -9,7 +9,7 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from pyspark.sql import Column, DataFrame, SparkSession, functions as F
 
 from conclave.archive.age import open_known, turn_app, turn_of
 from conclave.archive.faults import one_line
+from conclave.archive.files import DATA_FILES, LOG, actions_of, removal_times
 from conclave.archive.layout import ID_PROPERTY
 from conclave.failpoints import reach
 from conclave.store.archive.moves import ArchiveState
@@ -54,9 +55,6 @@ MANY_FILES = 64
 
 _UNFINISHED = "_commit_"
 """The names of files begin with this if delta-rs was killed before it committed them."""
-
-_DATA_FILES = "lifetime=*/span=*/*"
-"""Where data files lie in the table's folder, by partition."""
 
 
 @dataclass(frozen=True)
@@ -94,7 +92,7 @@ class Table:
         self._spark = spark
         self.path = path
         self.name = f"delta.`{str(path).replace('`', '``')}`"
-        self._log = path / "_delta_log"
+        self._log = path / LOG
 
     def prepare(self, read_state: Callable[[], ArchiveState], *, is_new: bool) -> None:
         """Check that the table exists and belongs to the store. Raises ArchiveError.
@@ -250,9 +248,9 @@ class Table:
         """
         uris = pyarrow.table(DeltaTable(str(self.path)).get_add_actions())
         alive = set(uris["path"].to_pylist())
-        removed = self._removal_times() if delay else {}
+        removed = removal_times(self._log) if delay else {}
         left = False
-        for path in self.path.glob(_DATA_FILES):
+        for path in self.path.glob(DATA_FILES):
             name = path.relative_to(self.path).as_posix()
             if name in alive:
                 continue
@@ -288,18 +286,9 @@ class Table:
         for path in superfluous:
             path.unlink()
 
-    def _removal_times(self) -> dict[str, float]:
-        """Return when files were replaced, Unix seconds by name; only those that the log still knows."""
-        return {
-            action["remove"]["path"]: action["remove"]["deletionTimestamp"] / 1000
-            for path in self._log.glob("*.json")
-            for action in _lines(path)
-            if "remove" in action
-        }
-
     def _actions(self, version: int) -> list[dict[str, Any]]:
         path = self._log_file(version)
-        return list(_lines(path)) if path.exists() else []
+        return list(actions_of(path)) if path.exists() else []
 
     def _log_file(self, version: int) -> Path:
         return entry_file(self._log, version)
@@ -347,12 +336,6 @@ def checksum() -> Column:
 
 def _only(actions: list[dict[str, Any]], kind: str) -> dict[str, Any]:
     return next((action[kind] for action in actions if kind in action), {})
-
-
-def _lines(path: Path) -> Iterator[dict[str, Any]]:
-    with path.open(encoding="utf-8") as lines:
-        for line in lines:
-            yield json.loads(line)
 
 
 def _sync(path: Path) -> None:

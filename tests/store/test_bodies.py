@@ -165,7 +165,7 @@ def test_every_column_that_refers_to_a_body_is_known_to_compaction(connection: s
         for column in connection.execute(f"PRAGMA table_info({table})").fetchall()
         if column["name"].endswith("_body")
     }
-    assert columns | {("messages", "message_id")} == set(bodies._OWNERS)
+    assert columns | {("messages", "message_id")} == set(bodies.OWNERS)
 
 
 def test_stopping_between_any_two_steps_leaves_a_consistent_store(connection: sqlite3.Connection) -> None:

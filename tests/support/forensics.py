@@ -11,16 +11,15 @@ their bytes. So whatever in a file begins as a zstd frame is unpacked and search
 import os
 import re
 import struct
+import subprocess
+import tempfile
 import zlib
-from collections.abc import Container, Iterator
+from collections.abc import Container
 from pathlib import Path
 
-import pyarrow
+from conclave.proof.search import unpacked
 
 BLOCK = 12
-
-ZSTD = b"\x28\xb5\x2f\xfd"
-"""How a zstd frame begins."""
 
 
 class Search:
@@ -39,14 +38,23 @@ class Search:
         """Return the numbers of all bodies of which a piece lies in any file under ``folders``."""
         return self.numbers_in_files(*(path for folder in folders for path in folder.rglob("*") if path.is_file()))
 
+    def numbers_beside_a_server(self, folder: Path) -> set[int]:
+        """Do as ``numbers_in`` where this process has a database in ``folder`` open.
+
+        It must not close the database's files itself: it would lose SQLite's locks on them. So another process copies.
+        """
+        with tempfile.TemporaryDirectory() as copied:
+            subprocess.run(["cp", "-a", f"{folder}/.", copied], check=True)
+            return self.numbers_in(Path(copied))
+
     def numbers_in_files(self, *paths: Path) -> set[int]:
         """Return the numbers of all bodies of which a piece lies in any of the files."""
         found: set[int] = set()
         for path in paths:
             data = path.read_bytes()
             found |= self._numbers_in(data)
-            for unpacked in _unpacked(data):
-                found |= self._numbers_in(unpacked)
+            for _, pieces in unpacked(data):
+                found |= self._numbers_in(b"".join(pieces))
         return found
 
     def where(self, numbers: Container[int], *folders: Path) -> dict[str, set[int]]:
@@ -74,33 +82,3 @@ class Search:
     def _block(self, number: int) -> bytes:
         begin = self._mark + struct.pack("<I", number)
         return begin + struct.pack("<I", zlib.crc32(begin))
-
-
-def _unpacked(data: bytes) -> Iterator[bytes]:
-    """Yield what is in each zstd frame of ``data``, as far as it can be read: the file may be half written."""
-    at = data.find(ZSTD)
-    while at != -1:
-        end = _end_of_frame(data, at)
-        stream = pyarrow.CompressedInputStream(pyarrow.BufferReader(memoryview(data)[at:end]), "zstd")
-        parts = []
-        try:
-            while part := stream.read(1 << 16):
-                parts.append(part)
-        except OSError:
-            end = at + len(ZSTD)  # cut off, or no frame: the next may begin anywhere
-        yield b"".join(parts)
-        at = data.find(ZSTD, end)
-
-
-def _end_of_frame(data: bytes, begin: int) -> int:
-    """Return where the zstd frame ends that begins there, by RFC 8878; at most the end of ``data``."""
-    at = begin + len(ZSTD)
-    descriptor = data[at] if at < len(data) else 0
-    is_single = descriptor >> 5 & 1
-    at += 1 + (not is_single) + (0, 1, 2, 4)[descriptor & 3] + (is_single, 2, 4, 8)[descriptor >> 6]
-    is_last = False
-    while not is_last and at + 3 <= len(data):
-        header = int.from_bytes(data[at : at + 3], "little")
-        is_last, kind, size = bool(header & 1), header >> 1 & 3, header >> 3
-        at += 3 + (1 if kind == 1 else size)
-    return min(len(data), at + (4 if descriptor >> 2 & 1 else 0))

@@ -1,0 +1,29 @@
+"""Tells which files of the archive's folder are whose: the table's, its log's, or nobody's any more."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+DATA_FILES = "lifetime=*/span=*/*"
+"""Where data files lie in the table's folder, by partition."""
+
+LOG = "_delta_log"
+"""The folder of the table's log."""
+
+
+def actions_of(entry: Path) -> Iterator[dict[str, Any]]:
+    """Yield the actions of one entry of the log. Raises OSError and ValueError."""
+    with entry.open(encoding="utf-8") as lines:
+        for line in lines:
+            yield json.loads(line)
+
+
+def removal_times(log: Path) -> dict[str, float]:
+    """Return when files were replaced, Unix seconds by name; only those that the log still knows."""
+    return {
+        action["remove"]["path"]: action["remove"]["deletionTimestamp"] / 1000
+        for path in log.glob("*.json")
+        for action in actions_of(path)
+        if "remove" in action
+    }

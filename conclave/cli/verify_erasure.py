@@ -1,0 +1,93 @@
+"""The ``conclave verify-erasure`` command."""
+
+import json
+import sqlite3
+import sys
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import asdict
+from pathlib import Path
+
+import click
+
+from conclave.actions.outside import Outside, OutsideError
+from conclave.cli.common import config_option, one_line_errors, orderly_end
+from conclave.clock import Clock, SystemClock
+from conclave.config.load import ConfigError, load_config
+from conclave.config.settings import Config
+from conclave.logs import configure_logging, get_logger
+from conclave.proof.canary import Canary, CanaryError
+from conclave.proof.found import Finding, Part
+from conclave.proof.verify import ProofError, verify
+from spark import run
+from spark.engine import CleanupError, Engine
+from spark.pacer import WalBusyError, empty_wal
+
+SHOWN = 20
+"""At most 20 findings of a part are printed; ``--json`` has up to 1,000."""
+
+log = get_logger(__name__)
+
+
+@click.command()
+@config_option
+@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+@click.option(
+    "--canary", is_flag=True, help="Also send messages of its own, erase them by cleanup runs, and search all files."
+)
+def verify_erasure(path: Path | None, *, as_json: bool, canary: bool) -> None:
+    """Prove that nothing erased is readable in any file.
+
+    Exit status 1 if anything is found. No content is ever printed, only where it is.
+    """
+    configure_logging()
+    with orderly_end(), one_line_errors(ConfigError, ProofError, CanaryError, OutsideError, CleanupError):
+        config, clock = load_config(path), SystemClock()
+        flown = [_fly(config, clock)] if canary else []
+        parts = verify(config, clock.now(), _empty_log, lambda: log.info("waiting_for_another_run")) + flown
+    found = sum(len(part.findings) + part.more for part in parts)
+    if as_json:
+        click.echo(json.dumps({"verdict": _verdict(parts), "parts": [asdict(part) for part in parts]}))
+    else:
+        for part in parts:
+            _show(part)
+    if found:
+        click.echo(f"conclave: {found:,} findings: see the section on proof in docs/retention.md", err=True)
+        sys.exit(1)
+
+
+def _fly(config: Config, clock: Clock) -> Part:
+    """Send a canary, erase it, and look for it. Spark ends before anything else is examined."""
+    with closing(Engine(config, clock)) as engine:
+        return Canary(config, Outside(config, clock), lambda: run.clean_up(engine).error).run()
+
+
+def _empty_log(connection: sqlite3.Connection) -> bool:
+    try:
+        empty_wal(connection)
+    except WalBusyError:
+        return False
+    return True
+
+
+def _verdict(parts: Sequence[Part]) -> str:
+    if any(part.findings for part in parts):
+        return "findings"
+    return "kept" if any(part.kept for part in parts) else "clean"
+
+
+def _show(part: Part) -> None:
+    amounts = ", ".join(f"{amount:,} {what}" for what, amount in part.looked_at.items())
+    click.echo(f"{part.name}: {_verdict([part])}; {amounts or 'nothing was there'}")
+    for line in (*part.notes, *(f"kept: {line}" for line in part.kept)):
+        click.echo(f"  {line}")
+    for finding in part.findings[:SHOWN]:
+        click.echo(f"  {_place(finding)}: {finding.told} ({finding.kind})")
+    if more := len(part.findings[SHOWN:]) + part.more:
+        click.echo(f"  and {more:,} more")
+
+
+def _place(finding: Finding) -> str:
+    page = "" if finding.page is None else f", page {finding.page}"
+    offset = "" if finding.offset is None else f", byte {finding.offset}"
+    return f"{finding.path}{page}{offset}"

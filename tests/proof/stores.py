@@ -1,0 +1,91 @@
+"""Stores with bodies that live and bodies that were erased, and the command's answer about them."""
+
+import json
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+from conclave.config.settings import Config
+from conclave.proof.found import Part
+from conclave.proof.verify import verify
+from conclave.store import bodies, schema, sqlite
+from spark.pacer import Pacer, empty_wal
+from tests.support.forensics import Search
+from tests.support.server import conclave
+
+SIZES = (24, 100, 300, 1000, 3900, 8200, 20_000)
+"""Of a body of 8,200 bytes the last page is not full: SQLite fills it where it can."""
+
+
+class Bodies:
+    """A store with bodies of many sizes, every third of which was erased."""
+
+    def __init__(self, folder: Path, count: int = 700) -> None:
+        self.config = Config(database_path=str(folder / "hot.db"))
+        self.path = self.config.database
+        self.search = Search()
+        schema.prepare(self.path)
+        self.ids: list[int] = []
+        with self.opened() as connection:
+            self.add(connection, count)
+            for number in range(0, count, 3):
+                self.erase(connection, number)
+            bodies.free_pages(connection)
+
+    def opened(self) -> Any:
+        return _Opened(self.path)
+
+    def add(self, connection: sqlite3.Connection, count: int) -> None:
+        with sqlite.write_transaction(connection):
+            for number in range(len(self.ids), len(self.ids) + count):
+                body_id = bodies.put(connection, self.search.body(number, SIZES[number % len(SIZES)]))
+                connection.execute("INSERT INTO messages VALUES (?, 1, ?, x'00', 0, 0)", (body_id, number))
+                self.ids.append(body_id)
+
+    def erase(self, connection: sqlite3.Connection, number: int) -> None:
+        with sqlite.write_transaction(connection):
+            connection.execute("DELETE FROM messages WHERE message_id = ?", (self.ids[number],))
+            bodies.erase(connection, [self.ids[number]])
+
+    def give_space_back(self) -> None:
+        with self.opened() as connection:
+            Pacer(connection).run(bodies.compact(connection))
+            empty_wal(connection)
+
+    def examine(self) -> dict[str, Part]:
+        return examined(self.config)
+
+
+class _Opened(closing[sqlite3.Connection]):
+    def __init__(self, path: Path) -> None:
+        super().__init__(sqlite.connect(path))
+
+
+def examined(config: Config, now: float = 2_000_000_000) -> dict[str, Part]:
+    """Examine a store in this process; return the parts by their names."""
+
+    def waiting() -> None:
+        raise AssertionError("no run is under way")
+
+    return {part.name: part for part in verify(config, now, emptied, waiting)}
+
+
+def emptied(connection: sqlite3.Connection) -> bool:
+    """Empty the log; it is not tried for as long as the command does."""
+    return sqlite.truncate_wal(connection)
+
+
+def kinds(parts: dict[str, Part]) -> dict[str, set[str]]:
+    """What kinds of findings each part has, without those that have none."""
+    return {name: {str(each.kind) for each in part.findings} for name, part in parts.items() if part.findings}
+
+
+def command(config: Path, folder: Path, *arguments: str) -> tuple[int, dict[str, Any], str]:
+    """Run the command with ``--json``; return its exit status, what it found, and its standard error."""
+    done = conclave("verify-erasure", "--json", "--config", config, *arguments, cwd=folder)
+    return done.returncode, json.loads(done.stdout) if done.stdout else {}, done.stderr
+
+
+def findings(told: dict[str, Any]) -> list[tuple[str, str]]:
+    return [(part["name"], each["kind"]) for part in told["parts"] for each in part["findings"]]

@@ -1,0 +1,108 @@
+"""The archive's folder: what its table does not name is found, and the canary flies through both tiers."""
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from conclave.config.archive import ArchiveConfig
+from conclave.config.cleanup import CleanupConfig
+from conclave.proof.found import Kind
+from tests.proof.stores import examined, kinds
+from tests.support.archived import DAY, Store
+from tests.support.cleaner import Cleaner
+
+
+@pytest.fixture
+def store(tmp_path: Path, cleaner: Cleaner) -> Store:
+    """Messages in both tiers, in parts that were changed more than once."""
+    made = Store(tmp_path, cleaner)
+    made.groups = [made.add_group() for _ in range(3)]  # type: ignore[attr-defined] - for the tests
+    for _ in range(3):
+        for key in made.groups:  # type: ignore[attr-defined] - as above
+            made.send(key, 30)
+        made.now += 10 * DAY
+        made.run()
+    return made
+
+
+def names(store: Store) -> set[str]:
+    return {path.relative_to(store.config.archive_path).as_posix() for path in store.config.archive_path.rglob("*")}
+
+
+def test_replaced_files_are_found_unless_they_may_stay(store: Store) -> None:
+    """And kept ones are told as kept, not as clean."""
+    assert kinds(examined(store.config, store.now)) == {}
+    store.delete_group(store.groups[0])  # type: ignore[attr-defined] - as above
+    delayed = replace(store.config.archive, erase_delay=365 * DAY)
+    before = names(store)
+    store.run(archive=delayed)
+    added = {name for name in names(store) - before if name.endswith(".parquet") and "_delta_log" not in name}
+    assert added, "rows of the others were written anew"
+    patient = examined(replace(store.config, archive=delayed), os.path.getmtime(store.config.archive_path))
+    assert kinds(patient) == {}
+    assert "replaced files" in patient["archive"].kept[0]
+    assert patient["archive"].looked_at["kept files"] > 0
+    hurried = examined(store.config, store.now)
+    assert kinds(hurried) == {"archive": {"replaced_file"}}
+    assert len(hurried["archive"].findings) == patient["archive"].looked_at["kept files"]
+    store.run()
+    assert kinds(examined(store.config, store.now)) == {}
+
+
+def test_what_a_run_leaves_that_was_stopped_is_found_and_gone_after_the_next(store: Store) -> None:
+    store.delete_group(store.groups[0])  # type: ignore[attr-defined] - as above
+    store.cleaner.kill_run(store.config, store.now, "archive.before_erase")
+    assert kinds(examined(store.config, store.now))["archive"] == {"replaced_file"}
+    store.run()
+    assert kinds(examined(store.config, store.now)) == {}
+
+
+def test_files_that_nobody_names_and_a_table_that_cannot_be_read_are_found(store: Store) -> None:
+    folder = store.config.archive_path
+    named = next(folder.glob("lifetime=*/span=*/*.parquet"))
+    for planted in (named.with_name("part-0.parquet"), folder / "_delta_log" / f"{99:020d}.json", folder / "more"):
+        planted.write_bytes(b"\xa7" * 24)
+    found = examined(store.config, store.now)["archive"].findings
+    # The entry is taken for a version that cannot be read: then nobody can say what belongs to the table.
+    assert {each.kind for each in found} == {Kind.UNREADABLE}
+    (folder / "_delta_log" / f"{99:020d}.json").unlink()
+    (folder / "_delta_log" / "_commit_1.json.tmp").write_bytes(b"{}")
+    found = examined(store.config, store.now)["archive"].findings
+    assert {(each.kind, Path(each.path).name) for each in found} == {
+        (Kind.REPLACED_FILE, "part-0.parquet"),
+        (Kind.UNNAMED_FILE, "_commit_1.json.tmp"),
+        (Kind.UNNAMED_FILE, "more"),
+    }
+
+
+def test_a_canary_is_found_in_both_tiers_and_erased_from_both(tmp_path: Path, cleaner: Cleaner) -> None:
+    """The command itself, with a Spark of its own."""
+    store = Store(tmp_path, cleaner, ArchiveConfig(after=7 * DAY, margin=DAY))
+    config = tmp_path / "conclave.toml"
+    config.write_text(
+        f'database_path = "{store.config.database}"\n[archive]\nafter = "7d"\nmargin = "1d"\n'
+        '[cleanup]\ndisk_reserve = "0"\n'
+    )
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    (tmp_path / "hot.data").mkdir()
+    (tmp_path / "hot.data" / ".conclave").touch()
+    done = subprocess.run(
+        [sys.executable, "-P", "-m", "conclave", "verify-erasure", "--canary", "--json", "--config", config],
+        cwd=tmp_path,
+        env=os.environ | {"TMPDIR": str(temporary)},
+        capture_output=True,
+        text=True,
+    )
+    told = json.loads(done.stdout)
+    assert (told["verdict"], done.returncode) == ("clean", 0), done.stdout + done.stderr
+    flown = told["parts"][-1]
+    assert flown["notes"] == []
+    assert flown["looked_at"]["pieces in the archive of messages that stay"] > 0
+    assert store.table().num_rows == 0
+    assert CleanupConfig().engine == "spark"
