@@ -42,9 +42,9 @@ def main() -> None:
 
 main.add_command(Family("archive", "archive", "Check the archive of older messages, or restore a group."))
 main.add_command(Family("check-config", "check_config", "Check a configuration, and tell what it would do."))
-main.add_command(Family("audit", "audit", "Print who decided what about retention, accounts and the clock."))
+main.add_command(Family("audit", "audit", "Print who decided what, and when."))
 main.add_command(Family("cleanup", "cleanup", "Delete what is due."))
-main.add_command(Family("hold", "holds", "Keep messages from being erased, while the server runs or not."))
+main.add_command(Family("hold", "holds", "Keep messages from being erased, whatever hides them."))
 main.add_command(Family("serve", "serve", "Serve clients, and clean up every cleanup_interval."))
 main.add_command(Family("user", "users", "Manage accounts, while the server runs or not."))
 main.add_command(
