@@ -14,7 +14,7 @@ from rich.table import Table
 
 from conclave.archive.status import Share, Status, StatusError, read_status
 from conclave.cli.common import config_option, one_line_errors, orderly_end
-from conclave.cli.tables import second
+from conclave.cli.tables import about, second
 from conclave.clock import SystemClock
 from conclave.config.load import ConfigError, load_config
 from conclave.logs import configure_logging
@@ -119,18 +119,12 @@ def _amounts(share: Share) -> tuple[int, int, int, int]:
 def _overdue(due: Overdue) -> list[str]:
     lines = []
     if due.expired_parts:
-        lines.append(f"expired messages in {due.expired_parts:,} parts, the oldest by {_about(due.expired_seconds)}")
+        lines.append(f"expired messages in {due.expired_parts:,} parts, the oldest by {about(due.expired_seconds)}")
     if due.deleted_groups:
-        lines.append(f"{due.deleted_groups:,} deleted groups, the first {_about(due.deleted_groups_seconds)} ago")
+        lines.append(f"{due.deleted_groups:,} deleted groups, the first {about(due.deleted_groups_seconds)} ago")
     if due.deleted_accounts:
-        ago = _about(due.deleted_accounts_seconds)
+        ago = about(due.deleted_accounts_seconds)
         lines.append(f"messages of {due.deleted_accounts:,} deleted accounts, the first deleted {ago} ago")
     if due.restored_messages:
         lines.append(f"{due.restored_messages:,} restored messages")
     return [f"the next run takes: {line}" for line in lines] or ["nothing is overdue"]
-
-
-def _about(seconds: int) -> str:
-    """Write seconds in the greatest unit, up to days, of which there are at least two. Rounds down."""
-    unit = next((unit for unit in (86_400, 3_600, 60) if seconds >= 2 * unit), 1)
-    return duration_text(seconds - seconds % unit)

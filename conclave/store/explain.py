@@ -11,11 +11,13 @@ from uuid import UUID
 
 from conclave.errors import NotFoundError
 from conclave.retention.jobs import Scope
-from conclave.retention.policy import FOREVER, KEEP, GroupPolicy
+from conclave.retention.policy import GroupPolicy
 from conclave.retention.reasons import reasons
 from conclave.retention.resolve import PolicySettings
-from conclave.store import overdue, policies, state
+from conclave.store import overdue, receipts, state
+from conclave.store.audit import Action
 from conclave.store.fate import Fate, Sent, fate_of
+from conclave.store.receipts import Receipt
 
 LISTED = 10
 """Members, holds and receipts are listed up to 10 of each."""
@@ -72,18 +74,6 @@ class Decision:
     at: int
     actor: str
     action: str
-
-
-@dataclass(frozen=True)
-class Receipt:
-    """What one run has erased of a group by one rule: how many messages, and the greatest number among them."""
-
-    receipt_id: int
-    at: int
-    job: str
-    rule: str
-    messages: int
-    last_seq: int
 
 
 @dataclass(frozen=True)
@@ -211,7 +201,7 @@ def explain(
         overdue_since=due.since if due else None,
         erases=settings.enabled,
         clock_fault=state.standing(connection).fault,
-        message=None if number is None else _message(connection, settings, now, group, policy, number, look),
+        message=None if number is None else _message(connection, settings, now, group, number, look),
     )
 
 
@@ -228,8 +218,8 @@ def _find(connection: sqlite3.Connection, group_id: bytes) -> _Group:
         (group_id,),
     ).fetchone()
     if row is None:
-        erased = _receipts(connection, group_id, 0)
-        known = f"; the last receipt of it is number {erased[-1].receipt_id}" if erased else ""
+        erased = receipts.of_group(connection, group_id, 1)
+        known = f"; the last receipt of it is number {erased[0].receipt_id}" if erased else ""
         raise NotFoundError(f"no such group, or nothing is left of it{known}")
     return _Group(row[0], group_id, "", row[1], row[2], row[3], Marks())
 
@@ -245,7 +235,7 @@ def _decided(connection: sqlite3.Connection, group_id: bytes) -> Decision | None
             "SELECT at, actor, action FROM audit WHERE subject_id = ? AND action = ? ORDER BY audit_id DESC LIMIT 1",
             (subject, action),
         ).fetchone()
-        for subject, action in ((group_id, "policy_changed"), (b"", "settings_changed"))
+        for subject, action in ((group_id, Action.POLICY_CHANGED), (b"", Action.SETTINGS_CHANGED))
     ]
     return max((Decision(*row) for row in found if row), key=lambda decision: decision.at, default=None)
 
@@ -315,8 +305,8 @@ def _has_sent(connection: sqlite3.Connection, group_key: int, user_id: bytes) ->
     ).fetchone()
     # Commits are in no index by sender: a member, or somebody whose account is gone, may have sent some.
     may_have_sent_commits = connection.execute(
-        "SELECT EXISTS (SELECT 1 FROM members WHERE group_key = ? AND user_id = ?1)"
-        " OR NOT EXISTS (SELECT 1 FROM users WHERE user_id = ?1)".replace("group_key = ?", "group_key = ?2"),
+        "SELECT EXISTS (SELECT 1 FROM members WHERE group_key = ?2 AND user_id = ?1)"
+        " OR NOT EXISTS (SELECT 1 FROM users WHERE user_id = ?1)",
         (user_id, group_key),
     ).fetchone()[0]
     if here:
@@ -329,7 +319,6 @@ def _message(
     settings: PolicySettings,
     now: int,
     group: _Group,
-    policy: GroupPolicy,
     number: int,
     look: Look | None,
 ) -> Message:
@@ -337,8 +326,10 @@ def _message(
         "SELECT created_at, sender_id, is_commit FROM messages WHERE group_key = ? AND sequence_num = ?",
         (group.group_key, number),
     ).fetchone()
+    sent: Sent | None
     if row:
-        sent, part, unreadable = Sent(row[0], row[1], bool(row[2])), None, ""
+        part, unreadable = None, ""
+        sent = Sent(row[0], row[1], bool(row[2]))
         place = _hot_place(connection, group, number)
     else:
         sent, part, unreadable = _archived(connection, group, number, look)
@@ -347,7 +338,7 @@ def _message(
         is_to_come = group.deleted_at is None and number > group.marks.last_seq
         if is_to_come:
             return Message(number, "not sent yet")
-        return Message(number, "gone", receipts=tuple(_receipts(connection, group.group_id, number)[:LISTED]))
+        return Message(number, "gone", receipts=tuple(receipts.reaching(connection, group.group_id, number, LISTED)))
     if sent is None:
         return Message(number, place, part=part, unreadable=unreadable)
     fate = fate_of(connection, settings, now, group.group_key, number, sent)
@@ -391,18 +382,3 @@ def _archived(
     holding = [tuple(row) for row in parts if row["oldest"] <= sent.created_at <= row["newest"]]
     lifetime, span, oldest, newest = holding[0] if holding else first
     return sent, (lifetime, span, oldest, newest), ""
-
-
-def _receipts(connection: sqlite3.Connection, group_id: bytes, number: int) -> list[Receipt]:
-    """Return the first receipts of a group that reach as far as ``number``; with 0 the last one alone."""
-    columns = "SELECT receipt_id, at, job, rule, messages, last_seq FROM receipts WHERE group_id = ?"
-    if number == 0:
-        rows = connection.execute(f"{columns} ORDER BY receipt_id DESC LIMIT 1", (group_id,))
-    else:
-        rows = connection.execute(
-            f"{columns} AND last_seq >= ? ORDER BY receipt_id LIMIT ?", (group_id, number, LISTED)
-        )
-    return [Receipt(*row) for row in rows]
-
-
-__all__ = ["FOREVER", "KEEP", "Explanation", "LookError", "Message", "Sent", "explain"]

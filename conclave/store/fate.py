@@ -25,13 +25,13 @@ class Sent:
 class Fate:
     """What becomes of a message. Times are Unix seconds.
 
-    ``is_hidden``: nobody gets it any more. ``rule``: by which it is due, or will be by time; "" if nothing but members,
-    or nobody, can end it. ``by_mark``: it is past a mark, or under a tombstone, so any run erases it. ``hidden_at``:
-    the first second at which it is not served because of its age; None if age does not hide it, or a mark did. ``goes``:
-    the next run that covers the group erases it. ``erasable_at``: the first second at which it is both due by its age
-    and old enough; None if that does not depend on time alone. ``withheld_until``: the first second at which it is old
+    ``is_hidden``: nobody gets it any more. ``rule``: the one by which it is due, or will be by time; "" if only what
+    members do, or nothing, can end it. ``by_mark``: it is past a mark or under a tombstone, so any run erases it.
+    ``hidden_at``: the first second at which its age will hide it, or has; None: never, or something else has before.
+    ``goes``: the next run that covers the group erases it. ``erasable_at``: the first second at which it is both due
+    and old enough; None if that is not a matter of time. ``withheld_until``: the first second at which it is old
     enough. ``holds``: the legal holds that keep it. ``is_kept_commit``: it does not expire by age until all members
-    have fetched it. ``waits_for_members``: it goes when all have fetched it.
+    have fetched it. ``waits_for_members``: what it needs to go is that all have fetched it.
     """
 
     is_hidden: bool
@@ -81,19 +81,25 @@ def fate_of(
     holds = _holds(connection, group_key, sent.sender_id)
     old_enough = sent.created_at + policy.min_lifetime
     ends_by_age = policy.age_limit > 0 and not is_kept and not group.is_deleted
-    hidden_at = policy.expires_at(sent.created_at) if ends_by_age and not is_hidden else None
+    hidden_at = policy.expires_at(sent.created_at) if ends_by_age and not by_mark else None
     return Fate(
         is_hidden=is_hidden,
         rule=rule or (EXPIRED if hidden_at else ""),
         by_mark=by_mark,
         hidden_at=hidden_at,
         goes=bool(rule) and not holds and sent.created_at < erasable.before,
-        erasable_at=max(old_enough, now) if rule else max(hidden_at, old_enough) if hidden_at else None,
+        erasable_at=_erasable_at(rule, by_mark=by_mark, hidden_at=hidden_at, old_enough=old_enough),
         withheld_until=old_enough,
         holds=holds,
         is_kept_commit=is_kept,
         waits_for_members=not rule and (policy.is_after_fetch or is_kept),
     )
+
+
+def _erasable_at(rule: str, *, by_mark: bool, hidden_at: int | None, old_enough: int) -> int | None:
+    if rule and (by_mark or rule != EXPIRED or hidden_at is None):
+        return old_enough  # something other than its age has made it due already
+    return None if hidden_at is None else max(hidden_at, old_enough)
 
 
 def _marks(connection: sqlite3.Connection, group_key: int, policy: GroupPolicy) -> _Group:

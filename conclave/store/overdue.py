@@ -20,6 +20,7 @@ from conclave.retention.jobs import Scope
 from conclave.retention.policy import GroupPolicy
 from conclave.retention.resolve import PolicySettings
 from conclave.store import policies
+from conclave.store.audit import Action
 
 LATE_AFTER_RUNS = 2
 """A group is late if it is overdue for longer than two intervals of the job that covers it."""
@@ -315,7 +316,9 @@ class _Look:
     @cached_property
     def _decided_about_all(self) -> int:
         """About the server; or about a user, whose messages were held back in any group."""
-        released = self._connection.execute("SELECT max(at) FROM audit WHERE action = 'user_released'").fetchone()[0]
+        released = self._connection.execute(
+            "SELECT max(at) FROM audit WHERE action = ?", (Action.USER_RELEASED,)
+        ).fetchone()[0]
         return max(self._decided_about(b""), released or 0)
 
 

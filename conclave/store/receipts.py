@@ -122,6 +122,15 @@ def of_group(connection: sqlite3.Connection, group_id: bytes, limit: int) -> lis
     return list(_all(connection, "WHERE group_id = ? ORDER BY receipt_id DESC LIMIT ?", group_id, limit))
 
 
+def reaching(connection: sqlite3.Connection, group_id: bytes, sequence_num: int, limit: int) -> list[Receipt]:
+    """Return the first ``limit`` receipts of a group, the oldest first, that may be those of one message.
+
+    A receipt has only the greatest number that went, so each with this number or a greater one may be it.
+    """
+    chosen = "WHERE group_id = ? AND last_seq >= ? ORDER BY receipt_id LIMIT ?"
+    return list(_all(connection, chosen, group_id, sequence_num, limit))
+
+
 def last(connection: sqlite3.Connection, limit: int) -> list[Receipt]:
     """Return the last ``limit`` receipts of all groups, the newest first."""
     return list(_all(connection, "ORDER BY receipt_id DESC LIMIT ?", limit))
