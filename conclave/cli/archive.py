@@ -31,7 +31,7 @@ SHOWN = 100
 
 @click.group()
 def archive() -> None:
-    """Check the archive of older messages, or take a group back from it."""
+    """Check the archive of older messages, or take a group back."""
 
 
 @archive.command()

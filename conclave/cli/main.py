@@ -38,12 +38,8 @@ def main() -> None:
     os.umask(0o077)  # files in the data directory are the operator's alone
 
 
-main.add_command(Family("archive", "archive", "Check the archive of older messages, or take a group back from it."))
+main.add_command(Family("archive", "archive", "Check the archive of older messages, or take a group back."))
 main.add_command(Family("cleanup", "cleanup", "Delete what is due."))
 main.add_command(Family("serve", "serve", "Serve clients, and clean up every cleanup_interval."))
 main.add_command(Family("user", "users", "Manage accounts, while the server runs or not."))
-main.add_command(
-    Family(
-        "verify-erasure", "verify_erasure", "Prove that nothing erased is readable in any file, while the server runs."
-    )
-)
+main.add_command(Family("verify-erasure", "verify_erasure", "Prove that nothing erased is readable in any file."))

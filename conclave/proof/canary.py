@@ -103,10 +103,11 @@ class Canary:
         self._temporary = Path(tempfile.gettempdir())  # later on a run may use another folder
 
     def run(self) -> Part:
-        """Send, erase, search, and remove everything. Raises CanaryError, OutsideError, OSError."""
+        """Send, erase, search, and remove everything. Raises CanaryError, OutsideError, and what a run raises."""
+        context = self._outside.context()  # or say what keeps the store from being used
         try:
             with locks.hold_inode(self._config.database, _LOCK):
-                with self._removed_at_the_end() as context:
+                with self._removed_at_the_end(context):
                     own = self._send(context)
                     reach("canary.sent")
                     tiers = self._move(own)
@@ -118,14 +119,15 @@ class Canary:
                 self._run("removing what is left of the canary")
         except LockedError as error:
             raise CanaryError(f"{self._config.database}: another canary is under way") from error
+        except OSError as error:
+            raise CanaryError(f"{error.filename}: {error.strerror}" if error.filename else str(error)) from error
         return self._part
 
     @contextmanager
-    def _removed_at_the_end(self) -> Iterator[Context]:
-        context = self._outside.context()
+    def _removed_at_the_end(self, context: Context) -> Iterator[None]:
         self._remove_all(context)  # what an earlier one has left
         try:
-            yield context
+            yield
         finally:
             self._remove_all(context)
 

@@ -222,15 +222,15 @@ def test_a_list_of_free_pages_in_a_circle_ends(store: Bodies) -> None:
 
 
 @contextmanager
-def reading(path: Path) -> Iterator[None]:
-    """A process that reads and does not end."""
+def reading(path: Path, begin: str = "BEGIN") -> Iterator[None]:
+    """A process that reads and does not end; with another ``begin`` it only has the database open."""
     program = (
         "import sqlite3, sys; connection = sqlite3.connect(sys.argv[1], isolation_level=None);"
-        "connection.execute('BEGIN'); connection.execute('SELECT count(*) FROM messages').fetchone();"
+        "connection.execute(sys.argv[2]); connection.execute('SELECT count(*) FROM messages').fetchone();"
         "print(flush=True); sys.stdin.read()"
     )
     with subprocess.Popen(
-        [sys.executable, "-c", program, path], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", program, path, begin], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as reader:
         assert reader.stdout
         reader.stdout.readline()
@@ -250,6 +250,20 @@ def test_a_log_that_a_reader_keeps_open_is_a_finding(store: Bodies, monkeypatch:
     assert kinds(store.examine()) == {}
     with reading(store.path):
         assert set(kinds(store.examine())) <= {"write-ahead log"}, "a reader of the newest holds up nothing else"
+
+
+def test_what_was_in_the_log_is_gone_afterwards(store: Bodies) -> None:
+    """Also what lies behind its end, from before it was begun anew."""
+    log = store.path.with_name("hot.db-wal")
+    with reading(store.path, "PRAGMA user_version"):
+        with store.opened() as connection:
+            store.erase(connection, 1)
+        with log.open("ab") as file:
+            file.write(PLANTED)
+        assert PLANTED in log.read_bytes()
+        assert store.search.numbers_in_files(log)
+        assert kinds(store.examine()) == {}
+        assert log.read_bytes() == b""
 
 
 def test_long_walks_hold_many_short_moments(store: Bodies, monkeypatch: pytest.MonkeyPatch) -> None:
