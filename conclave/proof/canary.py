@@ -51,8 +51,11 @@ SIZES = (24, 40, 100, 300, 1_000, 3_900, 4_100, 10_000, 65_536)
 OF_EACH = 4
 """So many messages of each size are sent."""
 
-OLDER_SECONDS = 3600
-"""What is to move to the archive is an hour older than what moves."""
+OLDER_SECONDS = 60
+"""What is to move to the archive is a minute older than what moves."""
+
+LASTING_SECONDS = 3600
+"""And it has to live for an hour more: otherwise it might expire before it is looked for."""
 
 MOST_HITS = 100
 """At most 100 places of each mark are told of a file."""
@@ -167,7 +170,9 @@ class Canary:
             self._part.notes.append("the archive is not covered: no message moves there")
         elif archive.erase_delay:
             self._part.notes.append("the archive is not covered: [archive] erase_delay keeps what is replaced there")
-        elif not self._config.policy.of_group(KEEP).outlives(archive.least_lifetime):
+        elif not self._config.policy.of_group(KEEP).outlives(
+            max(archive.least_lifetime, archive.after + LASTING_SECONDS)
+        ):
             self._part.notes.append("the archive is not covered: no message lives for long enough to move there")
         else:
             return True

@@ -72,6 +72,8 @@ def _listed(view: Frozen, unused: dict[int, Stretch]) -> "array[int]":
         if len(found) > view.layout.free:
             raise MalformedError("it has more pages than it should")
         page = trunk.following
+    if len(found) != view.layout.free:
+        raise MalformedError("it has fewer pages than it should")
     return found
 
 

@@ -54,7 +54,7 @@ def test_replaced_files_are_found_unless_they_may_stay(store: Store) -> None:
     store.run(archive=delayed)
     added = {name for name in names(store) - before if name.endswith(".parquet") and LOG not in name}
     assert added, "rows of the others were written anew"
-    patient = examined(replace(store.config, archive=delayed), store.config.archive_path.stat().st_mtime)
+    patient = examined(replace(store.config, archive=delayed), int(store.config.archive_path.stat().st_mtime))
     assert kinds(patient) == {}
     assert "replaced files" in patient["archive"].kept[0]
     assert patient["archive"].looked_at["kept files"] > 0

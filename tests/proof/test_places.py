@@ -214,6 +214,20 @@ def test_a_page_that_cannot_be_read_is_found_and_the_others_are_examined(store: 
     assert {(each.kind, each.page) for each in found} == {(Kind.MALFORMED, damaged), (Kind.REMAINS, planted)}
 
 
+def test_a_table_in_circles_is_walked_to_an_end(store: Bodies) -> None:
+    """Each of its hundreds of entries leads back to itself."""
+    file = File(store.path)
+    (page, _), *_ = pages.read_interior(file.page(file.inner(store.path)), file.layout).children
+    inner = pages.read_interior(file.page(page), file.layout)
+    data = bytearray(file.page(page))
+    for begin in pages._cells(bytes(data), file.layout, 12):
+        data[begin : begin + 4] = page.to_bytes(4, "big")
+    file.plant(page, 0, bytes(data))
+    assert len(inner.children) > 50
+    found = store.examine()["body segments"]
+    assert [(each.kind, each.page) for each in found.findings] == [(Kind.MALFORMED, page)]
+
+
 def test_a_list_of_free_pages_in_a_circle_ends(store: Bodies) -> None:
     file = File(store.path)
     first = file.layout.first_trunk
@@ -303,7 +317,8 @@ def test_files_that_are_nobody_s_are_found(store: Bodies, tmp_path: Path) -> Non
     (data / "work" / "tmpdead").mkdir(parents=True)
     (data / ".conclave").touch()
     assert kinds(store.examine()) == {}, "an empty folder of a worker is none"
-    (data / "archive" / "lifetime=-1" / "span=0").mkdir(parents=True)
+    (tmp_path / "elsewhere" / "lifetime=-1" / "span=0").mkdir(parents=True)
+    (data / "archive").symlink_to(tmp_path / "elsewhere")
     (data / "archive" / "lifetime=-1" / "span=0" / "part-0.parquet").write_bytes(PLANTED)
     (data / "archive" / "something").write_bytes(PLANTED)
     (data / "notes").mkdir()
