@@ -7,6 +7,7 @@ from aiohttp.typedefs import Handler
 
 from conclave.actions.context import Context
 from conclave.actions.messages import Fetching, Sending
+from conclave.actions.retention import Forecasting
 from conclave.archive.reader import Archive
 from conclave.auth.activity import SessionActivity
 from conclave.auth.passwords import Passwords
@@ -25,12 +26,14 @@ from conclave.store.database import Database
 from conclave.wire.endpoint import Endpoint
 
 CONFIG = web.AppKey("config", Config)
+ACCEPTS_CHANGE = web.AppKey("accepts_change", bool)
 CLOCK = web.AppKey("clock", SteadyClock)
 FRESHNESS = web.AppKey("freshness", Freshness)
 SESSIONS = web.AppKey("sessions", RememberedSessions)
 GROUPS = web.AppKey("groups", RememberedGroups)
 SENDING = web.AppKey("sending", Sending)
 FETCHING = web.AppKey("fetching", Fetching)
+FORECASTING = web.AppKey("forecasting", Forecasting)
 CLOCK_WATCH = web.AppKey("clock_watch", ClockWatch)
 STORE = web.AppKey("store", Database)
 STORAGE = web.AppKey("storage", Storage)

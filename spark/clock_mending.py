@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 
 from conclave.failpoints import reach
 from conclave.steady_clock import SteadyClock
-from conclave.store import clock_mending, state
+from conclave.store import audit, clock_mending, state
+from conclave.system import operators
 from spark.hot import Hot
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ def accept(hot: Hot, archive: "Archive | None", clock: SteadyClock, brought_back
     for _ in range(ATTEMPTS):
         _bring_back(hot, archive, clock, brought_back)
         reach("clock.brought_back")
-        if hot.write(_accept_if_done, hot.settings.token_ttl_seconds, clock):
+        if hot.write(_accept_if_done, hot.settings.token_ttl_seconds, clock, brought_back):
             return
         time.sleep(PAUSE_SECONDS)
     raise ClockUnsteadyError("times ahead of the clock are stored again and again: is it being set?")
@@ -73,9 +74,11 @@ def _bring_back(hot: Hot, archive: "Archive | None", clock: SteadyClock, brought
         brought_back["archived_messages"] += archive.bring_back(clock.read().wall)
 
 
-def _accept_if_done(connection: sqlite3.Connection, ttl: int, clock: SteadyClock) -> bool:
+def _accept_if_done(connection: sqlite3.Connection, ttl: int, clock: SteadyClock, brought_back: Counter[str]) -> bool:
     reading = clock.read()
     if clock_mending.is_ahead(connection, reading.wall, ttl):
         return False
+    details = {"fault": state.standing(connection).fault, "brought_back": dict(+brought_back)}
     state.accept_clock(connection, reading)
+    audit.note(connection, reading.wall, operators.current(), audit.Action.CLOCK_ACCEPTED, details=details)
     return True

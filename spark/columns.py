@@ -7,18 +7,31 @@ bytes.
 from pyspark.sql.types import BinaryType, DataType, LongType, StructField, StructType
 
 GROUP_KEY = "group_key"
+GROUP_ID = "group_id"
 EXPIRY = "message_expiry_seconds"
+MIN_LIFETIME = "min_lifetime_seconds"
 LIFETIME = "lifetime"
 """The effective expiry of a group: -1 for keep, 0 for delete-after-fetch, or seconds."""
 
 EXPIRES_BEFORE = "expires_before"
 """Messages created before it have expired by age when the run begins. Unix seconds, exclusive; 0: none has."""
 
+ERASABLE_BEFORE = "erasable_before"
+"""Messages created before it are old enough to be erased. Unix seconds, exclusive; 0: none may be."""
+
+COVERED = "covered"
+"""1 if the group belongs to the run by its lifetime, otherwise 0."""
+
+COMMITS_ABOVE = "commits_above"
+"""Commits with greater numbers do not expire by age."""
+
 FLOOR = "floor_seq"
 GONE_BELOW = "gone_below"
 EXPIRED_BEFORE = "expired_before"
 OLDEST_SEQ = "oldest_seq"
 OLDEST_CREATED = "oldest_created_at"
+OLDEST_MARKED = "oldest_marked_at"
+OLDEST_FETCHED = "oldest_fetched_at"
 WATERMARK = "watermark"
 LEAST_WATERMARK = "least_watermark"
 SESSION_ID = "session_id"
@@ -34,16 +47,30 @@ def _table(*names: str, of: DataType = _INTEGER) -> StructType:
     return StructType([StructField(name, of) for name in names])
 
 
-STORED_GROUPS = _table(GROUP_KEY, EXPIRY, FLOOR, GONE_BELOW, EXPIRED_BEFORE, OLDEST_SEQ, OLDEST_CREATED)
-"""One row for each group: setting, marks, least number and least time of its stored messages (null: none)."""
+STORED_GROUPS = StructType(
+    [
+        StructField(GROUP_ID, BinaryType()),
+        *_table(
+            *(GROUP_KEY, EXPIRY, MIN_LIFETIME, FLOOR, GONE_BELOW, EXPIRED_BEFORE, COMMITS_ABOVE),
+            *(OLDEST_SEQ, OLDEST_CREATED, OLDEST_MARKED, OLDEST_FETCHED),
+        ),
+    ]
+)
+"""One row for each group: its settings and marks, and what is known of the messages that no legal hold covers.
+
+OLDEST_SEQ: the least number. OLDEST_CREATED: the least time of those that can expire by age. OLDEST_MARKED: that of
+those which the mark GONE_BELOW covers. OLDEST_FETCHED: that of those which all members have fetched; only for groups in
+delete-after-fetch whose messages have to reach an age. Null: there is none.
+"""
 
 MEMBERS = _table(GROUP_KEY, WATERMARK)
 SESSIONS = _table(SESSION_ID, EXPIRES_AT)
 INVITES = _table(INVITE_KEY, CREATED_AT)
 TOMBSTONES = _table(GROUP_KEY)
 USER_TOMBSTONES = _table(USER_ID, of=BinaryType())
-GROUPS = StructType([*STORED_GROUPS, *_table(LIFETIME, EXPIRES_BEFORE)])
+HELD_GROUPS = _table(GROUP_KEY)
+GROUPS = StructType([*STORED_GROUPS, *_table(LIFETIME, EXPIRES_BEFORE, ERASABLE_BEFORE, COVERED)])
 """STORED_GROUPS with the policy of each group."""
 
-GROUP_PLAN = _table(GROUP_KEY, FLOOR, GONE_BELOW, EXPIRED_BEFORE)
-"""One row for each group that has something due: its marks after the run, which say what goes."""
+GROUP_PLAN = _table(GROUP_KEY, FLOOR, GONE_BELOW, EXPIRED_BEFORE, ERASABLE_BEFORE, COMMITS_ABOVE)
+"""One row for each group that has something due, as GroupStep has it."""

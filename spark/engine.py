@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING
 from conclave.clock import Clock
 from conclave.config.settings import Config
 from conclave.logs import get_logger
-from conclave.retention.policy import KEEP, PolicySettings
+from conclave.retention.jobs import ALL, Scope
+from conclave.retention.policy import KEEP
+from conclave.retention.resolve import PolicySettings
 from conclave.steady_clock import SteadyClock
 from conclave.store import sqlite
 from conclave.store.archive import moves
@@ -163,7 +165,7 @@ class Engine:
         if self._work:
             self._work.empty()
 
-    def make_plan(self, settings: PolicySettings, now: int) -> Plan:
+    def make_plan(self, settings: PolicySettings, now: int, scope: Scope = ALL) -> Plan:
         """Plan a run from one snapshot of the store, as of the Unix second ``now``.
 
         No connection to the store may be open in this process meanwhile.
@@ -171,9 +173,9 @@ class Engine:
         if self._spark:
             from spark import spark_engine  # noqa: PLC0415 - as above
 
-            return spark_engine.make_plan(self._spark, self.path, settings, now)
+            return spark_engine.make_plan(self._spark, self.path, settings, now, scope)
         with closing(sqlite.connect(self.path, readonly=True)) as connection:
-            return sql_engine.make_plan(connection, settings, now)
+            return sql_engine.make_plan(connection, settings, now, scope)
 
     def archive(self, hot: Hot) -> "Archive | None":
         """Return the archive; None without Spark, or if there is none and the settings want none."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Concatenate, ParamSpec, Self, TypeVar
 
-from conclave.retention.policy import PolicySettings
+from conclave.retention.resolve import PolicySettings
 from conclave.store import sqlite
 from conclave.store.sqlite import Step
 from spark.pacer import Pacer
@@ -25,7 +25,8 @@ class Hot:
     """One store, with the settings and the time of a run.
 
     ``now``: the Unix second of the run. ``deadline``: when the run must end, seconds of the monotonic clock.
-    ``require`` is called at the beginning of each transaction, and raises if the run must not continue.
+    ``require`` is called at the beginning of each transaction, and raises if the run must not continue. ``prepare`` is
+    called at the beginning of each snapshot: a dry run looks at the store as it would be.
     """
 
     path: Path
@@ -33,6 +34,11 @@ class Hot:
     now: int
     deadline: float = float("inf")
     require: Callable[[sqlite3.Connection], None] = lambda _: None
+    prepare: Callable[[sqlite3.Connection], object] = lambda _: None
+
+    def seen_through(self, prepare: Callable[[sqlite3.Connection], object]) -> Self:
+        """Return the same with each snapshot prepared by ``prepare``, which writes to temporary tables only."""
+        return replace(self, prepare=prepare)
 
     def unhurried(self) -> Self:
         """Return the same without deadline and ``require``, for the work that must be done at the end of every run."""
@@ -42,6 +48,7 @@ class Hot:
         """Run ``fn`` on one snapshot and return its result."""
         with closing(sqlite.connect(self.path, readonly=True)) as connection:
             connection.execute("BEGIN")
+            self.prepare(connection)
             return fn(connection, *args, **kwargs)
 
     def write(self, fn: Callable[Concatenate[sqlite3.Connection, P], T], *args: P.args, **kwargs: P.kwargs) -> T:

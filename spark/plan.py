@@ -6,13 +6,14 @@ those of the retention contract, sections 1 and 5. ``sql_engine`` states the sam
 
 from pyspark.sql import Column, DataFrame, functions as F
 
+from conclave.retention.policy import FOREVER
 from spark import columns as c
 
 
 def group_plan(groups: DataFrame, members: DataFrame) -> DataFrame:
     """Return a GROUP_PLAN row for each group in which a message is due or a mark has to rise.
 
-    Messages with numbers up to ``gone_below`` (inclusive) go, and those created before ``expired_before`` (exclusive).
+    Groups that do not belong to the run by their lifetime have one only if something is past a mark already.
     """
     marked = (
         groups.join(least_watermarks(members), c.GROUP_KEY)
@@ -20,17 +21,16 @@ def group_plan(groups: DataFrame, members: DataFrame) -> DataFrame:
         .withColumn("new_gone", _gone_below())
         .withColumn("cutoff", F.greatest(c.EXPIRED_BEFORE, c.EXPIRES_BEFORE))
     )
-    due = (
-        (F.col(c.OLDEST_SEQ) <= F.col("new_gone"))
-        | (F.col(c.OLDEST_CREATED) < F.col("cutoff"))
-        | (F.col("new_floor") > F.col(c.FLOOR))
-        | (F.col("new_gone") > F.col(c.GONE_BELOW))
-    )
-    return marked.where(due).select(
+    is_past = _has_marked() | _has_older(c.EXPIRED_BEFORE)
+    rises = (F.col("new_floor") > F.col(c.FLOOR)) | (F.col("new_gone") > F.col(c.GONE_BELOW))
+    due = _has_fetched() | _has_older("cutoff") | rises
+    return marked.where(((F.col(c.COVERED) == 1) | is_past) & due).select(
         c.GROUP_KEY,
         F.col("new_floor").alias(c.FLOOR),
         F.col("new_gone").alias(c.GONE_BELOW),
         F.col("cutoff").alias(c.EXPIRED_BEFORE),
+        c.ERASABLE_BEFORE,
+        c.COMMITS_ABOVE,
     )
 
 
@@ -47,6 +47,24 @@ def dead_sessions(sessions: DataFrame, dead_before: int) -> DataFrame:
 def old_invites(invites: DataFrame, dead_before: int) -> DataFrame:
     """Return the keys of the invites made before ``dead_before`` (Unix seconds, exclusive)."""
     return invites.where(F.col(c.CREATED_AT) < dead_before).select(c.INVITE_KEY)
+
+
+def _has_marked() -> Column:
+    """Tell whether the mark as it is stored covers a message that may be erased."""
+    return F.col(c.OLDEST_MARKED) < F.col(c.ERASABLE_BEFORE)
+
+
+def _has_fetched() -> Column:
+    """Tell whether the mark after the run covers a message that may be erased."""
+    fetched = F.when(F.col(c.ERASABLE_BEFORE) == FOREVER, F.col(c.OLDEST_SEQ) <= F.col("new_gone")).otherwise(
+        _after_fetch() & (F.col(c.OLDEST_FETCHED) < F.col(c.ERASABLE_BEFORE))
+    )
+    return fetched | _has_marked()
+
+
+def _has_older(cutoff: str) -> Column:
+    """Tell whether a message that may be erased was created before the second in the column ``cutoff``."""
+    return F.col(c.OLDEST_CREATED) < F.least(cutoff, c.ERASABLE_BEFORE)
 
 
 def _after_fetch() -> Column:

@@ -8,13 +8,16 @@ class GroupStep:
     """A group in which something is due, with its marks after the run.
 
     Messages with numbers up to ``gone_below`` (inclusive) go, and those created before ``expired_before`` (exclusive,
-    Unix seconds).
+    Unix seconds), except commits with numbers greater than ``commits_above``. Of these only those created before
+    ``erasable_before`` (exclusive, Unix seconds) are old enough; 0: the marks rise, and nothing goes.
     """
 
     group_key: int
     floor_seq: int
     gone_below: int
     expired_before: int
+    erasable_before: int
+    commits_above: int
 
 
 @dataclass(frozen=True)
@@ -22,6 +25,7 @@ class Plan:
     """What one run deletes at the Unix second ``now``: keys in ascending order.
 
     ``tombstones``: keys of deleted groups. ``deleted_accounts``: user ids; what they have sent goes, except commits.
+    Of both goes what is old enough and under no legal hold.
     """
 
     now: int

@@ -4,6 +4,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
+from conclave.retention.jobs import EVERYTHING
 from spark import rules
 
 
@@ -11,21 +12,25 @@ from spark import rules
 class Report:
     """What one run did. Times are Unix seconds.
 
-    ``counts``: how many rows each rule has deleted, from the archive too. ``archived``: how many messages moved to the
-    archive. ``brought_back``: rows by table whose times were ahead of the clock that was accepted. ``error``: "" if the
-    run succeeded.
+    ``job``: the name of its scope. ``counts``: how many rows each rule has deleted, from the archive too. ``archived``:
+    how many messages moved to the archive. ``held``: how many messages would be gone without legal holds, see
+    ``due.held_back``. ``brought_back``: rows by table whose times were ahead of the clock that was accepted. ``error``:
+    "" if the run succeeded. ``differing``: of a dry run, the settings that are not those in force.
     """
 
     engine: str
     started_at: int
+    job: str = EVERYTHING
     finished_at: int = 0
     counts: Counter[str] = field(default_factory=Counter)
     groups_touched: int = 0
     bytes_returned: int = 0
     archived: int = 0
     archive_bytes_returned: int = 0
+    held: int = 0
     brought_back: Counter[str] = field(default_factory=Counter)
     error: str = ""
+    differing: list[str] = field(default_factory=list)
 
     @property
     def outcome(self) -> str:
@@ -36,6 +41,7 @@ class Report:
         """Return the report as the log line and the history have it."""
         return {
             "engine": self.engine,
+            "job": self.job,
             "started_at": self.started_at,
             "finished_at": self.finished_at,
             "outcome": self.outcome,
@@ -44,6 +50,7 @@ class Report:
             "bytes_returned": self.bytes_returned,
             "archived": self.archived,
             "archive_bytes_returned": self.archive_bytes_returned,
+            "held": self.held,
             "deleted": {rule: self.counts[rule] for rule in rules.RULES},
             "brought_back": dict(+self.brought_back),
         }

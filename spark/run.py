@@ -8,18 +8,21 @@ import sqlite3
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from functools import partial
 from typing import TYPE_CHECKING
 
 from conclave.failpoints import reach
 from conclave.logs import get_logger
-from conclave.retention.policy import PolicySettings
-from conclave.store import runs, schema, sqlite, state
+from conclave.retention.jobs import ALL, Scope
+from conclave.retention.resolve import PolicySettings
+from conclave.store import receipts, runs, schema, sqlite, state
 from conclave.store.archive.restore import RestoreError
 from conclave.store.faults import StoreError, is_of_the_disk
 from conclave.store.runs import Run
+from conclave.store.sqlite import Step
 from conclave.system import reserve
 from conclave.system.worker_protocol import State
-from spark import apply, clock_mending
+from spark import apply, clock_mending, dry, due
 from spark.clock_mending import ClockUnsteadyError
 from spark.engine import CleanupError, Engine, Tell
 from spark.hot import ArchiveError, Hot
@@ -51,24 +54,26 @@ EXPECTED = (
 def clean_up(
     engine: Engine,
     *,
+    scope: Scope = ALL,
     accept_clock: bool = False,
     progress: Progress | None = None,
     tell: Tell = lambda _: None,
 ) -> Report:
     """Do one run and return its report, which is in the history too. Waits until no other run is under way.
 
-    ``accept_clock``: the clock counts as right from here on, and stored times ahead of it are brought back. An error of
-    the run is in its report. Raises CleanupError if the run could not begin, or could not end.
+    ``scope``: what it does. ``accept_clock``: the clock counts as right from here on, and stored times ahead of it are
+    brought back. An error of the run is in its report. Raises CleanupError if the run could not begin, or could not
+    end.
     """
     with _ready(engine) as settings, engine.only_run(tell):
         tell(State.BEGAN)
-        done = Report(engine.config.cleanup.engine, engine.clock.now())
+        done = Report(engine.config.cleanup.engine, engine.clock.now(), scope.name)
         try:
             if accept_clock:
                 hot = _hot(engine, settings, done.started_at)
                 clock_mending.accept(hot, engine.archive(hot), engine.clock, done.brought_back)
             done.started_at = _require_clock(engine)
-            _carry_out(engine, settings, done, progress)
+            _carry_out(engine, settings, done, progress, scope)
         except EXPECTED as error:
             done.error = f"{type(error).__name__}: {error}"
         except Exception as error:
@@ -78,6 +83,7 @@ def clean_up(
         except BaseException:
             engine.kill_spark()  # before another process gets the lock: Java may still be writing
             raise
+        _write_receipts(engine, settings, done, scope)
         _empty_work(engine, done)
         done.finished_at = engine.clock.now()
         _store(engine, done)
@@ -90,7 +96,7 @@ def _ready(engine: Engine, *, writing: bool = True) -> Iterator[PolicySettings]:
     try:
         with reserve.room(engine.config) if writing else contextlib.nullcontext():
             schema.require_current(engine.path, writing=writing)
-            settings = _settings(engine)
+            settings = _settings(engine, writing=writing)
             engine.warm_up()
         # Outside the block: while this run waits for another one, the reserve must be free to be made again.
         yield settings
@@ -100,22 +106,21 @@ def _ready(engine: Engine, *, writing: bool = True) -> Iterator[PolicySettings]:
         raise CleanupError(str(error)) from error
 
 
-def _settings(engine: Engine) -> PolicySettings:
+def _settings(engine: Engine, *, writing: bool) -> PolicySettings:
     """Return the settings that the server runs with, and continue from its time.
 
-    They decide in every run, whichever process starts it. Raises CleanupError if this configuration differs from them.
+    They decide in every run, whichever process starts it. Raises CleanupError if this configuration differs from them,
+    unless nothing is written.
     """
     with closing(sqlite.connect(engine.path, readonly=True)) as connection:
         stored = state.stored_policy(connection)
         engine.clock.resume(state.standing(connection).floor, None)
     if stored is None:
         raise CleanupError(f"{engine.path}: has not been served yet: start `conclave serve` on it first")
-    if stored != engine.config.policy:
-        own = engine.config.policy.to_mapping()
-        differing = [name for name, value in stored.to_mapping().items() if own[name] != value]
+    if writing and stored != engine.config.policy:
         raise CleanupError(
-            f"{', '.join(differing)}: this configuration differs from the one that the server last ran with;"
-            " restart the server with it first, or use the server's"
+            f"{', '.join(stored.differing(engine.config.policy))}: this configuration differs from the one that the"
+            " server last ran with; restart the server with it first, or use the server's"
         )
     return stored
 
@@ -137,25 +142,25 @@ def _require_clock(engine: Engine) -> int:
     return engine.clock.now()
 
 
-def _carry_out(engine: Engine, settings: PolicySettings, done: Report, progress: Progress | None) -> None:
+def _carry_out(engine: Engine, settings: PolicySettings, done: Report, progress: Progress | None, scope: Scope) -> None:
     """Plan, apply, work in the archive, and leave no deleted data readable. Adds to ``done`` what was deleted."""
     deadline = time.monotonic() + engine.config.cleanup.max_run_time
-    plan = engine.make_plan(settings, done.started_at)
+    plan = engine.make_plan(settings, done.started_at, scope)
     reach("plan.made")
     size = engine.path.stat().st_size
     hot = _hot(engine, settings, done.started_at, deadline)
     try:
         with _emptied(hot) as connection:
-            groups = apply.groups_due(connection, plan)
+            groups = due.groups(connection, plan, settings)
             done.groups_touched = len(groups)
-            total = apply.count_plan(connection, plan).total() if progress else 0
+            total = apply.count_plan(connection, plan, settings).total() if progress else 0
             tell = (lambda: progress(done.counts.total(), total)) if progress else (lambda: None)
             pacer = Pacer(connection, deadline, tell, lambda: hot.require(connection))
             apply.apply_plan(pacer, plan, settings, done.counts)
             apply.give_space_back(pacer)
         if archive := engine.archive(hot):
             try:
-                archive.run(done, groups)
+                archive.run(done, groups, scope)
             finally:
                 with _emptied(hot) as connection:
                     apply.give_space_back(Pacer(connection, deadline, require=lambda: hot.require(connection)))
@@ -172,6 +177,27 @@ def _emptied(hot: Hot) -> Iterator[sqlite3.Connection]:
         finally:
             # Even if the run fails halfway: what it deleted must not stay readable until the next run.
             empty_wal(connection)
+
+
+def _write_receipts(engine: Engine, settings: PolicySettings, done: Report, scope: Scope) -> None:
+    """Make receipts of what was erased, by this run or by one that did not get as far as this; let go of old ones.
+
+    The report names what failed. While the clock is wrong nothing is done, since receipts say when they were made.
+    """
+    now, keep = done.started_at, engine.config.retention.keep_receipts
+
+    def steps(connection: sqlite3.Connection) -> Iterator[Step]:
+        if not state.standing(connection).fault:
+            yield partial(receipts.seal, connection, now, done.job)
+            if scope.keeps_house:
+                yield partial(receipts.prune, connection, now - keep)
+
+    hot = _hot(engine, settings, now).unhurried()
+    try:
+        hot.write_steps(steps)
+        done.held = hot.read(due.held_back, settings, now)
+    except (StoreError, sqlite3.Error) as error:
+        done.error = done.error or f"receipts: {error}"
 
 
 def _hot(engine: Engine, settings: PolicySettings, now: int, deadline: float = float("inf")) -> Hot:
@@ -205,18 +231,26 @@ def _store(engine: Engine, done: Report) -> None:
     reach("report.stored")
 
 
-def dry_run(engine: Engine) -> Report:
-    """Return what a run would delete; changes nothing. Raises CleanupError."""
-    with _ready(engine, writing=False) as settings:
-        planned = Report(engine.config.cleanup.engine, engine.clock.now())
-        plan = engine.make_plan(settings, planned.started_at)
+def dry_run(engine: Engine, scope: Scope = ALL) -> Report:
+    """Return what a run would delete; changes nothing. Raises CleanupError.
+
+    If the policy of this configuration is not the one in force: what a run would delete after a start with it.
+    """
+    with _ready(engine, writing=False) as stored:
+        settings = engine.config.policy
+        planned = Report(engine.config.cleanup.engine, engine.clock.now(), differing=settings.differing(stored))
+        hot = _hot(engine, settings, planned.started_at)
+        if planned.differing:
+            hot = dry.after_a_start(hot, stored)
+            found = hot.read(dry.plan, hot)
+        else:
+            plan = engine.make_plan(settings, planned.started_at, scope)
+            found = hot.read(dry.count, hot, plan)
+        planned.groups_touched, planned.counts, planned.held = len(found.groups), found.counts, found.held
         with closing(sqlite.connect(engine.path, readonly=True)) as connection:
-            groups = apply.groups_due(connection, plan)
-            planned.groups_touched = len(groups)
-            planned.counts = apply.count_plan(connection, plan)
             planned.error = state.look_at_clock(connection, engine.clock.read())
-        if archive := engine.archive(_hot(engine, settings, planned.started_at)):
-            archive.count(planned, groups, [(step.gone_below, step.group_key) for step in plan.groups])
+        if archive := engine.archive(hot):
+            archive.count(planned, found.groups, [(step.gone_below, step.group_key) for step in found.plan.groups])
         planned.finished_at = engine.clock.now()
         return planned
 

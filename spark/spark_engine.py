@@ -5,23 +5,25 @@ from pathlib import Path
 from pyspark.sql import DataFrame, SparkSession
 
 from conclave.failpoints import reach
-from conclave.retention.policy import PolicySettings
+from conclave.retention.jobs import Scope
+from conclave.retention.resolve import PolicySettings
 from spark import columns as c, plan, read
 from spark.plan_types import GroupStep, Plan
 
 
-def make_plan(spark: SparkSession, path: Path, settings: PolicySettings, now: int) -> Plan:
+def make_plan(spark: SparkSession, path: Path, settings: PolicySettings, now: int, scope: Scope) -> Plan:
     """Plan a run from one snapshot of the hot store, as of the Unix second ``now``."""
-    hot = read.read_hot(spark, path, settings, now)
+    hot = read.read_hot(spark, path, settings, now, scope)
     reach("plan.read")
+    house = scope.keeps_house
     planned = plan.group_plan(hot.groups, hot.members).orderBy(c.GROUP_KEY)
     return Plan(
         now,
         [GroupStep(*row) for row in planned.collect()],
         hot.tombstones,
         hot.user_tombstones,
-        _keys(plan.dead_sessions(hot.sessions, settings.sessions_dead_before(now))) if hot.sessions else [],
-        _keys(plan.old_invites(hot.invites, settings.invites_dead_before(now))) if hot.invites else [],
+        _keys(plan.dead_sessions(hot.sessions, settings.sessions_dead_before(now))) if hot.sessions and house else [],
+        _keys(plan.old_invites(hot.invites, settings.invites_dead_before(now))) if hot.invites and house else [],
     )
 
 

@@ -6,53 +6,87 @@ The two share the policy of each group, but none of the expressions. So comparin
 import sqlite3
 from typing import Any
 
-from conclave.retention.policy import PolicySettings
+from conclave.retention.jobs import ALL, Scope
+from conclave.retention.resolve import PolicySettings
 from conclave.store import policies
 from spark.plan_types import GroupStep, Plan
 
 _GROUPS = """
 WITH ranked AS (
-    SELECT group_key, lifetime, floor_seq, gone_below, max(expired_before, expires_before) AS cutoff,
+    SELECT group_key, lifetime, floor_seq, gone_below, expired_before, erasable_before, covered,
+        max(expired_before, expires_before) AS cutoff, {commits_above} AS commits_above,
         CASE WHEN lifetime = 0
             THEN max(floor_seq, (SELECT min(watermark) FROM members WHERE members.group_key = groups.group_key))
             ELSE floor_seq END AS reached
     FROM groups JOIN temp.group_policies USING (group_key)
 ), planned AS (
     SELECT group_key, reached, iif(lifetime = 0, max(reached, gone_below), gone_below) AS gone, cutoff,
+        erasable_before, commits_above, gone_below, expired_before, covered,
         reached > floor_seq OR (lifetime = 0 AND reached > gone_below) AS rises
     FROM ranked
 )
-SELECT group_key, reached, gone, cutoff FROM planned
-WHERE rises
-    OR gone > 0 AND EXISTS (
-        SELECT 1 FROM messages WHERE messages.group_key = planned.group_key AND sequence_num <= gone
-    )
-    OR EXISTS (SELECT 1 FROM messages WHERE messages.group_key = planned.group_key AND created_at < cutoff)
+SELECT group_key, reached, gone, cutoff, erasable_before, commits_above FROM planned
+WHERE (covered OR {has_gone_before} OR {has_expired_before}) AND (rises OR {has_gone} OR {has_expired})
 ORDER BY group_key
+"""
+"""The groups that belong to the run, and in which something is due or a mark rises.
+
+A group belongs to every run if something in it is past a mark already.
 """
 
 
-def make_plan(connection: sqlite3.Connection, settings: PolicySettings, now: int) -> Plan:
+def make_plan(connection: sqlite3.Connection, settings: PolicySettings, now: int, scope: Scope = ALL) -> Plan:
     """Plan a run from one snapshot of the hot store, as of the Unix second ``now``."""
     connection.execute("BEGIN")
     try:
-        policies.list_all(connection, settings, now)
-        groups = [GroupStep(*row) for row in connection.execute(_GROUPS)]
-        tombstones = _keys(connection, "SELECT group_key FROM tombstones ORDER BY group_key")
-        deleted_accounts = _keys(connection, "SELECT user_id FROM user_tombstones ORDER BY user_id")
-        sessions = _keys(
-            connection,
-            "SELECT session_id FROM sessions WHERE expires_at < ? ORDER BY session_id",
-            settings.sessions_dead_before(now),
-        )
-        invites = _keys(
-            connection,
-            "SELECT invite_key FROM invites WHERE created_at < ? ORDER BY invite_key",
-            settings.invites_dead_before(now),
-        )
+        return plan_snapshot(connection, settings, now, scope)
     finally:
         connection.execute("ROLLBACK")
+
+
+def plan_snapshot(connection: sqlite3.Connection, settings: PolicySettings, now: int, scope: Scope) -> Plan:
+    """Do as ``make_plan`` in a transaction that the caller has begun."""
+    policies.list_all(connection, settings, now, scope.covers)
+    groups = [GroupStep(*row) for row in connection.execute(_groups_query(connection, settings))]
+    tombstones = _keys(connection, "SELECT group_key FROM tombstones ORDER BY group_key")
+    deleted_accounts = _keys(connection, "SELECT user_id FROM user_tombstones ORDER BY user_id")
+    if not scope.keeps_house:
+        return Plan(now, groups, tombstones, deleted_accounts)
+    sessions = _keys(
+        connection,
+        "SELECT session_id FROM sessions WHERE expires_at < ? ORDER BY session_id",
+        settings.sessions_dead_before(now),
+    )
+    invites = _keys(
+        connection,
+        "SELECT invite_key FROM invites WHERE created_at < ? ORDER BY invite_key",
+        settings.invites_dead_before(now),
+    )
     return Plan(now, groups, tombstones, deleted_accounts, sessions, invites)
+
+
+def _groups_query(connection: sqlite3.Connection, settings: PolicySettings) -> str:
+    """Return the query for the steps. Conditions that nothing needs are left out: each would cost every group."""
+    unheld = f" AND {policies.UNHELD}" if policies.has_held_senders(connection) else ""
+    of_age = f"{unheld} AND NOT (is_commit AND sequence_num > commits_above)" if settings.retain_commits else unheld
+
+    def gone(mark: str) -> str:
+        return f"({mark} > 0 AND {_exists(f'sequence_num <= {mark} AND created_at < erasable_before{unheld}')})"
+
+    def expired(mark: str) -> str:
+        return f"({mark} > 0 AND {_exists(f'created_at < min({mark}, erasable_before){of_age}')})"
+
+    return _GROUPS.format(
+        commits_above=policies.commits_above_of(settings),
+        has_gone_before=gone("gone_below"),
+        has_expired_before=expired("expired_before"),
+        has_gone=gone("gone"),
+        has_expired=expired("cutoff"),
+    )
+
+
+def _exists(condition: str) -> str:
+    return f"EXISTS (SELECT 1 FROM messages WHERE messages.group_key = planned.group_key AND {condition})"
 
 
 def _keys(connection: sqlite3.Connection, query: str, *bounds: int) -> list[Any]:

@@ -10,6 +10,7 @@ from typing import TextIO
 from conclave.clock import SystemClock
 from conclave.config.settings import Config
 from conclave.logs import configure_logging
+from conclave.retention.jobs import Scope, schedule
 from conclave.system.worker_protocol import EXIT_GIVE_UP, Ended, Fault, Message, State, to_line
 from spark.engine import CleanupError, Engine, SparkStartError
 from spark.run import clean_up
@@ -25,7 +26,7 @@ Otherwise others who wait for the run lock, such as a backup, might never get it
 
 
 def main() -> None:
-    """Run cleanup every ``cleanup_interval`` seconds, the first time at once, until the standard input ends."""
+    """Run cleanup as scheduled, the first time at once, until the standard input ends."""
     os.umask(0o077)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole terminal; the server tells when to end
     tell = _take_stdout()
@@ -35,30 +36,33 @@ def main() -> None:
     signal.signal(signal.SIGTERM, lambda *_: _end(engine))
     threading.Thread(target=_end_with_server, args=(engine,), daemon=True).start()
     try:
-        _work(engine, config.cleanup_interval, tell)
+        _work(engine, schedule(config.retention.purge_jobs, config.cleanup_interval), tell)
     finally:
         engine.abandon()
 
 
-def _work(engine: Engine, interval: int, tell: TextIO) -> None:
+def _work(engine: Engine, jobs: list[tuple[Scope, int]], tell: TextIO) -> None:
+    """Do each of ``jobs``, with the seconds from run to run, when it is due: one at a time, the longest due first."""
     try:
         engine.warm_up()
     except CleanupError as error:
         _say(tell, Fault(str(error)))
         raise SystemExit(1 if isinstance(error, SparkStartError) else EXIT_GIVE_UP) from None
     _say(tell, State.READY)
-    due = time.monotonic()
+    due = [time.monotonic()] * len(jobs)
     while True:
-        while (left := due - time.monotonic()) > 0:
+        chosen = min(range(len(jobs)), key=due.__getitem__)
+        scope, interval = jobs[chosen]
+        while (left := due[chosen] - time.monotonic()) > 0:
             time.sleep(min(left, LONGEST_SLEEP_SECONDS))
-        due = max(due + interval, time.monotonic())
+        due[chosen] = max(due[chosen] + interval, time.monotonic())
         try:
-            done = clean_up(engine, tell=lambda state: _say(tell, state))
-            _say(tell, Ended(done.to_mapping(), due - time.monotonic()))
+            done = clean_up(engine, scope=scope, tell=lambda state: _say(tell, state))
+            _say(tell, Ended(done.to_mapping(), min(due) - time.monotonic()))
             if done.error and not engine.is_sound():
                 raise SystemExit("the Spark session has died")
         except CleanupError as error:
-            _say(tell, Fault(str(error), due - time.monotonic()))
+            _say(tell, Fault(str(error), min(due) - time.monotonic()))
         time.sleep(PAUSE_SECONDS)
 
 

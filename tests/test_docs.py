@@ -14,13 +14,16 @@ from pathlib import Path
 
 import pytest
 
+from conclave.config.doubts import doubts
 from conclave.config.load import parse_config
+from conclave.config.retention import LifetimesSchema, LimitSchema, LimitsSchema, PurgeJobSchema, RetentionSchema
 from conclave.config.settings import Config, setting_names
 from conclave.errors import ErrorCode
 from conclave.health.parts import HealthPart
 from conclave.server import duties
 from conclave.server.routes import API, ROUTES
 from conclave.store import database
+from conclave.store.audit import Action
 
 ROOT = Path(__file__).resolve().parents[1]
 EXAMPLE = ROOT / "config.example.toml"
@@ -31,6 +34,7 @@ DEFAULTS_IN_WORDS = {
     "data_path": f"`database_path` with the suffix `.data`, as in `{Config().data.name}`",
     "archive.path": f"`{Config().archive_path.name}` under `data_path`",
     "registration_token": "none",
+    "retention.fetch_hold_limit": "none",
     "tls_cert_path": "none",
     "tls_key_path": "none",
 }
@@ -82,6 +86,19 @@ def test_the_table_of_settings_has_every_setting_and_its_default() -> None:
     assert documented == in_force | DEFAULTS_IN_WORDS
 
 
+def test_the_settings_within_those_of_retention_are_documented() -> None:
+    section = doc("docs/configuration.md").partition("\n### Retention\n")[2].partition("\n## ")[0]
+    inner = {*LifetimesSchema().fields, *LimitSchema().fields, *LimitsSchema().fields, *PurgeJobSchema().fields}
+    others = RetentionSchema().fields.keys() - {name.rpartition(".")[2] for name in setting_names()}
+    assert {name for name in inner | others if not re.search(rf"\b{name}\b", section)} == set()
+
+
+def test_the_example_of_retention_is_valid_and_fits_the_page() -> None:
+    section = doc("docs/configuration.md").partition("\n### Retention\n")[2].partition("\n## ")[0]
+    [example] = re.findall(r"```toml\n(.*?)```", section, flags=re.DOTALL)
+    assert not list(doubts(parse_config(example, "configuration.md")))
+
+
 def test_the_table_of_endpoints_is_the_route_table() -> None:
     documented = [cells[0].strip("`") for cells in rows(doc("docs/protocol.md"), r"`[A-Z]+ /\S+`")]
     assert sorted(documented) == sorted(f"{route.method} {route.path}" for route in ROUTES)
@@ -127,6 +144,12 @@ def test_the_table_of_log_events_has_every_event_and_its_levels() -> None:
             assert len(of_each) in (1, len(events)), names
             table |= {event: {level} for event, level in zip(events, of_each * len(events), strict=False)}
     assert table == logged()
+
+
+def test_the_table_of_the_audit_log_has_every_action() -> None:
+    section = doc("docs/operations.md").partition("\n## The audit log\n")[2].partition("\n## ")[0]
+    named = [name for cells in rows(section, r"`\w+`.*") for name in re.findall(r"`(\w+)`", cells[0])]
+    assert sorted(named) == sorted(Action)
 
 
 def test_how_soon_what_has_failed_is_tried_again_is_told_of_every_part() -> None:
@@ -237,7 +260,11 @@ def test_the_conversation_of_the_quickstart_says_what_the_page_says(talk: Talk) 
     fetched = [bodies(line) for line in printed if line.startswith('{"messages"')]
     expiring, read_by_all, late = "Z29uZSBpbiBhbiBob3Vy", "cmVhZCBieSBhbGw=", "Y2xlbyBpcyBsYXRl"
     assert fetched == [[expiring], [read_by_all, late], [read_by_all], [late], [late]]
-    assert '{"server_retention_seconds":-1,"group_expiry_seconds":3600}' in printed
+    in_force = '"effective_expiry_seconds":3600,"min_lifetime_seconds":0,"policy_source":"group"'
+    layers = '"server_retention_seconds":-1,"group_expiry_seconds":3600'
+    assert f'{{{layers},{in_force},"legal_hold":false,"held_by":[]}}' in printed
+    assert '{"policies":{"*":{}},"limits":{}}' in printed
+    assert '{"messages_expiring":0,"oldest_expiring":0}' in printed
     assert re.search(r"fetched by every member\D+1 ", "\n".join(printed))
     assert [json.loads(line)["error_code"] for line in printed if '"error_code"' in line] == [400, 401, 101, 202]
     assert [line for line in printed if line.startswith("refused")] == [

@@ -1,10 +1,12 @@
 """Accounts and logins: what users do with their own account, and operators with any account."""
 
 import sqlite3
+from collections.abc import Callable
+from typing import Concatenate, ParamSpec
 
 from conclave.actions.context import Context
 from conclave.errors import PasswordWrongError
-from conclave.store import accounts, members, sessions, users
+from conclave.store import accounts, audit, members, sessions, users
 from conclave.store.accounts import Account, change_password, disable, enable, reset_password
 from conclave.store.key_packages import remove_all as reset
 from conclave.store.news import announce, members_of
@@ -20,6 +22,7 @@ __all__ = [
     "list_all",
     "login",
     "logout",
+    "noted",
     "own_credentials",
     "register",
     "remove",
@@ -28,6 +31,8 @@ __all__ = [
     "reset_password",
     "update",
 ]
+
+P = ParamSpec("P")
 
 
 def register(connection: sqlite3.Connection, context: Context, username: str, password_hash: str, alias: str) -> bytes:
@@ -75,6 +80,26 @@ def remove(connection: sqlite3.Connection, context: Context, user_id: bytes) -> 
     """Delete an account for an operator, as its user can. Raises NotFoundError."""
     users.by_id(connection, user_id)
     accounts.delete(connection, user_id, context.now())
+
+
+def noted(
+    connection: sqlite3.Connection,
+    context: Context,
+    actor: str,
+    told: audit.Action,
+    action: Callable[Concatenate[sqlite3.Connection, bytes, P], None],
+    user_id: bytes,
+    /,
+    *args: P.args,
+    **kwargs: P.kwargs,
+) -> None:
+    """Change an account by ``action``, and note it in the audit log as ``told``. Raises NotFoundError.
+
+    ``actor``: an operator, as the audit log names one.
+    """
+    changed = users.by_id(connection, user_id)
+    action(connection, user_id, *args, **kwargs)
+    audit.note(connection, context.now(), actor, told, audit.Subject(user_id, changed.username))
 
 
 def list_all(connection: sqlite3.Connection, context: Context, like: str = "") -> list[Account]:

@@ -7,7 +7,7 @@ from typing import Concatenate, ParamSpec, TypeVar
 
 from conclave.clock import Clock
 from conclave.limits import HANDOUT_SECONDS, HANDOUTS, SlidingWindow
-from conclave.retention.policy import PolicySettings
+from conclave.retention.resolve import PolicySettings
 
 P = ParamSpec("P")
 T = TypeVar("T")

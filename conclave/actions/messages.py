@@ -82,12 +82,18 @@ class Sending:
 class Fetching:
     """Fetches pages: from memory, or else from the store and the archive."""
 
-    def __init__(self, groups: RememberedGroups, store: Database, archive: Archive, context: Context) -> None:
-        """``groups``: what is remembered."""
+    def __init__(
+        self, groups: RememberedGroups, store: Database, archive: Archive, context: Context, *, next_confirms: bool
+    ) -> None:
+        """``groups``: what is remembered.
+
+        ``next_confirms``: a page counts as fetched only once its reader's next fetch says so, not when it has left.
+        """
         self._groups = groups
         self._store = store
         self._archive = archive
         self._context = context
+        self.next_confirms = next_confirms
 
     async def page(
         self, group_id: bytes, user_id: bytes, after: int, limit: int, written_in: Format, share: Share
@@ -95,11 +101,12 @@ class Fetching:
         """Return up to ``limit`` messages with numbers greater than ``after``, and take memory for them.
 
         It is no transaction. If memory is short, the store is asked once there is some: less may be seen by then.
-        Raises what ``archive.pages.page`` raises. Once the reader has a page with news, call ``confirm``.
+        Raises what ``archive.pages.page`` raises. Once the reader has a page with news, call ``confirm``. With
+        ``next_confirms`` call it also if the reader never gets the page: what counts are the ones before.
         """
         known = self._groups.page(group_id, user_id, after, limit, written_in)
         if known and _has_room(share, known.pieces):
-            return known
+            return self._counted(known)
         context, write = self._context, pages.writer(written_in)
         found = await share.fit(
             lambda: both_tiers.page(
@@ -108,10 +115,14 @@ class Fetching:
             )
         )
         reader = self._groups.remember(found, after, written_in)
-        return Fetched([each.piece for each in found.messages], reader, found.fetched_up_to)
+        claimed = min(after, found.member.group.last_seq)
+        return self._counted(Fetched([each.piece for each in found.messages], reader, found.fetched_up_to, claimed))
+
+    def _counted(self, fetched: Fetched) -> Fetched:
+        return fetched._replace(up_to=fetched.claimed) if self.next_confirms else fetched
 
     async def confirm(self, fetched: Fetched) -> None:
-        """Note that the reader has the page. Raises StoreError."""
+        """Note that the reader has the page, or with ``next_confirms`` the ones before. Raises StoreError."""
         reader = fetched.reader
         await self._store.write_joint(members.confirm_fetched, (reader.member_id, fetched.up_to))
         reader.watermark = max(reader.watermark, fetched.up_to)

@@ -13,14 +13,17 @@ from conclave.clock import Clock
 from conclave.config.settings import Config
 from conclave.steady_clock import SteadyClock
 from conclave.store import schema, sqlite, state
+from conclave.store.archive import moves
 from conclave.store.faults import StoreError
+from conclave.system import locks
+from conclave.system.locks import Wait
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 
 class OutsideError(Exception):
-    """The store cannot be used, and nothing was done. The message is one line for the operator."""
+    """The store cannot be used. Nothing was done, or the message says what. It is one line for the operator."""
 
 
 class Outside:
@@ -51,6 +54,24 @@ class Outside:
         """Run ``action`` in one transaction and return its result."""
         with self._connected() as connection, sqlite.write_transaction(connection):
             return action(connection, *args, **kwargs)
+
+    def wait_for_run(self, wait: Wait) -> None:
+        """Return once no cleanup run is under way that may still erase from the archive what it planned earlier.
+
+        In the database each step of a run looks again whether it may erase. In the archive it goes by its plan. So
+        without an archive there is nothing to wait for. ``wait``: called before a wait, at most once.
+        """
+        if not self.read(moves.is_in_use):
+            return
+        try:
+            # No connection of this process is open meanwhile, as ``locks`` wants it.
+            with locks.hold(self._config.database, locks.CLEANUP, wait):
+                pass
+        except OSError as error:
+            raise OutsideError(
+                f"{error.filename}: {error.strerror}; so it is not known whether a run is still erasing what it planned"
+                " before: the change itself is done"
+            ) from error
 
     @contextmanager
     def _connected(self, *, readonly: bool = False) -> Iterator[sqlite3.Connection]:

@@ -1,21 +1,137 @@
-"""How long the messages of a group live."""
+"""How long the messages of a group live, and what a change of that would hide."""
 
 import sqlite3
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from uuid import UUID
 
+from conclave.actions import groups
 from conclave.actions.context import Context
-from conclave.store import members
+from conclave.archive.reader import Archive, ArchiveError
+from conclave.auth.turns import Turns
+from conclave.retention.policy import KEEP, GroupPolicy
+from conclave.retention.resolve import Limit, PolicySettings
+from conclave.store import members, policies, visibility
+from conclave.store.archive import stretches
+from conclave.store.database import Database
+from conclave.store.forecast import Expiring
+from conclave.store.groups import GroupChanges
+
+CONCURRENT_FORECASTS = 1
+"""At most 1 forecast is made at a time: most readers of the store, and most of the machine, are left to others."""
+
+DEFAULT = "*"
+"""Stands for the groups without a policy of their own, in the answer to how the server is configured."""
+
+MOST_MILLISECONDS = 2**53 - 1
+"""The greatest integer that every JSON reader takes. A longer lifetime is told as this one."""
 
 
 @dataclass(frozen=True)
-class Layers:
-    """Both layers of a group's retention: KEEP, AFTER_FETCH or seconds."""
+class Retention:
+    """How long the messages of a group live. Lifetimes: KEEP, AFTER_FETCH or seconds.
+
+    ``server_retention_seconds`` and ``group_expiry_seconds``: both layers, as set. ``effective_expiry_seconds``: what
+    counts. ``min_lifetime_seconds``: nothing younger is erased, 0 for no bound. ``policy_source``: a ``Source``.
+    ``held_by``: the members whose missing fetch holds messages back, only for admins.
+    """
 
     server_retention_seconds: int
     group_expiry_seconds: int
+    effective_expiry_seconds: int
+    min_lifetime_seconds: int
+    policy_source: str
+    legal_hold: bool
+    held_by: Sequence[bytes]
 
 
-def policy(connection: sqlite3.Connection, context: Context, group_id: bytes, user_id: bytes) -> Layers:
+def policy(connection: sqlite3.Connection, context: Context, group_id: bytes, user_id: bytes) -> Retention:
     """Return how long messages of a group live. Raises NotMemberError."""
     member = members.require_member(connection, group_id, user_id)
-    return Layers(context.policy.message_retention, member.group.message_expiry_seconds)
+    group = member.group
+    sight = visibility.of_group(connection, group, context.policy, context.now())
+    is_told = member.role == "admin" and sight.policy.is_after_fetch
+    return Retention(
+        server_retention_seconds=context.policy.message_retention,
+        group_expiry_seconds=group.message_expiry_seconds,
+        effective_expiry_seconds=sight.policy.lifetime,
+        min_lifetime_seconds=sight.policy.min_lifetime,
+        policy_source=sight.policy.source.value,
+        legal_hold=policies.is_held(connection, group.group_key),
+        held_by=members.holding_back(connection, group, sight) if is_told else (),
+    )
+
+
+Bounds = dict[str, dict[str, int]]
+
+
+@dataclass(frozen=True)
+class Configuration:
+    """What the operator has set, in milliseconds, as MSC1763 has it: what is not set has no key."""
+
+    policies: Mapping[str, dict[str, int]]
+    limits: Bounds
+
+
+def configuration(connection: sqlite3.Connection, context: Context, user_id: bytes) -> Configuration:
+    """Return the default policy, the operator's policies for the user's own groups, and the limits."""
+    settings = context.policy
+    own = members.group_ids_of(connection, user_id) if settings.overrides else ()
+    told = {DEFAULT: _lifetimes(settings.of_setting(KEEP, KEEP))}
+    told |= {str(UUID(bytes=each)): _lifetimes(settings.overrides[each]) for each in own if each in settings.overrides}
+    return Configuration(told, _limits(settings))
+
+
+def _lifetimes(policy: GroupPolicy) -> dict[str, int]:
+    least = policy.min_lifetime or KEEP
+    return _in_milliseconds({"min_lifetime": least, "max_lifetime": policy.lifetime})
+
+
+def _limits(settings: PolicySettings) -> Bounds:
+    def bounds(limit: Limit) -> dict[str, int]:
+        return _in_milliseconds({"min": limit.min, "max": limit.max})
+
+    found = {"min_lifetime": settings.limits.min_lifetime, "max_lifetime": settings.limits.max_lifetime}
+    return {name: told for name, limit in found.items() if (told := bounds(limit))}
+
+
+def _in_milliseconds(seconds: Mapping[str, int]) -> dict[str, int]:
+    return {name: min(each * 1000, MOST_MILLISECONDS) for name, each in seconds.items() if each != KEEP}
+
+
+class Forecasting:
+    """Foretells what a change of a group hides, in the hot store and in the archive. Only its caller waits for it.
+
+    Users take turns. However often one of them asks, others come next.
+    """
+
+    def __init__(self, store: Database, archive: Archive, context: Context) -> None:
+        """Foretell by the clock and the settings of ``context``."""
+        self._store = store
+        self._archive = archive
+        self._context = context
+        self._turns = Turns(CONCURRENT_FORECASTS)
+
+    @property
+    def waiting(self) -> int:
+        """How many callers wait for their turn."""
+        return self._turns.waiting
+
+    async def of_change(self, group_id: bytes, user_id: bytes, changes: GroupChanges) -> Expiring:
+        """Return what expires at once if ``changes`` are made now.
+
+        Where the archive cannot be read, a part of which only some expires counts as a whole: the change must not wait
+        for an archive that is broken. Raises what ``groups.update`` raises, and UnavailableError if too many wait.
+        """
+        async with self._turns.turn(user_id):
+            while True:
+                found = await self._store.read(groups.foretell, self._context, group_id, user_id, changes)
+                if found.unsure is None:
+                    return found.sure
+                stretch = found.unsure.stretch
+                try:
+                    counted = await self._archive.tally(stretch, found.unsure.edge)
+                except ArchiveError:
+                    return found.sure + found.unsure.at_most
+                if await self._store.read(stretches.relaid) == stretch.relaid:
+                    return found.sure + counted

@@ -6,6 +6,8 @@ from aiohttp import web
 
 from conclave import keys
 from conclave.actions.context import Action
+from conclave.actions.groups import Expiring, GroupChanges
+from conclave.auth import tokens
 from conclave.wire.handover import SHARE
 from conclave.wire.pieces import reply_list
 
@@ -16,6 +18,13 @@ T = TypeVar("T")
 async def act(request: web.Request, action: Action[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     """Run an action in a transaction. Return its result once it is durable, as ``ClockWatch.write`` does."""
     return await request.app[keys.CLOCK_WATCH].write(action, *args, **kwargs)
+
+
+async def foretell(request: web.Request, group_id: bytes, changes: GroupChanges) -> Expiring:
+    """Return what expires at once if the caller makes ``changes`` to a group, as ``Forecasting.of_change`` does."""
+    app = request.app
+    async with app[keys.CLOCK_WATCH].noting():
+        return await app[keys.FORECASTING].of_change(group_id, request[tokens.CALLER].user_id, changes)
 
 
 async def look(request: web.Request, action: Action[P, T], *args: P.args, **kwargs: P.kwargs) -> T:

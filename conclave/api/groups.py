@@ -4,8 +4,8 @@ from aiohttp import web
 
 from conclave import keys
 from conclave.actions import groups
-from conclave.actions.groups import GroupChanges
-from conclave.api.acting import act, answer_list
+from conclave.actions.groups import NOTHING, GroupChanges
+from conclave.api.acting import act, answer_list, foretell
 from conclave.auth import tokens
 from conclave.wire.exchange import path_id, read_body, read_query, reply, reply_empty
 from conclave.wire.handover import SHARE
@@ -32,7 +32,10 @@ async def list_public(request: web.Request) -> web.StreamResponse:
 
 
 async def update(request: web.Request) -> web.Response:
-    """PATCH /groups/{group_id}: Change a group, all or nothing."""
+    """PATCH /groups/{group_id}: Change a group, all or nothing.
+
+    The answer says what expires at once by the change. With `dry_run` it says what would, and nothing changes.
+    """
     group_id, user_id = path_id(request, "group_id"), request[tokens.CALLER].user_id
     body = await read_body(request, UpdateGroup)
     changes = GroupChanges(
@@ -40,9 +43,13 @@ async def update(request: web.Request) -> web.Response:
         group_name=body.group_name,
         visibility=body.visibility,
         message_expiry_seconds=body.message_expiry_seconds if body.update_message_expiry else None,
+        min_lifetime_seconds=body.min_lifetime_seconds if body.update_min_lifetime else None,
     )
-    await act(request, groups.update, request.app[keys.CONTEXT], group_id, user_id, changes)
-    return reply_empty(request)
+    is_counted = body.dry_run or changes.concern_retention
+    expiring = await foretell(request, group_id, changes) if is_counted else NOTHING
+    if not body.dry_run:
+        await act(request, groups.update, request.app[keys.CONTEXT], group_id, user_id, changes)
+    return reply(request, expiring)
 
 
 async def delete(request: web.Request) -> web.Response:

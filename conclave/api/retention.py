@@ -1,4 +1,4 @@
-"""How long the messages of a group live."""
+"""How long the messages of a group live, and what the operator has set about it."""
 
 from aiohttp import web
 
@@ -13,3 +13,9 @@ async def policy(request: web.Request) -> web.Response:
     """GET /groups/{group_id}/retention: How long messages of a group live."""
     group_id, user_id = path_id(request, "group_id"), request[tokens.CALLER].user_id
     return reply(request, await look(request, retention.policy, request.app[keys.CONTEXT], group_id, user_id))
+
+
+async def configuration(request: web.Request) -> web.Response:
+    """GET /retention/configuration: What the operator has set, in milliseconds, as MSC1763 has it."""
+    context, user_id = request.app[keys.CONTEXT], request[tokens.CALLER].user_id
+    return reply(request, await look(request, retention.configuration, context, user_id))

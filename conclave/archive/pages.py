@@ -6,11 +6,12 @@ from dataclasses import replace
 from conclave.archive.reader import Archive
 from conclave.budget import Share
 from conclave.clock import Clock
-from conclave.retention.policy import PolicySettings
-from conclave.store import messages, visibility
+from conclave.retention.resolve import PolicySettings
+from conclave.store import messages
 from conclave.store.archive import stretches as index
 from conclave.store.database import Database
 from conclave.store.messages import Page, Piece, StoredMessage, WriteMessage
+from conclave.store.visibility import Sight
 
 
 async def page(
@@ -48,7 +49,7 @@ async def page(
         cold = await archive.read(found.archived, limit - len(served), share, taken)
         if await store.read(index.relaid) == found.archived.relaid:
             taken += sum(len(message.mls_message) for message in cold.messages)
-            served += await asyncio.to_thread(_write_all, cold.messages, write)
+            served += await asyncio.to_thread(_write_all, cold.messages, found.sight, write)
             position = found.archived.border
             if cold.full:
                 break
@@ -56,7 +57,7 @@ async def page(
             share.hold(claimed)
         found = await look(position, served, taken)
         served += found.messages
-    sight = visibility.of_group(found.member.group, policy, clock.now())
+    sight = found.sight.at(clock.now())
     if not first.archived and sight.admits_all(served):
         return first
     current = [message for message in served if sight.admits(message)]
@@ -68,15 +69,13 @@ async def page(
         )
         return rest if rest.messages else replace(rest, fetched_up_to=first.fetched_up_to)
     last = current[-1].sequence_num if current else 0
-    return Page(current, first.member, max(last, first.fetched_up_to), touch=first.touch)
+    return Page(current, first.member, max(last, first.fetched_up_to), sight, touch=first.touch)
 
 
-def _write_all(found: list[StoredMessage], write: WriteMessage) -> list[Piece]:
+def _write_all(found: list[StoredMessage], sight: Sight, write: WriteMessage) -> list[Piece]:
     """Write messages in a thread: they may have 32 MiB. Each is let go of once it is written."""
     found.reverse()
     written = []
     while found:
-        message = found.pop()
-        text = write(message.sequence_num, message.sender_id, message.mls_message, message.created_at)
-        written.append(Piece(message.sequence_num, message.created_at, text))
+        written.append(messages.written(found.pop(), sight, write))
     return written

@@ -4,9 +4,10 @@ import math
 from collections.abc import Sequence
 
 from conclave.store.archive.stretches import Part, Stretch
+from conclave.store.forecast import Edge
 
 COLUMNS = "sequence_num, sender_id, mls_message, created_at"
-"""The columns that a query returns, in the order of StoredMessage."""
+"""The first columns that a query returns, in the order of StoredMessage. Its ``is_kept`` comes after them."""
 
 
 def reach(parts: Sequence[Part], after: int, border: int, wanted: int, room: int) -> int:
@@ -42,6 +43,23 @@ def select(stretch: Stretch, parts: Sequence[Part], after: int, last: int, first
     ``first_only``: query only this many, the first ones, in order; None: all, in any order. The query names the
     partitions as literals, so that no file of another partition is opened.
     """
+    return (
+        f"SELECT {COLUMNS}, {stretch.sight.kept} AS is_kept FROM archive WHERE {_where(stretch, parts, after, last)}"
+        f"{'' if first_only is None else f' ORDER BY sequence_num LIMIT {first_only:d}'}"
+    )
+
+
+def tally(stretch: Stretch, edge: Edge) -> str:
+    """Write the query that counts the messages of ``stretch`` that ``edge`` hides, and tells the oldest one's time."""
+    return (
+        f"SELECT count(*), min(created_at) FROM archive"
+        f" WHERE {_where(stretch, stretch.parts, stretch.after, stretch.border)} AND (sequence_num <= {edge.gone:d}"
+        f" OR created_at < {edge.hidden_before:d} AND NOT ({stretch.sight.kept}))"
+    )
+
+
+def _where(stretch: Stretch, parts: Sequence[Part], after: int, last: int) -> str:
+    """Write the condition for the messages that may be seen."""
     classes: dict[int, list[int]] = {}
     for part in parts:
         classes.setdefault(part.lifetime, []).append(part.span)
@@ -50,7 +68,6 @@ def select(stretch: Stretch, parts: Sequence[Part], after: int, last: int, first
     )
     deleted = ", ".join(f"X'{sender.hex()}'" for sender in stretch.deleted_senders)
     return (
-        f"SELECT {COLUMNS} FROM archive WHERE ({where}) AND group_key = {stretch.group_key:d}"
+        f"({where}) AND group_key = {stretch.group_key:d}"
         f" AND sequence_num <= {last:d} AND {stretch.sight.condition(after, deleted)}"
-        f"{'' if first_only is None else f' ORDER BY sequence_num LIMIT {first_only:d}'}"
     )

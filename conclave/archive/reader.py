@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from conclave.archive.age import find_fault
 from conclave.archive.faults import one_line
-from conclave.archive.query import parts_between, reach, select
+from conclave.archive.query import parts_between, reach, select, tally
 from conclave.budget import Share, cost
 from conclave.health.parts import Health, HealthPart
 from conclave.logs import get_logger
@@ -32,6 +32,7 @@ from conclave.store import bodies, messages, sqlite
 from conclave.store.archive import moves
 from conclave.store.archive.moves import ArchiveState
 from conclave.store.archive.stretches import Part, Stretch
+from conclave.store.forecast import Edge, Expiring
 from conclave.store.messages import StoredMessage
 
 if TYPE_CHECKING:
@@ -127,6 +128,10 @@ class Archive:
         share.hold(before + cost(sum(len(message.mls_message) for message in found.messages), len(found.messages)))
         return found
 
+    async def tally(self, stretch: Stretch, edge: Edge) -> Expiring:
+        """Count the messages of ``stretch`` that ``edge`` hides. Raises ArchiveError."""
+        return await self._in_thread(self._tally, stretch, edge)
+
     async def warm_up(self) -> None:
         """Open the table now, so that the first read is not slow. Raises ArchiveError."""
         await self._in_thread(self._try_out)
@@ -166,6 +171,13 @@ class Archive:
             # The index counts hidden messages too, which fill no page: look further each time.
             after, effort = last, effort * 2
         return Found(found, full=len(found) == limit)
+
+    def _tally(self, stretch: Stretch, edge: Edge) -> Expiring:
+        def count(query: "QueryBuilder") -> Expiring:
+            rows = [row for batch in _batches(query, tally(stretch, edge)) for row in zip(*_values(batch), strict=True)]
+            return Expiring(rows[0][0], rows[0][1] or 0)
+
+        return self._asking(stretch.version, stretch.turn, count)
 
     def _asking(self, version: int, turn: int, ask: Callable[["QueryBuilder"], T]) -> T:
         """Call ``ask`` with the table as of ``version`` or later, and again after a refresh if that fails.
@@ -301,7 +313,11 @@ def _batches(query: "QueryBuilder", sql: str) -> Iterator[Any]:
 
 def _messages(batch: Any) -> Iterator[StoredMessage]:
     """Make messages of a batch of rows with the columns COLUMNS of query.py."""
-    return map(StoredMessage, *(column.to_pylist() for column in batch.columns))
+    return map(StoredMessage, *_values(batch))
+
+
+def _values(batch: Any) -> list[list[Any]]:
+    return [column.to_pylist() for column in batch.columns]
 
 
 @cache

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from conclave.cache.freshness import Freshness
 from conclave.cache.runs import Run
 from conclave.events import News, Stored
-from conclave.retention.policy import PolicySettings
+from conclave.retention.policy import GroupPolicy
 from conclave.store import visibility
 from conclave.store.groups import Group
 from conclave.store.messages import Page, Piece
@@ -59,6 +59,7 @@ class _Known:
     """A group. ``group`` is as it was read, but for the counter, which is ``last_seq``."""
 
     group: Group
+    policy: GroupPolicy
     last_seq: int
     readers: dict[bytes, Reader] = field(default_factory=dict)
     runs: list[tuple[Format, Run]] = field(default_factory=list)
@@ -78,11 +79,15 @@ class _Known:
 
 
 class Fetched(NamedTuple):
-    """A page for a reader: its messages as they are written, and the watermark of the reader who has it."""
+    """A page for a reader: its messages as they are written, and the watermark of the reader who has it.
+
+    ``claimed``: the reader said with the request to have everything up to this number, of those that the group has.
+    """
 
     pieces: list[bytes]
     reader: Reader
     up_to: int
+    claimed: int
 
     @property
     def is_news(self) -> bool:
@@ -93,10 +98,9 @@ class Fetched(NamedTuple):
 class RememberedGroups:
     """The groups that were read lately. Only for the event loop's thread."""
 
-    def __init__(self, freshness: Freshness, policy: PolicySettings) -> None:
+    def __init__(self, freshness: Freshness) -> None:
         """Begin with none. ``freshness`` tells which of them were touched."""
         self._freshness = freshness
-        self._policy = policy
         self._by_id: OrderedDict[bytes, _Known] = OrderedDict()
         self._ids: dict[int, bytes] = {}
         self._bytes = 0
@@ -112,8 +116,8 @@ class RememberedGroups:
         self._by_id.move_to_end(group_id)
         confirmed = min(after, known.last_seq)
         if confirmed == known.last_seq:
-            return Fetched([], reader, confirmed)
-        sight = visibility.of_group(known.group, self._policy, now)
+            return Fetched([], reader, confirmed, confirmed)
+        sight = visibility.of_known_group(known.group, known.policy, now)
         for each, run in tuple(known.runs):
             if each is written_in and run.covers(confirmed):
                 before = run.size
@@ -126,7 +130,8 @@ class RememberedGroups:
                 if end - begin == limit or run.end == known.last_seq:
                     known.used(written_in, run)
                     up_to = run.numbers[end - 1] if end > begin else confirmed
-                    return Fetched(self._cut(known, written_in, run, begin, end), reader, up_to)
+                    pieces = self._cut(known, written_in, run, begin, end)
+                    return Fetched(pieces, reader, up_to, confirmed)
         return None
 
     def _cut(self, known: _Known, written_in: Format, run: Run, begin: int, end: int) -> list[bytes]:
@@ -161,13 +166,15 @@ class RememberedGroups:
             # Sends touch nothing, and nobody was there to add those since the page was read.
             if self._freshness.last_seq(group.group_key) != group.last_seq:
                 return reader
-            known = self._by_id[group.group_id] = _Known(group, group.last_seq)
+            known = self._by_id[group.group_id] = _Known(group, page.sight.policy, group.last_seq)
             self._ids[group.group_key] = group.group_id
             self._bytes += known.size
         reader = known.readers.setdefault(member.user_id, reader)
-        if page.sight:
-            begin, hidden_before = min(after, group.last_seq), page.sight.hidden_before
-            _add(known, Run(begin, page.end, hidden_before, pages.writer(written_in)), page.messages, written_in)
+        # Which commits a policy keeps, changes with each fetch: such a group's pages are read each time.
+        if page.end is not None and not page.sight.policy.keeps_commits:
+            begin, hidden_before, policy = min(after, group.last_seq), page.sight.hidden_before, page.sight.policy
+            run = Run(begin, page.end, hidden_before, policy, pages.writer(written_in))
+            _add(known, run, page.messages, written_in)
         self._measure(known)
         return reader
 

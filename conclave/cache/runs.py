@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from conclave.events import Stored
+from conclave.retention.policy import GroupPolicy
 from conclave.store.messages import Piece, WriteMessage
 from conclave.store.visibility import Sight
 
@@ -22,13 +23,15 @@ class Run:
     """All messages of a group with numbers above ``base`` up to ``end`` that its members may see, in order.
 
     ``hidden_before``: messages created before this Unix second are left out. So the run tells nothing of a time at
-    which less was hidden. ``write``: how messages are written. ``sent``: the last ones, which are written once somebody
-    asks for them. ``oldest``: no message here was created before this Unix second. ``size``: bytes.
+    which less was hidden. ``policy`` and ``write``: how messages are written. ``sent``: the last ones, which are
+    written once somebody asks for them. ``oldest``: no message here was created before this Unix second. ``size``:
+    bytes.
     """
 
     base: int
     end: int
     hidden_before: int
+    policy: GroupPolicy
     write: WriteMessage
     numbers: list[int] = field(default_factory=list)
     times: list[int] = field(default_factory=list)
@@ -85,7 +88,7 @@ class Run:
 
     def _insert(self, at: int, messages: Sequence[Piece], hidden_before: int) -> None:
         if messages:
-            numbers, times, pieces = zip(*messages, strict=True)
+            numbers, times, pieces, _ = zip(*messages, strict=True)
             self.numbers[at:at], self.times[at:at], self.pieces[at:at] = numbers, times, pieces
             self.size += sum(map(len, pieces)) + len(pieces) * PIECE_BYTES
             self.oldest = min(self.oldest, *times)
@@ -102,7 +105,13 @@ class Run:
     def _write_sent(self) -> None:
         sent, self.sent = self.sent, deque()
         self.size -= sum(map(_weight, sent))
-        self._insert(len(self.numbers), [_piece(each, self.write) for each in sent], self.hidden_before)
+        self._insert(len(self.numbers), [self._piece(each) for each in sent], self.hidden_before)
+
+    def _piece(self, stored: Stored) -> Piece:
+        created_at = stored.created_at
+        expires_at = self.policy.expires_at(created_at)
+        text = self.write(stored.sequence_num, stored.sender_id, stored.body or b"", created_at, expires_at)
+        return Piece(stored.sequence_num, created_at, text)
 
     def _shorten(self) -> None:
         count = 0
@@ -121,8 +130,3 @@ class Run:
 def _weight(stored: Stored) -> int:
     """Return as how many bytes a message counts before it is written: a little more than it has."""
     return len(stored.body or b"") * 4 // 3 + PIECE_BYTES
-
-
-def _piece(stored: Stored, write: WriteMessage) -> Piece:
-    text = write(stored.sequence_num, stored.sender_id, stored.body or b"", stored.created_at)
-    return Piece(stored.sequence_num, stored.created_at, text)

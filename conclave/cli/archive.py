@@ -5,7 +5,6 @@ import sys
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import asdict
-from datetime import UTC, datetime
 from pathlib import Path
 from uuid import UUID
 
@@ -15,6 +14,7 @@ from rich.table import Table
 
 from conclave.archive.status import Share, Status, StatusError, read_status
 from conclave.cli.common import config_option, one_line_errors, orderly_end
+from conclave.cli.tables import about, second
 from conclave.clock import SystemClock
 from conclave.config.load import ConfigError, load_config
 from conclave.logs import configure_logging
@@ -31,7 +31,7 @@ SHOWN = 100
 
 @click.group()
 def archive() -> None:
-    """Check the archive of older messages, or take a group back."""
+    """Check the archive of older messages, or restore a group."""
 
 
 @archive.command()
@@ -106,8 +106,8 @@ def _show(found: Status, console: Console) -> None:
     if found.unerased:
         lines.append("replaced files may still be on disk: the next run removes them")
     for move in found.moves:
-        ended = "under way" if move.finished_at is None else f"ended {_second(move.finished_at)}"
-        lines.append(f"move {move.batch}: {move.messages:,} messages, begun {_second(move.fixed_at)}, {ended}")
+        ended = "under way" if move.finished_at is None else f"ended {second(move.finished_at)}"
+        lines.append(f"move {move.batch}: {move.messages:,} messages, begun {second(move.fixed_at)}, {ended}")
     for line in lines:
         console.print(line, soft_wrap=True, markup=False, highlight=False)
 
@@ -119,22 +119,12 @@ def _amounts(share: Share) -> tuple[int, int, int, int]:
 def _overdue(due: Overdue) -> list[str]:
     lines = []
     if due.expired_parts:
-        lines.append(f"expired messages in {due.expired_parts:,} parts, the oldest by {_about(due.expired_seconds)}")
+        lines.append(f"expired messages in {due.expired_parts:,} parts, the oldest by {about(due.expired_seconds)}")
     if due.deleted_groups:
-        lines.append(f"{due.deleted_groups:,} deleted groups, the first {_about(due.deleted_groups_seconds)} ago")
+        lines.append(f"{due.deleted_groups:,} deleted groups, the first {about(due.deleted_groups_seconds)} ago")
     if due.deleted_accounts:
-        ago = _about(due.deleted_accounts_seconds)
+        ago = about(due.deleted_accounts_seconds)
         lines.append(f"messages of {due.deleted_accounts:,} deleted accounts, the first deleted {ago} ago")
     if due.restored_messages:
         lines.append(f"{due.restored_messages:,} restored messages")
     return [f"the next run takes: {line}" for line in lines] or ["nothing is overdue"]
-
-
-def _about(seconds: int) -> str:
-    """Write seconds in the greatest unit, up to days, of which there are at least two. Rounds down."""
-    unit = next((unit for unit in (86_400, 3_600, 60) if seconds >= 2 * unit), 1)
-    return duration_text(seconds - seconds % unit)
-
-
-def _second(seconds: int) -> str:
-    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M:%S}"

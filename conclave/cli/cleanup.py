@@ -1,16 +1,15 @@
 """The ``conclave cleanup`` commands."""
 
 import sys
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing
 from pathlib import Path
 
 import click
 from rich.console import Console
-from rich.progress import Progress as Bar
 
 from conclave.cli import reports
 from conclave.cli.common import config_option, one_line_errors, orderly_end
+from conclave.cli.purge import purge
 from conclave.clock import SystemClock
 from conclave.config.load import ConfigError, load_config
 from conclave.logs import configure_logging
@@ -18,7 +17,6 @@ from conclave.store import runs, schema, sqlite
 from conclave.store.faults import StoreError
 from spark import run
 from spark.engine import CleanupError, Engine
-from spark.run import Progress
 
 
 @click.group()
@@ -46,7 +44,7 @@ def run_cleanup(path: Path | None, *, dry_run: bool, accept_clock: bool) -> None
         if dry_run:
             done = run.dry_run(engine)
         else:
-            with _progress_bar(console) as progress:
+            with reports.progress_bar(console) as progress:
                 done = run.clean_up(engine, accept_clock=accept_clock, progress=progress)
     reports.show(done, console, dry=dry_run)
     if done.error:
@@ -65,12 +63,4 @@ def history(path: Path | None, limit: int) -> None:
             reports.show_history(runs.last(connection, limit), Console())
 
 
-@contextmanager
-def _progress_bar(console: Console) -> Iterator[Progress | None]:
-    """Show a bar on a terminal while rows are deleted. Elsewhere show nothing, and count nothing for it."""
-    if not console.is_terminal:
-        yield None
-        return
-    with Bar(console=console, transient=True) as bar:
-        task = bar.add_task("deleting", total=None)
-        yield lambda gone, total: bar.update(task, completed=gone, total=total)
+cleanup.add_command(purge)

@@ -6,8 +6,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 import click
+
+from conclave.retention.durations import InvalidDurationError, parse_duration
 
 config_option = click.option(
     "--config",
@@ -15,6 +18,38 @@ config_option = click.option(
     type=click.Path(path_type=Path),
     help="TOML file; default: ./conclave.toml, /etc/conclave/config.toml, built-in defaults.",
 )
+
+
+class InputError(Exception):
+    """The input is missing or cannot be used. The message is one line for the operator."""
+
+
+class Seconds(click.ParamType[int]):
+    """A duration such as 30d, as whole seconds."""
+
+    name = "duration"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Return the seconds."""
+        try:
+            return parse_duration(value)
+        except InvalidDurationError as error:
+            self.fail(str(error), param, ctx)
+
+
+class Name(click.ParamType[str]):
+    """Text that can be stored: what is not UTF-8 is refused."""
+
+    name = "text"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """Return the text."""
+        text = str(value)
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            self.fail("it is not UTF-8", param, ctx)
+        return text
 
 
 @contextmanager
@@ -51,3 +86,10 @@ def one_line_errors(*expected: type[Exception]) -> Iterator[None]:
         for line in str(error).splitlines():
             click.echo(f"conclave: {line}", err=True)
         sys.exit(1)
+
+
+def confirm(question: str) -> None:
+    """Ask on the terminal; go on with yes, and abort otherwise. Raises InputError without a terminal."""
+    if not sys.stdin.isatty():
+        raise InputError("there is no terminal to ask on: use --yes to do it unasked")
+    click.confirm(question, abort=True, err=True)

@@ -1,14 +1,17 @@
-"""Prints what cleanup runs did: one run, or the history."""
+"""Prints what cleanup runs do and did: a bar, one run, or the history."""
 
-from collections.abc import Iterable, Mapping
-from datetime import UTC, datetime
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 
 from rich.console import Console
+from rich.progress import Progress as Bar
 from rich.table import Table
 
+from conclave.cli.tables import second
 from conclave.store.runs import Run
 from spark import rules
 from spark.report import Report
+from spark.run import Progress
 
 _MEANINGS = {
     rules.EXPIRED: ("messages", "past their group's expiry"),
@@ -18,6 +21,17 @@ _MEANINGS = {
     rules.SESSIONS: ("sessions", "expired"),
     rules.INVITES: ("invites", "pending for longer than invite_ttl_seconds"),
 }
+
+
+@contextmanager
+def progress_bar(console: Console) -> Iterator[Progress | None]:
+    """Show a bar on a terminal while rows are deleted. Elsewhere show nothing, and count nothing for it."""
+    if not console.is_terminal:
+        yield None
+        return
+    with Bar(console=console, transient=True) as bar:
+        task = bar.add_task("deleting", total=None)
+        yield lambda gone, total: bar.update(task, completed=gone, total=total)
 
 
 def show(report: Report, console: Console, *, dry: bool = False) -> None:
@@ -30,12 +44,17 @@ def show(report: Report, console: Console, *, dry: bool = False) -> None:
     for rule in rules.RULES:
         table.add_row(*_MEANINGS[rule], f"{report.counts[rule]:,}")
     console.print(table)
+    if report.differing:
+        changed = ", ".join(report.differing)
+        console.print(f"as after a start with this configuration, which changes {changed}", soft_wrap=True)
     touched = f"{report.groups_touched:,} groups {'have something due' if dry else 'touched'}"
     console.print(touched if dry else f"{touched}, {report.bytes_returned:,} bytes returned to the disk")
     if report.archived:
         console.print(f"{report.archived:,} messages {'would move' if dry else 'moved'} to the archive")
     if report.archive_bytes_returned:
         console.print(f"{report.archive_bytes_returned:,} bytes returned by the archive")
+    if report.held:
+        console.print(f"{report.held:,} messages are kept by legal holds, although they have expired")
     if report.brought_back:
         console.print(f"brought back from times to come: {_list(report.brought_back) or 'nothing'}")
     if report.error:
@@ -49,18 +68,19 @@ def show_history(runs: Iterable[Run], console: Console) -> None:
     table.add_column("seconds", justify="right")
     table.add_column("deleted")
     table.add_column("bytes returned", justify="right")
+    table.add_column("job")
     table.add_column("engine")
     table.add_column("outcome")
     for run in runs:
-        began = datetime.fromtimestamp(run.started_at, UTC)
         done = _list(run.deleted)
         if brought_back := _list(run.brought_back):
             done = f"{done or 'nothing'}; brought back: {brought_back}"
         table.add_row(
-            f"{began:%Y-%m-%d %H:%M:%S}",
+            second(run.started_at),
             str(run.finished_at - run.started_at),
             done or "nothing",
             f"{run.bytes_returned:,}",
+            run.job,
             run.engine,
             run.error or run.outcome,
         )

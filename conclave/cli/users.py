@@ -1,36 +1,35 @@
 """The ``conclave user`` commands."""
 
 import json
+import sqlite3
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import ParamSpec
+from typing import Concatenate, ParamSpec
 from uuid import UUID
 
 import click
 from marshmallow import ValidationError
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from conclave.actions import accounts, users
-from conclave.actions.context import Action
 from conclave.actions.outside import Outside, OutsideError
 from conclave.auth.passwords import hash_password, new_password
-from conclave.cli.common import config_option, one_line_errors
+from conclave.cli.common import InputError, config_option, confirm, one_line_errors
+from conclave.cli.tables import print_whole, visible
 from conclave.clock import SystemClock
 from conclave.config.load import ConfigError, load_config
 from conclave.errors import NotFoundError
 from conclave.logs import configure_logging, get_logger
 from conclave.store.accounts import Account
+from conclave.store.audit import Action
 from conclave.store.users import User
+from conclave.system import operators
 from conclave.wire.fields import PASSWORD_RULE
-
-_WIDTH_OF_FILES = 400
-"""A table that does not go to a terminal has 400 columns: enough for rows in one piece."""
 
 _name = click.argument("name")
 
@@ -38,9 +37,13 @@ log = get_logger(__name__)
 
 P = ParamSpec("P")
 
-
-class _InputError(Exception):
-    """The input is missing or cannot be used. The message is one line for the operator."""
+_NOTED = {
+    "reset-password": Action.PASSWORD_RESET,
+    "disable": Action.ACCOUNT_DISABLED,
+    "enable": Action.ACCOUNT_ENABLED,
+    "delete": Action.ACCOUNT_DELETED,
+}
+"""What the audit log calls the commands."""
 
 
 @click.group()
@@ -111,17 +114,30 @@ def delete(path: Path | None, name: str, *, yes: bool) -> None:
     with _outside(path) as outside:
         found = _find(outside, name)
         if not yes:
-            _confirm(f"Delete the account {name} ({UUID(bytes=found.user_id)}) for good?")
-        change(outside, "delete", accounts.remove, outside.context(), found.user_id)
+            confirm(f"Delete the account {name} ({UUID(bytes=found.user_id)}) for good?")
+        context = outside.context()
+
+        def remove(connection: sqlite3.Connection, user_id: bytes) -> None:
+            accounts.remove(connection, context, user_id)
+
+        change(outside, "delete", remove, found.user_id)
     click.echo(f"{name}: deleted")
 
 
-def change(outside: Outside, told: str, action: Action[P, None], *args: P.args, **kwargs: P.kwargs) -> None:
-    """Change an account. The log gets ``told``, which says what was done, but not whose account it is.
+def change(
+    outside: Outside,
+    told: str,
+    action: Callable[Concatenate[sqlite3.Connection, bytes, P], None],
+    user_id: bytes,
+    *args: P.args,
+    **kwargs: P.kwargs,
+) -> None:
+    """Change an account, and note it in the audit log: ``told`` is one of _NOTED.
 
-    Raises OutsideError or NotFoundError.
+    The log gets ``told`` too, but not whose account it is. Raises OutsideError or NotFoundError.
     """
-    outside.write(action, *args, **kwargs)
+    actor = operators.current()
+    outside.write(accounts.noted, outside.context(), actor, _NOTED[told], action, user_id, *args, **kwargs)
     log.info("account_changed", action=told)
 
 
@@ -129,31 +145,31 @@ def change(outside: Outside, told: str, action: Action[P, None], *args: P.args, 
 def _outside(path: Path | None) -> Iterator[Outside]:
     """Yield what runs actions on the configured store. Expected errors become lines for the operator."""
     configure_logging()
-    with one_line_errors(ConfigError, OutsideError, NotFoundError, _InputError):
+    with one_line_errors(ConfigError, OutsideError, NotFoundError, InputError):
         yield Outside(load_config(path), SystemClock())
 
 
 def _find(outside: Outside, name: str) -> User:
-    """Return the account of that name. Raises OutsideError or _InputError."""
+    """Return the account of that name. Raises OutsideError or InputError."""
     try:
         return outside.read(users.by_name, name)
     except (NotFoundError, UnicodeEncodeError) as error:  # the latter: an argument that is not UTF-8
-        raise _InputError(f"{name}: no such user") from error
+        raise InputError(f"{name}: no such user") from error
 
 
 def _hashed(password: str) -> str:
-    """Return the hash of a password that the protocol allows. Raises _InputError."""
+    """Return the hash of a password that the protocol allows. Raises InputError."""
     try:
         PASSWORD_RULE(password)
     except ValidationError as error:
-        raise _InputError(f"the password {' '.join(map(str, error.messages))}") from error
+        raise InputError(f"the password {' '.join(map(str, error.messages))}") from error
     return hash_password(password)
 
 
 def _ask_password() -> str:
     """Return a new password.
 
-    On a terminal it is typed twice and not shown. Otherwise it is a line of standard input. Raises _InputError.
+    On a terminal it is typed twice and not shown. Otherwise it is a line of standard input. Raises InputError.
     """
     if sys.stdin.isatty():
         typed: str = click.prompt("New password", hide_input=True, confirmation_prompt=True, err=True)
@@ -161,40 +177,24 @@ def _ask_password() -> str:
     try:
         return sys.stdin.buffer.readline().removesuffix(b"\n").decode()
     except UnicodeDecodeError as error:
-        raise _InputError("the password is not UTF-8") from error
-
-
-def _confirm(question: str) -> None:
-    if not sys.stdin.isatty():
-        raise _InputError("there is no terminal to ask on: use --yes to do it unasked")
-    click.confirm(question, abort=True, err=True)
+        raise InputError("the password is not UTF-8") from error
 
 
 def _show(listed: Sequence[Account]) -> None:
     table = Table("name", "id", "alias", "created (UTC)", "last used (UTC)", "groups", "sessions", "disabled")
-    for column in table.columns:
-        column.overflow = "fold"  # nothing is cut off
     table.columns[1].no_wrap = True
     for each in listed:
         table.add_row(
             each.username,
             str(UUID(bytes=each.user_id)),
-            Text(_visible(each.alias)),  # as text: "[red]" is no markup
+            Text(visible(each.alias)),  # as text: "[red]" is no markup
             _minute(each.created_at),
             "" if each.last_used_at is None else _minute(each.last_used_at),
             str(each.groups),
             str(each.sessions),
             "yes" if each.disabled else "",
         )
-    console = Console()
-    if not console.is_terminal:
-        console.width = _WIDTH_OF_FILES
-    console.print(table)
-
-
-def _visible(text: str) -> str:
-    """Escape what a terminal would obey or hide: controls, marks of direction, characters without width."""
-    return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
+    print_whole(table)
 
 
 def _minute(seconds: int) -> str:

@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from marshmallow import Schema, ValidationError
-from marshmallow.fields import Nested
+from marshmallow.fields import Dict, Field, List, Nested
 
+from conclave.config import retention
 from conclave.config.settings import Config, ConfigSchema
 from conclave.fields import Duration
 from conclave.retention.durations import is_in_bare_months
@@ -16,6 +17,8 @@ from conclave.retention.policy import KEEP
 
 SEARCH_PATHS = (Path("conclave.toml"), Path("/etc/conclave/config.toml"))
 
+BUILT_IN = "the built-in defaults"
+"""What is read where there is no file."""
 
 Advise = Callable[[str, str], None]
 """Called for a valid setting that is easily misread, with its name and what it means."""
@@ -26,7 +29,13 @@ class ConfigError(Exception):
 
     def __init__(self, source: str, faults: list[str]) -> None:
         """Name the file and each of its faults."""
+        self.faults = faults
         super().__init__("\n".join(f"{source}: {fault}" for fault in faults))
+
+
+def find_config() -> Path | None:
+    """Return the first of SEARCH_PATHS that exists, if any."""
+    return next((candidate for candidate in SEARCH_PATHS if candidate.is_file()), None)
 
 
 def load_config(path: Path | None = None, advise: Advise = lambda *_: None) -> Config:
@@ -34,9 +43,9 @@ def load_config(path: Path | None = None, advise: Advise = lambda *_: None) -> C
 
     Raises ConfigError with one line for each fault.
     """
-    found = path or next((candidate for candidate in SEARCH_PATHS if candidate.is_file()), None)
+    found = path or find_config()
     if found is None:
-        return parse_config("", "the built-in defaults")
+        return parse_config("", BUILT_IN)
     try:
         text = found.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -56,15 +65,16 @@ def parse_config(text: str, source: str, advise: Advise = lambda *_: None) -> Co
         loaded = ConfigSchema().load(values)
     except ValidationError as error:
         faults = list(_faults(error.messages_dict, ConfigSchema()))
+        if isinstance(error.valid_data, dict):
+            loaded = {name: value for name, value in error.valid_data.items() if name not in error.messages_dict}
     if ("tls_cert_path" in values) != ("tls_key_path" in values):
         faults.append("tls_cert_path and tls_key_path: set both for TLS, or neither")
-    if faults:
-        raise ConfigError(source, faults)
     try:
         config = Config.from_mapping(loaded)
     except OSError as error:
         raise ConfigError(source, [f"database_path: there is no working directory: {error.strerror}"]) from error
-    faults = [*_contradictions(config), *_left_beside_a_link(config, values)]
+    faults += _contradictions(config)  # of what is valid by itself: all faults at once
+    faults = faults or list(_left_beside_a_link(config, values))
     if faults:
         raise ConfigError(source, faults)
     for name, value in _in_bare_months(values, ConfigSchema()):
@@ -75,11 +85,21 @@ def parse_config(text: str, source: str, advise: Advise = lambda *_: None) -> Co
 def _in_bare_months(values: Mapping[str, Any], schema: Schema, prefix: str = "") -> Iterator[tuple[str, str]]:
     """Yield the durations whose unit is easily misread: setting and value. ``values`` has to be valid."""
     for name, value in values.items():
-        declared = schema.fields[name]
-        if isinstance(declared, Nested):
-            yield from _in_bare_months(value, declared.schema, f"{prefix}{name}.")
-        elif isinstance(declared, Duration) and is_in_bare_months(value):
-            yield prefix + name, value
+        yield from _misread(value, schema.fields[name], prefix + name)
+
+
+def _misread(value: Any, declared: Field[Any], name: str) -> Iterator[tuple[str, str]]:
+    match declared:
+        case Nested():
+            yield from _in_bare_months(value, declared.schema, f"{name}.")
+        case List():
+            for place, each in enumerate(value, 1):
+                yield from _misread(each, declared.inner, f"{name}.{place}")
+        case Dict() if declared.value_field:
+            for key, each in value.items():
+                yield from _misread(each, declared.value_field, f"{name}.{key}")
+        case Duration() if is_in_bare_months(value):
+            yield name, value
 
 
 def _left_beside_a_link(config: Config, values: Mapping[str, Any]) -> Iterator[str]:
@@ -101,6 +121,7 @@ def _contradictions(config: Config) -> Iterator[str]:
         yield "data_path: is the database's own path; set another"
     if config.archive.after != KEEP and config.cleanup.engine != "spark":
         yield 'archive.after: messages move by Spark only: set [cleanup] engine = "spark", or leave it at "-1"'
+    yield from retention.contradictions(config.retention, config.message_retention)
     folder, work, database = config.archive_path, config.work, config.database
     if work in (folder, *folder.parents) or folder in (database, *database.parents, *work.parents):
         yield "archive.path: must be a folder of its own, which holds nothing else of the server"
@@ -110,10 +131,26 @@ def _faults(messages: Mapping[str, Any], schema: Schema, prefix: str = "") -> It
     """Yield a line for each fault in a marshmallow error."""
     for name, found in messages.items():
         declared = schema.fields.get(name)
-        if isinstance(found, dict) and isinstance(declared, Nested):
-            yield from _faults(found, declared.schema, f"{prefix}{name}.")
-        elif declared is None and name != "_schema":
+        if declared:
+            yield from _faults_of(found, declared, prefix + name)
+        elif name == "_schema":
+            yield f"{prefix.rstrip('.')}: {' '.join(map(str, found))}"
+        else:
             near = difflib.get_close_matches(name, schema.fields, n=1)
             yield f"{prefix}{name}: unknown setting" + (f"; did you mean {near[0]}?" if near else "")
-        else:
-            yield f"{prefix.rstrip('.') if name == '_schema' else prefix + name}: {' '.join(map(str, found))}"
+
+
+def _faults_of(found: Any, declared: Field[Any], name: str) -> Iterator[str]:
+    """Yield a line for each fault of one setting. Entries of lists are counted from 1."""
+    if not isinstance(found, dict):
+        yield f"{name}: {' '.join(map(str, found))}"
+    elif isinstance(declared, Nested):
+        yield from _faults(found, declared.schema, f"{name}.")
+    elif isinstance(declared, List):
+        for place, each in found.items():
+            yield from _faults_of(each, declared.inner, f"{name}.{place + 1}")
+    elif isinstance(declared, Dict) and declared.value_field:
+        for key, each in found.items():
+            yield from (f"{name}: {' '.join(map(str, faults))}" for faults in [each.get("key")] if faults)
+            if "value" in each:
+                yield from _faults_of(each["value"], declared.value_field, f"{name}.{key}")

@@ -10,6 +10,8 @@ PORT = validate.Range(0, 65535, error="must be between 0 and 65535")
 class Section(Schema):
     """A table of settings. An unknown name is a fault."""
 
+    error_messages = {"type": "must be a table"}
+
     class Meta:
         """A mistyped setting must not be ignored silently."""
 

@@ -14,11 +14,13 @@ from conclave.config.admin import AdminConfig, AdminSchema
 from conclave.config.archive import ArchiveConfig, ArchiveSchema
 from conclave.config.cleanup import CleanupConfig, CleanupSchema
 from conclave.config.limits import LimitsConfig, LimitsSchema
+from conclave.config.retention import RetentionConfig, RetentionSchema
 from conclave.config.section import NOT_EMPTY, PATH, PORT, Section
 from conclave.config.spark import SparkConfig, SparkSchema
 from conclave.fields import Duration, StrictBoolean, StrictInteger, Text
 from conclave.retention.durations import MAX_SECONDS
-from conclave.retention.policy import KEEP, PolicySettings
+from conclave.retention.policy import KEEP
+from conclave.retention.resolve import PolicySettings
 
 
 @dataclass(frozen=True)
@@ -42,6 +44,7 @@ class Config:
     auth_header: str = "Authorization"
     tls_cert_path: str | None = None
     tls_key_path: str | None = None
+    retention: RetentionConfig = field(default_factory=RetentionConfig)
     cleanup: CleanupConfig = field(default_factory=CleanupConfig)
     spark: SparkConfig = field(default_factory=SparkConfig)
     archive: ArchiveConfig = field(default_factory=ArchiveConfig)
@@ -86,7 +89,17 @@ class Config:
     @property
     def policy(self) -> PolicySettings:
         """The settings that decide what is deleted."""
-        return PolicySettings(self.message_retention, self.token_ttl_seconds, self.invite_ttl_seconds)
+        return PolicySettings(
+            self.message_retention,
+            self.token_ttl_seconds,
+            self.invite_ttl_seconds,
+            enabled=self.retention.enabled,
+            default_policy=self.retention.default_policy,
+            limits=self.retention.limits,
+            groups=self.retention.groups,
+            fetch_hold_limit=self.retention.fetch_hold_limit,
+            retain_commits=self.retention.retain_commits,
+        )
 
     def to_json(self) -> str:
         """Return the settings for another process; ``from_json`` reads them."""
@@ -100,16 +113,24 @@ class Config:
     @classmethod
     def from_mapping(cls, values: Mapping[str, Any]) -> Self:
         """Build from values by the names of the fields. Tables are mappings."""
-        return cls(**{name: SECTIONS[name](**value) if name in SECTIONS else value for name, value in values.items()})
+        return cls(**{name: _section(name, value) for name, value in values.items()})
 
 
 SECTIONS = {
+    "retention": RetentionConfig,
     "cleanup": CleanupConfig,
     "spark": SparkConfig,
     "archive": ArchiveConfig,
     "limits": LimitsConfig,
     "admin": AdminConfig,
 }
+
+
+def _section(name: str, value: Any) -> Any:
+    """Return the value of a setting, or a section made of its settings."""
+    if name == "retention":
+        return RetentionConfig.from_mapping(value)
+    return SECTIONS[name](**value) if name in SECTIONS else value
 
 
 def _resolved(path: str) -> str:
@@ -138,6 +159,7 @@ class ConfigSchema(Section):
     auth_header = Text(validate=validate.Regexp(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+\Z", error="is not the name of a header"))
     tls_cert_path = Text(validate=PATH)
     tls_key_path = Text(validate=PATH)
+    retention = Nested(RetentionSchema)
     cleanup = Nested(CleanupSchema)
     spark = Nested(SparkSchema)
     archive = Nested(ArchiveSchema)
@@ -145,10 +167,10 @@ class ConfigSchema(Section):
     admin = Nested(AdminSchema)
 
 
-def setting_names(of: type = Config, prefix: str = "") -> list[str]:
+def setting_names() -> list[str]:
     """Return the names of all settings, those in tables as ``table.name``."""
     names: list[str] = []
-    for each in fields(of):
-        nested = SECTIONS.get(each.name)
-        names += setting_names(nested, f"{each.name}.") if nested else [prefix + each.name]
+    for each in fields(Config):
+        section = SECTIONS.get(each.name)
+        names += [f"{each.name}.{inner.name}" for inner in fields(section)] if section else [each.name]
     return names

@@ -1,18 +1,19 @@
 """Keeps the server's clock, its store and its health in agreement about the time."""
 
 import sqlite3
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from typing import Concatenate, ParamSpec, TypeVar
 
 from conclave.auth.activity import SessionActivity
 from conclave.errors import UntrustedClockError
 from conclave.health.parts import Health, HealthPart
 from conclave.logs import get_logger
-from conclave.retention.policy import PolicySettings
+from conclave.retention.resolve import PolicySettings
 from conclave.steady_clock import SteadyClock
 from conclave.store import state
 from conclave.store.database import Database
-from conclave.store.state import Standing
+from conclave.store.state import Begun, Standing
 
 log = get_logger(__name__)
 
@@ -31,9 +32,13 @@ class ClockWatch:
         self._activity = activity
         self._standing = Standing()
 
-    async def begin(self, policy: PolicySettings) -> None:
-        """Begin to serve under ``policy``. Raises PolicyFrozenError."""
-        await self._store.write(state.begin_serving, policy, self._clock.read())
+    async def begin(self, policy: PolicySettings, *, accepts_change: bool = False) -> None:
+        """Begin to serve under ``policy``. Raises PolicyFrozenError and PolicyChangeError.
+
+        ``accepts_change``: see ``begin_serving``.
+        """
+        begun = await self._store.write(state.begin_serving, policy, self._clock.read(), accepts_change=accepts_change)
+        _tell_of_change(begun, policy)
         await self.note()
 
     async def note(self, *, stopping: bool = False) -> None:
@@ -56,8 +61,14 @@ class ClockWatch:
 
         The fault is stored although the changes of ``fn`` are undone. Raises as ``Database.write`` does.
         """
-        try:
+        async with self.noting():
             return await self._store.write(fn, *args, **kwargs)
+
+    @asynccontextmanager
+    async def noting(self) -> AsyncIterator[None]:
+        """Store the fault if the block finds the clock wrong."""
+        try:
+            yield
         except UntrustedClockError as error:
             await self._store.write(state.note_clock_fault, error.fault, self._standing.floor.acceptances)
             await self.note()
@@ -70,3 +81,20 @@ class ClockWatch:
             self._health.fault(HealthPart.CLOCK, fault)
         elif not fault:
             self._health.mend(HealthPart.CLOCK)
+
+
+def _tell_of_change(begun: Begun, policy: PolicySettings) -> None:
+    """Tell the log which settings have changed since the server last ran, and what that does."""
+    changed = policy.changes(begun.former) if begun.former else {}
+    if not changed:
+        return
+    change = begun.change
+    log.info(
+        "policy_changed",
+        changed=changed,
+        groups=change.groups,
+        groups_erased_sooner=change.sooner,
+        messages_hidden=change.messages,
+        archived_hidden=change.archived,
+        is_exact=change.is_exact,
+    )

@@ -26,6 +26,8 @@ class HealthPart(StrEnum):
     SESSION_ACTIVITY = "session_activity"
     OUTBOX = "outbox"
     CHECKPOINTS = "checkpoints"
+    OVERDUE = "overdue"
+    OVERDUE_WATCH = "overdue_watch"
 
 
 class Health:

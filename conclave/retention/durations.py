@@ -56,7 +56,22 @@ def is_in_bare_months(text: str) -> bool:
     return match is not None and match[2] == _BARE_MONTH
 
 
+def duration_words(seconds: int) -> str:
+    """Write seconds in words, in the unit of ``duration_text``: 30 days, 1 hour."""
+    text = duration_text(seconds)
+    match = DURATION.fullmatch(text)
+    if not match:
+        return {KEEP: "off", AFTER_FETCH: "none"}[seconds]
+    word = {"s": "second", "min": "minute", "h": "hour", "d": "day"}[match[2]]
+    return f"{int(match[1]):,} {word}" + ("" if match[1] == "1" else "s")
+
+
 def duration_text(seconds: int) -> str:
-    """Write seconds in days, hours, minutes or seconds, the greatest that divides them: 30d, 36h, 90min, 5s."""
+    """Write seconds in days, hours, minutes or seconds, the greatest that divides them: 30d, 36h, 90min, 5s.
+
+    KEEP and AFTER_FETCH are written as a configuration has them: -1 and 0.
+    """
+    if seconds in WORDS.values():
+        return str(seconds)
     unit = next(name for name in ("d", "h", "min", "s") if seconds % UNITS[name] == 0)
     return f"{seconds // UNITS[unit]}{unit}"

@@ -1,13 +1,11 @@
-"""What decides how long a message lives: the effective expiry and the cap. Pure functions.
+"""What a policy means: when a message is hidden, when it may be erased, and which values go together. Pure functions.
 
-The rules are those of the retention contract: a server-wide setting (``message_retention``) and a setting per group
-(``message_expiry_seconds``), combined by the table in ``effective_expiry``. Reads, the SQL engine and the Spark engine
-all ask here, so that they cannot disagree on a policy.
+Which policy a group has, is decided in ``resolve.py``. Reads, the SQL engine and the Spark engine all ask these two, so
+that they cannot disagree on a policy.
 """
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from typing import Any, Self
+from dataclasses import dataclass, field
+from enum import StrEnum
 
 KEEP = -1
 """As a setting of the server or a group: no effect. As an effective expiry: messages never expire."""
@@ -15,6 +13,14 @@ KEEP = -1
 
 AFTER_FETCH = 0
 """Delete-after-fetch: a message goes once every current member has fetched it."""
+
+
+FOREVER = 2**63 - 1
+"""A bound, on numbers or Unix seconds, that nothing reaches. It is the greatest integer that SQLite stores."""
+
+
+LAST_SECOND = 2**53 - 1
+"""Sums of times saturate here: it is the greatest integer that every JSON reader holds exactly."""
 
 
 SESSION_LAG_SECONDS = 60
@@ -65,19 +71,42 @@ def session_lag(token_ttl_seconds: int) -> int:
     return min(SESSION_LAG_SECONDS, token_ttl_seconds)
 
 
+class Source(StrEnum):
+    """Where the lifetime of a group's messages comes from."""
+
+    OVERRIDE = "override"
+    GROUP = "group"
+    DEFAULT = "default"
+    SERVER = "server"
+    NONE = "none"
+
+
 @dataclass(frozen=True)
 class GroupPolicy:
     """How long the messages of a group live.
 
-    ``lifetime``: the effective expiry in seconds, KEEP or AFTER_FETCH.
+    ``lifetime``: the effective expiry in seconds, KEEP or AFTER_FETCH. ``min_lifetime``: no message is erased when
+    younger than these seconds, even if it is hidden. ``hold_limit``: with AFTER_FETCH a message expires after these
+    seconds, whoever has not fetched it; KEEP: never. ``keeps_commits``: commits do not expire by age while a member has
+    not fetched them. ``erases``: False if nothing may be erased. ``source``: what ``lifetime`` comes from.
     """
 
     lifetime: int
+    min_lifetime: int = 0
+    hold_limit: int = KEEP
+    keeps_commits: bool = False
+    erases: bool = True
+    source: Source = field(default=Source.NONE, compare=False)
 
     @property
     def is_after_fetch(self) -> bool:
         """Whether a message goes once every member has fetched it."""
         return self.lifetime == AFTER_FETCH
+
+    @property
+    def age_limit(self) -> int:
+        """After how many seconds a message expires by its age; KEEP: never."""
+        return self.hold_limit if self.is_after_fetch else self.lifetime
 
     def outlives(self, seconds: int) -> bool:
         """Tell whether every message lives for longer than ``seconds``, whoever fetches it."""
@@ -85,41 +114,17 @@ class GroupPolicy:
 
     def expires_before(self, now: int) -> int:
         """Return the Unix second before which messages have expired by age at ``now`` (exclusive); 0: none has."""
-        return expiry_cutoff(now, self.lifetime)
+        return expiry_cutoff(now, self.age_limit)
 
+    def expires_at(self, created_at: int) -> int:
+        """Return the first Unix second at which a message is no longer served because of its age; 0: never."""
+        return min(created_at + self.age_limit + 1, LAST_SECOND) if self.age_limit > 0 else 0
 
-@dataclass(frozen=True)
-class PolicySettings:
-    """The settings that decide what is deleted.
+    def erasable_before(self, now: int) -> int:
+        """Return the Unix second before which messages (exclusive) are old enough to be erased at ``now``.
 
-    The store keeps the settings that the server last ran with. Cleanup by hand follows these. A changed configuration
-    is noticed as a policy change.
-    """
-
-    message_retention: int
-    token_ttl_seconds: int
-    invite_ttl_seconds: int
-
-    def of_group(self, setting: int) -> "GroupPolicy":
-        """Return the policy of a group whose own ``message_expiry_seconds`` is ``setting``."""
-        return GroupPolicy(effective_expiry(self.message_retention, setting))
-
-    def sessions_dead_before(self, now: int) -> int:
-        """Return the bound (exclusive) on ``expires_at`` of sessions that may be removed.
-
-        It is earlier than ``now`` by the lag, since the stored expiry of a used session is behind.
+        A message is old enough from ``created_at + min_lifetime`` on. 0: none is. FOREVER: all are.
         """
-        return now - session_lag(self.token_ttl_seconds)
-
-    def invites_dead_before(self, now: int) -> int:
-        """Return the bound (exclusive) on ``created_at`` of invites that are dead."""
-        return now - self.invite_ttl_seconds
-
-    def to_mapping(self) -> dict[str, int]:
-        """Return the settings as stored."""
-        return asdict(self)
-
-    @classmethod
-    def from_mapping(cls, stored: Mapping[str, Any]) -> Self:
-        """Build from what ``to_mapping`` returned."""
-        return cls(**stored)
+        if not self.erases:
+            return 0
+        return max(0, now - self.min_lifetime + 1) if self.min_lifetime > 0 else FOREVER

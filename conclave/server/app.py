@@ -7,6 +7,7 @@ from aiohttp import web
 from conclave import keys
 from conclave.actions.context import Context
 from conclave.actions.messages import Fetching, Sending
+from conclave.actions.retention import Forecasting
 from conclave.archive.reader import Archive
 from conclave.auth.activity import SessionActivity
 from conclave.auth.passwords import Passwords
@@ -16,6 +17,7 @@ from conclave.cache.freshness import Freshness
 from conclave.cache.groups import RememberedGroups
 from conclave.cache.sessions import RememberedSessions
 from conclave.clock import Clock, SystemClock
+from conclave.config.retention import NEXT_FETCH
 from conclave.config.settings import Config
 from conclave.events import KEEP_ALIVE_SECONDS, Events, News
 from conclave.health.parts import Health
@@ -28,10 +30,14 @@ from conclave.system.reserve import reserves
 from conclave.wire.exchange import MAX_BODY_BYTES
 
 
-def create_app(config: Config, clock: Clock | None = None) -> web.Application:
-    """Build the server; its resources are opened when it starts."""
+def create_app(config: Config, clock: Clock | None = None, *, accepts_change: bool = False) -> web.Application:
+    """Build the server; its resources are opened when it starts.
+
+    ``accepts_change``: an operator agrees to a large change of the policy.
+    """
     app = web.Application(middlewares=[middleware.around], client_max_size=MAX_BODY_BYTES)
     app[keys.CONFIG] = config
+    app[keys.ACCEPTS_CHANGE] = accepts_change
     app[keys.CLOCK] = steady = SteadyClock(clock or SystemClock())
     app[keys.HEALTH] = Health()
     app[keys.PASSWORDS] = Passwords()
@@ -44,7 +50,8 @@ def create_app(config: Config, clock: Clock | None = None) -> web.Application:
     app.on_shutdown.append(_end_streams)
     add_routes(app)
     app.cleanup_ctx.extend([_store, duties.look_at_storage, _archive, duties.try_archive])
-    app.cleanup_ctx.extend([duties.stay_alive, duties.keep_sessions, duties.forward_news, _streams])
+    app.cleanup_ctx.extend([duties.stay_alive, duties.keep_sessions, duties.forward_news])
+    app.cleanup_ctx.extend([duties.look_for_overdue, _streams])
     return app
 
 
@@ -77,7 +84,7 @@ async def _store(app: web.Application) -> AsyncIterator[None]:
     app[keys.STORE] = store = await Database.open(config.database, publish, storage)
     app[keys.FRESHNESS] = freshness = Freshness(config.database, app[keys.CLOCK], storage)
     app[keys.SESSIONS] = RememberedSessions(store, freshness)
-    app[keys.GROUPS] = RememberedGroups(freshness, config.policy)
+    app[keys.GROUPS] = RememberedGroups(freshness)
     app[keys.SENDING] = Sending(store, app[keys.CONTEXT])
     app[middleware.AROUND] = middleware.Around(app)
     yield
@@ -88,6 +95,10 @@ async def _store(app: web.Application) -> AsyncIterator[None]:
 async def _archive(app: web.Application) -> AsyncIterator[None]:
     config = app[keys.CONFIG]
     app[keys.ARCHIVE] = archive = Archive(config.archive_path, config.database, app[keys.HEALTH])
-    app[keys.FETCHING] = Fetching(app[keys.GROUPS], app[keys.STORE], archive, app[keys.CONTEXT])
+    next_confirms = config.retention.fetch_confirmation == NEXT_FETCH
+    app[keys.FETCHING] = Fetching(
+        app[keys.GROUPS], app[keys.STORE], archive, app[keys.CONTEXT], next_confirms=next_confirms
+    )
+    app[keys.FORECASTING] = Forecasting(app[keys.STORE], archive, app[keys.CONTEXT])
     yield
     await archive.close()

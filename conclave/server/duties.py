@@ -2,19 +2,24 @@
 
 import asyncio
 import contextlib
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 
 from aiohttp import web
 
 from conclave import keys
 from conclave.archive.reader import ArchiveError
+from conclave.config.doubts import of_unknown_group
 from conclave.health.clock_watch import ClockWatch
-from conclave.health.parts import HealthPart
+from conclave.health.parts import Health, HealthPart
 from conclave.logs import get_logger
+from conclave.retention.durations import duration_text
+from conclave.retention.jobs import schedule
 from conclave.retention.policy import session_lag
-from conclave.store import news, outbox, sessions, state
+from conclave.store import consequences, news, outbox, overdue, sessions, state
 from conclave.store.archive import stretches
 from conclave.store.faults import StoreError
+from conclave.store.overdue import Worst
 
 log = get_logger(__name__)
 
@@ -26,6 +31,12 @@ LOOK_INTERVAL_SECONDS = 1.0
 
 OUTBOX_INTERVAL_SECONDS = 1.0
 STORAGE_INTERVAL_SECONDS = 0.5
+
+OVERDUE_INTERVAL_SECONDS = 60.0
+"""Every minute the server looks for what runs should have erased."""
+
+OVERDUE_SHARE = 100
+"""Such looks take at most a hundredth of the time of a reader: after one that was slow, the next one comes later."""
 
 RETRY_SECONDS = 1.0
 """A duty that has failed is tried again after at most 1 second."""
@@ -80,7 +91,10 @@ async def stay_alive(app: web.Application) -> AsyncIterator[None]:
     """Note in the store that the server is alive, and watch the clock."""
     health = app[keys.HEALTH]
     app[keys.CLOCK_WATCH] = watch = ClockWatch(app[keys.CLOCK], app[keys.STORE], health, app[keys.ACTIVITY])
-    await watch.begin(app[keys.CONFIG].policy)
+    policy = app[keys.CONFIG].policy
+    await watch.begin(policy, accepts_change=app[keys.ACCEPTS_CHANGE])
+    for group_id in await app[keys.STORE].read(consequences.unknown_groups, policy):
+        log.warning("doubtful_setting", **of_unknown_group(group_id)._asdict())
     async with (
         _every(app, HealthPart.ALIVE, ALIVE_INTERVAL_SECONDS, watch.note),
         _every(app, HealthPart.CLOCK_WATCH, LOOK_INTERVAL_SECONDS, watch.look),
@@ -121,6 +135,47 @@ async def forward_news(app: web.Application) -> AsyncIterator[None]:
 
     async with _every(app, HealthPart.OUTBOX, OUTBOX_INTERVAL_SECONDS, hand_on):
         yield
+
+
+async def look_for_overdue(app: web.Application) -> AsyncIterator[None]:
+    """Tell health if groups have something that two runs should have erased.
+
+    While the clock is wrong nothing is erased, and no time tells how long. Health tells of the clock then, not of this.
+    """
+    config, store, health, clock = app[keys.CONFIG], app[keys.STORE], app[keys.HEALTH], app[keys.CLOCK]
+    runs = schedule(config.retention.purge_jobs, config.cleanup_interval)
+    next_look = 0.0
+
+    async def look() -> None:
+        nonlocal next_look
+        began = time.monotonic()
+        if HealthPart.CLOCK in health.faults:
+            health.mend(HealthPart.OVERDUE)
+        elif began >= next_look:
+            late = await store.read(overdue.late, config.policy, runs, clock.now())
+            next_look = began + OVERDUE_SHARE * (time.monotonic() - began)
+            _tell_overdue(health, late)
+
+    async with _every(app, HealthPart.OVERDUE_WATCH, OVERDUE_INTERVAL_SECONDS, look):
+        yield
+
+
+def _tell_overdue(health: Health, late: Worst) -> None:
+    """Tell health, and the log if it is news. Neither has names or ids of groups."""
+    was_late = HealthPart.OVERDUE in health.faults
+    if not late.groups:
+        health.mend(HealthPart.OVERDUE)
+        if was_late:
+            log.info("overdue_erased")
+        return
+    if not was_late:
+        log.error("erasure_overdue", groups=late.groups, seconds=late.seconds)
+    since = duration_text(late.seconds - late.seconds % 60 if late.seconds > 60 else late.seconds)
+    health.fault(
+        HealthPart.OVERDUE,
+        f"{late.groups:,} groups have messages that two runs should have erased by now, the first of them for {since}:"
+        " `conclave group list --overdue` names the groups, and `conclave cleanup history` says how runs went",
+    )
 
 
 @contextlib.asynccontextmanager

@@ -143,7 +143,7 @@ ROUTES = (
         groups.update,
         Who.ADMIN,
         body=group_schemas.UpdateGroupRequest,
-        answer=Empty,
+        answer=group_schemas.UpdateGroupResponse,
         refuses=(e.BadRequestError, e.ConflictError),
     ),
     Endpoint("POST", f"{_GROUP}/delete", groups.delete, Who.ADMIN, answer=Empty),
@@ -161,6 +161,13 @@ ROUTES = (
         retention.policy,
         Who.MEMBER,
         answer=retention_schemas.GetRetentionPolicyResponse,
+    ),
+    Endpoint(
+        "GET",
+        f"{API}/retention/configuration",
+        retention.configuration,
+        answer=retention_schemas.RetentionConfigurationResponse,
+        format=Format.JSON,
     ),
     Endpoint(
         "POST",

@@ -24,7 +24,7 @@ from conclave.server.shortcut import take_shortcut
 from conclave.server.supervise import Supervisor
 from conclave.store import place, schema
 from conclave.store.faults import StoreError
-from conclave.store.state import PolicyFrozenError
+from conclave.store.state import PolicyChangeError, PolicyFrozenError
 from conclave.system import data_folder, locks
 from conclave.system.memory import give_back_large
 from conclave.system.reserve import give_up_to_start
@@ -45,15 +45,18 @@ class ServeError(Exception):
     """The server cannot start. The message is one line for the operator."""
 
 
-def serve(config: Config) -> None:
-    """Serve until SIGTERM, SIGINT or SIGHUP, then finish what is under way. Raises ServeError."""
+def serve(config: Config, *, accepts_change: bool = False) -> None:
+    """Serve until SIGTERM, SIGINT or SIGHUP, then finish what is under way. Raises ServeError.
+
+    ``accepts_change``: an operator agrees to a large change of the policy.
+    """
     give_back_large()
     sys.setswitchinterval(SWITCH_SECONDS)
     tls = _tls(config)
     with _only_server(config), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         try:
-            runner.run(_serve(config, tls))
-        except (StoreError, PolicyFrozenError) as error:
+            runner.run(_serve(config, tls, accepts_change=accepts_change))
+        except (StoreError, PolicyFrozenError, PolicyChangeError) as error:
             raise ServeError(str(error)) from error
 
 
@@ -100,13 +103,13 @@ def _unshared(refusal: str) -> Iterator[None]:
         raise ServeError(refusal) from error
 
 
-async def _serve(config: Config, tls: ssl.SSLContext | None) -> None:
+async def _serve(config: Config, tls: ssl.SSLContext | None, *, accepts_change: bool) -> None:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:  # nohup: it outlives its terminal
             loop.add_signal_handler(number, stop.set)
-    app = create_app(config)
+    app = create_app(config, accepts_change=accepts_change)
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=SHUTDOWN_SECONDS, handler_cancellation=False)
     operators = web.AppRunner(create_admin_app(app[keys.HEALTH]), access_log=None, shutdown_timeout=SHUTDOWN_SECONDS)
     try:

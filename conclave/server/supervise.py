@@ -44,6 +44,7 @@ class Supervisor:
         self._health = health
         self._doing = ""
         self._fault = ""
+        self._failing: dict[str, str] = {}
 
     async def __aenter__(self) -> Self:
         """Start the worker in the background."""
@@ -127,11 +128,16 @@ class Supervisor:
         """Note the report of a run; return whether it went well."""
         self._health.last_run = report
         if report["error"]:
-            self._health.fault(HealthPart.CLEANUP, report["error"])
+            self._failing[report["job"]] = report["error"]
             log.error("cleanup_run", **report)
         else:
-            self._health.mend(HealthPart.CLEANUP)
+            self._failing.pop(report["job"], None)
             log.info("cleanup_run", **report)
+        # What failed in one purge job is not mended by another one that works.
+        if self._failing:
+            self._health.fault(HealthPart.CLEANUP, "; ".join(dict.fromkeys(self._failing.values())))
+        else:
+            self._health.mend(HealthPart.CLEANUP)
         return not report["error"]
 
 

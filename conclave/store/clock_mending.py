@@ -21,6 +21,7 @@ PLAIN = {
     "user_tombstones": ("created_at",),
     "cleanup_runs": ("started_at", "finished_at"),
     "archive_moves": ("fixed_at", "finished_at"),
+    "holds": ("added_at",),
 }
 """Times that depend on nothing else, by table: one that lies ahead becomes the present."""
 
@@ -32,6 +33,17 @@ SPECIAL = {
     "server_state": ("last_alive", "acted_until", "clock_wall"),
 }
 """Times that have rules of their own, by table: the rules are here, in ``state`` and in the archive."""
+
+EVIDENCE = {
+    "audit": ("at",),
+    "receipts": ("at", "newest"),
+    "erasures": ("newest",),
+}
+"""Times that stay as they are, by table: what was noted, by which clock, is what happened.
+
+The hash of each receipt has its times in it, so bringing them back would break the chain. Erasures become receipts.
+Nothing is hidden or erased by these times. A log that is ahead is kept for that much longer.
+"""
 
 CHUNK = 256
 """A step changes at most 256 messages."""

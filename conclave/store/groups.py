@@ -8,7 +8,8 @@ from conclave.budget import Share
 from conclave.clock import Clock
 from conclave.errors import BadRequestError, ConflictError, NotFoundError
 from conclave.failpoints import reach
-from conclave.retention.policy import PolicySettings, exceeds_cap
+from conclave.retention.policy import exceeds_cap
+from conclave.retention.resolve import PolicySettings
 from conclave.store import bodies, marks, policies, state, users
 from conclave.store.news import announce
 
@@ -35,6 +36,7 @@ class Group:
     gone_below: int
     expired_before: int
     archived_seq: int
+    min_lifetime_seconds: int = -1
 
 
 @dataclass(frozen=True)
@@ -55,11 +57,17 @@ class GroupChanges:
     group_name: str | None = None
     visibility: str | None = None
     message_expiry_seconds: int | None = None
+    min_lifetime_seconds: int | None = None
+
+    @property
+    def concern_retention(self) -> bool:
+        """Whether they name how long messages live."""
+        return self.message_expiry_seconds is not None or self.min_lifetime_seconds is not None
 
 
 COLUMNS = (
     "groups.group_key, group_id, group_name, groups.alias, visibility, message_expiry_seconds, mls_group_id,"
-    " group_info_body, last_seq, gone_below, expired_before, archived_seq"
+    " group_info_body, last_seq, gone_below, expired_before, archived_seq, min_lifetime_seconds"
 )
 
 
@@ -88,6 +96,14 @@ def by_id(connection: sqlite3.Connection, group_id: bytes) -> Group:
     return Group(**row)
 
 
+def by_name(connection: sqlite3.Connection, name: str) -> Group:
+    """Find a group by its name. Raises NotFoundError."""
+    row = connection.execute(f"SELECT {COLUMNS} FROM groups WHERE group_name = ?", (name,)).fetchone()
+    if row is None:
+        raise NotFoundError("no such group")
+    return Group(**row)
+
+
 def list_public(connection: sqlite3.Connection, pattern: str, share: Share) -> list[PublicGroup]:
     """List the public groups whose name contains ``pattern``, ordered by name. Raises NoRoomError.
 
@@ -108,28 +124,48 @@ def list_public(connection: sqlite3.Connection, pattern: str, share: Share) -> l
 def change(
     connection: sqlite3.Connection, group: Group, changes: GroupChanges, policy: PolicySettings, clock: Clock
 ) -> None:
-    """Apply all of ``changes``, or nothing of them.
+    """Apply all of ``changes``, or nothing of them. Raises what ``as_changed`` raises."""
+    changed = as_changed(connection, group, changes, policy, clock)
+    if changed.message_expiry_seconds != group.message_expiry_seconds:
+        old, new = (policies.of_group(each, policy) for each in (group, changed))
+        marks.settle(connection, group.group_key, old, new, clock.now())
+        reach("update_group.settled")
+    connection.execute(
+        "UPDATE groups SET alias = ?, group_name = ?, visibility = ?, message_expiry_seconds = ?,"
+        " min_lifetime_seconds = ? WHERE group_key = ?",
+        (
+            changed.alias,
+            changed.group_name,
+            changed.visibility,
+            changed.message_expiry_seconds,
+            changed.min_lifetime_seconds,
+            group.group_key,
+        ),
+    )
+
+
+def as_changed(
+    connection: sqlite3.Connection, group: Group, changes: GroupChanges, policy: PolicySettings, clock: Clock
+) -> Group:
+    """Return the group as ``changes`` would make it, if they may be made now. It only reads.
 
     The expiry does not change while the clock is wrong: a wrong clock may move no mark, and without a mark it would be
-    forgotten what the old expiry has hidden.
+    forgotten what the old expiry has hidden. The least lifetime moves no mark, and nothing is erased while the clock is
+    wrong, so it may change.
 
-    Raises ConflictError if the name is taken, BadRequestError if the expiry exceeds the server's cap, and
-    UntrustedClockError if the clock is wrong.
+    Raises ConflictError if the name is taken, BadRequestError if the expiry exceeds the server's cap or is below the
+    least lifetime, and UntrustedClockError if the clock is wrong.
     """
     changed = replace(group, **{name: value for name, value in vars(changes).items() if value is not None})
     if changed.group_name != group.group_name:
         _require_free(connection, changed.group_name)
     if changes.message_expiry_seconds is not None:
         _require_within_cap(policy.message_retention, changed.message_expiry_seconds)
+    if changes.concern_retention:
+        _require_in_order(changed)
     if changed.message_expiry_seconds != group.message_expiry_seconds:
         state.require_clock(connection, clock.read())
-        old, new = (policies.of_group(each, policy) for each in (group, changed))
-        marks.settle(connection, group.group_key, old, new, clock.now())
-        reach("update_group.settled")
-    connection.execute(
-        "UPDATE groups SET alias = ?, group_name = ?, visibility = ?, message_expiry_seconds = ? WHERE group_key = ?",
-        (changed.alias, changed.group_name, changed.visibility, changed.message_expiry_seconds, group.group_key),
-    )
+    return changed
 
 
 def set_mls_group_id(connection: sqlite3.Connection, group: Group, mls_group_id: str) -> None:
@@ -172,7 +208,11 @@ def remove(connection: sqlite3.Connection, group: Group, now: int) -> None:
     connection.execute("DELETE FROM welcomes WHERE group_key = ?", key)
     connection.execute("DELETE FROM groups WHERE group_key = ?", key)
     reach("delete_group.removed")
-    connection.execute("INSERT INTO tombstones (group_key, created_at) VALUES (?, ?)", (group.group_key, now))
+    connection.execute(
+        "INSERT INTO tombstones (group_key, created_at, group_id, message_expiry_seconds, min_lifetime_seconds)"
+        " VALUES (?, ?, ?, ?, ?)",
+        (group.group_key, now, group.group_id, group.message_expiry_seconds, group.min_lifetime_seconds),
+    )
     announce(connection, [row[0] for row in invitees], "invite_cancelled", group_id=group.group_id)
 
 
@@ -185,3 +225,10 @@ def _require_within_cap(server: int, requested: int) -> None:
     if exceeds_cap(server, requested):
         text = f"message_expiry_seconds must not exceed the server's retention of {server} seconds"
         raise BadRequestError(text, fields={"message_expiry_seconds": [text]})
+
+
+def _require_in_order(group: Group) -> None:
+    expiry, least = group.message_expiry_seconds, group.min_lifetime_seconds
+    if 0 < expiry < least:
+        text = f"message_expiry_seconds ({expiry}) must not be less than min_lifetime_seconds ({least})"
+        raise BadRequestError(text, fields={"message_expiry_seconds": [text], "min_lifetime_seconds": [text]})

@@ -17,9 +17,14 @@ from conclave.errors import (
 )
 from conclave.failpoints import reach
 from conclave.store import bans, groups, marks, users, welcomes
+from conclave.store.archive import stretches
 from conclave.store.groups import Group
 from conclave.store.news import announce, members_of
 from conclave.store.users import User
+from conclave.store.visibility import Sight
+
+MOST_HOLDING = 100
+"""An admin learns of at most 100 members who hold messages back."""
 
 
 @dataclass(frozen=True)
@@ -138,6 +143,43 @@ def groups_of(connection: sqlite3.Connection, user_id: bytes, share: Share) -> l
         values = dict(row)
         listed[values.pop("group_key")].append(Member(**values))
     return [GroupMembers(Group(**row), listed[row["group_key"]]) for row in own]
+
+
+def group_ids_of(connection: sqlite3.Connection, user_id: bytes) -> list[bytes]:
+    """List the ids of the user's groups in the order in which they were joined."""
+    rows = connection.execute(
+        "SELECT group_id FROM members JOIN groups USING (group_key) WHERE user_id = ? ORDER BY member_id", (user_id,)
+    )
+    return [row[0] for row in rows]
+
+
+def holding_back(connection: sqlite3.Connection, group: Group, sight: Sight) -> list[bytes]:
+    """List who has not fetched messages that others have, those who are furthest behind first; at most MOST_HOLDING.
+
+    Only messages count that may still be seen. What nobody has fetched is held back by nobody in particular.
+    """
+    ahead = connection.execute("SELECT max(watermark) FROM members WHERE group_key = ?", (group.group_key,)).fetchone()
+    last = _last_shown(connection, group, sight, ahead[0] or 0)
+    rows = connection.execute(
+        "SELECT user_id FROM members WHERE group_key = ? AND watermark < ? ORDER BY watermark, member_id LIMIT ?",
+        (group.group_key, last, MOST_HOLDING),
+    )
+    return [row[0] for row in rows]
+
+
+def _last_shown(connection: sqlite3.Connection, group: Group, sight: Sight, up_to: int) -> int:
+    """Return the greatest number up to ``up_to`` of a message that may be seen; 0 for none."""
+    admitted, _ = sight.hot
+    row = connection.execute(
+        f"SELECT sequence_num FROM messages WHERE group_key = :group_key AND {admitted} AND sequence_num <= :up_to"
+        " ORDER BY sequence_num DESC LIMIT 1",
+        {"group_key": group.group_key, **sight.bounds(group.archived_seq), "up_to": up_to},
+    ).fetchone()
+    if row:
+        return int(row[0])
+    archived = stretches.stretch(connection, group, 0, sight)
+    parts = archived.parts if archived else ()
+    return max((min(part.last_seq, up_to) for part in parts if part.first_seq <= up_to), default=0)
 
 
 def admins_of(connection: sqlite3.Connection, group_id: bytes, user_id: bytes, share: Share) -> list[Member]:

@@ -13,7 +13,7 @@ from conclave.budget import Share
 from conclave.clock import Clock
 from conclave.events import Stored
 from conclave.failpoints import reach
-from conclave.retention.policy import PolicySettings
+from conclave.retention.resolve import PolicySettings
 from conclave.store import bodies, members, touches, visibility
 from conclave.store.archive import stretches
 from conclave.store.archive.stretches import Stretch
@@ -39,44 +39,46 @@ class Draft(NamedTuple):
     is_commit: bool = False
 
 
-@dataclass(frozen=True)
-class StoredMessage:
-    """A message as it is stored. ``created_at``: Unix seconds."""
+class StoredMessage(NamedTuple):
+    """A message as it is stored. ``created_at``: Unix seconds. ``is_kept``: a commit that does not expire by age."""
 
     sequence_num: int
     sender_id: bytes
     mls_message: bytes
     created_at: int
+    is_kept: bool = False
 
 
-WriteMessage = Callable[[int, bytes, bytes, int], bytes]
-"""Writes a message as its readers get it, from the values of a StoredMessage."""
+WriteMessage = Callable[[int, bytes, bytes, int, int], bytes]
+"""Writes a message as its readers get it: number, sender, body, when it was stored, and when it expires (0: never)."""
 
 
 class Piece(NamedTuple):
-    """A message as it is written for its readers. ``created_at``: Unix seconds."""
+    """A message as it is written for its readers. ``created_at`` and ``is_kept``: as of StoredMessage."""
 
     sequence_num: int
     created_at: int
     piece: bytes
+    is_kept: bool = False
 
 
 @dataclass(frozen=True)
 class Page:
     """The messages of one response, in ascending order of their numbers.
 
-    ``fetched_up_to``: the watermark of the reader once it has the response. ``archived``: messages of the archive that
-    come first; if there are any, ``messages`` is empty. ``touch``: the page was read as of this touch. ``end``: all
-    messages up to this number that ``sight`` admits are here. ``sight`` is None if that is not known.
+    ``fetched_up_to``: the watermark of the reader once it has the response. ``sight``: what the reader may see.
+    ``archived``: messages of the archive that come first; if there are any, ``messages`` is empty. ``touch``: the page
+    was read as of this touch. ``end``: all messages up to this number that ``sight`` admits are here; None if that is
+    not known.
     """
 
     messages: list[Piece]
     member: Membership
     fetched_up_to: int
+    sight: Sight
     archived: Stretch | None = None
     touch: int = 0
-    end: int = 0
-    sight: Sight | None = None
+    end: int | None = None
 
 
 def append(connection: sqlite3.Connection, member: Membership, body: bytes, now: int, *, is_commit: bool) -> int:
@@ -157,36 +159,46 @@ def page(
     touch = touches.last_touch(connection)
     member = members.require_member(connection, group_id, user_id)
     group = member.group
-    sight = visibility.of_group(group, policy, clock.now())
+    sight = visibility.of_group(connection, group, policy, clock.now())
     confirmed = min(after, group.last_seq)
     archived = stretches.stretch(connection, group, confirmed, sight)
     if archived:
-        return Page([], member, confirmed, archived, touch)
-    rows = _rows(connection, group.group_key, limit, sight.bounds(max(confirmed, group.archived_seq)))
+        return Page([], member, confirmed, sight, archived, touch)
+    rows = _rows(connection, group.group_key, limit, sight, max(confirmed, group.archived_seq))
     found = _read_bodies(connection, [row[0] for row in rows], share, taken)
     found.reverse()  # each body is let go of once it is written
     served = [
-        Piece(number, created_at, write(number, bytes.fromhex(sender), found.pop(), created_at))
-        for _, number, sender, created_at in rows[: len(found)]
+        written(StoredMessage(number, bytes.fromhex(sender), found.pop(), created_at, bool(is_kept)), sight, write)
+        for _, number, sender, created_at, is_kept in rows[: len(found)]
     ]
     last = served[-1].sequence_num if served else 0
     is_last = len(served) == len(rows) < limit
-    return Page(served, member, max(last, confirmed), None, touch, group.last_seq if is_last else last, sight)
+    return Page(served, member, max(last, confirmed), sight, None, touch, group.last_seq if is_last else last)
+
+
+def written(message: StoredMessage, sight: Sight, write: WriteMessage) -> Piece:
+    """Write a message that ``sight`` admits."""
+    number, created_at, is_kept = message.sequence_num, message.created_at, message.is_kept
+    expires_at = 0 if is_kept else sight.policy.expires_at(created_at)
+    return Piece(
+        number, created_at, write(number, message.sender_id, message.mls_message, created_at, expires_at), is_kept
+    )
 
 
 def _rows(
-    connection: sqlite3.Connection, group_key: int, limit: int, bounds: dict[str, int]
-) -> list[tuple[int, int, str, int]]:
-    """Return for each message of a page: the id of its body, its number, its sender in hex, and when it was stored.
+    connection: sqlite3.Connection, group_key: int, limit: int, sight: Sight, after: int
+) -> list[tuple[int, int, str, int, int]]:
+    """Return the messages of a page: id of the body, number, sender in hex, when it was stored, whether it is kept.
 
     SQLite gives them as one row, see ``bodies.read_all``.
     """
+    admitted, is_kept = sight.hot
     found = connection.execute(
-        "SELECT json_group_array(json_array(message_id, sequence_num, hex(sender_id), created_at)) FROM (SELECT *"
-        f" FROM messages WHERE group_key = :group_key AND {visibility.HOT} ORDER BY sequence_num LIMIT :limit)",
-        {"group_key": group_key, "limit": limit, **bounds},
+        f"SELECT json_group_array(json_array(message_id, sequence_num, hex(sender_id), created_at, {is_kept})) FROM"
+        f" (SELECT * FROM messages WHERE group_key = :group_key AND {admitted} ORDER BY sequence_num LIMIT :limit)",
+        {"group_key": group_key, "limit": limit, **sight.bounds(after)},
     )
-    rows: list[tuple[int, int, str, int]] = orjson.loads(found.fetchone()[0])
+    rows: list[tuple[int, int, str, int, int]] = orjson.loads(found.fetchone()[0])
     return sorted(rows, key=itemgetter(1))  # SQLite promises no order of what is gathered
 
 

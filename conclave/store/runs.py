@@ -5,10 +5,21 @@ import sqlite3
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from conclave.retention.jobs import EVERYTHING
+
 HISTORY_ROWS = 1000
 """The history has the last 1000 runs."""
 
-_COUNTS = ("groups_touched", "bytes_returned", "archived", "archive_bytes_returned", "deleted", "brought_back")
+_COUNTS = (
+    "job",
+    "groups_touched",
+    "bytes_returned",
+    "archived",
+    "archive_bytes_returned",
+    "held",
+    "deleted",
+    "brought_back",
+)
 """Fields of a run that are stored in one column, as JSON."""
 
 
@@ -31,6 +42,8 @@ class Run:
     archive_bytes_returned: int = 0
     deleted: Mapping[str, int] = field(default_factory=dict)
     brought_back: Mapping[str, int] = field(default_factory=dict)
+    job: str = EVERYTHING
+    held: int = 0
 
 
 def add(connection: sqlite3.Connection, run: Run) -> None:

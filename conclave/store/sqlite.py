@@ -5,12 +5,14 @@ import sqlite3
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ParamSpec
 
 from conclave.events import News
 from conclave.store import outbox
 from conclave.store.connection import StoreConnection, of_store
 from conclave.store.faults import StoreError, is_busy
+
+P = ParamSpec("P")
 
 HandOn = Callable[[sqlite3.Connection, list[News]], None]
 """Takes what a transaction has announced, inside the transaction."""
@@ -18,6 +20,12 @@ HandOn = Callable[[sqlite3.Connection, list[News]], None]
 
 Step = Callable[[], bool]
 """A short piece of work inside a write transaction; it returns whether it must be called again."""
+
+
+def done(fn: Callable[P, object], *args: P.args, **kwargs: P.kwargs) -> bool:
+    """Call ``fn`` as a step that is not called again."""
+    fn(*args, **kwargs)
+    return False
 
 
 LOCK_WAIT_SECONDS = 30.0

@@ -6,10 +6,12 @@ from dataclasses import dataclass, field
 
 from conclave.clock import Reading
 from conclave.errors import UntrustedClockError
-from conclave.retention.clock_guard import clock_fault
-from conclave.retention.policy import PolicySettings, session_lag
+from conclave.retention.clock_guard import clock_fault, time_to_act_on
+from conclave.retention.policy import session_lag
+from conclave.retention.resolve import PolicySettings
 from conclave.steady_clock import Floor
-from conclave.store import marks
+from conclave.store import audit, consequences
+from conclave.store.consequences import Change
 
 BEING_ACCEPTED = "the clock is being accepted, and times that lie ahead of it are being brought back"
 """The fault of the clock from ``begin_accepting`` to ``accept_clock``, if no other one is known."""
@@ -42,12 +44,32 @@ class PolicyFrozenError(Exception):
     """The policy must not change now. The message says what to do."""
 
 
-def begin_serving(connection: sqlite3.Connection, policy: PolicySettings, clock: Reading) -> str:
-    """Make ``policy`` the settings in force; return what is wrong with the clock, "" for nothing.
+class PolicyChangeError(Exception):
+    """The policy would hide so much at once that an operator has to agree. The message says how."""
+
+
+@dataclass(frozen=True)
+class Begun:
+    """How the server began.
+
+    ``former``: the settings that it last ran with, None before its first start. ``change``: what the new ones do.
+    ``clock_fault``: what is wrong with the clock, "" for nothing.
+    """
+
+    former: PolicySettings | None = None
+    change: Change = field(default_factory=Change)
+    clock_fault: str = ""
+
+
+def begin_serving(
+    connection: sqlite3.Connection, policy: PolicySettings, clock: Reading, *, accepts_change: bool = False
+) -> Begun:
+    """Make ``policy`` the settings in force.
 
     If the settings have changed since the server last ran, every group's marks are settled under the old ones, as of
     the last second at which the server was alive or a cleanup run acted. After a crash, the sessions that were in use
-    shortly before it get the extension that was not written. Raises PolicyFrozenError.
+    shortly before it get the extension that was not written. ``accepts_change``: an operator agrees to a large change.
+    Raises PolicyFrozenError and PolicyChangeError; the transaction then rolls back.
     """
     row = connection.execute("SELECT last_alive, acted_until, stopped_cleanly FROM server_state").fetchone()
     former = stored_policy(connection)
@@ -57,16 +79,23 @@ def begin_serving(connection: sqlite3.Connection, policy: PolicySettings, clock:
             " clock_boot_id, acted_until) VALUES (1, ?1, ?2, 0, ?2, ?3, ?4, ?2)",
             (json.dumps(policy.to_mapping()), clock.wall, clock.since_boot, clock.boot_id),
         )
-        return ""
+        return Begun()
     fault = find_clock_fault(connection, clock)
-    if fault and former.message_retention != policy.message_retention:
+    if fault and not policy.hides_as(former):
         # A wrong clock may move no mark; without marks it would be forgotten what the old policy has hidden.
         raise PolicyFrozenError(
-            f"{fault}: message_retention cannot change until the clock is right and accepted by `conclave cleanup run"
-            " --accept-clock`; start with the former setting first"
+            f"{fault}: {', '.join(policy.differing(former))} cannot change until the clock is right and accepted by"
+            " `conclave cleanup run --accept-clock`; start with the former settings first"
         )
     # A cleanup run started by hand may have acted on the old settings after the server was last alive.
-    marks.settle_all(connection, former, policy, max(row["last_alive"], row["acted_until"]))
+    at = max(row["last_alive"], row["acted_until"])
+    change = consequences.settle(connection, former, policy, at, time_to_act_on(clock.wall, at))
+    if change.is_large and not accepts_change:
+        raise PolicyChangeError(_refusal(policy.differing(former), change))
+    if changed := policy.changes(former):
+        accepted = {"accepted": True, "hides": change.hidden} if change.is_large else {}
+        details = {"changed": changed, **accepted}
+        audit.note(connection, clock.wall, audit.SERVER, audit.Action.SETTINGS_CHANGED, details=details)
     if not row["stopped_cleanly"]:
         ttl = former.token_ttl_seconds
         connection.execute(
@@ -76,7 +105,16 @@ def begin_serving(connection: sqlite3.Connection, policy: PolicySettings, clock:
     connection.execute(
         "UPDATE server_state SET policy_settings = ?, stopped_cleanly = 0", (json.dumps(policy.to_mapping()),)
     )
-    return fault or still_alive(connection, clock).fault
+    return Begun(former, change, fault or still_alive(connection, clock).fault)
+
+
+def _refusal(differing: list[str], change: Change) -> str:
+    archived = f"{'' if change.is_exact else 'up to '}{change.archived:,} in the archive"
+    return (
+        f"{', '.join(differing)}: this change would hide {change.hidden:,} of {change.total:,} messages at once"
+        f" ({change.messages:,} in the database, {archived}) in {change.hiding:,} groups; `conclave check-config` tells"
+        " more; to do it, start once with `conclave serve --accept-policy-change`"
+    )
 
 
 def still_alive(
@@ -112,9 +150,9 @@ def begin_run(connection: sqlite3.Connection, clock: Reading) -> Standing:
 def require_clock(connection: sqlite3.Connection, clock: Reading) -> None:
     """Raise UntrustedClockError if anything is wrong with the clock.
 
-    The transaction then rolls back, so somebody else has to note the fault, see ``note_clock_fault``.
+    It only reads: the transaction rolls back, so somebody else has to note the fault, see ``note_clock_fault``.
     """
-    fault = known_clock_fault(connection, clock)
+    fault = _clock_fault(connection, clock)
     if fault:
         raise UntrustedClockError(fault)
 

@@ -5,11 +5,12 @@ its sender's account was not deleted. The hot store, the archive and pages that 
 Anything that hides a message from a reader belongs here and nowhere else.
 """
 
+import sqlite3
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
-from conclave.retention.policy import PolicySettings
+from conclave.retention.policy import FOREVER, GroupPolicy
+from conclave.retention.resolve import PolicySettings
 from conclave.store import policies
 from conclave.store.groups import Group
 
@@ -25,27 +26,38 @@ class Numbered(Protocol):
     def created_at(self) -> int:
         """When the message was stored, Unix seconds."""
 
+    @property
+    def is_kept(self) -> bool:
+        """Whether it is a commit that does not expire by age, as of when it was read."""
 
-@dataclass(frozen=True)
-class Sight:
+
+class Sight(NamedTuple):
     """Which messages of one group may be seen at one moment.
 
     ``gone_below``: messages up to this number, inclusive, are never served again. ``hidden_before``: messages created
-    before this Unix second, exclusive, are hidden.
+    before this Unix second, exclusive, are hidden. ``commits_above``: commits with greater numbers are not hidden by
+    age. ``policy`` and ``expired_before``: what these follow from.
     """
 
     gone_below: int
     hidden_before: int
+    commits_above: int
+    policy: GroupPolicy
+    expired_before: int
+
+    def at(self, now: int) -> "Sight":
+        """Return the same for the Unix second ``now``."""
+        return self._replace(hidden_before=policies.hidden_before(self.expired_before, self.policy, now))
 
     def admits(self, message: Numbered) -> bool:
         """Tell whether a message that was read earlier may still be seen. Its sender was checked when it was read."""
-        return message.sequence_num > self.gone_below and message.created_at >= self.hidden_before
+        return message.sequence_num > self.gone_below and (message.is_kept or message.created_at >= self.hidden_before)
 
     def admits_all(self, messages: Sequence[Numbered]) -> bool:
         """Tell whether it admits all of ``messages``, which are in the order of their numbers."""
         return not messages or (
             messages[0].sequence_num > self.gone_below
-            and min(message.created_at for message in messages) >= self.hidden_before
+            and min(FOREVER if message.is_kept else message.created_at for message in messages) >= self.hidden_before
         )
 
     def condition(self, after: int, deleted_senders: str) -> str:
@@ -53,25 +65,60 @@ class Sight:
 
         ``deleted_senders``: the user ids of deleted accounts, as an SQL list or query; "" for none.
         """
-        return _condition(str(max(after, self.gone_below)), str(self.hidden_before), deleted_senders)
+        above = str(self.commits_above) if self.policy.keeps_commits else ""
+        return _condition(str(max(after, self.gone_below)), str(self.hidden_before), above, deleted_senders)
 
     def bounds(self, after: int) -> dict[str, int]:
-        """Return the values for the parameters of HOT, for numbers greater than ``after``."""
-        return {"after": max(after, self.gone_below), "hidden_before": self.hidden_before}
+        """Return the values for the parameters of ``hot``, for numbers greater than ``after``."""
+        bounds = {"after": max(after, self.gone_below), "hidden_before": self.hidden_before}
+        return bounds | {"commits_above": self.commits_above} if self.policy.keeps_commits else bounds
+
+    @property
+    def hot(self) -> tuple[str, str]:
+        """The SQL condition for rows of the table ``messages`` that may be seen, and what tells whether one is kept.
+
+        Their parameters come from ``bounds``, so all readers share one text of a statement.
+        """
+        return (_HOT_WITH_COMMITS, _kept(":commits_above")) if self.policy.keeps_commits else (_HOT, _kept(""))
+
+    @property
+    def kept(self) -> str:
+        """The SQL expression that tells of a message of the archive whether it is kept."""
+        return _kept(str(self.commits_above) if self.policy.keeps_commits else "")
 
 
-def of_group(group: Group, settings: PolicySettings, now: int) -> Sight:
+def of_group(connection: sqlite3.Connection, group: Group, settings: PolicySettings, now: int) -> Sight:
     """Return what a member of the group may see at the Unix second ``now``."""
-    return Sight(group.gone_below, policies.hidden_before(group, settings, now))
+    policy = policies.of_group(group, settings)
+    above = policies.commits_above(connection, group.group_key, policy)
+    return _sight(group, policy, above, now)
 
 
-def _condition(after: str, hidden_before: str, deleted_senders: str) -> str:
-    seen = f"sequence_num > {after} AND created_at >= {hidden_before}"
+def of_known_group(group: Group, policy: GroupPolicy, now: int) -> Sight:
+    """Return what a member may see of a group that was read earlier and has the same marks still.
+
+    ``policy``: the group's. Not for a policy that keeps commits: what it keeps changes with each fetch.
+    """
+    return _sight(group, policy, FOREVER, now)
+
+
+def _sight(group: Group, policy: GroupPolicy, commits_above: int, now: int) -> Sight:
+    hidden_before = policies.hidden_before(group.expired_before, policy, now)
+    return Sight(group.gone_below, hidden_before, commits_above, policy, group.expired_before)
+
+
+def _kept(commits_above: str) -> str:
+    return f"is_commit AND sequence_num > {commits_above}" if commits_above else "FALSE"
+
+
+def _condition(after: str, hidden_before: str, commits_above: str, deleted_senders: str) -> str:
+    young = f"created_at >= {hidden_before}"
+    if commits_above:
+        young = f"({young} OR ({_kept(commits_above)}))"
+    seen = f"sequence_num > {after} AND {young}"
     return f"{seen} AND (is_commit OR sender_id NOT IN ({deleted_senders}))" if deleted_senders else seen
 
 
-HOT = _condition(":after", ":hidden_before", "SELECT user_id FROM user_tombstones")
-"""The SQL condition for the rows of the table ``messages`` that may be seen.
-
-Its parameters come from ``Sight.bounds``, so all readers share one text of a statement.
-"""
+_DELETED = "SELECT user_id FROM user_tombstones"
+_HOT = _condition(":after", ":hidden_before", "", _DELETED)
+_HOT_WITH_COMMITS = _condition(":after", ":hidden_before", ":commits_above", _DELETED)

@@ -242,26 +242,50 @@ class ListPublicGroupsResponse(_message.Message):
     def __init__(self, groups: _Optional[_Iterable[_Union[PublicGroupInfo, _Mapping]]] = ...) -> None: ...
 
 class UpdateGroupRequest(_message.Message):
-    __slots__ = ("alias", "group_name", "message_expiry_seconds", "update_message_expiry", "visibility")
+    __slots__ = ("alias", "group_name", "message_expiry_seconds", "update_message_expiry", "visibility", "min_lifetime_seconds", "update_min_lifetime", "dry_run")
     ALIAS_FIELD_NUMBER: _ClassVar[int]
     GROUP_NAME_FIELD_NUMBER: _ClassVar[int]
     MESSAGE_EXPIRY_SECONDS_FIELD_NUMBER: _ClassVar[int]
     UPDATE_MESSAGE_EXPIRY_FIELD_NUMBER: _ClassVar[int]
     VISIBILITY_FIELD_NUMBER: _ClassVar[int]
+    MIN_LIFETIME_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    UPDATE_MIN_LIFETIME_FIELD_NUMBER: _ClassVar[int]
+    DRY_RUN_FIELD_NUMBER: _ClassVar[int]
     alias: str
     group_name: str
     message_expiry_seconds: int
     update_message_expiry: bool
     visibility: GroupVisibility
-    def __init__(self, alias: _Optional[str] = ..., group_name: _Optional[str] = ..., message_expiry_seconds: _Optional[int] = ..., update_message_expiry: _Optional[bool] = ..., visibility: _Optional[_Union[GroupVisibility, str]] = ...) -> None: ...
+    min_lifetime_seconds: int
+    update_min_lifetime: bool
+    dry_run: bool
+    def __init__(self, alias: _Optional[str] = ..., group_name: _Optional[str] = ..., message_expiry_seconds: _Optional[int] = ..., update_message_expiry: _Optional[bool] = ..., visibility: _Optional[_Union[GroupVisibility, str]] = ..., min_lifetime_seconds: _Optional[int] = ..., update_min_lifetime: _Optional[bool] = ..., dry_run: _Optional[bool] = ...) -> None: ...
+
+class UpdateGroupResponse(_message.Message):
+    __slots__ = ("messages_expiring", "oldest_expiring")
+    MESSAGES_EXPIRING_FIELD_NUMBER: _ClassVar[int]
+    OLDEST_EXPIRING_FIELD_NUMBER: _ClassVar[int]
+    messages_expiring: int
+    oldest_expiring: int
+    def __init__(self, messages_expiring: _Optional[int] = ..., oldest_expiring: _Optional[int] = ...) -> None: ...
 
 class GetRetentionPolicyResponse(_message.Message):
-    __slots__ = ("server_retention_seconds", "group_expiry_seconds")
+    __slots__ = ("server_retention_seconds", "group_expiry_seconds", "effective_expiry_seconds", "min_lifetime_seconds", "policy_source", "legal_hold", "held_by")
     SERVER_RETENTION_SECONDS_FIELD_NUMBER: _ClassVar[int]
     GROUP_EXPIRY_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    EFFECTIVE_EXPIRY_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    MIN_LIFETIME_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    POLICY_SOURCE_FIELD_NUMBER: _ClassVar[int]
+    LEGAL_HOLD_FIELD_NUMBER: _ClassVar[int]
+    HELD_BY_FIELD_NUMBER: _ClassVar[int]
     server_retention_seconds: int
     group_expiry_seconds: int
-    def __init__(self, server_retention_seconds: _Optional[int] = ..., group_expiry_seconds: _Optional[int] = ...) -> None: ...
+    effective_expiry_seconds: int
+    min_lifetime_seconds: int
+    policy_source: str
+    legal_hold: bool
+    held_by: _containers.RepeatedScalarFieldContainer[bytes]
+    def __init__(self, server_retention_seconds: _Optional[int] = ..., group_expiry_seconds: _Optional[int] = ..., effective_expiry_seconds: _Optional[int] = ..., min_lifetime_seconds: _Optional[int] = ..., policy_source: _Optional[str] = ..., legal_hold: _Optional[bool] = ..., held_by: _Optional[_Iterable[bytes]] = ...) -> None: ...
 
 class GetGroupInfoResponse(_message.Message):
     __slots__ = ("group_info",)
@@ -300,16 +324,18 @@ class SendMessageResponse(_message.Message):
     def __init__(self, sequence_num: _Optional[int] = ...) -> None: ...
 
 class StoredMessage(_message.Message):
-    __slots__ = ("sequence_num", "sender_id", "mls_message", "created_at")
+    __slots__ = ("sequence_num", "sender_id", "mls_message", "created_at", "expires_at")
     SEQUENCE_NUM_FIELD_NUMBER: _ClassVar[int]
     SENDER_ID_FIELD_NUMBER: _ClassVar[int]
     MLS_MESSAGE_FIELD_NUMBER: _ClassVar[int]
     CREATED_AT_FIELD_NUMBER: _ClassVar[int]
+    EXPIRES_AT_FIELD_NUMBER: _ClassVar[int]
     sequence_num: int
     sender_id: bytes
     mls_message: bytes
     created_at: int
-    def __init__(self, sequence_num: _Optional[int] = ..., sender_id: _Optional[bytes] = ..., mls_message: _Optional[bytes] = ..., created_at: _Optional[int] = ...) -> None: ...
+    expires_at: int
+    def __init__(self, sequence_num: _Optional[int] = ..., sender_id: _Optional[bytes] = ..., mls_message: _Optional[bytes] = ..., created_at: _Optional[int] = ..., expires_at: _Optional[int] = ...) -> None: ...
 
 class GetMessagesResponse(_message.Message):
     __slots__ = ("messages",)

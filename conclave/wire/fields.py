@@ -43,6 +43,7 @@ HEX_RULE = validate.Regexp(r"[0-9a-fA-F]{0,1024}\Z", error="must be hexadecimal,
 EXPIRY_RULE = validate.Range(
     -1, MAX_SECONDS, error=f"must be -1 (inherit), 0 (delete-after-fetch) or 1 to {MAX_SECONDS}"
 )
+MIN_LIFETIME_RULE = validate.Range(-1, MAX_SECONDS, error=f"must be -1 (inherit), 0 (none) or 1 to {MAX_SECONDS}")
 
 KEY_PACKAGE_BYTES = (4, 16_384)
 """The least and the most bytes of a key package."""

@@ -28,8 +28,11 @@ _FIELD = bytes([conclave_pb2.GetMessagesResponse.MESSAGES_FIELD_NUMBER << 3 | 2]
 _BEGIN, _BETWEEN, _END = b'{"messages":[', b",", b"]}"
 
 
-def writer(written_in: Format) -> Callable[[int, bytes, bytes, int], bytes]:
-    """Return what writes messages in a format: number, sender's id, body, Unix seconds at which it was stored."""
+def writer(written_in: Format) -> Callable[[int, bytes, bytes, int, int], bytes]:
+    """Return what writes messages in a format: number, sender's id, body, Unix seconds at which it was stored.
+
+    The last value is the first Unix second at which it is no longer served because of its age, 0 for none.
+    """
     return _in_protobuf if written_in is Format.PROTOBUF else _in_json
 
 
@@ -65,21 +68,22 @@ def _parts(written_in: Format, pieces: list[bytes]) -> deque[bytes]:
     return parts
 
 
-def _in_protobuf(sequence_num: int, sender_id: bytes, body: bytes, created_at: int) -> bytes:
+def _in_protobuf(sequence_num: int, sender_id: bytes, body: bytes, created_at: int, expires_at: int) -> bytes:
     message = conclave_pb2.StoredMessage(
-        sequence_num=sequence_num, sender_id=sender_id, mls_message=body, created_at=created_at
+        sequence_num=sequence_num, sender_id=sender_id, mls_message=body, created_at=created_at, expires_at=expires_at
     )
     text = message.SerializeToString()
     return _FIELD + _varint(len(text)) + text
 
 
-def _in_json(sequence_num: int, sender_id: bytes, body: bytes, created_at: int) -> bytes:
+def _in_json(sequence_num: int, sender_id: bytes, body: bytes, created_at: int, expires_at: int) -> bytes:
     return orjson.dumps(
         {
             "sequence_num": sequence_num,
             "sender_id": _id_text(sender_id),
             "mls_message": base64.b64encode(body).decode(),
             "created_at": created_at,
+            "expires_at": expires_at,
         }
     )
 

@@ -54,6 +54,9 @@ IS_GONE = "is_gone"
 IS_RESTORED = "is_restored"
 GONE_BELOW = "gone_below"
 CUTOFF = "cutoff"
+COMMITS_ABOVE = "commits_above"
+ERASABLE_BEFORE = "erasable_before"
+HELD = "held"
 SENDERS = "senders"
 
 DUE = pyarrow.schema(
@@ -63,11 +66,15 @@ DUE = pyarrow.schema(
         (IS_RESTORED, pyarrow.bool_()),
         (GONE_BELOW, pyarrow.int64()),
         (CUTOFF, pyarrow.int64()),
+        (COMMITS_ABOVE, pyarrow.int64()),
+        (ERASABLE_BEFORE, pyarrow.int64()),
         (SENDERS, pyarrow.list_(pyarrow.binary())),
+        (HELD, pyarrow.list_(pyarrow.binary())),
     ]
 )
 """One row for each group: what goes from the archive.
 
-IS_GONE and IS_RESTORED: all messages go. GONE_BELOW and CUTOFF: the messages that these marks cover go. SENDERS: the
-messages of these users go, except commits.
+IS_GONE and IS_RESTORED: all messages go. GONE_BELOW and CUTOFF: the messages that these marks cover go, but CUTOFF
+leaves commits with numbers greater than COMMITS_ABOVE. SENDERS: the messages of these users go, except commits. Except
+with IS_RESTORED, only those messages go that were created before ERASABLE_BEFORE and not sent by one of HELD.
 """

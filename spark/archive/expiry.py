@@ -1,25 +1,30 @@
 """Deletes from the archive what is due: planned from the database's index, without opening the table.
 
 A partition of which nothing stays is deleted as a whole, by a change of the table's log alone. In other partitions
-single rows are deleted, exactly. The rules and the marks are those of the hot store. Holds on erasure belong into
-``make_plan`` and nowhere else.
+single rows are deleted, exactly. The rules and the marks are those of the hot store, and so is what withholds a message
+from being erased. While what a user has sent is under a legal hold, no partition goes as a whole: the index does not
+say who has sent what.
 """
 
+import json
 import sqlite3
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import ParamSpec
+from typing import Any
 
 import pyarrow
 from pyspark.sql import Column, DataFrame, SparkSession, functions as F
 
 from conclave.failpoints import reach
-from conclave.store import policies
+from conclave.retention.jobs import Scope
+from conclave.retention.policy import FOREVER
+from conclave.store import policies, receipts
 from conclave.store.archive import moves
 from conclave.store.archive.moves import PartRow
-from conclave.store.sqlite import Step
+from conclave.store.receipts import Erased
+from conclave.store.sqlite import Step, done
 from spark import rules
 from spark.archive import columns as a
 from spark.archive.table import Table, in_partitions
@@ -37,29 +42,44 @@ RULES = (rules.EXPIRED, rules.FETCHED, rules.DELETED_GROUP, rules.DELETED_ACCOUN
 SETTLED_AT_ONCE = 256
 """A step settles at most 256 groups for a deleted account."""
 
-P = ParamSpec("P")
-
 Key = tuple[int, int, int]
 """A row of the index: group key, lifetime, span."""
 
 _MARKS = """
 CREATE TEMP TABLE archive_marks AS
-SELECT group_key, gone_below, archived_seq, max(expired_before, expires_before) AS cutoff
+SELECT group_key, 0 AS is_gone, gone_below, archived_seq, max(expired_before, expires_before) AS cutoff,
+    expired_before AS mark, erasable_before, {commits_above} AS commits_above, covered
 FROM groups JOIN temp.group_policies USING (group_key)
 WHERE EXISTS (SELECT 1 FROM archive_parts WHERE archive_parts.group_key = groups.group_key)
+UNION ALL
+SELECT group_key, 1, 0, {forever}, 0, 0, erasable_before, {forever}, 1 FROM temp.tombstone_policies AS policy
+WHERE EXISTS (SELECT 1 FROM archive_parts WHERE archive_parts.group_key = policy.group_key)
 """
 
+_SENDERS = """
+SELECT sender_id, group_key, erasable_before >
+    (SELECT max(newest) FROM archive_parts WHERE archive_parts.group_key = archive_senders.group_key) AS is_all
+FROM archive_senders JOIN user_tombstones ON user_id = sender_id JOIN temp.archive_marks USING (group_key)
+WHERE sender_id NOT IN (SELECT user_id FROM holds WHERE user_id IS NOT NULL)
+"""
+"""Deleted accounts with archived messages that may be erased, and whether all of them are old enough."""
+
 _DUE = """
-SELECT parts.group_key, lifetime, span, message_count, marks.group_key IS NULL AS is_gone,
-    ifnull(gone_below, 0) AS gone_below, ifnull(cutoff, 0) AS cutoff,
-    marks.group_key IS NULL OR newest < cutoff OR last_seq <= gone_below OR first_seq > archived_seq AS is_whole,
-    ifnull(first_seq > archived_seq, 0) AS is_restored,
-    ifnull(last_seq <= gone_below, 0) AS is_fetched
-FROM archive_parts AS parts LEFT JOIN temp.archive_marks AS marks ON marks.group_key = parts.group_key
-WHERE marks.group_key IS NULL OR oldest < cutoff OR first_seq <= gone_below
-    OR first_seq > archived_seq
-    OR parts.group_key IN (SELECT group_key FROM archive_senders JOIN user_tombstones ON user_id = sender_id)
-ORDER BY parts.group_key, lifetime, span
+WITH due AS (
+    SELECT parts.*, is_gone, gone_below, cutoff, erasable_before, commits_above,
+        first_seq > archived_seq AS is_restored, last_seq <= gone_below AS is_fetched,
+        newest < erasable_before AND NOT :has_held AND
+            (is_gone OR last_seq <= gone_below OR (newest < cutoff AND last_seq <= commits_above)) AS is_over
+    FROM archive_parts AS parts JOIN temp.archive_marks USING (group_key)
+    WHERE first_seq > archived_seq OR (oldest < erasable_before AND (
+        group_key IN (SELECT value FROM json_each(:sent_in))
+        OR (is_gone OR first_seq <= gone_below OR oldest < cutoff)
+            AND (covered OR first_seq <= gone_below OR oldest < mark)
+    ))
+)
+SELECT group_key, lifetime, span, message_count, last_seq, newest, is_gone, gone_below, cutoff, erasable_before,
+    commits_above, is_restored OR is_over AS is_whole, is_restored, is_fetched
+FROM due ORDER BY group_key, lifetime, span
 """
 
 
@@ -67,15 +87,15 @@ ORDER BY parts.group_key, lifetime, span
 class ArchivePlan:
     """What goes from the archive.
 
-    ``partitions``: these (lifetime, span) go as a whole. ``dropped``: their rows of the index, with the rule and the
-    number of messages. ``partial``: rows of the index of which some messages go. ``groups``: by group key, the
-    conditions for these messages: is gone, is restored, mark, cutoff, senders. ``senders``: deleted accounts and the
-    groups in which they have archived messages.
+    ``partitions``: these (lifetime, span) go as a whole. ``dropped``: their rows of the index, with what goes.
+    ``partial``: rows of the index of which some messages go. ``groups``: by group key, the conditions for these
+    messages, in the order of DUE. ``senders``: deleted accounts and the groups in which all that they have archived
+    goes.
     """
 
     partitions: list[tuple[int, int]] = field(default_factory=list)
-    dropped: dict[Key, tuple[str, int]] = field(default_factory=dict)
-    groups: dict[int, tuple[bool, bool, int, int, list[bytes]]] = field(default_factory=dict)
+    dropped: dict[Key, Erased] = field(default_factory=dict)
+    groups: dict[int, tuple[Any, ...]] = field(default_factory=dict)
     partial: list[Key] = field(default_factory=list)
     senders: list[tuple[bytes, int]] = field(default_factory=list)
 
@@ -89,59 +109,72 @@ class ArchivePlan:
         """The groups in which something is due."""
         return {key[0] for key in (*self.dropped, *self.partial)}
 
+    def is_restored(self, key: Key) -> bool:
+        """Tell whether the messages of a row of ``partial`` go only because the hot store has them again."""
+        return bool(self.groups[key[0]][1])
+
     def __bool__(self) -> bool:
         return bool(self.partitions or self.partial or self.senders)
 
 
 @dataclass(frozen=True)
 class Measured:
-    """For one row of the index: how many messages go by which rule, and what is left (None: nothing)."""
+    """For one row of the index: which messages go by each rule, and what is left (None: nothing)."""
 
-    gone: Counter[str]
+    gone: list[Erased]
     left: PartRow | None
 
 
-def make_plan(connection: sqlite3.Connection, hot: Hot, risen: Collection[tuple[int, int]] = ()) -> ArchivePlan:
+def make_plan(
+    connection: sqlite3.Connection, hot: Hot, scope: Scope, risen: Collection[tuple[int, int]] = ()
+) -> ArchivePlan:
     """Plan from one snapshot of the hot store, after the run has raised the marks there.
 
-    ``risen``: pairs of a mark ``gone_below`` and a group key. A dry run gives those that it would have raised.
+    ``scope``: which groups belong to the run. ``risen``: pairs of a mark ``gone_below`` and a group key. A dry run
+    gives those that it would have raised.
     """
-    policies.list_all(connection, hot.settings, hot.now)
-    connection.execute(_MARKS)
+    policies.list_all(connection, hot.settings, hot.now, scope.covers)
+    commits_above = policies.commits_above_of(hot.settings)
+    connection.execute(_MARKS.format(commits_above=commits_above, forever=FOREVER))
     connection.execute("CREATE UNIQUE INDEX temp.archive_marks_by_group ON archive_marks (group_key)")
     connection.executemany("UPDATE temp.archive_marks SET gone_below = max(gone_below, ?) WHERE group_key = ?", risen)
-    due = connection.execute(_DUE).fetchall()
-    senders = connection.execute(
-        "SELECT sender_id, group_key FROM archive_senders JOIN user_tombstones ON user_id = sender_id"
-    ).fetchall()
-    plan = ArchivePlan(senders=[(row["sender_id"], row["group_key"]) for row in senders])
+    held = [row[0] for row in connection.execute("SELECT DISTINCT user_id FROM holds WHERE user_id IS NOT NULL")]
+    senders: dict[int, list[bytes]] = defaultdict(list)
+    plan = ArchivePlan()
+    for sender_id, group_key, is_all in connection.execute(_SENDERS):
+        senders[group_key].append(sender_id)
+        if is_all:
+            plan.senders.append((sender_id, group_key))
+    due = connection.execute(_DUE, {"has_held": bool(held), "sent_in": json.dumps(sorted(senders))}).fetchall()
     if due:
-        _divide(connection, due, plan)
+        _divide(connection, due, plan, senders, held)
     return plan
 
 
-def _divide(connection: sqlite3.Connection, due: list[sqlite3.Row], plan: ArchivePlan) -> None:
+def _divide(
+    connection: sqlite3.Connection,
+    due: list[sqlite3.Row],
+    plan: ArchivePlan,
+    senders: Mapping[int, list[bytes]],
+    held: list[bytes],
+) -> None:
     """Divide what is due into partitions that go as a whole, and those of which something stays."""
     whole = Counter((row["lifetime"], row["span"]) for row in due if row["is_whole"])
     stored = connection.execute("SELECT lifetime, span, count(*) FROM archive_parts GROUP BY lifetime, span")
     sizes = {(row[0], row[1]): row[2] for row in stored}
     plan.partitions = sorted(partition for partition, count in whole.items() if count == sizes[partition])
     dropped = set(plan.partitions)
-    senders: dict[int, list[bytes]] = {}
-    for sender_id, group_key in plan.senders:
-        senders.setdefault(group_key, []).append(sender_id)
     for row in due:
         key = (row["group_key"], row["lifetime"], row["span"])
         if key[1:] in dropped:
-            plan.dropped[key] = (_rule(row), row["message_count"])
+            plan.dropped[key] = Erased(_rule(row), row["message_count"], row["last_seq"], row["newest"])
         else:
             plan.partial.append(key)
             plan.groups[row["group_key"]] = (
                 bool(row["is_gone"]),
                 bool(row["is_restored"]),
-                row["gone_below"],
-                row["cutoff"],
-                senders.get(row["group_key"], []),
+                *(row["gone_below"], row["cutoff"], row["commits_above"], row["erasable_before"]),
+                *(senders.get(row["group_key"], []), held),
             )
 
 
@@ -165,10 +198,7 @@ class Expiry:
     def count(self, plan: ArchivePlan) -> Counter[str]:
         """Return how many messages would go by each rule. Reads the partitions that do not go as a whole."""
         counts = Counter(dict.fromkeys(RULES, 0))
-        for rule, count in plan.dropped.values():
-            counts[rule] += count
-        for measured in self._measure(plan).values():
-            counts.update(measured.gone)
+        counts.update(_counts(plan, self._measure(plan)))
         return counts
 
     def apply(self, plan: ArchivePlan, counts: Counter[str]) -> None:
@@ -183,24 +213,19 @@ class Expiry:
             reach("archive.parts_dropped")
         measured = self._measure(plan)
         left |= {key: each.left for key, each in measured.items()}
-        if expected := sum(each.gone.total() for each in measured.values()):
+        if expected := sum(gone.messages for each in measured.values() for gone in each.gone):
             deleted = self._delete_rows(plan)
             reach("archive.rows_deleted")
             if deleted != expected:
                 raise ArchiveError(f"{deleted} messages were deleted from the archive where {expected} were due")
         self._table.make_durable(first)
         version = self._table.version()
-        self._hot.write_steps(lambda connection: settle(connection, left, plan.senders, version))
+        erased = {key: [gone] for key, gone in plan.dropped.items()} | {
+            key: each.gone for key, each in measured.items()
+        }
+        self._hot.write_steps(lambda connection: settle(connection, left, plan.senders, version, erased))
         reach("archive.index_settled")
-        counts.update(self._counts(plan, measured))
-
-    def _counts(self, plan: ArchivePlan, measured: dict[Key, Measured]) -> Counter[str]:
-        counts: Counter[str] = Counter()
-        for rule, count in plan.dropped.values():
-            counts[rule] += count
-        for each in measured.values():
-            counts.update(each.gone)
-        return counts
+        counts.update(_counts(plan, measured))
 
     def _measure(self, plan: ArchivePlan) -> dict[Key, Measured]:
         """Return for each row of the index in ``plan.partial`` that has messages: what goes and what stays."""
@@ -223,7 +248,15 @@ class Expiry:
                 F.count(F.when(stays, number)),
                 F.sum(F.when(stays, F.octet_length(a.BODY))),
                 F.bit_xor(F.when(stays, F.col(a.CHECKSUM))),
-                *[F.count(F.when(rule == each, number)) for each in RULES],
+                *[
+                    aggregated
+                    for each in RULES
+                    for aggregated in (
+                        F.count(F.when(rule == each, number)),
+                        F.max(F.when(rule == each, number)),
+                        F.max(F.when(rule == each, created)),
+                    )
+                ],
             )
         )
         planned = set(plan.partial)
@@ -232,7 +265,8 @@ class Expiry:
             key, left, gone = (row[0], row[1], row[2]), tuple(row)[:10], tuple(row)[10:]
             if key in planned:
                 part = PartRow(*left) if row[7] else None
-                measured[key] = Measured(Counter(dict(zip(RULES, gone, strict=True))), part)
+                of_rules = zip(RULES, gone[::3], gone[1::3], gone[2::3], strict=True)
+                measured[key] = Measured([Erased(*each) for each in of_rules if each[1]], part)
         return measured
 
     def _delete_rows(self, plan: ArchivePlan) -> int:
@@ -242,9 +276,12 @@ class Expiry:
                 f"MERGE INTO {self._table.name} AS stored USING archive_due AS due"
                 f" ON {in_partitions(plan.touched, 'stored.')} AND stored.{a.GROUP_KEY} = due.{a.GROUP_KEY}"
                 f" AND stored.{a.GROUP_KEY} BETWEEN {min(plan.groups)} AND {max(plan.groups)}"
-                f" AND (due.{a.IS_GONE} OR due.{a.IS_RESTORED} OR stored.{a.SEQUENCE_NUM} <= due.{a.GONE_BELOW}"
+                f" AND (due.{a.IS_RESTORED} OR stored.{a.CREATED_AT} < due.{a.ERASABLE_BEFORE}"
+                f" AND NOT array_contains(due.{a.HELD}, stored.{a.SENDER_ID})"
+                f" AND (due.{a.IS_GONE} OR stored.{a.SEQUENCE_NUM} <= due.{a.GONE_BELOW}"
                 f" OR stored.{a.CREATED_AT} < due.{a.CUTOFF}"
-                f" OR (NOT stored.{a.IS_COMMIT} AND array_contains(due.{a.SENDERS}, stored.{a.SENDER_ID})))"
+                f" AND NOT (stored.{a.IS_COMMIT} AND stored.{a.SEQUENCE_NUM} > due.{a.COMMITS_ABOVE})"
+                f" OR (NOT stored.{a.IS_COMMIT} AND array_contains(due.{a.SENDERS}, stored.{a.SENDER_ID}))))"
                 " WHEN MATCHED THEN DELETE"
             )
             return int(merged.collect()[0]["num_deleted_rows"])
@@ -258,40 +295,59 @@ class Expiry:
 
 
 def settle(
-    connection: sqlite3.Connection, left: dict[Key, PartRow | None], senders: list[tuple[bytes, int]], version: int
+    connection: sqlite3.Connection,
+    left: dict[Key, PartRow | None],
+    senders: list[tuple[bytes, int]],
+    version: int,
+    erased: Mapping[Key, list[Erased]],
 ) -> Iterator[Step]:
     """Yield the steps that bring the index up to date with ``version`` of the table.
 
     ``left``: what is left of rows of the index, None for nothing. ``senders``: users and groups in which the archive
-    has no more messages of theirs, except commits.
+    has no more messages of theirs, except commits. ``erased``: what went, by rows of the index.
     """
-    yield partial(_done, moves.note_version, connection, version)
+    yield partial(done, moves.note_version, connection, version)
     rows_of: dict[int, dict[Key, PartRow | None]] = defaultdict(dict)
     for key, row in left.items():
         rows_of[key[0]][key] = row
     for group_key, rows in sorted(rows_of.items()):
-        yield partial(_done, moves.settle_parts, connection, group_key, rows)
+        yield partial(
+            done, _settle_group, connection, group_key, rows, [gone for key in rows for gone in erased.get(key, [])]
+        )
     groups_of: dict[bytes, list[int]] = defaultdict(list)
     for sender_id, group_key in senders:
         groups_of[sender_id].append(group_key)
     for sender_id, group_keys in sorted(groups_of.items()):
         for at in range(0, len(group_keys), SETTLED_AT_ONCE):
             chosen = group_keys[at : at + SETTLED_AT_ONCE]
-            yield partial(_done, moves.forget_sender, connection, sender_id, chosen)
+            yield partial(done, moves.forget_sender, connection, sender_id, chosen)
 
 
-def _done(fn: Callable[P, None], *args: P.args, **kwargs: P.kwargs) -> bool:
-    fn(*args, **kwargs)
-    return False
+def _settle_group(
+    connection: sqlite3.Connection, group_key: int, rows: Mapping[Key, PartRow | None], erased: list[Erased]
+) -> None:
+    for each in erased:
+        if each.rule != RESTORED:
+            receipts.note(connection, group_key, each)
+    moves.settle_parts(connection, group_key, rows)
+
+
+def _counts(plan: ArchivePlan, measured: Mapping[Key, Measured]) -> Counter[str]:
+    counts: Counter[str] = Counter()
+    for gone in (*plan.dropped.values(), *(gone for each in measured.values() for gone in each.gone)):
+        counts[gone.rule] += gone.messages
+    return counts
 
 
 def _rule_of_row() -> Column:
     """Return the rule by which a row, joined with DUE, goes; null if it stays."""
+    may_go = (F.col(a.CREATED_AT) < F.col(a.ERASABLE_BEFORE)) & ~F.array_contains(F.col(a.HELD), F.col(a.SENDER_ID))
+    is_kept = F.col(a.IS_COMMIT) & (F.col(a.SEQUENCE_NUM) > F.col(a.COMMITS_ABOVE))
     by_account = ~F.col(a.IS_COMMIT) & F.array_contains(F.col(a.SENDERS), F.col(a.SENDER_ID))
     return (
-        F.when(F.col(a.IS_GONE), rules.DELETED_GROUP)
-        .when(F.col(a.IS_RESTORED), RESTORED)
-        .when(F.col(a.SEQUENCE_NUM) <= F.col(a.GONE_BELOW), rules.FETCHED)
-        .when(F.col(a.CREATED_AT) < F.col(a.CUTOFF), rules.EXPIRED)
-        .when(by_account, rules.DELETED_ACCOUNT)
+        F.when(F.col(a.IS_RESTORED), RESTORED)
+        .when(may_go & F.col(a.IS_GONE), rules.DELETED_GROUP)
+        .when(may_go & (F.col(a.SEQUENCE_NUM) <= F.col(a.GONE_BELOW)), rules.FETCHED)
+        .when(may_go & (F.col(a.CREATED_AT) < F.col(a.CUTOFF)) & ~is_kept, rules.EXPIRED)
+        .when(may_go & by_account, rules.DELETED_ACCOUNT)
     )

@@ -141,7 +141,7 @@ class Mover:
 
     def _choose(self, connection: sqlite3.Connection, archive: ArchiveConfig, before: int) -> tuple[list[Range], bool]:
         self._list_movable(connection, archive, before)
-        return choice.choose(connection, before, BATCH_ROWS, BATCH_BYTES)
+        return choice.choose(connection, self._hot.settings, before, BATCH_ROWS, BATCH_BYTES)
 
     def _list_movable(self, connection: sqlite3.Connection, archive: ArchiveConfig, before: int) -> None:
         choice.list_movable(connection, self._hot.settings, archive.least_lifetime, self._hot.now, before)

@@ -5,6 +5,7 @@ read them there. A restore that did not end has changed nothing that is served. 
 deletes its copies.
 """
 
+import sqlite3
 from collections.abc import Iterator, Sequence
 
 from pyspark.sql import DataFrame, SparkSession, functions as F
@@ -13,10 +14,12 @@ from conclave.config.archive import ArchiveConfig
 from conclave.errors import NotFoundError
 from conclave.failpoints import reach
 from conclave.retention.policy import KEEP
-from conclave.store import groups, policies
+from conclave.store import audit, groups, policies
 from conclave.store.archive import moves, restore as archive_restore
 from conclave.store.archive.moves import PartRow
 from conclave.store.archive.restore import Archived
+from conclave.store.groups import Group
+from conclave.system import operators
 from spark.archive import columns as a
 from spark.archive.check import examine
 from spark.archive.table import Table, in_partitions
@@ -59,9 +62,15 @@ def restore(spark: SparkSession, hot: Hot, table: Table, config: ArchiveConfig, 
             hot.write(archive_restore.put_back, group.group_key, chunk)
             reach("restore.copied")
     reach("restore.before_switch")
-    hot.write(archive_restore.switch_back, group.group_key, found.messages)
+    hot.write(_switch_back, group, found.messages, hot.now)
     reach("restore.switched")
     return found.messages
+
+
+def _switch_back(connection: sqlite3.Connection, group: Group, count: int, now: int) -> None:
+    archive_restore.switch_back(connection, group.group_key, count)
+    subject = audit.Subject(group.group_id, group.group_name)
+    audit.note(connection, now, operators.current(), audit.Action.GROUP_RESTORED, subject, {"messages": count})
 
 
 def _chunks(rows: DataFrame, part: PartRow) -> Iterator[Sequence[Archived]]:

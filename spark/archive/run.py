@@ -18,6 +18,7 @@ from conclave.archive.faults import one_line
 from conclave.config.archive import ArchiveConfig
 from conclave.failpoints import reach
 from conclave.logs import get_logger
+from conclave.retention.jobs import ALL, Scope
 from conclave.retention.policy import KEEP
 from conclave.store import clock_mending
 from conclave.store.archive import moves
@@ -47,13 +48,13 @@ class Archive:
         self._is_open = False
         self._has_turn = False
 
-    def run(self, done: Report, counted: Collection[int]) -> None:
+    def run(self, done: Report, counted: Collection[int], scope: Scope) -> None:
         """Do what is due in the archive, after the rules were applied in the hot store. Raises ArchiveError.
 
         ``done``: the report, to which the results are added. ``counted``: the keys of the groups that it counts as
-        touched already.
+        touched already. ``scope``: what the run does.
         """
-        if self._config.after != KEEP and self._hot.read(moves.find_state) is None:
+        if self._shall_move(scope) and self._hot.read(moves.find_state) is None:
             self._hot.write(moves.begin)
         size = -1
         try:
@@ -62,13 +63,13 @@ class Archive:
                 size = self._bytes()
                 done.archived += mover.finish()
             self._drop_copies()
-            plan = self._hot.read(expiry.make_plan, self._hot)
+            plan = self._hot.read(expiry.make_plan, self._hot, scope)
             if plan:
                 self._change()
                 size = self._bytes() if size < 0 else size
                 Expiry(self._spark, self._hot, self._table).apply(plan, done.counts)
                 done.groups_touched += len(plan.group_keys.difference(counted))
-            self._move(done)
+            self._move(done, scope)
             if self._is_open:
                 self._compact()
         except NotDurableError:
@@ -95,7 +96,7 @@ class Archive:
         mover = Mover(self._spark, self._hot, self._table, "")
         if self._config.after != KEEP:
             planned.archived = mover.count(self._config)
-        plan = self._hot.read(expiry.make_plan, self._hot, risen)
+        plan = self._hot.read(expiry.make_plan, self._hot, ALL, risen)
         if plan and state:
             self._table.prepare(self._state, is_new=False)
             planned.groups_touched += len(plan.group_keys.difference(counted))
@@ -152,8 +153,11 @@ class Archive:
             self._open()  # raises if the table is not the right one: the copies may be all that is left
             self._mover().drop_copies()
 
-    def _move(self, done: Report) -> None:
-        if self._config.after == KEEP or not self._hot.read(self._mover().has_work, self._config):
+    def _shall_move(self, scope: Scope) -> bool:
+        return scope.keeps_house and self._config.after != KEEP
+
+    def _move(self, done: Report, scope: Scope) -> None:
+        if not self._shall_move(scope) or not self._hot.read(self._mover().has_work, self._config):
             return
         for count in self._change().move(self._config):
             done.archived += count

@@ -18,7 +18,7 @@ from conclave.actions.groups import GroupChanges
 from conclave.actions.messages import JointSend, Send
 from conclave.clock import FakeClock
 from conclave.errors import NotMemberError
-from conclave.retention.policy import PolicySettings
+from conclave.retention.resolve import PolicySettings
 from conclave.store import schema, sqlite, state
 
 POLICY = PolicySettings(-1, 2_592_000, 604_800)
@@ -68,6 +68,11 @@ def test_actions_need_no_server(tmp_path: Path) -> None:
         assert vars(retention.policy(connection, context, group, bob)) == {
             "server_retention_seconds": -1,
             "group_expiry_seconds": 60,
+            "effective_expiry_seconds": 60,
+            "min_lifetime_seconds": 0,
+            "policy_source": "group",
+            "legal_hold": False,
+            "held_by": (),
         }
         accounts.delete(connection, context, bob, "hash")
         sent, refused = sending(connection, [Send(group, alice, b"alone"), Send(group, bob, b"more")])

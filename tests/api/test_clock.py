@@ -14,7 +14,7 @@ from conclave.clock import FakeClock
 from conclave.config.cleanup import CleanupConfig
 from conclave.config.settings import Config
 from conclave.failpoints import CLOCK_POINTS
-from conclave.store import clock_mending, runs, schema, sessions, sqlite
+from conclave.store import audit, clock_mending, runs, schema, sessions, sqlite
 from spark.engine import Engine
 from spark.report import Report
 from spark.run import clean_up
@@ -264,12 +264,12 @@ def test_every_column_of_numbers_is_known_to_be_a_time_or_not(config: Config) ->
         "body_segments": {"segment", "bodies", "total_bytes", "live_bytes", "sealed", "dropped"},
         "groups": {
             *("group_key", "message_expiry_seconds", "group_info_body"),
-            *("last_seq", "floor_seq", "gone_below", "archived_seq"),
+            *("last_seq", "floor_seq", "gone_below", "archived_seq", "commits_below", "min_lifetime_seconds"),
         },
         "members": {"member_id", "group_key", "joining", "watermark"},
         "messages": {"message_id", "group_key", "sequence_num", "is_commit"},
         "invites": {"invite_key", "group_key", "commit_body", "welcome_body", "group_info_body"},
-        "tombstones": {"group_key"},
+        "tombstones": {"group_key", "message_expiry_seconds", "min_lifetime_seconds"},
         "outbox": {"outbox_id"},
         "touches": {"touch", "group_key", "session_id"},
         "cleanup_runs": {"run_id"},
@@ -283,13 +283,19 @@ def test_every_column_of_numbers_is_known_to_be_a_time_or_not(config: Config) ->
             *("group_key", "lifetime", "first_seq", "last_seq", "message_count", "body_bytes", "checksum"),
         },
         "archive_senders": {"group_key"},
+        "holds": {"hold_id", "group_key"},
+        "audit": {"audit_id"},
+        "erasures": {"group_key", "messages", "last_seq"},
+        "receipts": {"receipt_id", "messages", "last_seq"},
+        "receipts_anchor": {"id", "receipt_id"},
     }
     schema.prepare(config.database)
     with closing(sqlite.connect(config.database)) as connection:
         stored = numbers(connection)
+    times = clock_mending.PLAIN, clock_mending.SPECIAL, clock_mending.EVIDENCE
     known = {
-        table: {*no_times.get(table, ()), *clock_mending.PLAIN.get(table, ()), *clock_mending.SPECIAL.get(table, ())}
-        for table in {*no_times, *clock_mending.PLAIN, *clock_mending.SPECIAL}
+        table: {*no_times.get(table, ()), *(column for of in times for column in of.get(table, ()))}
+        for table in {*no_times, *(table for of in times for table in of)}
     }
     assert {table: columns for table, columns in stored.items() if columns} == known
 
@@ -309,6 +315,11 @@ async def test_each_time_that_lies_ahead_is_brought_back(running: Running) -> No
         connection.execute(
             "INSERT INTO cleanup_runs (started_at, finished_at, engine, outcome, counts) VALUES (1, 1, '', 'ok', '{}')"
         )
+        connection.execute(
+            "INSERT INTO holds (group_key, subject_id, name, reason, added_by, added_at)"
+            " VALUES (1, x'', '', '', '', ?)",
+            (running.clock.now(),),
+        )
         for table, columns in (*clock_mending.PLAIN.items(), ("messages", ("created_at",))):
             for column in columns:
                 changed = connection.execute(f"UPDATE {table} SET {column} = {column} + {2 * YEAR}").rowcount
@@ -316,6 +327,7 @@ async def test_each_time_that_lies_ahead_is_brought_back(running: Running) -> No
         connection.execute(f"UPDATE sessions SET created_at = {3 * 10**9}, last_used_at = {3 * 10**9}")
         connection.execute(f"UPDATE sessions SET expires_at = {4 * 10**9}")
         connection.execute(f"UPDATE groups SET expired_before = {3 * 10**9}")
+        audit.note(connection, 3 * 10**9, "operator root", audit.Action.GROUP_PURGED)
     await accept(running)
     now = running.clock.now()
     with closing(sqlite.connect(running.config.database)) as connection:
@@ -324,6 +336,7 @@ async def test_each_time_that_lies_ahead_is_brought_back(running: Running) -> No
                 latest = now + running.config.token_ttl_seconds if column == "expires_at" else now
                 newest = connection.execute(f"SELECT max({column}) FROM {table}").fetchone()[0]
                 assert newest is None or newest <= latest, (table, column)
+        assert [each.at for each in audit.last(connection, 9)] == [now, 3 * 10**9], "what was noted stays as it was"
 
 
 async def test_only_what_a_wrong_clock_calls_dead_does_not_make_way(running: Running) -> None:

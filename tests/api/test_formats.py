@@ -150,7 +150,7 @@ class World:
             if response.status < 400 and path in MEDIA_TYPES:
                 assert response.content_type == MEDIA_TYPES[path]
                 return response.status, json.loads(body) if path.endswith(".json") else {}
-            always_json = path.startswith(("/healthz", f"{API}/sessions")) and method in ("GET", "DELETE")
+            always_json = path.startswith(ALWAYS_JSON) and method in ("GET", "DELETE")
             assert response.content_type == (Format.JSON if always_json else self.format).value
             if self.format is Format.JSON or always_json:
                 answer = json.loads(body)
@@ -207,6 +207,9 @@ class Row:
     answers: Callable[[World], dict[str, Any]] = lambda _: {}
 
 
+ALWAYS_JSON = ("/healthz", f"{API}/sessions", f"{API}/retention/configuration")
+"""Paths that are answered in JSON whatever was negotiated."""
+
 MEDIA_TYPES = {route.path: route.media_type for route in ROUTES if route.media_type}
 """Of successes that are no messages."""
 
@@ -231,6 +234,27 @@ NEW = {"username": "dora", "password": PASSWORD, "registration_token": INVITATIO
 
 def promote_bob(world: World) -> Awaitable[Any]:
     return world.users["alice"].post(f"/groups/{world.groups['friends']}/promote", user_id=world.users["bob"].user_id)
+
+
+EXPIRY = {"update_message_expiry": True}
+LEAST = {"update_min_lifetime": True}
+BOTH = EXPIRY | LEAST
+
+
+def nothing_expires(_: World) -> dict[str, Any]:
+    return {"messages_expiring": 0, "oldest_expiring": 0}
+
+
+def one_expires(world: World) -> dict[str, Any]:
+    return {"messages_expiring": 1, "oldest_expiring": world.running.clock.now()}
+
+
+def fetch_as_bob(world: World) -> Awaitable[Any]:
+    return world.users["bob"].fetch(world.groups["friends"])
+
+
+def delete_after_fetch(world: World) -> Awaitable[Any]:
+    return world.users["alice"].set_expiry(world.groups["friends"], 0)
 
 
 TABLE: dict[str, list[Row]] = {
@@ -347,7 +371,22 @@ TABLE: dict[str, list[Row]] = {
         Row("a bad expiry", 400, 101, body={"message_expiry_seconds": -2}),
         Row("over the cap", 400, 100, body={"message_expiry_seconds": 31 * DAY, "update_message_expiry": True}),
         Row("a name that is taken", 409, 301, body={"alias": "x", "group_name": "bare"}),
-        Row("changed", body={"alias": "x", "message_expiry_seconds": 0, "update_message_expiry": True}),
+        Row("a bad least lifetime", 400, 101, body={"min_lifetime_seconds": -2}),
+        Row("too long a least lifetime", 400, 101, body={"min_lifetime_seconds": 2**53}),
+        Row("a least lifetime over the expiry", 400, 100, body={"min_lifetime_seconds": DAY + 1} | LEAST),
+        Row("both, crossed", 400, 100, body={"min_lifetime_seconds": 2, "message_expiry_seconds": 1} | BOTH),
+        Row("a least lifetime that does not count", body={"min_lifetime_seconds": DAY + 1}, answers=nothing_expires),
+        Row("a dry run over the cap", 400, 100, body={"message_expiry_seconds": 31 * DAY, "dry_run": True} | EXPIRY),
+        Row("a dry run with a name that is taken", 409, 301, body={"group_name": "bare", "dry_run": True}),
+        Row("a dry run", body={"message_expiry_seconds": 0, "dry_run": True} | EXPIRY, answers=nothing_expires),
+        Row(
+            "a dry run that hides",
+            body={"message_expiry_seconds": 0, "dry_run": True} | EXPIRY,
+            before=fetch_as_bob,
+            answers=one_expires,
+        ),
+        Row("changed", body={"alias": "x", "message_expiry_seconds": 0} | EXPIRY, answers=one_expires),
+        Row("both", body={"min_lifetime_seconds": DAY, "message_expiry_seconds": DAY} | BOTH, answers=one_expires),
     ],
     f"POST {API}/groups/{{group_id}}/delete": [Row("deleted")],
     f"GET {API}/groups/{{group_id}}/group-info": [
@@ -355,7 +394,34 @@ TABLE: dict[str, list[Row]] = {
         Row("stored", answers=lambda _: {"group_info": INFO}),
     ],
     f"GET {API}/groups/{{group_id}}/retention": [
-        Row("both", answers=lambda _: {"server_retention_seconds": 30 * DAY, "group_expiry_seconds": DAY})
+        Row(
+            "both layers, and what follows",
+            answers=lambda _: {
+                "server_retention_seconds": 30 * DAY,
+                "group_expiry_seconds": DAY,
+                "effective_expiry_seconds": DAY,
+                "min_lifetime_seconds": 0,
+                "policy_source": "group",
+                "legal_hold": False,
+                "held_by": [],
+            },
+        ),
+        Row(
+            "who holds messages back",
+            before=delete_after_fetch,
+            answers=lambda world: {
+                "server_retention_seconds": 30 * DAY,
+                "group_expiry_seconds": 0,
+                "effective_expiry_seconds": 0,
+                "min_lifetime_seconds": 0,
+                "policy_source": "group",
+                "legal_hold": False,
+                "held_by": [world.users["bob"].user_id],
+            },
+        ),
+    ],
+    f"GET {API}/retention/configuration": [
+        Row("all of it", answers=lambda _: {"policies": {"*": {"max_lifetime": 30 * DAY * 1000}}, "limits": {}})
     ],
     f"POST {API}/groups/{{group_id}}/join": [
         Row("no such group", 404, 300, who="carol", at={"group_id": "nobody"}),
@@ -459,6 +525,7 @@ TABLE: dict[str, list[Row]] = {
                         "sender_id": world.users["alice"].user_id,
                         "mls_message": MESSAGE,
                         "created_at": world.running.clock.now(),
+                        "expires_at": world.running.clock.now() + DAY + 1,
                     }
                 ]
             },

@@ -70,7 +70,8 @@ FITTING: dict[str, Any] = {
     "mls_group_id": st.just("0aff"),
     "visibility": st.sampled_from(["private", "public"]),
     "message_expiry_seconds": st.sampled_from([-1, 0, 60]),
-    "update_message_expiry": st.booleans(),
+    "min_lifetime_seconds": st.sampled_from([-1, 0, 30]),
+    **dict.fromkeys(("update_message_expiry", "update_min_lifetime", "dry_run"), st.booleans()),
     **dict.fromkeys(("password", "current_password", "new_password"), st.just(Named("password"))),
     **dict.fromkeys(("alias", "signing_key_fingerprint", "registration_token"), st.text("abcdef", max_size=9)),
 }

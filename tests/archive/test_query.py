@@ -9,7 +9,7 @@ import pytest
 from conclave.archive import reader
 from conclave.archive.layout import DAY
 from conclave.archive.query import parts_between, reach, select
-from conclave.retention.policy import KEEP
+from conclave.retention.policy import FOREVER, KEEP, GroupPolicy
 from conclave.store.archive.stretches import Part, Stretch
 from conclave.store.visibility import Sight
 
@@ -18,7 +18,7 @@ MUCH = 10**9
 
 def part(first: int, last: int, count: int | None = None, size: int = 10, span: int = 0, lifetime: int = KEEP) -> Part:
     count = last - first + 1 if count is None else count
-    return Part(lifetime, span, first, last, count, count * size)
+    return Part(lifetime, span, first, last, span, span, count, count * size)
 
 
 @pytest.mark.parametrize(
@@ -61,9 +61,9 @@ def test_only_the_parts_in_reach_are_asked() -> None:
     parts = [part(1, 30, span=0), part(20, 60, span=0, lifetime=7 * DAY), part(61, 90, span=30 * DAY)]
     assert parts_between(parts, 30, 60) == parts[1:2]
     assert parts_between(parts, 29, 61) == parts
-    stretch = Stretch(7, 0, 90, Sight(0, 123), [b"\x01\xff"], parts, 1, 0, 0)
+    stretch = Stretch(7, 0, 90, Sight(0, 123, FOREVER, GroupPolicy(KEEP), 0), [b"\x01\xff"], parts, 1, 0, 0)
     assert select(stretch, parts, 5, 61, 10) == (
-        "SELECT sequence_num, sender_id, mls_message, created_at FROM archive"
+        "SELECT sequence_num, sender_id, mls_message, created_at, FALSE AS is_kept FROM archive"
         " WHERE (lifetime = -1 AND span IN (0, 2592000) OR lifetime = 604800 AND span IN (0)) AND group_key = 7"
         " AND sequence_num <= 61 AND sequence_num > 5 AND created_at >= 123"
         " AND (is_commit OR sender_id NOT IN (X'01ff')) ORDER BY sequence_num LIMIT 10"
@@ -74,7 +74,13 @@ class Batch:
     """As much of a record batch as is read."""
 
     def __init__(self, rows: list[tuple[int, bytes]]) -> None:
-        values = ([n for n, _ in rows], [b"" for _ in rows], [body for _, body in rows], [0 for _ in rows])
+        values = (
+            [n for n, _ in rows],
+            [b"" for _ in rows],
+            [body for _, body in rows],
+            [0 for _ in rows],
+            [False for _ in rows],
+        )
         self.columns = [SimpleNamespace(to_pylist=lambda column=column: column) for column in values]
 
     def column(self, index: int) -> Any:

@@ -19,7 +19,9 @@ from conclave.config.archive import ArchiveConfig
 from conclave.config.cleanup import CleanupConfig
 from conclave.config.settings import Config
 from conclave.events import News, Stored
+from conclave.retention.policy import FOREVER, GroupPolicy
 from conclave.store import touches
+from conclave.store.groups import Group
 from conclave.store.messages import Page
 from conclave.store.touches import Touched
 from conclave.store.visibility import Sight
@@ -130,7 +132,10 @@ def any_last_number(patch: pytest.MonkeyPatch, running: Running) -> None:
 
 
 def sees_everything(patch: pytest.MonkeyPatch, _: Running) -> None:
-    patch.setattr(groups, "visibility", SimpleNamespace(of_group=lambda group, *_: Sight(group.gone_below, 0)))
+    def sight(group: Group, policy: GroupPolicy, _: int) -> Sight:
+        return Sight(group.gone_below, 0, FOREVER, policy, 0)
+
+    patch.setattr(groups, "visibility", SimpleNamespace(of_known_group=sight))
     patch.setattr(runs.Run, "first_after", lambda run, after, _: bisect_right(run.numbers, after))
 
 
@@ -138,7 +143,7 @@ def forgets_what_it_hid(patch: pytest.MonkeyPatch, _: Running) -> None:
     first_after = runs.Run.first_after
 
     def late(run: runs.Run, after: int, sight: Sight) -> int | None:
-        return first_after(run, after, Sight(0, max(run.hidden_before, sight.hidden_before)))
+        return first_after(run, after, sight._replace(hidden_before=max(run.hidden_before, sight.hidden_before)))
 
     patch.setattr(runs.Run, "first_after", late)
 

@@ -7,20 +7,23 @@ import pytest
 from conclave.cache import runs
 from conclave.cache.runs import PIECE_BYTES, Run
 from conclave.events import Stored
+from conclave.retention.policy import FOREVER, KEEP, GroupPolicy
 from conclave.store.messages import Piece
 from conclave.store.visibility import Sight
+
+POLICY = GroupPolicy(KEEP)
 
 
 def pieces(*numbers: int, at: int = 100) -> list[Piece]:
     return [Piece(number, at + number, b"%d" % number) for number in numbers]
 
 
-def write(number: int, sender_id: bytes, body: bytes, created_at: int) -> bytes:
+def write(number: int, sender_id: bytes, body: bytes, created_at: int, expires_at: int) -> bytes:
     return body
 
 
 def seen(run: Run, after: int, hidden_before: int = 0) -> list[bytes] | None:
-    first = run.first_after(after, Sight(0, hidden_before))
+    first = run.first_after(after, Sight(0, hidden_before, FOREVER, POLICY, 0))
     return None if first is None else run.pieces[first:]
 
 
@@ -33,7 +36,7 @@ def expect_sound(run: Run) -> None:
 
 
 def test_a_run_covers_what_follows_its_base_and_not_what_follows_its_end() -> None:
-    run = Run(3, 3, 0, write)
+    run = Run(3, 3, 0, POLICY, write)
     run.extend(pieces(4, 6), 7, 0)
     assert [run.covers(after) for after in range(2, 9)] == [False, True, True, True, True, False, False]
     assert seen(run, 3) == [b"4", b"6"]
@@ -45,7 +48,7 @@ def test_a_run_covers_what_follows_its_base_and_not_what_follows_its_end() -> No
 
 
 def test_what_expires_is_forgotten_and_what_comes_back_is_for_the_store_to_say() -> None:
-    run = Run(0, 0, 0, write)
+    run = Run(0, 0, 0, POLICY, write)
     run.extend(pieces(1, 2, 3), 3, 0)
     assert seen(run, 0, 102) == [b"2", b"3"]
     assert run.pieces == [b"2", b"3"]
@@ -56,7 +59,7 @@ def test_what_expires_is_forgotten_and_what_comes_back_is_for_the_store_to_say()
 
 
 def test_a_run_that_was_read_when_less_was_hidden_says_no_more_than_its_latest_part() -> None:
-    run = Run(0, 0, 0, write)
+    run = Run(0, 0, 0, POLICY, write)
     run.extend(pieces(1, 2), 2, 50)
     run.extend(pieces(3), 3, 102)
     assert seen(run, 0, 101) is None
@@ -65,7 +68,7 @@ def test_a_run_that_was_read_when_less_was_hidden_says_no_more_than_its_latest_p
 
 def test_a_run_loses_its_first_messages_once_it_is_too_long(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runs, "RUN_BYTES", 3 * (PIECE_BYTES + 1))
-    run = Run(0, 0, 0, write)
+    run = Run(0, 0, 0, POLICY, write)
     run.extend(pieces(1, 2, 3), 3, 0)
     assert run.base == 0
     run.extend(pieces(5), 6, 0)
@@ -80,7 +83,7 @@ def test_a_run_loses_its_first_messages_once_it_is_too_long(monkeypatch: pytest.
 
 
 def test_what_was_sent_is_written_once_somebody_asks(monkeypatch: pytest.MonkeyPatch) -> None:
-    run = Run(0, 0, 0, write)
+    run = Run(0, 0, 0, POLICY, write)
     run.extend(pieces(1), 1, 0)
     assert sum(run.send(Stored(1, number, b"", b"%d" % number, 100 + number)) for number in (2, 3)) == run.size - 161
     assert (run.end, run.pieces) == (3, [b"1"])
@@ -99,7 +102,7 @@ def test_random_runs_are_what_a_list_would_be(monkeypatch: pytest.MonkeyPatch) -
     chance = random.Random(5)
     for _ in range(300):
         every = [Piece(n, chance.randint(0, 100), b"%d" % n) for n in range(150) if chance.random() < 0.7]
-        run, hidden = Run(50, 50, 0, write), 0
+        run, hidden = Run(50, 50, 0, POLICY, write), 0
 
         def between(base: int, end: int, at: int, told: list[Piece] = every) -> list[Piece]:
             return [each for each in told if base < each.sequence_num <= end and each.created_at >= at]

@@ -3,7 +3,8 @@
 import pytest
 
 from conclave.retention.durations import MAX_SECONDS, InvalidDurationError, duration_text, parse_duration
-from conclave.retention.policy import AFTER_FETCH, KEEP, PolicySettings, effective_expiry, exceeds_cap, expiry_cutoff
+from conclave.retention.policy import AFTER_FETCH, KEEP, effective_expiry, exceeds_cap, expiry_cutoff
+from conclave.retention.resolve import PolicySettings
 
 
 @pytest.mark.parametrize(

@@ -12,11 +12,11 @@ from uuid import uuid4
 import pytest
 
 from conclave.clock import FakeClock
-from conclave.retention.policy import PolicySettings
+from conclave.retention.resolve import PolicySettings
 from conclave.store import groups, members, messages, schema, sqlite, state, users
 from conclave.store.groups import GroupChanges
 from conclave.store.members import Membership
-from spark import apply, pacer, rules, sql_engine
+from spark import apply, due, pacer, rules, sql_engine
 from spark.engine import CleanupError
 from spark.pacer import Pacer
 from spark.plan_types import Plan
@@ -110,7 +110,7 @@ def test_what_is_due_goes_whatever_the_sizes_of_lists_blocks_and_steps(
 ) -> None:
     sizes = {"LISTED": 20, "BLOCK": 7, "CHUNK": 3}
     for name, size in sizes.items():
-        monkeypatch.setattr(apply, name, size)
+        monkeypatch.setattr(apply if name == "CHUNK" else due, name, size)
     members_of = [add_group(connection, expiry, 0) for expiry in (HOUR, -1, 0) * 3]
     for turn in range(10):
         for member in members_of:

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from conclave.retention.policy import KEEP, PolicySettings
+from conclave.retention.policy import KEEP
+from conclave.retention.resolve import PolicySettings
 from conclave.store import bodies, schema, sqlite
 from conclave.store.archive import choice, moves
 from conclave.store.archive.choice import HOUR
@@ -78,7 +79,7 @@ def test_a_batch_begins_where_the_moves_under_way_end(connection: sqlite3.Connec
     for first, last in ((1, 1), (2, 3)):
         moves.fix(connection, [Range(1, first, last, KEEP)], NOW)
     choice.list_movable(connection, POLICY, 0, NOW, NOW)
-    chosen, more = choice.choose(connection, NOW, 100, 10_000)
+    chosen, more = choice.choose(connection, POLICY, NOW, 100, 10_000)
     assert chosen == [Range(1, 4, 5, KEEP), Range(2, 2, 4, KEEP)]
     assert not more
 
@@ -86,10 +87,10 @@ def test_a_batch_begins_where_the_moves_under_way_end(connection: sqlite3.Connec
 def test_a_batch_takes_no_more_than_it_may_but_at_least_one(connection: sqlite3.Connection) -> None:
     add_group(connection, 1, [NOW - 9] * 10, size=100)
     choice.list_movable(connection, POLICY, 0, NOW, NOW)
-    assert choice.choose(connection, NOW, 4, 10_000) == ([Range(1, 1, 4, KEEP)], True)
-    chosen, _ = choice.choose(connection, NOW, 10, 500)
+    assert choice.choose(connection, POLICY, NOW, 4, 10_000) == ([Range(1, 1, 4, KEEP)], True)
+    chosen, _ = choice.choose(connection, POLICY, NOW, 10, 500)
     assert chosen[0].last_seq in (4, 5)
-    assert choice.choose(connection, NOW, 10, 1)[0] == [Range(1, 1, 1, KEEP)]
+    assert choice.choose(connection, POLICY, NOW, 10, 1)[0] == [Range(1, 1, 1, KEEP)]
 
 
 def test_groups_are_movable_whose_messages_outlive_the_least_however_many_lifetimes_there_are(

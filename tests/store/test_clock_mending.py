@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from conclave.clock import FakeClock
-from conclave.retention.policy import PolicySettings
+from conclave.retention.resolve import PolicySettings
 from conclave.store import bodies, clock_mending, groups, members, messages, schema, sqlite, state, users, visibility
 from conclave.store.sqlite import Step
 
@@ -78,9 +78,10 @@ def served(connection: sqlite3.Connection) -> set[tuple[int, int]]:
     found: set[tuple[int, int]] = set()
     for (group_id,) in connection.execute("SELECT group_id FROM groups").fetchall():
         group = groups.by_id(connection, group_id)
+        sight = visibility.of_group(connection, group, POLICY, NOW)
         rows = connection.execute(
-            f"SELECT sequence_num FROM messages WHERE group_key = :group_key AND {visibility.HOT}",
-            {"group_key": group.group_key, **visibility.of_group(group, POLICY, NOW).bounds(0)},
+            f"SELECT sequence_num FROM messages WHERE group_key = :group_key AND {sight.hot[0]}",
+            {"group_key": group.group_key, **sight.bounds(0)},
         )
         found.update((group.group_key, row[0]) for row in rows)
     return found

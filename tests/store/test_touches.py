@@ -28,7 +28,7 @@ WATCHED = {
 UNWATCHED = {
     "groups": {
         *("group_name", "alias", "visibility", "mls_group_id", "group_info_body", "created_at"),
-        *("last_seq", "floor_seq"),
+        *("last_seq", "floor_seq", "commits_below", "min_lifetime_seconds"),
     },
     "members": {"role", "joined_at", "joining", "watermark"},
     "messages": set[str](),

@@ -19,8 +19,8 @@ from conclave.store.database import Database
 from conclave.store.group_commit import snapshot
 from conclave.store.sessions import Session
 
-Told = list[tuple[int, str, bytes, int]] | tuple[int, int]
-"""The messages of a page: number, sender, body, Unix second; or status and code of a refusal."""
+Told = list[tuple[int, str, bytes, int, int]] | tuple[int, int]
+"""The messages of a page: number, sender, body, when stored, when it expires; or status and code of a refusal."""
 
 
 class StoreAlone:
@@ -73,7 +73,7 @@ class StoreAlone:
             )
         except ApiError as error:
             return error.status, int(error.code)
-        return [cast(tuple[int, str, bytes, int], each.piece) for each in found.messages]
+        return [cast(tuple[int, str, bytes, int, int], each.piece) for each in found.messages]
 
     def is_member(self, token: str, group: str) -> bool:
         """Whether a session lives, and is one of a member."""
@@ -101,8 +101,8 @@ class StoreAlone:
         return int(found[0][0]) if found else 0
 
 
-def _write(sequence_num: int, sender_id: bytes, body: bytes, created_at: int) -> bytes:
-    return cast(bytes, (sequence_num, str(UUID(bytes=sender_id)), body, created_at))
+def _write(sequence_num: int, sender_id: bytes, body: bytes, created_at: int, expires_at: int) -> bytes:
+    return cast(bytes, (sequence_num, str(UUID(bytes=sender_id)), body, created_at, expires_at))
 
 
 def once(path: Any, sql: str, *values: Any) -> None:

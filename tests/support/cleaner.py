@@ -19,6 +19,7 @@ from conclave import failpoints
 from conclave.clock import FakeClock
 from conclave.config.archive import ArchiveConfig
 from conclave.config.settings import Config
+from conclave.retention.jobs import ALL, PurgeJob, Scope
 from conclave.store import schema
 from spark import run
 from spark.engine import Engine
@@ -63,9 +64,18 @@ class Cleaner:
             )
         return self._process
 
-    def run(self, config: Config, now: int, set_by: int = 0, *, batch_rows: int = 0, crowd: int = 0) -> dict[str, Any]:
+    def run(
+        self,
+        config: Config,
+        now: int,
+        set_by: int = 0,
+        *,
+        scope: Scope = ALL,
+        batch_rows: int = 0,
+        crowd: int = 0,
+    ) -> dict[str, Any]:
         """Do a run and return its report; a run that failed or could not begin is an error."""
-        report = self.try_run(config, now, set_by, batch_rows=batch_rows, crowd=crowd)
+        report = self.try_run(config, now, set_by, scope=scope, batch_rows=batch_rows, crowd=crowd)
         assert not report["error"], report["error"]
         return report
 
@@ -75,6 +85,7 @@ class Cleaner:
         now: int,
         set_by: int = 0,
         *,
+        scope: Scope = ALL,
         accept_clock: bool = False,
         failpoint: str = "",
         batch_rows: int = 0,
@@ -86,6 +97,7 @@ class Cleaner:
         that are compacted. Both as ever with 0.
         """
         task = {"config": config.to_json(), "clock": (now, set_by), "accept_clock": accept_clock}
+        task |= {"scope": asdict(scope)}
         return self._ask(task | {"failpoint": failpoint, "batch_rows": batch_rows, "crowd": crowd})
 
     def kill_run(self, config: Config, now: int, point: str) -> None:
@@ -99,9 +111,10 @@ class Cleaner:
         """Do a dry run and return its report."""
         return self._ask({"config": config.to_json(), "clock": (now, 0), "dry_run": True})
 
-    def plan(self, config: Config, now: int) -> dict[str, Any]:
+    def plan(self, config: Config, now: int, scope: Scope = ALL) -> dict[str, Any]:
         """Return the plan of a run, and do not run."""
-        return self._ask({"config": config.to_json(), "clock": (now, 0), "plan_only": True})
+        task = {"config": config.to_json(), "clock": (now, 0), "scope": asdict(scope)}
+        return self._ask(task | {"plan_only": True})
 
     def verify(self, config: Config, now: int) -> dict[str, Any]:
         """Verify the archive: return the fields of a Check, or an error."""
@@ -173,7 +186,7 @@ def _engine(config: Config, clock: FakeClock, warm: Engine | None) -> Engine:
 def _do(task: dict[str, Any], engine: Engine) -> dict[str, Any]:
     if "plan_only" in task:
         engine.warm_up()
-        return asdict(engine.make_plan(engine.config.policy, task["clock"][0]))
+        return asdict(engine.make_plan(engine.config.policy, task["clock"][0], _scope(task)))
     if "dry_run" in task:
         return run.dry_run(engine).to_mapping()
     if "verify" in task:
@@ -182,7 +195,14 @@ def _do(task: dict[str, Any], engine: Engine) -> dict[str, Any]:
     if "restore" in task:
         return {"restored": run.restore_archived(engine, bytes.fromhex(task["restore"]))}
     with _scaled_down(task["batch_rows"], task["crowd"]):
-        return run.clean_up(engine, accept_clock=task["accept_clock"]).to_mapping()
+        return run.clean_up(engine, scope=_scope(task), accept_clock=task["accept_clock"]).to_mapping()
+
+
+def _scope(task: dict[str, Any]) -> Scope:
+    if "scope" not in task:
+        return ALL
+    told = task["scope"]
+    return Scope(**told | {"job": told["job"] and PurgeJob(**told["job"])})
 
 
 @contextmanager

@@ -11,6 +11,8 @@ their bytes. So whatever in a file begins as a zstd frame is unpacked and search
 import os
 import re
 import struct
+import subprocess
+import tempfile
 import zlib
 from collections.abc import Container
 from pathlib import Path
@@ -35,6 +37,15 @@ class Search:
     def numbers_in(self, *folders: Path) -> set[int]:
         """Return the numbers of all bodies of which a piece lies in any file under ``folders``."""
         return self.numbers_in_files(*(path for folder in folders for path in folder.rglob("*") if path.is_file()))
+
+    def numbers_beside_a_server(self, folder: Path) -> set[int]:
+        """Do as ``numbers_in`` where this process has a database in ``folder`` open.
+
+        It must not close the database's files itself: it would lose SQLite's locks on them. So another process copies.
+        """
+        with tempfile.TemporaryDirectory() as copied:
+            subprocess.run(["cp", "-a", f"{folder}/.", copied], check=True)
+            return self.numbers_in(Path(copied))
 
     def numbers_in_files(self, *paths: Path) -> set[int]:
         """Return the numbers of all bodies of which a piece lies in any of the files."""

@@ -17,7 +17,11 @@ class Sent:
 
 @dataclass
 class GroupState:
-    """A group; ``messages`` by sequence number. Deleted ones have a tombstone."""
+    """A group; ``messages`` by sequence number. Deleted ones have a tombstone.
+
+    ``min_lifetime``: the admins' setting, -1 for none. ``override``: the operator's shortest and longest lifetime, -1
+    for none; None for no override.
+    """
 
     expiry: int
     watermarks: list[int]
@@ -26,11 +30,18 @@ class GroupState:
     gone_below: int = 0
     expired_before: int = 0
     deleted: bool = False
+    commits_below: int = 0
+    min_lifetime: int = -1
+    override: tuple[int, int] | None = None
+    held: bool = False
 
 
 @dataclass
 class State:
-    """A store, the settings of its server, and the time of the run; ``deleted_senders`` have a tombstone."""
+    """A store, the settings of its server, and the time of the run; ``deleted_senders`` have a tombstone.
+
+    ``job``: the shortest (exclusive) and longest lifetime of the run's purge job, -1 for none; None for all groups.
+    """
 
     now: int
     server: int
@@ -40,6 +51,11 @@ class State:
     deleted_senders: set[int] = field(default_factory=set)
     session_expiries: list[int] = field(default_factory=list)
     invite_times: list[int] = field(default_factory=list)
+    held_senders: set[int] = field(default_factory=set)
+    enabled: bool = True
+    hold_limit: int = -1
+    retain_commits: bool = False
+    job: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True)
@@ -61,21 +77,62 @@ def effective(server: int, group: int) -> int:
     return server if group == -1 else min(server, group)
 
 
+def lifetime(state: State, group: GroupState) -> int:
+    """The operator's override is final."""
+    return group.override[1] if group.override else effective(state.server, group.expiry)
+
+
 def served(state: State) -> set[tuple[int, int]]:
     """Say what members get, by group's position and sequence number, before the run."""
     return {
         (position, number)
         for position, group in enumerate(state.groups)
         for number, sent in group.messages.items()
-        if not group.deleted and number > group.gone_below and not is_over(state, group, sent)
+        if not group.deleted and number > group.gone_below and not is_over(state, group, number, sent)
     }
 
 
-def is_over(state: State, group: GroupState, sent: Sent) -> bool:
+def is_over(state: State, group: GroupState, number: int, sent: Sent) -> bool:
     """Whether a message is past its time, or its sender gone; commits outlive their senders."""
-    policy = effective(state.server, group.expiry)
-    expired = sent.created_at < group.expired_before or (policy > 0 and sent.created_at + policy < state.now)
-    return expired or (sent.sender in state.deleted_senders and not sent.is_commit)
+    return is_expired(state, group, number, sent) or (sent.sender in state.deleted_senders and not sent.is_commit)
+
+
+def is_expired(state: State, group: GroupState, number: int, sent: Sent) -> bool:
+    """Whether a message is past its time. A commit may be kept until everybody has fetched it."""
+    if state.retain_commits and sent.is_commit and number > max(group.commits_below, min(group.watermarks)):
+        return False
+    policy = lifetime(state, group)
+    limit = state.hold_limit if policy == 0 else policy
+    return sent.created_at < group.expired_before or (limit > 0 and sent.created_at + limit < state.now)
+
+
+def may_go(state: State, group: GroupState, sent: Sent) -> bool:
+    """Whether nothing withholds a message from being erased."""
+    least = max(0, group.override[0] if group.override else group.min_lifetime)
+    is_old_enough = least == 0 or sent.created_at + least <= state.now
+    return state.enabled and is_old_enough and not group.held and sent.sender not in state.held_senders
+
+
+def belongs(state: State, group: GroupState) -> bool:
+    """Whether a group belongs to the run: by its lifetime, or since something is past a mark."""
+    if state.job is None:
+        return True
+    shortest, longest = state.job
+    policy = lifetime(state, group)
+    if policy == 0:
+        by_lifetime = shortest == -1
+    elif policy == -1:
+        by_lifetime = longest == -1
+    else:
+        by_lifetime = policy > shortest and (longest == -1 or policy <= longest)
+    return by_lifetime or any(
+        may_go(state, group, sent)
+        and (
+            number <= group.gone_below
+            or (sent.created_at < group.expired_before and is_expired(state, group, number, sent))
+        )
+        for number, sent in group.messages.items()
+    )
 
 
 def run(state: State) -> Outcome:
@@ -83,20 +140,22 @@ def run(state: State) -> Outcome:
     messages: set[tuple[int, int]] = set()
     marks: dict[int, tuple[int, int, int]] = {}
     for position, group in enumerate(state.groups):
-        if group.deleted:
-            continue
-        floor, gone = group.floor_seq, group.gone_below
-        if effective(state.server, group.expiry) == 0:
+        floor, gone, takes_part = group.floor_seq, group.gone_below, belongs(state, group)
+        if lifetime(state, group) == 0 and takes_part:
             floor = max(floor, min(group.watermarks))
             gone = max(gone, floor)
-        marks[position] = (floor, gone, group.expired_before)
+        if not group.deleted:
+            marks[position] = (floor, gone, group.expired_before)
         for number, sent in group.messages.items():
-            if number > gone and not is_over(state, group, sent):
+            by_account = sent.sender in state.deleted_senders and not sent.is_commit
+            due = number <= gone or is_expired(state, group, number, sent)
+            goes = group.deleted or by_account or (due and takes_part)
+            if not (goes and may_go(state, group, sent)):
                 messages.add((position, number))
     lag = min(60, state.token_ttl)
     return Outcome(
         messages,
         marks,
-        {at for at, expires in enumerate(state.session_expiries) if state.now - expires <= lag},
-        {at for at, created in enumerate(state.invite_times) if state.now - created <= state.invite_ttl},
+        {at for at, expires in enumerate(state.session_expiries) if state.now - expires <= lag or state.job},
+        {at for at, created in enumerate(state.invite_times) if state.now - created <= state.invite_ttl or state.job},
     )

@@ -39,7 +39,7 @@ MESSAGES = {
     "POST /groups": ("CreateGroupRequest", "CreateGroupResponse"),
     "GET /groups": (None, "ListGroupsResponse"),
     "GET /groups/public": (None, "ListPublicGroupsResponse"),
-    "PATCH /groups/{group_id}": ("UpdateGroupRequest", "Empty"),
+    "PATCH /groups/{group_id}": ("UpdateGroupRequest", "UpdateGroupResponse"),
     "POST /groups/{group_id}/delete": (None, "Empty"),
     "GET /groups/{group_id}/group-info": (None, "GetGroupInfoResponse"),
     "GET /groups/{group_id}/retention": (None, "GetRetentionPolicyResponse"),
@@ -65,6 +65,7 @@ MESSAGES = {
     "POST /groups/{group_id}/unban": ("UnbanMemberRequest", "Empty"),
     "GET /groups/{group_id}/banned": (None, "ListBannedUsersResponse"),
     "POST /groups/{group_id}/external-join": ("ExternalJoinRequest", "Empty"),
+    "GET /retention/configuration": (None, None),
     "GET /sessions": (None, None),
     "DELETE /sessions/{session_id}": (None, None),
     "GET /events": (None, None),
@@ -127,7 +128,7 @@ def _from_protobuf(field: Any, value: Any) -> Any:
 
 
 def _is_id(name: str) -> bool:
-    return name.endswith(("_id", "_ids")) or name == "banned_by"
+    return name.endswith(("_id", "_ids")) or name in ("banned_by", "held_by")
 
 
 class ProtobufClient(Client):

@@ -26,15 +26,16 @@ class ServerProcess:
         address: str = "127.0.0.1",
         command: tuple[str, ...] = ("-m", "conclave"),
         within: tuple[str, ...] = (),
+        options: tuple[str, ...] = (),
     ) -> None:
-        """``within``: a command that ends by executing what follows on it."""
+        """``within``: a command that ends by executing what follows on it. ``options``: more of `conclave serve`."""
         self.folder = folder
         self.config = folder / "conclave.toml"
         self.config.write_text(f'listen_address = "{address}"\nlisten_port = 0\n{settings}\n[admin]\nlisten_port = 0\n')
         self._log = folder / "server.log"
         with self._log.open("w") as log:
             self.process = subprocess.Popen(
-                [*within, sys.executable, "-P", *command, "serve", "--config", self.config],
+                [*within, sys.executable, "-P", *command, "serve", "--config", self.config, *options],
                 cwd=folder,
                 env=os.environ | (env or {}),
                 stderr=log,

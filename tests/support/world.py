@@ -182,13 +182,19 @@ def _read(status: int, body: bytes, written_in: Format) -> Told:
         if status != 200:
             return status, values["error_code"]
         return [
-            (each["sequence_num"], each["sender_id"], base64.b64decode(each["mls_message"]), each["created_at"])
+            (
+                each["sequence_num"],
+                each["sender_id"],
+                base64.b64decode(each["mls_message"]),
+                each["created_at"],
+                each["expires_at"],
+            )
             for each in values["messages"]
         ]
     if status != 200:
         return status, conclave_pb2.ErrorResponse.FromString(body).error_code
     return [
-        (each.sequence_num, str(UUID(bytes=each.sender_id)), each.mls_message, each.created_at)
+        (each.sequence_num, str(UUID(bytes=each.sender_id)), each.mls_message, each.created_at, each.expires_at)
         for each in conclave_pb2.GetMessagesResponse.FromString(body).messages
     ]
 

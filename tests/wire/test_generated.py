@@ -35,13 +35,18 @@ ListGroupsResponse          groups=1 GroupInfo[]
 PublicGroupInfo             group_id=1 bytes, group_name=2 string, alias=3 string, member_count=4 uint32
 ListPublicGroupsResponse    groups=1 PublicGroupInfo[]
 UpdateGroupRequest          alias=1 string, group_name=2 string, message_expiry_seconds=3 int64, \
-update_message_expiry=4 bool, visibility=5 GroupVisibility
-GetRetentionPolicyResponse  server_retention_seconds=1 int64, group_expiry_seconds=2 int64
+update_message_expiry=4 bool, visibility=5 GroupVisibility, min_lifetime_seconds=100 int64, \
+update_min_lifetime=101 bool, dry_run=102 bool
+UpdateGroupResponse         messages_expiring=100 uint64, oldest_expiring=101 uint64
+GetRetentionPolicyResponse  server_retention_seconds=1 int64, group_expiry_seconds=2 int64, \
+effective_expiry_seconds=100 int64, min_lifetime_seconds=101 int64, policy_source=102 string, legal_hold=103 bool, \
+held_by=104 bytes[]
 GetGroupInfoResponse        group_info=1 bytes
 UploadCommitRequest         commit_message=1 bytes, group_info=2 bytes, mls_group_id=3 string
 SendMessageRequest          mls_message=1 bytes
 SendMessageResponse         sequence_num=1 uint64
-StoredMessage               sequence_num=1 uint64, sender_id=2 bytes, mls_message=3 bytes, created_at=4 uint64
+StoredMessage               sequence_num=1 uint64, sender_id=2 bytes, mls_message=3 bytes, created_at=4 uint64, \
+expires_at=102 uint64
 GetMessagesResponse         messages=1 StoredMessage[]
 InviteToGroupRequest        user_ids=1 bytes[]
 MemberKeyPackage            user_id=1 bytes, key_package_data=2 bytes

@@ -17,6 +17,7 @@ from conclave.wire.fields import REQUIRED, Bytes, Id, Identifier, required
 from conclave.wire.schemas.base import RequestSchema, ResponseSchema
 from conclave.wire.schemas.groups import UpdateGroup, UpdateGroupRequest
 from conclave.wire.schemas.health import HealthResponse
+from conclave.wire.schemas.retention import RetentionConfigurationResponse
 from conclave.wire.schemas.sessions import ListSessionsResponse, SessionInfo
 from tests.support.protobuf import decode, encode
 
@@ -34,7 +35,7 @@ def subclasses(base: type[Any]) -> Iterator[type[Any]]:
 for module in pkgutil.iter_modules(schemas.__path__):
     importlib.import_module(f"{schemas.__name__}.{module.name}")
 REQUESTS = sorted(set(subclasses(RequestSchema)), key=lambda schema: schema.__name__)
-JSON_ONLY = {HealthResponse, ListSessionsResponse, SessionInfo}
+JSON_ONLY = {HealthResponse, ListSessionsResponse, RetentionConfigurationResponse, SessionInfo}
 """Never written in protobuf."""
 
 RESPONSES = sorted(set(subclasses(ResponseSchema)) - JSON_ONLY, key=lambda schema: schema.__name__)
@@ -70,7 +71,7 @@ def field_values(field: FieldDescriptor) -> Any:
     elif field.type == FieldDescriptor.TYPE_STRING:
         one = st.text(max_size=20)
     elif field.type == FieldDescriptor.TYPE_BYTES:
-        one = IDS if field.name.endswith(("_id", "_ids", "banned_by")) else st.binary(max_size=20)
+        one = IDS if field.name.endswith(("_id", "_ids", "banned_by", "held_by")) else st.binary(max_size=20)
     else:
         one = NUMBERS[field.type]
     return st.lists(one, max_size=3) if field.is_repeated else one
@@ -135,7 +136,13 @@ def test_a_request_loads_alike_from_both_formats(schema: type[RequestSchema]) ->
 
 def test_a_zero_counts_in_a_request_and_an_empty_text_does_not() -> None:
     body = conclave_pb2.UpdateGroupRequest(alias="", group_name="", update_message_expiry=True).SerializeToString()
-    expected = UpdateGroup(message_expiry_seconds=0, update_message_expiry=True)
+    expected = UpdateGroup(
+        message_expiry_seconds=0,
+        update_message_expiry=True,
+        min_lifetime_seconds=0,
+        update_min_lifetime=False,
+        dry_run=False,
+    )
     assert UpdateGroupRequest().load(protobuf.parse("UpdateGroupRequest", body)) == expected
 
 

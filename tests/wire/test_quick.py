@@ -145,6 +145,7 @@ MESSAGES = st.lists(
         st.binary(min_size=16, max_size=16),
         st.binary(max_size=300),
         st.integers(0, 2**40) | st.just(0),
+        st.integers(0, 2**54) | st.just(0),
     ),
     max_size=6,
 )
@@ -159,9 +160,9 @@ class _Asked(dict[Any, Any]):
 @many
 @given(MESSAGES, st.sampled_from(list(Format)), st.sampled_from([1, 200, 256 * 1024]))
 def test_a_page_of_pieces_is_what_the_schema_makes(
-    messages: list[tuple[int, bytes, bytes, int]], written_in: Format, at_once: int
+    messages: list[tuple[int, bytes, bytes, int, int]], written_in: Format, at_once: int
 ) -> None:
-    names = ("sequence_num", "sender_id", "mls_message", "created_at")
+    names = ("sequence_num", "sender_id", "mls_message", "created_at", "expires_at")
     values = [dict(zip(names, each, strict=True)) for each in messages]
     dumped = the(GetMessagesResponse).dump({"messages": values})
     told = exchange.write(written_in, "GetMessagesResponse", dumped)
@@ -174,7 +175,7 @@ def test_a_page_of_pieces_is_what_the_schema_makes(
         assert conclave_pb2.GetMessagesResponse.FromString(found) == conclave_pb2.GetMessagesResponse.FromString(told)
 
 
-def _pieces(written_in: Format, messages: list[tuple[int, bytes, bytes, int]]) -> list[bytes]:
+def _pieces(written_in: Format, messages: list[tuple[int, bytes, bytes, int, int]]) -> list[bytes]:
     write = pages.writer(written_in)
     return [write(*each) for each in messages]
 

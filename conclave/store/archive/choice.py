@@ -3,7 +3,8 @@
 import json
 import sqlite3
 
-from conclave.retention.policy import GroupPolicy, PolicySettings
+from conclave.retention.policy import GroupPolicy
+from conclave.retention.resolve import PolicySettings
 from conclave.store import policies
 from conclave.store.archive.moves import Range
 
@@ -74,25 +75,27 @@ def count(connection: sqlite3.Connection, before: int) -> int:
     return int(found.fetchone()[0])
 
 
-def choose(connection: sqlite3.Connection, before: int, rows: int, size: int) -> tuple[list[Range], bool]:
+def choose(
+    connection: sqlite3.Connection, settings: PolicySettings, before: int, rows: int, size: int
+) -> tuple[list[Range], bool]:
     """Choose the next batch from the groups in temp.movable; return its ranges, and whether more may be left.
 
     It has messages created before ``before`` (Unix seconds, exclusive), in the order of their numbers: at most ``rows``
     messages with ``size`` bytes of bodies, but at least one message if there is any.
     """
     while True:
-        chosen, count = _choose(connection, before, rows)
+        chosen, count = _choose(connection, policies.commits_above_of(settings), before, rows)
         measured = _measure(connection, chosen)
         if measured <= size or count <= 1:
             return chosen, count == rows
         rows = max(1, min(count - 1, count * size // measured * 9 // 10))
 
 
-def _choose(connection: sqlite3.Connection, before: int, rows: int) -> tuple[list[Range], int]:
+def _choose(connection: sqlite3.Connection, commits_above: str, before: int, rows: int) -> tuple[list[Range], int]:
     """Choose by the number of messages alone; return the ranges and how many messages they have."""
     chosen: list[Range] = []
     left = rows
-    for row in connection.execute(_CANDIDATES, {"before": before}).fetchall():
+    for row in connection.execute(_CANDIDATES.format(commits_above=commits_above), {"before": before}).fetchall():
         found = row["first_seq"], row["last_seq"], row["count"]
         if row["count"] > left:
             found = connection.execute(
@@ -114,7 +117,8 @@ WITH under_way AS MATERIALIZED (
     SELECT group_key, max(ranges.last_seq) AS last_seq
     FROM archive_moves JOIN archive_move_ranges AS ranges USING (batch) WHERE finished_at IS NULL GROUP BY group_key
 ), moving AS MATERIALIZED (
-    SELECT group_key, lifetime, max(archived_seq, ifnull(under_way.last_seq, 0)) AS border
+    SELECT group_key, lifetime, max(archived_seq, ifnull(under_way.last_seq, 0)) AS border,
+        iif(lifetime < 0, 9223372036854775807, {commits_above}) AS fetched
     FROM temp.movable JOIN groups USING (group_key) LEFT JOIN under_way USING (group_key)
 ), bounded AS MATERIALIZED (
     SELECT *, ifnull((
@@ -126,13 +130,15 @@ WITH under_way AS MATERIALIZED (
 SELECT bounded.group_key, lifetime, min(sequence_num) AS first_seq, max(sequence_num) AS last_seq, count(*) AS count
 FROM bounded CROSS JOIN messages
 WHERE messages.group_key = bounded.group_key AND sequence_num > border AND sequence_num < young
+    AND sequence_num <= fetched
 GROUP BY bounded.group_key ORDER BY bounded.group_key
 """
 """For each group, the numbers that may move: those above its border and below its first young message.
 
 A message moves only with all messages before it in the group, although a clock that was set back may have given later
 messages earlier times. The first young message is searched by number, which ends there; a search by time would look at
-all young messages.
+all young messages. And where commits that somebody has not fetched yet do not expire by age, no message moves that
+somebody has not fetched: in the archive, each run would have to look which of them are commits.
 """
 
 

@@ -278,10 +278,7 @@ def settle_parts(
             connection.execute("INSERT INTO archive_parts VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", astuple(row))
     if not holds_group(connection, group_key):
         connection.execute("DELETE FROM archive_senders WHERE group_key = ?", (group_key,))
-        connection.execute(
-            "DELETE FROM tombstones WHERE group_key = ?1 AND NOT EXISTS (SELECT 1 FROM messages WHERE group_key = ?1)",
-            (group_key,),
-        )
+        remove_tombstone(connection, group_key)
 
 
 def forget_sender(connection: sqlite3.Connection, user_id: bytes, group_keys: Iterable[int]) -> None:
@@ -292,6 +289,23 @@ def forget_sender(connection: sqlite3.Connection, user_id: bytes, group_keys: It
     connection.executemany(
         "DELETE FROM archive_senders WHERE sender_id = ? AND group_key = ?", [(user_id, key) for key in group_keys]
     )
+    remove_user_tombstone(connection, user_id)
+
+
+def remove_tombstone(connection: sqlite3.Connection, group_key: int) -> None:
+    """Remove the tombstone of a deleted group of which nothing is left, here and in the archive."""
+    if not holds_group(connection, group_key):
+        connection.execute(
+            "DELETE FROM tombstones WHERE group_key = ?1 AND NOT EXISTS (SELECT 1 FROM messages WHERE group_key = ?1)",
+            (group_key,),
+        )
+
+
+def remove_user_tombstone(connection: sqlite3.Connection, user_id: bytes) -> None:
+    """Remove the tombstone of a deleted account of which only commits are left, here and in the archive.
+
+    Without it what is left of the other messages would be served again.
+    """
     if not holds_sender(connection, user_id):
         connection.execute(
             "DELETE FROM user_tombstones WHERE user_id = ?1"

@@ -3,8 +3,8 @@
 import sqlite3
 from dataclasses import dataclass
 
-from conclave.retention.policy import PolicySettings
-from conclave.store import policies
+from conclave.retention.resolve import PolicySettings
+from conclave.store import overdue as overdues
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,9 @@ class Amount:
 class Overdue:
     """What the next run deletes from the archive. Seconds: the longest time that any of it has been due; 0 for none.
 
-    ``expired_parts``: rows of the index with messages before their group's cutoff; the seconds say how far before.
+    What is withheld is left out, as in ``conclave/store/overdue.py``; but times are told as they are, without regard to
+    runs and decisions since. ``expired_parts``: rows of the index with messages that have expired and are old enough to
+    be erased; the seconds say for how long the oldest have been.
     ``deleted_groups`` and ``deleted_accounts``: those with messages in the archive; the seconds say how long ago they
     were deleted. ``restored_messages``: those that are in the hot store again.
     """
@@ -63,21 +65,24 @@ def amounts(connection: sqlite3.Connection) -> list[Amount]:
 
 def overdue(connection: sqlite3.Connection, policy: PolicySettings, now: int) -> Overdue:
     """Return what is overdue at the second ``now``."""
-    policies.list_all(connection, policy, now)
+    governed, conditions = overdues.Governed(connection, policy, now), overdues.conditions(connection, policy)
     expired = connection.execute(
-        "WITH marks AS MATERIALIZED"
-        " (SELECT group_key, max(expired_before, expires_before) AS cutoff"
-        " FROM groups JOIN temp.group_policies USING (group_key))"
-        " SELECT count(*), max(cutoff - oldest) FROM archive_parts JOIN marks USING (group_key) WHERE oldest < cutoff"
+        f"{governed.sql} SELECT count(*), max(min(cutoff, ready) - oldest)"
+        " FROM archive_parts JOIN governed_groups USING (group_key)"
+        " WHERE oldest < min(cutoff, ready) {kept_parts} {unheld_parts}".format(**conditions),
+        governed.parameters,
     ).fetchone()
     groups = connection.execute(
-        "SELECT count(*), ? - min(created_at) FROM tombstones WHERE group_key IN (SELECT group_key FROM archive_parts)",
-        (now,),
+        f"{governed.sql} SELECT count(*), :now - min(deleted_at) FROM governed_tombstones WHERE EXISTS"
+        " (SELECT 1 FROM archive_parts WHERE archive_parts.group_key = governed_tombstones.group_key"
+        " AND oldest < ready {unheld_parts})".format(**conditions),
+        governed.parameters | {"now": now},
     ).fetchone()
     accounts = connection.execute(
-        "SELECT count(*), ? - min(created_at) FROM user_tombstones"
-        " WHERE user_id IN (SELECT sender_id FROM archive_senders)",
-        (now,),
+        f"{governed.sql} SELECT count(DISTINCT user_id), :now - min(created_at) FROM user_tombstones"
+        " JOIN archive_senders ON sender_id = user_id JOIN governed_groups USING (group_key) WHERE ready > 0"
+        " AND user_id NOT IN (SELECT user_id FROM holds WHERE user_id IS NOT NULL)",
+        governed.parameters | {"now": now},
     ).fetchone()
     restored = connection.execute(
         "SELECT ifnull(sum(message_count), 0) FROM archive_parts JOIN groups USING (group_key)"

@@ -14,12 +14,14 @@ from conclave.store.visibility import Sight
 
 @dataclass(frozen=True)
 class Part:
-    """What one partition of the archive holds of one group."""
+    """What one partition of the archive holds of one group. ``oldest`` and ``newest``: Unix seconds."""
 
     lifetime: int
     span: int
     first_seq: int
     last_seq: int
+    oldest: int
+    newest: int
     message_count: int
     body_bytes: int
 
@@ -68,9 +70,9 @@ def stretch(connection: sqlite3.Connection, group: Group, after: int, sight: Sig
     if after >= group.archived_seq:
         return None
     rows = connection.execute(
-        "SELECT lifetime, span, first_seq, last_seq, message_count, body_bytes FROM archive_parts"
-        " WHERE group_key = ? AND last_seq > ? AND newest >= ? ORDER BY first_seq",
-        (group.group_key, after, sight.hidden_before),
+        "SELECT lifetime, span, first_seq, last_seq, oldest, newest, message_count, body_bytes FROM archive_parts"
+        " WHERE group_key = ? AND last_seq > ? AND (newest >= ? OR last_seq > ?) ORDER BY first_seq",
+        (group.group_key, after, sight.hidden_before, sight.commits_above),
     ).fetchall()
     if not rows:
         return None

@@ -7,7 +7,16 @@ from typing import Any
 from marshmallow import ValidationError, fields, validate, validates_schema
 
 from conclave.fields import StrictBoolean, StrictInteger, Text
-from conclave.wire.fields import ALIAS_RULE, EXPIRY_RULE, NAME_RULE, PATTERN_RULE, REQUIRED, Identifier, required
+from conclave.wire.fields import (
+    ALIAS_RULE,
+    EXPIRY_RULE,
+    MIN_LIFETIME_RULE,
+    NAME_RULE,
+    PATTERN_RULE,
+    REQUIRED,
+    Identifier,
+    required,
+)
 from conclave.wire.schemas.base import QuerySchema, RequestSchema, ResponseSchema
 from conclave.wire.schemas.users import UserInfoResponse
 
@@ -94,16 +103,20 @@ class UpdateGroup:
     """Changes to a group. None changes nothing, "" clears the alias."""
 
     update_message_expiry: bool
+    update_min_lifetime: bool
+    dry_run: bool
     alias: str | None = None
     group_name: str | None = None
     message_expiry_seconds: int | None = None
     visibility: str | None = None
+    min_lifetime_seconds: int | None = None
 
 
 class UpdateGroupRequest(RequestSchema):
     """Changes to a group. An absent field means no change.
 
-    ``message_expiry_seconds`` counts only with ``update_message_expiry``, which needs it.
+    ``message_expiry_seconds`` counts only with ``update_message_expiry``, which needs it; likewise
+    ``min_lifetime_seconds``. With ``dry_run`` nothing changes.
     """
 
     makes = UpdateGroup
@@ -114,7 +127,20 @@ class UpdateGroupRequest(RequestSchema):
     update_message_expiry = StrictBoolean(load_default=False)
     visibility = Text(validate=validate.OneOf(["private", "public"], error='must be "private" or "public"'))
 
+    min_lifetime_seconds = StrictInteger(validate=MIN_LIFETIME_RULE)
+    update_min_lifetime = StrictBoolean(load_default=False)
+    dry_run = StrictBoolean(load_default=False)
+
     @validates_schema(pass_original=True, skip_on_field_errors=False)
-    def _require_expiry(self, data: Mapping[str, Any], original: Mapping[str, Any], **_: Any) -> None:
-        if data.get("update_message_expiry") and original.get("message_expiry_seconds") is None:
-            raise ValidationError(REQUIRED, "message_expiry_seconds")
+    def _require_lifetimes(self, data: Mapping[str, Any], original: Mapping[str, Any], **_: Any) -> None:
+        counts = {"update_message_expiry": "message_expiry_seconds", "update_min_lifetime": "min_lifetime_seconds"}
+        missing = [name for update, name in counts.items() if data.get(update) and original.get(name) is None]
+        if missing:
+            raise ValidationError({name: [REQUIRED] for name in missing})
+
+
+class UpdateGroupResponse(ResponseSchema):
+    """What expires at once by the change: how many messages, and when the oldest was stored, Unix seconds; 0 and 0."""
+
+    messages_expiring = fields.Integer()
+    oldest_expiring = fields.Integer()

@@ -93,12 +93,13 @@ class GetMessagesQuery(QuerySchema):
 
 
 class StoredMessage(ResponseSchema):
-    """A message; ``created_at`` in Unix seconds."""
+    """A message; times in Unix seconds. ``expires_at``: the first second at which it is not served; 0 for none."""
 
     sequence_num = fields.Integer()
     sender_id = Identifier()
     mls_message = Bytes()
     created_at = fields.Integer()
+    expires_at = fields.Integer()
 
 
 class GetMessagesResponse(ResponseSchema):

@@ -1,0 +1,30 @@
+"""Reading the audit log, for operators. Entries are written by the actions that they speak of."""
+
+import sqlite3
+
+from conclave.actions import named
+from conclave.actions.context import Context
+from conclave.ids import id_of
+from conclave.store import audit
+from conclave.store.audit import OF_GROUPS, OF_USERS, Action, Entry, Wanted
+
+
+def list_last(
+    connection: sqlite3.Connection, context: Context, limit: int, since: int | None, group: str | None, user: str | None
+) -> list[Entry]:
+    """Return the last ``limit`` entries, the newest first.
+
+    ``since``: only those of the last so many seconds. ``group`` and ``user``: only those about this one, by id or name;
+    not both. A name stands for what has it now, and for all that had it when the entry was written.
+    """
+    begin = 0 if since is None else context.now() - since
+    wanted = None
+    if group is not None:
+        wanted = _about(OF_GROUPS, group, named.group_id(connection, group))
+    elif user is not None:
+        wanted = _about(OF_USERS, user, named.user_id(connection, user))
+    return audit.last(connection, limit, begin, wanted)
+
+
+def _about(actions: tuple[Action, ...], text: str, subject_id: bytes | None) -> Wanted:
+    return Wanted(actions, subject_id, "" if id_of(text) else text)

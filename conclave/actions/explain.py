@@ -1,0 +1,84 @@
+"""Telling operators what retention does with a group: which policy binds, what is due, what withholds it."""
+
+import sqlite3
+
+from conclave.actions import named
+from conclave.config.settings import Config
+from conclave.errors import NotFoundError
+from conclave.retention.jobs import Scope, schedule
+from conclave.retention.resolve import PolicySettings
+from conclave.store import explain as store, overdue, state, survey
+from conclave.store.explain import Explanation, Look, Message
+from conclave.store.survey import Amounts, Row
+
+__all__ = [
+    "Amounts",
+    "Explanation",
+    "Look",
+    "Message",
+    "Row",
+    "SettingsError",
+    "explain",
+    "in_force",
+    "list_groups",
+    "show",
+]
+
+
+class SettingsError(Exception):
+    """What is configured is not what is in force. The message is one line for the operator."""
+
+
+def in_force(connection: sqlite3.Connection, config: Config) -> PolicySettings:
+    """Return the settings that the server runs with, as each run does. Raises SettingsError if ``config`` differs."""
+    stored = state.stored_policy(connection)
+    if stored is None:
+        raise SettingsError(f"{config.database}: has not been served yet: start `conclave serve` on it first")
+    if differing := stored.differing(config.policy):
+        raise SettingsError(
+            f"{', '.join(differing)}: this configuration differs from the one that the server last ran with; restart"
+            " the server with it first, or use the server's"
+        )
+    return stored
+
+
+def _schedule(config: Config) -> list[tuple[Scope, int]]:
+    return schedule(config.retention.purge_jobs, config.cleanup_interval)
+
+
+def explain(
+    connection: sqlite3.Connection, config: Config, now: int, group: str, number: int | None, look: Look
+) -> Explanation:
+    """Explain a group, named by its id or its name, and one of its messages if ``number`` is given.
+
+    Raises SettingsError or NotFoundError.
+    """
+    return store.explain(
+        connection, in_force(connection, config), _schedule(config), now, _find(connection, group), number, look
+    )
+
+
+def show(connection: sqlite3.Connection, config: Config, now: int, group: str) -> tuple[Row, Amounts]:
+    """Return what ``list_groups`` has of one group, and how much it has stored. Raises SettingsError, NotFoundError."""
+    settings = in_force(connection, config)
+    key = survey.key_of(connection, _find(connection, group))
+    due = overdue.find(connection, settings, now, key)
+    row = survey.list_all(connection, settings, _schedule(config), now, due, key)[0]
+    return row, survey.amounts(connection, key, row.hot_messages)
+
+
+def list_groups(
+    connection: sqlite3.Connection, config: Config, now: int, like: str = "", *, only_overdue: bool = False
+) -> list[Row]:
+    """List the groups whose name or alias contains ``like``, by name. Raises SettingsError."""
+    settings = in_force(connection, config)
+    due = overdue.find(connection, settings, now)
+    rows = survey.list_all(connection, settings, _schedule(config), now, due)
+    return [row for row in rows if row.matches(like) and (row.overdue_since is not None or not only_overdue)]
+
+
+def _find(connection: sqlite3.Connection, group: str) -> bytes:
+    group_id = named.group_id(connection, group)
+    if group_id is None:
+        raise NotFoundError("no such group; a deleted group has to be named by its id")
+    return group_id

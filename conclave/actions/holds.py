@@ -1,0 +1,83 @@
+"""Legal holds, for operators: each change is in the audit log."""
+
+import sqlite3
+from dataclasses import dataclass
+
+from conclave.actions import named
+from conclave.actions.context import Context
+from conclave.errors import NotFoundError
+from conclave.ids import id_of
+from conclave.store import audit, holds, users
+from conclave.store.audit import Action, Subject
+from conclave.store.holds import Hold, list_all
+
+__all__ = ["LONGEST_REASON", "Covered", "Hold", "add", "find_group", "find_user", "list_all", "release"]
+
+LONGEST_REASON = 1000
+"""A reason has at most 1,000 characters."""
+
+
+@dataclass(frozen=True)
+class Covered:
+    """A group or user that a hold can cover.
+
+    ``group_key``: None for a user. ``name``: "" if it was deleted. ``is_certain``: False if only the archive could tell
+    whether anything of a deleted user is left.
+    """
+
+    group_key: int | None
+    subject_id: bytes
+    name: str
+    is_certain: bool = True
+
+
+def find_group(connection: sqlite3.Connection, group: str) -> Covered:
+    """Find a group by its id or its name, a deleted one by its id. Raises NotFoundError."""
+    group_id = named.group_id(connection, group)
+    found = holds.group_of(connection, group_id) if group_id else None
+    if group_id is None or found is None:
+        raise NotFoundError("no such group, or all of it is erased; a deleted group has to be named by its id")
+    return Covered(found[0], group_id, found[1])
+
+
+def find_user(connection: sqlite3.Connection, user: str) -> Covered:
+    """Find a user by id or name, a deleted one by id. Raises NotFoundError.
+
+    For a deleted one this may read all rows of the messages, so it does not belong into a write transaction.
+    """
+    user_id = id_of(user)
+    try:
+        found = users.by_id(connection, user_id) if user_id else users.by_name(connection, user)
+    except NotFoundError:
+        left = holds.has_left_messages(connection, user_id) if user_id else False
+        if user_id is None or left is False:
+            raise NotFoundError(
+                "no such user, or all messages of the account are erased; a deleted account has to be named by its id"
+            ) from None
+        return Covered(None, user_id, "", is_certain=left is not None)
+    return Covered(None, found.user_id, found.username)
+
+
+def add(connection: sqlite3.Connection, context: Context, actor: str, covered: Covered, reason: str) -> Hold:
+    """Add a hold and return it. Raises NotFoundError if all of the group was erased meanwhile.
+
+    ``actor``: an operator, as the audit log names one. ``reason``: 1 .. LONGEST_REASON characters.
+    """
+    if covered.group_key is not None and holds.group_of(connection, covered.subject_id) is None:
+        raise NotFoundError("all of the group was erased just now")
+    now = context.now()
+    values = (covered.group_key, covered.subject_id, covered.name, reason, actor, now)
+    hold = Hold(holds.add(connection, *values), *values)
+    action = Action.USER_HELD if covered.group_key is None else Action.GROUP_HELD
+    details = {"hold": hold.hold_id, "reason": reason}
+    audit.note(connection, now, actor, action, Subject(covered.subject_id, covered.name), details)
+    return hold
+
+
+def release(connection: sqlite3.Connection, context: Context, actor: str, hold_id: int) -> Hold:
+    """Remove a hold and return it. Raises NotFoundError."""
+    hold = holds.remove(connection, hold_id)
+    action = Action.USER_RELEASED if hold.group_key is None else Action.GROUP_RELEASED
+    details = {"hold": hold_id, "reason": hold.reason, "added_by": hold.added_by, "added_at": hold.added_at}
+    audit.note(connection, context.now(), actor, action, Subject(hold.subject_id, hold.name), details)
+    return hold

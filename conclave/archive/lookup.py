@@ -1,0 +1,41 @@
+"""Finds one message in the archive for an operator: when it was sent, and by whom; its body is not read."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from conclave.archive.age import open_known
+from conclave.archive.faults import one_line
+from conclave.store.archive.moves import ArchiveState
+from conclave.store.explain import LookError
+from conclave.store.fate import Sent
+
+
+def find(
+    path: Path,
+    read_state: Callable[[], ArchiveState],
+    group_key: int,
+    number: int,
+    partitions: Sequence[tuple[int, int]],
+) -> Sent | None:
+    """Return what is known of the message ``number`` of a group; None if the archive does not have it.
+
+    ``path``: the table's folder. ``read_state``: asks the database what it knows of the table. ``partitions``: class
+    and span of those in which it may be, named as literals so that no other file is opened. Raises LookError.
+    """
+    import pyarrow  # noqa: PLC0415 - other commands do not pay for it
+    from deltalake import QueryBuilder  # noqa: PLC0415 - as above
+    from deltalake.exceptions import DeltaError  # noqa: PLC0415 - as above
+
+    where = " OR ".join(f"(lifetime = {lifetime:d} AND span = {span:d})" for lifetime, span in partitions)
+    query = (
+        f"SELECT created_at, sender_id, is_commit FROM archive WHERE ({where}) AND group_key = {group_key:d}"
+        f" AND sequence_num = {number:d}"
+    )
+    try:
+        table, fault = open_known(path, read_state)
+        if fault:
+            raise LookError(fault)
+        rows = pyarrow.table(QueryBuilder().register("archive", table).execute(query).read_all()).to_pylist()
+    except (DeltaError, pyarrow.ArrowException, OSError) as error:
+        raise LookError(f"{path}: {one_line(error)}") from error
+    return Sent(rows[0]["created_at"], rows[0]["sender_id"], rows[0]["is_commit"]) if rows else None

@@ -1,0 +1,74 @@
+"""The ``conclave audit`` command."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import click
+from rich.table import Table
+from rich.text import Text
+
+from conclave.actions.audit import list_last
+from conclave.actions.outside import Outside, OutsideError
+from conclave.cli.common import Name, Seconds, config_option, one_line_errors
+from conclave.cli.tables import print_whole, second, visible
+from conclave.clock import SystemClock
+from conclave.config.load import ConfigError, load_config
+from conclave.store.audit import Entry
+
+
+@click.command()
+@config_option
+@click.option("--group", type=Name(), metavar="ID|NAME", help="Only entries about this group, deleted or not.")
+@click.option("--user", type=Name(), metavar="ID|NAME", help="Only entries about this user, deleted or not.")
+@click.option("--since", type=Seconds(), metavar="DURATION", help="Only entries of the last 30d, for example.")
+@click.option("--limit", default=100, show_default=True, type=click.IntRange(1, 1_000_000), help="How many entries.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object a line; times in Unix seconds.")
+def audit(
+    path: Path | None, group: str | None, user: str | None, since: int | None, limit: int, *, as_json: bool
+) -> None:
+    """Print who decided what, and when: policies, holds, accounts."""
+    if group is not None and user is not None:
+        raise click.UsageError("--group and --user exclude each other: an entry is about one of them")
+    with one_line_errors(ConfigError, OutsideError):
+        outside = Outside(load_config(path), SystemClock())
+        entries = outside.read(list_last, outside.context(), limit, since, group, user)
+    if as_json:
+        for each in entries:
+            click.echo(json.dumps(_object(each)))
+    else:
+        _show(entries)
+
+
+def _object(entry: Entry) -> dict[str, Any]:
+    return {
+        "id": entry.audit_id,
+        "at": entry.at,
+        "actor": entry.actor,
+        "action": entry.action,
+        "subject_id": _id(entry.subject.subject_id) or None,
+        "subject": entry.subject.name,
+        "details": entry.details,
+    }
+
+
+def _show(entries: Sequence[Entry]) -> None:
+    table = Table("entry", "when (UTC)", "who", "what", "about", "id", "details")
+    for column in ("when (UTC)", "id"):
+        next(each for each in table.columns if each.header == column).no_wrap = True
+    for each in entries:
+        # As text: "[red]" is no markup. Nothing that somebody else has chosen begins a line of its own.
+        cells = each.actor, each.action, each.subject.name, _id(each.subject.subject_id), _told(each.details)
+        table.add_row(str(each.audit_id), second(each.at), *(Text(visible(cell)) for cell in cells))
+    print_whole(table)
+
+
+def _told(details: Any) -> str:
+    """Write details in one line, as in: hold 3, reason "as asked"."""
+    return ", ".join(f"{name} {json.dumps(value, ensure_ascii=False)}" for name, value in details.items())
+
+
+def _id(subject_id: bytes) -> str:
+    return str(UUID(bytes=subject_id)) if subject_id else ""

@@ -1,0 +1,162 @@
+"""The ``conclave check-config`` command."""
+
+import json
+import sqlite3
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import click
+from marshmallow import Schema
+from marshmallow.fields import Dict, Field, List, Nested
+from rich.console import Console
+from rich.table import Table
+
+from conclave.clock import SystemClock
+from conclave.config.doubts import Doubt, doubts, of_unknown_group
+from conclave.config.load import BUILT_IN, ConfigError, find_config, load_config
+from conclave.config.settings import Config, ConfigSchema
+from conclave.fields import Duration
+from conclave.retention.durations import duration_words
+from conclave.retention.policy import AFTER_FETCH, KEEP
+from conclave.store.faults import StoreError
+from spark.foresight import Erasure, Foresight, foresee
+
+_WORDS = {KEEP: "off", AFTER_FETCH: "delete-after-fetch"}
+
+_WIDTH_OF_FILES = 400
+"""A table that does not go to a terminal has at most 400 columns: enough for rows in one piece."""
+
+
+@dataclass
+class _Checked:
+    """What was found. ``uncompared``: why the configuration was not compared with its database, "" if it was."""
+
+    source: str
+    faults: list[str] = field(default_factory=list)
+    warnings: list[Doubt] = field(default_factory=list)
+    durations: dict[str, int] = field(default_factory=dict)
+    uncompared: str = ""
+    foresight: Foresight | None = None
+
+
+@click.command("check-config")
+@click.argument("file", metavar="[FILE]", required=False, type=click.Path(path_type=Path))
+@click.option("--json", "as_json", is_flag=True, help="One JSON object; times in seconds.")
+def check_config(file: Path | None, *, as_json: bool) -> None:
+    """Check a configuration, and tell what it would do.
+
+    Compares it with the settings in force in the database that it names, and touches nothing. FILE: the file to check;
+    default: ./conclave.toml, /etc/conclave/config.toml, built-in defaults.
+    """
+    found = _check(file)
+    if as_json:
+        values = asdict(found) | {"warnings": [each._asdict() for each in found.warnings]}
+        click.echo(json.dumps(values))
+    else:
+        _show(found, Console())
+    if found.faults:
+        sys.exit(1)
+
+
+def _check(path: Path | None) -> _Checked:
+    found = _Checked(str(path or find_config() or BUILT_IN))
+    try:
+        config = load_config(path, lambda setting, means: found.warnings.append(Doubt(setting, means)))
+    except ConfigError as error:
+        found.faults = error.faults
+        return found
+    found.warnings += doubts(config)
+    found.durations = dict(_durations(asdict(config), ConfigSchema()))
+    _compare(config, found)
+    return found
+
+
+def _compare(config: Config, found: _Checked) -> None:
+    try:
+        found.foresight = foresee(config.database, config.policy, SystemClock())
+    except (StoreError, sqlite3.Error, OSError) as error:
+        found.uncompared = str(error)
+        return
+    if found.foresight is None:
+        found.uncompared = f"{config.database}: has not been served yet"
+    else:
+        found.warnings += map(of_unknown_group, found.foresight.unknown_groups)
+
+
+def _durations(values: Mapping[str, Any], schema: Schema, prefix: str = "") -> Iterator[tuple[str, int]]:
+    """Yield every setting that is a length of time, and its seconds. Those in nested tables only if they are set."""
+    for name, value in values.items():
+        yield from _of_setting(value, schema.fields[name], prefix + name)
+
+
+def _of_setting(value: Any, declared: Field[Any], name: str) -> Iterator[tuple[str, int]]:
+    match declared:
+        case Nested():
+            yield from _durations(value, declared.schema, f"{name}.")
+        case List():
+            for place, each in enumerate(value, 1):
+                yield from _of_setting(each, declared.inner, f"{name}.{place}")
+        case Dict() if declared.value_field:
+            for key, each in value.items():
+                yield from _of_setting(each, declared.value_field, f"{name}.{key}")
+        case _ if isinstance(declared, Duration) or name.endswith("_seconds"):
+            if value != KEEP or name.count(".") < 2:
+                yield name, value
+
+
+def _show(found: _Checked, console: Console) -> None:
+    for line in found.faults:
+        click.echo(f"conclave: {found.source}: {line}", err=True)
+    if found.faults:
+        return
+    table = Table("setting", "seconds", "in words", title=f"{found.source} is valid")
+    table.columns[0].no_wrap = True
+    if not console.is_terminal:
+        console.width = _WIDTH_OF_FILES
+    table.columns[1].justify = "right"
+    for name, seconds in found.durations.items():
+        words = _WORDS.get(seconds, "") if name == "message_retention" else ""
+        table.add_row(name, f"{seconds:,}", words or duration_words(seconds))
+    console.print(table)
+    lines = [f"warning: {each.setting}: {each.means}" for each in found.warnings]
+    lines += _told(found.foresight) if found.foresight else [f"not compared with a database: {found.uncompared}"]
+    for line in lines:
+        console.print(line, soft_wrap=True, markup=False, highlight=False)
+
+
+def _told(seen: Foresight) -> Iterator[str]:
+    """Yield lines on what the configuration would do to its database."""
+    change = seen.change
+    if seen.clock_fault:
+        yield f"warning: the clock is wrong: {seen.clock_fault}; meanwhile no server starts with another policy"
+    if not seen.differing:
+        yield "the policy is the one in force"
+    else:
+        yield f"changed: {', '.join(seen.differing)}: another policy for {change.groups:,} groups"
+        at_most = "" if change.is_exact else "at most "
+        yield (
+            f"a start with it would hide {change.messages:,} messages ({change.body_bytes:,} bytes) in the database and"
+            f" {at_most}{change.archived:,} ({change.archived_bytes:,} bytes) in the archive,"
+            f" in {change.hiding:,} groups"
+        )
+        if change.sooner:
+            yield f"in {change.sooner:,} groups, messages may be erased sooner than before"
+        if change.is_large:
+            yield (
+                f"warning: that is more than a tenth of all {change.total:,} messages: `conclave serve` refuses it,"
+                " unless started with --accept-policy-change"
+            )
+    yield f"a run under the settings in force would erase {_erased(seen.now_erased)}"
+    if seen.differing:
+        yield f"a run after a start with it would erase {_erased(seen.then_erased)}"
+
+
+def _erased(run: Erasure) -> str:
+    at_most = "" if run.is_exact else "at most "
+    return (
+        f"{sum(run.counts.values()):,} messages ({run.body_bytes:,} bytes) in the database and {at_most}"
+        f"{run.archived:,} ({run.archived_bytes:,} bytes) in the archive, in {run.groups:,} groups"
+    )

@@ -1,0 +1,116 @@
+"""The ``conclave group`` commands."""
+
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+
+import click
+from rich.table import Table
+from rich.text import Text
+
+from conclave.actions import explain as actions
+from conclave.actions.explain import Amounts, Row, SettingsError
+from conclave.actions.outside import Outside, OutsideError
+from conclave.cli.common import config_option, one_line_errors
+from conclave.cli.tables import about, print_whole, second, visible
+from conclave.clock import SystemClock
+from conclave.config.load import ConfigError, load_config
+from conclave.config.settings import Config
+from conclave.errors import NotFoundError
+from conclave.logs import configure_logging
+from conclave.retention.reasons import lifetime_text
+
+
+@click.group()
+def group() -> None:
+    """See the groups: policies, amounts, what is overdue."""
+
+
+@group.command("list")
+@config_option
+@click.option("--like", metavar="TEXT", default="", help="Only those whose name or alias contains TEXT.")
+@click.option("--overdue", is_flag=True, help="Only those in which something could be erased and is not yet.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object a line; times in Unix seconds.")
+def list_groups(path: Path | None, like: str, *, overdue: bool, as_json: bool) -> None:
+    """Print the groups, by name; deleted ones of which something is left come first."""
+    with opened(path) as (outside, config):
+        now = outside.context().now()
+        rows = outside.read(actions.list_groups, config, now, like, only_overdue=overdue)
+    if as_json:
+        for row in rows:
+            click.echo(json.dumps(asdict(row)))
+    else:
+        _show(rows, now)
+
+
+@group.command()
+@config_option
+@click.option("--json", "as_json", is_flag=True, help="One JSON object; times in Unix seconds.")
+@click.argument("name_or_id", metavar="GROUP")
+def show(path: Path | None, name_or_id: str, *, as_json: bool) -> None:
+    """Print what is known of GROUP, a name or an id; a deleted one by its id, until all of it is erased."""
+    with opened(path) as (outside, config):
+        now = outside.context().now()
+        row, amounts = outside.read(actions.show, config, now, name_or_id)
+    if as_json:
+        click.echo(json.dumps(asdict(row) | asdict(amounts)))
+        return
+    for name, value in _lines(row, amounts, now):
+        click.echo(f"{name + ':':18}{value}")
+
+
+@contextmanager
+def opened(path: Path | None) -> Iterator[tuple[Outside, Config]]:
+    """Yield what reads the configured store, and the configuration. Expected errors become lines for the operator."""
+    configure_logging()
+    with one_line_errors(ConfigError, OutsideError, NotFoundError, SettingsError):
+        config = load_config(path)
+        yield Outside(config, SystemClock()), config
+
+
+def _show(rows: Sequence[Row], now: int) -> None:
+    table = Table("name", "id", "kept", "by", "members", "messages", "archived", "oldest (UTC)", "holds", "overdue")
+    table.columns[1].no_wrap = True
+    for each in rows:
+        table.add_row(
+            Text("(deleted)" if each.deleted_at is not None else each.name),
+            each.group_id,
+            lifetime_text(each.lifetime),
+            each.source,
+            str(each.members),
+            f"{each.hot_messages:,}",
+            f"{each.archived_messages:,}",
+            "" if each.oldest is None else second(each.oldest),
+            str(each.holds or ""),
+            _overdue(each, now),
+        )
+    print_whole(table)
+
+
+def _overdue(row: Row, now: int) -> str:
+    if row.overdue_since is None:
+        return ""
+    return f"for {about(now - row.overdue_since)}{' (late)' if row.is_late else ''}"
+
+
+def _lines(row: Row, amounts: Amounts, now: int) -> Iterator[tuple[str, str]]:
+    """Yield what is shown of one group: names and values."""
+    yield "group", row.name or "(deleted)"
+    yield "id", row.group_id
+    if row.alias:
+        yield "alias", visible(row.alias)
+    if row.deleted_at is not None:
+        yield "deleted", f"{second(row.deleted_at)} UTC"
+    yield "messages are kept", f"{lifetime_text(row.lifetime)} (by: {row.source})"
+    if row.min_lifetime:
+        yield "min_lifetime", lifetime_text(row.min_lifetime)
+    yield "members", f"{row.members:,}"
+    size = f"{'about ' if amounts.is_estimate else ''}{amounts.hot_bytes:,} bytes"
+    yield "in the database", f"{row.hot_messages:,} messages with {size}"
+    yield "in the archive", f"{row.archived_messages:,} messages with {row.archived_bytes:,} bytes"
+    yield "archive border", f"number {row.border}" if row.border else "none"
+    yield "oldest", "no messages" if row.oldest is None else f"{second(row.oldest)} UTC"
+    yield "legal holds", f"{row.holds} on the group" if row.holds else "none on the group"
+    yield "overdue", _overdue(row, now) or "nothing"

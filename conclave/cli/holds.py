@@ -1,0 +1,121 @@
+"""The ``conclave hold`` commands."""
+
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from uuid import UUID
+
+import click
+from rich.table import Table
+from rich.text import Text
+
+from conclave.actions import holds
+from conclave.actions.holds import LONGEST_REASON, Hold
+from conclave.actions.outside import Outside, OutsideError
+from conclave.cli.common import InputError, Name, config_option, one_line_errors
+from conclave.cli.tables import print_whole, second, visible
+from conclave.clock import SystemClock
+from conclave.config.load import ConfigError, load_config
+from conclave.errors import NotFoundError
+from conclave.system import operators
+
+
+@click.group()
+def hold() -> None:
+    """Keep messages from being erased: legal holds.
+
+    A hold covers all messages of a group, or all that a user has sent, commits included, in every group: in the
+    database and in the archive, past ones and future ones, also after the group or account is deleted. It hides nothing
+    and shows nothing: what expires is hidden from clients as before. It does not cover key packages, welcomes, group
+    info, invites and sessions.
+    """
+
+
+@hold.command()
+@config_option
+@click.option("--group", type=Name(), metavar="ID|NAME", help="Hold the messages of this group; if deleted, by id.")
+@click.option("--user", type=Name(), metavar="ID|NAME", help="Hold what this user has sent; if deleted, by id.")
+@click.option("--reason", type=Name(), required=True, metavar="TEXT", help="Why; it is kept in the audit log.")
+@click.option("--no-wait", is_flag=True, help="Do not wait for a cleanup run that is under way.")
+def add(path: Path | None, group: str | None, user: str | None, reason: str, *, no_wait: bool) -> None:
+    """Add a hold, and print its id.
+
+    What has been erased before is gone. Once this command has succeeded, nothing that the hold covers is erased any
+    more. With an archive it waits for a cleanup run that is under way, which may still erase there what it has planned.
+    """
+    if (group is None) == (user is None):
+        raise click.UsageError("give either --group or --user")
+    with _outside(path) as outside:
+        reason = _checked(reason)
+        found = (
+            outside.read(holds.find_group, group) if group is not None else outside.read(holds.find_user, user or "")
+        )
+        added = outside.write(holds.add, outside.context(), operators.current(), found, reason)
+        click.echo(f"hold {added.hold_id}: covers {_described(added)}")
+        if not found.is_certain:
+            click.echo("no message of this user is in the database; the archive may have commits of theirs", err=True)
+        if not no_wait:
+            outside.wait_for_run(lambda: click.echo(f"hold {added.hold_id}: {_WAITING}", err=True))
+
+
+_WAITING = (
+    "is in force; waiting for the cleanup run under way, which may still erase from the archive what it has planned"
+    " before (if you break off here, the hold stays)"
+)
+
+
+@hold.command("list")
+@config_option
+@click.option("--json", "as_json", is_flag=True, help="One JSON object a line; times in Unix seconds.")
+def list_holds(path: Path | None, *, as_json: bool) -> None:
+    """Print the holds in force, the oldest first."""
+    with _outside(path) as outside:
+        listed = outside.read(holds.list_all)
+    if not as_json:
+        _show(listed)
+        return
+    for each in listed:
+        told = {"id": each.hold_id, "covers": each.covers, "subject_id": str(UUID(bytes=each.subject_id))}
+        told |= {"subject": each.name, "reason": each.reason, "added_by": each.added_by}
+        click.echo(json.dumps(told | {"added_at": each.added_at}))
+
+
+@hold.command()
+@config_option
+@click.argument("hold_id", metavar="ID", type=click.IntRange(1, 2**63 - 1))
+def release(path: Path | None, hold_id: int) -> None:
+    """Release a hold; what no other one covers is erased by the next run, if it is due."""
+    with _outside(path) as outside:
+        released = outside.write(holds.release, outside.context(), operators.current(), hold_id)
+    click.echo(f"hold {hold_id}: released; it covered {_described(released)}")
+
+
+@contextmanager
+def _outside(path: Path | None) -> Iterator[Outside]:
+    """Yield what runs actions on the configured store. Expected errors become lines for the operator."""
+    with one_line_errors(ConfigError, OutsideError, NotFoundError, InputError):
+        yield Outside(load_config(path), SystemClock())
+
+
+def _checked(reason: str) -> str:
+    reason = reason.strip()
+    if not 1 <= len(reason) <= LONGEST_REASON:
+        raise InputError(f"the reason must have 1 to {LONGEST_REASON:,} characters")
+    return reason
+
+
+def _described(hold: Hold) -> str:
+    of = "all messages of the group" if hold.covers == "group" else "all messages sent by the user"
+    subject = UUID(bytes=hold.subject_id)
+    return f"{of} {visible(hold.name)} ({subject})" if hold.name else f"{of} {subject}, which is deleted"
+
+
+def _show(listed: Sequence[Hold]) -> None:
+    table = Table("hold", "covers", "name", "id", "reason", "added by", "added (UTC)")
+    for column in (table.columns[3], table.columns[6]):
+        column.no_wrap = True
+    for each in listed:
+        cells = each.covers, each.name, str(UUID(bytes=each.subject_id)), each.reason, each.added_by
+        table.add_row(str(each.hold_id), *(Text(visible(cell)) for cell in cells), second(each.added_at))
+    print_whole(table)

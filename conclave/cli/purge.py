@@ -1,0 +1,129 @@
+"""The ``conclave cleanup purge`` command."""
+
+import sys
+from contextlib import closing
+from datetime import UTC, datetime
+from pathlib import Path
+
+import click
+from rich.console import Console
+
+from conclave.actions import purges
+from conclave.actions.outside import Outside, OutsideError
+from conclave.actions.purges import Planned
+from conclave.archive.purges import UnreadableError, count
+from conclave.cli import reports
+from conclave.cli.common import InputError, Name, config_option, confirm, one_line_errors, orderly_end
+from conclave.cli.tables import second
+from conclave.clock import SystemClock
+from conclave.config.load import ConfigError, load_config
+from conclave.config.settings import Config
+from conclave.errors import NotFoundError, UntrustedClockError
+from conclave.logs import configure_logging
+from conclave.retention.durations import DURATION, InvalidDurationError, parse_duration
+from conclave.store.purges import Amount
+from conclave.system import operators
+from spark import run
+from spark.engine import CleanupError, Engine
+
+
+class _ClockWrongError(Exception):
+    """The clock guard is red. The message is one line for the operator."""
+
+
+@click.command()
+@config_option
+@click.option("--group", required=True, type=Name(), metavar="ID|NAME", help="The group.")
+@click.option(
+    "--before",
+    required=True,
+    metavar="TIME",
+    help="2026-01-31, 2026-01-31T12:00:00 (UTC unless it says otherwise), or a duration ago, as 30d.",
+)
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--dry-run", is_flag=True, help="Only print what would go, and touch nothing.")
+@click.option("--no-run", is_flag=True, help="Only hide; the next cleanup run erases.")
+def purge(path: Path | None, group: str, before: str, *, yes: bool, dry_run: bool, no_run: bool) -> None:
+    """Hide what a group has from before a time, for ever, and erase it by a cleanup run.
+
+    Messages that a legal hold covers, or that have not reached their least lifetime, are hidden too, and erased once
+    that is over. The run erases all that is due, in all groups.
+    """
+    configure_logging()
+    with one_line_errors(
+        ConfigError, OutsideError, NotFoundError, InputError, UnreadableError, _ClockWrongError, CleanupError
+    ):
+        config = load_config(path)
+        outside = Outside(config, SystemClock())
+        context = outside.context()
+        at = _moment(before, context.now())
+        planned = outside.read(purges.plan, context, group, at)
+        _show(planned, count(config, planned.sought), at)
+        if dry_run:
+            return
+        if fault := outside.write(purges.clock_fault, context):
+            raise _ClockWrongError(_refusal(fault))
+        purged = planned.sought.group
+        if not yes:
+            confirm(f"Hide these messages of {purged.group_name} for ever, and erase them?")
+        try:
+            outside.write(purges.purge, context, operators.current(), purged.group_id, at)
+        except UntrustedClockError as error:  # found wrong while the operator was asked
+            raise _ClockWrongError(_refusal(error.fault)) from error
+        click.echo(f"{purged.group_name}: what was created before {second(at)} UTC is hidden for ever")
+        if not no_run:
+            _erase(config)
+
+
+def _refusal(fault: str) -> str:
+    return f"{fault}: nothing is purged until the clock is right and accepted by `conclave cleanup run --accept-clock`"
+
+
+def _moment(text: str, now: int) -> int:
+    """Return the Unix second that ``text`` names, rounded down. Raises InputError, also if it is after ``now``."""
+    try:
+        if DURATION.fullmatch(text):
+            return max(0, now - parse_duration(text))
+        found = datetime.fromisoformat(text)
+        at = (found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp() // 1
+    except (InvalidDurationError, OverflowError) as error:
+        raise InputError(f"--before: {error}") from error
+    except ValueError as error:
+        raise InputError(
+            f"--before: {text!r} is neither a date (2026-01-31), a date and time (2026-01-31T12:00:00) nor a duration"
+            " (30d)"
+        ) from error
+    if at > now:
+        raise InputError(f"--before: {text} is in the future")
+    return max(0, int(at))
+
+
+def _show(planned: Planned, archived: Amount, before: int) -> None:
+    group = planned.sought.group
+    click.echo(f"{group.group_name}, created before {second(before)} UTC:")
+    for place, amount in (("in the database", planned.hot), ("in the archive", archived)):
+        told = f"  {place}: {amount.messages:,} messages with {amount.body_bytes:,} bytes"
+        if amount.messages:
+            told += f", the oldest of {second(amount.oldest)}, the newest of {second(amount.newest)}"
+        click.echo(told)
+    if held := planned.hot.held + archived.held:
+        click.echo(f"  {held:,} of these are under a legal hold: hidden, but not erased until it is released")
+    if young := planned.hot.young + archived.young:
+        until = "they are old enough (min_lifetime)" if planned.sought.erasable_before else "retention.enabled is true"
+        click.echo(f"  {young:,} of these are hidden, but not erased until {until}")
+    if kept := planned.sought.kept_commits:
+        click.echo(f"  beside these, {kept:,} commits stay until every member has fetched them (retain_commits)")
+
+
+def _erase(config: Config) -> None:
+    """Do a cleanup run, as `conclave cleanup run` does."""
+    console = Console()
+    with (
+        orderly_end(),
+        closing(Engine(config, SystemClock())) as engine,
+        reports.progress_bar(console) as progress,
+    ):
+        done = run.clean_up(engine, progress=progress)
+    reports.show(done, console)
+    if done.error:
+        sys.exit(1)

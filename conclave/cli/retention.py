@@ -1,0 +1,265 @@
+"""The ``conclave explain`` command: in words, what becomes of a group's messages."""
+
+import json
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import click
+
+from conclave.actions import explain as actions
+from conclave.actions.explain import Explanation, Message
+from conclave.archive import lookup
+from conclave.cli.common import config_option
+from conclave.cli.groups import opened
+from conclave.cli.tables import second, visible
+from conclave.config.settings import Config
+from conclave.retention.durations import duration_text, duration_words
+from conclave.retention.policy import AFTER_FETCH, KEEP
+from conclave.store import sqlite
+from conclave.store.archive import moves
+from conclave.store.archive.moves import ArchiveState
+
+_UNITS = ((86_400, "day"), (3_600, "hour"), (60, "minute"))
+
+_PLACES = {
+    "hot": "in the database",
+    "moving": "in the database, on its way to the archive",
+    "copied": "in the archive, and a copy is in the database until the next run",
+    "archived": "in the archive",
+}
+
+_RULES = {
+    "expired": "it is older than its group's messages live",
+    "fetched": "every member has fetched it",
+    "deleted_group": "its group was deleted",
+    "deleted_account": "its sender's account was deleted",
+}
+
+
+@click.command()
+@config_option
+@click.option("--json", "as_json", is_flag=True, help="One JSON object; times in Unix seconds.")
+@click.argument("name_or_id", metavar="GROUP")
+@click.argument("number", metavar="[SEQ]", required=False, type=click.IntRange(min=1))
+def explain(path: Path | None, name_or_id: str, number: int | None, *, as_json: bool) -> None:
+    """Explain what becomes of a group's messages, and why.
+
+    GROUP is a name or an id; a deleted group has to be named by its id. SEQ is the number of one message. Nothing is
+    changed. What it says is what the next run does, unless somebody changes something before.
+    """
+    with opened(path) as (outside, config):
+        now = outside.context().now()
+        look = partial(lookup.find, config.archive_path, partial(_archive_state, config))
+        found = outside.read(actions.explain, config, now, name_or_id, number, look)
+    if as_json:
+        click.echo(json.dumps(asdict(found), default=_id))
+        return
+    for line in (*_of_group(found), *(_of_message(found, found.message) if found.message else ())):
+        click.echo(line)
+
+
+def _archive_state(config: Config) -> ArchiveState:
+    with closing(sqlite.connect(config.database, readonly=True)) as connection:
+        state = moves.find_state(connection)
+    if state is None:
+        raise OSError(f"{config.database}: knows of no archive")
+    return state
+
+
+def _id(value: Any) -> str:
+    """Write an id, or a hash, for JSON."""
+    return str(UUID(bytes=value)) if len(value) == 16 else value.hex()
+
+
+def _of_group(found: Explanation) -> Iterator[str]:
+    yield f"group {found.name or '(deleted)'}, {found.group_id}"
+    if found.deleted_at is not None:
+        yield f"It was deleted {_at(found.deleted_at, found.now)}. All of it is hidden, and any run erases what it may."
+    yield f"Policy: {_policy(found)} Source: {found.source}."
+    for reason in found.reasons:
+        yield f"- {reason}"
+    yield f"In force since: {_since(found)}"
+    if found.min_lifetime:
+        yield f"Nothing is erased until {duration_words(found.min_lifetime)} after it was sent (min_lifetime), even if hidden."
+    yield from _marks(found)
+    yield from _withheld(found)
+    yield from _waiting(found)
+    yield f"Runs: {_runs(found)}"
+    if found.overdue_since is not None:
+        yield f"Overdue: something here could have been erased for {_words(found.now - found.overdue_since)}."
+    elif found.erases:
+        yield "Overdue: nothing."
+
+
+def _policy(found: Explanation) -> str:
+    if found.lifetime == KEEP:
+        return "messages are kept until somebody deletes their group or account; nothing here expires."
+    if found.lifetime == AFTER_FETCH:
+        return "a message goes once every member has fetched it (delete-after-fetch)."
+    return f"a message expires {duration_words(found.lifetime)} after it was sent."
+
+
+def _since(found: Explanation) -> str:
+    if found.decided is None:
+        return "unknown; the audit log has no change of it."
+    return f"{_at(found.decided.at, found.now)}, {found.decided.action} by {visible(found.decided.actor)}."
+
+
+def _marks(found: Explanation) -> Iterator[str]:
+    if found.deleted_at is not None:
+        return
+    marks = found.marks
+    yield (
+        f"Marks: the last number is {marks.last_seq}; all members had fetched up to {marks.floor_seq}; nothing up to"
+        f" {marks.gone_below} is served again; the archive serves up to {marks.archived_seq}."
+    )
+    if marks.expired_before:
+        yield f"Marks: nothing sent before {second(marks.expired_before)} UTC is served again."
+
+
+def _withheld(found: Explanation) -> Iterator[str]:
+    if found.clock_fault:
+        yield f"The clock guard is red: {found.clock_fault}. Nothing is erased until you accept the clock."
+    if not found.erases:
+        yield "Nothing is erased on this server: retention.enabled is false."
+    if not found.holds_in_all:
+        yield "Legal holds: none."
+    for hold in found.holds:
+        of = "all messages of the group" if hold.covers == "group" else f"what {visible(hold.name)} has sent"
+        unsure = "; whether there is anything here, is not known" if hold.covers == "user" and not hold.has_sent else ""
+        added = f"added {_at(hold.added_at, found.now)} by {visible(hold.added_by)}"
+        yield f"Legal hold {hold.hold_id} keeps {of}: {visible(hold.reason)} ({added}{unsure})"
+    if more := found.holds_in_all - len(found.holds):
+        yield f"and {more:,} more"
+
+
+def _waiting(found: Explanation) -> Iterator[str]:
+    what = "messages" if found.lifetime == AFTER_FETCH else "commits"
+    if found.waiting_in_all:
+        yield f"Members who hold {what} back, since they have not fetched up to {found.marks.last_seq}:"
+    for member in found.waiting:
+        used = "never, or its session is over" if member.last_used_at is None else _at(member.last_used_at, found.now)
+        fetched = f"has fetched up to {member.fetched}" if member.fetched else "has fetched nothing"
+        disabled = "; the account is disabled" if member.disabled else ""
+        yield f"- {member.username} {fetched} (when, is not stored); last used the server: {used}{disabled}"
+    if more := found.waiting_in_all - len(found.waiting):
+        yield f"and {more:,} more"
+
+
+def _runs(found: Explanation) -> str:
+    listed = ", ".join(f"{job.name} every {duration_text(job.interval)}" for job in found.jobs)
+    if not found.jobs:
+        listed = (
+            "no purge job covers this lifetime; only `conclave cleanup run`, started by you, erases what expires here"
+        )
+    return f"{listed}. Any run erases what is past a mark."
+
+
+def _of_message(found: Explanation, message: Message) -> Iterator[str]:
+    name = f"Message {message.sequence_num}"
+    if message.place == "not sent yet":
+        yield f"{name}: not sent yet; the last number is {found.marks.last_seq}."
+        return
+    if message.place == "gone":
+        yield from _gone(name, message, found.now)
+        return
+    yield f"{name}: {_PLACES[message.place]}{_part(message)}."
+    if message.unreadable:
+        yield f"Its time cannot be told: {message.unreadable}"
+    if message.sent is None or message.fate is None:
+        return
+    what = "a commit" if message.sent.is_commit else "sent"
+    yield f"It is {what} of {_at(message.sent.created_at, found.now)}, by user {_id(message.sent.sender_id)}."
+    yield _hidden(found, message)
+    yield _goes(found, message)
+    if message.waiting_in_all:
+        names = ", ".join(member.username for member in message.waiting)
+        more = message.waiting_in_all - len(message.waiting)
+        yield f"Not fetched yet by: {names}{f', and {more:,} more' if more else ''}."
+
+
+def _gone(name: str, message: Message, now: int) -> Iterator[str]:
+    if not message.receipts:
+        yield (
+            f"{name}: gone. No receipt tells of it: there never was such a number, a run is writing it just now, or it"
+            " is older than retention.keep_receipts."
+        )
+        return
+    yield f"{name}: gone, by one of these receipts (each has only the greatest number that went):"
+    for each in message.receipts:
+        reason = _RULES.get(each.rule, each.rule)
+        yield (
+            f"- receipt {each.receipt_id} of {_at(each.at, now)}, job {each.job}: {each.messages:,} messages up to"
+            f" {each.last_seq}, {each.rule}: {reason}"
+        )
+
+
+def _part(message: Message) -> str:
+    if message.part is None:
+        return ""
+    lifetime, span, oldest, newest = message.part
+    return f" (partition lifetime={lifetime}, span={span}; messages of {second(oldest)} to {second(newest)} UTC)"
+
+
+def _hidden(found: Explanation, message: Message) -> str:
+    fate, now = message.fate, found.now
+    assert fate  # noqa: S101 - for mypy: the caller has looked
+    if fate.is_hidden:
+        by = "a mark has hidden it" if fate.by_mark and fate.rule in ("expired", "fetched") else _RULES[fate.rule]
+        at = f", since {_at(fate.hidden_at, now)}" if fate.hidden_at and fate.hidden_at <= now else ""
+        return f"Hidden: already, {by}{at}."
+    if fate.rule == "fetched":
+        return "Hidden: by the next run; every member has fetched it. Until then it may be served again."
+    if fate.is_kept_commit:
+        return "Hidden: not by its age, before every member has fetched it (retain_commits)."
+    if fate.hidden_at:
+        first = ", or by the first run after every member has fetched it" if fate.waits_for_members else ""
+        return f"Hidden: from {_at(fate.hidden_at, now)} on{first}."
+    if fate.waits_for_members:
+        return "Hidden: by the first run after every member has fetched it; no time ends it before."
+    return "Hidden: never, by the policy as it is."
+
+
+def _goes(found: Explanation, message: Message) -> str:
+    fate, now = message.fate, found.now
+    assert fate  # noqa: S101 - for mypy: the caller has looked
+    withheld = []
+    if not found.erases:
+        withheld.append("retention.enabled is false")
+    if fate.holds:
+        withheld.append(f"legal hold {', '.join(map(str, fate.holds))}")
+    if fate.withheld_until > now:
+        withheld.append(f"min_lifetime, until {_at(fate.withheld_until, now)}")
+    if found.clock_fault:
+        withheld.append("the clock guard")
+    kept = f" Withheld by: {'; '.join(withheld)}." if withheld else ""
+    run = "any run" if fate.by_mark else " or ".join(job.name for job in found.jobs) or "only a run that you start"
+    if fate.goes:
+        return f"Erased: by the next run ({run}).{kept}"
+    if fate.erasable_at is not None and fate.erasable_at <= now:
+        return f"Erased: by the first run ({run}) once nothing withholds it any more.{kept}"
+    if fate.erasable_at is not None:
+        return f"Erased: by the first run ({run}) from {_at(fate.erasable_at, now)} on.{kept}"
+    if fate.waits_for_members:
+        return f"Erased: by the first run ({run}) after every member has fetched it.{kept}"
+    return f"Erased: never, by the policy as it is.{kept}"
+
+
+def _at(seconds: int, now: int) -> str:
+    """Write a second in UTC, and how far away it is."""
+    far = seconds - now
+    if not far:
+        return f"{second(seconds)} UTC (now)"
+    return f"{second(seconds)} UTC ({f'in {_words(far)}' if far > 0 else f'{_words(-far)} ago'})"
+
+
+def _words(seconds: int) -> str:
+    """Write seconds in words, in the greatest unit of which there is at least one. Rounds down."""
+    size, unit = next(((size, unit) for size, unit in _UNITS if seconds >= size), (1, "second"))
+    count = seconds // size
+    return f"{count:,} {unit}{'' if count == 1 else 's'}"

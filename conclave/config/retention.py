@@ -1,0 +1,166 @@
+"""``[retention]``: how long messages live, within which limits, and what purges them when."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Self
+from uuid import UUID
+
+from marshmallow import ValidationError, post_load, validate
+from marshmallow.fields import Dict, List, Nested
+
+from conclave.config.section import Section
+from conclave.fields import Duration, StrictBoolean, Text
+from conclave.retention.jobs import PurgeJob
+from conclave.retention.policy import AFTER_FETCH, KEEP
+from conclave.retention.resolve import Lifetimes, Limit, Limits
+
+RESPONSE, NEXT_FETCH = "response", "next_fetch"
+"""What confirms that a member has fetched a message: the response that left, or the ``after`` of the next fetch."""
+
+_NOT_KEEP = validate.NoneOf([KEEP], error='must be a duration or "0"')
+_NOT_ZERO = validate.NoneOf([AFTER_FETCH], error='must be a duration: only admins and message_retention can set "0"')
+
+
+@dataclass(frozen=True)
+class RetentionConfig:
+    """``[retention]``: how long messages live. Times are in seconds; KEEP: not set.
+
+    ``enabled``: if False, no message is erased. ``default_policy``: for groups whose admins have set nothing.
+    ``limits``: the bounds on what admins and the default set. ``groups``: overrides, by the id of the group as text.
+    ``fetch_confirmation``: ``response`` or ``next_fetch``. ``fetch_hold_limit``: how long a member who does not fetch
+    can hold a message back. ``retain_commits``: see GroupPolicy. ``keep_receipts`` and ``keep_audit``: how long these
+    are kept. ``purge_jobs``: none for one job over everything, at every ``cleanup_interval``.
+    """
+
+    enabled: bool = True
+    default_policy: Lifetimes = field(default_factory=Lifetimes)
+    limits: Limits = field(default_factory=Limits)
+    groups: Mapping[str, Lifetimes] = field(default_factory=dict)
+    fetch_confirmation: str = RESPONSE
+    fetch_hold_limit: int = KEEP
+    retain_commits: bool = False
+    keep_receipts: int = 31_536_000
+    keep_audit: int = 94_608_000
+    purge_jobs: tuple[PurgeJob, ...] = ()
+
+    @classmethod
+    def from_mapping(cls, values: Mapping[str, Any]) -> Self:
+        """Build from values by the names of the fields, as JSON has them."""
+        made = dict(values)
+        if "default_policy" in made:
+            made["default_policy"] = Lifetimes(**made["default_policy"])
+        if "limits" in made:
+            made["limits"] = Limits(**{name: Limit(**bounds) for name, bounds in made["limits"].items()})
+        if "groups" in made:
+            made["groups"] = {group_id: Lifetimes(**set_) for group_id, set_ in made["groups"].items()}
+        if "purge_jobs" in made:
+            made["purge_jobs"] = tuple(PurgeJob(**job) for job in made["purge_jobs"])
+        return cls(**made)
+
+
+class LifetimesSchema(Section):
+    """What a policy may say."""
+
+    min_lifetime = Duration(words=True, validate=_NOT_KEEP)
+    max_lifetime = Duration(words=True, validate=[_NOT_KEEP, _NOT_ZERO])
+
+
+class LimitSchema(Section):
+    """The bounds on one lifetime."""
+
+    min = Duration(words=True, validate=_NOT_KEEP)
+    max = Duration(words=True, validate=_NOT_KEEP)
+
+
+class LimitsSchema(Section):
+    """The bounds on both lifetimes."""
+
+    min_lifetime = Nested(LimitSchema)
+    max_lifetime = Nested(LimitSchema)
+
+
+class PurgeJobSchema(Section):
+    """What a purge job may say."""
+
+    shortest_max_lifetime = Duration(words=True, validate=_NOT_KEEP)
+    longest_max_lifetime = Duration(words=True, validate=_NOT_KEEP)
+    interval = Duration(required=True, error_messages={"required": "is missing: how often the job runs"})
+
+
+class GroupId(Text):
+    """The id of a group, a UUID with hyphens or as 32 hex digits, loaded as its canonical text."""
+
+    def _deserialize(self, value: Any, *args: Any, **kwargs: Any) -> Any:
+        text: str = super()._deserialize(value, *args, **kwargs)
+        try:
+            found = UUID(text)
+        except ValueError:
+            found = None
+        if found is None or text.lower() not in (str(found), found.hex):
+            raise ValidationError(f"{text!r} is not the id of a group: a UUID with hyphens, or 32 hex digits")
+        return str(found)
+
+
+class Overrides(Dict):
+    """The operator's policies for single groups, by the ids of the groups."""
+
+    def _deserialize(self, value: Any, *args: Any, **kwargs: Any) -> Any:
+        loaded: dict[str, Any] = super()._deserialize(value, *args, **kwargs)  # type: ignore[no-untyped-call]
+        if len(loaded) < len(value):
+            raise ValidationError("names a group twice, in two spellings of its id")
+        return loaded
+
+
+class RetentionSchema(Section):
+    """What ``[retention]`` may say."""
+
+    enabled = StrictBoolean()
+    default_policy = Nested(LifetimesSchema)
+    limits = Nested(LimitsSchema)
+    allowed_lifetime_min = Duration(words=True, validate=_NOT_KEEP)
+    allowed_lifetime_max = Duration(words=True, validate=_NOT_KEEP)
+    groups = Overrides(
+        keys=GroupId(), values=Nested(LifetimesSchema), error_messages={"invalid": "must be a table of tables"}
+    )
+    fetch_confirmation = Text(
+        validate=validate.OneOf([RESPONSE, NEXT_FETCH], error='must be "response" or "next_fetch"')
+    )
+    fetch_hold_limit = Duration()
+    retain_commits = StrictBoolean()
+    keep_receipts = Duration()
+    keep_audit = Duration()
+    purge_jobs = List(Nested(PurgeJobSchema), error_messages={"invalid": "must be a list of tables"})
+
+    @post_load
+    def _use_other_names(self, values: dict[str, Any], **_: Any) -> dict[str, Any]:
+        """Put ``allowed_lifetime_min`` and ``_max`` where they belong: they are other names for two of the limits."""
+        for bound in ("min", "max"):
+            name = f"allowed_lifetime_{bound}"
+            if name in values:
+                limit = values.setdefault("limits", {}).setdefault("max_lifetime", {})
+                if bound in limit:
+                    raise ValidationError(f"is another name for limits.max_lifetime.{bound}: set only one", name)
+                limit[bound] = values.pop(name)
+        return values
+
+
+def contradictions(retention: RetentionConfig, message_retention: int) -> Iterator[str]:
+    """Yield a line for each setting that does not go with another."""
+    limits = retention.limits
+    for name, limit in (("min_lifetime", limits.min_lifetime), ("max_lifetime", limits.max_lifetime)):
+        if KEEP < limit.max < limit.min:
+            yield f"retention.limits.{name}: its max must not be less than its min"
+    if limits.max_lifetime.max == AFTER_FETCH:
+        yield 'retention.limits.max_lifetime: its max must not be "0"'
+    policies = {"retention.default_policy": retention.default_policy}
+    policies |= {f"retention.groups.{group_id}": set_ for group_id, set_ in retention.groups.items()}
+    for name, set_ in policies.items():
+        if KEEP < set_.max_lifetime < set_.min_lifetime:
+            yield f"{name}: its max_lifetime must not be less than its min_lifetime"
+    if AFTER_FETCH < message_retention < limits.max_lifetime.min:
+        yield "message_retention: must not be less than retention.limits.max_lifetime.min"
+    for job in retention.purge_jobs:
+        if job.longest_max_lifetime != KEEP and job.longest_max_lifetime <= job.shortest_max_lifetime:
+            yield f"retention.purge_jobs: {job.name}: longest_max_lifetime must be greater than shortest_max_lifetime"
+    if len({job.name for job in retention.purge_jobs}) < len(retention.purge_jobs):
+        yield "retention.purge_jobs: two of them have the same bounds"

@@ -1,0 +1,127 @@
+"""The fate of one message: whether it is hidden, by what, from when on, and when it may be erased."""
+
+import sqlite3
+from dataclasses import dataclass
+
+from conclave.retention.policy import GroupPolicy
+from conclave.retention.resolve import PolicySettings
+from conclave.store import policies
+
+EXPIRED, FETCHED = "expired", "fetched"
+DELETED_GROUP, DELETED_ACCOUNT = "deleted_group", "deleted_account"
+"""The rules by which messages go, as reports name them."""
+
+
+@dataclass(frozen=True)
+class Sent:
+    """What is known of a message but its body. ``created_at``: Unix seconds."""
+
+    created_at: int
+    sender_id: bytes
+    is_commit: bool
+
+
+@dataclass(frozen=True)
+class Fate:
+    """What becomes of a message. Times are Unix seconds.
+
+    ``is_hidden``: nobody gets it any more. ``rule``: the one by which it is due, or will be by time; "" if only what
+    members do, or nothing, can end it. ``by_mark``: it is past a mark or under a tombstone, so any run erases it.
+    ``hidden_at``: the first second at which its age will hide it, or has; None: never, or something else has before.
+    ``goes``: the next run that covers the group erases it. ``erasable_at``: the first second at which it is both due
+    and old enough; None if that is not a matter of time. ``withheld_until``: the first second at which it is old
+    enough. ``holds``: the legal holds that keep it. ``is_kept_commit``: it does not expire by age until all members
+    have fetched it. ``waits_for_members``: what it needs to go is that all have fetched it.
+    """
+
+    is_hidden: bool
+    rule: str
+    by_mark: bool
+    hidden_at: int | None
+    goes: bool
+    erasable_at: int | None
+    withheld_until: int
+    holds: tuple[int, ...]
+    is_kept_commit: bool
+    waits_for_members: bool
+
+
+@dataclass(frozen=True)
+class _Group:
+    """The marks that decide, as a run leaves them: ``gone`` is what the next run raises ``gone_below`` to."""
+
+    is_deleted: bool
+    gone_below: int
+    gone: int
+    expired_before: int
+
+
+def fate_of(
+    connection: sqlite3.Connection, settings: PolicySettings, now: int, group_key: int, number: int, sent: Sent
+) -> Fate:
+    """Return the fate of a stored message, as of the Unix second ``now``."""
+    policy = policies.find(connection, group_key, settings)
+    erasable = policies.erasable(connection, group_key, settings, now)
+    if policy is None or erasable is None:
+        raise ValueError(f"group {group_key} is gone")
+    group = _marks(connection, group_key, policy)
+    is_kept = sent.is_commit and number > erasable.commits_above and not group.is_deleted
+    is_aged = sent.created_at < erasable.expired_before and not is_kept
+    by_account = not sent.is_commit and _is_deleted_account(connection, sent.sender_id)
+    rule, by_mark = "", False
+    if group.is_deleted:
+        rule, by_mark = DELETED_GROUP, True
+    elif number <= group.gone:
+        rule, by_mark = FETCHED, number <= group.gone_below
+    elif is_aged:
+        rule, by_mark = EXPIRED, sent.created_at < group.expired_before
+    elif by_account:
+        rule, by_mark = DELETED_ACCOUNT, True
+    is_hidden = group.is_deleted or number <= group.gone_below or is_aged or by_account
+    holds = _holds(connection, group_key, sent.sender_id)
+    old_enough = sent.created_at + policy.min_lifetime
+    ends_by_age = policy.age_limit > 0 and not is_kept and not group.is_deleted
+    hidden_at = policy.expires_at(sent.created_at) if ends_by_age and not by_mark else None
+    return Fate(
+        is_hidden=is_hidden,
+        rule=rule or (EXPIRED if hidden_at else ""),
+        by_mark=by_mark,
+        hidden_at=hidden_at,
+        goes=bool(rule) and not holds and sent.created_at < erasable.before,
+        erasable_at=_erasable_at(rule, by_mark=by_mark, hidden_at=hidden_at, old_enough=old_enough),
+        withheld_until=old_enough,
+        holds=holds,
+        is_kept_commit=is_kept,
+        waits_for_members=not rule and (policy.is_after_fetch or is_kept),
+    )
+
+
+def _erasable_at(rule: str, *, by_mark: bool, hidden_at: int | None, old_enough: int) -> int | None:
+    if rule and (by_mark or rule != EXPIRED or hidden_at is None):
+        return old_enough  # something other than its age has made it due already
+    return None if hidden_at is None else max(hidden_at, old_enough)
+
+
+def _marks(connection: sqlite3.Connection, group_key: int, policy: GroupPolicy) -> _Group:
+    row = connection.execute(
+        "SELECT gone_below, floor_seq, expired_before,"
+        " (SELECT min(watermark) FROM members WHERE members.group_key = groups.group_key) FROM groups"
+        " WHERE group_key = ?",
+        (group_key,),
+    ).fetchone()
+    if row is None:
+        return _Group(is_deleted=True, gone_below=0, gone=0, expired_before=0)
+    gone_below, floor_seq, expired_before, least = row
+    gone = max(gone_below, floor_seq, least or 0) if policy.is_after_fetch else gone_below
+    return _Group(is_deleted=False, gone_below=gone_below, gone=gone, expired_before=expired_before)
+
+
+def _is_deleted_account(connection: sqlite3.Connection, user_id: bytes) -> bool:
+    return connection.execute("SELECT 1 FROM user_tombstones WHERE user_id = ?", (user_id,)).fetchone() is not None
+
+
+def _holds(connection: sqlite3.Connection, group_key: int, sender_id: bytes) -> tuple[int, ...]:
+    rows = connection.execute(
+        "SELECT hold_id FROM holds WHERE group_key = ? OR user_id = ? ORDER BY hold_id", (group_key, sender_id)
+    )
+    return tuple(row[0] for row in rows)

@@ -1,0 +1,352 @@
+"""Overdue: what could be erased already and still is there, of which groups, and since when.
+
+A message is overdue from the second on at which it is hidden for good and old enough, unless ``min_lifetime``, a legal
+hold or ``enabled = false`` withholds it. Runs end that. The report of a run, health and operators' commands ask here.
+
+Only looks into indexes are taken, so some answers are bounds. They err towards less: a group that is fine is never
+called overdue. What a mark hides has no second of its own, so it counts from the last run that succeeded: any run would
+have erased it. A decision about a group, such as a new policy, makes old messages due at once, so none is overdue from
+before it. The index of the archive does not tell single messages apart: parts that may have kept commits do not count,
+nor do any while some user is under a legal hold.
+"""
+
+import json
+import sqlite3
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from conclave.retention.jobs import Scope
+from conclave.retention.policy import GroupPolicy
+from conclave.retention.resolve import PolicySettings
+from conclave.store import policies
+from conclave.store.audit import Action
+
+LATE_AFTER_RUNS = 2
+"""A group is late if it is overdue for longer than two intervals of the job that covers it."""
+
+
+@dataclass(frozen=True)
+class Due:
+    """What of one group could be erased already, since which Unix second.
+
+    ``by_policy``: what has expired by age, or was fetched by all: a run that covers ``policy`` erases it. ``by_mark``:
+    what is past a mark, or lies under the tombstone of a group or of an account: any run erases it. None: nothing.
+    """
+
+    group_key: int
+    policy: GroupPolicy
+    by_policy: int | None
+    by_mark: int | None
+
+    @property
+    def since(self) -> int:
+        """The earlier of the two."""
+        return min(each for each in (self.by_policy, self.by_mark) if each is not None)
+
+    def is_late(self, schedule: Iterable[tuple[Scope, int]], now: int) -> bool:
+        """Tell whether runs that should have erased it were left out, or failed, or have overlooked it.
+
+        ``schedule``: what runs there are, and the seconds from run to run. What no run covers is not late.
+        """
+        covering = [interval for scope, interval in schedule if scope.covers(self.policy)]
+        any_run = [interval for _, interval in schedule]
+        return any(
+            since is not None and intervals and now - since > LATE_AFTER_RUNS * min(intervals)
+            for since, intervals in ((self.by_policy, covering), (self.by_mark, any_run))
+        )
+
+
+@dataclass(frozen=True)
+class Worst:
+    """How many groups are overdue, and for how many seconds the worst of them; 0 and 0: none."""
+
+    groups: int = 0
+    seconds: int = 0
+
+
+def worst(connection: sqlite3.Connection, settings: PolicySettings, now: int) -> Worst:
+    """Return how much is overdue at the second ``now``."""
+    return _summed(find(connection, settings, now).values(), now)
+
+
+def late(
+    connection: sqlite3.Connection, settings: PolicySettings, schedule: Sequence[tuple[Scope, int]], now: int
+) -> Worst:
+    """Return how much is late at the second ``now``. ``schedule``: see ``Due.is_late``."""
+    return _summed((due for due in find(connection, settings, now).values() if due.is_late(schedule, now)), now)
+
+
+def _summed(found: Iterable[Due], now: int) -> Worst:
+    seconds = [max(0, now - due.since) for due in found]
+    return Worst(len(seconds), max(seconds, default=0))
+
+
+def find(
+    connection: sqlite3.Connection, settings: PolicySettings, now: int, group_key: int | None = None
+) -> dict[int, Due]:
+    """Return what is overdue at the second ``now``, by group key: of all groups, or of one.
+
+    Writes nothing, not even to temporary tables. Of a deleted account only the group of its first message is named.
+    """
+    if not settings.enabled:
+        return {}
+    look = _Look(connection, settings, now, group_key)
+    found: dict[int, Due] = {}
+    for due in (*look.living(), *look.deleted_groups(), *look.deleted_accounts()):
+        known = found.get(due.group_key)
+        found[due.group_key] = _both(known, due) if known else due
+    return found
+
+
+class Governed:
+    """The policies that occur at one moment, and SQL that gives each group its own.
+
+    Unlike ``policies.list_all`` this needs no temporary tables, which the server's readers may not write.
+    ``parameters``: those of the SQL. ``listed``: the policies, by the column ``place``.
+    """
+
+    def __init__(self, connection: sqlite3.Connection, settings: PolicySettings, now: int) -> None:
+        """``now``: the Unix second for which ``cutoff`` and ``ready`` are told."""
+        occurring = connection.execute(
+            "SELECT message_expiry_seconds, min_lifetime_seconds FROM groups"
+            " UNION SELECT message_expiry_seconds, min_lifetime_seconds FROM tombstones"
+        ).fetchall()
+        overridden = [
+            (row[0], policy)
+            for group_id, policy in settings.overrides.items()
+            for row in connection.execute(
+                "SELECT group_key FROM groups WHERE group_id = ?1"
+                " UNION ALL SELECT group_key FROM tombstones WHERE group_id = ?1",
+                (group_id,),
+            ).fetchall()
+        ]
+        self.listed = [settings.of_setting(row[0], row[1]) for row in occurring] + [each for _, each in overridden]
+        values = [
+            (place, policy.lifetime, policy.expires_before(now), policy.erasable_before(now))
+            for place, policy in enumerate(self.listed)
+        ]
+        count = len(occurring)
+        self.parameters = {
+            "set": json.dumps([(*row, *of) for row, of in zip(occurring, values[:count], strict=True)]),
+            "overridden": json.dumps([(key, *of) for (key, _), of in zip(overridden, values[count:], strict=True)]),
+        }
+        self._commits_above = policies.commits_above_of(settings)
+        self._has_holds = _is_there(connection, "holds WHERE group_key IS NOT NULL")
+
+    @property
+    def sql(self) -> str:
+        """Common table expressions: ``governed_groups``, and ``governed_tombstones`` for the deleted groups.
+
+        Columns: ``group_key``, ``group_id``, ``place``, ``lifetime`` (the effective one), ``ready`` (what was created
+        before it is old enough to be erased; 0: nothing may be erased). Of groups also their marks, ``cutoff`` (what
+        was created before it is hidden by age) and ``commits_above``. Of deleted groups also ``deleted_at``.
+        """
+        of_groups = (
+            "floor_seq, gone_below, expired_before, archived_seq, max(expired_before, {expires_before}) AS cutoff,"
+            f" {self._commits_above} AS commits_above"
+        )
+        return f"""
+WITH setting AS MATERIALIZED (
+    SELECT {_integers("expiry", "least", *_OF_POLICY)} FROM json_each(:set)
+), override AS MATERIALIZED (
+    SELECT {_integers("group_key", *_OF_POLICY)} FROM json_each(:overridden)
+), governed_groups AS ({self._governing("groups", of_groups)}
+), governed_tombstones AS ({self._governing("tombstones", "tombstones.created_at AS deleted_at")})
+"""
+
+    def _governing(self, table: str, columns: str) -> str:
+        """Write the query for the groups of ``table`` with their policies."""
+        of_policy = {name: f"iif(override.group_key IS NULL, setting.{name}, override.{name})" for name in _OF_POLICY}
+        ready = of_policy["erasable_before"]
+        if self._has_holds:
+            ready = f"iif(EXISTS (SELECT 1 FROM holds WHERE holds.group_key = {table}.group_key), 0, {ready})"
+        return (
+            f"SELECT {table}.group_key, {table}.group_id, {columns.format(**of_policy)},"
+            f" {of_policy['place']} AS place, {of_policy['lifetime']} AS lifetime, {ready} AS ready FROM {table}"
+            " CROSS JOIN setting ON expiry = message_expiry_seconds AND least = min_lifetime_seconds"
+            f" LEFT JOIN override ON override.group_key = {table}.group_key"
+        )
+
+
+_OF_POLICY = ("place", "lifetime", "expires_before", "erasable_before")
+
+
+def _integers(*names: str) -> str:
+    """Write columns that are taken from an array of JSON. Without a type, SQLite would make no index of them."""
+    return ", ".join(f"CAST(value ->> {place} AS INTEGER) AS {name}" for place, name in enumerate(names))
+
+
+def _is_there(connection: sqlite3.Connection, what: str) -> bool:
+    """Tell whether a table, with a condition or without, has any row."""
+    return bool(connection.execute(f"SELECT EXISTS (SELECT 1 FROM {what})").fetchone()[0])
+
+
+_LIVING = """
+, reaching AS (
+    SELECT *, min(cutoff, ready) AS aged_before, iif(lifetime != 0, gone_below, max(gone_below, floor_seq, ifnull(
+        (SELECT min(watermark) FROM members WHERE members.group_key = governed_groups.group_key), 0))) AS gone
+    FROM governed_groups WHERE ready > 0 {only}
+), looked AS (
+    SELECT group_key, group_id, place, gone_below,
+        (SELECT min(created_at) FROM messages WHERE messages.group_key = reaching.group_key
+            AND created_at < aged_before {kept} {unheld}) AS aged_hot,
+        (SELECT min(oldest) FROM archive_parts WHERE archive_parts.group_key = reaching.group_key
+            AND span < aged_before AND oldest < aged_before {kept_parts} {unheld_parts}) AS aged_archived,
+        (SELECT iif(created_at < ready, sequence_num, NULL) FROM messages WHERE messages.group_key = reaching.group_key
+            AND sequence_num <= gone {unheld} ORDER BY sequence_num LIMIT 1) AS fetched_hot,
+        iif(gone > 0, (SELECT min(first_seq) FROM archive_parts WHERE archive_parts.group_key = reaching.group_key
+            AND first_seq <= gone AND oldest < ready {unheld_parts}), NULL) AS fetched_archived
+    FROM reaching
+)
+SELECT *, (SELECT created_at FROM messages WHERE messages.group_key = looked.group_key
+        AND sequence_num = fetched_hot) AS fetched_hot_at,
+    (SELECT min(oldest) FROM archive_parts WHERE archive_parts.group_key = looked.group_key
+        AND first_seq = fetched_archived) AS fetched_archived_at
+FROM looked
+WHERE aged_hot IS NOT NULL OR aged_archived IS NOT NULL OR fetched_hot IS NOT NULL OR fetched_archived IS NOT NULL
+"""
+"""The groups in which something is overdue.
+
+A part whose oldest message is hidden by age begins in a span that does so too: by ``span``, the parts that are young
+are not looked at. What was fetched is looked for by number, so that only the first message is looked at.
+"""
+
+_DELETED_GROUPS = """
+, looked AS (
+    SELECT group_key, group_id, place, deleted_at, ready,
+        (SELECT min(created_at) FROM messages WHERE messages.group_key = governed_tombstones.group_key {unheld}) AS hot,
+        (SELECT min(oldest) FROM archive_parts WHERE archive_parts.group_key = governed_tombstones.group_key
+            {unheld_parts}) AS archived
+    FROM governed_tombstones WHERE ready > 0 {only}
+)
+SELECT * FROM looked WHERE min(ifnull(hot, ready), ifnull(archived, ready)) < ready
+"""
+
+_DELETED_ACCOUNTS = """
+, left_by AS (
+    SELECT user_id, created_at AS deleted_at FROM user_tombstones
+    WHERE user_id NOT IN (SELECT user_id FROM holds WHERE user_id IS NOT NULL)
+), hot AS (
+    SELECT deleted_at, (SELECT message_id FROM messages JOIN governed_groups AS governed USING (group_key)
+        WHERE sender_id = user_id AND NOT is_commit AND messages.created_at < ready {only}
+        ORDER BY message_id LIMIT 1) AS message_id FROM left_by
+)
+SELECT deleted_at, messages.created_at, governed.group_key, group_id, place
+FROM hot JOIN messages USING (message_id) JOIN governed_groups AS governed USING (group_key)
+UNION ALL
+SELECT deleted_at, (SELECT max(newest) FROM archive_parts AS parts WHERE parts.group_key = governed.group_key)
+    AS created_at, governed.group_key, group_id, place
+FROM left_by JOIN archive_senders ON sender_id = user_id JOIN governed_groups AS governed USING (group_key)
+WHERE created_at < ready {only}
+"""
+
+
+class _Look:
+    """One look at what is overdue."""
+
+    def __init__(
+        self, connection: sqlite3.Connection, settings: PolicySettings, now: int, group_key: int | None
+    ) -> None:
+        self._connection = connection
+        self._now = now
+        self._governed = Governed(connection, settings, now)
+        only = "" if group_key is None else f"AND group_key = {group_key:d}"
+        self._conditions = conditions(connection, settings) | {"only": only}
+        self._last_run = connection.execute(
+            "SELECT ifnull(max(started_at), 0) FROM cleanup_runs WHERE outcome = 'ok'"
+        ).fetchone()[0]
+
+    def living(self) -> Iterator[Due]:
+        """Yield the groups in which something is overdue by age, by fetches or by a mark."""
+        for row in self._rows(_LIVING):
+            policy = self._governed.listed[row["place"]]
+            by_policy, by_mark = [], []
+            for created_at in (row["aged_hot"], row["aged_archived"]):
+                if created_at is None:
+                    continue
+                expires_at = policy.expires_at(created_at)
+                if 0 < expires_at <= self._now:
+                    by_policy.append(max(expires_at, created_at + policy.min_lifetime))
+                else:
+                    by_mark.append(max(self._last_run, created_at + policy.min_lifetime))
+            for number, created_at in (
+                (row["fetched_hot"], row["fetched_hot_at"]),
+                (row["fetched_archived"], row["fetched_archived_at"]),
+            ):
+                if number is not None:
+                    fetched = by_mark if number <= row["gone_below"] else by_policy
+                    fetched.append(max(self._last_run, created_at + policy.min_lifetime))
+            decided = self._decided(row["group_id"])
+            yield Due(row["group_key"], policy, _earliest(by_policy, decided), _earliest(by_mark, decided))
+
+    def deleted_groups(self) -> Iterator[Due]:
+        """Yield the deleted groups of which something is left that could be erased."""
+        if not _is_there(self._connection, "tombstones"):
+            return
+        for row in self._rows(_DELETED_GROUPS):
+            policy = self._governed.listed[row["place"]]
+            oldest = min(each for each in (row["hot"], row["archived"]) if each is not None)
+            since = max(row["deleted_at"], oldest + policy.min_lifetime, self._decided(row["group_id"]))
+            yield Due(row["group_key"], policy, None, since)
+
+    def deleted_accounts(self) -> Iterator[Due]:
+        """Yield groups in which a deleted account has left something that could be erased."""
+        if not _is_there(self._connection, "user_tombstones"):
+            return
+        for row in self._rows(_DELETED_ACCOUNTS):
+            policy = self._governed.listed[row["place"]]
+            since = max(row["deleted_at"], row["created_at"] + policy.min_lifetime, self._decided(row["group_id"]))
+            yield Due(row["group_key"], policy, None, since)
+
+    def _rows(self, query: str) -> list[sqlite3.Row]:
+        text = self._governed.sql + query.format(**self._conditions)
+        return self._connection.execute(text, self._governed.parameters).fetchall()
+
+    def _decided(self, group_id: bytes) -> int:
+        """Return when somebody last decided something about a group, or about all; 0: nobody is known to have."""
+        return max(self._decided_about(group_id), self._decided_about_all)
+
+    def _decided_about(self, subject_id: bytes) -> int:
+        row = self._connection.execute(
+            "SELECT at FROM audit WHERE subject_id = ? ORDER BY audit_id DESC LIMIT 1", (subject_id,)
+        ).fetchone()
+        return int(row[0]) if row else 0
+
+    @cached_property
+    def _decided_about_all(self) -> int:
+        """About the server; or about a user, whose messages were held back in any group."""
+        released = self._connection.execute(
+            "SELECT max(at) FROM audit WHERE action = ?", (Action.USER_RELEASED,)
+        ).fetchone()[0]
+        return max(self._decided_about(b""), released or 0)
+
+
+def conditions(connection: sqlite3.Connection, settings: PolicySettings) -> dict[str, str]:
+    """Return SQL conditions, each with its AND, or "" where nothing is withheld.
+
+    ``unheld``: of messages whose sender is under no hold. ``kept``: of messages that are no commits kept from expiring
+    by age, by the column ``commits_above``. ``unheld_parts`` and ``kept_parts``: of parts of the archive of which the
+    same is known; none while any user is held, since the index does not say who has sent commits.
+    """
+    held = policies.has_held_senders(connection)
+    return {
+        "kept": "AND NOT (is_commit AND sequence_num > commits_above)" if settings.retain_commits else "",
+        "kept_parts": "AND last_seq <= commits_above" if settings.retain_commits else "",
+        "unheld": f"AND {policies.UNHELD}" if held else "",
+        "unheld_parts": "AND FALSE" if held else "",
+    }
+
+
+def _earliest(seconds: Iterable[int], decided: int) -> int | None:
+    """Return the earliest of ``seconds``, but none before ``decided``; None: there are none."""
+    return max((min(seconds), decided)) if (seconds := list(seconds)) else None
+
+
+def _both(one: Due, other: Due) -> Due:
+    """Return the earlier of what two say of one group."""
+    by_policy, by_mark = (
+        min((each for each in pair if each is not None), default=None)
+        for pair in ((one.by_policy, other.by_policy), (one.by_mark, other.by_mark))
+    )
+    return Due(one.group_key, one.policy, by_policy, by_mark)

@@ -1,0 +1,221 @@
+"""`conclave check-config`: faults, lengths of time in words, doubts, and what a configuration would do."""
+
+import json
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import pytest
+from click.testing import CliRunner, Result
+
+from conclave.cli.main import main
+from conclave.clock import SystemClock
+from conclave.config.load import parse_config
+from conclave.retention.policy import KEEP
+from conclave.store import schema, sqlite, state
+from tests.store.test_consequences import Group, Sent, digest, fill
+
+NOW = SystemClock().now()
+DAY = 86_400
+
+
+def check(*arguments: str) -> Result:
+    return CliRunner().invoke(main, ["check-config", *arguments])
+
+
+def checked(config: Path) -> dict[str, Any]:
+    done = check(str(config), "--json")
+    assert done.exit_code == 0, done.output
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def write(folder: Path, text: str) -> Path:
+    path = folder / "new.toml"
+    path.write_text(text)
+    return path
+
+
+def serve(folder: Path, *ages: int, settings: str = "") -> Path:
+    """Make a database with a group of messages of these ages in seconds, which was served with ``settings``."""
+    path = folder / "conclave.db"
+    config = parse_config(settings, "x")
+    schema.prepare(path)
+    with closing(sqlite.connect(path)) as connection, sqlite.write_transaction(connection):
+        group = Group(KEEP, 0, 0, 0, 0, [0], 0, [Sent(each, 0, False, 0) for each in range(1, len(ages) + 1)])
+        fill(connection, [group], set())
+        for number, age in enumerate(ages, 1):
+            connection.execute("UPDATE messages SET created_at = ? WHERE sequence_num = ?", (NOW - age, number))
+        connection.execute("UPDATE groups SET expired_before = 0")
+        state.begin_serving(connection, config.policy, SystemClock().read())
+    with closing(sqlite.connect(path)) as connection:
+        assert sqlite.truncate_wal(connection)
+    return path
+
+
+def test_every_fault_is_a_line_and_the_status_is_1(folder: Path) -> None:
+    config = write(folder, 'message_retention = "5x"\n[retention]\nenabled = 1\npurge_jobs = [{}]\n')
+    done = check(str(config))
+    assert (done.exit_code, done.stdout) == (1, "")
+    assert [line.partition(": must")[0].partition(": is")[0] for line in done.stderr.splitlines()] == [
+        f"conclave: {config}: message_retention: '5x' is not a duration: a positive integer and a unit"
+        ' (s, min, h, d, w, mo, y), as in "30d", "-1" or "0"',
+        f"conclave: {config}: retention.enabled",
+        f"conclave: {config}: retention.purge_jobs.1.interval",
+    ]
+    as_json = check(str(config), "--json")
+    assert as_json.exit_code == 1
+    assert len(json.loads(as_json.stdout)["faults"]) == 3
+
+
+def test_a_file_that_is_not_there_is_a_fault(folder: Path) -> None:
+    done = check("none.toml")
+    assert done.exit_code == 1
+    assert done.stderr.startswith("conclave: none.toml: cannot be read")
+
+
+def test_without_a_file_it_checks_what_the_server_would_use(folder: Path) -> None:
+    assert "the built-in defaults" in check().stdout
+    (folder / "conclave.toml").write_text('cleanup_interval = "90s"')
+    assert json.loads(check("--json").stdout)["durations"]["cleanup_interval"] == 90
+
+
+def test_lengths_of_time_are_told_in_seconds_and_in_words(folder: Path) -> None:
+    group = str(UUID(int=7))
+    config = write(
+        folder,
+        f"""
+        message_retention = "0"
+        cleanup_interval = "90min"
+        [retention]
+        default_policy.max_lifetime = "1y"
+        limits.min_lifetime = {{ min = "0", max = "36h" }}
+        groups."{group}".max_lifetime = "1d"
+        purge_jobs = [{{ interval = "1h" }}]
+        """,
+    )
+    found = checked(config)["durations"]
+    assert found["token_ttl_seconds"] == 2_592_000
+    nested = {name.removeprefix("retention."): seconds for name, seconds in found.items() if name.count(".") > 1}
+    assert nested == {
+        "default_policy.max_lifetime": 365 * DAY,
+        "limits.min_lifetime.min": 0,
+        "limits.min_lifetime.max": 36 * 3600,
+        f"groups.{group}.max_lifetime": DAY,
+        "purge_jobs.1.interval": 3600,
+    }
+    rows = {
+        cells[0]: cells[1:]
+        for line in check(str(config)).stdout.splitlines()
+        if len(cells := [cell.strip() for cell in line.strip("│ ").split("│")]) == 3
+    }
+    assert rows["message_retention"] == ["0", "delete-after-fetch"]
+    assert rows["cleanup_interval"] == ["5,400", "90 minutes"]
+    assert rows["token_ttl_seconds"] == ["2,592,000", "30 days"]
+    assert rows["archive.after"] == ["-1", "off"]
+    assert rows["retention.limits.min_lifetime.max"] == ["129,600", "36 hours"]
+    assert rows[f"retention.groups.{group}.max_lifetime"] == ["86,400", "1 day"]
+
+
+def test_what_is_doubtful_is_warned_of(folder: Path) -> None:
+    serve(folder)
+    config = write(
+        folder,
+        f"""
+        message_retention = "1m"
+        retention.groups."{UUID(int=7)}" = {{}}
+        retention.purge_jobs = [{{ interval = "1h", longest_max_lifetime = "3d" }}]
+        """,
+    )
+    warned = [(each["setting"], each["means"]) for each in checked(config)["warnings"]]
+    assert [setting for setting, _ in warned] == [
+        "message_retention",
+        "retention.purge_jobs",
+        "message_retention",
+        f"retention.groups.{UUID(int=7)}",
+    ]
+    shown = check(str(config)).stdout
+    assert all(f"warning: {setting}: {means}" in shown for setting, means in warned)
+
+
+def test_without_a_database_only_the_file_counts(folder: Path) -> None:
+    config = write(folder, "")
+    done = check(str(config))
+    assert done.exit_code == 0
+    assert f"not compared with a database: {folder}/conclave.db: no such database" in done.stdout
+    assert checked(config)["foresight"] is None
+    assert not (folder / "conclave.db").exists()
+
+
+def test_a_database_of_another_version_is_not_compared(folder: Path) -> None:
+    path = serve(folder)
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("PRAGMA user_version = 7")
+    assert "its schema version is 7" in checked(write(folder, ""))["uncompared"]
+
+
+def test_a_database_that_was_never_served_is_not_compared(folder: Path) -> None:
+    schema.prepare(folder / "conclave.db")
+    assert "has not been served yet" in checked(write(folder, ""))["uncompared"]
+
+
+def test_what_is_no_database_is_not_compared(folder: Path) -> None:
+    (folder / "conclave.db").write_bytes(b"something else" * 100)
+    assert checked(write(folder, ""))["uncompared"]
+
+
+def test_it_tells_what_a_change_would_hide_and_erase_and_touches_nothing(folder: Path) -> None:
+    path = serve(folder, 40 * DAY, 35 * DAY, 20 * DAY, DAY, settings='message_retention = "38d"')
+    config = write(folder, 'message_retention = "30d"')
+    former = digest(path)
+    found = checked(config)
+    seen = found["foresight"]
+    assert digest(path) == former
+    assert (seen["differing"], seen["clock_fault"], seen["unknown_groups"]) == (["message_retention"], "", [])
+    change = seen["change"]
+    # The bodies have one byte more than their number.
+    assert [change[name] for name in ("groups", "hiding", "messages", "body_bytes", "total")] == [1, 1, 1, 3, 4]
+    assert (seen["now_erased"]["counts"]["expired"], seen["now_erased"]["body_bytes"]) == (1, 2)
+    assert (seen["then_erased"]["counts"]["expired"], seen["then_erased"]["body_bytes"]) == (2, 5)
+    shown = check(str(folder / "new.toml")).stdout
+    for line in (
+        "changed: message_retention: another policy for 1 groups",
+        "a start with it would hide 1 messages (3 bytes) in the database and 0 (0 bytes) in the archive, in 1 groups",
+        "warning: that is more than a tenth of all 4 messages: `conclave serve` refuses it, unless started with"
+        " --accept-policy-change",
+        "a run under the settings in force would erase 1 messages (2 bytes) in the database and 0 (0 bytes) in the"
+        " archive, in 1 groups",
+        "a run after a start with it would erase 2 messages (5 bytes) in the database and 0 (0 bytes) in the archive,"
+        " in 1 groups",
+    ):
+        assert line in shown.splitlines()
+
+
+def test_an_unchanged_policy_is_said_to_be_the_one_in_force(folder: Path) -> None:
+    serve(folder, DAY)
+    shown = check(str(write(folder, "listen_port = 1234"))).stdout.splitlines()
+    assert "the policy is the one in force" in shown
+    assert not [line for line in shown if "after a start" in line]
+
+
+def test_what_is_erased_sooner_is_told(folder: Path) -> None:
+    serve(folder, DAY, settings="retention.enabled = false")
+    shown = check(str(write(folder, ""))).stdout
+    assert "in 1 groups, messages may be erased sooner than before" in shown
+
+
+def test_a_wrong_clock_is_told(folder: Path) -> None:
+    path = serve(folder, DAY)
+    with closing(sqlite.connect(path)) as connection:
+        connection.execute("UPDATE server_state SET clock_fault = 'it stood still'")
+    done = check(str(write(folder, "")))
+    assert done.exit_code == 0
+    assert "warning: the clock is wrong: it stood still" in done.stdout

@@ -1,0 +1,73 @@
+"""Purge jobs: which groups they cover, which lifetimes no job covers, and how often which runs."""
+
+import pytest
+
+from conclave.retention.jobs import ALL, PurgeJob, gaps, schedule
+from conclave.retention.policy import AFTER_FETCH, KEEP, GroupPolicy
+
+DAY = 86_400
+
+
+@pytest.mark.parametrize(
+    ("bounds", "lifetime", "covered"),
+    [
+        ((KEEP, KEEP), 1, True),
+        ((KEEP, KEEP), KEEP, True),
+        ((KEEP, KEEP), AFTER_FETCH, True),
+        ((KEEP, 3 * DAY), 3 * DAY, True),
+        ((KEEP, 3 * DAY), 3 * DAY + 1, False),
+        ((KEEP, 3 * DAY), AFTER_FETCH, True),
+        ((KEEP, 3 * DAY), KEEP, False),
+        ((KEEP, 0), AFTER_FETCH, True),
+        ((KEEP, 0), 1, False),
+        ((3 * DAY, KEEP), 3 * DAY, False),
+        ((3 * DAY, KEEP), 3 * DAY + 1, True),
+        ((3 * DAY, KEEP), AFTER_FETCH, False),
+        ((3 * DAY, KEEP), KEEP, True),
+        ((0, KEEP), AFTER_FETCH, False),
+        ((0, KEEP), 1, True),
+        ((DAY, 3 * DAY), 2 * DAY, True),
+        ((DAY, 3 * DAY), AFTER_FETCH, False),
+    ],
+)
+def test_a_job_covers_lifetimes_over_its_shortest_up_to_its_longest(
+    bounds: tuple[int, int], lifetime: int, covered: bool
+) -> None:
+    assert PurgeJob(60, *bounds).covers(GroupPolicy(lifetime)) is covered
+
+
+@pytest.mark.parametrize(
+    ("bounds", "found"),
+    [
+        ([], []),
+        ([(KEEP, KEEP)], []),
+        ([(KEEP, DAY), (DAY, KEEP)], []),
+        ([(DAY, KEEP), (KEEP, DAY)], []),
+        ([(KEEP, 3 * DAY), (DAY, KEEP)], []),
+        ([(KEEP, 0), (0, KEEP)], []),
+        ([(0, KEEP)], ["delete-after-fetch"]),
+        ([(DAY, KEEP)], ["delete-after-fetch, and lifetimes up to 1d"]),
+        ([(KEEP, 0), (DAY, KEEP)], ["lifetimes up to 1d"]),
+        ([(KEEP, DAY), (2 * DAY, KEEP)], ["lifetimes over 1d, up to 2d"]),
+        ([(KEEP, DAY)], ["lifetimes over 1d"]),
+        ([(KEEP, 0)], ["lifetimes over 0"]),
+        (
+            [(DAY, 2 * DAY), (3 * DAY, 4 * DAY)],
+            ["delete-after-fetch, and lifetimes up to 1d", "lifetimes over 2d, up to 3d", "lifetimes over 4d"],
+        ),
+    ],
+)
+def test_the_lifetimes_that_no_job_covers_are_told(bounds: list[tuple[int, int]], found: list[str]) -> None:
+    assert gaps(PurgeJob(60, *each) for each in bounds) == found
+
+
+def test_without_jobs_one_run_does_everything() -> None:
+    assert schedule([], 3600) == [(ALL, 3600)]
+
+
+def test_with_jobs_the_rest_is_done_at_the_cleanup_interval() -> None:
+    house, job = schedule([PurgeJob(DAY, KEEP, 3 * DAY)], 3600)
+    assert (house[0].keeps_house, house[0].job, house[1]) == (True, None, 3600)
+    assert (job[0].keeps_house, job[0].name, job[1]) == (False, "up to 3d", DAY)
+    assert job[0].covers(GroupPolicy(AFTER_FETCH))
+    assert not house[0].covers(GroupPolicy(AFTER_FETCH))

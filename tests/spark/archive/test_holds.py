@@ -1,0 +1,126 @@
+"""Legal holds and purges in the archive: kept there until released, counted without Spark."""
+
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+
+from conclave.actions import holds, purges
+from conclave.actions.context import Context
+from conclave.actions.outside import Outside
+from conclave.archive import purges as archived
+from conclave.clock import FakeClock
+from conclave.store.purges import Amount
+from tests.support.archived import DAY, START, USERS, Store
+from tests.support.cleaner import Cleaner
+
+
+@pytest.fixture
+def store(tmp_path: Path, cleaner: Cleaner) -> Store:
+    return Store(tmp_path, cleaner)
+
+
+def outside(store: Store) -> tuple[Outside, Context]:
+    opened = Outside(store.config, FakeClock(store.now))
+    return opened, opened.context()
+
+
+def hold(store: Store, *, group_key: int | None = None, user_id: bytes = b"") -> int:
+    opened, context = outside(store)
+    subject = user_id or store.group_ids[group_key or 0]
+    covered = holds.Covered(group_key, subject, "name")
+    return opened.write(holds.add, context, "operator root", covered, "case 17").hold_id
+
+
+def release(store: Store, hold_id: int) -> None:
+    opened, context = outside(store)
+    opened.write(holds.release, context, "operator root", hold_id)
+
+
+def plan(store: Store, group_key: int, before: int) -> tuple[Amount, Amount]:
+    """What a purge would take from the database, and from the archive."""
+    opened, context = outside(store)
+    found = opened.read(purges.plan, context, str(UUID(bytes=store.group_ids[group_key])), before)
+    return found.hot, archived.count(store.config, found.sought)
+
+
+def test_a_hold_keeps_what_is_archived_until_it_is_released(store: Store) -> None:
+    held, other, deleted = store.add_group(20 * DAY), store.add_group(20 * DAY), store.add_group()
+    for group_key in (held, other, deleted):
+        store.send(group_key, 3)
+        store.send(group_key, 2, sender=USERS[1], is_commit=True)
+    kept = store.add_group()
+    store.send(kept, 2)
+    store.now += 8 * DAY
+    assert store.run()["archived"] == 17
+    of_group, of_user = hold(store, group_key=held), hold(store, user_id=USERS[1])
+    store.delete_group(deleted)
+    store.delete_account(USERS[0])
+    store.now += 13 * DAY
+    covered = {(held, seq) for seq in range(1, 6)} | {(key, seq) for key in (other, deleted) for seq in (4, 5)}
+    store.expect_served(set())
+    store.run()
+    store.expect_sound()
+    store.expect_served(set())
+    left = store.search.numbers_in(store.folder)
+    assert {store.made[key] for key in covered} <= left
+    store.expect_erased(set(store.made) - covered)
+    release(store, of_user)
+    store.run()
+    store.expect_sound()
+    covered = {(held, seq) for seq in range(1, 6)}
+    assert store.search.numbers_in(store.folder) == {store.made[key] for key in covered}
+    release(store, of_group)
+    store.run()
+    store.expect_sound()
+    store.expect_erased(set(store.made))
+    assert sum(store.run()["deleted"].values()) == 0
+
+
+def test_a_purge_counts_hides_and_erases_in_both_tiers(store: Store) -> None:
+    purged, other = store.add_group(), store.add_group()
+    for _ in range(4):
+        for group_key in (purged, other):
+            store.send(group_key, 2)
+            store.send(group_key, 1, sender=USERS[1])
+        store.now += 3 * DAY
+    assert store.run()["archived"] > 0
+    border = START + 7 * DAY
+    early = {(purged, seq) for seq in range(1, 10)}
+    in_archive = {(purged, row["sequence_num"]) for row in store.table().to_pylist() if row["group_key"] == purged}
+    hot, cold = plan(store, purged, border)
+    assert hot.messages + cold.messages == len(early)
+    assert cold.messages == len(early & in_archive) > 0
+    assert hot.body_bytes + cold.body_bytes == 300 * len(early)
+    assert (cold.oldest, cold.held, cold.young) == (START, 0, 0)
+    hold_id = hold(store, user_id=USERS[1])
+    assert sum(amount.held for amount in plan(store, purged, border)) == 3
+    every = hold(store, group_key=purged)
+    assert sum(amount.held for amount in plan(store, purged, border)) == 9
+    release(store, every)
+    assert plan(store, purged, START) == (Amount(), Amount())
+    opened, context = outside(store)
+    opened.write(purges.purge, context, "operator root", store.group_ids[purged], border)
+    served = set(store.made) - early
+    store.expect_served(served)
+    store.run()
+    store.expect_sound()
+    store.expect_served(served)
+    by_bob = {(purged, seq) for seq in (3, 6, 9)}
+    store.expect_erased(early - by_bob)
+    assert {store.made[key] for key in by_bob} <= store.search.numbers_in(store.folder)
+    release(store, hold_id)
+    store.run()
+    store.expect_served(served)
+    store.expect_erased(early)
+
+
+def test_an_archive_that_cannot_be_read_is_told_in_a_line(store: Store) -> None:
+    group_key = store.add_group()
+    store.send(group_key, 3)
+    store.now += 8 * DAY
+    store.run()
+    store.config.archive_path.rename(store.folder / "elsewhere")
+    with pytest.raises(archived.UnreadableError, match=str(store.config.archive_path)) as told:
+        plan(store, group_key, store.now)
+    assert "\n" not in str(told.value)
