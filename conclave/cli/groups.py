@@ -58,7 +58,7 @@ def show(path: Path | None, name_or_id: str, *, as_json: bool) -> None:
         click.echo(json.dumps(asdict(row) | asdict(amounts)))
         return
     for name, value in _lines(row, amounts, now):
-        click.echo(f"{name + ':':18}{value}")
+        click.echo(f"{name + ':':19}{value}")
 
 
 @contextmanager

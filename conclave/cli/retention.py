@@ -174,8 +174,9 @@ def _of_message(found: Explanation, message: Message) -> Iterator[str]:
         yield f"Its time cannot be told: {message.unreadable}"
     if message.sent is None or message.fate is None:
         return
-    what = "a commit" if message.sent.is_commit else "sent"
-    yield f"It is {what} of {_at(message.sent.created_at, found.now)}, by user {_id(message.sent.sender_id)}."
+    what = "It is a commit, sent" if message.sent.is_commit else "Sent"
+    sender = f"{message.sender or 'a deleted account'} ({_id(message.sent.sender_id)})"
+    yield f"{what} at {_at(message.sent.created_at, found.now)} by {sender}."
     yield _hidden(found, message)
     yield _goes(found, message)
     if message.waiting_in_all:

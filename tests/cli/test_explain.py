@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import shutil
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing
@@ -23,6 +24,7 @@ from conclave.store import schema, sqlite, state
 from spark.engine import Engine
 from spark.run import clean_up
 from tests.conftest import Running, StartServer
+from tests.support.archive import Mover
 from tests.support.client import Client
 
 DAY = 86_400
@@ -296,7 +298,7 @@ async def test_the_list_and_one_group_tell_the_same(running: Running, tell: Told
     late = json.loads(await told(tell, running, "group", "list", "--overdue", "--json"))
     assert (late["name"], late["overdue_since"], late["is_late"]) == ("team", first["oldest"] + 11, True)
     assert "for 2h (late)" in await told(tell, running, "group", "list")
-    assert "overdue:          for 2h (late)" in await told(tell, running, "group", "show", "team")
+    assert "overdue:           for 2h (late)" in await told(tell, running, "group", "show", "team")
     assert "zebra" not in await told(tell, running, "group", "list", "--like", "TEA")
 
 
@@ -314,3 +316,39 @@ def _add(connection: sqlite3.Connection, values: tuple[object, ...]) -> None:
         " VALUES (?, ?, ?, 'bob', ?, 'operator o', 0)",
         values,
     )
+
+
+async def test_an_archived_message_is_explained_from_its_own_row(running: Running, tell: Told) -> None:
+    group, [alice] = await group_of(running, "alice")
+    await alice.set_expiry(group, 90 * DAY)
+    for _ in range(3):
+        await alice.send(group)
+        running.clock.advance(60)
+    mover = Mover(running.config)
+    rows = mover.append(group, 2)
+    mover.switch(group, 2, rows)
+    assert "in the archive, and a copy is in the database until the next run" in await told(
+        tell, running, "explain", group, "2"
+    )
+    mover.drop_copies(group)
+    said = await told(tell, running, "explain", group, "2")
+    assert "Message 2: in the archive (partition lifetime=" in said
+    assert "Sent at" in said
+    assert "by alice (" in said
+    assert "(in 89 days) on." in said
+    found = json.loads(await told(tell, running, "explain", group, "2", "--json"))
+    [(sent_at,)] = await running.query("SELECT created_at - 60 FROM messages WHERE sequence_num = 3")
+    assert found["message"]["sent"] == {"created_at": sent_at, "sender_id": alice.user_id, "is_commit": False}
+    shown = json.loads(await told(tell, running, "group", "show", group, "--json"))
+    assert (shown["hot_messages"], shown["archived_messages"], shown["border"]) == (1, 2, 2)
+    shutil.rmtree(running.config.archive_path)
+    said = await told(tell, running, "explain", group, "2")
+    assert "Its time cannot be told: " in said
+    assert "Message 2: in the archive (partition lifetime=" in said
+
+
+def test_a_name_that_is_no_text_is_refused(config: Config, tell: Told) -> None:
+    for command in (["explain"], ["group", "show"]):
+        done = tell(config, *command, "\udcff")
+        assert (done.exit_code, done.stdout) == (2, "")
+        assert "it is not UTF-8" in done.stderr
