@@ -12,13 +12,27 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from bench import archive, archive_serving, cleanup, cold, curves, hot, oversized, scale, sending, serving, streams
+from bench import (
+    archive,
+    archive_serving,
+    cleanup,
+    cold,
+    curves,
+    hot,
+    oversized,
+    policies,
+    scale,
+    sending,
+    serving,
+    streams,
+)
 from bench.figures import Figure
 
 PARTS: dict[str, Callable[[Path], list[Figure]]] = {
     "start": serving.start,
     "idle": serving.idle,
     "cleanup": cleanup.nothing_due,
+    "policies": policies.nothing_due,
     "hot": hot.ratios,
     "cold": cold.reading,
     "send": sending.throughput,

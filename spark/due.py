@@ -55,15 +55,15 @@ class Due(Protocol):
 
 def of_plan(connection: sqlite3.Connection, plan: Plan, settings: PolicySettings) -> list[Due]:
     """Return what is due by ``plan``: groups, then deleted groups, then deleted accounts."""
-    policies.list_all(connection, settings, plan.now)
     unheld = f" AND {UNHELD}" if policies.has_held_senders(connection) else ""
-    deleted = dict(connection.execute("SELECT group_key, erasable_before FROM temp.tombstone_policies").fetchall())
-    withholds = unheld or connection.execute(_WITHHOLDS, (FOREVER,)).fetchone()[0]
-    return [
-        *(_InGroup(step, settings, plan.now, unheld) for step in plan.groups),
-        *(_InDeletedGroup(key, settings, plan.now, deleted.get(key, 0), unheld) for key in plan.tombstones),
-        *(_OfDeletedAccount(user_id, settings, plan.now, bool(withholds)) for user_id in plan.deleted_accounts),
-    ]
+    due: list[Due] = [_InGroup(step, settings, plan.now, unheld) for step in plan.groups]
+    if plan.tombstones or plan.deleted_accounts:
+        policies.list_all(connection, settings, plan.now)
+        deleted = dict(connection.execute("SELECT group_key, erasable_before FROM temp.tombstone_policies").fetchall())
+        due += [_InDeletedGroup(key, settings, plan.now, deleted.get(key, 0), unheld) for key in plan.tombstones]
+        withholds = bool(connection.execute(_WITHHOLDS, {"forever": FOREVER}).fetchone()[0])
+        due += [_OfDeletedAccount(user_id, settings, plan.now, withholds) for user_id in plan.deleted_accounts]
+    return due
 
 
 def blocks(connection: sqlite3.Connection, due: Sequence[Due]) -> Iterator[list[list[int]]]:
@@ -137,7 +137,11 @@ _ALL_POLICIES = (
     " UNION ALL SELECT group_key, erasable_before FROM temp.tombstone_policies)"
 )
 
-_WITHHOLDS = f"SELECT EXISTS (SELECT 1 FROM {_ALL_POLICIES} WHERE erasable_before < ?)"
+_WITHHOLDS = (
+    "SELECT EXISTS (SELECT 1 FROM temp.setting_policies WHERE erasable_before < :forever)"
+    " OR EXISTS (SELECT 1 FROM temp.override_policies WHERE erasable_before < :forever)"
+    " OR EXISTS (SELECT 1 FROM holds)"
+)
 
 
 @dataclass(frozen=True)

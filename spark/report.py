@@ -14,7 +14,8 @@ class Report:
 
     ``job``: the name of its scope. ``counts``: how many rows each rule has deleted, from the archive too. ``archived``:
     how many messages moved to the archive. ``held``: how many messages would be gone without legal holds, see
-    ``due.held_back``. ``brought_back``: rows by table whose times were ahead of the clock that was accepted. ``error``:
+    ``due.held_back``. ``overdue_groups`` and ``overdue_seconds``: what is left although it could be erased, see
+    ``overdue.worst``. ``brought_back``: rows by table whose times were ahead of the clock that was accepted. ``error``:
     "" if the run succeeded. ``differing``: of a dry run, the settings that are not those in force.
     """
 
@@ -28,6 +29,8 @@ class Report:
     archived: int = 0
     archive_bytes_returned: int = 0
     held: int = 0
+    overdue_groups: int = 0
+    overdue_seconds: int = 0
     brought_back: Counter[str] = field(default_factory=Counter)
     error: str = ""
     differing: list[str] = field(default_factory=list)
@@ -51,6 +54,8 @@ class Report:
             "archived": self.archived,
             "archive_bytes_returned": self.archive_bytes_returned,
             "held": self.held,
+            "overdue_groups": self.overdue_groups,
+            "overdue_seconds": self.overdue_seconds,
             "deleted": {rule: self.counts[rule] for rule in rules.RULES},
             "brought_back": dict(+self.brought_back),
         }

@@ -15,7 +15,7 @@ from conclave.failpoints import reach
 from conclave.logs import get_logger
 from conclave.retention.jobs import ALL, Scope
 from conclave.retention.resolve import PolicySettings
-from conclave.store import receipts, runs, schema, sqlite, state
+from conclave.store import audit, overdue, receipts, runs, schema, sqlite, state
 from conclave.store.archive.restore import RestoreError
 from conclave.store.faults import StoreError, is_of_the_disk
 from conclave.store.runs import Run
@@ -184,18 +184,21 @@ def _write_receipts(engine: Engine, settings: PolicySettings, done: Report, scop
 
     The report names what failed. While the clock is wrong nothing is done, since receipts say when they were made.
     """
-    now, keep = done.started_at, engine.config.retention.keep_receipts
+    now, kept = done.started_at, engine.config.retention
 
     def steps(connection: sqlite3.Connection) -> Iterator[Step]:
         if not state.standing(connection).fault:
             yield partial(receipts.seal, connection, now, done.job)
             if scope.keeps_house:
-                yield partial(receipts.prune, connection, now - keep)
+                yield partial(receipts.prune, connection, now - kept.keep_receipts)
+                yield partial(audit.prune, connection, now - kept.keep_audit)
 
     hot = _hot(engine, settings, now).unhurried()
     try:
         hot.write_steps(steps)
         done.held = hot.read(due.held_back, settings, now)
+        left = hot.read(overdue.worst, settings, now)
+        done.overdue_groups, done.overdue_seconds = left.groups, left.seconds
     except (StoreError, sqlite3.Error) as error:
         done.error = done.error or f"receipts: {error}"
 

@@ -76,7 +76,7 @@ def delete(connection: sqlite3.Connection, context: Context, user_id: bytes, pas
     accounts.delete(connection, user_id, context.now())
 
 
-def remove(connection: sqlite3.Connection, user_id: bytes, context: Context) -> None:
+def remove(connection: sqlite3.Connection, context: Context, user_id: bytes) -> None:
     """Delete an account for an operator, as its user can. Raises NotFoundError."""
     users.by_id(connection, user_id)
     accounts.delete(connection, user_id, context.now())

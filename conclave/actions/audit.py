@@ -4,6 +4,7 @@ import sqlite3
 
 from conclave.actions import named
 from conclave.actions.context import Context
+from conclave.ids import id_of
 from conclave.store import audit
 from conclave.store.audit import OF_GROUPS, OF_USERS, Action, Entry, Wanted
 
@@ -26,4 +27,4 @@ def list_last(
 
 
 def _about(actions: tuple[Action, ...], text: str, subject_id: bytes | None) -> Wanted:
-    return Wanted(actions, subject_id, "" if named.id_of(text) else text)
+    return Wanted(actions, subject_id, "" if id_of(text) else text)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from conclave.actions import named
 from conclave.actions.context import Context
 from conclave.errors import NotFoundError
+from conclave.ids import id_of
 from conclave.store import audit, holds, users
 from conclave.store.audit import Action, Subject
 from conclave.store.holds import Hold, list_all
@@ -44,7 +45,7 @@ def find_user(connection: sqlite3.Connection, user: str) -> Covered:
 
     For a deleted one this may read all rows of the messages, so it does not belong into a write transaction.
     """
-    user_id = named.id_of(user)
+    user_id = id_of(user)
     try:
         found = users.by_id(connection, user_id) if user_id else users.by_name(connection, user)
     except NotFoundError:

@@ -1,23 +1,10 @@
-"""Finds what an operator names, by id or by name.
-
-An id is written with hyphens, which no name has. So an id can only mean one thing. 32 hexadecimal digits without
-hyphens may be the name of a group, which its admins choose.
-"""
+"""Finds what an operator names, by id or by name."""
 
 import sqlite3
-from uuid import UUID
 
 from conclave.errors import NotFoundError
+from conclave.ids import id_of
 from conclave.store import groups, users
-
-
-def id_of(text: str) -> bytes | None:
-    """Return the id that ``text`` is; None if it can only be a name."""
-    try:
-        found = UUID(text)
-    except ValueError:
-        return None
-    return found.bytes if str(found) == text.lower() else None
 
 
 def group_id(connection: sqlite3.Connection, text: str) -> bytes | None:

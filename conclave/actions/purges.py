@@ -39,13 +39,12 @@ def clock_fault(connection: sqlite3.Connection, context: Context) -> str:
 def purge(connection: sqlite3.Connection, context: Context, actor: str, group_id: bytes, before: int) -> None:
     """Hide what was created before the Unix second ``before``, for ever. Repeating it changes nothing.
 
-    ``actor``: an operator, as the audit log names one. ``before`` must not lie in the future. Raises NotFoundError, and
-    UntrustedClockError if the clock is wrong.
+    ``actor``: an operator, as the audit log names one. ``before`` counts as the present if it lies ahead. Raises
+    NotFoundError, and UntrustedClockError if the clock is wrong.
     """
     group = groups.by_id(connection, group_id)
     state.require_clock(connection, context.clock.read())
-    if before > context.now():
-        raise ValueError(before)
+    before = min(before, context.now())  # a mark ahead would hide what is yet to come
     marks.hide_before(connection, group.group_key, before)
     subject = audit.Subject(group_id, group.group_name)
     details = {"before": before, "expired_before": [group.expired_before, max(group.expired_before, before)]}

@@ -112,6 +112,11 @@ class Forecasting:
         self._context = context
         self._turns = Turns(CONCURRENT_FORECASTS)
 
+    @property
+    def waiting(self) -> int:
+        """How many callers wait for their turn."""
+        return self._turns.waiting
+
     async def of_change(self, group_id: bytes, user_id: bytes, changes: GroupChanges) -> Expiring:
         """Return what expires at once if ``changes`` are made now.
 

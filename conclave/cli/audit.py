@@ -29,7 +29,7 @@ from conclave.store.audit import Entry
 def audit(
     path: Path | None, group: str | None, user: str | None, since: int | None, limit: int, *, as_json: bool
 ) -> None:
-    """Print who decided what about retention, accounts and the clock."""
+    """Print who decided what, and when: policies, holds, accounts."""
     if group is not None and user is not None:
         raise click.UsageError("--group and --user exclude each other: an entry is about one of them")
     with one_line_errors(ConfigError, OutsideError):

@@ -23,7 +23,7 @@ from conclave.system import operators
 
 @click.group()
 def hold() -> None:
-    """Keep messages from being erased, while the server runs or not.
+    """Keep messages from being erased: legal holds.
 
     A hold covers all messages of a group, or all that a user has sent, commits included, in every group: in the
     database and in the archive, past ones and future ones, also after the group or account is deleted. It hides nothing

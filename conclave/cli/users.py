@@ -115,7 +115,12 @@ def delete(path: Path | None, name: str, *, yes: bool) -> None:
         found = _find(outside, name)
         if not yes:
             confirm(f"Delete the account {name} ({UUID(bytes=found.user_id)}) for good?")
-        change(outside, "delete", accounts.remove, found.user_id, outside.context())
+        context = outside.context()
+
+        def remove(connection: sqlite3.Connection, user_id: bytes) -> None:
+            accounts.remove(connection, context, user_id)
+
+        change(outside, "delete", remove, found.user_id)
     click.echo(f"{name}: deleted")
 
 

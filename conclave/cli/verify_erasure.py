@@ -36,7 +36,7 @@ log = get_logger(__name__)
     "--canary", is_flag=True, help="Also send messages of its own, erase them by cleanup runs, and search all files."
 )
 def verify_erasure(path: Path | None, *, as_json: bool, canary: bool) -> None:
-    """Prove that nothing erased is readable in any file, while the server runs.
+    """Prove that nothing erased is readable in any file.
 
     Exit status 1 if anything is found. No content is ever printed, only where it is.
     """

@@ -85,14 +85,13 @@ class ClockWatch:
 
 def _tell_of_change(begun: Begun, policy: PolicySettings) -> None:
     """Tell the log which settings have changed since the server last ran, and what that does."""
-    names = policy.differing(begun.former) if begun.former else []
-    if not begun.former or not names:
+    changed = policy.changes(begun.former) if begun.former else {}
+    if not changed:
         return
     change = begun.change
     log.info(
         "policy_changed",
-        old=begun.former.of_names(names),
-        new=policy.of_names(names),
+        changed=changed,
         groups=change.groups,
         groups_erased_sooner=change.sooner,
         messages_hidden=change.messages,

@@ -132,7 +132,7 @@ class Canary:
     def _remove_all(self, context: Context) -> None:
         """Delete the canary's accounts, and with them the groups of which they are the only members."""
         for user_id in self._outside.read(_left):
-            self._outside.write(accounts.remove, context, user_id)
+            self._outside.write(accounts.remove, user_id, context)
 
     def _send(self, context: Context) -> Own:
         """Store the messages, those for the archive first: a message moves only with all before it."""
@@ -186,7 +186,7 @@ class Canary:
     def _erase(self, context: Context, own: Own) -> None:
         key = self._outside.read(_key, own.gone)
         self._outside.write(groups.delete, context, own.gone, own.keeper)
-        self._outside.write(accounts.remove, context, own.leaver)
+        self._outside.write(accounts.remove, own.leaver, context)
         reach("canary.deleted")
         self._run("erasing the canary's messages")
         if left := self._outside.read(_unerased, key, own.leaver):

@@ -141,11 +141,6 @@ class PolicySettings:
         names = [each.name for each in fields(self) if getattr(self, each.name) != getattr(other, each.name)]
         return [name if name in _AT_TOP else f"retention.{name}" for name in names]
 
-    def of_names(self, names: list[str]) -> dict[str, Any]:
-        """Return some of the settings as stored, by their names as ``differing`` has them."""
-        stored = self.to_mapping()
-        return {name: stored[name.removeprefix("retention.")] for name in names}
-
     def changes(self, former: Self) -> dict[str, list[Any]]:
         """Return each single setting that differs from ``former``, named as in a configuration: old value, new value.
 

@@ -81,7 +81,8 @@ def of_change(
     found = stretches.stretch(connection, group, sight.gone_below, sight)
     if found is None:
         return Forecast(sure)
-    parts = [part for part in found.parts if part.first_seq <= edge.gone or part.oldest < edge.hidden_before]
+    there = [part for part in found.parts if part.first_seq <= found.border]
+    parts = [part for part in there if part.first_seq <= edge.gone or part.oldest < edge.hidden_before]
     whole = [part for part in parts if _goes_whole(part, found, edge)]
     rest = [part for part in parts if part not in whole]
     sure += _all_of(whole, sight)

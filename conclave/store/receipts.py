@@ -117,6 +117,19 @@ def verify(connection: sqlite3.Connection) -> Chain:
     return Chain(count, last_id, former, broken_at)
 
 
+def is_known(connection: sqlite3.Connection, receipt_id: int, digest: bytes) -> bool:
+    """Tell whether the receipt of that number has this hash, or is one of those before the oldest that is kept."""
+    row = connection.execute(
+        "SELECT hash FROM receipts WHERE receipt_id = ?1"
+        " UNION ALL SELECT hash FROM receipts_anchor WHERE receipt_id = ?1",
+        (receipt_id,),
+    ).fetchone()
+    if row:
+        return bool(row[0] == digest)
+    oldest = connection.execute("SELECT receipt_id FROM receipts_anchor").fetchone()[0]
+    return receipt_id < int(oldest)
+
+
 def of_group(connection: sqlite3.Connection, group_id: bytes, limit: int) -> list[Receipt]:
     """Return the last ``limit`` receipts of a group, the newest first."""
     return list(_all(connection, "WHERE group_id = ? ORDER BY receipt_id DESC LIMIT ?", group_id, limit))

@@ -17,6 +17,8 @@ _COUNTS = (
     "archived",
     "archive_bytes_returned",
     "held",
+    "overdue_groups",
+    "overdue_seconds",
     "deleted",
     "brought_back",
 )
@@ -44,6 +46,8 @@ class Run:
     brought_back: Mapping[str, int] = field(default_factory=dict)
     job: str = EVERYTHING
     held: int = 0
+    overdue_groups: int = 0
+    overdue_seconds: int = 0
 
 
 def add(connection: sqlite3.Connection, run: Run) -> None:

@@ -93,7 +93,9 @@ def begin_serving(
     if change.is_large and not accepts_change:
         raise PolicyChangeError(_refusal(policy.differing(former), change))
     if changed := policy.changes(former):
-        audit.note(connection, clock.wall, audit.SERVER, audit.Action.SETTINGS_CHANGED, details={"changed": changed})
+        accepted = {"accepted": True, "hides": change.hidden} if change.is_large else {}
+        details = {"changed": changed, **accepted}
+        audit.note(connection, clock.wall, audit.SERVER, audit.Action.SETTINGS_CHANGED, details=details)
     if not row["stopped_cleanly"]:
         ttl = former.token_ttl_seconds
         connection.execute(

@@ -15,7 +15,7 @@ def test_help_lists_each_command_as_it_describes_itself(name: str) -> None:
     listed = main.commands[name]
     assert isinstance(listed, Family)
     assert listed.load().get_short_help_str(limit=100) == listed.get_short_help_str(limit=100)
-    shown = CliRunner().invoke(main, ["--help"]).stdout
+    shown = CliRunner().invoke(main, ["--help"], terminal_width=120).stdout
     assert f"  {name.ljust(max(map(len, main.commands)))}  {listed.get_short_help_str(limit=100)}\n" in shown
 
 

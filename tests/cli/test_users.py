@@ -178,12 +178,16 @@ def test_an_account_that_goes_meanwhile_is_told_in_a_line(
 ) -> None:
     outside = Outside(config, clock)
     gone, context = outside.read(users.by_name, "bob").user_id, outside.context()
-    change(outside, "delete", actions.remove, gone, context)
+
+    def remove(connection: sqlite3.Connection, user_id: bytes) -> None:
+        actions.remove(connection, context, user_id)
+
+    change(outside, "delete", remove, gone)
     for act in (actions.disable, actions.enable):
         with pytest.raises(NotFoundError, match="no such user"):
             change(outside, "enable", act, gone)
     with pytest.raises(NotFoundError, match="no such user"):
-        change(outside, "delete", actions.remove, gone, context)
+        change(outside, "delete", remove, gone)
     with pytest.raises(NotFoundError, match="no such user"):
         change(outside, "reset-password", actions.reset_password, gone, PASSWORD)
     assert [line["action"] for line in logged] == ["delete"]

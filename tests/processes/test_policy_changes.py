@@ -56,7 +56,7 @@ async def test_a_start_that_hides_much_is_refused_until_an_operator_accepts_it(t
         assert server.stop()[0] == 0
     with ServerProcess(tmp_path, shorter, options=("--accept-policy-change",)) as server:
         [changed] = events(server, "policy_changed")
-        assert (changed["old"], changed["new"]) == ({"message_retention": -1}, {"message_retention": 1})
+        assert changed["changed"] == {"message_retention": [-1, 1]}
         assert (changed["groups"], changed["messages_hidden"], changed["archived_hidden"]) == (1, 5, 0)
         async with ClientSession() as http:
             again = Client(http, server.url)

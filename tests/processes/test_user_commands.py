@@ -3,9 +3,6 @@
 import asyncio
 import contextlib
 import json
-import os
-import subprocess
-import sys
 import time
 from collections.abc import AsyncIterator
 from contextlib import closing
@@ -16,7 +13,8 @@ from aiohttp import ClientSession
 from conclave.store import schema, sqlite, users
 from tests.support.client import API, PASSWORD, Client, expect
 from tests.support.listening import Listener, listening
-from tests.support.server import PATIENCE, ServerProcess, conclave
+from tests.support.server import ServerProcess, conclave
+from tests.support.terminal import at_a_terminal
 
 SQL = '[cleanup]\nengine = "sql"\n'
 
@@ -114,37 +112,6 @@ async def delete_alice(server: ServerProcess, alice: Client) -> None:
         await expect(log_in(alice, "alice", PASSWORD), 401, 202)
 
 
-def at_a_terminal(config: Path, *arguments: str, answers: dict[str, str]) -> tuple[int, str, str]:
-    """Run a command at a terminal, and type each answer when its question comes.
-
-    Return exit status, standard output, and what the terminal shows of what was typed.
-    """
-    ours, theirs = os.openpty()
-    process = subprocess.Popen(
-        [sys.executable, "-P", "-m", "conclave", "user", *arguments, "--config", config],
-        cwd=config.parent,
-        stdin=theirs,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        start_new_session=True,  # else the terminal that the tests were started from would be asked
-    )
-    os.close(theirs)
-    assert process.stderr
-    with closing(os.fdopen(ours, "r+b", buffering=0)) as terminal, process:
-        for question, answer in answers.items():
-            asked = b""
-            while question.encode() not in asked:
-                read = os.read(process.stderr.fileno(), 1000)
-                assert read, asked
-                asked += read
-            terminal.write(answer.encode() + b"\n")
-        printed, _ = process.communicate(timeout=PATIENCE)
-        os.set_blocking(terminal.fileno(), False)
-        with contextlib.suppress(OSError):
-            return process.returncode, printed.decode(), (terminal.read(1000) or b"").decode()
-    return process.returncode, printed.decode(), ""
-
-
 def test_at_a_terminal_a_password_is_asked_for_twice_and_a_deletion_is_confirmed(tmp_path: Path) -> None:
     config = tmp_path / "conclave.toml"
     config.write_text("")
@@ -152,6 +119,6 @@ def test_at_a_terminal_a_password_is_asked_for_twice_and_a_deletion_is_confirmed
     with closing(sqlite.connect(tmp_path / "conclave.db")) as connection:
         users.add(connection, "bob", "", "", 0)
     answers = {"New password": "typed password", "Repeat for confirmation": "typed password"}
-    assert at_a_terminal(config, "reset-password", "bob", "--prompt", answers=answers) == (0, "", "")
-    assert at_a_terminal(config, "delete", "bob", answers={"for good?": "n"}) == (1, "", "n\r\n")
-    assert at_a_terminal(config, "delete", "bob", answers={"for good?": "y"}) == (0, "bob: deleted\n", "y\r\n")
+    assert at_a_terminal(config, "user", "reset-password", "bob", "--prompt", answers=answers) == (0, "", "")
+    assert at_a_terminal(config, "user", "delete", "bob", answers={"for good?": "n"}) == (1, "", "n\r\n")
+    assert at_a_terminal(config, "user", "delete", "bob", answers={"for good?": "y"}) == (0, "bob: deleted\n", "y\r\n")

@@ -2,16 +2,19 @@
 
 import json
 from dataclasses import replace
+from pathlib import Path
 from uuid import UUID
 
 import pytest
 from hypothesis import given, strategies as st
 
-from conclave.retention.durations import MAX_SECONDS
+from conclave.config.load import parse_config
+from conclave.retention.durations import MAX_SECONDS, parse_duration
 from conclave.retention.policy import AFTER_FETCH, FOREVER, KEEP, GroupPolicy, Source, effective_expiry
 from conclave.retention.resolve import Lifetimes, Limit, Limits, PolicySettings
 from tests.support.policies import ANOTHER, CASES, DAY, GROUP, HOUR, MONTH, WEEK, Case, policy_table, settings
 
+ROOT = Path(__file__).resolve().parents[2]
 NOW = 1_800_000_000
 
 lengths = st.one_of(st.just(KEEP), st.integers(1, MAX_SECONDS))
@@ -47,6 +50,26 @@ def test_the_policy_of_a_group(case: Case) -> None:
 def test_an_override_follows_the_id_of_its_group(case: Case) -> None:
     moved = case.settings_for(UUID(int=7).bytes)
     assert moved.of_group(UUID(int=7).bytes, case.own_max, case.own_min) == case.policy
+
+
+def of_docs() -> list[list[str]]:
+    """Return the cells of the rows that docs/retention.md has on conflicts."""
+    section = (ROOT / "docs" / "retention.md").read_text(encoding="utf-8").partition("\n### Conflicts\n")[2]
+    table = [line.strip("|").split("|") for line in section.partition("\n### ")[0].splitlines() if line[:1] == "|"]
+    return [[cell.strip() for cell in row] for row in table[2:]]
+
+
+@pytest.mark.parametrize("row", of_docs(), ids=lambda row: f"{row[0]} and {row[1]}")
+def test_the_conflicts_in_the_docs_are_worked_out_as_they_say(row: list[str]) -> None:
+    set_, own, expires, erased, source = row
+    lines = ["" if line == "nothing" else line.strip("`") for line in set_.split(", ")]
+    lines = [line if line.startswith("message_retention") else f"retention.{line}" for line in lines if line]
+    config = parse_config("\n".join(lines).replace("groups.ID", f"groups.{GROUP}"), "x")
+    found = config.policy.of_group(GROUP.bytes, parse_duration(own, words=True), KEEP)
+    lifetime = {"never": KEEP, "fetched": AFTER_FETCH}.get(expires)
+    assert found.lifetime == (parse_duration(expires) if lifetime is None else lifetime)
+    assert found.min_lifetime == (parse_duration(erased) if erased else 0)
+    assert found.source == source
 
 
 def test_no_row_says_the_same_as_another_and_every_source_occurs() -> None:

@@ -32,8 +32,10 @@ class Held:
 
     async def release(self, *hold_ids: int) -> None:
         for hold_id in hold_ids:
-            args = self._outside.context(), "operator root", hold_id
-            await asyncio.to_thread(self._outside.write, holds.release, *args)
+            await asyncio.to_thread(self._release, hold_id)
+
+    def _release(self, hold_id: int) -> None:
+        self._outside.write(holds.release, self._outside.context(), "operator root", hold_id)
 
 
 @pytest.fixture

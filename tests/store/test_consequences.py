@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from uuid import UUID
 
 import pytest
@@ -320,18 +320,12 @@ def test_what_all_had_fetched_in_delete_after_fetch_does_not_count_as_newly_hidd
         ({"retain_commits": True}, {}, 0, 0),
     ],
 )
-def test_what_each_setting_hides_at_once(
-    old: dict[str, object], new: dict[str, object], hidden: int, sooner: int
-) -> None:
+def test_what_each_setting_hides_at_once(old: dict[str, Any], new: dict[str, Any], hidden: int, sooner: int) -> None:
     group = group_of(10)
 
-    def made(changed: dict[str, object]) -> PolicySettings:
-        named = dict(changed)
-        if "groups" in named:
-            named["groups"] = {
-                str(UUID(bytes=group.group_id)): Lifetimes(KEEP, dict(named)["groups"]["GROUP"].max_lifetime)
-            }  # type: ignore[index]
-        return replace(POLICY, **named)  # type: ignore[arg-type]
+    def made(changed: dict[str, Any]) -> PolicySettings:
+        groups = {str(UUID(bytes=group.group_id)): set_ for set_ in changed.get("groups", {}).values()}
+        return replace(POLICY, **(changed | {"groups": groups}))
 
     with store([group], made(old)) as path:
         change = begin(path, made(new), STOPPED, accepts_change=True)

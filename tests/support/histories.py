@@ -200,7 +200,7 @@ class History(World):
         if self.chance.random() < 0.5:
             await client.post("/delete-account", password=PASSWORD)
         else:
-            self._outside.write(accounts.remove, UUID(client.user_id).bytes, self._outside.context())
+            self._outside.write(accounts.remove, self._outside.context(), UUID(client.user_id).bytes)
         await self.compare()
         self._count += 1
         await self.register(f"user_{self._count}")

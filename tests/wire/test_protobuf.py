@@ -137,7 +137,11 @@ def test_a_request_loads_alike_from_both_formats(schema: type[RequestSchema]) ->
 def test_a_zero_counts_in_a_request_and_an_empty_text_does_not() -> None:
     body = conclave_pb2.UpdateGroupRequest(alias="", group_name="", update_message_expiry=True).SerializeToString()
     expected = UpdateGroup(
-        message_expiry_seconds=0, update_message_expiry=True, update_min_lifetime=False, dry_run=False
+        message_expiry_seconds=0,
+        update_message_expiry=True,
+        min_lifetime_seconds=0,
+        update_min_lifetime=False,
+        dry_run=False,
     )
     assert UpdateGroupRequest().load(protobuf.parse("UpdateGroupRequest", body)) == expected
 

@@ -1,6 +1,7 @@
 -- What operators decide about retention, and what they can prove of it.
 
 ALTER TABLE groups ADD COLUMN min_lifetime_seconds INTEGER NOT NULL DEFAULT -1;   -- -1: inherit
+CREATE INDEX groups_by_policy ON groups (message_expiry_seconds, min_lifetime_seconds);
 -- A mark: commits up to this number (inclusive) were fetched by all who were members at that time. Only it decides
 -- which commits `retain_commits` keeps from expiring, since the floor may start again at a lower number.
 ALTER TABLE groups ADD COLUMN commits_below INTEGER NOT NULL DEFAULT 0;

@@ -1,0 +1,104 @@
+"""The ``conclave receipts`` commands."""
+
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import click
+from rich.table import Table
+
+from conclave.actions.outside import Outside, OutsideError
+from conclave.actions.receipts import check_chain, list_last
+from conclave.cli.common import InputError, Name, config_option, one_line_errors
+from conclave.cli.tables import print_whole, second
+from conclave.clock import SystemClock
+from conclave.config.load import ConfigError, load_config
+from conclave.store.receipts import Receipt
+
+
+@click.group()
+def receipts() -> None:
+    """See the receipts of what runs have erased, and check them."""
+
+
+class _Known(click.ParamType):
+    """NUMBER:HASH, as ``receipts verify`` prints it."""
+
+    name = "NUMBER:HASH"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, bytes]:
+        """Return both."""
+        number, _, digest = str(value).partition(":")
+        try:
+            found = int(number), bytes.fromhex(digest)
+        except ValueError:
+            found = 0, b""
+        if len(found[1]) != 32 or found[0] < 1:  # SHA-256
+            self.fail(f"{value!r} is not a number, a colon and 64 hexadecimal digits", param, ctx)
+        return found
+
+
+@receipts.command()
+@config_option
+@click.option("--known", type=_Known(), metavar="NUMBER:HASH", help="A receipt that an earlier check has printed.")
+def verify(path: Path | None, known: tuple[int, bytes] | None) -> None:
+    """Compute the chain of receipts again; exit with 1 if one was changed, added or removed.
+
+    Whoever can write the database can write a whole new chain. Keep the number and hash that this prints elsewhere, and
+    name them with --known later: then a new chain cannot pass for the old one.
+    """
+    with _outside(path) as outside:
+        chain, is_known = outside.read(check_chain, known)
+    if chain.broken_at is not None:
+        click.echo(f"conclave: receipt {chain.broken_at} does not follow from the one before it", err=True)
+    if not is_known:
+        click.echo("conclave: the receipt that --known names is not here, or has another hash", err=True)
+    if chain.broken_at is not None or not is_known:
+        sys.exit(1)
+    click.echo(f"{chain.count:,} receipts, each follows from the one before it")
+    if chain.last_id:
+        click.echo(f"the last one: {chain.last_id}:{chain.head.hex()}")
+
+
+@receipts.command()
+@config_option
+@click.option("--group", type=Name(), metavar="ID|NAME", help="Only receipts of this group, deleted or not.")
+@click.option("--limit", default=100, show_default=True, type=click.IntRange(1, 1_000_000), help="How many receipts.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object a line; times in Unix seconds.")
+def show(path: Path | None, group: str | None, limit: int, *, as_json: bool) -> None:
+    """Print the last receipts, the newest first."""
+    with _outside(path) as outside:
+        listed = outside.read(list_last, limit, group)
+        if listed is None:
+            raise InputError(f"{group}: no such group; name a deleted one by its id")
+    if as_json:
+        for each in listed:
+            click.echo(json.dumps(vars(each) | {"group_id": _id(each.group_id), "hash": each.hash.hex()}))
+    else:
+        _print(listed)
+
+
+@contextmanager
+def _outside(path: Path | None) -> Iterator[Outside]:
+    with one_line_errors(ConfigError, OutsideError, InputError):
+        yield Outside(load_config(path), SystemClock())
+
+
+def _print(listed: Sequence[Receipt]) -> None:
+    table = Table("receipt", "when (UTC)", "group", "rule", "messages", "up to number", "newest (UTC)", "job")
+    for column in ("when (UTC)", "group", "newest (UTC)"):
+        next(each for each in table.columns if each.header == column).no_wrap = True
+    for each in listed:
+        table.add_row(
+            *(str(each.receipt_id), second(each.at), _id(each.group_id), each.rule),
+            *(f"{each.messages:,}", str(each.last_seq), second(each.newest), each.job),
+        )
+    print_whole(table)
+
+
+def _id(group_id: bytes) -> str:
+    return str(UUID(bytes=group_id)) if group_id else ""
