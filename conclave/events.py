@@ -180,6 +180,10 @@ class Events:
             (self._few if len(fresh) <= SLICE else self._many).extend(fresh)
             self._hand_on_soon()
 
+    def is_heard_by(self, user_id: bytes) -> bool:
+        """Tell whether a user has any stream open."""
+        return user_id in self._streams
+
     def sessions(self) -> set[int]:
         """Return the ids of the sessions that have a stream open."""
         return {stream.session_id for streams in self._streams.values() for stream in streams}

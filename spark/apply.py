@@ -13,7 +13,7 @@ from operator import attrgetter, itemgetter
 
 from conclave.failpoints import reach
 from conclave.retention.resolve import PolicySettings
-from conclave.store import bodies, invites, policies, receipts
+from conclave.store import bodies, invites, policies, receipts, timers
 from conclave.store.archive import moves
 from conclave.store.receipts import Erased
 from conclave.store.sqlite import Step, done
@@ -105,6 +105,7 @@ class _Deleting:
         for place, some in groupby(listed[:chosen], key=itemgetter(0)):
             gone += self._named[place].delete(self._connection, [message_id for _, message_id in some])
         self._note(gone)
+        timers.forget(self._connection, [(each.group_key, each.sequence_num) for each in gone])
         reach("apply.message_rows_deleted")
         bodies.erase(self._connection, [each.message_id for each in gone])
         reach("apply.bodies_erased")

@@ -33,6 +33,17 @@ OLDEST_CREATED = "oldest_created_at"
 OLDEST_MARKED = "oldest_marked_at"
 OLDEST_FETCHED = "oldest_fetched_at"
 WATERMARK = "watermark"
+READ_UP_TO = "read_up_to"
+MEMBER_ID = "member_id"
+SEQUENCE_NUM = "sequence_num"
+SENDER_ID = "sender_id"
+ENDED = "ended"
+"""1 if a self-destructing message is hidden from all for good, otherwise 0."""
+
+REDACTS = "redacts"
+"""1 if self-destructing messages of the group go, otherwise 0."""
+
+REDACT_AT = "redact_at"
 LEAST_WATERMARK = "least_watermark"
 SESSION_ID = "session_id"
 EXPIRES_AT = "expires_at"
@@ -64,6 +75,17 @@ delete-after-fetch whose messages have to reach an age. Null: there is none.
 """
 
 MEMBERS = _table(GROUP_KEY, WATERMARK)
+SELF_DESTRUCTING = StructType(
+    [*_table(GROUP_KEY, SEQUENCE_NUM, CREATED_AT, ENDED), StructField(SENDER_ID, BinaryType())]
+)
+"""Self-destructing messages that no legal hold on their sender covers."""
+
+READERS = StructType([*_table(GROUP_KEY, MEMBER_ID, READ_UP_TO), StructField(USER_ID, BinaryType())])
+"""The members of groups that have self-destructing messages, and how far each has read."""
+
+TIMERS = _table(GROUP_KEY, SEQUENCE_NUM, MEMBER_ID)
+"""The timers that have not ended."""
+
 SESSIONS = _table(SESSION_ID, EXPIRES_AT)
 INVITES = _table(INVITE_KEY, CREATED_AT)
 TOMBSTONES = _table(GROUP_KEY)
@@ -72,5 +94,5 @@ HELD_GROUPS = _table(GROUP_KEY)
 GROUPS = StructType([*STORED_GROUPS, *_table(LIFETIME, EXPIRES_BEFORE, ERASABLE_BEFORE, COVERED)])
 """STORED_GROUPS with the policy of each group."""
 
-GROUP_PLAN = _table(GROUP_KEY, FLOOR, GONE_BELOW, EXPIRED_BEFORE, ERASABLE_BEFORE, COMMITS_ABOVE)
+GROUP_PLAN = _table(GROUP_KEY, FLOOR, GONE_BELOW, EXPIRED_BEFORE, ERASABLE_BEFORE, COMMITS_ABOVE, REDACTS)
 """One row for each group that has something due, as GroupStep has it."""

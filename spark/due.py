@@ -13,11 +13,11 @@ from typing import NamedTuple, Protocol
 
 from conclave.retention.policy import FOREVER
 from conclave.retention.resolve import PolicySettings
-from conclave.store import policies, touches
+from conclave.store import policies, touches, visibility
 from conclave.store.policies import UNHELD
 from conclave.store.sqlite import places
 from spark.plan_types import GroupStep, Plan
-from spark.rules import DELETED_ACCOUNT, DELETED_GROUP, EXPIRED, FETCHED
+from spark.rules import DELETED_ACCOUNT, DELETED_GROUP, EXPIRED, FETCHED, REDACTED
 
 BLOCK = 8192
 """Messages are deleted in blocks of 8,192 whose bodies lie next to each other.
@@ -99,28 +99,48 @@ def _in_blocks(found: list[int]) -> list[list[int]]:
 
 def count(connection: sqlite3.Connection, plan: Plan, settings: PolicySettings) -> Counter[str]:
     """Return how many messages each rule would delete; none counts twice. Changes nothing."""
-    counts: Counter[str] = Counter(dict.fromkeys((EXPIRED, FETCHED, DELETED_GROUP, DELETED_ACCOUNT), 0))
+    counts: Counter[str] = Counter(dict.fromkeys((EXPIRED, FETCHED, REDACTED, DELETED_GROUP, DELETED_ACCOUNT), 0))
     steps = {step.group_key: step for step in plan.groups}
     dropped = set(plan.tombstones)
     for each in of_plan(connection, plan, settings):
-        query, values = each.select("group_key, sequence_num, created_at, message_id")
+        query, values = each.select("group_key, sequence_num, created_at, message_id, is_commit")
         if isinstance(each, _InGroup):
-            is_fetched = f"sequence_num <= {each.step.gone_below:d}"
-            rows = connection.execute(f"SELECT {is_fetched}, count(*) FROM ({query}) GROUP BY 1", values)
-            counts.update({FETCHED if fetched else EXPIRED: number for fetched, number in rows})
+            rows = connection.execute(f"SELECT {each.rule}, count(*) FROM ({query}) GROUP BY 1", values)
+            counts.update(dict(rows.fetchall()))
         elif isinstance(each, _InDeletedGroup):
             counts[DELETED_GROUP] += connection.execute(f"SELECT count(*) FROM ({query})", values).fetchone()[0]
         else:
             counts[DELETED_ACCOUNT] += sum(
-                group_key not in dropped and not _is_named(steps.get(group_key), sequence_num, created_at)
-                for group_key, sequence_num, created_at, _ in connection.execute(query, values)
+                group_key not in dropped
+                and not _is_named(connection, steps.get(group_key), sequence_num, created_at, plan.now, settings)
+                for group_key, sequence_num, created_at, *_ in connection.execute(query, values)
             )
     return counts
 
 
-def _is_named(step: GroupStep | None, sequence_num: int, created_at: int) -> bool:
+def _is_named(
+    connection: sqlite3.Connection,
+    step: GroupStep | None,
+    sequence_num: int,
+    created_at: int,
+    now: int,
+    settings: PolicySettings,
+) -> bool:
     """Tell whether a message that is no commit goes with its group's step."""
-    return step is not None and (sequence_num <= step.gone_below or created_at < step.expired_before)
+    if step is None:
+        return False
+    if sequence_num <= step.gone_below or created_at < step.expired_before:
+        return True
+    redacted = _redacted(step, settings, now)
+    found = connection.execute(f"SELECT 1 WHERE ? IN ({redacted})", (sequence_num,)).fetchone() if redacted else None
+    return found is not None
+
+
+def _redacted(step: GroupStep, settings: PolicySettings, now: int) -> str:
+    """Return the query for the numbers of messages that are redacted for everybody; "" if the step lets none go."""
+    if not step.redacts:
+        return ""
+    return visibility.redacted_for_all(f"{step.group_key:d}", now, settings.self_destruct_max_age)
 
 
 def groups(connection: sqlite3.Connection, plan: Plan, settings: PolicySettings) -> set[int]:
@@ -146,7 +166,7 @@ _WITHHOLDS = (
 
 @dataclass(frozen=True)
 class _InGroup:
-    """What has expired in a group, or was fetched by everybody."""
+    """What has expired in a group, was fetched by everybody, or is redacted for everybody."""
 
     step: GroupStep
     settings: PolicySettings
@@ -161,8 +181,23 @@ class _InGroup:
             f"SELECT {columns} FROM messages WHERE group_key = ?1 AND sequence_num <= ?2{old_enough}{self.unheld} UNION"
             f" SELECT {columns} FROM messages WHERE group_key = ?1 AND created_at < min(?3, ?4){by_age}{self.unheld}"
         )
+        if redacted := _redacted(step, self.settings, self.now):
+            query += (
+                f" UNION SELECT {columns} FROM messages WHERE group_key = ?1 AND created_at < ?4{self.unheld}"
+                f" AND sequence_num IN ({redacted})"
+            )
         values = step.group_key, step.gone_below, step.expired_before, step.erasable_before, step.commits_above
         return query, values if by_age else values[:-1]
+
+    @property
+    def rule(self) -> str:
+        """The SQL expression, over the columns of messages, for the rule by which one of them goes."""
+        step = self.step
+        return (
+            f"CASE WHEN sequence_num <= {step.gone_below:d} THEN '{FETCHED}'"
+            f" WHEN created_at < {step.expired_before:d} AND NOT (is_commit AND sequence_num > {step.commits_above:d})"
+            f" THEN '{EXPIRED}' ELSE '{REDACTED}' END"
+        )
 
     def delete(self, connection: sqlite3.Connection, message_ids: Sequence[int]) -> Iterator[Gone]:
         step = self.step
@@ -181,6 +216,8 @@ class _InGroup:
                 min(step.commits_above, found.commits_above),
             )
         )
+        if redacted := _redacted(step, self.settings, self.now):
+            expired += delete.where(REDACTED, f"+sequence_num IN ({redacted})")
         if expired:
             touches.touch_group(connection, step.group_key)
         yield from expired
@@ -272,19 +309,23 @@ def held_back(connection: sqlite3.Connection, settings: PolicySettings, now: int
     if not settings.enabled or not (held or users):
         return 0
     policies.list_all(connection, settings, now)
-    return sum(_held_in(connection, key) for key in held) + sum(_held_of(connection, user_id) for user_id in users)
+    return sum(_held_in(connection, key, settings, now) for key in held) + sum(
+        _held_of(connection, user_id, settings, now) for user_id in users
+    )
 
 
-def _held_in(connection: sqlite3.Connection, group_key: int) -> int:
+def _held_in(connection: sqlite3.Connection, group_key: int, settings: PolicySettings, now: int) -> int:
     marks = connection.execute(
         "SELECT gone_below, max(expired_before, expires_before) FROM groups JOIN temp.group_policies USING (group_key)"
         " WHERE group_key = ?",
         (group_key,),
     ).fetchone()
     gone_below, cutoff = marks or (FOREVER, FOREVER)
+    redacted = visibility.redacted_for_all("?1", now, settings.self_destruct_max_age)
     hot = connection.execute(
         "SELECT count(*) FROM (SELECT message_id FROM messages WHERE group_key = ?1 AND sequence_num <= ?2"
-        " UNION SELECT message_id FROM messages WHERE group_key = ?1 AND created_at < ?3)",
+        " UNION SELECT message_id FROM messages WHERE group_key = ?1 AND created_at < ?3"
+        f" UNION SELECT message_id FROM messages WHERE group_key = ?1 AND sequence_num IN ({redacted}))",
         (group_key, gone_below, cutoff),
     ).fetchone()[0]
     archived = connection.execute(
@@ -294,14 +335,16 @@ def _held_in(connection: sqlite3.Connection, group_key: int) -> int:
     return int(hot + archived)
 
 
-def _held_of(connection: sqlite3.Connection, user_id: bytes) -> int:
+def _held_of(connection: sqlite3.Connection, user_id: bytes, settings: PolicySettings, now: int) -> int:
+    redacted = visibility.redacted_for_all("messages.group_key", now, settings.self_destruct_max_age)
     return int(
         connection.execute(
             "SELECT count(*) FROM messages LEFT JOIN groups USING (group_key)"
             " LEFT JOIN temp.group_policies USING (group_key) WHERE sender_id = ?1 AND NOT is_commit"
             " AND messages.group_key NOT IN (SELECT group_key FROM holds WHERE group_key IS NOT NULL)"
             " AND (groups.group_key IS NULL OR EXISTS (SELECT 1 FROM user_tombstones WHERE user_id = ?1)"
-            " OR sequence_num <= gone_below OR messages.created_at < max(expired_before, expires_before))",
+            " OR sequence_num <= gone_below OR messages.created_at < max(expired_before, expires_before)"
+            f" OR (self_destructs AND sequence_num IN ({redacted})))",
             (user_id,),
         ).fetchone()[0]
     )

@@ -10,28 +10,69 @@ from conclave.retention.policy import FOREVER
 from spark import columns as c
 
 
-def group_plan(groups: DataFrame, members: DataFrame) -> DataFrame:
+def group_plan(groups: DataFrame, members: DataFrame, redacted: DataFrame | None = None) -> DataFrame:
     """Return a GROUP_PLAN row for each group in which a message is due or a mark has to rise.
 
-    Groups that do not belong to the run by their lifetime have one only if something is past a mark already.
+    Groups that do not belong to the run by their lifetime have one only if something is past a mark already, or
+    redacted for everybody. ``redacted``: what ``redacted_for_all`` returns; None: there is nothing.
     """
     marked = (
-        groups.join(least_watermarks(members), c.GROUP_KEY)
+        _with_redacted(groups, redacted)
+        .join(least_watermarks(members), c.GROUP_KEY)
         .withColumn("new_floor", _floor())
         .withColumn("new_gone", _gone_below())
         .withColumn("cutoff", F.greatest(c.EXPIRED_BEFORE, c.EXPIRES_BEFORE))
     )
     is_past = _has_marked() | _has_older(c.EXPIRED_BEFORE)
     rises = (F.col("new_floor") > F.col(c.FLOOR)) | (F.col("new_gone") > F.col(c.GONE_BELOW))
-    due = _has_fetched() | _has_older("cutoff") | rises
-    return marked.where(((F.col(c.COVERED) == 1) | is_past) & due).select(
+    redacts = F.col(c.REDACTS) == 1
+    due = _has_fetched() | _has_older("cutoff") | rises | redacts
+    return marked.where(((F.col(c.COVERED) == 1) | is_past | redacts) & due).select(
         c.GROUP_KEY,
         F.col("new_floor").alias(c.FLOOR),
         F.col("new_gone").alias(c.GONE_BELOW),
         F.col("cutoff").alias(c.EXPIRED_BEFORE),
         c.ERASABLE_BEFORE,
         c.COMMITS_ABOVE,
+        c.REDACTS,
     )
+
+
+def redacted_for_all(timed: DataFrame, readers: DataFrame, pending: DataFrame, too_old_before: int) -> DataFrame:
+    """Return the self-destructing messages of which nobody may see more than that they were there.
+
+    That are those which everybody has read who was to, but for the sender, and of which no timer of a member runs; and
+    those created before ``too_old_before`` (Unix seconds, exclusive). ``timed``, ``readers`` and ``pending``: tables
+    SELF_DESTRUCTING, READERS and TIMERS.
+    """
+    # A sender has not said to have read the own message. So the two who are furthest behind are enough to know.
+    furthest = F.slice(F.array_sort(F.collect_list(F.struct(c.READ_UP_TO, c.USER_ID))), 1, 2)
+    behind = readers.groupBy(c.GROUP_KEY).agg(furthest.alias("behind"))
+    first, second = F.get(F.col("behind"), F.lit(0)), F.get(F.col("behind"), F.lit(1))
+    least = F.when(first[c.USER_ID] != F.col(c.SENDER_ID), first[c.READ_UP_TO]).otherwise(second[c.READ_UP_TO])
+    running = (
+        pending.join(readers.select(c.MEMBER_ID), c.MEMBER_ID)
+        .select(c.GROUP_KEY, c.SEQUENCE_NUM)
+        .distinct()
+        .withColumn("runs", F.lit(1))
+    )
+    is_read = least.isNull() | (least >= F.col(c.SEQUENCE_NUM))
+    is_over = (F.col(c.ENDED) == 1) | (F.col(c.CREATED_AT) < too_old_before)
+    return (
+        timed.join(behind, c.GROUP_KEY)
+        .join(running, [c.GROUP_KEY, c.SEQUENCE_NUM], "left")
+        .where(is_over | (is_read & F.col("runs").isNull()))
+        .select(c.GROUP_KEY, c.CREATED_AT)
+    )
+
+
+def _with_redacted(groups: DataFrame, redacted: DataFrame | None) -> DataFrame:
+    """Add the column REDACTS to the groups."""
+    if redacted is None:
+        return groups.withColumn(c.REDACTS, F.lit(0))
+    oldest = redacted.groupBy(c.GROUP_KEY).agg(F.min(c.CREATED_AT).alias("oldest_redacted"))
+    goes = F.col("oldest_redacted") < F.col(c.ERASABLE_BEFORE)
+    return groups.join(oldest, c.GROUP_KEY, "left").withColumn(c.REDACTS, F.when(goes, 1).otherwise(0))
 
 
 def least_watermarks(members: DataFrame) -> DataFrame:

@@ -9,7 +9,8 @@ class GroupStep:
 
     Messages with numbers up to ``gone_below`` (inclusive) go, and those created before ``expired_before`` (exclusive,
     Unix seconds), except commits with numbers greater than ``commits_above``. Of these only those created before
-    ``erasable_before`` (exclusive, Unix seconds) are old enough; 0: the marks rise, and nothing goes.
+    ``erasable_before`` (exclusive, Unix seconds) are old enough; 0: the marks rise, and nothing goes. ``redacts``: 1 if
+    self-destructing messages go that have come to their end for everybody, otherwise 0.
     """
 
     group_key: int
@@ -18,6 +19,7 @@ class GroupStep:
     expired_before: int
     erasable_before: int
     commits_above: int
+    redacts: int = 0
 
 
 @dataclass(frozen=True)

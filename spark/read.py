@@ -31,6 +31,11 @@ SELECT group_id, group_key, message_expiry_seconds, min_lifetime_seconds, floor_
 FROM bounded
 """
 
+_SELF_DESTRUCTING = f"""
+SELECT group_key, sequence_num, created_at, ended, sender_id
+FROM self_destructing JOIN messages USING (group_key, sequence_num) WHERE {policies.UNHELD}
+"""
+
 _LEAST_WATERMARK = "ifnull((SELECT min(watermark) FROM members WHERE members.group_key = groups.group_key), 0)"
 
 _ARROW_TYPES: dict[DataType, pyarrow.DataType] = {LongType(): pyarrow.int64(), BinaryType(): pyarrow.binary()}
@@ -41,7 +46,8 @@ class HotTables:
     """The tables from which the plan is made.
 
     ``sessions`` and ``invites`` are None if they have no rows, as in most runs: Spark would start a job even for an
-    empty table. The tombstones go into the plan as they are.
+    empty table. Likewise ``timed``, the self-destructing messages with their readers and the timers that have not ended.
+    The tombstones go into the plan as they are.
     """
 
     groups: DataFrame
@@ -50,6 +56,7 @@ class HotTables:
     invites: DataFrame | None
     tombstones: list[int]
     user_tombstones: list[bytes]
+    timed: tuple[DataFrame, DataFrame, DataFrame] | None
 
 
 def read_hot(spark: SparkSession, database: Path, settings: PolicySettings, now: int, scope: Scope) -> HotTables:
@@ -64,6 +71,13 @@ def read_hot(spark: SparkSession, database: Path, settings: PolicySettings, now:
         "invites": (f"SELECT invite_key, created_at FROM invites WHERE created_at <= {now:d}", c.INVITES),
         "tombstones": ("SELECT group_key FROM tombstones", c.TOMBSTONES),
         "user_tombstones": ("SELECT user_id FROM user_tombstones", c.USER_TOMBSTONES),
+        "self_destructing": (_SELF_DESTRUCTING, c.SELF_DESTRUCTING),
+        "readers": (
+            "SELECT group_key, member_id, read_up_to, user_id FROM members JOIN groups USING (group_key)"
+            " WHERE self_destructs",
+            c.READERS,
+        ),
+        "timers": (f"SELECT group_key, sequence_num, member_id FROM timers WHERE redact_at > {now:d}", c.TIMERS),
     }
     tables = _snapshot(database, queries, settings)
 
@@ -77,6 +91,11 @@ def read_hot(spark: SparkSession, database: Path, settings: PolicySettings, now:
         invites=frame("invites") if tables["invites"].num_rows else None,
         tombstones=sorted(tables["tombstones"][c.GROUP_KEY].to_pylist()),
         user_tombstones=sorted(tables["user_tombstones"][c.USER_ID].to_pylist()),
+        timed=(
+            (frame("self_destructing"), frame("readers"), frame("timers"))
+            if tables["self_destructing"].num_rows
+            else None
+        ),
     )
 
 

@@ -6,6 +6,9 @@ EXPIRED = "expired"
 FETCHED = "fetched"
 """Messages at or below the mark ``gone_below``: by delete-after-fetch."""
 
+REDACTED = "redacted"
+"""Self-destructing messages that have come to their end for everybody who was to read them."""
+
 DELETED_GROUP = "deleted_group"
 """Messages of deleted groups."""
 
@@ -18,4 +21,4 @@ SESSIONS = "sessions"
 INVITES = "invites"
 """Invites that are too old."""
 
-RULES = (EXPIRED, FETCHED, DELETED_GROUP, DELETED_ACCOUNT, SESSIONS, INVITES)
+RULES = (EXPIRED, FETCHED, REDACTED, DELETED_GROUP, DELETED_ACCOUNT, SESSIONS, INVITES)

@@ -6,6 +6,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from conclave.failpoints import reach
 from conclave.retention.jobs import Scope
+from conclave.retention.policy import expiry_cutoff
 from conclave.retention.resolve import PolicySettings
 from spark import columns as c, plan, read
 from spark.plan_types import GroupStep, Plan
@@ -16,7 +17,9 @@ def make_plan(spark: SparkSession, path: Path, settings: PolicySettings, now: in
     hot = read.read_hot(spark, path, settings, now, scope)
     reach("plan.read")
     house = scope.keeps_house
-    planned = plan.group_plan(hot.groups, hot.members).orderBy(c.GROUP_KEY)
+    too_old = expiry_cutoff(now, settings.self_destruct_max_age)
+    redacted = plan.redacted_for_all(*hot.timed, too_old) if hot.timed else None
+    planned = plan.group_plan(hot.groups, hot.members, redacted).orderBy(c.GROUP_KEY)
     return Plan(
         now,
         [GroupStep(*row) for row in planned.collect()],

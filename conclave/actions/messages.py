@@ -11,7 +11,7 @@ from conclave.budget import NoRoomError, Share
 from conclave.cache.groups import Fetched, RememberedGroups
 from conclave.cache.recipients import GroupMembers, Recipients
 from conclave.errors import NotMemberError
-from conclave.store import members, messages
+from conclave.store import members, messages, timers
 from conclave.store.database import Database
 from conclave.store.messages import Draft
 from conclave.store.news import announce
@@ -23,11 +23,12 @@ UNCOUNTED_BYTES = 64 * 1024
 
 
 class Send(NamedTuple):
-    """A message that a user sends to a group."""
+    """A message that a user sends to a group. ``self_destruct_seconds``: see ``store.messages.Draft``."""
 
     group_id: bytes
     user_id: bytes
     body: bytes
+    self_destruct_seconds: int = 0
 
 
 class JointSend:
@@ -50,7 +51,14 @@ class JointSend:
         for place, each in enumerate(sends):
             group = self._recipients.find(connection, each.group_id)
             if group and each.user_id in group.members:
-                drafts.append(Draft(group.group_key, each.user_id, each.body))
+                drafts.append(
+                    Draft(
+                        group.group_key,
+                        each.user_id,
+                        each.body,
+                        self_destruct_seconds=each.self_destruct_seconds,
+                    )
+                )
                 accepted.append((place, group))
         if not drafts:
             return outcomes
@@ -71,12 +79,19 @@ class Sending:
         self._store = store
         self._write = JointSend(context)
 
-    async def send(self, group_id: bytes, user_id: bytes, body: bytes) -> int:
+    async def send(self, group_id: bytes, user_id: bytes, body: bytes, self_destruct_seconds: int = 0) -> int:
         """Store a message and tell the others of it; return its number once it is durable.
 
-        Raises NotMemberError or StoreError.
+        ``self_destruct_seconds``: how long each reader may see it once it was read; 0: for ever. Raises NotMemberError
+        or StoreError.
         """
-        return await self._store.write_joint(self._write, Send(group_id, user_id, body), len(body))
+        sent = Send(group_id, user_id, body, self_destruct_seconds)
+        return await self._store.write_joint(self._write, sent, len(body))
+
+
+def read(connection: sqlite3.Connection, context: Context, group_id: bytes, user_id: bytes, up_to: int) -> None:
+    """Note that a member has read everything up to the number ``up_to``. Raises NotMemberError."""
+    timers.read(connection, members.require_member(connection, group_id, user_id), up_to, context.now())
 
 
 class Fetching:
@@ -96,10 +111,19 @@ class Fetching:
         self.next_confirms = next_confirms
 
     async def page(
-        self, group_id: bytes, user_id: bytes, after: int, limit: int, written_in: Format, share: Share
+        self,
+        group_id: bytes,
+        user_id: bytes,
+        after: int,
+        limit: int,
+        written_in: Format,
+        share: Share,
+        *,
+        include_redacted: bool = False,
     ) -> Fetched:
         """Return up to ``limit`` messages with numbers greater than ``after``, and take memory for them.
 
+        ``include_redacted``: see ``store.messages.page``; what is remembered has nothing that is redacted for anybody.
         It is no transaction. If memory is short, the store is asked once there is some: less may be seen by then.
         Raises what ``archive.pages.page`` raises. Once the reader has a page with news, call ``confirm``. With
         ``next_confirms`` call it also if the reader never gets the page: what counts are the ones before.
@@ -112,6 +136,7 @@ class Fetching:
             lambda: both_tiers.page(
                 *(self._store, self._archive, group_id, user_id, after, limit, context.policy, context.clock),
                 *(share, write),
+                include_redacted=include_redacted,
             )
         )
         reader = self._groups.remember(found, after, written_in)

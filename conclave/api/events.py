@@ -5,10 +5,11 @@ from contextlib import ExitStack
 from aiohttp import HttpVersion11, web
 
 from conclave import keys
-from conclave.actions import sessions
-from conclave.api.acting import look
+from conclave.actions import timers
+from conclave.api.acting import act, look
 from conclave.auth import tokens
 from conclave.errors import TokenExpiredError
+from conclave.events import Event
 from conclave.wire import sse
 from conclave.wire.exchange import read_query
 from conclave.wire.listener import Listener, StreamHead
@@ -19,6 +20,7 @@ from conclave.wire.schemas.events import Listen
 async def stream(request: web.Request) -> web.StreamResponse:
     """GET /events: Listen to what happens in the caller's groups.
 
+    The first events are those of messages that were redacted for the caller while nobody listened.
     The stream is open until the client goes, the session ends, or the server stops. An open stream is a use of its
     session.
     """
@@ -29,11 +31,17 @@ async def stream(request: web.Request) -> web.StreamResponse:
         events.add(listener)
         undo.callback(events.remove, listener)
         # The stream learns only from here on that its session ends: it may have ended since it was looked up.
-        if not await look(request, sessions.exists, caller.session_id):
+        missed = await look(request, timers.begin_stream, caller.session_id, caller.user_id)
+        if missed is None:
             raise TokenExpiredError
         await response.prepare(request)
+        for each in missed:
+            values = {"group_id": each.group_id, "sequence_num": each.sequence_num}
+            listener.put(Event("message_redacted", values))
         listener.begin(request)
         undo.pop_all()
+    if missed:
+        await act(request, timers.heard, missed)
     return response
 
 

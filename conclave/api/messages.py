@@ -3,11 +3,13 @@
 from aiohttp import web
 
 from conclave import keys
+from conclave.actions import messages
+from conclave.api.acting import act
 from conclave.auth import tokens
 from conclave.wire import pages
-from conclave.wire.exchange import FORMAT, named_id, read_body, read_query, ready
+from conclave.wire.exchange import FORMAT, named_id, path_id, read_body, read_query, ready, reply_empty
 from conclave.wire.handover import SHARE, hand_over
-from conclave.wire.schemas.messages import GetMessages, SendMessage, write_number
+from conclave.wire.schemas.messages import GetMessages, ReadReceipt, SendMessage, write_number
 
 _GROUP = "group_id"
 
@@ -26,11 +28,22 @@ async def fetch(request: web.Request) -> web.StreamResponse:
     return await fetch_of(request, request.app, request.match_info[_GROUP])
 
 
+async def read(request: web.Request) -> web.Response:
+    """POST /groups/{group_id}/read: Say that everything up to a message was read, which starts the timers of it.
+
+    Each self-destructing message that this covers for the first time is redacted for the caller once its time is over.
+    """
+    group_id, user_id = path_id(request, _GROUP), request[tokens.CALLER].user_id
+    body = await read_body(request, ReadReceipt)
+    await act(request, messages.read, request.app[keys.CONTEXT], group_id, user_id, body.sequence_num)
+    return reply_empty(request)
+
+
 async def send_to(request: web.Request, app: web.Application, group: str) -> web.StreamResponse:
     """Send a message to the group whose id is written as ``group``. ``request`` need not know ``app``."""
     group_id, user_id = named_id(_GROUP, group), request[tokens.CALLER].user_id
     body = await read_body(request, SendMessage)
-    number = await app[keys.SENDING].send(group_id, user_id, body.mls_message)
+    number = await app[keys.SENDING].send(group_id, user_id, body.mls_message, body.self_destruct_seconds)
     return ready(request, [write_number(request[FORMAT], number)])
 
 
@@ -38,7 +51,10 @@ async def fetch_of(request: web.Request, app: web.Application, group: str) -> we
     """Fetch a page of the group whose id is written as ``group``. ``request`` need not know ``app``."""
     group_id, user_id = named_id(_GROUP, group), request[tokens.CALLER].user_id
     query, fetching = read_query(request, GetMessages), app[keys.FETCHING]
-    found = await fetching.page(group_id, user_id, query.after, query.limit, request[FORMAT], request[SHARE])
+    found = await fetching.page(
+        *(group_id, user_id, query.after, query.limit, request[FORMAT], request[SHARE]),
+        include_redacted=query.include_redacted,
+    )
     response = pages.reply_page(request, found.pieces)
     if found.is_news:
         # Reading must not depend on what the store can write: in either way the response leaves first.

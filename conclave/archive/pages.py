@@ -25,6 +25,8 @@ async def page(
     clock: Clock,
     share: Share,
     write: WriteMessage,
+    *,
+    include_redacted: bool = False,
 ) -> Page:
     """Read a page as ``messages.page`` does, from both tiers. Raises NotMemberError, NoRoomError or ArchiveError.
 
@@ -40,7 +42,8 @@ async def page(
 
     async def look(position: int, served: list[Piece], taken: int) -> Page:
         room = limit - len(served)
-        return await store.read(messages.page, group_id, user_id, position, room, policy, clock, share, write, taken)
+        asked = group_id, user_id, position, room, policy, clock, share, write, taken
+        return await store.read(messages.page, *asked, include_redacted=include_redacted)
 
     first = found = await look(after, [], 0)
     served, taken, position = [*first.messages], 0, after
@@ -60,12 +63,20 @@ async def page(
     sight = found.sight.at(clock.now())
     if not first.archived and sight.admits_all(served):
         return first
+    if sight.redacts_any(served):
+        # A timer has ended meanwhile. What is left of that message is for a new page to say.
+        share.hold(0)
+        return await page(
+            *(store, archive, group_id, user_id, after, limit, policy, clock, share, write),
+            include_redacted=include_redacted,
+        )
     current = [message for message in served if sight.admits(message)]
     if served and not current:
         # An empty page would say that nothing follows.
         share.hold(0)
         rest = await page(
-            store, archive, group_id, user_id, served[-1].sequence_num, limit, policy, clock, share, write
+            *(store, archive, group_id, user_id, served[-1].sequence_num, limit, policy, clock, share, write),
+            include_redacted=include_redacted,
         )
         return rest if rest.messages else replace(rest, fetched_up_to=first.fetched_up_to)
     last = current[-1].sequence_num if current else 0

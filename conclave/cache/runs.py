@@ -88,7 +88,7 @@ class Run:
 
     def _insert(self, at: int, messages: Sequence[Piece], hidden_before: int) -> None:
         if messages:
-            numbers, times, pieces, _ = zip(*messages, strict=True)
+            numbers, times, pieces, *_ = zip(*messages, strict=True)
             self.numbers[at:at], self.times[at:at], self.pieces[at:at] = numbers, times, pieces
             self.size += sum(map(len, pieces)) + len(pieces) * PIECE_BYTES
             self.oldest = min(self.oldest, *times)

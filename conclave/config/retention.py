@@ -12,7 +12,7 @@ from conclave.config.section import Section
 from conclave.fields import Duration, StrictBoolean, Text
 from conclave.retention.jobs import PurgeJob
 from conclave.retention.policy import AFTER_FETCH, KEEP
-from conclave.retention.resolve import Lifetimes, Limit, Limits
+from conclave.retention.resolve import SELF_DESTRUCT_MAX_AGE, Lifetimes, Limit, Limits
 
 RESPONSE, NEXT_FETCH = "response", "next_fetch"
 """What confirms that a member has fetched a message: the response that left, or the ``after`` of the next fetch."""
@@ -28,8 +28,9 @@ class RetentionConfig:
     ``enabled``: if False, no message is erased. ``default_policy``: for groups whose admins have set nothing.
     ``limits``: the bounds on what admins and the default set. ``groups``: overrides, by the id of the group as text.
     ``fetch_confirmation``: ``response`` or ``next_fetch``. ``fetch_hold_limit``: how long a member who does not fetch
-    can hold a message back. ``retain_commits``: see GroupPolicy. ``keep_receipts`` and ``keep_audit``: how long these
-    are kept. ``purge_jobs``: none for one job over everything, at every ``cleanup_interval``.
+    can hold a message back. ``retain_commits``: see GroupPolicy. ``self_destruct_max_age``: after how many seconds a
+    self-destructing message is hidden from all, whoever has not read it. ``keep_receipts`` and ``keep_audit``: how long
+    these are kept. ``purge_jobs``: none for one job over everything, at every ``cleanup_interval``.
     """
 
     enabled: bool = True
@@ -39,6 +40,7 @@ class RetentionConfig:
     fetch_confirmation: str = RESPONSE
     fetch_hold_limit: int = KEEP
     retain_commits: bool = False
+    self_destruct_max_age: int = SELF_DESTRUCT_MAX_AGE
     keep_receipts: int = 31_536_000
     keep_audit: int = 94_608_000
     purge_jobs: tuple[PurgeJob, ...] = ()
@@ -127,6 +129,7 @@ class RetentionSchema(Section):
     )
     fetch_hold_limit = Duration()
     retain_commits = StrictBoolean()
+    self_destruct_max_age = Duration()
     keep_receipts = Duration()
     keep_audit = Duration()
     purge_jobs = List(Nested(PurgeJobSchema), error_messages={"invalid": "must be a list of tables"})

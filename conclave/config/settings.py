@@ -99,6 +99,7 @@ class Config:
             groups=self.retention.groups,
             fetch_hold_limit=self.retention.fetch_hold_limit,
             retain_commits=self.retention.retain_commits,
+            self_destruct_max_age=self.retention.self_destruct_max_age,
         )
 
     def to_json(self) -> str:

@@ -25,6 +25,7 @@ class HealthPart(StrEnum):
     ALIVE = "alive"
     SESSION_ACTIVITY = "session_activity"
     OUTBOX = "outbox"
+    TIMERS = "timers"
     CHECKPOINTS = "checkpoints"
     OVERDUE = "overdue"
     OVERDUE_WATCH = "overdue_watch"

@@ -11,6 +11,9 @@ from uuid import UUID
 
 from conclave.retention.policy import AFTER_FETCH, KEEP, GroupPolicy, Source, effective_expiry, session_lag
 
+SELF_DESTRUCT_MAX_AGE = 2_592_000
+"""A self-destructing message that somebody never reads is hidden from all after 30 days, unless set otherwise."""
+
 MOST_REMEMBERED = 4096
 """At most 4096 policies are remembered: admins choose the values."""
 
@@ -64,6 +67,7 @@ class PolicySettings:
     groups: Mapping[str, Lifetimes] = field(default_factory=dict)
     fetch_hold_limit: int = KEEP
     retain_commits: bool = False
+    self_destruct_max_age: int = SELF_DESTRUCT_MAX_AGE
 
     @cached_property
     def overrides(self) -> dict[bytes, GroupPolicy]:

@@ -8,8 +8,10 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from aiohttp import web
 
 from conclave import keys
+from conclave.actions import timers
 from conclave.archive.reader import ArchiveError
 from conclave.config.doubts import of_unknown_group
+from conclave.failpoints import reach
 from conclave.health.clock_watch import ClockWatch
 from conclave.health.parts import Health, HealthPart
 from conclave.logs import get_logger
@@ -30,6 +32,9 @@ LOOK_INTERVAL_SECONDS = 1.0
 """Every second the server looks what other processes found wrong with the clock, or accepted."""
 
 OUTBOX_INTERVAL_SECONDS = 1.0
+TIMERS_INTERVAL_SECONDS = 0.25
+"""Readers hear within a second that a message has come to its end for them: four times a second the server looks."""
+
 STORAGE_INTERVAL_SECONDS = 0.5
 
 OVERDUE_INTERVAL_SECONDS = 60.0
@@ -134,6 +139,29 @@ async def forward_news(app: web.Application) -> AsyncIterator[None]:
             await store.write(news.forward)
 
     async with _every(app, HealthPart.OUTBOX, OUTBOX_INTERVAL_SECONDS, hand_on):
+        yield
+
+
+async def end_timers(app: web.Application) -> AsyncIterator[None]:
+    """Tell readers of self-destructing messages that have come to their end: first of those that did meanwhile.
+
+    What readers see does not wait for this. The note that somebody has missed it goes once a stream of theirs had it.
+    """
+    store, context, events = app[keys.STORE], app[keys.CONTEXT], app[keys.EVENTS]
+
+    async def tell() -> None:
+        if not await store.read(timers.are_due, context):
+            return
+        ended = 1
+        while ended:
+            ended, told = await store.write(timers.tell, context)
+            reach("timers.published")
+            if heard := [each for each in told if events.is_heard_by(each.user_id)]:
+                await store.write(timers.heard, heard)
+
+    with app[keys.HEALTH].duty(HealthPart.TIMERS):
+        await tell()
+    async with _every(app, HealthPart.TIMERS, TIMERS_INTERVAL_SECONDS, tell):
         yield
 
 

@@ -262,6 +262,14 @@ ROUTES = (
     ),
     Endpoint(
         "POST",
+        f"{_GROUP}/read",
+        messages.read,
+        Who.MEMBER,
+        body=message_schemas.ReadReceiptRequest,
+        answer=Empty,
+    ),
+    Endpoint(
+        "POST",
         f"{_GROUP}/remove",
         members.remove,
         Who.ADMIN,

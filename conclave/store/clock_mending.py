@@ -30,6 +30,7 @@ SPECIAL = {
     "groups": ("expired_before",),
     "sessions": ("created_at", "last_used_at", "expires_at"),
     "archive_parts": ("span", "oldest", "newest"),
+    "timers": ("redact_at",),
     "server_state": ("last_alive", "acted_until", "clock_wall"),
 }
 """Times that have rules of their own, by table: the rules are here, in ``state`` and in the archive."""
@@ -53,6 +54,9 @@ WINDOW_ROWS = 1024
 
 Wall = Callable[[], int]
 """Returns the wall clock's time, Unix seconds."""
+
+_LATEST_END = ":now + iif(told, 0, seconds)"
+"""When a timer ends at the latest that has begun by now. One whose reader was told of its end stays at its end."""
 
 _SESSIONS_AHEAD = "created_at > :now OR last_used_at > :now OR expires_at > :now + :ttl"
 
@@ -102,6 +106,10 @@ def bring_back(connection: sqlite3.Connection, wall: Wall, ttl: int, brought_bac
         " expires_at = min(expires_at, :now + :ttl)"
     )
     yield from _windows(connection, "sessions", changes, _SESSIONS_AHEAD, wall, ttl, brought_back)
+    yield from _windows(
+        *(connection, "timers", f"redact_at = {_LATEST_END}", f"redact_at > {_LATEST_END}"),
+        *(wall, ttl, brought_back),
+    )
 
 
 def is_ahead(connection: sqlite3.Connection, now: int, ttl: int) -> bool:
@@ -112,6 +120,7 @@ def is_ahead(connection: sqlite3.Connection, now: int, ttl: int) -> bool:
         ("groups", _HAS_LATER),
         ("tombstones", _HAS_LATER.replace("groups", "tombstones")),
         ("sessions", _SESSIONS_AHEAD),
+        ("timers", f"redact_at > {_LATEST_END}"),
         ("archive_parts", "newest > :now"),
     ]
     return any(

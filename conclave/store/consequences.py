@@ -1,7 +1,7 @@
 """The consequences of new policy settings: settles the marks for them, and counts which messages they hide at once.
 
 The server asks when it starts with other settings than before. Operators ask before, without changing anything: what
-would be written goes into a copy of the table ``groups`` that only their connection has.
+would be written goes into copies of the tables ``groups`` and ``self_destructing`` that only their connection has.
 """
 
 import sqlite3
@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from conclave.retention.policy import GroupPolicy
+from conclave.retention.policy import GroupPolicy, expiry_cutoff
 from conclave.retention.resolve import PolicySettings
 from conclave.store import bodies, marks, policies
 
@@ -110,6 +110,7 @@ def settle(
     are counted too; that takes much longer.
     """
     change = Change()
+    _settle_timers(connection, old, new, at, now, change, is_measured=is_measured)
     for group_key, before, after in list(policies.changed(connection, old, new)):
         former = _bounds(connection, group_key, before, at)
         marks.settle(connection, group_key, before, after, at)
@@ -128,10 +129,12 @@ def rehearse(
 ) -> Change:
     """Do as a start with ``new`` at the Unix second ``now`` would, for this connection alone; return what it hides.
 
-    From here on the connection, which may be a reading one, sees the groups as they would be. Nothing is written to the
+    From here on the connection, which may be a reading one, sees the groups and timers as they would be. Nothing is written to the
     database.
     """
     connection.execute("CREATE TEMP TABLE groups AS SELECT * FROM main.groups")
+    connection.execute("CREATE TEMP TABLE self_destructing AS SELECT * FROM main.self_destructing")
+    connection.execute("CREATE UNIQUE INDEX temp.rehearsed_by_number ON self_destructing (group_key, sequence_num)")
     connection.execute("CREATE UNIQUE INDEX temp.rehearsed_by_key ON groups (group_key)")
     connection.execute("CREATE INDEX temp.rehearsed_by_id ON groups (group_id)")
     connection.execute("CREATE INDEX temp.rehearsed_by_policy ON groups (message_expiry_seconds, min_lifetime_seconds)")
@@ -146,6 +149,39 @@ def unknown_groups(connection: sqlite3.Connection, settings: PolicySettings) -> 
         for group_id, raw in zip(settings.groups, settings.overrides, strict=True)
         if not connection.execute("SELECT 1 FROM groups WHERE group_id = ?", (raw,)).fetchone()
     ]
+
+
+def _settle_timers(
+    connection: sqlite3.Connection,
+    old: PolicySettings,
+    new: PolicySettings,
+    at: int,
+    now: int,
+    change: Change,
+    *,
+    is_measured: bool,
+) -> None:
+    """Keep hidden the self-destructing messages that were too old, and count those that are too old from now on."""
+    if old.self_destruct_max_age == new.self_destruct_max_age:
+        return
+    too_old = expiry_cutoff(at, old.self_destruct_max_age)
+    connection.execute(
+        "UPDATE self_destructing SET ended = 1 WHERE NOT ended AND (SELECT created_at FROM messages WHERE"
+        " messages.group_key = self_destructing.group_key"
+        " AND messages.sequence_num = self_destructing.sequence_num) < ?",
+        (too_old,),
+    )
+    hidden = connection.execute(
+        "SELECT message_id, group_key FROM self_destructing JOIN messages USING (group_key, sequence_num)"
+        " JOIN groups USING (group_key) WHERE NOT ended AND messages.created_at < ? AND messages.created_at >="
+        " expired_before AND sequence_num > gone_below",
+        (expiry_cutoff(now, new.self_destruct_max_age),),
+    ).fetchall()
+    change.messages += len(hidden)
+    change.hiding += len({row["group_key"] for row in hidden})
+    for begin in range(0, len(hidden) if is_measured else 0, MEASURED):
+        some = [row["message_id"] for row in hidden[begin : begin + MEASURED]]
+        change.body_bytes += bodies.total_size(connection, some)
 
 
 def _bounds(connection: sqlite3.Connection, group_key: int, policy: GroupPolicy, now: int) -> _Bounds:

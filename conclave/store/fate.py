@@ -7,7 +7,7 @@ from conclave.retention.policy import GroupPolicy
 from conclave.retention.resolve import PolicySettings
 from conclave.store import policies
 
-EXPIRED, FETCHED = "expired", "fetched"
+EXPIRED, FETCHED, REDACTED = "expired", "fetched", "redacted"
 DELETED_GROUP, DELETED_ACCOUNT = "deleted_group", "deleted_account"
 """The rules by which messages go, as reports name them."""
 

@@ -22,6 +22,7 @@ class Group:
     """A group without its members.
 
     See marks.py for ``last_seq``, ``gone_below`` and ``expired_before``, archive/stretches.py for ``archived_seq``.
+    ``self_destructs``: 1 if it has self-destructing messages.
     """
 
     group_key: int
@@ -37,6 +38,7 @@ class Group:
     expired_before: int
     archived_seq: int
     min_lifetime_seconds: int = -1
+    self_destructs: int = 0
 
 
 @dataclass(frozen=True)
@@ -67,7 +69,7 @@ class GroupChanges:
 
 COLUMNS = (
     "groups.group_key, group_id, group_name, groups.alias, visibility, message_expiry_seconds, mls_group_id,"
-    " group_info_body, last_seq, gone_below, expired_before, archived_seq, min_lifetime_seconds"
+    " group_info_body, last_seq, gone_below, expired_before, archived_seq, min_lifetime_seconds, self_destructs"
 )
 
 

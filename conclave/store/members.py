@@ -32,6 +32,8 @@ class Membership:
     """One user's membership of one group. A user who leaves and comes back gets a new one.
 
     ``watermark``: the member has fetched the messages up to this number, inclusive. ``joining``: see ``add``.
+    ``joined_after``: messages above this number were sent while this membership lasted. ``read_up_to``: the member has
+    read everything up to this number, inclusive.
     """
 
     member_id: int
@@ -40,6 +42,8 @@ class Membership:
     role: str
     watermark: int
     joining: bool
+    joined_after: int
+    read_up_to: int
 
 
 @dataclass(frozen=True)
@@ -58,9 +62,10 @@ class GroupMembers:
 
 
 _MEMBERSHIPS = (
-    f"SELECT {groups.COLUMNS}, member_id, user_id, role, watermark, joining FROM members JOIN groups USING (group_key)"
+    f"SELECT {groups.COLUMNS}, member_id, user_id, role, watermark, joining, joined_after, read_up_to"
+    " FROM members JOIN groups USING (group_key)"
 )
-_OWN = ("member_id", "user_id", "role", "watermark", "joining")
+_OWN = ("member_id", "user_id", "role", "watermark", "joining", "joined_after", "read_up_to")
 
 
 def membership(connection: sqlite3.Connection, group_id: bytes, user_id: bytes) -> Membership | None:
@@ -219,8 +224,9 @@ def add(connection: sqlite3.Connection, group_key: int, user_id: bytes, now: int
     marks.advance_floor(connection, group_key)
     reach("join.floor_raised")
     connection.execute(
-        "INSERT INTO members (group_key, user_id, role, joined_at, joining) VALUES (?, ?, 'member', ?, ?)",
-        (group_key, user_id, now, joining),
+        "INSERT INTO members (group_key, user_id, role, joined_at, joining, joined_after, read_up_to)"
+        " SELECT group_key, ?, 'member', ?, ?, last_seq, last_seq FROM groups WHERE group_key = ?",
+        (user_id, now, joining, group_key),
     )
 
 

@@ -2,10 +2,10 @@
 
 import sqlite3
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from operator import itemgetter
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import orjson
 
@@ -13,14 +13,15 @@ from conclave.budget import Share
 from conclave.clock import Clock
 from conclave.events import Stored
 from conclave.failpoints import reach
+from conclave.retention.policy import FOREVER
 from conclave.retention.resolve import PolicySettings
-from conclave.store import bodies, members, touches, visibility
+from conclave.store import bodies, members, timers, touches, visibility
 from conclave.store.archive import stretches
 from conclave.store.archive.stretches import Stretch
 from conclave.store.connection import of_store
 from conclave.store.members import Membership
 from conclave.store.sqlite import insert_many
-from conclave.store.visibility import Sight
+from conclave.store.visibility import Sight, Timed
 
 PAGE_BYTES = 32 * 1024 * 1024
 """A page has at most 32 MiB of bodies: hundreds of the largest would fill the memory of a small machine."""
@@ -31,35 +32,65 @@ SMALL_BYTES = 1024 * 1024
 
 
 class Draft(NamedTuple):
-    """A message that is to be stored. ``body``: None if it is stored already."""
+    """A message that is to be stored. ``body``: None if it is stored already.
+
+    ``self_destruct_seconds``: how long each reader may see it once it was read; 0: for ever.
+    """
 
     group_key: int
     sender_id: bytes
     body: bytes | None
     is_commit: bool = False
+    self_destruct_seconds: int = 0
 
 
 class StoredMessage(NamedTuple):
-    """A message as it is stored. ``created_at``: Unix seconds. ``is_kept``: a commit that does not expire by age."""
+    """A message as it is stored. ``created_at``: Unix seconds. ``is_kept``: a commit that does not expire by age.
+
+    ``self_destruct_seconds`` and ``redact_at``: see Draft and Piece.
+    """
 
     sequence_num: int
     sender_id: bytes
     mls_message: bytes
     created_at: int
     is_kept: bool = False
+    self_destruct_seconds: int = 0
+    redact_at: int = FOREVER
 
 
-WriteMessage = Callable[[int, bytes, bytes, int, int], bytes]
-"""Writes a message as its readers get it: number, sender, body, when it was stored, and when it expires (0: never)."""
+class WriteMessage(Protocol):
+    """Writes a message as its readers get it: number, sender's id, body, Unix second at which it was stored.
+
+    ``expires_at``: the first Unix second at which it is no longer served because of its age, 0 for none. ``redacted``:
+    the reader sees only that it is there; ``body`` is empty.
+    """
+
+    def __call__(
+        self,
+        sequence_num: int,
+        sender_id: bytes,
+        body: bytes,
+        created_at: int,
+        expires_at: int,
+        self_destruct_seconds: int = 0,
+        *,
+        redacted: bool = False,
+    ) -> bytes:
+        """Return the message as it is written."""
 
 
 class Piece(NamedTuple):
-    """A message as it is written for its readers. ``created_at`` and ``is_kept``: as of StoredMessage."""
+    """A message as it is written for its readers. ``created_at`` and ``is_kept``: as of StoredMessage.
+
+    ``redact_at``: the first Unix second at which this reader may not get it in this form; FOREVER: there is none.
+    """
 
     sequence_num: int
     created_at: int
     piece: bytes
     is_kept: bool = False
+    redact_at: int = FOREVER
 
 
 @dataclass(frozen=True)
@@ -134,6 +165,13 @@ def _append(connection: sqlite3.Connection, drafts: Sequence[Draft], body_ids: S
         rows,
     )
     reach("send.stored")
+    if any(draft.self_destruct_seconds for draft in drafts):
+        timed = [
+            (draft.group_key, row[2], draft.sender_id, draft.self_destruct_seconds)
+            for draft, row in zip(drafts, rows, strict=True)
+            if draft.self_destruct_seconds
+        ]
+        timers.begin(connection, timed, now)
     return [row[2] for row in rows]
 
 
@@ -148,10 +186,13 @@ def page(
     share: Share,
     write: WriteMessage,
     taken: int = 0,
+    *,
+    include_redacted: bool = False,
 ) -> Page:
     """Read up to ``limit`` messages with numbers greater than ``after``, none of them expired.
 
-    ``write``: how each is written. ``taken``: how many bytes of bodies the page has already. The page gets fewer
+    ``write``: how each is written. ``taken``: how many bytes of bodies the page has already. ``include_redacted``:
+    messages that the reader sees only redacted are there too, without their bodies. The page gets fewer
     messages if memory is short, or if all its bodies would have more than PAGE_BYTES; but at least one if ``taken`` is
     0. If the next messages are in the archive, the page has none, and says where they are. Raises NotMemberError or
     NoRoomError.
@@ -164,25 +205,44 @@ def page(
     archived = stretches.stretch(connection, group, confirmed, sight)
     if archived:
         return Page([], member, confirmed, sight, archived, touch)
-    rows = _rows(connection, group.group_key, limit, sight, max(confirmed, group.archived_seq))
-    found = _read_bodies(connection, [row[0] for row in rows], share, taken)
-    found.reverse()  # each body is let go of once it is written
-    served = [
-        written(StoredMessage(number, bytes.fromhex(sender), found.pop(), created_at, bool(is_kept)), sight, write)
-        for _, number, sender, created_at, is_kept in rows[: len(found)]
-    ]
+    begin = max(confirmed, group.archived_seq)
+    if group.self_destructs:
+        timed = visibility.of_reader(member.member_id, member.joined_after, policy, include_redacted=include_redacted)
+        found = _timed_rows(connection, group.group_key, limit, sight, timed, begin)
+        served, count = _with_bodies(connection, found, sight, write, share, taken), len(found)
+    else:
+        rows = _rows(connection, group.group_key, limit, sight, begin)
+        bodies_of = _read_bodies(connection, [row[0] for row in rows], share, taken)
+        bodies_of.reverse()  # each body is let go of once it is written
+        served = [
+            written(
+                StoredMessage(number, bytes.fromhex(sender), bodies_of.pop(), created_at, bool(is_kept)), sight, write
+            )
+            for _, number, sender, created_at, is_kept in rows[: len(bodies_of)]
+        ]
+        count = len(rows)
     last = served[-1].sequence_num if served else 0
-    is_last = len(served) == len(rows) < limit
+    is_last = len(served) == count < limit
+    if group.self_destructs:
+        # What one reader sees, others do not. And what this reader may not see is not waited for.
+        return Page(served, member, group.last_seq if is_last else max(last, confirmed), sight, None, touch)
     return Page(served, member, max(last, confirmed), sight, None, touch, group.last_seq if is_last else last)
 
 
 def written(message: StoredMessage, sight: Sight, write: WriteMessage) -> Piece:
-    """Write a message that ``sight`` admits."""
-    number, created_at, is_kept = message.sequence_num, message.created_at, message.is_kept
-    expires_at = 0 if is_kept else sight.policy.expires_at(created_at)
-    return Piece(
-        number, created_at, write(number, message.sender_id, message.mls_message, created_at, expires_at), is_kept
+    """Write a message that ``sight`` admits; without its body if it is redacted for the reader."""
+    number, created_at, is_kept, seconds = (
+        *(message.sequence_num, message.created_at, message.is_kept, message.self_destruct_seconds),
     )
+    expires_at = 0 if is_kept else sight.policy.expires_at(created_at)
+    if not seconds:
+        text = write(number, message.sender_id, message.mls_message, created_at, expires_at)
+        return Piece(number, created_at, text, is_kept)
+    if message.redact_at <= sight.now:
+        text = write(number, message.sender_id, b"", created_at, expires_at, seconds, redacted=True)
+        return Piece(number, created_at, text, is_kept)
+    text = write(number, message.sender_id, message.mls_message, created_at, expires_at, seconds)
+    return Piece(number, created_at, text, is_kept, message.redact_at)
 
 
 def _rows(
@@ -200,6 +260,46 @@ def _rows(
     )
     rows: list[tuple[int, int, str, int, int]] = orjson.loads(found.fetchone()[0])
     return sorted(rows, key=itemgetter(1))  # SQLite promises no order of what is gathered
+
+
+def _timed_rows(
+    connection: sqlite3.Connection, group_key: int, limit: int, sight: Sight, timed: Timed, after: int
+) -> list[tuple[int, StoredMessage]]:
+    """Return the messages of a page of a group that has self-destructing ones: ids of bodies, messages without them."""
+    admitted, is_kept = sight.hot
+    found = connection.execute(
+        f"SELECT message_id, sequence_num, sender_id, created_at, {is_kept}, ifnull(seconds, 0), redact_at"
+        f" FROM ({timed.query}) WHERE group_key = :group_key AND {admitted} AND {timed.condition}"
+        " ORDER BY sequence_num LIMIT :limit",
+        {"group_key": group_key, "limit": limit, "now": sight.now, **timed.values, **sight.bounds(after)},
+    )
+    return [
+        (body_id, StoredMessage(number, sender, b"", created_at, bool(kept), seconds, redact_at))
+        for body_id, number, sender, created_at, kept, seconds, redact_at in found
+    ]
+
+
+def _with_bodies(
+    connection: sqlite3.Connection,
+    rows: Sequence[tuple[int, StoredMessage]],
+    sight: Sight,
+    write: WriteMessage,
+    share: Share,
+    taken: int,
+) -> list[Piece]:
+    """Write the messages of a page, as many as memory allows. Bodies that the reader may not see are not read."""
+    shown = [body_id for body_id, message in rows if message.redact_at > sight.now]
+    found = _read_bodies(connection, shown, share, taken) if shown else []
+    found.reverse()
+    served = []
+    for _, message in rows:
+        if message.redact_at > sight.now:
+            if not found:
+                break
+            served.append(written(message._replace(mls_message=found.pop()), sight, write))
+        else:
+            served.append(written(message, sight, write))
+    return served
 
 
 def _read_bodies(connection: sqlite3.Connection, ids: list[int], share: Share, taken: int) -> list[bytes]:

@@ -1,7 +1,9 @@
 """Decides which messages of a group a reader may see now, in the database and in the archive.
 
 A member sees a message if its number is above the mark ``gone_below``, if it has not expired, and if it is a commit or
-its sender's account was not deleted. The hot store, the archive and pages that were read a moment ago all ask here.
+its sender's account was not deleted. A self-destructing message is seen by those who were members when it was sent and
+have been since, each until a timer of that reader's own ends, or until the message is too old; after that it is only
+told that it was there. The hot store, the archive and pages that were read a moment ago all ask here.
 Anything that hides a message from a reader belongs here and nowhere else.
 """
 
@@ -9,7 +11,7 @@ import sqlite3
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
-from conclave.retention.policy import FOREVER, GroupPolicy
+from conclave.retention.policy import FOREVER, GroupPolicy, expiry_cutoff
 from conclave.retention.resolve import PolicySettings
 from conclave.store import policies
 from conclave.store.groups import Group
@@ -30,13 +32,18 @@ class Numbered(Protocol):
     def is_kept(self) -> bool:
         """Whether it is a commit that does not expire by age, as of when it was read."""
 
+    @property
+    def redact_at(self) -> int:
+        """The first Unix second at which its reader sees it only redacted; FOREVER: there is none."""
+
 
 class Sight(NamedTuple):
     """Which messages of one group may be seen at one moment.
 
     ``gone_below``: messages up to this number, inclusive, are never served again. ``hidden_before``: messages created
     before this Unix second, exclusive, are hidden. ``commits_above``: commits with greater numbers are not hidden by
-    age. ``policy`` and ``expired_before``: what these follow from.
+    age. ``policy`` and ``expired_before``: what these follow from. ``now``: the moment, Unix seconds. ``redacts``:
+    whether the group has self-destructing messages.
     """
 
     gone_below: int
@@ -44,13 +51,18 @@ class Sight(NamedTuple):
     commits_above: int
     policy: GroupPolicy
     expired_before: int
+    now: int = 0
+    redacts: bool = False
 
     def at(self, now: int) -> "Sight":
         """Return the same for the Unix second ``now``."""
-        return self._replace(hidden_before=policies.hidden_before(self.expired_before, self.policy, now))
+        return self._replace(hidden_before=policies.hidden_before(self.expired_before, self.policy, now), now=now)
 
     def admits(self, message: Numbered) -> bool:
-        """Tell whether a message that was read earlier may still be seen. Its sender was checked when it was read."""
+        """Tell whether a message that was read earlier may still be seen. Its sender was checked when it was read.
+
+        For timers see ``redacts_any``.
+        """
         return message.sequence_num > self.gone_below and (message.is_kept or message.created_at >= self.hidden_before)
 
     def admits_all(self, messages: Sequence[Numbered]) -> bool:
@@ -58,7 +70,12 @@ class Sight(NamedTuple):
         return not messages or (
             messages[0].sequence_num > self.gone_below
             and min(FOREVER if message.is_kept else message.created_at for message in messages) >= self.hidden_before
+            and not self.redacts_any(messages)
         )
+
+    def redacts_any(self, messages: Sequence[Numbered]) -> bool:
+        """Tell whether the reader may not see one of ``messages`` any more in the form in which it was read."""
+        return self.redacts and any(message.redact_at <= self.now for message in messages)
 
     def condition(self, after: int, deleted_senders: str) -> str:
         """Return the SQL condition for the messages with numbers greater than ``after`` that may be seen.
@@ -104,7 +121,59 @@ def of_known_group(group: Group, policy: GroupPolicy, now: int) -> Sight:
 
 def _sight(group: Group, policy: GroupPolicy, commits_above: int, now: int) -> Sight:
     hidden_before = policies.hidden_before(group.expired_before, policy, now)
-    return Sight(group.gone_below, hidden_before, commits_above, policy, group.expired_before)
+    return Sight(
+        *(group.gone_below, hidden_before, commits_above, policy, group.expired_before, now),
+        redacts=bool(group.self_destructs),
+    )
+
+
+class Timed(NamedTuple):
+    """What one reader sees of a group that has self-destructing messages.
+
+    ``query``: selects its messages with the columns ``seconds`` (null: it has no timer) and ``redact_at``, the first
+    Unix second at which the reader sees it only redacted. ``condition``: for those that the reader is to get at the
+    second ``:now``. ``values``: those of the parameters.
+    """
+
+    query: str
+    condition: str
+    values: dict[str, int]
+
+
+def of_reader(member_id: int, joined_after: int, settings: PolicySettings, *, include_redacted: bool) -> Timed:
+    """Return what a member gets of self-destructing messages. ``include_redacted``: also those that are redacted."""
+    values = {"member_id": member_id, "joined_after": joined_after, "max_age": settings.self_destruct_max_age}
+    return Timed(_TIMED, "TRUE" if include_redacted else "redact_at > :now", values)
+
+
+_TIMED = f"""
+SELECT messages.*, seconds, CASE
+    WHEN seconds IS NULL THEN {FOREVER}
+    WHEN ended OR sequence_num <= :joined_after THEN 0
+    ELSE min(created_at + :max_age + 1, ifnull((SELECT timers.redact_at FROM timers
+        WHERE timers.group_key = messages.group_key AND timers.sequence_num = messages.sequence_num
+            AND timers.member_id = :member_id), {FOREVER}))
+    END AS redact_at
+FROM messages LEFT JOIN self_destructing USING (group_key, sequence_num)
+"""
+
+
+def redacted_for_all(group_key: str, now: int, max_age: int) -> str:
+    """Return the SQL query for the numbers of a group's messages that every reader sees only redacted at ``now``.
+
+    Readers are the members who were members when it was sent. ``group_key``: an SQL expression. ``max_age``: as in the
+    settings. Who has read a message has a timer for it, so the least of what members have read tells whether all have.
+    """
+    return (
+        "SELECT lasting.sequence_num FROM self_destructing AS lasting JOIN messages AS stored"
+        " ON stored.group_key = lasting.group_key AND stored.sequence_num = lasting.sequence_num"
+        f" WHERE lasting.group_key = {group_key} AND (ended OR stored.created_at < {expiry_cutoff(now, max_age):d}"
+        " OR (NOT EXISTS (SELECT 1 FROM members AS behind WHERE behind.group_key = lasting.group_key"
+        " AND read_up_to < lasting.sequence_num AND behind.user_id != stored.sender_id)"
+        " AND NOT EXISTS (SELECT 1 FROM timers AS pending JOIN members AS reader USING (member_id)"
+        " WHERE pending.group_key = lasting.group_key AND pending.sequence_num = lasting.sequence_num"
+        f" AND redact_at > {now:d})))"
+    )
 
 
 def _kept(commits_above: str) -> str:

@@ -312,10 +312,12 @@ class ExternalJoinRequest(_message.Message):
     def __init__(self, commit_message: _Optional[bytes] = ..., mls_group_id: _Optional[str] = ...) -> None: ...
 
 class SendMessageRequest(_message.Message):
-    __slots__ = ("mls_message",)
+    __slots__ = ("mls_message", "self_destruct_seconds")
     MLS_MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    SELF_DESTRUCT_SECONDS_FIELD_NUMBER: _ClassVar[int]
     mls_message: bytes
-    def __init__(self, mls_message: _Optional[bytes] = ...) -> None: ...
+    self_destruct_seconds: int
+    def __init__(self, mls_message: _Optional[bytes] = ..., self_destruct_seconds: _Optional[int] = ...) -> None: ...
 
 class SendMessageResponse(_message.Message):
     __slots__ = ("sequence_num",)
@@ -324,18 +326,28 @@ class SendMessageResponse(_message.Message):
     def __init__(self, sequence_num: _Optional[int] = ...) -> None: ...
 
 class StoredMessage(_message.Message):
-    __slots__ = ("sequence_num", "sender_id", "mls_message", "created_at", "expires_at")
+    __slots__ = ("sequence_num", "sender_id", "mls_message", "created_at", "self_destruct_seconds", "redacted", "expires_at")
     SEQUENCE_NUM_FIELD_NUMBER: _ClassVar[int]
     SENDER_ID_FIELD_NUMBER: _ClassVar[int]
     MLS_MESSAGE_FIELD_NUMBER: _ClassVar[int]
     CREATED_AT_FIELD_NUMBER: _ClassVar[int]
+    SELF_DESTRUCT_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    REDACTED_FIELD_NUMBER: _ClassVar[int]
     EXPIRES_AT_FIELD_NUMBER: _ClassVar[int]
     sequence_num: int
     sender_id: bytes
     mls_message: bytes
     created_at: int
+    self_destruct_seconds: int
+    redacted: bool
     expires_at: int
-    def __init__(self, sequence_num: _Optional[int] = ..., sender_id: _Optional[bytes] = ..., mls_message: _Optional[bytes] = ..., created_at: _Optional[int] = ..., expires_at: _Optional[int] = ...) -> None: ...
+    def __init__(self, sequence_num: _Optional[int] = ..., sender_id: _Optional[bytes] = ..., mls_message: _Optional[bytes] = ..., created_at: _Optional[int] = ..., self_destruct_seconds: _Optional[int] = ..., redacted: _Optional[bool] = ..., expires_at: _Optional[int] = ...) -> None: ...
+
+class ReadReceiptRequest(_message.Message):
+    __slots__ = ("sequence_num",)
+    SEQUENCE_NUM_FIELD_NUMBER: _ClassVar[int]
+    sequence_num: int
+    def __init__(self, sequence_num: _Optional[int] = ...) -> None: ...
 
 class GetMessagesResponse(_message.Message):
     __slots__ = ("messages",)
@@ -504,7 +516,7 @@ class ListBannedUsersResponse(_message.Message):
     def __init__(self, users: _Optional[_Iterable[_Union[BannedUser, _Mapping]]] = ...) -> None: ...
 
 class ServerEvent(_message.Message):
-    __slots__ = ("new_message", "group_update", "welcome", "member_removed", "identity_reset", "invite_received", "invite_declined", "invite_cancelled", "group_deleted")
+    __slots__ = ("new_message", "group_update", "welcome", "member_removed", "identity_reset", "invite_received", "invite_declined", "invite_cancelled", "group_deleted", "message_redacted")
     NEW_MESSAGE_FIELD_NUMBER: _ClassVar[int]
     GROUP_UPDATE_FIELD_NUMBER: _ClassVar[int]
     WELCOME_FIELD_NUMBER: _ClassVar[int]
@@ -514,6 +526,7 @@ class ServerEvent(_message.Message):
     INVITE_DECLINED_FIELD_NUMBER: _ClassVar[int]
     INVITE_CANCELLED_FIELD_NUMBER: _ClassVar[int]
     GROUP_DELETED_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_REDACTED_FIELD_NUMBER: _ClassVar[int]
     new_message: NewMessageEvent
     group_update: GroupUpdateEvent
     welcome: WelcomeEvent
@@ -523,7 +536,8 @@ class ServerEvent(_message.Message):
     invite_declined: InviteDeclinedEvent
     invite_cancelled: InviteCancelledEvent
     group_deleted: GroupDeletedEvent
-    def __init__(self, new_message: _Optional[_Union[NewMessageEvent, _Mapping]] = ..., group_update: _Optional[_Union[GroupUpdateEvent, _Mapping]] = ..., welcome: _Optional[_Union[WelcomeEvent, _Mapping]] = ..., member_removed: _Optional[_Union[MemberRemovedEvent, _Mapping]] = ..., identity_reset: _Optional[_Union[IdentityResetEvent, _Mapping]] = ..., invite_received: _Optional[_Union[InviteReceivedEvent, _Mapping]] = ..., invite_declined: _Optional[_Union[InviteDeclinedEvent, _Mapping]] = ..., invite_cancelled: _Optional[_Union[InviteCancelledEvent, _Mapping]] = ..., group_deleted: _Optional[_Union[GroupDeletedEvent, _Mapping]] = ...) -> None: ...
+    message_redacted: MessageRedactedEvent
+    def __init__(self, new_message: _Optional[_Union[NewMessageEvent, _Mapping]] = ..., group_update: _Optional[_Union[GroupUpdateEvent, _Mapping]] = ..., welcome: _Optional[_Union[WelcomeEvent, _Mapping]] = ..., member_removed: _Optional[_Union[MemberRemovedEvent, _Mapping]] = ..., identity_reset: _Optional[_Union[IdentityResetEvent, _Mapping]] = ..., invite_received: _Optional[_Union[InviteReceivedEvent, _Mapping]] = ..., invite_declined: _Optional[_Union[InviteDeclinedEvent, _Mapping]] = ..., invite_cancelled: _Optional[_Union[InviteCancelledEvent, _Mapping]] = ..., group_deleted: _Optional[_Union[GroupDeletedEvent, _Mapping]] = ..., message_redacted: _Optional[_Union[MessageRedactedEvent, _Mapping]] = ...) -> None: ...
 
 class NewMessageEvent(_message.Message):
     __slots__ = ("group_id", "sequence_num", "sender_id")
@@ -600,3 +614,11 @@ class GroupDeletedEvent(_message.Message):
     GROUP_ID_FIELD_NUMBER: _ClassVar[int]
     group_id: bytes
     def __init__(self, group_id: _Optional[bytes] = ...) -> None: ...
+
+class MessageRedactedEvent(_message.Message):
+    __slots__ = ("group_id", "sequence_num")
+    GROUP_ID_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCE_NUM_FIELD_NUMBER: _ClassVar[int]
+    group_id: bytes
+    sequence_num: int
+    def __init__(self, group_id: _Optional[bytes] = ..., sequence_num: _Optional[int] = ...) -> None: ...

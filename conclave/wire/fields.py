@@ -43,6 +43,10 @@ HEX_RULE = validate.Regexp(r"[0-9a-fA-F]{0,1024}\Z", error="must be hexadecimal,
 EXPIRY_RULE = validate.Range(
     -1, MAX_SECONDS, error=f"must be -1 (inherit), 0 (delete-after-fetch) or 1 to {MAX_SECONDS}"
 )
+MOST_SELF_DESTRUCT_SECONDS = 31_536_000
+SELF_DESTRUCT_RULE = validate.Range(
+    0, MOST_SELF_DESTRUCT_SECONDS, error=f"must be 1 to {MOST_SELF_DESTRUCT_SECONDS}, or 0 for none"
+)
 MIN_LIFETIME_RULE = validate.Range(-1, MAX_SECONDS, error=f"must be -1 (inherit), 0 (none) or 1 to {MAX_SECONDS}")
 
 KEY_PACKAGE_BYTES = (4, 16_384)
@@ -131,6 +135,17 @@ class QueryInteger(fields.Integer):
             return min(int(value), self.most)
         except ValueError as error:  # thousands of digits
             raise self.make_error("invalid") from error
+
+
+class QueryBoolean(fields.Boolean):
+    """``true`` or ``false`` in a query string."""
+
+    default_error_messages = {"invalid": "must be true or false"}
+
+    def _deserialize(self, value: Any, *args: Any, **kwargs: Any) -> bool:
+        if value not in ("true", "false"):
+            raise self.make_error("invalid")
+        return bool(value == "true")
 
 
 class NotEmpty(validate.Validator):

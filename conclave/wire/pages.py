@@ -6,9 +6,10 @@ once for all readers: pieces that follow each other are a message in protobuf, a
 
 import base64
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 from http import HTTPStatus
+from typing import TYPE_CHECKING
 from uuid import UUID
 
 import orjson
@@ -19,6 +20,9 @@ from conclave.wire.exchange import FORMAT, ready
 from conclave.wire.handover import Pieces
 from conclave.wire.negotiate import Format
 
+if TYPE_CHECKING:
+    from conclave.store.messages import WriteMessage
+
 AT_ONCE_BYTES = 256 * 1024
 """A page of at most 256 KiB is written in one go, a larger one in parts of about that size."""
 
@@ -28,11 +32,8 @@ _FIELD = bytes([conclave_pb2.GetMessagesResponse.MESSAGES_FIELD_NUMBER << 3 | 2]
 _BEGIN, _BETWEEN, _END = b'{"messages":[', b",", b"]}"
 
 
-def writer(written_in: Format) -> Callable[[int, bytes, bytes, int, int], bytes]:
-    """Return what writes messages in a format: number, sender's id, body, Unix seconds at which it was stored.
-
-    The last value is the first Unix second at which it is no longer served because of its age, 0 for none.
-    """
+def writer(written_in: Format) -> "WriteMessage":
+    """Return what writes messages in a format."""
     return _in_protobuf if written_in is Format.PROTOBUF else _in_json
 
 
@@ -68,21 +69,43 @@ def _parts(written_in: Format, pieces: list[bytes]) -> deque[bytes]:
     return parts
 
 
-def _in_protobuf(sequence_num: int, sender_id: bytes, body: bytes, created_at: int, expires_at: int) -> bytes:
+def _in_protobuf(
+    sequence_num: int,
+    sender_id: bytes,
+    body: bytes,
+    created_at: int,
+    expires_at: int,
+    self_destruct_seconds: int = 0,
+    *,
+    redacted: bool = False,
+) -> bytes:
     message = conclave_pb2.StoredMessage(
         sequence_num=sequence_num, sender_id=sender_id, mls_message=body, created_at=created_at, expires_at=expires_at
     )
+    if self_destruct_seconds:
+        message.self_destruct_seconds, message.redacted = self_destruct_seconds, redacted
     text = message.SerializeToString()
     return _FIELD + _varint(len(text)) + text
 
 
-def _in_json(sequence_num: int, sender_id: bytes, body: bytes, created_at: int, expires_at: int) -> bytes:
+def _in_json(
+    sequence_num: int,
+    sender_id: bytes,
+    body: bytes,
+    created_at: int,
+    expires_at: int,
+    self_destruct_seconds: int = 0,
+    *,
+    redacted: bool = False,
+) -> bytes:
     return orjson.dumps(
         {
             "sequence_num": sequence_num,
             "sender_id": _id_text(sender_id),
             "mls_message": base64.b64encode(body).decode(),
             "created_at": created_at,
+            "self_destruct_seconds": self_destruct_seconds,
+            "redacted": redacted,
             "expires_at": expires_at,
         }
     )

@@ -416,8 +416,8 @@ async def test_what_is_foretold_is_what_happens(config: Config, start_server: St
 
 async def served(alone: StoreAlone, client: Client, group: str) -> dict[int, int]:
     """What a client would be served, by numbers: when it was stored. No watermark moves."""
-    page = cast(list[tuple[int, str, bytes, int, int]], await alone.page(client.token, group, 0, 500))
-    return {number: created_at for number, _, _, created_at, _ in page}
+    page = cast(list[tuple[int, str, bytes, int, int, int, bool]], await alone.page(client.token, group, 0, 500))
+    return {number: created_at for number, _, _, created_at, *_ in page}
 
 
 async def test_a_count_looks_at_no_message_where_the_index_tells_all(running: Running) -> None:

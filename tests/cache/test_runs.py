@@ -18,7 +18,16 @@ def pieces(*numbers: int, at: int = 100) -> list[Piece]:
     return [Piece(number, at + number, b"%d" % number) for number in numbers]
 
 
-def write(number: int, sender_id: bytes, body: bytes, created_at: int, expires_at: int) -> bytes:
+def write(
+    sequence_num: int,
+    sender_id: bytes,
+    body: bytes,
+    created_at: int,
+    expires_at: int,
+    self_destruct_seconds: int = 0,
+    *,
+    redacted: bool = False,
+) -> bytes:
     return body
 
 

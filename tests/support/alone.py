@@ -19,8 +19,9 @@ from conclave.store.database import Database
 from conclave.store.group_commit import snapshot
 from conclave.store.sessions import Session
 
-Told = list[tuple[int, str, bytes, int, int]] | tuple[int, int]
-"""The messages of a page: number, sender, body, when stored, when it expires; or status and code of a refusal."""
+Told = list[tuple[int, str, bytes, int, int, int, bool]] | tuple[int, int]
+"""The messages of a page: number, sender, body, when stored, when it expires, for how many seconds it may be read,
+whether it is redacted; or status and code of a refusal."""
 
 
 class StoreAlone:
@@ -28,6 +29,7 @@ class StoreAlone:
 
     def __init__(self, app: web.Application) -> None:
         config = app[keys.CONFIG]
+        self.up_to = 0
         self._app = app
         self._connection = sqlite.connect(config.database)
         self._archive = Archive(config.archive_path, config.database, Health())
@@ -39,9 +41,9 @@ class StoreAlone:
         self._connection.close()
         await self._archive.close()
 
-    async def read(self, fn: Callable[..., Any], *args: Any) -> Any:
+    async def read(self, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Do what ``Database.read`` does."""
-        return snapshot(self._connection, lambda: fn(self._connection, *args))
+        return snapshot(self._connection, lambda: fn(self._connection, *args, **kwargs))
 
     def query(self, sql: str, *values: Any) -> list[tuple[Any, ...]]:
         return [tuple(row) for row in self._connection.execute(sql, values)]
@@ -52,8 +54,8 @@ class StoreAlone:
         alive = found and self._app[keys.CLOCK].now() < self._app[keys.ACTIVITY].expires_at(found)
         return found if alive else None
 
-    async def page(self, token: str, group: str, after: int, limit: int) -> Told:
-        """Return what a fetch is to answer."""
+    async def page(self, token: str, group: str, after: int, limit: int, *, include_redacted: bool = False) -> Told:
+        """Return what a fetch is to answer. ``up_to`` is then the watermark that follows from it."""
         session = self.session(token)
         if session is None:
             return TokenExpiredError.status, int(TokenExpiredError.code)
@@ -70,10 +72,16 @@ class StoreAlone:
                 self._app[keys.CLOCK],
                 share,
                 _write,
+                include_redacted=include_redacted,
             )
         except ApiError as error:
             return error.status, int(error.code)
-        return [cast(tuple[int, str, bytes, int, int], each.piece) for each in found.messages]
+        self.up_to = found.fetched_up_to
+        return [cast(tuple[int, str, bytes, int, int, int, bool], each.piece) for each in found.messages]
+
+    def self_destructs(self, group: str) -> bool:
+        """Whether a group has self-destructing messages."""
+        return bool(self.query("SELECT 1 FROM groups WHERE group_id = ? AND self_destructs", UUID(group).bytes))
 
     def is_member(self, token: str, group: str) -> bool:
         """Whether a session lives, and is one of a member."""
@@ -101,8 +109,18 @@ class StoreAlone:
         return int(found[0][0]) if found else 0
 
 
-def _write(sequence_num: int, sender_id: bytes, body: bytes, created_at: int, expires_at: int) -> bytes:
-    return cast(bytes, (sequence_num, str(UUID(bytes=sender_id)), body, created_at, expires_at))
+def _write(
+    sequence_num: int,
+    sender_id: bytes,
+    body: bytes,
+    created_at: int,
+    expires_at: int,
+    self_destruct_seconds: int = 0,
+    *,
+    redacted: bool = False,
+) -> bytes:
+    told = sequence_num, str(UUID(bytes=sender_id)), body, created_at, expires_at, self_destruct_seconds, redacted
+    return cast(bytes, told)
 
 
 def once(path: Any, sql: str, *values: Any) -> None:

@@ -30,6 +30,8 @@ class Message:
     sender_id: str
     body: bytes
     created_at: int
+    self_destruct_seconds: int = 0
+    redacted: bool = False
 
 
 class Client:
@@ -150,14 +152,30 @@ class Client:
         """Fetch a key package of somebody."""
         return base64.b64decode((await self.get(f"/key-packages/{user.user_id}"))["key_package_data"])
 
-    async def send(self, group: str, body: bytes = b"hello") -> int:
-        return int((await self.post(f"/groups/{group}/messages", mls_message=encode(body)))["sequence_num"])
+    async def send(self, group: str, body: bytes = b"hello", seconds: int = 0) -> int:
+        """Send a message, which destroys itself ``seconds`` after it was read if they are given."""
+        timer = {"self_destruct_seconds": seconds} if seconds else {}
+        return int((await self.post(f"/groups/{group}/messages", mls_message=encode(body), **timer))["sequence_num"])
 
-    async def fetch(self, group: str, after: int = 0, limit: int | None = None) -> list[Message]:
+    async def read(self, group: str, up_to: int) -> None:
+        await self.post(f"/groups/{group}/read", sequence_num=up_to)
+
+    async def fetch(
+        self, group: str, after: int = 0, limit: int | None = None, *, include_redacted: bool = False
+    ) -> list[Message]:
         query = {"after": after} | ({} if limit is None else {"limit": limit})
-        page = await self.get(f"/groups/{group}/messages", **query)
+        page = await self.get(
+            f"/groups/{group}/messages", **query, **({"include_redacted": "true"} if include_redacted else {})
+        )
         return [
-            Message(each["sequence_num"], each["sender_id"], base64.b64decode(each["mls_message"]), each["created_at"])
+            Message(
+                each["sequence_num"],
+                each["sender_id"],
+                base64.b64decode(each["mls_message"]),
+                each["created_at"],
+                each["self_destruct_seconds"],
+                each["redacted"],
+            )
             for each in page["messages"]
         ]
 

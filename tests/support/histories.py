@@ -45,6 +45,7 @@ class History(World):
         self.favourite = ""
         self.archived = 0
         self._moves = seed % 3 == 0 and config.cleanup.engine == "sql"
+        self._timed = (0.0, 0.02, 0.2)[seed % 3]
 
     async def play(self, steps: int) -> None:
         """Play a history. Raises DisagreementError."""
@@ -69,6 +70,7 @@ class History(World):
         """What may happen, the likelier the more often it is named."""
         often = [self.send, self.send, self.send_together, self.pass_time, self.to_an_expiry, self.change_policy]
         others = [self.come_or_go, self.come_or_go, self.act_as_admin, self.end_session, self.operate]
+        others += [self.read_receipts, self.to_a_timers_end] if self._timed else []
         rare = [self.restart, self.delete, self.delete, self.burst, self.to_a_sessions_end]
         midway = [self.meet_midway, self.meet_midway]
         runs = [self.archive] * 4 if self._moves else [self.clean_up, self.clean_up, self.wrong_clock]
@@ -98,7 +100,9 @@ class History(World):
             told = [_sent(alone, *each) for each in senders]
             last = {group: alone.last(group) for group in self.groups}
         size = self.chance.choice([10, 100, 100, 700])
-        found = await asyncio.gather(*(outcome(client.send(group, self._body(size))) for client, group in senders))
+        found = await asyncio.gather(
+            *(outcome(client.send(group, self._body(size), self._seconds())) for client, group in senders)
+        )
         refused = [None if isinstance(each, int) else each for each in found]
         self._expect(refused, told, f"sends to {[group for _, group in senders]}")
         for group in self.groups:
@@ -108,6 +112,35 @@ class History(World):
                 if to == group and isinstance(number, int)
             ]
             self._expect(sorted(numbers), list(range(last[group] + 1, last[group] + 1 + len(numbers))), "numbers")
+
+    def _seconds(self) -> int:
+        """Return after how many seconds a message destroys itself; most do not."""
+        return self.chance.choice([1, 20, 60]) if self.chance.random() < self._timed else 0
+
+    async def read_receipts(self) -> None:
+        """Have some say what they have read."""
+        for client in self.chance.sample(self.sessions, min(3, len(self.sessions))):
+            group = self._group()
+            await self._try(client.read(group, self.chance.randint(1, 2 + await self._last(group))))
+
+    async def _last(self, group: str) -> int:
+        async with StoreAlone(self.running.app) as alone:
+            return alone.last(group)
+
+    async def to_a_timers_end(self) -> None:
+        """Go to the last second of some timer, compare, and go to the first without it."""
+        await self._send_timed(self._group())
+        await self.read_receipts()
+        async with StoreAlone(self.running.app) as alone:
+            found = alone.query("SELECT redact_at FROM timers WHERE redact_at > ?", self.running.app[keys.CLOCK].now())
+        if found:
+            self.clock.seconds = max(self.clock.seconds, self.chance.choice(found)[0] - 1)
+            await self.compare()
+            self.clock.advance(1)
+
+    async def _send_timed(self, group: str) -> None:
+        for client in await self._living():
+            await self._try(client.send(group, self._body(20), self.chance.choice([1, 20, 60])))
 
     def _body(self, size: int) -> bytes:
         self._count += 1
@@ -215,7 +248,13 @@ class History(World):
         """Move some of a group to the archive, as a run does in steps; or take it back."""
         mover, group = Mover(self.config), self._group()
         async with StoreAlone(self.running.app) as alone:
-            found = alone.query("SELECT last_seq, archived_seq FROM groups WHERE group_id = ?", UUID(group).bytes)
+            # What destroys itself does not move, nor what follows.
+            found = alone.query(
+                "SELECT ifnull((SELECT min(sequence_num) - 1 FROM self_destructing"
+                " WHERE self_destructing.group_key = groups.group_key), last_seq), archived_seq FROM groups"
+                " WHERE group_id = ?",
+                UUID(group).bytes,
+            )
         if not found:
             return
         last, border = found[0]
@@ -274,6 +313,8 @@ class History(World):
         self._meanwhile = self.chance.choice(
             [
                 lambda: self._try(other.send(group, self._body(30))),
+                lambda: self._try(other.send(group, self._body(30), 20)),
+                lambda: self._try(reader.read(group, 10**6)),
                 lambda: self._try(other.post(f"/groups/{group}/commit", commit_message="YWJj")),
                 lambda: self._try(reader.leave(group)),
                 lambda: self._expire(group),

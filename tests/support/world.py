@@ -110,22 +110,34 @@ class World:
         last = alone.last(group)
         after = self.chance.choice([0, 0, last, max(0, last - 1), last + 3, self.chance.randint(0, last)])
         limit = self.chance.choice([1, 2, 5, 500])
-        told = await alone.page(client.token, group, after, limit)
-        found = await self.ask(client, group, after, limit, self.chance.choice(list(Format)))
+        redacted = self.chance.random() < 0.3
+        told = await alone.page(client.token, group, after, limit, include_redacted=redacted)
+        found = await self.ask(client, group, after, limit, self.chance.choice(list(Format)), include_redacted=redacted)
         self._expect(found, told, f"{self._names.get(client.user_id)}: {group} after {after}, at most {limit}")
         if isinstance(found, list):
             key = group, client.user_id
-            marks[key] = max(marks[key], min(after, last), *(each[0] for each in found[-1:]))
+            # In a group with self-destructing messages a page counts for those that its reader may not see, too.
+            up_to = alone.up_to if alone.self_destructs(group) and len(found) < limit else 0
+            marks[key] = max(marks[key], up_to, min(after, last), *(each[0] for each in found[-1:]))
 
     def _expect(self, found: Any, told: Any, what: str) -> None:
         if found != told:
             raise DisagreementError(f"{what}: {found!s:.2000} is not {told!s:.2000}; {self.told}")
 
-    async def ask(self, client: Client, group: str, after: int, limit: int, written_in: Format) -> Told:
+    async def ask(
+        self,
+        client: Client,
+        group: str,
+        after: int,
+        limit: int,
+        written_in: Format,
+        *,
+        include_redacted: bool = False,
+    ) -> Told:
         """Fetch a page over HTTP."""
         headers = {"Authorization": f"Bearer {client.token}", "Accept": written_in.value}
         url = f"{self.running.url}{API}/groups/{group}/messages"
-        query = {"after": after, "limit": limit}
+        query = {"after": str(after), "limit": str(limit)} | ({"include_redacted": "true"} if include_redacted else {})
         async with self._asking.get(url, params=query, headers=headers) as response:
             return _read(response.status, await response.read(), written_in)
 
@@ -188,13 +200,18 @@ def _read(status: int, body: bytes, written_in: Format) -> Told:
                 base64.b64decode(each["mls_message"]),
                 each["created_at"],
                 each["expires_at"],
+                each["self_destruct_seconds"],
+                each["redacted"],
             )
             for each in values["messages"]
         ]
     if status != 200:
         return status, conclave_pb2.ErrorResponse.FromString(body).error_code
     return [
-        (each.sequence_num, str(UUID(bytes=each.sender_id)), each.mls_message, each.created_at, each.expires_at)
+        (
+            *(each.sequence_num, str(UUID(bytes=each.sender_id)), each.mls_message, each.created_at, each.expires_at),
+            *(each.self_destruct_seconds, each.redacted),
+        )
         for each in conclave_pb2.GetMessagesResponse.FromString(body).messages
     ]
 

@@ -43,10 +43,11 @@ effective_expiry_seconds=100 int64, min_lifetime_seconds=101 int64, policy_sourc
 held_by=104 bytes[]
 GetGroupInfoResponse        group_info=1 bytes
 UploadCommitRequest         commit_message=1 bytes, group_info=2 bytes, mls_group_id=3 string
-SendMessageRequest          mls_message=1 bytes
+SendMessageRequest          mls_message=1 bytes, self_destruct_seconds=100 uint32
 SendMessageResponse         sequence_num=1 uint64
 StoredMessage               sequence_num=1 uint64, sender_id=2 bytes, mls_message=3 bytes, created_at=4 uint64, \
-expires_at=102 uint64
+self_destruct_seconds=100 uint32, redacted=101 bool, expires_at=102 uint64
+ReadReceiptRequest          sequence_num=1 uint64
 GetMessagesResponse         messages=1 StoredMessage[]
 InviteToGroupRequest        user_ids=1 bytes[]
 MemberKeyPackage            user_id=1 bytes, key_package_data=2 bytes
@@ -72,7 +73,8 @@ ExternalJoinRequest         commit_message=1 bytes, mls_group_id=2 string
 ErrorResponse               message=1 string, error_code=2 ErrorCode
 ServerEvent                 new_message=1 NewMessageEvent, group_update=2 GroupUpdateEvent, welcome=3 WelcomeEvent, \
 member_removed=4 MemberRemovedEvent, identity_reset=5 IdentityResetEvent, invite_received=6 InviteReceivedEvent, \
-invite_declined=7 InviteDeclinedEvent, invite_cancelled=8 InviteCancelledEvent, group_deleted=9 GroupDeletedEvent
+invite_declined=7 InviteDeclinedEvent, invite_cancelled=8 InviteCancelledEvent, group_deleted=9 GroupDeletedEvent, \
+message_redacted=100 MessageRedactedEvent
 NewMessageEvent             group_id=1 bytes, sequence_num=2 uint64, sender_id=3 bytes
 GroupUpdateEvent            group_id=1 bytes, update_type=2 GroupUpdateType
 WelcomeEvent                group_id=1 bytes, group_alias=2 string
@@ -83,6 +85,7 @@ inviter_id=5 bytes
 InviteDeclinedEvent         group_id=1 bytes, declined_user_id=2 bytes
 InviteCancelledEvent        group_id=1 bytes
 GroupDeletedEvent           group_id=1 bytes
+MessageRedactedEvent        group_id=1 bytes, sequence_num=2 uint64
 Empty
 """
 """Every message with its fields and numbers: a client compiled from these must go on working."""

@@ -146,7 +146,9 @@ MESSAGES = st.lists(
         st.binary(max_size=300),
         st.integers(0, 2**40) | st.just(0),
         st.integers(0, 2**54) | st.just(0),
-    ),
+        st.integers(1, 31_536_000) | st.just(0),
+        st.booleans(),
+    ).map(lambda each: (*each[:6], each[6] and each[5] > 0)),  # only what has a timer is ever redacted
     max_size=6,
 )
 
@@ -160,9 +162,12 @@ class _Asked(dict[Any, Any]):
 @many
 @given(MESSAGES, st.sampled_from(list(Format)), st.sampled_from([1, 200, 256 * 1024]))
 def test_a_page_of_pieces_is_what_the_schema_makes(
-    messages: list[tuple[int, bytes, bytes, int, int]], written_in: Format, at_once: int
+    messages: list[tuple[int, bytes, bytes, int, int, int, bool]], written_in: Format, at_once: int
 ) -> None:
-    names = ("sequence_num", "sender_id", "mls_message", "created_at", "expires_at")
+    names = (
+        *("sequence_num", "sender_id", "mls_message", "created_at", "expires_at"),
+        *("self_destruct_seconds", "redacted"),
+    )
     values = [dict(zip(names, each, strict=True)) for each in messages]
     dumped = the(GetMessagesResponse).dump({"messages": values})
     told = exchange.write(written_in, "GetMessagesResponse", dumped)

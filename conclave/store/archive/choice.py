@@ -121,11 +121,13 @@ WITH under_way AS MATERIALIZED (
         iif(lifetime < 0, 9223372036854775807, {commits_above}) AS fetched
     FROM temp.movable JOIN groups USING (group_key) LEFT JOIN under_way USING (group_key)
 ), bounded AS MATERIALIZED (
-    SELECT *, ifnull((
+    SELECT *, min(ifnull((
         SELECT sequence_num FROM messages
         WHERE messages.group_key = moving.group_key AND sequence_num > border AND +created_at >= :before
         ORDER BY sequence_num LIMIT 1
-    ), 9223372036854775807) AS young FROM moving
+    ), 9223372036854775807), ifnull((
+        SELECT min(sequence_num) FROM self_destructing WHERE self_destructing.group_key = moving.group_key
+    ), 9223372036854775807)) AS young FROM moving
 )
 SELECT bounded.group_key, lifetime, min(sequence_num) AS first_seq, max(sequence_num) AS last_seq, count(*) AS count
 FROM bounded CROSS JOIN messages
@@ -136,7 +138,8 @@ GROUP BY bounded.group_key ORDER BY bounded.group_key
 """For each group, the numbers that may move: those above its border and below its first young message.
 
 A message moves only with all messages before it in the group, although a clock that was set back may have given later
-messages earlier times. The first young message is searched by number, which ends there; a search by time would look at
+messages earlier times. One that destroys itself does not move, so nothing moves that follows it: it is there for a
+month at most, and the archive would have to rewrite a file for each. The first young message is searched by number, which ends there; a search by time would look at
 all young messages. And where commits that somebody has not fetched yet do not expire by age, no message moves that
 somebody has not fetched: in the archive, each run would have to look which of them are commits.
 """

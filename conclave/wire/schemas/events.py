@@ -84,6 +84,12 @@ class InviteCancelledEvent(_OfGroup, ResponseSchema):
     """The user is not invited any more."""
 
 
+class MessageRedactedEvent(_OfGroup, ResponseSchema):
+    """A self-destructing message came to its end for the user: a client must forget it."""
+
+    sequence_num = fields.Integer()
+
+
 EVENTS: dict[str, type[ResponseSchema]] = {
     "new_message": NewMessageEvent,
     "group_update": GroupUpdateEvent,
@@ -94,5 +100,6 @@ EVENTS: dict[str, type[ResponseSchema]] = {
     "invite_declined": InviteDeclinedEvent,
     "invite_cancelled": InviteCancelledEvent,
     "group_deleted": GroupDeletedEvent,
+    "message_redacted": MessageRedactedEvent,
 }
 """The schema of each event by the event's name on a stream."""

@@ -6,10 +6,19 @@ from dataclasses import dataclass
 
 import orjson
 from google.protobuf.message import DecodeError
-from marshmallow import fields
+from marshmallow import fields, validate
 
+from conclave.fields import StrictBoolean, StrictInteger
 from conclave.wire import conclave_pb2, json_text
-from conclave.wire.fields import Bytes, Identifier, QueryInteger, required
+from conclave.wire.fields import (
+    MOST_SELF_DESTRUCT_SECONDS,
+    SELF_DESTRUCT_RULE,
+    Bytes,
+    Identifier,
+    QueryBoolean,
+    QueryInteger,
+    required,
+)
 from conclave.wire.negotiate import Format
 from conclave.wire.schemas.base import QuerySchema, RequestSchema, ResponseSchema
 
@@ -22,34 +31,37 @@ _AFTER_LIMIT = re.compile(r"after=([0-9]{1,18})&limit=([1-9][0-9]{0,3})", re.ASC
 
 @dataclass(frozen=True)
 class SendMessage:
-    """What to send."""
+    """What to send. ``self_destruct_seconds``: how long each reader may see it once it was read; 0: for ever."""
 
     mls_message: bytes
+    self_destruct_seconds: int
 
 
 def _quick_send(written_in: Format, body: bytes) -> SendMessage | None:
-    """Return what a body with the one field makes."""
+    """Return what an ordinary body makes: in JSON, one without a timer."""
     try:
         if written_in is Format.PROTOBUF:
-            message = conclave_pb2.SendMessageRequest.FromString(body).mls_message
-        else:
-            if json_text.marks(body) != 1:  # more would be more values, which may be very many
-                return None
-            values = orjson.loads(body)
-            if type(values) is not dict or values.keys() != _MLS_MESSAGE or type(values["mls_message"]) is not str:
-                return None
-            message = base64.b64decode(values["mls_message"].encode("ascii"), validate=True)
+            parsed = conclave_pb2.SendMessageRequest.FromString(body)
+            message, seconds = parsed.mls_message, parsed.self_destruct_seconds
+            return SendMessage(message, seconds) if message and seconds <= MOST_SELF_DESTRUCT_SECONDS else None
+        if json_text.marks(body) != 1:  # more would be more values, which may be very many
+            return None
+        values = orjson.loads(body)
+        if type(values) is not dict or values.keys() != _MLS_MESSAGE or type(values["mls_message"]) is not str:
+            return None
+        message = base64.b64decode(values["mls_message"].encode("ascii"), validate=True)
     except (DecodeError, ValueError):  # the long way says what is wrong
         return None
-    return SendMessage(message) if message else None
+    return SendMessage(message, 0) if message else None
 
 
 class SendMessageRequest(RequestSchema):
-    """An opaque MLS message."""
+    """An opaque MLS message. ``self_destruct_seconds``: how long each reader may see it once it was read."""
 
     makes = SendMessage
 
     mls_message = required(Bytes)
+    self_destruct_seconds = StrictInteger(load_default=0, validate=SELF_DESTRUCT_RULE)
 
     quick = staticmethod(_quick_send)
 
@@ -69,36 +81,47 @@ def write_number(written_in: Format, sequence_num: int) -> bytes:
 
 @dataclass(frozen=True)
 class GetMessages:
-    """Which messages to fetch."""
+    """Which messages to fetch. ``include_redacted``: also those of which the reader sees only that they were there."""
 
     after: int
     limit: int
+    include_redacted: bool
 
 
 def _quick_get(query: str) -> GetMessages | None:
     """Return what a query makes that has ``after`` and ``limit``, in this order."""
     found = _AFTER_LIMIT.fullmatch(query)
-    return GetMessages(int(found[1]), min(int(found[2]), MOST_MESSAGES)) if found else None
+    return GetMessages(int(found[1]), min(int(found[2]), MOST_MESSAGES), include_redacted=False) if found else None
 
 
 class GetMessagesQuery(QuerySchema):
-    """Which messages to fetch: the first ``limit`` of those numbered above ``after``."""
+    """Which messages to fetch: the first ``limit`` of those numbered above ``after``.
+
+    Without ``include_redacted`` those are left out that the caller may see only redacted.
+    """
 
     makes = GetMessages
 
     after = QueryInteger(least=0, most=MAX_SEQUENCE_NUM, default=0)
     limit = QueryInteger(least=1, most=MOST_MESSAGES, default=100)
+    include_redacted = QueryBoolean(load_default=False)
 
     quick = staticmethod(_quick_get)
 
 
 class StoredMessage(ResponseSchema):
-    """A message; times in Unix seconds. ``expires_at``: the first second at which it is not served; 0 for none."""
+    """A message; times in Unix seconds. ``expires_at``: the first second at which it is not served; 0 for none.
+
+    ``self_destruct_seconds``: how long each reader may see it once it was read; 0: for ever. ``redacted``: the caller
+    may not see it, or not any more; ``mls_message`` is empty.
+    """
 
     sequence_num = fields.Integer()
     sender_id = Identifier()
     mls_message = Bytes()
     created_at = fields.Integer()
+    self_destruct_seconds = fields.Integer()
+    redacted = StrictBoolean()
     expires_at = fields.Integer()
 
 
@@ -106,3 +129,18 @@ class GetMessagesResponse(ResponseSchema):
     """A page of messages, ascending."""
 
     messages = fields.List(fields.Nested(StoredMessage))
+
+
+@dataclass(frozen=True)
+class ReadReceipt:
+    """What was read: everything up to this number, inclusive."""
+
+    sequence_num: int
+
+
+class ReadReceiptRequest(RequestSchema):
+    """What the caller has read: everything up to this number, as far as the group has it."""
+
+    makes = ReadReceipt
+
+    sequence_num = required(StrictInteger, validate.Range(min=1, error="must be at least 1"))
