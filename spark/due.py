@@ -131,16 +131,16 @@ def _is_named(
         return False
     if sequence_num <= step.gone_below or created_at < step.expired_before:
         return True
-    redacted = _redacted(step, settings, now)
-    found = connection.execute(f"SELECT 1 WHERE ? IN ({redacted})", (sequence_num,)).fetchone() if redacted else None
-    return found is not None
-
-
-def _redacted(step: GroupStep, settings: PolicySettings, now: int) -> str:
-    """Return the query for the numbers of messages that are redacted for everybody; "" if the step lets none go."""
-    if not step.redacts:
-        return ""
-    return visibility.redacted_for_all(f"{step.group_key:d}", now, settings.self_destruct_max_age)
+    redacted = visibility.redacted_for_all(now, settings.self_destruct_max_age)
+    found = (
+        step.redacts
+        and connection.execute(
+            f"SELECT 1 FROM {visibility.TIMED} WHERE self_destructing.group_key = ? AND sequence_num = ?"
+            f" AND {redacted}",
+            (step.group_key, sequence_num),
+        ).fetchone()
+    )
+    return bool(found)
 
 
 def groups(connection: sqlite3.Connection, plan: Plan, settings: PolicySettings) -> set[int]:
@@ -181,13 +181,17 @@ class _InGroup:
             f"SELECT {columns} FROM messages WHERE group_key = ?1 AND sequence_num <= ?2{old_enough}{self.unheld} UNION"
             f" SELECT {columns} FROM messages WHERE group_key = ?1 AND created_at < min(?3, ?4){by_age}{self.unheld}"
         )
-        if redacted := _redacted(step, self.settings, self.now):
+        if step.redacts:
             query += (
-                f" UNION SELECT {columns} FROM messages WHERE group_key = ?1 AND created_at < ?4{self.unheld}"
-                f" AND sequence_num IN ({redacted})"
+                f" UNION SELECT {columns} FROM {visibility.TIMED} WHERE self_destructing.group_key = ?1"
+                f" AND created_at < ?4{self.unheld} AND {self._redacted}"
             )
         values = step.group_key, step.gone_below, step.expired_before, step.erasable_before, step.commits_above
         return query, values if by_age else values[:-1]
+
+    @property
+    def _redacted(self) -> str:
+        return visibility.redacted_for_all(self.now, self.settings.self_destruct_max_age)
 
     @property
     def rule(self) -> str:
@@ -216,8 +220,12 @@ class _InGroup:
                 min(step.commits_above, found.commits_above),
             )
         )
-        if redacted := _redacted(step, self.settings, self.now):
-            expired += delete.where(REDACTED, f"+sequence_num IN ({redacted})")
+        if step.redacts:
+            redacted = (
+                "EXISTS (SELECT 1 FROM self_destructing WHERE self_destructing.group_key = messages.group_key"
+                f" AND self_destructing.sequence_num = messages.sequence_num AND {self._redacted})"
+            )
+            expired += delete.where(REDACTED, redacted)
         if expired:
             touches.touch_group(connection, step.group_key)
         yield from expired
@@ -321,11 +329,11 @@ def _held_in(connection: sqlite3.Connection, group_key: int, settings: PolicySet
         (group_key,),
     ).fetchone()
     gone_below, cutoff = marks or (FOREVER, FOREVER)
-    redacted = visibility.redacted_for_all("?1", now, settings.self_destruct_max_age)
+    redacted = visibility.redacted_for_all(now, settings.self_destruct_max_age)
     hot = connection.execute(
         "SELECT count(*) FROM (SELECT message_id FROM messages WHERE group_key = ?1 AND sequence_num <= ?2"
         " UNION SELECT message_id FROM messages WHERE group_key = ?1 AND created_at < ?3"
-        f" UNION SELECT message_id FROM messages WHERE group_key = ?1 AND sequence_num IN ({redacted}))",
+        f" UNION SELECT message_id FROM {visibility.TIMED} WHERE self_destructing.group_key = ?1 AND {redacted})",
         (group_key, gone_below, cutoff),
     ).fetchone()[0]
     archived = connection.execute(
@@ -336,7 +344,7 @@ def _held_in(connection: sqlite3.Connection, group_key: int, settings: PolicySet
 
 
 def _held_of(connection: sqlite3.Connection, user_id: bytes, settings: PolicySettings, now: int) -> int:
-    redacted = visibility.redacted_for_all("messages.group_key", now, settings.self_destruct_max_age)
+    redacted = visibility.redacted_for_all(now, settings.self_destruct_max_age)
     return int(
         connection.execute(
             "SELECT count(*) FROM messages LEFT JOIN groups USING (group_key)"
@@ -344,7 +352,8 @@ def _held_of(connection: sqlite3.Connection, user_id: bytes, settings: PolicySet
             " AND messages.group_key NOT IN (SELECT group_key FROM holds WHERE group_key IS NOT NULL)"
             " AND (groups.group_key IS NULL OR EXISTS (SELECT 1 FROM user_tombstones WHERE user_id = ?1)"
             " OR sequence_num <= gone_below OR messages.created_at < max(expired_before, expires_before)"
-            f" OR (self_destructs AND sequence_num IN ({redacted})))",
+            " OR (self_destructs AND EXISTS (SELECT 1 FROM self_destructing WHERE self_destructing.group_key ="
+            f" messages.group_key AND self_destructing.sequence_num = messages.sequence_num AND {redacted})))",
             (user_id,),
         ).fetchone()[0]
     )

@@ -46,8 +46,8 @@ class HotTables:
     """The tables from which the plan is made.
 
     ``sessions`` and ``invites`` are None if they have no rows, as in most runs: Spark would start a job even for an
-    empty table. Likewise ``timed``, the self-destructing messages with their readers and the timers that have not ended.
-    The tombstones go into the plan as they are.
+    empty table. Likewise ``timed``, the self-destructing messages with their readers and the timers that have not
+    ended. The tombstones go into the plan as they are.
     """
 
     groups: DataFrame

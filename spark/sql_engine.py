@@ -77,11 +77,11 @@ def _groups_query(connection: sqlite3.Connection, settings: PolicySettings, now:
     def expired(mark: str) -> str:
         return f"({mark} > 0 AND {_exists(f'created_at < min({mark}, erasable_before){of_age}')})"
 
-    redacted = visibility.redacted_for_all("ranked.group_key", now, settings.self_destruct_max_age)
+    redacted = visibility.redacted_for_all(now, settings.self_destruct_max_age)
     return _GROUPS.format(
         has_redacted=(
-            "(self_destructs AND EXISTS (SELECT 1 FROM messages WHERE messages.group_key = ranked.group_key"
-            f" AND created_at < erasable_before{unheld} AND sequence_num IN ({redacted})))"
+            f"(self_destructs AND EXISTS (SELECT 1 FROM {visibility.TIMED} WHERE self_destructing.group_key ="
+            f" ranked.group_key AND created_at < erasable_before{unheld} AND {redacted}))"
         ),
         commits_above=policies.commits_above_of(settings),
         has_gone_before=gone("gone_below"),

@@ -9,6 +9,7 @@ from conclave.retention.jobs import Scope, schedule
 from conclave.retention.resolve import PolicySettings
 from conclave.store import explain as store, overdue, state, survey
 from conclave.store.explain import Explanation, Look, Message
+from conclave.store.fate import Timer
 from conclave.store.survey import Amounts, Row
 
 __all__ = [
@@ -18,6 +19,7 @@ __all__ = [
     "Message",
     "Row",
     "SettingsError",
+    "Timer",
     "explain",
     "in_force",
     "list_groups",

@@ -12,7 +12,7 @@ from uuid import UUID
 import click
 
 from conclave.actions import explain as actions
-from conclave.actions.explain import Explanation, Message
+from conclave.actions.explain import Explanation, Message, Timer
 from conclave.archive import lookup
 from conclave.cli.common import Name, config_option
 from conclave.cli.groups import opened
@@ -36,6 +36,7 @@ _PLACES = {
 _RULES = {
     "expired": "it is older than its group's messages live",
     "fetched": "every member has fetched it",
+    "redacted": "it has destroyed itself for everybody who was to read it",
     "deleted_group": "its group was deleted",
     "deleted_account": "its sender's account was deleted",
 }
@@ -177,6 +178,7 @@ def _of_message(found: Explanation, message: Message) -> Iterator[str]:
     what = "It is a commit, sent" if message.sent.is_commit else "Sent"
     sender = f"{message.sender or 'a deleted account'} ({_id(message.sent.sender_id)})"
     yield f"{what} at {_at(message.sent.created_at, found.now)} by {sender}."
+    yield from _timer(message.fate.timer, found.now)
     yield _hidden(found, message)
     yield _goes(found, message)
     if message.waiting_in_all:
@@ -208,6 +210,18 @@ def _part(message: Message) -> str:
     return f" (partition lifetime={lifetime}, span={span}; messages of {second(oldest)} to {second(newest)} UTC)"
 
 
+def _timer(timer: Timer | None, now: int) -> Iterator[str]:
+    if timer is None:
+        return
+    unread = f"{timer.unread:,} of them {'has' if timer.unread == 1 else 'have'} not read it"
+    following = f"; the next timer ends {_at(timer.next_end, now)}" if timer.next_end else ""
+    yield (
+        f"It destroys itself {duration_words(timer.seconds)} after it was read, for each reader alone. Readers, who were"
+        f" members when it was sent and still are: {timer.readers:,}; {unread}, and for {timer.redacted:,} it is"
+        f" redacted{following}."
+    )
+
+
 def _hidden(found: Explanation, message: Message) -> str:
     fate, now = message.fate, found.now
     assert fate  # noqa: S101 - for mypy: the caller has looked
@@ -219,6 +233,9 @@ def _hidden(found: Explanation, message: Message) -> str:
         return "Hidden: by the next run; every member has fetched it. Until then it may be served again."
     if fate.is_kept_commit:
         return "Hidden: not by its age, before every member has fetched it (retain_commits)."
+    if fate.hidden_at and fate.rule == "redacted":
+        unread = ", even if somebody has not read it by then" if fate.timer and fate.timer.unread else ""
+        return f"Hidden: from everybody from {_at(fate.hidden_at, now)} on{unread}."
     if fate.hidden_at:
         first = ", or by the first run after every member has fetched it" if fate.waits_for_members else ""
         return f"Hidden: from {_at(fate.hidden_at, now)} on{first}."

@@ -129,8 +129,8 @@ def rehearse(
 ) -> Change:
     """Do as a start with ``new`` at the Unix second ``now`` would, for this connection alone; return what it hides.
 
-    From here on the connection, which may be a reading one, sees the groups and timers as they would be. Nothing is written to the
-    database.
+    From here on the connection, which may be a reading one, sees the groups and timers as they would be. Nothing is
+    written to the database.
     """
     connection.execute("CREATE TEMP TABLE groups AS SELECT * FROM main.groups")
     connection.execute("CREATE TEMP TABLE self_destructing AS SELECT * FROM main.self_destructing")

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from conclave.retention.policy import GroupPolicy
 from conclave.retention.resolve import PolicySettings
-from conclave.store import policies
+from conclave.store import policies, visibility
 
 EXPIRED, FETCHED, REDACTED = "expired", "fetched", "redacted"
 DELETED_GROUP, DELETED_ACCOUNT = "deleted_group", "deleted_account"
@@ -22,6 +22,23 @@ class Sent:
 
 
 @dataclass(frozen=True)
+class Timer:
+    """A message that destroys itself ``seconds`` after it was read. Times are Unix seconds.
+
+    ``readers``: the members who were members when it was sent. ``unread``: those of them who have not read it.
+    ``redacted``: those for whom its time is over. ``next_end``: when the next one's is; None: no timer runs.
+    ``ends_at``: the first second at which nobody sees it any more, as things stand.
+    """
+
+    seconds: int
+    readers: int
+    unread: int
+    redacted: int
+    next_end: int | None
+    ends_at: int
+
+
+@dataclass(frozen=True)
 class Fate:
     """What becomes of a message. Times are Unix seconds.
 
@@ -30,7 +47,7 @@ class Fate:
     ``hidden_at``: the first second at which its age will hide it, or has; None: never, or something else has before.
     ``goes``: the next run that covers the group erases it. ``erasable_at``: the first second at which it is both due
     and old enough; None if that is not a matter of time. ``withheld_until``: the first second at which it is old
-    enough. ``holds``: the legal holds that keep it. ``is_kept_commit``: it does not expire by age until all members
+    enough. ``timer``: what is known of a message that destroys itself; None: it does not. ``holds``: the legal holds that keep it. ``is_kept_commit``: it does not expire by age until all members
     have fetched it. ``waits_for_members``: what it needs to go is that all have fetched it.
     """
 
@@ -44,6 +61,7 @@ class Fate:
     holds: tuple[int, ...]
     is_kept_commit: bool
     waits_for_members: bool
+    timer: Timer | None = None
 
 
 @dataclass(frozen=True)
@@ -68,6 +86,8 @@ def fate_of(
     is_kept = sent.is_commit and number > erasable.commits_above and not group.is_deleted
     is_aged = sent.created_at < erasable.expired_before and not is_kept
     by_account = not sent.is_commit and _is_deleted_account(connection, sent.sender_id)
+    timer = None if group.is_deleted else _timer(connection, settings, now, group_key, number)
+    is_redacted = timer is not None and timer.ends_at <= now
     rule, by_mark = "", False
     if group.is_deleted:
         rule, by_mark = DELETED_GROUP, True
@@ -75,16 +95,22 @@ def fate_of(
         rule, by_mark = FETCHED, number <= group.gone_below
     elif is_aged:
         rule, by_mark = EXPIRED, sent.created_at < group.expired_before
+    elif is_redacted:
+        rule, by_mark = REDACTED, True
     elif by_account:
         rule, by_mark = DELETED_ACCOUNT, True
-    is_hidden = group.is_deleted or number <= group.gone_below or is_aged or by_account
+    is_hidden = group.is_deleted or number <= group.gone_below or is_aged or by_account or is_redacted
     holds = _holds(connection, group_key, sent.sender_id)
     old_enough = sent.created_at + policy.min_lifetime
     ends_by_age = policy.age_limit > 0 and not is_kept and not group.is_deleted
-    hidden_at = policy.expires_at(sent.created_at) if ends_by_age and not by_mark else None
+    ends = {EXPIRED: policy.expires_at(sent.created_at)} if ends_by_age and not by_mark else {}
+    if timer and not by_mark:
+        ends[REDACTED] = timer.ends_at
+    ending = min(ends, key=lambda each: ends[each], default="")
+    hidden_at = ends.get(ending)
     return Fate(
         is_hidden=is_hidden,
-        rule=rule or (EXPIRED if hidden_at else ""),
+        rule=rule or ending,
         by_mark=by_mark,
         hidden_at=hidden_at,
         goes=bool(rule) and not holds and sent.created_at < erasable.before,
@@ -93,7 +119,29 @@ def fate_of(
         holds=holds,
         is_kept_commit=is_kept,
         waits_for_members=not rule and (policy.is_after_fetch or is_kept),
+        timer=timer,
     )
+
+
+def _timer(
+    connection: sqlite3.Connection, settings: PolicySettings, now: int, group_key: int, number: int
+) -> Timer | None:
+    values = {"group_key": group_key, "number": number, "now": now, "max_age": settings.self_destruct_max_age}
+    row = connection.execute(
+        f"SELECT seconds, {visibility.ENDS_AT} AS ends_at FROM {visibility.TIMED}"
+        " WHERE self_destructing.group_key = :group_key AND sequence_num = :number",
+        values,
+    ).fetchone()
+    if row is None:
+        return None
+    readers = connection.execute(
+        "SELECT count(*), ifnull(sum(redact_at IS NULL), 0), ifnull(sum(redact_at <= :now), 0),"
+        " min(iif(redact_at > :now, redact_at, NULL)) FROM members LEFT JOIN timers ON"
+        " timers.group_key = members.group_key AND sequence_num = :number AND timers.member_id = members.member_id"
+        " WHERE members.group_key = :group_key AND joined_after < :number",
+        values,
+    ).fetchone()
+    return Timer(row["seconds"], *readers, row["ends_at"])
 
 
 def _erasable_at(rule: str, *, by_mark: bool, hidden_at: int | None, old_enough: int) -> int | None:

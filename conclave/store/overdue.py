@@ -19,7 +19,7 @@ from functools import cached_property
 from conclave.retention.jobs import Scope
 from conclave.retention.policy import GroupPolicy
 from conclave.retention.resolve import PolicySettings
-from conclave.store import policies
+from conclave.store import policies, visibility
 from conclave.store.audit import Action
 
 LATE_AFTER_RUNS = 2
@@ -31,7 +31,8 @@ class Due:
     """What of one group could be erased already, since which Unix second.
 
     ``by_policy``: what has expired by age, or was fetched by all: a run that covers ``policy`` erases it. ``by_mark``:
-    what is past a mark, or lies under the tombstone of a group or of an account: any run erases it. None: nothing.
+    what is past a mark, is redacted for everybody, or lies under the tombstone of a group or of an account: any run
+    erases it. None: nothing.
     """
 
     group_key: int
@@ -93,7 +94,7 @@ def find(
         return {}
     look = _Look(connection, settings, now, group_key)
     found: dict[int, Due] = {}
-    for due in (*look.living(), *look.deleted_groups(), *look.deleted_accounts()):
+    for due in (*look.living(), *look.redacted(), *look.deleted_groups(), *look.deleted_accounts()):
         known = found.get(due.group_key)
         found[due.group_key] = _both(known, due) if known else due
     return found
@@ -212,6 +213,12 @@ A part whose oldest message is hidden by age begins in a span that does so too: 
 are not looked at. What was fetched is looked for by number, so that only the first message is looked at.
 """
 
+_REDACTED = """
+SELECT governed.group_key, group_id, place, messages.created_at, {ends_at} AS ends_at
+FROM governed_groups AS governed CROSS JOIN {timed} WHERE self_destructing.group_key = governed.group_key
+    AND governed.ready > 0 AND messages.created_at < governed.ready AND {redacted} {unheld} {of_governed}
+"""
+
 _DELETED_GROUPS = """
 , looked AS (
     SELECT group_key, group_id, place, deleted_at, ready,
@@ -252,7 +259,14 @@ class _Look:
         self._now = now
         self._governed = Governed(connection, settings, now)
         only = "" if group_key is None else f"AND group_key = {group_key:d}"
-        self._conditions = conditions(connection, settings) | {"only": only}
+        self._conditions = conditions(connection, settings) | {
+            "only": only,
+            "of_governed": "" if group_key is None else f"AND governed.group_key = {group_key:d}",
+            "timed": visibility.TIMED,
+            "ends_at": visibility.ENDS_AT,
+            "redacted": visibility.redacted_for_all(now, settings.self_destruct_max_age),
+        }
+        self._max_age = settings.self_destruct_max_age
         self._last_run = connection.execute(
             "SELECT ifnull(max(started_at), 0) FROM cleanup_runs WHERE outcome = 'ok'"
         ).fetchone()[0]
@@ -280,6 +294,16 @@ class _Look:
             decided = self._decided(row["group_id"])
             yield Due(row["group_key"], policy, _earliest(by_policy, decided), _earliest(by_mark, decided))
 
+    def redacted(self) -> Iterator[Due]:
+        """Yield the groups with self-destructing messages that nobody sees any more. Any run erases these."""
+        if not _is_there(self._connection, "self_destructing"):
+            return
+        for row in self._rows(_REDACTED):
+            policy = self._governed.listed[row["place"]]
+            ended = max(row["ends_at"], self._last_run)  # or it has ended since somebody left
+            since = max(ended, row["created_at"] + policy.min_lifetime, self._decided(row["group_id"]))
+            yield Due(row["group_key"], policy, None, since)
+
     def deleted_groups(self) -> Iterator[Due]:
         """Yield the deleted groups of which something is left that could be erased."""
         if not _is_there(self._connection, "tombstones"):
@@ -301,7 +325,7 @@ class _Look:
 
     def _rows(self, query: str) -> list[sqlite3.Row]:
         text = self._governed.sql + query.format(**self._conditions)
-        return self._connection.execute(text, self._governed.parameters).fetchall()
+        return self._connection.execute(text, self._governed.parameters | {"max_age": self._max_age}).fetchall()
 
     def _decided(self, group_id: bytes) -> int:
         """Return when somebody last decided something about a group, or about all; 0: nobody is known to have."""

@@ -158,22 +158,42 @@ FROM messages LEFT JOIN self_destructing USING (group_key, sequence_num)
 """
 
 
-def redacted_for_all(group_key: str, now: int, max_age: int) -> str:
-    """Return the SQL query for the numbers of a group's messages that every reader sees only redacted at ``now``.
+def redacted_for_all(now: int, max_age: int) -> str:
+    """Return the SQL condition for messages that every reader sees only redacted at the Unix second ``now``.
 
-    Readers are the members who were members when it was sent. ``group_key``: an SQL expression. ``max_age``: as in the
-    settings. Who has read a message has a timer for it, so the least of what members have read tells whether all have.
+    It is over the tables ``messages`` and ``self_destructing``, joined by group and number. Readers are the members who
+    were members when it was sent. ``max_age``: as in the settings. Who has read a message has a timer for it, so the
+    least of what members have read tells whether all have; but a sender has not said so of the own message.
     """
-    return (
-        "SELECT lasting.sequence_num FROM self_destructing AS lasting JOIN messages AS stored"
-        " ON stored.group_key = lasting.group_key AND stored.sequence_num = lasting.sequence_num"
-        f" WHERE lasting.group_key = {group_key} AND (ended OR stored.created_at < {expiry_cutoff(now, max_age):d}"
-        " OR (NOT EXISTS (SELECT 1 FROM members AS behind WHERE behind.group_key = lasting.group_key"
-        " AND read_up_to < lasting.sequence_num AND behind.user_id != stored.sender_id)"
-        " AND NOT EXISTS (SELECT 1 FROM timers AS pending JOIN members AS reader USING (member_id)"
-        " WHERE pending.group_key = lasting.group_key AND pending.sequence_num = lasting.sequence_num"
-        f" AND redact_at > {now:d})))"
-    )
+    too_old = f"messages.created_at < {expiry_cutoff(now, max_age):d}"
+    return f"(ended OR {too_old} OR (NOT {UNREAD} AND NOT EXISTS ({_TIMERS} AND pending.redact_at > {now:d})))"
+
+
+UNREAD = (
+    "EXISTS (SELECT 1 FROM members AS behind WHERE behind.group_key = self_destructing.group_key"
+    " AND behind.read_up_to < self_destructing.sequence_num AND behind.user_id != messages.sender_id)"
+)
+"""The SQL condition for self-destructing messages that somebody has not read who was a member when it was sent."""
+
+_TIMERS = (
+    "SELECT 1 FROM timers AS pending JOIN members AS reader USING (member_id)"
+    " WHERE pending.group_key = self_destructing.group_key"
+    " AND pending.sequence_num = self_destructing.sequence_num"
+)
+
+ENDS_AT = (
+    f"CASE WHEN ended THEN 0 WHEN {UNREAD} THEN messages.created_at + :max_age + 1"
+    f" ELSE min(messages.created_at + :max_age + 1, ifnull(({_TIMERS.replace('SELECT 1', 'SELECT max(redact_at)')}), 0))"
+    " END"
+)
+"""The SQL expression for the second from which on nobody will see a self-destructing message, as things stand.
+
+Its condition is that of ``redacted_for_all``. It costs more: all timers of the message are looked at.
+"""
+
+
+TIMED = "self_destructing CROSS JOIN messages USING (group_key, sequence_num)"
+"""The SQL tables of all self-destructing messages. Written so, SQLite does not look at the other messages."""
 
 
 def _kept(commits_above: str) -> str:

@@ -7,9 +7,9 @@ from uuid import UUID
 import pytest
 
 from conclave import keys
+from conclave.actions import timers
 from conclave.config.retention import RetentionConfig
 from conclave.config.settings import Config
-from conclave.server import duties
 from conclave.wire import conclave_pb2
 from tests.conftest import Running, StartServer
 from tests.support.client import Client, encode, expect
@@ -234,7 +234,7 @@ async def test_a_red_clock_hides_and_tells_nobody(running: Running, room: Room) 
 async def until_looked(running: Running) -> None:
     """Have the server look for ended timers at least once."""
     store, context = running.app[keys.STORE], running.app[keys.CONTEXT]
-    assert not await store.read(duties.timers.are_due, context)
+    assert not await store.read(timers.are_due, context)
 
 
 async def until_told(running: Running) -> None:

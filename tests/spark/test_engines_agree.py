@@ -43,10 +43,23 @@ sent = st.builds(Sent, created_at=times, sender=senders, is_commit=st.booleans()
 @st.composite
 def groups(draw: st.DrawFn) -> GroupState:
     gone = draw(numbers)
+    watermarks = draw(st.lists(numbers, min_size=1, max_size=4))
+    messages = draw(st.dictionaries(st.integers(1, 12), sent, max_size=6))
+    joined = [0 for _ in watermarks]
+    if draw(st.booleans()):
+        joined = [draw(st.sampled_from([0, 0, 3, 7])) for _ in watermarks]
+        read = [max(after, draw(st.sampled_from([0, 5, 12, 12]))) for after in joined]
+        for number in draw(st.sets(st.sampled_from(sorted(messages)))) if messages else ():
+            readers = [at for at, after in enumerate(joined) if after < number <= read[at]]
+            ends = {at: draw(st.sampled_from([NOW - 60, NOW, NOW, NOW + 1])) for at in readers}
+            messages[number] = replace(
+                messages[number], is_commit=False, ends=ends, ended=draw(st.sampled_from([False, False, True]))
+            )
     return GroupState(
+        joined=joined,
         expiry=draw(st.sampled_from([-1, 0, *LIFETIMES])),
-        watermarks=draw(st.lists(numbers, min_size=1, max_size=4)),
-        messages=draw(st.dictionaries(st.integers(1, 12), sent, max_size=6)),
+        watermarks=watermarks,
+        messages=messages,
         floor_seq=max(gone, draw(numbers)) if draw(st.booleans()) else gone,
         gone_below=gone if draw(st.booleans()) else 0,
         expired_before=draw(st.one_of(st.just(0), times)),
@@ -73,6 +86,7 @@ states = st.builds(
     hold_limit=st.sampled_from([-1, -1, 60, 3600]),
     retain_commits=st.sampled_from([False, False, True]),
     job=st.sampled_from([None, None, None, (-1, 10), (10, 3600), (3600, -1)]),
+    max_age=st.sampled_from([60, 3600, 2_592_000]),
 )
 
 
@@ -106,6 +120,7 @@ def run(state: State, engine: str, cleaner: Cleaner) -> Outcome:
                 enabled=state.enabled,
                 fetch_hold_limit=state.hold_limit,
                 retain_commits=state.retain_commits,
+                self_destruct_max_age=state.max_age,
                 groups={
                     str(group_id(position + 1)): Lifetimes(*group.override)
                     for position, group in enumerate(state.groups)
@@ -246,8 +261,12 @@ def fill_group(connection: sqlite3.Connection, key: int, group: GroupState, user
             (*own, f"g{key}", group.floor_seq, group.gone_below, group.expired_before, group.commits_below),
         )
         connection.executemany(
-            "INSERT INTO members (group_key, user_id, role, joined_at, watermark) VALUES (?, ?, 'member', 0, ?)",
-            [(key, user_id, mark) for user_id, mark in zip(user_ids, group.watermarks, strict=False)],
+            "INSERT INTO members (member_id, group_key, user_id, role, joined_at, watermark, joined_after, read_up_to)"
+            " VALUES (?, ?, ?, 'member', 0, ?, ?, ?)",
+            [
+                (member_id(key, at), key, user_ids[at], mark, joined_after(group, at), read_up_to(group, at))
+                for at, mark in enumerate(group.watermarks)
+            ],
         )
     for number, each in group.messages.items():
         connection.execute(
@@ -255,6 +274,35 @@ def fill_group(connection: sqlite3.Connection, key: int, group: GroupState, user
             " VALUES (?, ?, ?, ?, ?, ?)",
             (bodies.put(connection, b"body"), key, number, SENDERS[each.sender], each.is_commit, each.created_at),
         )
+        fill_timers(connection, key, number, each)
+
+
+def member_id(key: int, position: int) -> int:
+    return key * 10 + position
+
+
+def joined_after(group: GroupState, position: int) -> int:
+    return group.joined[position] if group.joined else 0
+
+
+def read_up_to(group: GroupState, position: int) -> int:
+    """What a member has read: up to the last message with a timer of the member's."""
+    read = [number for number, each in group.messages.items() if each.ends is not None and position in each.ends]
+    return max(joined_after(group, position), *read, 0)
+
+
+def fill_timers(connection: sqlite3.Connection, key: int, number: int, sent: Sent) -> None:
+    if sent.ends is None:
+        return
+    connection.execute("UPDATE groups SET self_destructs = 1 WHERE group_key = ?", (key,))
+    connection.execute(
+        "INSERT INTO self_destructing (group_key, sequence_num, seconds, ended) VALUES (?, ?, 60, ?)",
+        (key, number, sent.ended),
+    )
+    connection.executemany(
+        "INSERT INTO timers (group_key, sequence_num, member_id, seconds, redact_at) VALUES (?, ?, ?, 60, ?)",
+        [(key, number, member_id(key, at), ends) for at, ends in sent.ends.items()],
+    )
 
 
 def left(connection: sqlite3.Connection, state: State) -> Outcome:
@@ -269,6 +317,13 @@ def left(connection: sqlite3.Connection, state: State) -> Outcome:
     senders = connection.execute("SELECT DISTINCT sender_id FROM messages WHERE NOT is_commit").fetchall()
     left_behind = {row[0] for row in senders} & {SENDERS[sender] for sender in state.deleted_senders}
     assert {row[0] for row in connection.execute("SELECT user_id FROM user_tombstones")} == left_behind
+    timed = connection.execute("SELECT group_key, sequence_num FROM self_destructing").fetchall()
+    here = {(row["group_key"], row["sequence_num"]) for row in stored}
+    assert {tuple(row) for row in timed} <= here
+    assert {tuple(row) for row in connection.execute("SELECT group_key, sequence_num FROM timers")} <= here
+    assert {row[0] for row in connection.execute("SELECT group_key FROM groups WHERE self_destructs")} == {
+        row["group_key"] for row in timed
+    } - deleted
     marks = connection.execute(
         "SELECT group_key, floor_seq, gone_below, expired_before FROM groups WHERE group_key < 1000"
     )

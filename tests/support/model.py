@@ -3,16 +3,23 @@
 No SQL, no DataFrames, none of the project's functions.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True)
 class Sent:
-    """A message: the second of its arrival, and the number of its sender."""
+    """A message: the second of its arrival, and the number of its sender.
+
+    ``ends``: of one that destroys itself, when each member who has read it may no longer see it, by the member's
+    position. None: it does not. ``ended``: it was too old for all under former settings.
+    """
 
     created_at: int
     sender: int
     is_commit: bool
+    ends: Mapping[int, int] | None = None
+    ended: bool = False
 
 
 @dataclass
@@ -20,7 +27,7 @@ class GroupState:
     """A group; ``messages`` by sequence number. Deleted ones have a tombstone.
 
     ``min_lifetime``: the admins' setting, -1 for none. ``override``: the operator's shortest and longest lifetime, -1
-    for none; None for no override.
+    for none; None for no override. ``joined``: the group's last number when each member joined, 0 if it says nothing.
     """
 
     expiry: int
@@ -34,6 +41,7 @@ class GroupState:
     min_lifetime: int = -1
     override: tuple[int, int] | None = None
     held: bool = False
+    joined: list[int] = field(default_factory=list)
 
 
 @dataclass
@@ -56,6 +64,7 @@ class State:
     hold_limit: int = -1
     retain_commits: bool = False
     job: tuple[int, int] | None = None
+    max_age: int = 2_592_000
 
 
 @dataclass(frozen=True)
@@ -83,13 +92,30 @@ def lifetime(state: State, group: GroupState) -> int:
 
 
 def served(state: State) -> set[tuple[int, int]]:
-    """Say what members get, by group's position and sequence number, before the run."""
+    """Say what the first member gets, by group's position and sequence number, before the run."""
     return {
         (position, number)
         for position, group in enumerate(state.groups)
         for number, sent in group.messages.items()
         if not group.deleted and number > group.gone_below and not is_over(state, group, number, sent)
+        if not is_redacted(state, group, number, sent, 0)
     }
+
+
+def is_redacted(state: State, group: GroupState, number: int, sent: Sent, member: int) -> bool:
+    """Whether a member may not see a message that destroys itself, or not any more."""
+    if sent.ends is None:
+        return False
+    joined = group.joined[member] if group.joined else 0
+    too_old = sent.ended or sent.created_at + state.max_age < state.now
+    return too_old or joined >= number or sent.ends.get(member, state.now + 1) <= state.now
+
+
+def is_redacted_for_all(state: State, group: GroupState, number: int, sent: Sent) -> bool:
+    """Whether no member may see it."""
+    return sent.ends is not None and all(
+        is_redacted(state, group, number, sent, member) for member in range(len(group.watermarks))
+    )
 
 
 def is_over(state: State, group: GroupState, number: int, sent: Sent) -> bool:
@@ -130,6 +156,7 @@ def belongs(state: State, group: GroupState) -> bool:
         and (
             number <= group.gone_below
             or (sent.created_at < group.expired_before and is_expired(state, group, number, sent))
+            or is_redacted_for_all(state, group, number, sent)
         )
         for number, sent in group.messages.items()
     )
@@ -149,6 +176,7 @@ def run(state: State) -> Outcome:
         for number, sent in group.messages.items():
             by_account = sent.sender in state.deleted_senders and not sent.is_commit
             due = number <= gone or is_expired(state, group, number, sent)
+            due = due or is_redacted_for_all(state, group, number, sent)
             goes = group.deleted or by_account or (due and takes_part)
             if not (goes and may_go(state, group, sent)):
                 messages.add((position, number))

@@ -138,10 +138,11 @@ GROUP BY bounded.group_key ORDER BY bounded.group_key
 """For each group, the numbers that may move: those above its border and below its first young message.
 
 A message moves only with all messages before it in the group, although a clock that was set back may have given later
-messages earlier times. One that destroys itself does not move, so nothing moves that follows it: it is there for a
-month at most, and the archive would have to rewrite a file for each. The first young message is searched by number, which ends there; a search by time would look at
-all young messages. And where commits that somebody has not fetched yet do not expire by age, no message moves that
-somebody has not fetched: in the archive, each run would have to look which of them are commits.
+messages earlier times. One that destroys itself does not move, so nothing moves that follows it: it is not there for
+long, and the archive would have to rewrite a file for each. The first young message is searched by number, which ends
+there; a search by time would look at all young messages. And where commits that somebody has not fetched yet do not
+expire by age, no message moves that somebody has not fetched: in the archive, each run would have to look which of
+them are commits.
 """
 
 
