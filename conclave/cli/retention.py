@@ -216,9 +216,9 @@ def _timer(timer: Timer | None, now: int) -> Iterator[str]:
     unread = f"{timer.unread:,} of them {'has' if timer.unread == 1 else 'have'} not read it"
     following = f"; the next timer ends {_at(timer.next_end, now)}" if timer.next_end else ""
     yield (
-        f"It destroys itself {duration_words(timer.seconds)} after it was read, for each reader alone. Readers, who were"
-        f" members when it was sent and still are: {timer.readers:,}; {unread}, and for {timer.redacted:,} it is"
-        f" redacted{following}."
+        f"It destroys itself {duration_words(timer.seconds)} after it was read, for each reader alone. Readers,"
+        f" who were members when it was sent and still are: {timer.readers:,}; {unread}, and for {timer.redacted:,}"
+        f" it is redacted{following}."
     )
 
 

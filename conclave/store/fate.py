@@ -43,12 +43,13 @@ class Fate:
     """What becomes of a message. Times are Unix seconds.
 
     ``is_hidden``: nobody gets it any more. ``rule``: the one by which it is due, or will be by time; "" if only what
-    members do, or nothing, can end it. ``by_mark``: it is past a mark or under a tombstone, so any run erases it.
-    ``hidden_at``: the first second at which its age will hide it, or has; None: never, or something else has before.
-    ``goes``: the next run that covers the group erases it. ``erasable_at``: the first second at which it is both due
-    and old enough; None if that is not a matter of time. ``withheld_until``: the first second at which it is old
-    enough. ``timer``: what is known of a message that destroys itself; None: it does not. ``holds``: the legal holds that keep it. ``is_kept_commit``: it does not expire by age until all members
-    have fetched it. ``waits_for_members``: what it needs to go is that all have fetched it.
+    members do, or nothing, can end it. ``by_mark``: it is past a mark, redacted for everybody, or under a tombstone, so
+    any run erases it. ``hidden_at``: the first second at which its age or its timers will hide it, or have; None:
+    never, or something else has before. ``goes``: the next run that covers the group erases it. ``erasable_at``: the
+    first second at which it is both due and old enough; None if that is not a matter of time. ``withheld_until``: the
+    first second at which it is old enough. ``holds``: the legal holds that keep it. ``is_kept_commit``: it does not
+    expire by age until all members have fetched it. ``waits_for_members``: what it needs to go is that all have fetched
+    it. ``timer``: what is known of one that destroys itself; None: it does not.
     """
 
     is_hidden: bool
@@ -141,7 +142,7 @@ def _timer(
         " WHERE members.group_key = :group_key AND joined_after < :number",
         values,
     ).fetchone()
-    return Timer(row["seconds"], *readers, row["ends_at"])
+    return Timer(row["seconds"], readers[0], readers[1], readers[2], readers[3], row["ends_at"])
 
 
 def _erasable_at(rule: str, *, by_mark: bool, hidden_at: int | None, old_enough: int) -> int | None:

@@ -166,7 +166,7 @@ def redacted_for_all(now: int, max_age: int) -> str:
     least of what members have read tells whether all have; but a sender has not said so of the own message.
     """
     too_old = f"messages.created_at < {expiry_cutoff(now, max_age):d}"
-    return f"(ended OR {too_old} OR (NOT {UNREAD} AND NOT EXISTS ({_TIMERS} AND pending.redact_at > {now:d})))"
+    return f"(ended OR {too_old} OR (NOT {UNREAD} AND NOT EXISTS (SELECT 1 {_TIMERS} AND pending.redact_at > {now:d})))"
 
 
 UNREAD = (
@@ -176,15 +176,14 @@ UNREAD = (
 """The SQL condition for self-destructing messages that somebody has not read who was a member when it was sent."""
 
 _TIMERS = (
-    "SELECT 1 FROM timers AS pending JOIN members AS reader USING (member_id)"
+    "FROM timers AS pending JOIN members AS reader USING (member_id)"
     " WHERE pending.group_key = self_destructing.group_key"
     " AND pending.sequence_num = self_destructing.sequence_num"
 )
 
 ENDS_AT = (
     f"CASE WHEN ended THEN 0 WHEN {UNREAD} THEN messages.created_at + :max_age + 1"
-    f" ELSE min(messages.created_at + :max_age + 1, ifnull(({_TIMERS.replace('SELECT 1', 'SELECT max(redact_at)')}), 0))"
-    " END"
+    f" ELSE min(messages.created_at + :max_age + 1, ifnull((SELECT max(redact_at) {_TIMERS}), 0)) END"
 )
 """The SQL expression for the second from which on nobody will see a self-destructing message, as things stand.
 
