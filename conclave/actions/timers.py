@@ -17,10 +17,10 @@ def are_due(connection: sqlite3.Connection, context: Context) -> bool:
 def tell(connection: sqlite3.Connection, context: Context) -> tuple[int, list[Redaction]]:
     """Tell readers of timers that have ended, of some at a time; return how many ended, and what was told to whom.
 
-    A wrong clock ends no timer for good: reads go by it, and what it hides comes back once the clock is accepted. What
-    readers were told would not.
+    A wrong clock ends no timer for good, not even before the guard has noticed: reads go by it, and what it hides comes
+    back once the clock is accepted. What readers were told would not.
     """
-    if state.standing(connection).fault:
+    if state.known_clock_fault(connection, context.clock.read()):
         return 0, []
     return timers.tell(connection, context.now())
 

@@ -30,6 +30,7 @@ TIMES = {
     **dict.fromkeys(("plan", "apply", "erase", "report"), range(1, 4)),
     **dict.fromkeys(("send", "commit", "create_group", "update_group", "join", "leave", "delete_group"), range(5, 9)),
     **dict.fromkeys(("accept", "key_package", "delete_account"), range(2, 5)),
+    **dict.fromkeys(("timers", "read"), range(1, 4)),
     "writer": range(40, 80),
 }
 """At which time a point is deadly, by the first part of its name: once the load has begun."""
@@ -66,7 +67,8 @@ class Load:
         self.keep = await self.alice.create_group("keep")
         self.expiring = await self.alice.create_group("expiring", expiry=EXPIRY)
         self.fetched = await self.alice.create_group("fetched", expiry=0)
-        for group in (self.keep, self.expiring, self.fetched):
+        self.timed = await self.alice.create_group("timed")
+        for group in (self.keep, self.expiring, self.fetched, self.timed):
             await self.bob.join(group)
 
     def body(self) -> tuple[int, bytes]:
@@ -91,6 +93,9 @@ class Load:
             number, body = self.body()
             self.fleeting[number] = time.time()
             await self.bob.send(group, body)
+        number, body = self.body()
+        self.fleeting[number] = time.time()
+        await self.alice.read(self.timed, await self.bob.send(self.timed, body, EXPIRY))
         await self.alice.fetch(self.fetched)
         await self.bob.fetch(self.fetched)
         await self.alice.post(
@@ -160,8 +165,10 @@ async def check(folder: Path, load: Load) -> None:
         assert await load.alice.send(load.keep) > max(load.kept, default=0), "numbers go on"
         await load.alice.fetch(load.fetched, limit=500)
         await load.bob.fetch(load.fetched, limit=500)
+        await load.alice.read(load.timed, 10**9)
         await asyncio.sleep(EXPIRY + 1.1)
         await next_run(server)
+        assert await load.alice.fetch(load.timed) == await load.bob.fetch(load.timed) == []
         assert await load.bob.fetch(load.expiring) == []
         assert await load.bob.fetch(load.fetched) == []
         server.stop()

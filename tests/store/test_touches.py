@@ -17,7 +17,7 @@ PROGRAM = Path(conclave.__file__).parent
 SOURCES = [*PROGRAM.rglob("*.py"), *PROGRAM.with_name("spark").rglob("*.py")]
 
 WATCHED = {
-    "groups": {"message_expiry_seconds", "gone_below", "expired_before", "archived_seq"},
+    "groups": {"message_expiry_seconds", "gone_below", "expired_before", "archived_seq", "self_destructs"},
     "members": set[str](),
     "messages": {"created_at"},
     "sessions": {"expires_at", "last_used_at"},
@@ -30,7 +30,7 @@ UNWATCHED = {
         *("group_name", "alias", "visibility", "mls_group_id", "group_info_body", "created_at"),
         *("last_seq", "floor_seq", "commits_below", "min_lifetime_seconds"),
     },
-    "members": {"role", "joined_at", "joining", "watermark"},
+    "members": {"role", "joined_at", "joining", "watermark", "read_up_to"},
     "messages": set[str](),
     "sessions": {"created_at"},
     "user_tombstones": {"created_at"},
@@ -39,7 +39,7 @@ UNWATCHED = {
 
 FIXED = {
     "groups": {"group_key", "group_id"},
-    "members": {"member_id", "group_key", "user_id"},
+    "members": {"member_id", "group_key", "user_id", "joined_after"},
     "messages": {"message_id", "group_key", "sequence_num", "sender_id", "is_commit"},
     "sessions": {"session_id", "public_id", "token_hash", "user_id"},
     "user_tombstones": {"user_id"},

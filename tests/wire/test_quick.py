@@ -180,9 +180,9 @@ def test_a_page_of_pieces_is_what_the_schema_makes(
         assert conclave_pb2.GetMessagesResponse.FromString(found) == conclave_pb2.GetMessagesResponse.FromString(told)
 
 
-def _pieces(written_in: Format, messages: list[tuple[int, bytes, bytes, int, int]]) -> list[bytes]:
+def _pieces(written_in: Format, messages: list[tuple[int, bytes, bytes, int, int, int, bool]]) -> list[bytes]:
     write = pages.writer(written_in)
-    return [write(*each) for each in messages]
+    return [write(*each[:6], redacted=each[6]) for each in messages]
 
 
 def _body(response: web.StreamResponse) -> bytes:
