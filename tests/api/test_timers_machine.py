@@ -1,0 +1,254 @@
+"""Self-destructing messages against a plain telling: whatever happens, each reader sees what that reader may see."""
+
+import asyncio
+import base64
+import tempfile
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from hypothesis import settings, strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
+
+from conclave.actions import holds
+from conclave.actions.outside import Outside
+from conclave.clock import FakeClock
+from conclave.config.cleanup import CleanupConfig
+from conclave.config.retention import RetentionConfig
+from conclave.config.settings import Config
+from spark.engine import Engine
+from spark.run import clean_up
+from tests.conftest import Running, StartServer
+from tests.support import sample
+from tests.support.client import Client
+from tests.support.forensics import Search
+
+HOUR = 3600
+MAX_AGES = (2 * HOUR, 4 * HOUR)
+NAMES = ("alice", "bob", "carol")
+who = st.sampled_from(NAMES)
+
+
+@dataclass
+class Sent:
+    """A message as the telling knows it. ``readers``: who was a member and has been since. ``ends``: their timers'."""
+
+    sender: str
+    seconds: int
+    created_at: int
+    readers: set[str]
+    ends: dict[str, int] = field(default_factory=dict)
+    ended: bool = False
+    erased: bool = False
+
+
+class Machine(RuleBasedStateMachine):
+    """One group, whose admin never leaves, and two others who come and go."""
+
+    start: StartServer
+    clock: FakeClock
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.loop = asyncio.new_event_loop()
+        self.folder = tempfile.TemporaryDirectory()
+        self.search = Search()
+        self.max_age, self.expiry, self.hidden_before, self.hold = MAX_AGES[0], -1, 0, 0
+        self.sent: dict[int, Sent] = {}
+        self.members = set(NAMES)
+        self.banned: set[str] = set()
+        self.last = 0
+        self.does(self._open())
+        self.does(self._begin())
+
+    def does(self, doing: Any) -> Any:
+        return self.loop.run_until_complete(doing)
+
+    @property
+    def config(self) -> Config:
+        return Config(
+            database_path=str(Path(self.folder.name) / "hot.db"),
+            cleanup=CleanupConfig(engine="sql", disk_reserve=0),
+            retention=RetentionConfig(self_destruct_max_age=self.max_age),
+        )
+
+    async def _open(self) -> None:
+        self.server = AsyncExitStack()
+        self.running: Running = await self.server.enter_async_context(
+            type(self).start(self.config, accepts_change=True)
+        )
+
+    async def _begin(self) -> None:
+        self.users = dict(zip(NAMES, await self.running.users(*NAMES), strict=True))
+        self.group = await self.users["alice"].create_group("friends")
+        for name in NAMES[1:]:
+            await self.users[name].join(self.group)
+
+    def teardown(self) -> None:
+        self.does(self.server.aclose())
+        self.loop.run_until_complete(self.loop.shutdown_default_executor())
+        self.loop.close()
+        self.folder.cleanup()
+
+    def now(self) -> int:
+        return type(self).clock.now()
+
+    # What happens.
+
+    @rule(name=who, seconds=st.sampled_from([0, 60, 60, HOUR, 3 * HOUR]))
+    def send(self, name: str, seconds: int) -> None:
+        if name not in self.members:
+            return
+        number = self.last + 1
+        self.does(self.users[name].send(self.group, self.search.body(number, 600), seconds))
+        self.last = number
+        self.sent[number] = each = Sent(name, seconds, max(self.now(), self.hidden_before), set(self.members))
+        if seconds:
+            each.ends[name] = self.now() + seconds
+
+    @rule(name=who, back=st.integers(0, 3))
+    def read(self, name: str, back: int) -> None:
+        up_to = self.last - back
+        if name not in self.members or up_to < 1:
+            return
+        self.does(self.users[name].read(self.group, up_to))
+        for number, each in self.sent.items():
+            if each.seconds and number <= up_to and name in each.readers:
+                each.ends.setdefault(name, self.now() + each.seconds)
+
+    @rule(name=st.sampled_from(NAMES[1:]), kind=st.sampled_from(["leave", "remove", "ban"]))
+    def go(self, name: str, kind: str) -> None:
+        if name not in self.members:
+            return
+        user = self.users[name]
+        self.does(user.leave(self.group) if kind == "leave" else self.users["alice"].act(kind, self.group, user))
+        self.members.remove(name)
+        self.banned |= {name} if kind == "ban" else set()
+        for each in self.sent.values():
+            each.readers.discard(name)
+
+    @rule(name=st.sampled_from(NAMES[1:]))
+    def come(self, name: str) -> None:
+        if name in self.members:
+            return
+        if name in self.banned:
+            self.does(self.users["alice"].act("unban", self.group, self.users[name]))
+            self.banned.remove(name)
+        self.does(self.users[name].join(self.group))
+        self.members.add(name)
+
+    @rule(seconds=st.sampled_from([1, 1, 59, 60, 61, HOUR, 2 * HOUR]))
+    def pass_time(self, seconds: int) -> None:
+        type(self).clock.advance(seconds)
+
+    @rule()
+    def to_an_end(self) -> None:
+        """Go to the second of some timer's end, and look at the one before it, too."""
+        ends = sorted(end for each in self.sent.values() for end in each.ends.values() if end > self.now() + 1)
+        if ends:
+            type(self).clock.advance(ends[0] - 1 - self.now())
+            self.sees()
+            type(self).clock.advance(1)
+
+    @rule(seconds=st.integers(1, 5))
+    def step_back(self, seconds: int) -> None:
+        """Set the clock back a little: what has ended stays so, and so the telling's clock stands still."""
+        self.sees()
+        type(self).clock.set_wrong(-seconds)
+        self.sees(at=self.now() + seconds)
+        type(self).clock.set_wrong(seconds)
+
+    @rule(expiry=st.sampled_from([-1, 30 * 60, 3 * HOUR]))
+    def change_policy(self, expiry: int) -> None:
+        self.does(self.users["alice"].set_expiry(self.group, expiry))
+        if self.expiry > 0 and expiry != self.expiry:
+            self.hidden_before = max(self.hidden_before, self.now() - self.expiry)
+        self.expiry = expiry
+
+    @rule(max_age=st.sampled_from(MAX_AGES))
+    def restart(self, max_age: int) -> None:
+        """Start anew, perhaps with another age: what was too old stays hidden."""
+        self.does(self.server.aclose())
+        if max_age != self.max_age:
+            for each in self.sent.values():
+                each.ended |= bool(each.seconds) and each.created_at + self.max_age < self.now()
+        self.max_age = max_age
+        self.does(self._open())
+        for user in self.users.values():
+            user.http, user.url = self.running.http, self.running.url
+
+    @rule()
+    def hold_or_release(self) -> None:
+        outside = Outside(self.config, type(self).clock)
+        if self.hold:
+            outside.write(holds.release, outside.context(), "operator root", self.hold)
+            self.hold = 0
+        else:
+            covered = outside.read(holds.find_group, self.group)
+            self.hold = outside.write(holds.add, outside.context(), "operator root", covered, "case").hold_id
+
+    @precondition(lambda self: self.sent)
+    @rule()
+    def clean_up(self) -> None:
+        """Do a run: what nobody sees any more is in no file, and all else is there."""
+        self.does(self.running.settle())
+        report = clean_up(Engine(self.config, type(self).clock))
+        assert not report.error
+        if not self.hold:
+            for number, each in self.sent.items():
+                seen = any(self.sees_it(name, number, self.now()) for name in each.readers)
+                each.erased |= self.is_over(number, self.now()) or (each.seconds > 0 and not seen)
+        left = {number for number, each in self.sent.items() if not each.erased}
+        assert self.search.numbers_beside_a_server(Path(self.folder.name)) == left
+
+    # What each sees.
+
+    def is_over(self, number: int, now: int) -> bool:
+        """Whether a message has expired for everybody."""
+        created_at = self.sent[number].created_at
+        return created_at < self.hidden_before or (self.expiry > 0 and created_at + self.expiry < now)
+
+    def sees_it(self, name: str, number: int, now: int) -> bool:
+        """Whether a member sees the body of a message that has not expired."""
+        each = self.sent[number]
+        if not each.seconds:
+            return True
+        too_old = each.ended or each.created_at + self.max_age < now
+        return name in each.readers and not too_old and each.ends.get(name, now + 1) > now
+
+    @invariant()
+    def sees(self, at: int | None = None) -> None:
+        now = self.now() if at is None else at
+        for name in sorted(self.members):
+            expected = {
+                number: self.sees_it(name, number, now)
+                for number, each in self.sent.items()
+                if not each.erased and not self.is_over(number, now)
+            }
+            assert self.does(self.seen(self.users[name])) == expected, name
+
+    async def seen(self, client: Client) -> dict[int, bool]:
+        """Whether somebody gets the body of each message that is listed."""
+        path = f"/groups/{self.group}/messages"
+        every = (await client.get(path, limit=500, include_redacted="true"))["messages"]
+        plain = (await client.get(path, limit=500))["messages"]
+        assert plain == [each for each in every if not each["redacted"]]
+        for each in every:
+            number, body = each["sequence_num"], base64.b64decode(each["mls_message"])
+            assert body == (b"" if each["redacted"] else self.search.body(number, 600))
+        return {each["sequence_num"]: not each["redacted"] for each in every}
+
+
+def test_each_reader_sees_what_the_telling_says(start_server: StartServer, clock: FakeClock) -> None:
+    machine = type("Timers", (Machine,), {"start": staticmethod(start_server), "clock": clock})
+    run_state_machine_as_test(
+        machine,
+        settings=settings(
+            max_examples=sample.amount(60, 8),
+            stateful_step_count=40,
+            deadline=None,
+            derandomize=sample.is_all(),
+            database=None,
+        ),
+    )
