@@ -352,3 +352,18 @@ def test_a_name_that_is_no_text_is_refused(config: Config, tell: Told) -> None:
         done = tell(config, *command, "\udcff")
         assert (done.exit_code, done.stdout) == (2, "")
         assert "it is not UTF-8" in done.stderr
+
+
+async def test_while_the_clock_is_wrong_the_next_run_erases_nothing(running: Running, tell: Told) -> None:
+    group, [alice] = await group_of(running, "alice")
+    await alice.set_expiry(group, 10)
+    await alice.send(group)
+    running.clock.advance(11)
+    assert json.loads(await told(tell, running, "explain", group, "1", "--json"))["message"]["fate"]["goes"]
+    running.clock.set_wrong(DAY)
+    found = json.loads(await told(tell, running, "explain", group, "1", "--json"))
+    assert not found["message"]["fate"]["goes"]
+    assert found["clock_fault"]
+    said = await told(tell, running, "explain", group, "1")
+    assert "The clock guard is red: " in said
+    assert "Withheld by: the clock guard." in said
