@@ -100,6 +100,21 @@ async def test_what_is_hidden_already_does_not_count_again(running: Running) -> 
     assert await change(alice, group, HOUR, dry=True) == (1, first + 3 * HOUR)
 
 
+async def test_for_a_newcomer_all_is_kept_on_entering_and_nothing_on_leaving(running: Running) -> None:
+    alice, bob, carol = await running.users("alice", "bob", "carol")
+    group = await alice.create_group("friends")
+    first = await a_message_an_hour(running, alice, group, 3)
+    await alice.fetch(group)
+    await running.settle()
+    await bob.join(group)
+    assert await foretold_and_made(alice, group, 0) == (0, 0), "what former members had is not gone for bob"
+    await bob.fetch(group, limit=2)
+    await running.settle()
+    await carol.join(group)
+    assert await foretold_and_made(alice, group, KEEP) == (2, first), "all who were members had these"
+    assert await carol.numbers(group) == [3]
+
+
 async def test_what_deleted_accounts_have_sent_does_not_count_but_for_commits(running: Running) -> None:
     alice, bob = await running.users("alice", "bob")
     group = await alice.create_group("friends")
@@ -281,6 +296,17 @@ async def test_what_is_archived_counts_in_parts_that_expire_whole_or_not(running
     await bob.fetch(group, after=7, limit=1)
     await running.settle()
     assert await foretold_and_made(alice, group, 0) == (8, stored[0])
+
+
+async def test_of_an_archived_part_only_what_is_still_served_counts(running: Running) -> None:
+    alice, group, _ = await filled_archive(running)
+    now, bob = running.clock.now(), await running.user("bob")
+    await bob.join(group)
+    await bob.fetch(group, limit=4)
+    await running.settle()
+    assert await foretold_and_made(alice, group, 0) == (4, now - 10 * DAY)
+    assert await foretold_and_made(alice, group, KEEP) == (4, now - 10 * DAY)
+    assert await foretold_and_made(alice, group, HOUR) == (6, now - 6 * DAY)
 
 
 def count_calls(running: Running, patch: Callable[[Stretch], None] = lambda _: None) -> list[Stretch]:
