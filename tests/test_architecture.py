@@ -94,6 +94,11 @@ def test_only_the_server_imports_the_handlers() -> None:
     assert {room_of(module) for module in importers("conclave.api")} == {"conclave.server"}
 
 
+def test_only_the_command_line_imports_the_proof() -> None:
+    """Who erases does not prove it."""
+    assert {room_of(module) for module in importers("conclave.proof")} == {"conclave.cli"}
+
+
 def test_nothing_imports_the_command_line_but_the_programs() -> None:
     assert importers("conclave.cli") == {"conclave.__main__", "spark.job"}
 

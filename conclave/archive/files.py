@@ -19,11 +19,11 @@ def actions_of(entry: Path) -> Iterator[dict[str, Any]]:
             yield json.loads(line)
 
 
-def removal_times(log: Path) -> dict[str, float]:
-    """Return when files were replaced, Unix seconds by name; only those that the log still knows."""
+def removal_times(entries: Path) -> dict[str, float]:
+    """Return when files were replaced, Unix seconds by name; only those that the log in ``entries`` still knows."""
     return {
         action["remove"]["path"]: action["remove"]["deletionTimestamp"] / 1000
-        for path in log.glob("*.json")
+        for path in entries.glob("*.json")
         for action in actions_of(path)
         if "remove" in action
     }

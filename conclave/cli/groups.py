@@ -13,7 +13,7 @@ from rich.text import Text
 from conclave.actions import explain as actions
 from conclave.actions.explain import Amounts, Row, SettingsError
 from conclave.actions.outside import Outside, OutsideError
-from conclave.cli.common import config_option, one_line_errors
+from conclave.cli.common import Name, config_option, one_line_errors
 from conclave.cli.tables import about, print_whole, second, visible
 from conclave.clock import SystemClock
 from conclave.config.load import ConfigError, load_config
@@ -30,7 +30,7 @@ def group() -> None:
 
 @group.command("list")
 @config_option
-@click.option("--like", metavar="TEXT", default="", help="Only those whose name or alias contains TEXT.")
+@click.option("--like", metavar="TEXT", default="", type=Name(), help="Only those whose name or alias contains TEXT.")
 @click.option("--overdue", is_flag=True, help="Only those in which something could be erased and is not yet.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a line; times in Unix seconds.")
 def list_groups(path: Path | None, like: str, *, overdue: bool, as_json: bool) -> None:
@@ -48,7 +48,7 @@ def list_groups(path: Path | None, like: str, *, overdue: bool, as_json: bool) -
 @group.command()
 @config_option
 @click.option("--json", "as_json", is_flag=True, help="One JSON object; times in Unix seconds.")
-@click.argument("name_or_id", metavar="GROUP")
+@click.argument("name_or_id", metavar="GROUP", type=Name())
 def show(path: Path | None, name_or_id: str, *, as_json: bool) -> None:
     """Print what is known of GROUP, a name or an id; a deleted one by its id, until all of it is erased."""
     with opened(path) as (outside, config):
@@ -58,7 +58,7 @@ def show(path: Path | None, name_or_id: str, *, as_json: bool) -> None:
         click.echo(json.dumps(asdict(row) | asdict(amounts)))
         return
     for name, value in _lines(row, amounts, now):
-        click.echo(f"{name + ':':18}{value}")
+        click.echo(f"{name + ':':19}{value}")
 
 
 @contextmanager

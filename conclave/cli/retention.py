@@ -14,7 +14,7 @@ import click
 from conclave.actions import explain as actions
 from conclave.actions.explain import Explanation, Message
 from conclave.archive import lookup
-from conclave.cli.common import config_option
+from conclave.cli.common import Name, config_option
 from conclave.cli.groups import opened
 from conclave.cli.tables import second, visible
 from conclave.config.settings import Config
@@ -44,9 +44,9 @@ _RULES = {
 @click.command()
 @config_option
 @click.option("--json", "as_json", is_flag=True, help="One JSON object; times in Unix seconds.")
-@click.argument("name_or_id", metavar="GROUP")
+@click.argument("group", metavar="GROUP", type=Name())
 @click.argument("number", metavar="[SEQ]", required=False, type=click.IntRange(min=1))
-def explain(path: Path | None, name_or_id: str, number: int | None, *, as_json: bool) -> None:
+def explain(path: Path | None, group: str, number: int | None, *, as_json: bool) -> None:
     """Explain what becomes of a group's messages, and why.
 
     GROUP is a name or an id; a deleted group has to be named by its id. SEQ is the number of one message. Nothing is
@@ -55,7 +55,7 @@ def explain(path: Path | None, name_or_id: str, number: int | None, *, as_json: 
     with opened(path) as (outside, config):
         now = outside.context().now()
         look = partial(lookup.find, config.archive_path, partial(_archive_state, config))
-        found = outside.read(actions.explain, config, now, name_or_id, number, look)
+        found = outside.read(actions.explain, config, now, group, number, look)
     if as_json:
         click.echo(json.dumps(asdict(found), default=_id))
         return
@@ -85,7 +85,8 @@ def _of_group(found: Explanation) -> Iterator[str]:
         yield f"- {reason}"
     yield f"In force since: {_since(found)}"
     if found.min_lifetime:
-        yield f"Nothing is erased until {duration_words(found.min_lifetime)} after it was sent (min_lifetime), even if hidden."
+        least = duration_words(found.min_lifetime)
+        yield f"Nothing is erased until {least} after it was sent (min_lifetime), even if it is hidden."
     yield from _marks(found)
     yield from _withheld(found)
     yield from _waiting(found)
@@ -173,8 +174,9 @@ def _of_message(found: Explanation, message: Message) -> Iterator[str]:
         yield f"Its time cannot be told: {message.unreadable}"
     if message.sent is None or message.fate is None:
         return
-    what = "a commit" if message.sent.is_commit else "sent"
-    yield f"It is {what} of {_at(message.sent.created_at, found.now)}, by user {_id(message.sent.sender_id)}."
+    what = "It is a commit, sent" if message.sent.is_commit else "Sent"
+    sender = f"{message.sender or 'a deleted account'} ({_id(message.sent.sender_id)})"
+    yield f"{what} at {_at(message.sent.created_at, found.now)} by {sender}."
     yield _hidden(found, message)
     yield _goes(found, message)
     if message.waiting_in_all:

@@ -44,7 +44,7 @@ def verify_erasure(path: Path | None, *, as_json: bool, canary: bool) -> None:
     with orderly_end(), one_line_errors(ConfigError, ProofError, CanaryError, OutsideError, CleanupError):
         config, clock = load_config(path), SystemClock()
         flown = [_fly(config, clock)] if canary else []
-        parts = verify(config, clock.now(), _empty_log, lambda: log.info("waiting_for_another_run")) + flown
+        parts = verify(config, clock, _empty_log, lambda: log.info("waiting_for_another_run")) + flown
     found = sum(len(part.findings) + part.more for part in parts)
     if as_json:
         click.echo(json.dumps({"verdict": _verdict(parts), "parts": [asdict(part) for part in parts]}))

@@ -19,9 +19,6 @@ from conclave.proof.pages import MalformedError, Stretch
 from conclave.store import bodies, sqlite
 from conclave.store.faults import is_of_the_disk
 
-DEPTH = 20
-"""A table has at most 20 levels: more would take more pages than SQLite can number."""
-
 LOOKED_UP = 4096
 """4,096 bodies are looked up at a time, so that no read lasts."""
 
@@ -152,7 +149,7 @@ class _Walk:
         if row is None:  # nobody drops a segment but a run, and this command holds the lock of runs
             self._after = None
             return
-        for page, data, bound in self._leaves(view, row[0], None, 0):
+        for page, data, bound in self._leaves(view, row[0], None, set()):
             with self._told(view, page):
                 self._leaf(view, page, data)
             self._after = bound
@@ -161,21 +158,25 @@ class _Walk:
         self._after = None
 
     def _leaves(
-        self, view: Frozen, page: int, bound: int | None, depth: int
+        self, view: Frozen, page: int, bound: int | None, above: set[int]
     ) -> Iterator[tuple[int, bytes, int | None]]:
-        """Yield the leaves under ``page`` that are not done: page, bytes, and the greatest row that it may have."""
+        """Yield the leaves under ``page`` that are not done: page, bytes, and the greatest row that it may have.
+
+        ``above``: the inner pages that were passed at this moment. In a table that is whole, none is passed twice.
+        """
         with self._told(view, page):
             data = view.read(view.layout.require_page(page, "a page of the table"))
             if pages.is_leaf(data):
                 yield page, data, bound
                 return
-            if depth == DEPTH:
-                raise MalformedError("the table is too deep")
+            if page in above:
+                raise MalformedError("the table is a circle")
+            above.add(page)
             found = pages.read_interior(data, view.layout)
             self._interior(view, page, data, found)
             for child, key in [*found.children, (found.last_child, bound)]:
                 if key is None or self._after is None or key > self._after:
-                    yield from self._leaves(view, child, key, depth + 1)
+                    yield from self._leaves(view, child, key, above)
 
     def _interior(self, view: Frozen, page: int, data: bytes, found: pages.Interior) -> None:
         if page not in self._interiors:

@@ -38,7 +38,7 @@ from conclave.config.settings import Config
 from conclave.failpoints import reach
 from conclave.proof.found import Finding, Kind, Part
 from conclave.proof.search import Hit, Search
-from conclave.retention.policy import KEEP
+from conclave.retention.policy import KEEP, GroupPolicy
 from conclave.store import messages
 from conclave.store.faults import file_size
 from conclave.store.messages import Draft
@@ -51,8 +51,11 @@ SIZES = (24, 40, 100, 300, 1_000, 3_900, 4_100, 10_000, 65_536)
 OF_EACH = 4
 """So many messages of each size are sent."""
 
-OLDER_SECONDS = 3600
-"""What is to move to the archive is an hour older than what moves."""
+OLDER_SECONDS = 60
+"""What is to move to the archive is a minute older than what moves."""
+
+LASTING_SECONDS = 3600
+"""And it has to live for an hour more: otherwise it might expire before it is looked for."""
 
 MOST_HITS = 100
 """At most 100 places of each mark are told of a file."""
@@ -103,10 +106,11 @@ class Canary:
         self._temporary = Path(tempfile.gettempdir())  # later on a run may use another folder
 
     def run(self) -> Part:
-        """Send, erase, search, and remove everything. Raises CanaryError, OutsideError, OSError."""
+        """Send, erase, search, and remove everything. Raises CanaryError, OutsideError, and what a run raises."""
+        context = self._outside.context()  # or say what keeps the store from being used
         try:
             with locks.hold_inode(self._config.database, _LOCK):
-                with self._removed_at_the_end() as context:
+                with self._removed_at_the_end(context):
                     own = self._send(context)
                     reach("canary.sent")
                     tiers = self._move(own)
@@ -118,54 +122,68 @@ class Canary:
                 self._run("removing what is left of the canary")
         except LockedError as error:
             raise CanaryError(f"{self._config.database}: another canary is under way") from error
+        except OSError as error:
+            raise CanaryError(f"{error.filename}: {error.strerror}" if error.filename else str(error)) from error
         return self._part
 
     @contextmanager
-    def _removed_at_the_end(self) -> Iterator[Context]:
-        context = self._outside.context()
+    def _removed_at_the_end(self, context: Context) -> Iterator[None]:
         self._remove_all(context)  # what an earlier one has left
         try:
-            yield context
+            yield
         finally:
             self._remove_all(context)
 
     def _remove_all(self, context: Context) -> None:
         """Delete the canary's accounts, and with them the groups of which they are the only members."""
         for user_id in self._outside.read(_left):
-            self._outside.write(accounts.remove, user_id, context)
+            self._outside.write(accounts.remove, context, user_id)
 
     def _send(self, context: Context) -> Own:
-        """Store the messages, those for the archive first: a message moves only with all before it."""
+        """Store the messages, those for the archive first: a message moves only with all before it.
+
+        What is to be erased is so old that no least lifetime keeps it.
+        """
+        now = context.now()
+        policy = context.policy.of_setting(KEEP, KEEP)
+        erasable = min(now, policy.erasable_before(now) - 1)
+        if erasable < 0:
+            raise CanaryError("[retention] enabled is false: nothing is erased, so there is nothing to prove")
+        times = [(erasable, now)]
+        if self._reaches_archive(policy, now - erasable):
+            moving = min(now - self._config.archive.after - OLDER_SECONDS, erasable)
+            times.insert(0, (moving, moving))
         own = self._outside.write(_open, context, secrets.token_hex(16))
         reach("canary.opened")
-        times = [context.now()]
-        if self._reaches_archive():
-            times.insert(0, times[0] - self._config.archive.after - OLDER_SECONDS)
-        for created_at in times:
+        for erased_at, control_at in times:
             for size in SIZES * OF_EACH:
-                self._outside.write(self._send_three, own, size, created_at)
+                self._outside.write(self._send_three, own, size, erased_at, control_at)
         self._part.count("erased messages", 2 * len(times) * len(SIZES) * OF_EACH)
         self._part.count("messages that stay", len(times) * len(SIZES) * OF_EACH)
         return own
 
-    def _send_three(self, connection: sqlite3.Connection, own: Own, size: int, created_at: int) -> None:
-        """Store a message of each kind. The transaction is short."""
+    def _send_three(self, connection: sqlite3.Connection, own: Own, size: int, erased_at: int, control_at: int) -> None:
+        """Store a message of each kind, as of these seconds. The transaction is short."""
         kept, gone = _key(connection, own.kept), _key(connection, own.gone)
-        drafts = [
+        erased = [
             Draft(gone, own.keeper, _body(self._marks.erased, size)),
             Draft(kept, own.leaver, _body(self._marks.erased, size)),
-            Draft(kept, own.keeper, _body(self._marks.control, size)),
         ]
-        messages.append_all(connection, drafts, created_at)
+        messages.append_all(connection, erased, erased_at)
+        messages.append_all(connection, [Draft(kept, own.keeper, _body(self._marks.control, size))], control_at)
 
-    def _reaches_archive(self) -> bool:
-        """Tell whether messages of a group that keeps would move; otherwise note why the archive is not covered."""
+    def _reaches_archive(self, policy: GroupPolicy, age: int) -> bool:
+        """Tell whether messages of a group that keeps would move; otherwise note why the archive is not covered.
+
+        ``age``: the least age, in seconds, of what is to be erased.
+        """
         archive = self._config.archive
+        lasting = max(archive.least_lifetime, max(archive.after, age) + LASTING_SECONDS)
         if archive.after == KEEP:
             self._part.notes.append("the archive is not covered: no message moves there")
         elif archive.erase_delay:
             self._part.notes.append("the archive is not covered: [archive] erase_delay keeps what is replaced there")
-        elif not self._config.policy.of_group(KEEP).outlives(archive.least_lifetime):
+        elif not policy.outlives(lasting):
             self._part.notes.append("the archive is not covered: no message lives for long enough to move there")
         else:
             return True
@@ -186,7 +204,7 @@ class Canary:
     def _erase(self, context: Context, own: Own) -> None:
         key = self._outside.read(_key, own.gone)
         self._outside.write(groups.delete, context, own.gone, own.keeper)
-        self._outside.write(accounts.remove, own.leaver, context)
+        self._outside.write(accounts.remove, context, own.leaver)
         reach("canary.deleted")
         self._run("erasing the canary's messages")
         if left := self._outside.read(_unerased, key, own.leaver):

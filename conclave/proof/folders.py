@@ -76,8 +76,10 @@ def _fault(path: Path, config: Config) -> str:
         found = path.lstat()
     except FileNotFoundError:
         return ""
+    if path in folders and path.is_dir():  # perhaps by a link
+        return ""
     if stat.S_ISDIR(found.st_mode):
-        return "" if path in folders else "a folder that is not Conclave's: look what is in it, and remove it"
+        return "a folder that is not Conclave's: look what is in it, and remove it"
     if path not in expected or not stat.S_ISREG(found.st_mode):
         return f"is not Conclave's ({found.st_size:,} bytes): if it is a copy of the database, it has what was erased"
     if path.name.endswith(data_folder.LOCKS) and found.st_size:

@@ -60,7 +60,9 @@ class Part:
         self.looked_at[what] = self.looked_at.get(what, 0) + amount
 
     def add(self, finding: Finding) -> None:
-        """Add a finding."""
+        """Add a finding, once."""
+        if finding in self.findings:
+            return
         if len(self.findings) < MOST_FINDINGS:
             self.findings.append(finding)
         else:

@@ -26,6 +26,7 @@ def examine(part: Part, path: Path, hold: Hold) -> None:
             if is_over:
                 _lock_page(part, path, view)
                 _past_end(part, path, view)
+                part.looked_at["pages of the file in all"] = view.layout.pages
         time.sleep(REST * (time.monotonic() - began))
 
 
@@ -71,6 +72,8 @@ def _listed(view: Frozen, unused: dict[int, Stretch]) -> "array[int]":
         if len(found) > view.layout.free:
             raise MalformedError("it has more pages than it should")
         page = trunk.following
+    if len(found) != view.layout.free:
+        raise MalformedError("it has fewer pages than it should")
     return found
 
 

@@ -26,9 +26,6 @@ LEAST_USABLE = 480
 
 TABLE_LEAF, TABLE_INTERIOR = 0x0D, 0x05
 
-FREE_POINTER = 2
-"""The type of a free page in the pointer map."""
-
 _ENTRY_BYTES = 5
 _ZEROS = bytes(LARGEST_PAGE)
 
@@ -141,14 +138,6 @@ def first_used(data: bytes, begin: int, end: int) -> int:
     if part == _ZEROS[: len(part)]:
         return -1
     return begin + len(part) - len(part.lstrip(b"\0"))
-
-
-def map_type(data: bytes, layout: Layout, page: int) -> int:
-    """Return the type that the pointer map has for ``page``. ``data``: the page of the map that tells of it."""
-    begin = (page - layout.map_page_of(page) - 1) * _ENTRY_BYTES
-    if not 0 <= begin < layout.usable:
-        raise MalformedError("the pointer map does not tell of a page")
-    return data[begin]
 
 
 def read_trunk(data: bytes, layout: Layout) -> Trunk:

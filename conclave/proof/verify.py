@@ -22,6 +22,7 @@ from collections.abc import Callable
 from contextlib import closing
 from functools import partial
 
+from conclave.clock import Clock
 from conclave.config.settings import Config
 from conclave.proof import archive_files, bodies, folders, free_pages
 from conclave.proof.found import Finding, Kind, Part
@@ -40,15 +41,15 @@ class ProofError(Exception):
     """The store cannot be examined. The message is one line for the operator."""
 
 
-def verify(config: Config, now: float, empty_log: EmptyLog, wait: locks.Wait) -> list[Part]:
+def verify(config: Config, clock: Clock, empty_log: EmptyLog, wait: locks.Wait) -> list[Part]:
     """Examine the store, and return what was looked at and found.
 
-    ``now``: Unix seconds. ``wait`` is called before a wait for a run that is under way. Raises ProofError.
+    ``wait`` is called before a wait for a run that is under way. Raises ProofError.
     """
     try:
         schema.require_current(config.database, writing=True)
         with closing(DatabaseLock(config.database, locks.CLEANUP)) as lock, lock.hold(wait):
-            return _examine(config, now, empty_log, lock.descriptors[1])
+            return _examine(config, clock, empty_log, lock.descriptors[1])
     except MalformedError as error:
         raise ProofError(f"{config.database}: {error}") from error
     except (StoreError, sqlite3.Error) as error:
@@ -57,7 +58,7 @@ def verify(config: Config, now: float, empty_log: EmptyLog, wait: locks.Wait) ->
         raise ProofError(f"{error.filename}: {error.strerror}" if error.filename else str(error)) from error
 
 
-def _examine(config: Config, now: float, empty_log: EmptyLog, descriptor: int) -> list[Part]:
+def _examine(config: Config, clock: Clock, empty_log: EmptyLog, descriptor: int) -> list[Part]:
     path = config.database
     log, segments, references, free, archive, work, others = map(
         Part, ("write-ahead log", "body segments", "references", "free pages", "archive", "work folder", "other files")
@@ -71,7 +72,7 @@ def _examine(config: Config, now: float, empty_log: EmptyLog, descriptor: int) -
             told = "cannot be examined: a long read kept the write-ahead log from being copied; end it, and try again"
             part.add(Finding(Kind.LOG_BUSY, str(path), told))
     bodies.examine_references(references, path)
-    archive_files.examine(archive, config, now)
+    archive_files.examine(archive, config, clock.now())
     folders.examine_work(work, config)
     folders.examine_others(others, config)
     _empty_log(log, config, empty_log)

@@ -173,7 +173,8 @@ def _tell_overdue(health: Health, late: Worst) -> None:
     since = duration_text(late.seconds - late.seconds % 60 if late.seconds > 60 else late.seconds)
     health.fault(
         HealthPart.OVERDUE,
-        f"{late.groups:,} groups have messages that two runs should have erased by now, the first of them for {since}:"
+        f"two runs should have erased messages of {late.groups:,} group{'' if late.groups == 1 else 's'} by now,"
+        f" the first could go {since} ago:"
         " `conclave group list --overdue` names the groups, and `conclave cleanup history` says how runs went",
     )
 

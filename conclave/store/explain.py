@@ -88,14 +88,16 @@ class Job:
 class Message:
     """One message. Its fate is None unless it is stored and its row could be read.
 
-    ``place``: hot, moving, copied, archived, restored, gone, or "not sent yet". ``part``: where in the archive, as
-    class, span, and the times of the oldest and the newest message there. ``unreadable``: why the archive could not be
-    read. ``receipts``: those that may have the erasure of it.
+    ``place``: hot, moving, copied, archived, gone, or "not sent yet". ``sender``: the name of the account; "" if it was
+    deleted. ``part``: where in the archive, as class, span, and the times of the oldest and the newest message there.
+    ``unreadable``: why the archive could not be read. ``receipts``: those that may have the erasure of it.
+    ``waiting``: who has not fetched it, if it waits for that.
     """
 
     sequence_num: int
     place: str
     sent: Sent | None = None
+    sender: str = ""
     fate: Fate | None = None
     part: tuple[int, int, int, int] | None = None
     unreadable: str = ""
@@ -344,7 +346,9 @@ def _message(
     fate = fate_of(connection, settings, now, group.group_key, number, sent)
     waits = fate.waits_for_members
     waiting, in_all = _waiting(connection, group, number) if waits else ((), 0)
-    return Message(number, place, sent, fate, part, waiting=waiting, waiting_in_all=in_all)
+    named = connection.execute("SELECT username FROM users WHERE user_id = ?", (sent.sender_id,)).fetchone()
+    sender = named[0] if named else ""
+    return Message(number, place, sent, sender, fate, part, waiting=waiting, waiting_in_all=in_all)
 
 
 def _hot_place(connection: sqlite3.Connection, group: _Group, number: int) -> str:

@@ -6,6 +6,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+from conclave.clock import FakeClock
 from conclave.config.settings import Config
 from conclave.proof.found import Part
 from conclave.proof.verify import verify
@@ -62,13 +63,13 @@ class _Opened(closing[sqlite3.Connection]):
         super().__init__(sqlite.connect(path))
 
 
-def examined(config: Config, now: float = 2_000_000_000) -> dict[str, Part]:
+def examined(config: Config, now: int = 2_000_000_000) -> dict[str, Part]:
     """Examine a store in this process; return the parts by their names."""
 
     def waiting() -> None:
         raise AssertionError("no run is under way")
 
-    return {part.name: part for part in verify(config, now, emptied, waiting)}
+    return {part.name: part for part in verify(config, FakeClock(now), emptied, waiting)}
 
 
 def emptied(connection: sqlite3.Connection) -> bool:

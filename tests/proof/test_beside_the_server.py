@@ -3,6 +3,8 @@
 import asyncio
 import contextlib
 import os
+import subprocess
+import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -11,12 +13,14 @@ import pytest
 from aiohttp import ClientSession
 
 from conclave.proof.found import Kind
+from conclave.store import schema
+from conclave.system import locks
 from tests.conftest import Running
 from tests.proof.stores import command, findings
 from tests.support.cleaner import Cleaner
 from tests.support.client import PACKAGE, PASSWORD, Client
 from tests.support.forensics import Search
-from tests.support.server import ServerProcess, conclave
+from tests.support.server import PATIENCE, ServerProcess, conclave, waiting
 
 SETTINGS = 'cleanup_interval = "1s"\n[cleanup]\nengine = "sql"\ndisk_reserve = "1m"\n'
 
@@ -98,6 +102,48 @@ async def test_findings_are_told_by_their_place_and_never_by_what_is_there(tmp_p
             assert "other files: findings; " in done.stdout
             assert f"  {tmp_path}/conclave.db.copy: is not Conclave's (21 bytes)" in done.stdout
             assert secret.decode() not in done.stdout + done.stderr + str(told)
+
+
+def test_the_command_waits_for_a_run_and_runs_wait_for_it(tmp_path: Path) -> None:
+    config = tmp_path / "conclave.toml"
+    config.write_text(f'database_path = "{tmp_path / "hot.db"}"\n')
+    schema.prepare(tmp_path / "hot.db")
+    with (
+        locks.hold(tmp_path / "hot.db", locks.CLEANUP),
+        (tmp_path / "said").open("w") as said,
+    ):
+        waiter = subprocess.Popen(
+            [sys.executable, "-P", "-m", "conclave", "verify-erasure", "--config", config],
+            stdout=subprocess.PIPE,
+            stderr=said,
+            text=True,
+        )
+        for _ in waiting("the command"):
+            if "waiting_for_another_run" in (tmp_path / "said").read_text():
+                break
+        assert waiter.poll() is None
+    told, _ = waiter.communicate(timeout=PATIENCE)
+    assert waiter.returncode == 0
+    assert [line.partition(";")[0] for line in told.splitlines() if not line.startswith(" ")] == [
+        f"{part}: clean"
+        for part in (
+            *("body segments", "references", "free pages", "write-ahead log", "archive", "work folder"),
+            "other files",
+        )
+    ]
+
+
+@pytest.mark.parametrize(
+    ("settings", "why"),
+    [("", "no such database; `conclave serve` creates it"), ("listen_port = -1", "listen_port")],
+)
+def test_what_keeps_the_command_from_looking_is_one_line(tmp_path: Path, settings: str, why: str) -> None:
+    (tmp_path / "conclave.toml").write_text(settings)
+    for arguments in ((), ("--canary",)):
+        done = conclave("verify-erasure", "--config", tmp_path / "conclave.toml", *arguments, cwd=tmp_path)
+        assert (done.returncode, done.stdout) == (1, "")
+        assert why in done.stderr
+        assert len(done.stderr.splitlines()) == 1
 
 
 async def delete_by_time(server: Running, alice: Client, bob: Client, group: str) -> None:

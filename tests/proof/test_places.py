@@ -214,6 +214,20 @@ def test_a_page_that_cannot_be_read_is_found_and_the_others_are_examined(store: 
     assert {(each.kind, each.page) for each in found} == {(Kind.MALFORMED, damaged), (Kind.REMAINS, planted)}
 
 
+def test_a_table_in_circles_is_walked_to_an_end(store: Bodies) -> None:
+    """Each of its hundreds of entries leads back to itself."""
+    file = File(store.path)
+    (page, _), *_ = pages.read_interior(file.page(file.inner(store.path)), file.layout).children
+    inner = pages.read_interior(file.page(page), file.layout)
+    data = bytearray(file.page(page))
+    for begin in pages._cells(bytes(data), file.layout, 12):
+        data[begin : begin + 4] = page.to_bytes(4, "big")
+    file.plant(page, 0, bytes(data))
+    assert len(inner.children) > 50
+    found = store.examine()["body segments"]
+    assert [(each.kind, each.page) for each in found.findings] == [(Kind.MALFORMED, page)]
+
+
 def test_a_list_of_free_pages_in_a_circle_ends(store: Bodies) -> None:
     file = File(store.path)
     first = file.layout.first_trunk
@@ -222,15 +236,15 @@ def test_a_list_of_free_pages_in_a_circle_ends(store: Bodies) -> None:
 
 
 @contextmanager
-def reading(path: Path) -> Iterator[None]:
-    """A process that reads and does not end."""
+def reading(path: Path, begin: str = "BEGIN") -> Iterator[None]:
+    """A process that reads and does not end; with another ``begin`` it only has the database open."""
     program = (
         "import sqlite3, sys; connection = sqlite3.connect(sys.argv[1], isolation_level=None);"
-        "connection.execute('BEGIN'); connection.execute('SELECT count(*) FROM messages').fetchone();"
+        "connection.execute(sys.argv[2]); connection.execute('SELECT count(*) FROM messages').fetchone();"
         "print(flush=True); sys.stdin.read()"
     )
     with subprocess.Popen(
-        [sys.executable, "-c", program, path], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", program, path, begin], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as reader:
         assert reader.stdout
         reader.stdout.readline()
@@ -250,6 +264,20 @@ def test_a_log_that_a_reader_keeps_open_is_a_finding(store: Bodies, monkeypatch:
     assert kinds(store.examine()) == {}
     with reading(store.path):
         assert set(kinds(store.examine())) <= {"write-ahead log"}, "a reader of the newest holds up nothing else"
+
+
+def test_what_was_in_the_log_is_gone_afterwards(store: Bodies) -> None:
+    """Also what lies behind its end, from before it was begun anew."""
+    log = store.path.with_name("hot.db-wal")
+    with reading(store.path, "PRAGMA user_version"):
+        with store.opened() as connection:
+            store.erase(connection, 1)
+        with log.open("ab") as file:
+            file.write(PLANTED)
+        assert PLANTED in log.read_bytes()
+        assert store.search.numbers_in_files(log)
+        assert kinds(store.examine()) == {}
+        assert log.read_bytes() == b""
 
 
 def test_long_walks_hold_many_short_moments(store: Bodies, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -289,7 +317,8 @@ def test_files_that_are_nobody_s_are_found(store: Bodies, tmp_path: Path) -> Non
     (data / "work" / "tmpdead").mkdir(parents=True)
     (data / ".conclave").touch()
     assert kinds(store.examine()) == {}, "an empty folder of a worker is none"
-    (data / "archive" / "lifetime=-1" / "span=0").mkdir(parents=True)
+    (tmp_path / "elsewhere" / "lifetime=-1" / "span=0").mkdir(parents=True)
+    (data / "archive").symlink_to(tmp_path / "elsewhere")
     (data / "archive" / "lifetime=-1" / "span=0" / "part-0.parquet").write_bytes(PLANTED)
     (data / "archive" / "something").write_bytes(PLANTED)
     (data / "notes").mkdir()

@@ -127,7 +127,7 @@ def test_what_is_due_goes_whatever_the_sizes_of_lists_blocks_and_steps(
 def test_settings_replaced_between_plan_and_apply_stop_the_run(connection: sqlite3.Connection) -> None:
     add_group(connection, HOUR, 3)
     plan = sql_engine.make_plan(connection, POLICY, START + 2 * HOUR)
-    state.begin_serving(connection, PolicySettings(0, 1, 1), FakeClock(START).read())
+    state.begin_serving(connection, PolicySettings(0, 1, 1), FakeClock(START).read(), accepts_change=True)
 
     def require() -> None:
         require_settings(connection, POLICY)

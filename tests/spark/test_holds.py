@@ -1,18 +1,30 @@
 """Legal holds: whatever hides a message, its bytes stay until the last hold on it is released."""
 
 import asyncio
+import sqlite3
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from conclave.actions import holds
+from conclave.actions.context import Context
 from conclave.actions.outside import Outside
+from conclave.clock import FakeClock
+from conclave.retention.resolve import PolicySettings
+from conclave.store import accounts, groups, members, messages, schema, sqlite, state, users
+from conclave.store.groups import GroupChanges
+from spark import apply, sql_engine
+from spark.pacer import Pacer
 from tests.conftest import Cleanup, Running
 from tests.support.client import PASSWORD, Client, encode
 from tests.support.forensics import Search
 
 HOUR, SIZE = 3600, 3000
+START = 1_700_000_000
+POLICY = PolicySettings(-1, 2_592_000, 604_800)
 
 
 class Held:
@@ -184,3 +196,45 @@ async def test_a_hold_covers_no_key_packages_welcomes_group_info_or_invites(
     await alice.post(f"/groups/{group}/delete")
     await cleanup(running)
     assert search.numbers_beside_a_server(tmp_path) == set()
+
+
+@pytest.fixture
+def connection(tmp_path: Path) -> Iterator[sqlite3.Connection]:
+    schema.prepare(tmp_path / "hot.db")
+    with closing(sqlite.connect(tmp_path / "hot.db")) as opened:
+        state.begin_serving(opened, POLICY, FakeClock(START).read())
+        yield opened
+
+
+@pytest.mark.parametrize("rule", ["expired", "fetched", "deleted_group", "deleted_account"])
+@pytest.mark.parametrize("by_user", [False, True])
+def test_what_a_run_has_planned_is_kept_if_it_is_held_before_it_is_erased(
+    connection: sqlite3.Connection, rule: str, *, by_user: bool
+) -> None:
+    context = Context(POLICY, FakeClock(START))
+    user_id = users.add(connection, "alice", "", "", START)
+    group_id = groups.add(connection, user_id, "g", "", START)
+    member = members.require_member(connection, group_id, user_id)
+    expiry = {"expired": HOUR, "fetched": 0}.get(rule, -1)
+    changes = GroupChanges(message_expiry_seconds=expiry)
+    groups.change(connection, member.group, changes, POLICY, context.clock)
+    for _ in range(3):
+        member = members.require_member(connection, group_id, user_id)
+        messages.append(connection, member, b"body", START, is_commit=False)
+    if rule == "deleted_group":
+        groups.remove(connection, member.group, START)
+    elif rule == "deleted_account":
+        bob = users.add(connection, "bob", "", "", START)
+        members.add(connection, member.group.group_key, bob, START)
+        accounts.delete(connection, user_id, START)
+    plan = sql_engine.make_plan(connection, POLICY, START + HOUR + 1)
+    covered = holds.Covered(None, user_id, "") if by_user else holds.Covered(member.group.group_key, group_id, "")
+    hold = holds.add(connection, context, "operator root", covered, "case 17")
+    counts: Counter[str] = Counter()
+    apply.apply_plan(Pacer(connection), plan, POLICY, counts)
+    assert counts.total() == 0
+    assert connection.execute("SELECT count(*) FROM messages").fetchone()[0] == 3
+    holds.release(connection, context, "operator root", hold.hold_id)
+    again = sql_engine.make_plan(connection, POLICY, START + HOUR + 1)
+    apply.apply_plan(Pacer(connection), again, POLICY, counts)
+    assert +counts == {rule: 3}, "the plan was not empty for another reason"

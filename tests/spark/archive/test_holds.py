@@ -10,7 +10,9 @@ from conclave.actions.context import Context
 from conclave.actions.outside import Outside
 from conclave.archive import purges as archived
 from conclave.clock import FakeClock
+from conclave.store import audit
 from conclave.store.purges import Amount
+from conclave.system import operators
 from tests.support.archived import DAY, START, USERS, Store
 from tests.support.cleaner import Cleaner
 
@@ -124,3 +126,16 @@ def test_an_archive_that_cannot_be_read_is_told_in_a_line(store: Store) -> None:
     with pytest.raises(archived.UnreadableError, match=str(store.config.archive_path)) as told:
         plan(store, group_key, store.now)
     assert "\n" not in str(told.value)
+
+
+def test_a_restored_group_is_noted_once_it_is_served_from_the_database(store: Store) -> None:
+    group_key = store.add_group()
+    store.send(group_key, 3)
+    store.now += 8 * DAY
+    store.run()
+    assert "error" in store.restore(group_key, "restore.before_switch=io")
+    assert store.query("SELECT * FROM audit") == []
+    assert store.restore(group_key) == {"restored": 3}
+    [entry] = outside(store)[0].read(audit.last, 9)
+    assert (entry.action, entry.actor) == ("group_restored", operators.current())
+    assert (entry.subject.subject_id, entry.details) == (store.group_ids[group_key], {"messages": 3})

@@ -1,0 +1,105 @@
+"""Health tells what runs should have erased, and names no group."""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from conclave import keys
+from conclave.config.cleanup import CleanupConfig
+from conclave.config.retention import RetentionConfig
+from conclave.config.settings import Config
+from conclave.health.parts import HealthPart
+from conclave.server import duties
+from spark.engine import Engine
+from spark.run import clean_up
+from tests.conftest import Running, StartServer
+
+HOUR = 3600
+
+
+@pytest.fixture(autouse=True)
+def often(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(duties, "OVERDUE_INTERVAL_SECONDS", 0.02)
+    monkeypatch.setattr(duties, "OVERDUE_SHARE", 0)
+
+
+@pytest.fixture
+def config(config: Config) -> Config:
+    return replace(config, message_retention=10, cleanup=CleanupConfig(engine="sql", disk_reserve=0))
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    async with asyncio.timeout(20):
+        while not holds():
+            await asyncio.sleep(0.005)
+
+
+async def looked(server: Running) -> None:
+    """Wait until the server has looked again, more than once."""
+    looks, store = 0, server.app[keys.STORE]
+    read = store.read
+
+    async def counted(fn: Callable[..., object], *args: object, **kwargs: object) -> object:
+        nonlocal looks
+        result = await read(fn, *args, **kwargs)
+        looks += fn.__name__ == "late"
+        return result
+
+    setattr(store, "read", counted)  # noqa: B010 - mypy wants no method replaced
+    await until(lambda: looks > 2)
+    setattr(store, "read", read)  # noqa: B010
+
+
+async def sent(server: Running) -> str:
+    """Send a message that lives for ten seconds; return the id of its group."""
+    [alice] = await server.users("alice")
+    group = await alice.create_group("secrets")
+    await alice.send(group)
+    return group
+
+
+async def test_what_two_runs_have_left_is_a_fault_until_a_run_erases_it(
+    config: Config, start_server: StartServer
+) -> None:
+    async with start_server(config) as server:
+        faults = server.app[keys.HEALTH]
+        group = await sent(server)
+        server.clock.advance(11 + 2 * HOUR)
+        await looked(server)
+        assert HealthPart.OVERDUE not in faults.faults
+        server.clock.advance(1)
+        await until(lambda: HealthPart.OVERDUE in faults.faults)
+        told = faults.faults[HealthPart.OVERDUE]
+        assert told.startswith("two runs should have erased messages of 1 group by now, the first could go 2h ago: ")
+        assert group not in told
+        assert "secrets" not in told
+        async with server.http.get(f"{server.url}/healthz") as response:
+            assert await response.json() == {"status": "degraded"}
+        report = await asyncio.to_thread(clean_up, Engine(config, server.clock))
+        assert not report.error
+        await until(lambda: HealthPart.OVERDUE not in faults.faults)
+        assert await server.query("SELECT count(*) FROM messages") == [(0,)]
+
+
+async def test_while_nothing_may_be_erased_nothing_is_overdue(config: Config, start_server: StartServer) -> None:
+    async with start_server(replace(config, retention=RetentionConfig(enabled=False))) as server:
+        await sent(server)
+        server.clock.advance(9 * HOUR)
+        await looked(server)
+        assert HealthPart.OVERDUE not in server.app[keys.HEALTH].faults
+
+
+async def test_while_the_clock_is_wrong_health_tells_of_the_clock_alone(
+    config: Config, start_server: StartServer
+) -> None:
+    async with start_server(config) as server:
+        faults = server.app[keys.HEALTH]
+        await sent(server)
+        server.clock.advance(12 + 2 * HOUR)
+        await until(lambda: HealthPart.OVERDUE in faults.faults)
+        server.clock.set_wrong(9 * HOUR)
+        await server.app[keys.CLOCK_WATCH].note()
+        await until(lambda: HealthPart.OVERDUE not in faults.faults)
+        assert HealthPart.CLOCK in faults.faults

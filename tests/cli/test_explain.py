@@ -1,0 +1,354 @@
+"""What `conclave explain` and `conclave group` tell operators, in words and for programs."""
+
+import asyncio
+import json
+import shutil
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from uuid import UUID, uuid4
+
+import pytest
+from click.testing import CliRunner, Result
+
+from conclave.cli import groups as cli_groups
+from conclave.cli.main import main
+from conclave.clock import FakeClock
+from conclave.config.retention import RetentionConfig
+from conclave.config.settings import Config
+from conclave.retention.jobs import PurgeJob
+from conclave.retention.resolve import Lifetimes, Limit, Limits
+from conclave.store import schema, sqlite, state
+from spark.engine import Engine
+from spark.run import clean_up
+from tests.conftest import Running, StartServer
+from tests.support.archive import Mover
+from tests.support.client import Client
+
+DAY = 86_400
+
+Told = Callable[..., Result]
+
+
+def toml(config: Config) -> str:
+    """Write what these tests set of a configuration."""
+    retention = config.retention
+    lines = [f'database_path = "{config.database}"', f'message_retention = "{config.message_retention}s"']
+    if config.message_retention <= 0:
+        lines[1] = f'message_retention = "{config.message_retention}"'
+    lines += ['[cleanup]\nengine = "sql"', "[retention]", f"enabled = {str(retention.enabled).lower()}"]
+    lines.append(f"retain_commits = {str(retention.retain_commits).lower()}")
+    if retention.fetch_hold_limit > 0:
+        lines.append(f'fetch_hold_limit = "{retention.fetch_hold_limit}s"')
+    if retention.limits.max_lifetime.min > 0:
+        lines.append(f'limits.max_lifetime.min = "{retention.limits.max_lifetime.min}s"')
+    for group_id, set_ in retention.groups.items():
+        lines.append(f'[retention.groups."{group_id}"]\nmax_lifetime = "{set_.max_lifetime}s"')
+    for job in retention.purge_jobs:
+        lines.append(f'[[retention.purge_jobs]]\nlongest_max_lifetime = "{job.longest_max_lifetime}s"')
+        lines.append(f'interval = "{job.interval}s"')
+    return "\n".join(lines)
+
+
+@pytest.fixture
+def tell(clock: FakeClock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Told:
+    """Run a command on the database of a configuration, at the time of the other fixtures."""
+    monkeypatch.setattr(cli_groups, "SystemClock", lambda: clock)
+    monkeypatch.setattr(cli_groups, "configure_logging", lambda: None)
+
+    def run(config: Config, *arguments: str) -> Result:
+        path = tmp_path / "conclave.toml"
+        path.write_text(toml(config))
+        result = CliRunner().invoke(main, [*arguments, "--config", str(path)])
+        assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+        return result
+
+    return run
+
+
+async def told(tell: Told, server: Running, *arguments: str) -> str:
+    done = await asyncio.to_thread(tell, server.config, *arguments)
+    assert done.exit_code == 0, done.stderr
+    return done.stdout
+
+
+async def group_of(server: Running, *names: str) -> tuple[str, list[Client]]:
+    """Make a group whose members are new users of these names."""
+    users = await server.users(*names)
+    group = await users[0].create_group("team")
+    for other in users[1:]:
+        await other.join(group)
+    return group, users
+
+
+async def clean(server: Running) -> None:
+    await server.settle()
+    config = replace(server.config, cleanup=replace(server.config.cleanup, engine="sql"))
+    report = await asyncio.to_thread(clean_up, Engine(config, server.clock))
+    assert not report.error
+
+
+async def test_a_message_expires_at_a_second_and_is_erased_by_the_next_run(running: Running, tell: Told) -> None:
+    running_config = running.config
+    group, [alice] = await group_of(running, "alice")
+    await alice.set_expiry(group, 3 * DAY)
+    await alice.send(group)
+    said = await told(tell, running, "explain", "team", "1")
+    assert "a message expires 3 days after it was sent" in said
+    assert "- its admins have set 3d" in said
+    assert "policy_changed by admin alice" in said
+    assert "Hidden: from" in said
+    assert "(in 3 days) on." in said
+    assert "Erased: by the first run (everything) from" in said
+    running.clock.advance(3 * DAY)
+    assert await alice.numbers(group) == [1]
+    running.clock.advance(1)
+    assert await alice.numbers(group) == []
+    said = await told(tell, running, "explain", group, "1")
+    assert "Hidden: already, it is older than its group's messages live" in said
+    assert "Erased: by the next run (everything)." in said
+    await clean(running)
+    said = await told(tell, running, "explain", "team", "1")
+    assert "Message 1: gone, by one of these receipts" in said
+    assert "expired" in said
+    assert "Message 9: not sent yet; the last number is 1." in await told(tell, running, "explain", "team", "9")
+    assert running.config == running_config
+
+
+async def test_a_group_that_keeps_everything_is_told_so(running: Running, tell: Told) -> None:
+    _, [alice] = await group_of(running, "alice")
+    group = (await alice.get("/groups"))["groups"][0]["group_id"]
+    await alice.send(group)
+    said = await told(tell, running, "explain", "team", "1")
+    assert "messages are kept until somebody deletes their group or account" in said
+    assert "In force since: unknown" in said
+    assert "Hidden: never, by the policy as it is." in said
+    assert "Erased: never, by the policy as it is." in said
+
+
+async def test_who_holds_messages_back_is_named(running: Running, tell: Told) -> None:
+    group, [alice, bob, carol] = await group_of(running, "alice", "bob", "carol")
+    await alice.set_expiry(group, 0)
+    for _ in range(3):
+        await alice.send(group)
+    await bob.numbers(group)
+    await alice.numbers(group)
+    await running.settle()
+    said = await told(tell, running, "explain", group, "2")
+    assert "a message goes once every member has fetched it" in said
+    assert "- carol has fetched nothing (when, is not stored); last used the server: " in said
+    assert "- bob" not in said
+    assert "Hidden: by the first run after every member has fetched it; no time ends it before." in said
+    assert "Not fetched yet by: carol." in said
+    found = json.loads(await told(tell, running, "explain", group, "--json"))
+    assert [each["username"] for each in found["waiting"]] == ["carol"]
+    assert (found["lifetime"], found["source"], found["waiting_in_all"]) == (0, "group", 1)
+    await carol.numbers(group)
+    await running.settle()
+    said = await told(tell, running, "explain", group, "2")
+    assert "Hidden: by the next run; every member has fetched it." in said
+    assert "Erased: by the next run (everything)." in said
+    assert "Members who hold" not in said
+    await clean(running)
+    assert "fetched: every member has fetched it" in await told(tell, running, "explain", group, "2")
+
+
+async def test_long_lists_are_cut(running: Running, tell: Told) -> None:
+    names = [f"user{number}" for number in range(14)]
+    group, [first, *_] = await group_of(running, *names)
+    await first.set_expiry(group, 0)
+    await first.send(group)
+    await first.numbers(group)
+    await running.settle()
+    said = await told(tell, running, "explain", group, "1")
+    assert said.count("has fetched nothing") == 10
+    assert "and 3 more" in said
+
+
+async def test_a_hold_withholds_and_is_named_with_its_reason(running: Running, tell: Told) -> None:
+    group, [alice] = await group_of(running, "alice")
+    await alice.set_expiry(group, 10)
+    await alice.send(group)
+    hold(running.config, "group", UUID(group).bytes, "\x1b[31mcase 7")
+    running.clock.advance(11)
+    said = await told(tell, running, "explain", group, "1")
+    assert "Legal hold 1 keeps all messages of the group: \\x1b[31mcase 7 (added" in said
+    assert (
+        "Erased: by the first run (everything) once nothing withholds it any more. Withheld by: legal hold 1." in said
+    )
+    assert "Overdue: nothing." in said
+    await clean(running)
+    assert await running.query("SELECT count(*) FROM messages") == [(1,)]
+
+
+async def test_a_users_hold_is_told_where_the_user_is(running: Running, tell: Told) -> None:
+    group, [alice, bob] = await group_of(running, "alice", "bob")
+    other = await alice.create_group("elsewhere")
+    await bob.send(group)
+    hold(running.config, "user", UUID(bob.user_id).bytes, "case 8")
+    assert "keeps what bob has sent: case 8" not in await told(tell, running, "explain", other)
+    said = await told(tell, running, "explain", group, "1")
+    assert "Legal hold 1 keeps what" in said
+    assert "case 8" in said
+    assert "Withheld by: legal hold 1." in said
+
+
+async def test_a_deleted_group_is_explained_by_its_id_until_it_is_erased(running: Running, tell: Told) -> None:
+    group, [alice] = await group_of(running, "alice")
+    await alice.send(group)
+    await alice.post(f"/groups/{group}/delete")
+    said = await told(tell, running, "explain", group, "1")
+    assert "group (deleted)" in said
+    assert "Hidden: already, its group was deleted." in said
+    assert "Erased: by the next run (any run)." in said
+    listed = json.loads(await told(tell, running, "group", "list", "--json"))
+    assert (listed["group_id"], listed["hot_messages"], listed["name"]) == (group, 1, "")
+    await clean(running)
+    done = await asyncio.to_thread(tell, running.config, "explain", group)
+    assert (done.exit_code, done.stdout) == (1, "")
+    assert done.stderr == "conclave: no such group, or nothing is left of it; the last receipt of it is number 1\n"
+
+
+@pytest.mark.parametrize("command", [("explain",), ("group", "show")])
+@pytest.mark.parametrize("name", ["nobody", "", str(uuid4()), uuid4().hex])
+async def test_an_unknown_group_is_told_in_a_line(
+    running: Running, tell: Told, command: tuple[str, ...], name: str
+) -> None:
+    done = await asyncio.to_thread(tell, running.config, *command, name)
+    assert (done.exit_code, done.stdout) == (1, "")
+    [line] = done.stderr.splitlines()
+    assert line.startswith("conclave: no such group")
+
+
+def test_another_configuration_than_the_servers_is_refused(config: Config, clock: FakeClock, tell: Told) -> None:
+    schema.prepare(config.database)
+    for command in (["explain", "team"], ["group", "list"], ["group", "show", "team"]):
+        assert "has not been served yet" in tell(config, *command).stderr
+    with closing(sqlite.connect(config.database)) as connection, sqlite.write_transaction(connection):
+        state.begin_serving(connection, config.policy, clock.read())
+    for command in (["explain", "team"], ["group", "list"], ["group", "show", "team"]):
+        done = tell(replace(config, message_retention=DAY), *command)
+        assert (done.exit_code, done.stdout) == (1, "")
+        assert done.stderr.startswith("conclave: message_retention: this configuration differs")
+
+
+async def test_an_override_binds_and_what_admins_have_stored_is_told(
+    config: Config, start_server: StartServer, tell: Told
+) -> None:
+    async with start_server(config) as server:
+        group, [alice] = await group_of(server, "alice")
+        await alice.set_expiry(group, 3600)
+    retention = RetentionConfig(groups={group: Lifetimes(-1, 30 * DAY)})
+    async with start_server(replace(config, retention=retention)) as server:
+        said = await told(tell, server, "explain", "team")
+    assert "Policy: a message expires 30 days after it was sent. Source: override." in said
+    assert "- the operator's override for this group binds: max_lifetime 30d" in said
+    assert "- its admins have stored 1h, which is not in force: an override is final" in said
+
+
+@pytest.mark.parametrize(
+    ("retention", "server", "own", "said"),
+    [
+        (RetentionConfig(), 7 * DAY, -1, "- message_retention of the server is 7d, and binds"),
+        (RetentionConfig(), 7 * DAY, 0, "retention.fetch_hold_limit is not set"),
+        (RetentionConfig(fetch_hold_limit=30 * DAY), 7 * DAY, 0, "after 30d a message expires, whoever has not"),
+        (
+            RetentionConfig(limits=Limits(Limit(), Limit(DAY))),
+            -1,
+            60,
+            "- retention.limits.max_lifetime.min makes that 1d",
+        ),
+        (RetentionConfig(limits=Limits(Limit(), Limit(DAY))), -1, 0, "Nothing is erased until 1 day after it was sent"),
+        (RetentionConfig(enabled=False), -1, 60, "Nothing is erased on this server: retention.enabled is false."),
+        (RetentionConfig(retain_commits=True), -1, 60, "a commit does not expire by age until every member"),
+        (RetentionConfig(purge_jobs=(PurgeJob(DAY, -1, 3 * DAY),)), -1, 60, "Runs: up to 3d every 1d."),
+        (RetentionConfig(purge_jobs=(PurgeJob(DAY, -1, 3 * DAY),)), -1, 9 * DAY, "no purge job covers this lifetime"),
+    ],
+)
+async def test_what_binds_is_told(
+    config: Config,
+    start_server: StartServer,
+    tell: Told,
+    retention: RetentionConfig,
+    server: int,
+    own: int,
+    said: str,
+) -> None:
+    async with start_server(replace(config, message_retention=server, retention=retention)) as running:
+        group, [alice] = await group_of(running, "alice")
+        await alice.set_expiry(group, own)
+        assert said in await told(tell, running, "explain", group)
+
+
+async def test_the_list_and_one_group_tell_the_same(running: Running, tell: Told) -> None:
+    group, [alice, _] = await group_of(running, "alice", "bob")
+    await alice.create_group("zebra")
+    await alice.set_expiry(group, 10)
+    await alice.send(group, b"12345")
+    first, second = (json.loads(line) for line in (await told(tell, running, "group", "list", "--json")).splitlines())
+    shown = json.loads(await told(tell, running, "group", "show", "team", "--json"))
+    assert (first["name"], second["name"]) == ("team", "zebra")
+    assert shown == first | {"hot_bytes": 5, "is_estimate": False}
+    assert (first["lifetime"], first["source"], first["members"], first["hot_messages"]) == (10, "group", 2, 1)
+    assert (first["overdue_since"], first["holds"], first["archived_messages"]) == (None, 0, 0)
+    assert await told(tell, running, "group", "list", "--overdue", "--json") == ""
+    running.clock.advance(10 + 3 * 3600)
+    late = json.loads(await told(tell, running, "group", "list", "--overdue", "--json"))
+    assert (late["name"], late["overdue_since"], late["is_late"]) == ("team", first["oldest"] + 11, True)
+    assert "for 2h (late)" in await told(tell, running, "group", "list")
+    assert "overdue:           for 2h (late)" in await told(tell, running, "group", "show", "team")
+    assert "zebra" not in await told(tell, running, "group", "list", "--like", "TEA")
+
+
+def hold(config: Config, covers: str, subject: bytes, reason: str) -> None:
+    """Add a hold, as the command does."""
+    with closing(sqlite.connect(config.database)) as connection, sqlite.write_transaction(connection):
+        row = connection.execute("SELECT group_key FROM groups WHERE group_id = ?", (subject,)).fetchone()
+        values = (row[0] if covers == "group" else None, subject if covers == "user" else None, subject, reason)
+        _add(connection, values)
+
+
+def _add(connection: sqlite3.Connection, values: tuple[object, ...]) -> None:
+    connection.execute(
+        "INSERT INTO holds (group_key, user_id, subject_id, name, reason, added_by, added_at)"
+        " VALUES (?, ?, ?, 'bob', ?, 'operator o', 0)",
+        values,
+    )
+
+
+async def test_an_archived_message_is_explained_from_its_own_row(running: Running, tell: Told) -> None:
+    group, [alice] = await group_of(running, "alice")
+    await alice.set_expiry(group, 90 * DAY)
+    for _ in range(3):
+        await alice.send(group)
+        running.clock.advance(60)
+    mover = Mover(running.config)
+    rows = mover.append(group, 2)
+    mover.switch(group, 2, rows)
+    assert "in the archive, and a copy is in the database until the next run" in await told(
+        tell, running, "explain", group, "2"
+    )
+    mover.drop_copies(group)
+    said = await told(tell, running, "explain", group, "2")
+    assert "Message 2: in the archive (partition lifetime=" in said
+    assert "Sent at" in said
+    assert "by alice (" in said
+    assert "(in 89 days) on." in said
+    found = json.loads(await told(tell, running, "explain", group, "2", "--json"))
+    [(sent_at,)] = await running.query("SELECT created_at - 60 FROM messages WHERE sequence_num = 3")
+    assert found["message"]["sent"] == {"created_at": sent_at, "sender_id": alice.user_id, "is_commit": False}
+    shown = json.loads(await told(tell, running, "group", "show", group, "--json"))
+    assert (shown["hot_messages"], shown["archived_messages"], shown["border"]) == (1, 2, 2)
+    shutil.rmtree(running.config.archive_path)
+    said = await told(tell, running, "explain", group, "2")
+    assert "Its time cannot be told: " in said
+    assert "Message 2: in the archive (partition lifetime=" in said
+
+
+def test_a_name_that_is_no_text_is_refused(config: Config, tell: Told) -> None:
+    for command in (["explain"], ["group", "show"]):
+        done = tell(config, *command, "\udcff")
+        assert (done.exit_code, done.stdout) == (2, "")
+        assert "it is not UTF-8" in done.stderr
