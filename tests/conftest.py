@@ -6,7 +6,7 @@ import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import pytest
 from aiohttp import ClientSession, web
@@ -135,7 +135,14 @@ class Running:
         )
 
 
-StartServer = Callable[[Config], contextlib.AbstractAsyncContextManager[Running]]
+class StartServer(Protocol):
+    """Starts a server with a configuration; ``async with`` stops it."""
+
+    def __call__(
+        self, config: Config, *, accepts_change: bool = False
+    ) -> contextlib.AbstractAsyncContextManager[Running]:
+        """``accepts_change``: an operator agrees to a large change of the policy."""
+        ...
 
 
 @pytest.fixture
@@ -143,8 +150,8 @@ def start_server(clock: FakeClock) -> StartServer:
     """Start a server with a configuration; ``async with`` stops it."""
 
     @contextlib.asynccontextmanager
-    async def start(config: Config) -> AsyncIterator[Running]:
-        app = create_app(config, clock)
+    async def start(config: Config, *, accepts_change: bool = False) -> AsyncIterator[Running]:
+        app = create_app(config, clock, accepts_change=accepts_change)
         server = TestServer(app)
         await server.start_server(shutdown_timeout=1, auto_decompress=False, lingering_time=1)
         take_shortcut(app, server.runner.server if server.runner else None)
