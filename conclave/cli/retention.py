@@ -53,9 +53,9 @@ def explain(path: Path | None, group: str, number: int | None, *, as_json: bool)
     changed. What it says is what the next run does, unless somebody changes something before.
     """
     with opened(path) as (outside, config):
-        now = outside.context().now()
+        clock = outside.context().clock
         look = partial(lookup.find, config.archive_path, partial(_archive_state, config))
-        found = outside.read(actions.explain, config, now, group, number, look)
+        found = outside.read(actions.explain, config, clock, group, number, look)
     if as_json:
         click.echo(json.dumps(asdict(found), default=_id))
         return

@@ -118,8 +118,11 @@ class Canary:
                     self._erase(context, own)
                     reach("canary.erased")
                     self._look(tiers)
+                    kept = self._outside.read(_key, own.kept)
                 reach("canary.removed")
                 self._run("removing what is left of the canary")
+                if self._outside.read(_unerased, kept, own.keeper):
+                    self._part.notes.append("what had to stay is deleted, and erased once its min_lifetime is over")
         except LockedError as error:
             raise CanaryError(f"{self._config.database}: another canary is under way") from error
         except OSError as error:

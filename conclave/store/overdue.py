@@ -16,10 +16,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from conclave.retention.jobs import Scope
+from conclave.retention.jobs import EVERYTHING, Scope
 from conclave.retention.policy import GroupPolicy
 from conclave.retention.resolve import PolicySettings
-from conclave.store import policies
+from conclave.store import policies, runs
 from conclave.store.audit import Action
 
 LATE_AFTER_RUNS = 2
@@ -74,7 +74,8 @@ def late(
     connection: sqlite3.Connection, settings: PolicySettings, schedule: Sequence[tuple[Scope, int]], now: int
 ) -> Worst:
     """Return how much is late at the second ``now``. ``schedule``: see ``Due.is_late``."""
-    return _summed((due for due in find(connection, settings, now).values() if due.is_late(schedule, now)), now)
+    found = find(connection, settings, now, schedule=schedule).values()
+    return _summed((due for due in found if due.is_late(schedule, now)), now)
 
 
 def _summed(found: Iterable[Due], now: int) -> Worst:
@@ -83,15 +84,20 @@ def _summed(found: Iterable[Due], now: int) -> Worst:
 
 
 def find(
-    connection: sqlite3.Connection, settings: PolicySettings, now: int, group_key: int | None = None
+    connection: sqlite3.Connection,
+    settings: PolicySettings,
+    now: int,
+    group_key: int | None = None,
+    schedule: Sequence[tuple[Scope, int]] = (),
 ) -> dict[int, Due]:
     """Return what is overdue at the second ``now``, by group key: of all groups, or of one.
 
-    Writes nothing, not even to temporary tables. Of a deleted account only the group of its first message is named.
+    ``schedule``: what runs there are; without it, each run in the history counts as one that covers every group. Writes
+    nothing, not even to temporary tables. Of a deleted account only the group of its first message is named.
     """
     if not settings.enabled:
         return {}
-    look = _Look(connection, settings, now, group_key)
+    look = _Look(connection, settings, now, group_key, schedule)
     found: dict[int, Due] = {}
     for due in (*look.living(), *look.deleted_groups(), *look.deleted_accounts()):
         known = found.get(due.group_key)
@@ -246,16 +252,21 @@ class _Look:
     """One look at what is overdue."""
 
     def __init__(
-        self, connection: sqlite3.Connection, settings: PolicySettings, now: int, group_key: int | None
+        self,
+        connection: sqlite3.Connection,
+        settings: PolicySettings,
+        now: int,
+        group_key: int | None,
+        schedule: Sequence[tuple[Scope, int]],
     ) -> None:
         self._connection = connection
         self._now = now
         self._governed = Governed(connection, settings, now)
         only = "" if group_key is None else f"AND group_key = {group_key:d}"
         self._conditions = conditions(connection, settings) | {"only": only}
-        self._last_run = connection.execute(
-            "SELECT ifnull(max(started_at), 0) FROM cleanup_runs WHERE outcome = 'ok'"
-        ).fetchone()[0]
+        self._schedule = schedule
+        self._last_runs = runs.last_successes(connection)
+        self._last_run = max(self._last_runs.values(), default=0)
 
     def living(self) -> Iterator[Due]:
         """Yield the groups in which something is overdue by age, by fetches or by a mark."""
@@ -275,8 +286,10 @@ class _Look:
                 (row["fetched_archived"], row["fetched_archived_at"]),
             ):
                 if number is not None:
-                    fetched = by_mark if number <= row["gone_below"] else by_policy
-                    fetched.append(max(self._last_run, created_at + policy.min_lifetime))
+                    is_marked = number <= row["gone_below"]
+                    last_run = self._last_run if is_marked else self._last_run_over(policy)
+                    fetched = by_mark if is_marked else by_policy
+                    fetched.append(max(last_run, created_at + policy.min_lifetime))
             decided = self._decided(row["group_id"])
             yield Due(row["group_key"], policy, _earliest(by_policy, decided), _earliest(by_mark, decided))
 
@@ -302,6 +315,11 @@ class _Look:
     def _rows(self, query: str) -> list[sqlite3.Row]:
         text = self._governed.sql + query.format(**self._conditions)
         return self._connection.execute(text, self._governed.parameters).fetchall()
+
+    def _last_run_over(self, policy: GroupPolicy) -> int:
+        """Return when the last run began that covers a policy and succeeded; 0: there was none."""
+        covering = {EVERYTHING, *(scope.name for scope, _ in self._schedule if scope.covers(policy))}
+        return max((at for job, at in self._last_runs.items() if not self._schedule or job in covering), default=0)
 
     def _decided(self, group_id: bytes) -> int:
         """Return when somebody last decided something about a group, or about all; 0: nobody is known to have."""

@@ -176,3 +176,16 @@ async def test_an_entry_about_a_client_has_no_secret_of_it(running: Running, run
     assert alice.token not in text
     assert PASSWORD not in text
     assert "secret" not in text
+
+
+async def test_a_run_lets_go_of_entries_that_are_older_than_keep_audit(running: Running, run: Run) -> None:
+    alice = await running.user("alice")
+    group = await alice.create_group("g", expiry=HOUR)
+    running.clock.advance(DAY)
+    await alice.set_expiry(group, -1)
+    running.clock.advance(running.config.retention.keep_audit - DAY)
+    done(await asyncio.to_thread(run, "cleanup", "run"))
+    assert [each["id"] for each in await audited(run)] == [2, 1], "it is as old as that, not older"
+    running.clock.advance(1)
+    done(await asyncio.to_thread(run, "cleanup", "run"))
+    assert [each["id"] for each in await audited(run)] == [2]

@@ -21,12 +21,14 @@ from conclave.actions.outside import Outside
 from conclave.clock import FakeClock
 from conclave.config.archive import ArchiveConfig
 from conclave.config.cleanup import CleanupConfig
+from conclave.config.retention import RetentionConfig
 from conclave.config.settings import Config
 from conclave.failpoints import CANARY_POINTS
 from conclave.proof import canary
 from conclave.proof.canary import Canary, CanaryError
 from conclave.proof.found import Part
 from conclave.proof.search import Search
+from conclave.retention.resolve import Lifetimes
 from conclave.store import schema, sqlite, state
 from conclave.system import locks
 from spark import run
@@ -38,6 +40,7 @@ from tests.support.server import ServerProcess, conclave
 
 SETTINGS = '[cleanup]\nengine = "sql"\ndisk_reserve = "1m"\n'
 NOW = 1_700_000_000
+DAY = 86_400
 
 
 class Cage:
@@ -175,6 +178,28 @@ def test_why_the_archive_is_not_covered_is_told(tmp_path: Path, settings: dict[s
     part = cage.canary(clean_up).run()
     assert [why in note for note in part.notes] == [True]
     assert part.findings == []
+    cage.expect_empty()
+
+
+def test_a_least_lifetime_keeps_nothing_but_what_had_to_stay(tmp_path: Path) -> None:
+    """What is erased is stored as of a time at which it may be."""
+    default = Lifetimes(min_lifetime=DAY)
+    cage = Cage(tmp_path, retention=RetentionConfig(default_policy=default))
+    part = cage.canary().run()
+    assert part.findings == []
+    assert part.notes[1:] == ["what had to stay is deleted, and erased once its min_lifetime is over"]
+    assert cage.query("SELECT count(*) FROM users") == cage.query("SELECT count(*) FROM groups") == [(0,)]
+    assert cage.query("SELECT count(*) FROM messages") == [(len(canary.SIZES) * canary.OF_EACH,)]
+    cage.clock.advance(DAY + 1)
+    assert cage.clean_up() == ""
+    cage.expect_empty()
+
+
+def test_where_nothing_is_erased_no_canary_flies(tmp_path: Path) -> None:
+    cage = Cage(tmp_path, retention=RetentionConfig(enabled=False))
+    with pytest.raises(CanaryError, match="nothing is erased"):
+        cage.canary().run()
+    assert cage.runs == 0
     cage.expect_empty()
 
 

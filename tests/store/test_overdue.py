@@ -1,5 +1,6 @@
 """What counts as overdue, since when, and what is late."""
 
+import json
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
@@ -151,6 +152,23 @@ def test_what_everybody_has_fetched_counts_from_the_last_run_that_succeeded(stor
     due = found(store)
     assert due
     assert (due.by_policy, due.by_mark) == (None, NOW - 500)
+
+
+def test_only_runs_that_cover_a_group_count_for_what_everybody_has_fetched(store: sqlite3.Connection) -> None:
+    jobs = schedule([PurgeJob(DAY, -1, 3 * DAY), PurgeJob(HOUR, 3 * DAY, -1)], HOUR)
+    change(store, "UPDATE groups SET message_expiry_seconds = 0")
+    change(store, "UPDATE members SET watermark = 3")
+    for ago, job in ((900, "everything"), (800, "up to 3d"), (700, "over 3d"), (600, HOUSEKEEPING)):
+        counts = json.dumps({"job": job})
+        change(
+            store,
+            "INSERT INTO cleanup_runs (started_at, finished_at, engine, outcome, counts) VALUES (?, ?, 'sql', 'ok', ?)",
+            *(NOW - ago, NOW, counts),
+        )
+    assert overdue.find(store, KEEP, NOW, schedule=jobs)[1].since == NOW - 800
+    assert overdue.find(store, KEEP, NOW)[1].since == NOW - 600
+    change(store, "UPDATE groups SET gone_below = 3")
+    assert overdue.find(store, KEEP, NOW, schedule=jobs)[1].since == NOW - 600
 
 
 def test_what_a_mark_hides_counts_from_the_last_run_that_succeeded(store: sqlite3.Connection) -> None:
