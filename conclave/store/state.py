@@ -172,13 +172,11 @@ def probe(connection: sqlite3.Connection) -> None:
     connection.execute("UPDATE server_state SET last_alive = last_alive")
 
 
-def known_clock_fault(connection: sqlite3.Connection, clock: Reading) -> str:
-    """Return what is wrong with the clock, "" for nothing, and store it. A stored fault stays until it is accepted."""
-    return _noted(connection, _clock_fault(connection, clock))
-
-
 def find_clock_fault(connection: sqlite3.Connection, clock: Reading) -> str:
-    """Do as ``known_clock_fault``, and look at the newest stored message too."""
+    """Return what is wrong with the clock, "" for nothing, and store it. A stored fault stays until it is accepted.
+
+    The newest stored message is looked at too.
+    """
     return _noted(connection, look_at_clock(connection, clock))
 
 
