@@ -291,7 +291,8 @@ class _Look:
                     fetched = by_mark if is_marked else by_policy
                     fetched.append(max(last_run, created_at + policy.min_lifetime))
             decided = self._decided(row["group_id"])
-            yield Due(row["group_key"], policy, _earliest(by_policy, decided), _earliest(by_mark, decided))
+            by_both = (self._earliest(by_policy, decided), self._earliest(by_mark, decided))
+            yield Due(row["group_key"], policy, *by_both)
 
     def deleted_groups(self) -> Iterator[Due]:
         """Yield the deleted groups of which something is left that could be erased."""
@@ -300,8 +301,8 @@ class _Look:
         for row in self._rows(_DELETED_GROUPS):
             policy = self._governed.listed[row["place"]]
             oldest = min(each for each in (row["hot"], row["archived"]) if each is not None)
-            since = max(row["deleted_at"], oldest + policy.min_lifetime, self._decided(row["group_id"]))
-            yield Due(row["group_key"], policy, None, since)
+            since = max(row["deleted_at"], oldest + policy.min_lifetime)
+            yield Due(row["group_key"], policy, None, self._earliest([since], self._decided(row["group_id"])))
 
     def deleted_accounts(self) -> Iterator[Due]:
         """Yield groups in which a deleted account has left something that could be erased."""
@@ -309,8 +310,15 @@ class _Look:
             return
         for row in self._rows(_DELETED_ACCOUNTS):
             policy = self._governed.listed[row["place"]]
-            since = max(row["deleted_at"], row["created_at"] + policy.min_lifetime, self._decided(row["group_id"]))
-            yield Due(row["group_key"], policy, None, since)
+            since = max(row["deleted_at"], row["created_at"] + policy.min_lifetime)
+            yield Due(row["group_key"], policy, None, self._earliest([since], self._decided(row["group_id"])))
+
+    def _earliest(self, seconds: Sequence[int], decided: int) -> int | None:
+        """Return the earliest of ``seconds``, but none before ``decided``, nor after now; None: there are none.
+
+        A message may have been sent by a clock that was ahead.
+        """
+        return min(self._now, max(min(seconds), decided)) if seconds else None
 
     def _rows(self, query: str) -> list[sqlite3.Row]:
         text = self._governed.sql + query.format(**self._conditions)
@@ -354,11 +362,6 @@ def conditions(connection: sqlite3.Connection, settings: PolicySettings) -> dict
         "unheld": f"AND {policies.UNHELD}" if held else "",
         "unheld_parts": "AND FALSE" if held else "",
     }
-
-
-def _earliest(seconds: Iterable[int], decided: int) -> int | None:
-    """Return the earliest of ``seconds``, but none before ``decided``; None: there are none."""
-    return max((min(seconds), decided)) if (seconds := list(seconds)) else None
 
 
 def _both(one: Due, other: Due) -> Due:
