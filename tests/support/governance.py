@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack
+from copy import deepcopy
 from dataclasses import replace
 from typing import Any
 from uuid import UUID
@@ -192,16 +193,21 @@ class History(Beside):
             changes |= {"message_expiry_seconds": longest, "update_message_expiry": True}
         if named != "longest":
             changes |= {"min_lifetime_seconds": least, "update_min_lifetime": True}
+        is_dry = self.chance.random() < 0.2
+        if is_dry:
+            changes["dry_run"] = True
         client = self.users[self.chance.choice(group.admins)]
-        try:
-            await client.patch(self.ids[group.place], **changes)
-            is_done = True
-        except RefusedError as refused:
-            self.expect((refused.status, refused.code), (400, 100), f"{changes}")
-            is_done = False
         self.model.now = self.now
-        told = self.model.change(group, None if named == "least" else longest, None if named == "longest" else least)
-        self.expect(is_done, told, f"change of {group.place} to {changes}")
+        given = None if named == "least" else longest, None if named == "longest" else least
+        foretold = self.model.foretell(group, *given)
+        told = self.model.change(deepcopy(group) if is_dry else group, *given)
+        try:
+            found = await client.call("PATCH", f"/groups/{self.ids[group.place]}", json=changes)
+        except RefusedError as refused:
+            self.expect((refused.status, refused.code, told), (400, 100, False), f"change of {group.place}: {changes}")
+            return
+        self.expect(told, True, f"change of {group.place} to {changes}")
+        self.expect((found["messages_expiring"], found["oldest_expiring"]), foretold, f"foretold of {changes}")
 
     async def restart(self) -> None:
         """Start anew with other rules. Time may pass meanwhile, and a run may act on the old ones."""

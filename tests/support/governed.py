@@ -5,6 +5,7 @@ Written from the retention contract, in plain Python: no SQL, none of the projec
 """
 
 from collections.abc import Iterator, Mapping
+from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -232,6 +233,16 @@ class Model:
         if is_other and self.policy(group) != old:
             self._settle(group, old, self.policy(group), self.now)
         return True
+
+    def foretell(self, group: Group, longest: int | None, least: int | None) -> tuple[int, int]:
+        """Say how many messages a change and a run hide, and when the oldest of them was sent; 0 and 0 for none."""
+        shown, changed = self.visible(group), deepcopy(group)
+        was_after_fetch = self.policy(group).lifetime == 0
+        self.change(changed, longest, least)
+        if self.policy(changed).lifetime == 0 and not was_after_fetch:
+            changed.gone_below = max(changed.gone_below, changed.floor)
+        hidden = sorted({*shown} - {*self.visible(changed)})
+        return len(hidden), group.messages[hidden[0]].created_at if hidden else 0
 
     def restart(self, rules: Rules, at: int) -> None:
         """Start with other rules; ``at``: the last second at which the old ones were in force."""
