@@ -24,13 +24,13 @@ MOST_HISTORIES = 12
 
 FAVOURITES = {
     "ignores_overrides_in_marks": "restart",
-    "erases_a_second_early": "to_an_edge",
-    "keeps_the_floor_at_a_join": "come_or_go",
-    "forgets_commits_below": "come_or_go",
+    "erases_a_second_early": "delete",
+    "keeps_the_floor_at_a_join": "newcomer",
+    "forgets_commits_below": "newcomer",
     "lets_a_mark_fall": "purge",
     "settles_as_of_the_start": "restart",
     "leaves_the_mode_quietly": "change_policy",
-    "enters_the_mode_with_an_old_floor": "change_policy",
+    "enters_the_mode_with_an_old_floor": "newcomer",
     "forgets_the_least_lifetime_of_deleted_groups": "delete",
     "forgets_holds_on_users": "hold",
     "explains_without_holds": "hold",

@@ -55,7 +55,14 @@ class History(Beside):
     def steps(self) -> list[Callable[[], Awaitable[None]]]:
         """What may happen, the likelier the more often it is named."""
         often = [self.send, self.send, self.send, self.send, self.fetch, self.fetch, self.pass_time, self.to_an_edge]
-        others = [self.change_policy, self.change_policy, self.come_or_go, self.come_or_go, self.act_as_admin]
+        others = [
+            self.change_policy,
+            self.change_policy,
+            self.come_or_go,
+            self.come_or_go,
+            self.act_as_admin,
+            self.newcomer,
+        ]
         rare = [self.restart, self.restart, self.hold, self.hold, self.purge, self.delete]
         if self.runs:
             others += [self.clean_up, self.clean_up] if self.tier == "hot" else [self.clean_up] * 4
@@ -93,6 +100,17 @@ class History(Beside):
         else:
             await self.join(group, user)
 
+    async def newcomer(self) -> None:
+        """Have somebody join after all have fetched, and perhaps the policy change before the newcomer does."""
+        group = self._group()
+        if strangers := sorted(self.users.keys() - group.members.keys() - group.banned):
+            await self._send(group)
+            for user in sorted(group.members):
+                await self._fetch(group, user, group.last, 1)
+            await self.join(group, self.chance.choice(strangers))
+            if self.chance.random() < 0.6:
+                await self._change(group, self.chance.choice(LONGEST), None)
+
     async def act_as_admin(self) -> None:
         group = self._group()
         admin, user = self.chance.choice(group.admins), self.chance.choice(sorted(self.users))
@@ -119,6 +137,9 @@ class History(Beside):
         """Delete a group or an account; another one takes its place."""
         if self.chance.random() < 0.5:
             group = self._group()
+            if self.chance.random() < 0.4:
+                await self._change(group, None, self.chance.choice(LEAST))
+                await self._send(group)
             await self.users[self.chance.choice(group.admins)].post(f"/groups/{self.ids[group.place]}/delete")
             self.model.delete_group(group)
         else:
@@ -137,13 +158,16 @@ class History(Beside):
         """Send some messages, or commits."""
         group = self._group()
         for _ in range(self.chance.randint(1, 4)):
-            user, is_commit, body = self._member(group), self.chance.random() < 0.3, self._body(group)
-            path = f"/groups/{self.ids[group.place]}"
-            if is_commit:
-                await self.users[user].post(f"{path}/commit", commit_message=encode(body))
-            else:
-                await self.users[user].post(f"{path}/messages", mls_message=encode(body))
-            self._sent(group, user, body, is_commit=is_commit)
+            await self._send(group)
+
+    async def _send(self, group: Group) -> None:
+        user, is_commit, body = self._member(group), self.chance.random() < 0.3, self._body(group)
+        path = f"/groups/{self.ids[group.place]}"
+        if is_commit:
+            await self.users[user].post(f"{path}/commit", commit_message=encode(body))
+        else:
+            await self.users[user].post(f"{path}/messages", mls_message=encode(body))
+        self._sent(group, user, body, is_commit=is_commit)
 
     def _sent(self, group: Group, user: int, body: bytes, *, is_commit: bool) -> None:
         self.sent.append((group, self.now))
@@ -173,34 +197,38 @@ class History(Beside):
         self.clock.advance(self.chance.choice(PASSING))
 
     async def to_an_edge(self) -> None:
-        """Go to a second at which something expires, or may be erased; or to the one before."""
+        """Go to a second at which something expires, or may be erased; or to the one before. Perhaps do a run then."""
         edges = sorted({edge for edge in self.model.edges(iter(self.sent)) if edge > self.now})[:12]
-        if edges:
+        young = sorted({*self.model.withheld_until()})[:3] if self.runs else []
+        if young and self.chance.random() < 0.5:
+            self.clock.seconds = max(self.now, self.chance.choice(young) - self.chance.choice([0, 1]))
+            await self.run(EVERYTHING)
+        elif edges:
             self.clock.seconds = self.chance.choice(edges)
-            if self.runs and self.chance.random() < (0.4 if self.tier == "hot" else 0.1):
+            if self.runs and self.chance.random() < (0.3 if self.tier == "hot" else 0.1):
                 await self.compare("to_an_edge")
                 await self.clean_up()
 
     # Admins and operators.
 
     async def change_policy(self) -> None:
-        """Have an admin change what is set; the server refuses what the model refuses."""
-        group = self._group()
-        longest, least = self.chance.choice(LONGEST), self.chance.choice(LEAST)
+        """Have an admin change what is set, or only ask what that would hide."""
         named = self.chance.choice(["longest", "longest", "least", "both"])
-        changes: dict[str, Any] = {}
-        if named != "least":
+        longest = self.chance.choice(LONGEST) if named != "least" else None
+        least = self.chance.choice(LEAST) if named != "longest" else None
+        await self._change(self._group(), longest, least, is_dry=self.chance.random() < 0.2)
+
+    async def _change(self, group: Group, longest: int | None, least: int | None, *, is_dry: bool = False) -> None:
+        """Change what is named; the server refuses what the model refuses, and foretells the same."""
+        changes: dict[str, Any] = {"dry_run": True} if is_dry else {}
+        if longest is not None:
             changes |= {"message_expiry_seconds": longest, "update_message_expiry": True}
-        if named != "longest":
+        if least is not None:
             changes |= {"min_lifetime_seconds": least, "update_min_lifetime": True}
-        is_dry = self.chance.random() < 0.2
-        if is_dry:
-            changes["dry_run"] = True
         client = self.users[self.chance.choice(group.admins)]
         self.model.now = self.now
-        given = None if named == "least" else longest, None if named == "longest" else least
-        foretold = self.model.foretell(group, *given)
-        told = self.model.change(deepcopy(group) if is_dry else group, *given)
+        foretold = self.model.foretell(group, longest, least)
+        told = self.model.change(deepcopy(group) if is_dry else group, longest, least)
         try:
             found = await client.call("PATCH", f"/groups/{self.ids[group.place]}", json=changes)
         except RefusedError as refused:

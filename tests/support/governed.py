@@ -329,6 +329,15 @@ class Model:
             if least > 0:
                 yield from (created_at + least - 1, created_at + least)
 
+    def withheld_until(self) -> Iterator[int]:
+        """Yield the seconds from which on messages may be erased that are due, and too young."""
+        for group in self.groups:
+            for number, sent in group.messages.items():
+                is_due = number <= group.gone_below or self.is_aged(group, number)
+                old_enough = sent.created_at + self.policy(group).least
+                if (group.is_deleted or is_due or self.is_of_the_gone(group, number)) and old_enough > self.now:
+                    yield old_enough
+
 
 def clamped(seconds: int, limit: Bounds) -> int:
     raised = max(seconds, limit[0])
