@@ -232,7 +232,7 @@ class Beside:
         with closing(sqlite.connect(self.base.database, readonly=True)) as connection:
             connection.execute("BEGIN")
             for place, number in asked:
-                told = explain.explain(connection, config, self.now, self.ids[place], number, look)
+                told = explain.explain(connection, config, FakeClock(self.now), self.ids[place], number, look)
                 if told.message is None or told.message.fate is None:
                     raise DisagreementError(f"explain does not know {place}, {number}: {told}; {self.story()}")
                 found[place, number] = told
