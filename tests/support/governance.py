@@ -200,7 +200,7 @@ class History(Beside):
         """Go to a second at which something expires, or may be erased; or to the one before. Perhaps do a run then."""
         edges = sorted({edge for edge in self.model.edges(iter(self.sent)) if edge > self.now})[:12]
         young = sorted({*self.model.withheld_until()})[:3] if self.runs else []
-        if young and self.chance.random() < 0.5:
+        if young and self.chance.random() < (0.5 if self.tier == "hot" else 0.2):
             self.clock.seconds = max(self.now, self.chance.choice(young) - self.chance.choice([0, 1]))
             await self.run(EVERYTHING)
         elif edges:
@@ -330,7 +330,8 @@ class History(Beside):
     # Runs.
 
     async def clean_up(self) -> None:
-        jobs = [EVERYTHING, EVERYTHING, *JOBS] if self.tier == "hot" else [EVERYTHING, EVERYTHING, None, EVERYTHING]
+        everything = [EVERYTHING] * (2 if self.tier == "hot" else 8)
+        jobs = [*everything, *JOBS]
         await self.run(self.chance.choice(jobs))
 
     async def restore(self) -> None:
