@@ -96,7 +96,6 @@ class Beside:
         )
         self.model = Model(Rules(), self.clock.now())
         self.users: dict[int, Client] = {}
-        self.names: dict[int, str] = {}
         self.ids: list[str] = []
         self.keys: dict[int, int] = {}
         self.sent: list[tuple[Group, int]] = []
@@ -106,7 +105,7 @@ class Beside:
         self.server = AsyncExitStack()
         self.engines: list[Engine] = []
         self.count = 0
-        self._numbers: dict[str, int] = {}
+        self.user_ids: dict[int, str] = {}
 
     # The server.
 
@@ -152,9 +151,9 @@ class Beside:
     # Users and groups.
 
     async def register(self) -> None:
-        user = len(self.names)
-        self.names[user] = f"user_{user}"
-        self.users[user] = await self.running.user(self.names[user])
+        user = len(self.user_ids)
+        self.users[user] = await self.running.user(f"user_{user}")
+        self.user_ids[user] = self.users[user].user_id
 
     async def create_group(self) -> None:
         """Have somebody create a group, which some others join."""
@@ -204,6 +203,8 @@ class Beside:
         self._compare_receipts(report, gone)
         self.model.erase(gone)
         self.erased += len(gone)
+        if self.tier == "hot":
+            self.expect(report["held"], self.model.kept_by_holds(), "kept by holds")
         if job == EVERYTHING:
             with closing(sqlite.connect(self.base.database, readonly=True)) as connection:
                 self.expect(overdue.find(connection, self.configured().policy, self.now), {}, "overdue")
@@ -319,18 +320,14 @@ class Beside:
 
     async def _page(self, alone: StoreAlone, user: int, group: Group) -> list[tuple[int, int, bytes, int, int]]:
         found: list[tuple[int, int, bytes, int, int]] = []
+        users = {user_id: user for user, user_id in self.user_ids.items()}
         while page := await alone.page(
             self.users[user].token, self.ids[group.place], found[-1][0] if found else 0, 500
         ):
             if not isinstance(page, list):
                 raise DisagreementError(f"{user} in {group.place} is refused: {page}; {self.story()}")
-            found += [(each[0], self._sender(each[1]), each[2], each[3], each[4]) for each in page]
+            found += [(each[0], users[each[1]], each[2], each[3], each[4]) for each in page]
         return found
-
-    def _sender(self, user_id: str) -> int:
-        if user_id not in self._numbers:
-            self._numbers = self._numbers | {client.user_id: user for user, client in self.users.items()}
-        return self._numbers[user_id]
 
     def _stays_hidden(self, group: Group, served: set[int]) -> None:
         """What was hidden once is hidden for ever, whatever the model says."""

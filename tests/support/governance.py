@@ -200,7 +200,7 @@ class History(Beside):
         """Go to a second at which something expires, or may be erased; or to the one before. Perhaps do a run then."""
         edges = sorted({edge for edge in self.model.edges(iter(self.sent)) if edge > self.now})[:12]
         young = sorted({*self.model.withheld_until()})[:3] if self.runs else []
-        if young and self.chance.random() < 0.5:
+        if young and self.chance.random() < (0.5 if self.tier == "hot" else 0.2):
             self.clock.seconds = max(self.now, self.chance.choice(young) - self.chance.choice([0, 1]))
             await self.run(EVERYTHING)
         elif edges:
@@ -302,15 +302,22 @@ class History(Beside):
             self._hold(kind, of, -1)
             return
         kind = self.chance.choice(["group", "user"])
-        of = self._group().place if kind == "group" else self.chance.choice(sorted(self.users))
+        of = self.chance.choice(self._coverable(kind))
 
         def add() -> int:
-            find, name = (holds.find_group, self.ids[of]) if kind == "group" else (holds.find_user, self.names[of])
+            find, name = (holds.find_group, self.ids[of]) if kind == "group" else (holds.find_user, self.user_ids[of])
             covered = self._outside.read(find, name)
             return self._outside.write(holds.add, self._outside.context(), OPERATOR, covered, "case 17").hold_id
 
         self.holding.append((await asyncio.to_thread(add), kind, of))
         self._hold(kind, of, 1)
+
+    def _coverable(self, kind: str) -> list[int]:
+        """List whom a hold can cover; where it does not matter what runs have left, also what was deleted."""
+        left = [(group, sent) for group in self.model.groups for sent in group.messages.values()] if self.runs else []
+        if kind == "group":
+            return sorted({group.place for group in self.living} | {group.place for group, _ in left})
+        return sorted({*self.users} | {sent.sender for _, sent in left})
 
     def _hold(self, kind: str, of: int, step: int) -> None:
         if kind == "group":
@@ -330,7 +337,8 @@ class History(Beside):
     # Runs.
 
     async def clean_up(self) -> None:
-        jobs = [EVERYTHING, EVERYTHING, *JOBS] if self.tier == "hot" else [EVERYTHING, EVERYTHING, None, EVERYTHING]
+        everything = [EVERYTHING] * (2 if self.tier == "hot" else 8)
+        jobs = [*everything, *JOBS]
         await self.run(self.chance.choice(jobs))
 
     async def restore(self) -> None:

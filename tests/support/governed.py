@@ -329,13 +329,35 @@ class Model:
             if least > 0:
                 yield from (created_at + least - 1, created_at + least)
 
+    def kept_by_holds(self) -> int:
+        """Count what a run has left only because of legal holds. Commits of held users do not count."""
+        held, found = self.held, self._left_by_holds()
+        return sum(
+            bool(group.holds or (held.get(group.messages[number].sender) and not group.messages[number].is_commit))
+            for group, number in found
+        )
+
+    def _left_by_holds(self) -> list[tuple[Group, int]]:
+        """List what would go if there were no holds."""
+        return [
+            (group, number)
+            for group in self.groups
+            for number, sent in group.messages.items()
+            if self.rules.enabled
+            and sent.created_at + self.policy(group).least <= self.now
+            and self._is_due(group, number)
+        ]
+
+    def _is_due(self, group: Group, number: int) -> bool:
+        by_mark = number <= group.gone_below or self.is_aged(group, number)
+        return group.is_deleted or by_mark or self.is_of_the_gone(group, number)
+
     def withheld_until(self) -> Iterator[int]:
         """Yield the seconds from which on messages may be erased that are due, and too young."""
         for group in self.groups:
             for number, sent in group.messages.items():
-                is_due = number <= group.gone_below or self.is_aged(group, number)
                 old_enough = sent.created_at + self.policy(group).least
-                if (group.is_deleted or is_due or self.is_of_the_gone(group, number)) and old_enough > self.now:
+                if self._is_due(group, number) and old_enough > self.now:
                     yield old_enough
 
 
