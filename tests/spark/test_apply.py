@@ -140,7 +140,12 @@ def test_the_settings_are_read_once_in_a_run_and_again_if_they_change(
     """With thousands of overrides, reading them would take longer than the transaction that it is for."""
     read: list[PolicySettings | None] = []
     stored_policy = state.stored_policy
-    monkeypatch.setattr(state, "stored_policy", lambda of: read.append(stored_policy(of)) or read[-1])
+
+    def counted(of: sqlite3.Connection) -> PolicySettings | None:
+        read.append(stored_policy(of))
+        return read[-1]
+
+    monkeypatch.setattr(state, "stored_policy", counted)
     require = requirement(POLICY)
     for _ in range(5):
         require(connection)

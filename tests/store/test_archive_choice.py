@@ -12,7 +12,7 @@ import pytest
 from conclave.config.archive import ArchiveConfig
 from conclave.retention.policy import KEEP
 from conclave.retention.resolve import PolicySettings
-from conclave.store import bodies, schema, sqlite, users
+from conclave.store import bodies, schema, sqlite
 from conclave.store.archive import choice, moves
 from conclave.store.archive.choice import HOUR
 from conclave.store.archive.moves import Range
