@@ -115,7 +115,7 @@ def test_the_table_of_errors_has_every_code() -> None:
 
 
 def test_the_table_of_health_has_every_part() -> None:
-    health = doc("docs/operations.md").partition("\n## Health\n")[2].partition("\n## ")[0]
+    health = doc("docs/operations.md").partition("\n## Health\n")[2].partition("\n### ")[0]
     assert sorted(cells[0].strip("`") for cells in rows(health, r"`[a-z_]+`")) == sorted(HealthPart)
 
 

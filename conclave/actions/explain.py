@@ -82,5 +82,5 @@ def list_groups(
 def _find(connection: sqlite3.Connection, group: str) -> bytes:
     group_id = named.group_id(connection, group)
     if group_id is None:
-        raise NotFoundError("no such group; a deleted group has to be named by its id")
+        raise NotFoundError(f"no such group: {group!r}; a deleted group has to be named by its id")
     return group_id

@@ -152,7 +152,7 @@ async def look_for_overdue(app: web.Application) -> AsyncIterator[None]:
         if HealthPart.CLOCK in health.faults:
             health.mend(HealthPart.OVERDUE)
         elif began >= next_look:
-            late = await store.read(overdue.late, config.policy, runs, clock.now())
+            health.overdue, late = await store.read(overdue.with_late, config.policy, runs, clock.now())
             next_look = began + OVERDUE_SHARE * (time.monotonic() - began)
             _tell_overdue(health, late)
 

@@ -70,12 +70,15 @@ def worst(connection: sqlite3.Connection, settings: PolicySettings, now: int) ->
     return _summed(find(connection, settings, now).values(), now)
 
 
-def late(
+def with_late(
     connection: sqlite3.Connection, settings: PolicySettings, schedule: Sequence[tuple[Scope, int]], now: int
-) -> Worst:
-    """Return how much is late at the second ``now``. ``schedule``: see ``Due.is_late``."""
+) -> tuple[Worst, Worst]:
+    """Return how much is overdue at the second ``now``, and how much of it is late.
+
+    ``schedule``: see ``Due.is_late``.
+    """
     found = find(connection, settings, now, schedule=schedule).values()
-    return _summed((due for due in found if due.is_late(schedule, now)), now)
+    return _summed(found, now), _summed((due for due in found if due.is_late(schedule, now)), now)
 
 
 def _summed(found: Iterable[Due], now: int) -> Worst:

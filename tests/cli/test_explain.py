@@ -202,7 +202,7 @@ async def test_a_deleted_group_is_explained_by_its_id_until_it_is_erased(running
     said = await told(tell, running, "explain", group, "1")
     assert "group (deleted)" in said
     assert "Hidden: already, its group was deleted." in said
-    assert "Erased: by the next run (any run)." in said
+    assert "Erased: by the next run (of any job)." in said
     listed = json.loads(await told(tell, running, "group", "list", "--json"))
     assert (listed["group_id"], listed["hot_messages"], listed["name"]) == (group, 1, "")
     await clean(running)

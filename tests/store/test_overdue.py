@@ -222,17 +222,19 @@ def test_late_is_what_two_runs_have_left(store: sqlite3.Connection) -> None:
     settings = replace(KEEP, message_retention=DAY)
     due = SENT + DAY + 1
     hourly = schedule([], HOUR)
-    assert overdue.late(store, settings, hourly, due + 2 * HOUR) == Worst()
-    assert overdue.late(store, settings, hourly, due + 2 * HOUR + 1) == Worst(1, 2 * HOUR + 1)
+    assert overdue.with_late(store, settings, hourly, due + 2 * HOUR)[1] == Worst()
+    assert overdue.with_late(store, settings, hourly, due + 2 * HOUR + 1)[1] == Worst(1, 2 * HOUR + 1)
     weekly = schedule([PurgeJob(7 * DAY, -1, 2 * DAY)], HOUR)
-    assert overdue.late(store, settings, weekly, due + 2 * HOUR + 1) == Worst()
-    assert overdue.late(store, settings, weekly, due + 14 * DAY + 1) == Worst(1, 14 * DAY + 1)
+    assert overdue.with_late(store, settings, weekly, due + 2 * HOUR + 1)[1] == Worst()
+    assert overdue.with_late(store, settings, weekly, due + 14 * DAY + 1)[1] == Worst(1, 14 * DAY + 1)
     other = schedule([PurgeJob(HOUR, 2 * DAY, -1)], HOUR)
     assert other[0][0].name == HOUSEKEEPING
-    assert overdue.late(store, settings, other, due + 99 * DAY) == Worst(), "no run covers it"
+    assert overdue.with_late(store, settings, other, due + 99 * DAY)[1] == Worst(), "no run covers it"
     change(store, "DELETE FROM groups")
     change(store, "INSERT INTO tombstones (group_key, created_at, group_id) VALUES (1, ?, ?)", NOW, GROUP)
-    assert overdue.late(store, settings, weekly, NOW + 2 * HOUR + 1) == Worst(1, 2 * HOUR + 1), "any run would do"
+    assert overdue.with_late(store, settings, weekly, NOW + 2 * HOUR + 1)[1] == Worst(1, 2 * HOUR + 1), (
+        "any run would do"
+    )
 
 
 def test_the_status_of_the_archive_leaves_out_what_is_withheld(store: sqlite3.Connection) -> None:
