@@ -24,8 +24,8 @@ test-all: setup .venv/development lint java  ## Check and test everything: takes
 fuzz: setup .venv/development  ## Send 5,000 requests made of the OpenAPI document, others each time
 	@CONCLAVE_FUZZ=5000 $(PYTHON) -m pytest tests/api/test_schemathesis.py
 
-histories: setup .venv/development java  ## Play 40 random histories of an archive, others each time
-	@CONCLAVE_HISTORIES=$$(date +%s):40 $(PYTHON) -m pytest -n 3 --dist worksteal -k random tests/spark/archive/test_agrees.py
+histories: setup .venv/development java  ## Play 40 random histories of each kind, others each time
+	@CONCLAVE_HISTORIES=$$(date +%s):40 $(PYTHON) -m pytest -n 3 --dist worksteal -k random tests/spark/archive/test_agrees.py tests/spark/test_governed_histories.py
 
 lint: .venv/development  ## ruff and mypy
 	@$(PYTHON) -m ruff check .

@@ -68,6 +68,7 @@ ARCHIVE_POINTS = (
     "archive.copies_deleted",
     "archive.finished",
     "archive.parts_dropped",
+    "archive.erasures_noted",
     "archive.rows_deleted",
     "archive.index_settled",
     "archive.compacted",

@@ -43,6 +43,8 @@ class Text(fields.String):
 class Duration(Text):
     """A duration, loaded as whole seconds. With ``words`` also "-1" and "0"."""
 
+    default_error_messages = {"invalid": 'must be a duration in quotes, as in "30d"'}
+
     def __init__(self, *, words: bool = False, **kwargs: Any) -> None:
         """``words``: as in ``parse_duration``."""
         super().__init__(**kwargs)

@@ -118,8 +118,11 @@ class _Deleting:
         for (group_key, rule), alike in groupby(sorted(gone, key=why), key=why):
             some = list(alike)
             self._counts[rule] += len(some)
-            last_seq, newest = max(each.sequence_num for each in some), max(each.created_at for each in some)
-            receipts.note(self._connection, group_key, Erased(rule, len(some), last_seq, newest))
+            ranges = moves.kept_twice(self._connection, group_key)  # the archive erases these later, and notes them
+            last = [each for each in some if not any(low <= each.sequence_num <= high for low, high in ranges)]
+            if last:
+                last_seq, newest = max(each.sequence_num for each in last), max(each.created_at for each in last)
+                receipts.note(self._connection, group_key, Erased(rule, len(last), last_seq, newest))
 
 
 def _delete_session(connection: sqlite3.Connection, session_id: int, dead_before: int, counts: Counter[str]) -> bool:

@@ -152,9 +152,10 @@ def groups(connection: sqlite3.Connection, plan: Plan, settings: PolicySettings)
     return keys
 
 
-_ALL_POLICIES = (
-    "(SELECT group_key, erasable_before FROM temp.group_policies"
-    " UNION ALL SELECT group_key, erasable_before FROM temp.tombstone_policies)"
+_ERASABLE_BEFORE = (
+    "(SELECT erasable_before FROM (SELECT group_key, erasable_before FROM temp.group_policies"
+    " UNION ALL SELECT group_key, erasable_before FROM temp.tombstone_policies) AS policy"
+    " WHERE policy.group_key = messages.group_key)"
 )
 
 _WITHHOLDS = (
@@ -269,8 +270,7 @@ class _OfDeletedAccount:
         )
         if not self.withholds:
             return f"SELECT {columns} FROM messages WHERE {sent}", (self.user_id,)
-        before = f"(SELECT erasable_before FROM {_ALL_POLICIES} AS policy WHERE policy.group_key = messages.group_key)"
-        return f"SELECT {columns} FROM messages WHERE {sent} AND created_at < {before}", (self.user_id,)
+        return f"SELECT {columns} FROM messages WHERE {sent} AND created_at < {_ERASABLE_BEFORE}", (self.user_id,)
 
     def delete(self, connection: sqlite3.Connection, message_ids: Sequence[int]) -> Iterator[Gone]:
         rows = connection.execute(
@@ -317,30 +317,44 @@ def held_back(connection: sqlite3.Connection, settings: PolicySettings, now: int
     if not settings.enabled or not (held or users):
         return 0
     policies.list_all(connection, settings, now)
-    return sum(_held_in(connection, key, settings, now) for key in held) + sum(
-        _held_of(connection, user_id, settings, now) for user_id in users
-    )
+    in_groups = sum(_held_in(connection, settings, now, key) for key in held)
+    return in_groups + sum(_held_of(connection, user_id, settings, now) for user_id in users)
 
 
-def _held_in(connection: sqlite3.Connection, group_key: int, settings: PolicySettings, now: int) -> int:
-    marks = connection.execute(
-        "SELECT gone_below, max(expired_before, expires_before) FROM groups JOIN temp.group_policies USING (group_key)"
-        " WHERE group_key = ?",
-        (group_key,),
-    ).fetchone()
-    gone_below, cutoff = marks or (FOREVER, FOREVER)
+_HELD_IN = """
+SELECT count(*) FROM (
+    SELECT message_id FROM messages WHERE group_key = :key AND sequence_num <= :gone AND created_at < :old
+    UNION SELECT message_id FROM messages WHERE group_key = :key AND created_at < min(:cutoff, :old)
+        AND NOT (is_commit AND sequence_num > :commits_above)
+    UNION SELECT message_id FROM user_tombstones CROSS JOIN messages ON sender_id = user_id
+        WHERE NOT is_commit AND group_key = :key AND messages.created_at < :old
+    UNION SELECT message_id FROM {timed} WHERE self_destructing.group_key = :key AND created_at < :old AND {redacted}
+)
+"""
+
+_HELD_IN_ARCHIVE = """
+SELECT ifnull(sum(message_count), 0) FROM archive_parts WHERE group_key = :key AND newest < :old
+    AND (last_seq <= :gone OR (newest < :cutoff AND last_seq <= :commits_above))
+"""
+
+
+def _held_in(connection: sqlite3.Connection, settings: PolicySettings, now: int, group_key: int) -> int:
+    policy = policies.find(connection, group_key, settings)
+    if policy is None:
+        return 0
+    marks = connection.execute("SELECT gone_below, expired_before FROM groups WHERE group_key = ?", (group_key,))
+    gone_below, expired_before = marks.fetchone() or (FOREVER, FOREVER)
+    values = {
+        "key": group_key,
+        "gone": gone_below,
+        "cutoff": policies.hidden_before(expired_before, policy, now),
+        "old": policy.erasable_before(now),
+        "commits_above": policies.commits_above(connection, group_key, policy),
+    }
     redacted = visibility.redacted_for_all(now, settings.self_destruct_max_age)
-    hot = connection.execute(
-        "SELECT count(*) FROM (SELECT message_id FROM messages WHERE group_key = ?1 AND sequence_num <= ?2"
-        " UNION SELECT message_id FROM messages WHERE group_key = ?1 AND created_at < ?3"
-        f" UNION SELECT message_id FROM {visibility.TIMED} WHERE self_destructing.group_key = ?1 AND {redacted})",
-        (group_key, gone_below, cutoff),
-    ).fetchone()[0]
-    archived = connection.execute(
-        "SELECT ifnull(sum(message_count), 0) FROM archive_parts WHERE group_key = ? AND (last_seq <= ? OR newest < ?)",
-        (group_key, gone_below, cutoff),
-    ).fetchone()[0]
-    return int(hot + archived)
+    queries = _HELD_IN.format(timed=visibility.TIMED, redacted=redacted), _HELD_IN_ARCHIVE
+    counted = [connection.execute(query, values).fetchone()[0] for query in queries]
+    return sum(counted)
 
 
 def _held_of(connection: sqlite3.Connection, user_id: bytes, settings: PolicySettings, now: int) -> int:
@@ -349,6 +363,7 @@ def _held_of(connection: sqlite3.Connection, user_id: bytes, settings: PolicySet
         connection.execute(
             "SELECT count(*) FROM messages LEFT JOIN groups USING (group_key)"
             " LEFT JOIN temp.group_policies USING (group_key) WHERE sender_id = ?1 AND NOT is_commit"
+            f" AND messages.created_at < {_ERASABLE_BEFORE}"
             " AND messages.group_key NOT IN (SELECT group_key FROM holds WHERE group_key IS NOT NULL)"
             " AND (groups.group_key IS NULL OR EXISTS (SELECT 1 FROM user_tombstones WHERE user_id = ?1)"
             " OR sequence_num <= gone_below OR messages.created_at < max(expired_before, expires_before)"

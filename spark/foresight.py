@@ -10,6 +10,7 @@ from conclave.retention.jobs import ALL
 from conclave.retention.resolve import PolicySettings
 from conclave.steady_clock import SteadyClock
 from conclave.store import bodies, consequences, schema, sqlite, state
+from conclave.store.archive.erasures import Key
 from conclave.store.consequences import MEASURED, Change
 from spark import dry, due
 from spark.archive import expiry
@@ -91,7 +92,7 @@ def _erasure(connection: sqlite3.Connection, hot: Hot) -> Erasure:
     return erased
 
 
-def _amount(connection: sqlite3.Connection, key: expiry.Key) -> tuple[int, int]:
+def _amount(connection: sqlite3.Connection, key: Key) -> tuple[int, int]:
     row = connection.execute(
         "SELECT message_count, body_bytes FROM archive_parts WHERE group_key = ? AND lifetime = ? AND span = ?", key
     ).fetchone()

@@ -204,13 +204,26 @@ def _write_receipts(engine: Engine, settings: PolicySettings, done: Report, scop
 
 
 def _hot(engine: Engine, settings: PolicySettings, now: int, deadline: float = float("inf")) -> Hot:
-    return Hot(engine.path, settings, now, deadline, lambda connection: require_settings(connection, settings))
+    return Hot(engine.path, settings, now, deadline, requirement(settings))
 
 
-def require_settings(connection: sqlite3.Connection, settings: PolicySettings) -> None:
-    """Raise CleanupError if a server has started meanwhile with settings other than those of the run."""
-    if state.stored_policy(connection) != settings:
-        raise CleanupError("the server's settings changed during the run; the next one goes by the new ones")
+def requirement(settings: PolicySettings) -> Callable[[sqlite3.Connection], None]:
+    """Return what raises CleanupError if a server has started meanwhile with settings other than those of the run.
+
+    It is called in each transaction, while others wait for the lock. So the settings are read only if their text is not
+    the one that was read before.
+    """
+    seen: str | None = None
+
+    def require(connection: sqlite3.Connection) -> None:
+        nonlocal seen
+        text = state.stored_text(connection)
+        if text is None or text != seen:
+            if state.stored_policy(connection) != settings:
+                raise CleanupError("the server's settings changed during the run; the next one goes by the new ones")
+            seen = text
+
+    return require
 
 
 def _empty_work(engine: Engine, done: Report) -> None:

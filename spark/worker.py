@@ -10,7 +10,7 @@ from typing import TextIO
 from conclave.clock import SystemClock
 from conclave.config.settings import Config
 from conclave.logs import configure_logging
-from conclave.retention.jobs import Scope, schedule
+from conclave.retention.jobs import Scope, Timetable, schedule
 from conclave.system.worker_protocol import EXIT_GIVE_UP, Ended, Fault, Message, State, to_line
 from spark.engine import CleanupError, Engine, SparkStartError
 from spark.run import clean_up
@@ -36,33 +36,39 @@ def main() -> None:
     signal.signal(signal.SIGTERM, lambda *_: _end(engine))
     threading.Thread(target=_end_with_server, args=(engine,), daemon=True).start()
     try:
-        _work(engine, schedule(config.retention.purge_jobs, config.cleanup_interval), tell)
+        jobs = schedule(config.retention.purge_jobs, config.cleanup_interval)
+        _work(engine, jobs, config.cleanup_interval, tell)
     finally:
         engine.abandon()
 
 
-def _work(engine: Engine, jobs: list[tuple[Scope, int]], tell: TextIO) -> None:
-    """Do each of ``jobs``, with the seconds from run to run, when it is due: one at a time, the longest due first."""
+def _work(engine: Engine, jobs: list[tuple[Scope, int]], again: int, tell: TextIO) -> None:
+    """Do each of ``jobs``, with the seconds from run to run, when it is due: one at a time, the longest due first.
+
+    ``again``: one that failed is tried again after so many seconds at most.
+    """
     try:
         engine.warm_up()
     except CleanupError as error:
         _say(tell, Fault(str(error)))
         raise SystemExit(1 if isinstance(error, SparkStartError) else EXIT_GIVE_UP) from None
     _say(tell, State.READY)
-    due = [time.monotonic()] * len(jobs)
+    table = Timetable([interval for _, interval in jobs], again, time.monotonic())
     while True:
-        chosen = min(range(len(jobs)), key=due.__getitem__)
-        scope, interval = jobs[chosen]
-        while (left := due[chosen] - time.monotonic()) > 0:
+        chosen, due = table.next()
+        while (left := due - time.monotonic()) > 0:
             time.sleep(min(left, LONGEST_SLEEP_SECONDS))
-        due[chosen] = max(due[chosen] + interval, time.monotonic())
+        table.begin(chosen, time.monotonic())
         try:
-            done = clean_up(engine, scope=scope, tell=lambda state: _say(tell, state))
-            _say(tell, Ended(done.to_mapping(), min(due) - time.monotonic()))
+            done = clean_up(engine, scope=jobs[chosen][0], tell=lambda state: _say(tell, state))
+            if done.error:
+                table.fail(chosen, time.monotonic())
+            _say(tell, Ended(done.to_mapping(), table.next().due - time.monotonic()))
             if done.error and not engine.is_sound():
                 raise SystemExit("the Spark session has died")
         except CleanupError as error:
-            _say(tell, Fault(str(error), min(due) - time.monotonic()))
+            table.fail(chosen, time.monotonic())
+            _say(tell, Fault(str(error), table.next().due - time.monotonic()))
         time.sleep(PAUSE_SECONDS)
 
 

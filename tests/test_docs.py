@@ -12,8 +12,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import click
 import pytest
 
+from conclave.cli.main import main
 from conclave.config.doubts import doubts
 from conclave.config.load import parse_config
 from conclave.config.retention import LifetimesSchema, LimitSchema, LimitsSchema, PurgeJobSchema, RetentionSchema
@@ -115,7 +117,7 @@ def test_the_table_of_errors_has_every_code() -> None:
 
 
 def test_the_table_of_health_has_every_part() -> None:
-    health = doc("docs/operations.md").partition("\n## Health\n")[2].partition("\n## ")[0]
+    health = doc("docs/operations.md").partition("\n## Health\n")[2].partition("\n### ")[0]
     assert sorted(cells[0].strip("`") for cells in rows(health, r"`[a-z_]+`")) == sorted(HealthPart)
 
 
@@ -150,6 +152,20 @@ def test_the_table_of_the_audit_log_has_every_action() -> None:
     section = doc("docs/operations.md").partition("\n## The audit log\n")[2].partition("\n## ")[0]
     named = [name for cells in rows(section, r"`\w+`.*") for name in re.findall(r"`(\w+)`", cells[0])]
     assert sorted(named) == sorted(Action)
+
+
+def commands(group: click.Group, *words: str) -> Iterator[str]:
+    for name, command in group.commands.items():
+        if isinstance(command, click.Group):
+            yield from commands(command, *words, name)
+        else:
+            yield " ".join((*words, name))
+
+
+def test_every_command_is_told_to_operators() -> None:
+    page = doc("docs/operations.md") + doc("docs/retention.md")
+    missing = [name for name in commands(main) if not re.search(rf"\b{name}\b", page)]
+    assert missing == []
 
 
 def test_how_soon_what_has_failed_is_tried_again_is_told_of_every_part() -> None:

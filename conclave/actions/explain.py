@@ -3,6 +3,7 @@
 import sqlite3
 
 from conclave.actions import named
+from conclave.clock import Clock
 from conclave.config.settings import Config
 from conclave.errors import NotFoundError
 from conclave.retention.jobs import Scope, schedule
@@ -49,22 +50,23 @@ def _schedule(config: Config) -> list[tuple[Scope, int]]:
 
 
 def explain(
-    connection: sqlite3.Connection, config: Config, now: int, group: str, number: int | None, look: Look
+    connection: sqlite3.Connection, config: Config, clock: Clock, group: str, number: int | None, look: Look
 ) -> Explanation:
     """Explain a group, named by its id or its name, and one of its messages if ``number`` is given.
 
     Raises SettingsError or NotFoundError.
     """
-    return store.explain(
-        connection, in_force(connection, config), _schedule(config), now, _find(connection, group), number, look
-    )
+    settings = in_force(connection, config)
+    fault = state.look_at_clock(connection, clock.read())  # as each run does; what is found is not stored
+    group_id = _find(connection, group)
+    return store.explain(connection, settings, _schedule(config), clock.now(), group_id, number, look, fault)
 
 
 def show(connection: sqlite3.Connection, config: Config, now: int, group: str) -> tuple[Row, Amounts]:
     """Return what ``list_groups`` has of one group, and how much it has stored. Raises SettingsError, NotFoundError."""
     settings = in_force(connection, config)
     key = survey.key_of(connection, _find(connection, group))
-    due = overdue.find(connection, settings, now, key)
+    due = overdue.find(connection, settings, now, key, _schedule(config))
     row = survey.list_all(connection, settings, _schedule(config), now, due, key)[0]
     return row, survey.amounts(connection, key, row.hot_messages)
 
@@ -74,7 +76,7 @@ def list_groups(
 ) -> list[Row]:
     """List the groups whose name or alias contains ``like``, by name. Raises SettingsError."""
     settings = in_force(connection, config)
-    due = overdue.find(connection, settings, now)
+    due = overdue.find(connection, settings, now, schedule=_schedule(config))
     rows = survey.list_all(connection, settings, _schedule(config), now, due)
     return [row for row in rows if row.matches(like) and (row.overdue_since is not None or not only_overdue)]
 
@@ -82,5 +84,5 @@ def list_groups(
 def _find(connection: sqlite3.Connection, group: str) -> bytes:
     group_id = named.group_id(connection, group)
     if group_id is None:
-        raise NotFoundError("no such group; a deleted group has to be named by its id")
+        raise NotFoundError(f"no such group: {group!r}; a deleted group has to be named by its id")
     return group_id

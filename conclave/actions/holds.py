@@ -36,7 +36,9 @@ def find_group(connection: sqlite3.Connection, group: str) -> Covered:
     group_id = named.group_id(connection, group)
     found = holds.group_of(connection, group_id) if group_id else None
     if group_id is None or found is None:
-        raise NotFoundError("no such group, or all of it is erased; a deleted group has to be named by its id")
+        raise NotFoundError(
+            f"no such group: {group!r}, or all of it is erased; a deleted group has to be named by its id"
+        )
     return Covered(found[0], group_id, found[1])
 
 
@@ -52,7 +54,8 @@ def find_user(connection: sqlite3.Connection, user: str) -> Covered:
         left = holds.has_left_messages(connection, user_id) if user_id else False
         if user_id is None or left is False:
             raise NotFoundError(
-                "no such user, or all messages of the account are erased; a deleted account has to be named by its id"
+                f"no such user: {user!r}, or all messages of the account are erased; a deleted account has to be"
+                " named by its id"
             ) from None
         return Covered(None, user_id, "", is_certain=left is not None)
     return Covered(None, found.user_id, found.username)

@@ -24,10 +24,14 @@ def plan(connection: sqlite3.Connection, context: Context, group: str, before: i
     ``group``: id or name. ``before``: Unix seconds, exclusive.
     """
     group_id = named.group_id(connection, group)
-    if group_id is None:
-        raise NotFoundError("no such group")
+    try:
+        found = groups.by_id(connection, group_id or b"")
+    except NotFoundError:
+        raise NotFoundError(
+            f"no such group: {group!r}; a deleted group is hidden already, and goes as a whole"
+        ) from None
     settings = state.stored_policy(connection) or context.policy
-    sought = purges.seek(connection, groups.by_id(connection, group_id), settings, before, context.now())
+    sought = purges.seek(connection, found, settings, before, context.now())
     return Planned(sought, purges.count(connection, sought))
 
 

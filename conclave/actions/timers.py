@@ -18,10 +18,9 @@ def tell(connection: sqlite3.Connection, context: Context) -> tuple[int, list[Re
     """Tell readers of timers that have ended, of some at a time; return how many ended, and what was told to whom.
 
     A wrong clock ends no timer for good, not even before the guard has noticed: reads go by it, and what it hides comes
-    back once the clock is accepted. What readers were told would not.
+    back once the clock is accepted. What readers were told would not. Raises UntrustedClockError.
     """
-    if state.known_clock_fault(connection, context.clock.read()):
-        return 0, []
+    state.require_clock(connection, context.clock.read())
     return timers.tell(connection, context.now())
 
 

@@ -18,6 +18,9 @@ from conclave.clock import SystemClock
 from conclave.config.load import ConfigError, load_config
 from conclave.store.audit import Entry
 
+_TIMES = ("added_at", "before", "expired_before")
+"""Details that are Unix seconds, or an old one and a new one."""
+
 
 @click.command()
 @config_option
@@ -62,12 +65,28 @@ def _show(entries: Sequence[Entry]) -> None:
         # As text: "[red]" is no markup. Nothing that somebody else has chosen begins a line of its own.
         cells = each.actor, each.action, each.subject.name, _id(each.subject.subject_id), _told(each.details)
         table.add_row(str(each.audit_id), second(each.at), *(Text(visible(cell)) for cell in cells))
-    print_whole(table)
+    print_whole(table, "no entries")
 
 
 def _told(details: Any) -> str:
-    """Write details in one line, as in: hold 3, reason "as asked"."""
-    return ", ".join(f"{name} {json.dumps(value, ensure_ascii=False)}" for name, value in details.items())
+    """Write details in one line, as in: hold 3, reason "as asked", added_at 2026-01-31 12:00:00."""
+    changed = (f"{name} {_changed(*values)}" for name, values in details.get("changed", {}).items())
+    others = (f"{name} {_value(name, value)}" for name, value in details.items() if name != "changed")
+    return ", ".join((*changed, *others))
+
+
+def _value(name: str, value: Any) -> str:
+    if name in _TIMES:
+        return _changed(*map(_time, value)) if isinstance(value, list) else _time(value)
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _changed(old: Any, new: Any) -> str:
+    return f"from {'unset' if old is None else old} to {'unset' if new is None else new}"
+
+
+def _time(seconds: int) -> str:
+    return second(seconds) if seconds else "none"
 
 
 def _id(subject_id: bytes) -> str:

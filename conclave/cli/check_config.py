@@ -14,6 +14,7 @@ from marshmallow.fields import Dict, Field, List, Nested
 from rich.console import Console
 from rich.table import Table
 
+from conclave.cli.tables import WIDTH_OF_FILES, counted
 from conclave.clock import SystemClock
 from conclave.config.doubts import Doubt, doubts, of_unknown_group
 from conclave.config.load import BUILT_IN, ConfigError, find_config, load_config
@@ -25,9 +26,6 @@ from conclave.store.faults import StoreError
 from spark.foresight import Erasure, Foresight, foresee
 
 _WORDS = {KEEP: "off", AFTER_FETCH: "delete-after-fetch"}
-
-_WIDTH_OF_FILES = 400
-"""A table that does not go to a terminal has at most 400 columns: enough for rows in one piece."""
 
 
 @dataclass
@@ -113,9 +111,10 @@ def _show(found: _Checked, console: Console) -> None:
     if found.faults:
         return
     table = Table("setting", "seconds", "in words", title=f"{found.source} is valid")
-    table.columns[0].no_wrap = True
+    table.columns[0].overflow = "fold"  # the ids of groups make some names long
+    table.columns[1].no_wrap = table.columns[2].no_wrap = True
     if not console.is_terminal:
-        console.width = _WIDTH_OF_FILES
+        console.width = WIDTH_OF_FILES
     table.columns[1].justify = "right"
     for name, seconds in found.durations.items():
         words = _WORDS.get(seconds, "") if name == "message_retention" else ""
@@ -135,15 +134,15 @@ def _told(seen: Foresight) -> Iterator[str]:
     if not seen.differing:
         yield "the policy is the one in force"
     else:
-        yield f"changed: {', '.join(seen.differing)}: another policy for {change.groups:,} groups"
+        yield f"changed: {', '.join(seen.differing)}: another policy for {counted(change.groups, 'group')}"
         at_most = "" if change.is_exact else "at most "
         yield (
-            f"a start with it would hide {change.messages:,} messages ({change.body_bytes:,} bytes) in the database and"
-            f" {at_most}{change.archived:,} ({change.archived_bytes:,} bytes) in the archive,"
-            f" in {change.hiding:,} groups"
+            f"a start with it would hide {counted(change.messages, 'message')} ({change.body_bytes:,} bytes) in the"
+            f" database and {at_most}{change.archived:,} ({change.archived_bytes:,} bytes) in the archive,"
+            f" in {counted(change.hiding, 'group')}"
         )
         if change.sooner:
-            yield f"in {change.sooner:,} groups, messages may be erased sooner than before"
+            yield f"in {counted(change.sooner, 'group')}, messages may be erased sooner than before"
         if change.is_large:
             yield (
                 f"warning: that is more than a tenth of all {change.total:,} messages: `conclave serve` refuses it,"
@@ -157,6 +156,6 @@ def _told(seen: Foresight) -> Iterator[str]:
 def _erased(run: Erasure) -> str:
     at_most = "" if run.is_exact else "at most "
     return (
-        f"{sum(run.counts.values()):,} messages ({run.body_bytes:,} bytes) in the database and {at_most}"
-        f"{run.archived:,} ({run.archived_bytes:,} bytes) in the archive, in {run.groups:,} groups"
+        f"{counted(sum(run.counts.values()), 'message')} ({run.body_bytes:,} bytes) in the database and {at_most}"
+        f"{run.archived:,} ({run.archived_bytes:,} bytes) in the archive, in {counted(run.groups, 'group')}"
     )

@@ -14,7 +14,7 @@ from conclave.actions import explain as actions
 from conclave.actions.explain import Amounts, Row, SettingsError
 from conclave.actions.outside import Outside, OutsideError
 from conclave.cli.common import Name, config_option, one_line_errors
-from conclave.cli.tables import about, print_whole, second, visible
+from conclave.cli.tables import about, counted, print_whole, second, visible
 from conclave.clock import SystemClock
 from conclave.config.load import ConfigError, load_config
 from conclave.config.settings import Config
@@ -28,7 +28,7 @@ def group() -> None:
     """See the groups: policies, amounts, what is overdue."""
 
 
-@group.command("list")
+@group.command("list", short_help="Print the groups, by name.")
 @config_option
 @click.option("--like", metavar="TEXT", default="", type=Name(), help="Only those whose name or alias contains TEXT.")
 @click.option("--overdue", is_flag=True, help="Only those in which something could be erased and is not yet.")
@@ -45,7 +45,7 @@ def list_groups(path: Path | None, like: str, *, overdue: bool, as_json: bool) -
         _show(rows, now)
 
 
-@group.command()
+@group.command(short_help="Print what is known of one group.")
 @config_option
 @click.option("--json", "as_json", is_flag=True, help="One JSON object; times in Unix seconds.")
 @click.argument("name_or_id", metavar="GROUP", type=Name())
@@ -86,7 +86,7 @@ def _show(rows: Sequence[Row], now: int) -> None:
             str(each.holds or ""),
             _overdue(each, now),
         )
-    print_whole(table)
+    print_whole(table, "no groups")
 
 
 def _overdue(row: Row, now: int) -> str:
@@ -108,9 +108,10 @@ def _lines(row: Row, amounts: Amounts, now: int) -> Iterator[tuple[str, str]]:
         yield "min_lifetime", lifetime_text(row.min_lifetime)
     yield "members", f"{row.members:,}"
     size = f"{'about ' if amounts.is_estimate else ''}{amounts.hot_bytes:,} bytes"
-    yield "in the database", f"{row.hot_messages:,} messages with {size}"
-    yield "in the archive", f"{row.archived_messages:,} messages with {row.archived_bytes:,} bytes"
-    yield "archive border", f"number {row.border}" if row.border else "none"
+    yield "in the database", f"{counted(row.hot_messages, 'message')} with {size}"
+    yield "in the archive", f"{counted(row.archived_messages, 'message')} with {row.archived_bytes:,} bytes"
+    if row.border:
+        yield "served from there", f"up to number {row.border}"
     yield "oldest", "no messages" if row.oldest is None else f"{second(row.oldest)} UTC"
     yield "legal holds", f"{row.holds} on the group" if row.holds else "none on the group"
     yield "overdue", _overdue(row, now) or "nothing"

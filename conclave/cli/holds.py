@@ -81,7 +81,7 @@ def list_holds(path: Path | None, *, as_json: bool) -> None:
         click.echo(json.dumps(told | {"added_at": each.added_at}))
 
 
-@hold.command()
+@hold.command(short_help="Release a hold.")
 @config_option
 @click.argument("hold_id", metavar="ID", type=click.IntRange(1, 2**63 - 1))
 def release(path: Path | None, hold_id: int) -> None:
@@ -118,4 +118,4 @@ def _show(listed: Sequence[Hold]) -> None:
     for each in listed:
         cells = each.covers, each.name, str(UUID(bytes=each.subject_id)), each.reason, each.added_by
         table.add_row(str(each.hold_id), *(Text(visible(cell)) for cell in cells), second(each.added_at))
-    print_whole(table)
+    print_whole(table, "no legal holds are in force")

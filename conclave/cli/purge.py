@@ -14,7 +14,7 @@ from conclave.actions.purges import Planned
 from conclave.archive.purges import UnreadableError, count
 from conclave.cli import reports
 from conclave.cli.common import InputError, Name, config_option, confirm, one_line_errors, orderly_end
-from conclave.cli.tables import second
+from conclave.cli.tables import counted, second
 from conclave.clock import SystemClock
 from conclave.config.load import ConfigError, load_config
 from conclave.config.settings import Config
@@ -102,7 +102,7 @@ def _show(planned: Planned, archived: Amount, before: int) -> None:
     group = planned.sought.group
     click.echo(f"{group.group_name}, created before {second(before)} UTC:")
     for place, amount in (("in the database", planned.hot), ("in the archive", archived)):
-        told = f"  {place}: {amount.messages:,} messages with {amount.body_bytes:,} bytes"
+        told = f"  {place}: {counted(amount.messages, 'message')} with {amount.body_bytes:,} bytes"
         if amount.messages:
             told += f", the oldest of {second(amount.oldest)}, the newest of {second(amount.newest)}"
         click.echo(told)

@@ -14,7 +14,7 @@ from rich.table import Table
 from conclave.actions.outside import Outside, OutsideError
 from conclave.actions.receipts import check_chain, list_last
 from conclave.cli.common import InputError, Name, config_option, one_line_errors
-from conclave.cli.tables import print_whole, second
+from conclave.cli.tables import counted, print_whole, second
 from conclave.clock import SystemClock
 from conclave.config.load import ConfigError, load_config
 from conclave.store.receipts import Receipt
@@ -42,7 +42,7 @@ class _Known(click.ParamType[tuple[int, bytes]]):
         return found
 
 
-@receipts.command()
+@receipts.command(short_help="Check whether receipts were changed.")
 @config_option
 @click.option("--known", type=_Known(), metavar="NUMBER:HASH", help="A receipt that an earlier check has printed.")
 def verify(path: Path | None, known: tuple[int, bytes] | None) -> None:
@@ -54,12 +54,20 @@ def verify(path: Path | None, known: tuple[int, bytes] | None) -> None:
     with _outside(path) as outside:
         chain, is_known = outside.read(check_chain, known)
     if chain.broken_at is not None:
-        click.echo(f"conclave: receipt {chain.broken_at} does not follow from the one before it", err=True)
-    if not is_known:
-        click.echo("conclave: the receipt that --known names is not here, or has another hash", err=True)
+        click.echo(
+            f"conclave: receipt {chain.broken_at} does not follow from the one before it: it was changed, or one before"
+            " it was added or removed; compare with a backup",
+            err=True,
+        )
+    if known and not is_known:
+        click.echo(
+            f"conclave: receipt {known[0]} is not here, or has another hash than --known says: receipts were changed or"
+            " removed since, or the database is older or another one",
+            err=True,
+        )
     if chain.broken_at is not None or not is_known:
         sys.exit(1)
-    click.echo(f"{chain.count:,} receipts, each follows from the one before it")
+    click.echo(f"{counted(chain.count, 'receipt')}, each follows from the one before it")
     if chain.last_id:
         click.echo(f"the last one: {chain.last_id}:{chain.head.hex()}")
 
@@ -74,7 +82,7 @@ def show(path: Path | None, group: str | None, limit: int, *, as_json: bool) -> 
     with _outside(path) as outside:
         listed = outside.read(list_last, limit, group)
         if listed is None:
-            raise InputError(f"{group}: no such group; name a deleted one by its id")
+            raise InputError(f"no such group: {group!r}; a deleted group has to be named by its id")
     if as_json:
         for each in listed:
             click.echo(json.dumps(vars(each) | {"group_id": _id(each.group_id), "hash": each.hash.hex()}))
@@ -97,7 +105,7 @@ def _print(listed: Sequence[Receipt]) -> None:
             *(str(each.receipt_id), second(each.at), _id(each.group_id), each.rule),
             *(f"{each.messages:,}", str(each.last_seq), second(each.newest), each.job),
         )
-    print_whole(table)
+    print_whole(table, "no receipts")
 
 
 def _id(group_id: bytes) -> str:

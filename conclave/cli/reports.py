@@ -3,11 +3,12 @@
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.progress import Progress as Bar
 from rich.table import Table
 
-from conclave.cli.tables import second
+from conclave.cli.tables import WIDTH_OF_FILES, second
 from conclave.store.runs import Run
 from spark import rules
 from spark.report import Report
@@ -59,33 +60,40 @@ def show(report: Report, console: Console, *, dry: bool = False) -> None:
     if report.brought_back:
         console.print(f"brought back from times to come: {_list(report.brought_back) or 'nothing'}")
     if report.error:
-        console.print(f"error: {report.error}", style="red", soft_wrap=True)
+        console.print(f"error: {report.error}", style="red", soft_wrap=True, markup=False)
 
 
 def show_history(runs: Iterable[Run], console: Console) -> None:
-    """Print one line for each run."""
-    table = Table(title="Cleanup runs, the newest first")
+    """Print one line for each run, and then the errors of those that failed."""
+    table = Table(title="Cleanup runs, the newest first", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))  # for 80 columns
     table.add_column("began (UTC)", no_wrap=True)
-    table.add_column("seconds", justify="right")
+    table.add_column("took", justify="right", no_wrap=True)
     table.add_column("deleted")
-    table.add_column("bytes returned", justify="right")
-    table.add_column("job")
-    table.add_column("engine")
-    table.add_column("outcome")
+    table.add_column("freed", justify="right", no_wrap=True)
+    table.add_column("job", overflow="fold")
+    table.add_column("engine", no_wrap=True)
+    table.add_column("outcome", no_wrap=True)
+    failed = []
     for run in runs:
         done = _list(run.deleted)
         if brought_back := _list(run.brought_back):
             done = f"{done or 'nothing'}; brought back: {brought_back}"
         table.add_row(
             second(run.started_at),
-            str(run.finished_at - run.started_at),
+            f"{run.finished_at - run.started_at:,}s",
             done or "nothing",
-            f"{run.bytes_returned:,}",
+            f"{run.bytes_returned:,} B",
             run.job,
             run.engine,
-            run.error or run.outcome,
+            run.outcome,
         )
-    console.print(table)
+        if run.error:
+            failed.append(f"{second(run.started_at)}: {run.error}")
+    if not console.is_terminal:
+        console.width = WIDTH_OF_FILES
+    console.print(table if table.row_count else "no runs yet")
+    for line in failed:
+        console.print(line, soft_wrap=True, markup=False, highlight=False)
 
 
 def _list(counts: Mapping[str, int]) -> str:

@@ -16,7 +16,7 @@ from conclave.actions.explain import Explanation, Message, Timer
 from conclave.archive import lookup
 from conclave.cli.common import Name, config_option
 from conclave.cli.groups import opened
-from conclave.cli.tables import second, visible
+from conclave.cli.tables import counted, second, visible
 from conclave.config.settings import Config
 from conclave.retention.durations import duration_text, duration_words
 from conclave.retention.policy import AFTER_FETCH, KEEP
@@ -41,6 +41,9 @@ _RULES = {
     "deleted_account": "its sender's account was deleted",
 }
 
+_WENT = _RULES | {"expired": "it was older than its group's messages lived then, or from before a purge"}
+"""Of what is gone, a receipt has only the rule."""
+
 
 @click.command()
 @config_option
@@ -54,9 +57,9 @@ def explain(path: Path | None, group: str, number: int | None, *, as_json: bool)
     changed. What it says is what the next run does, unless somebody changes something before.
     """
     with opened(path) as (outside, config):
-        now = outside.context().now()
+        clock = outside.context().clock
         look = partial(lookup.find, config.archive_path, partial(_archive_state, config))
-        found = outside.read(actions.explain, config, now, group, number, look)
+        found = outside.read(actions.explain, config, clock, group, number, look)
     if as_json:
         click.echo(json.dumps(asdict(found), default=_id))
         return
@@ -116,12 +119,16 @@ def _marks(found: Explanation) -> Iterator[str]:
     if found.deleted_at is not None:
         return
     marks = found.marks
-    yield (
-        f"Marks: the last number is {marks.last_seq}; all members had fetched up to {marks.floor_seq}; nothing up to"
-        f" {marks.gone_below} is served again; the archive serves up to {marks.archived_seq}."
-    )
+    told = [f"the last number is {marks.last_seq}"]
+    if marks.floor_seq:
+        told.append(f"all members had fetched up to {marks.floor_seq}")
+    if marks.gone_below:
+        told.append(f"nothing up to {marks.gone_below} is served again")
     if marks.expired_before:
-        yield f"Marks: nothing sent before {second(marks.expired_before)} UTC is served again."
+        told.append(f"nothing sent before {second(marks.expired_before)} UTC is served again")
+    if marks.archived_seq:
+        told.append(f"messages up to {marks.archived_seq} are served from the archive")
+    yield f"Marks: {'; '.join(told)}."
 
 
 def _withheld(found: Explanation) -> Iterator[str]:
@@ -196,11 +203,9 @@ def _gone(name: str, message: Message, now: int) -> Iterator[str]:
         return
     yield f"{name}: gone, by one of these receipts (each has only the greatest number that went):"
     for each in message.receipts:
-        reason = _RULES.get(each.rule, each.rule)
-        yield (
-            f"- receipt {each.receipt_id} of {_at(each.at, now)}, job {each.job}: {each.messages:,} messages up to"
-            f" {each.last_seq}, {each.rule}: {reason}"
-        )
+        reason = _WENT.get(each.rule, each.rule)
+        went = f"{counted(each.messages, 'message')} up to {each.last_seq}, {each.rule}: {reason}"
+        yield f"- receipt {each.receipt_id} of {_at(each.at, now)}, job {each.job}: {went}"
 
 
 def _part(message: Message) -> str:
@@ -226,7 +231,9 @@ def _hidden(found: Explanation, message: Message) -> str:
     fate, now = message.fate, found.now
     assert fate  # noqa: S101 - for mypy: the caller has looked
     if fate.is_hidden:
-        by = "a mark has hidden it" if fate.by_mark and fate.rule in ("expired", "fetched") else _RULES[fate.rule]
+        by = _RULES[fate.rule]
+        if fate.by_mark and fate.rule == "expired":
+            by = "it was sent before a mark, which an earlier policy or a purge has left"
         at = f", since {_at(fate.hidden_at, now)}" if fate.hidden_at and fate.hidden_at <= now else ""
         return f"Hidden: already, {by}{at}."
     if fate.rule == "fetched":
@@ -257,7 +264,8 @@ def _goes(found: Explanation, message: Message) -> str:
     if found.clock_fault:
         withheld.append("the clock guard")
     kept = f" Withheld by: {'; '.join(withheld)}." if withheld else ""
-    run = "any run" if fate.by_mark else " or ".join(job.name for job in found.jobs) or "only a run that you start"
+    jobs = " or ".join(job.name for job in found.jobs)
+    run = "of any job" if fate.by_mark else jobs or "only one that you start: no purge job covers this lifetime"
     if fate.goes:
         return f"Erased: by the next run ({run}).{kept}"
     if fate.erasable_at is not None and fate.erasable_at <= now:
@@ -280,5 +288,4 @@ def _at(seconds: int, now: int) -> str:
 def _words(seconds: int) -> str:
     """Write seconds in words, in the greatest unit of which there is at least one. Rounds down."""
     size, unit = next(((size, unit) for size, unit in _UNITS if seconds >= size), (1, "second"))
-    count = seconds // size
-    return f"{count:,} {unit}{'' if count == 1 else 's'}"
+    return counted(seconds // size, unit)

@@ -3,11 +3,13 @@
 from datetime import UTC, datetime
 
 from rich.console import Console
+from rich.measure import Measurement
 from rich.table import Table
+from rich.text import Text
 
 from conclave.retention.durations import duration_text
 
-_WIDTH_OF_FILES = 400
+WIDTH_OF_FILES = 400
 """A table that does not go to a terminal has 400 columns: enough for rows in one piece."""
 
 
@@ -24,17 +26,44 @@ def second(seconds: int) -> str:
         return str(seconds)  # beyond the year 9999
 
 
+def counted(count: int, noun: str) -> str:
+    """Write a number of things: 1 message, 2 messages."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
 def about(seconds: int) -> str:
     """Write seconds in the greatest unit, up to days, of which there are at least two. Rounds down."""
     unit = next((unit for unit in (86_400, 3_600, 60) if seconds >= 2 * unit), 1)
     return duration_text(seconds - seconds % unit) if seconds > 0 else "0s"
 
 
-def print_whole(table: Table) -> None:
-    """Print a table of which nothing is cut off, whether it goes to a terminal or not."""
-    for column in table.columns:
-        column.overflow = "fold"
+def print_whole(table: Table, empty: str) -> None:
+    """Print a table of which nothing is cut off, whether it goes to a terminal or not.
+
+    On a terminal that is too narrow for it, print the rows one below the other, a line for each cell. Without rows
+    print ``empty``.
+    """
     console = Console()
     if not console.is_terminal:
-        console.width = _WIDTH_OF_FILES
-    console.print(table)
+        console.width = WIDTH_OF_FILES
+    for column in table.columns:
+        column.overflow = "fold"
+    if not table.row_count:
+        console.print(empty, markup=False, highlight=False)
+    elif Measurement.get(console, console.options.update_width(WIDTH_OF_FILES), table).maximum > console.width:
+        _print_rows(table, console)
+    else:
+        console.print(table)
+
+
+def _print_rows(table: Table, console: Console) -> None:
+    if table.title:
+        console.print(table.title)
+    names = [str(column.header) for column in table.columns]
+    width = max(map(len, names)) + 2
+    for cells in zip(*(column.cells for column in table.columns), strict=True):
+        console.print()
+        for name, cell in zip(names, cells, strict=True):
+            line = Text(f"{name}:".ljust(width)) + (cell if isinstance(cell, Text) else Text.from_markup(str(cell)))
+            if str(cell):
+                console.print(line, soft_wrap=True, highlight=False)

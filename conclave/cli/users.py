@@ -194,7 +194,7 @@ def _show(listed: Sequence[Account]) -> None:
             str(each.sessions),
             "yes" if each.disabled else "",
         )
-    print_whole(table)
+    print_whole(table, "no accounts")
 
 
 def _minute(seconds: int) -> str:

@@ -12,6 +12,7 @@ import click
 
 from conclave.actions.outside import Outside, OutsideError
 from conclave.cli.common import config_option, one_line_errors, orderly_end
+from conclave.cli.tables import counted
 from conclave.clock import Clock, SystemClock
 from conclave.config.load import ConfigError, load_config
 from conclave.config.settings import Config
@@ -52,7 +53,7 @@ def verify_erasure(path: Path | None, *, as_json: bool, canary: bool) -> None:
         for part in parts:
             _show(part)
     if found:
-        click.echo(f"conclave: {found:,} findings: see the section on proof in docs/retention.md", err=True)
+        click.echo(f"conclave: {counted(found, 'finding')}: see the section on proof in docs/retention.md", err=True)
         sys.exit(1)
 
 

@@ -66,7 +66,10 @@ def parse_config(text: str, source: str, advise: Advise = lambda *_: None) -> Co
     except ValidationError as error:
         faults = list(_faults(error.messages_dict, ConfigSchema()))
         if isinstance(error.valid_data, dict):
-            loaded = {name: value for name, value in error.valid_data.items() if name not in error.messages_dict}
+            loaded = error.valid_data  # also of a section some of whose settings are not valid
+            loaded["retention"] = retention.valid_parts(
+                loaded.get("retention", {}), error.messages_dict.get("retention")
+            )
     if ("tls_cert_path" in values) != ("tls_key_path" in values):
         faults.append("tls_cert_path and tls_key_path: set both for TLS, or neither")
     try:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any, Self
 from uuid import UUID
 
-from marshmallow import ValidationError, post_load, validate
+from marshmallow import ValidationError, post_load, validate, validates_schema
 from marshmallow.fields import Dict, List, Nested
 
 from conclave.config.section import Section
@@ -16,6 +16,9 @@ from conclave.retention.resolve import SELF_DESTRUCT_MAX_AGE, Lifetimes, Limit, 
 
 RESPONSE, NEXT_FETCH = "response", "next_fetch"
 """What confirms that a member has fetched a message: the response that left, or the ``after`` of the next fetch."""
+
+_OTHER_NAMES = {"allowed_lifetime_min": "min", "allowed_lifetime_max": "max"}
+"""Other names for the bounds of limits.max_lifetime."""
 
 _NOT_KEEP = validate.NoneOf([KEEP], error='must be a duration or "0"')
 _NOT_ZERO = validate.NoneOf([AFTER_FETCH], error='must be a duration: only admins and message_retention can set "0"')
@@ -134,17 +137,42 @@ class RetentionSchema(Section):
     keep_audit = Duration()
     purge_jobs = List(Nested(PurgeJobSchema), error_messages={"invalid": "must be a list of tables"})
 
+    @validates_schema(skip_on_field_errors=False)
+    def _refuse_both_names(self, values: dict[str, Any], **_: Any) -> None:
+        limit = values.get("limits", {}).get("max_lifetime", {})
+        both = {
+            name: [f"is another name for limits.max_lifetime.{bound}: set only one"]
+            for name, bound in _OTHER_NAMES.items()
+            if name in values and bound in limit
+        }
+        if both:
+            raise ValidationError(both)
+
     @post_load
     def _use_other_names(self, values: dict[str, Any], **_: Any) -> dict[str, Any]:
-        """Put ``allowed_lifetime_min`` and ``_max`` where they belong: they are other names for two of the limits."""
-        for bound in ("min", "max"):
-            name = f"allowed_lifetime_{bound}"
-            if name in values:
-                limit = values.setdefault("limits", {}).setdefault("max_lifetime", {})
-                if bound in limit:
-                    raise ValidationError(f"is another name for limits.max_lifetime.{bound}: set only one", name)
-                limit[bound] = values.pop(name)
-        return values
+        return _with_usual_names(values)
+
+
+def _with_usual_names(values: dict[str, Any]) -> dict[str, Any]:
+    """Put the other names for two of the limits where they belong. If both are set, the usual name counts."""
+    made = {name: value for name, value in values.items() if name not in _OTHER_NAMES}
+    for name, bound in _OTHER_NAMES.items():
+        if name in values:
+            limits = made.get("limits", {})
+            made["limits"] = limits | {"max_lifetime": {bound: values[name]} | limits.get("max_lifetime", {})}
+    return made
+
+
+def valid_parts(values: dict[str, Any], faults: Any) -> dict[str, Any]:
+    """Return what is left of a ``[retention]`` without the settings that are wrong, so that it can be looked at too.
+
+    ``values``: what could be loaded. ``faults``: marshmallow's messages about it, None for none. Without one of their
+    bounds purge jobs would mean something else, so a fault in any leaves none.
+    """
+    made = _with_usual_names(values)
+    if isinstance(faults, dict) and "purge_jobs" in faults:
+        made.pop("purge_jobs", None)
+    return made
 
 
 def contradictions(retention: RetentionConfig, message_retention: int) -> Iterator[str]:

@@ -1,6 +1,7 @@
 """What does not work in the server, part by part, and how the last cleanup run went."""
 
 import sqlite3
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import StrEnum
@@ -8,6 +9,7 @@ from typing import Any
 
 from conclave.logs import get_logger
 from conclave.store.faults import StoreError
+from conclave.store.overdue import Worst
 
 log = get_logger(__name__)
 
@@ -32,12 +34,26 @@ class HealthPart(StrEnum):
 
 
 class Health:
-    """The faults that last, and the report of the last cleanup run. Without faults all is well."""
+    """The faults that last, and how cleanup goes. Without faults all is well.
+
+    ``last_run`` and ``last_runs``: the report of the last run, and of the last one of each job. ``runs``: how many
+    there were, by job and outcome. ``deleted``: what these have deleted, by rule. ``overdue``: as of the last look.
+    """
 
     def __init__(self) -> None:
         """Begin without faults."""
         self._faults: dict[str, str] = {}
         self.last_run: dict[str, Any] | None = None
+        self.last_runs: dict[str, dict[str, Any]] = {}
+        self.runs: Counter[tuple[str, str]] = Counter()
+        self.deleted: Counter[str] = Counter()
+        self.overdue = Worst()
+
+    def note_run(self, report: dict[str, Any]) -> None:
+        """Note the report of a cleanup run, as ``Report.to_mapping`` makes it."""
+        self.last_run = self.last_runs[report["job"]] = report
+        self.runs[report["job"], report["outcome"]] += 1
+        self.deleted.update(report["deleted"])
 
     def fault(self, part: str, text: str) -> None:
         """Note that ``part`` does not work, and why. It replaces an earlier fault of the part."""

@@ -113,11 +113,11 @@ class Canary:
                 with self._removed_at_the_end(context):
                     own = self._send(context)
                     reach("canary.sent")
-                    tiers = self._move(own)
+                    self._move(own)
                     reach("canary.moved")
                     self._erase(context, own)
                     reach("canary.erased")
-                    self._look(tiers)
+                    self._look(own)
                     kept = self._outside.read(_key, own.kept)
                 reach("canary.removed")
                 self._run("removing what is left of the canary")
@@ -192,17 +192,13 @@ class Canary:
             return True
         return False
 
-    def _move(self, own: Own) -> dict[str, Path]:
-        """Have the older messages move; return by the names of the tiers where the control messages are to be found."""
-        tiers = {"database": self._config.database}
+    def _move(self, own: Own) -> None:
+        """Have the older messages move, unless the archive is not covered."""
         if self._part.notes:
-            return tiers
+            return
         self._run("moving messages to the archive")
-        if self._outside.read(_archived, own.kept) and self._outside.read(_archived, own.gone):
-            tiers["archive"] = self._config.archive_path
-        else:
+        if not (self._outside.read(_archived, own.kept) and self._outside.read(_archived, own.gone)):
             self._part.notes.append("the archive is not covered: the run has not moved the canary's messages")
-        return tiers
 
     def _erase(self, context: Context, own: Own) -> None:
         key = self._outside.read(_key, own.gone)
@@ -218,8 +214,13 @@ class Canary:
         if error := self._clean_up():
             raise CanaryError(f"{doing}: the run failed: {error}")
 
-    def _look(self, tiers: dict[str, Path]) -> None:
-        """Search every file. No connection to the store is open in this process."""
+    def _look(self, own: Own) -> None:
+        """Search every file. No connection to the store is open in this process meanwhile.
+
+        What stays has to be found in each tier in which it was all the time: runs of others may move it.
+        """
+        tiers = {"database": self._config.database, "archive": self._config.archive_path}
+        was_archived = self._outside.read(_archived, own.kept)
         seen: Counter[str] = Counter()
         for hit in self._hits():
             if hit.mark == self._marks.control:
@@ -227,6 +228,12 @@ class Canary:
             else:
                 told = "a piece of a message of the canary, which was erased"
                 self._part.add(Finding(Kind.MARK, str(hit.path), told, None, hit.offset))
+        if not was_archived:
+            del tiers["archive"]
+        if not self._outside.read(_has_hot, own.kept):
+            del tiers["database"]
+        if not tiers and not seen:
+            tiers["data directory"] = self._config.data  # all of it has moved while it was looked for
         for name, path in tiers.items():
             self._part.count(f"pieces in the {name} of messages that stay", seen[name])
             if not seen[name]:
@@ -278,6 +285,16 @@ def _key(connection: sqlite3.Connection, group_id: bytes) -> int:
 def _archived(connection: sqlite3.Connection, group_id: bytes) -> bool:
     row = connection.execute("SELECT archived_seq FROM groups WHERE group_id = ?", (group_id,)).fetchone()
     return bool(row and row[0])
+
+
+def _has_hot(connection: sqlite3.Connection, group_id: bytes) -> bool:
+    """Tell whether messages of the group are in the database alone, or on their way to the archive."""
+    row = connection.execute(
+        "SELECT EXISTS (SELECT 1 FROM messages WHERE group_key = ?1 AND sequence_num > ifnull("
+        "(SELECT archived_seq FROM groups WHERE group_key = ?1), 0))",
+        (_key(connection, group_id),),
+    ).fetchone()
+    return bool(row[0])
 
 
 def _unerased(connection: sqlite3.Connection, group_key: int, user_id: bytes) -> int:

@@ -5,6 +5,7 @@ The rules are those of the retention contract, section 2.
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from conclave.retention.durations import duration_text
 from conclave.retention.policy import KEEP, GroupPolicy
@@ -97,3 +98,36 @@ def schedule(jobs: Sequence[PurgeJob], cleanup_interval: int) -> list[tuple[Scop
         return [(ALL, cleanup_interval)]
     house = Scope(HOUSEKEEPING, None, keeps_house=True)
     return [(house, cleanup_interval), *((Scope(job.name, job, keeps_house=False), job.interval) for job in jobs)]
+
+
+class Next(NamedTuple):
+    """What is done next: the place of a job, and when it is due."""
+
+    place: int
+    due: float
+
+
+class Timetable:
+    """When each of some jobs is due; the one that is due for longest comes next. Times: seconds of a monotonic clock.
+
+    A job that failed is not left until its interval is over, which may be a year: nothing would be erased meanwhile.
+    """
+
+    def __init__(self, intervals: Sequence[int], again: int, now: float) -> None:
+        """Begin with all jobs due. ``again``: one that failed is due after so many seconds, or its interval if less."""
+        self._intervals = intervals
+        self._again = again
+        self._due = [now] * len(intervals)
+
+    def next(self) -> Next:
+        """Return what is done next."""
+        place = min(range(len(self._due)), key=self._due.__getitem__)
+        return Next(place, self._due[place])
+
+    def begin(self, place: int, now: float) -> None:
+        """Note that a job begins: it is due again an interval after it was due, and not before it began."""
+        self._due[place] = max(self._due[place] + self._intervals[place], now)
+
+    def fail(self, place: int, now: float) -> None:
+        """Note that a job has failed."""
+        self._due[place] = min(self._due[place], now + self._again)

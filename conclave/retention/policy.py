@@ -108,6 +108,11 @@ class GroupPolicy:
         """After how many seconds a message expires by its age; KEEP: never."""
         return self.hold_limit if self.is_after_fetch else self.lifetime
 
+    def hides_as(self, other: "GroupPolicy") -> bool:
+        """Tell whether both hide the same at every moment, whatever they let erase."""
+        own, others = ((each.lifetime, each.hold_limit, each.keeps_commits) for each in (self, other))
+        return own == others
+
     def outlives(self, seconds: int) -> bool:
         """Tell whether every message lives for longer than ``seconds``, whoever fetches it."""
         return self.lifetime == KEEP or self.lifetime > max(seconds, AFTER_FETCH)

@@ -138,7 +138,7 @@ class PolicySettings:
 
     def hides_as(self, other: Self) -> bool:
         """Tell whether every group has the same policy as under ``other``, as far as marks depend on it."""
-        return not {*self.differing(other)} - {"token_ttl_seconds", "invite_ttl_seconds"}
+        return not {*self.differing(other)} - {"token_ttl_seconds", "invite_ttl_seconds", "retention.enabled"}
 
     def differing(self, other: Self) -> list[str]:
         """Return the names of the settings that differ from ``other``, as a configuration has them."""

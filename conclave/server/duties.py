@@ -11,6 +11,7 @@ from conclave import keys
 from conclave.actions import timers
 from conclave.archive.reader import ArchiveError
 from conclave.config.doubts import of_unknown_group
+from conclave.errors import UntrustedClockError
 from conclave.failpoints import reach
 from conclave.health.clock_watch import ClockWatch
 from conclave.health.parts import Health, HealthPart
@@ -149,19 +150,22 @@ async def end_timers(app: web.Application) -> AsyncIterator[None]:
     """
     store, context, events = app[keys.STORE], app[keys.CONTEXT], app[keys.EVENTS]
 
+    async def look() -> None:
+        if await store.read(timers.are_due, context):
+            with contextlib.suppress(UntrustedClockError):  # health and the log know of it already
+                await tell()
+
     async def tell() -> None:
-        if not await store.read(timers.are_due, context):
-            return
         ended = 1
         while ended:
-            ended, told = await store.write(timers.tell, context)
+            ended, told = await app[keys.CLOCK_WATCH].write(timers.tell, context)
             reach("timers.published")
             if heard := [each for each in told if events.is_heard_by(each.user_id)]:
                 await store.write(timers.heard, heard)
 
     with app[keys.HEALTH].duty(HealthPart.TIMERS):
-        await tell()
-    async with _every(app, HealthPart.TIMERS, TIMERS_INTERVAL_SECONDS, tell):
+        await look()
+    async with _every(app, HealthPart.TIMERS, TIMERS_INTERVAL_SECONDS, look):
         yield
 
 
@@ -180,7 +184,7 @@ async def look_for_overdue(app: web.Application) -> AsyncIterator[None]:
         if HealthPart.CLOCK in health.faults:
             health.mend(HealthPart.OVERDUE)
         elif began >= next_look:
-            late = await store.read(overdue.late, config.policy, runs, clock.now())
+            health.overdue, late = await store.read(overdue.with_late, config.policy, runs, clock.now())
             next_look = began + OVERDUE_SHARE * (time.monotonic() - began)
             _tell_overdue(health, late)
 

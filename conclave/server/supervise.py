@@ -126,7 +126,7 @@ class Supervisor:
 
     def _note_run(self, report: dict[str, Any]) -> bool:
         """Note the report of a run; return whether it went well."""
-        self._health.last_run = report
+        self._health.note_run(report)
         if report["error"]:
             self._failing[report["job"]] = report["error"]
             log.error("cleanup_run", **report)

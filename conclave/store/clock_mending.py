@@ -39,6 +39,7 @@ EVIDENCE = {
     "audit": ("at",),
     "receipts": ("at", "newest"),
     "erasures": ("newest",),
+    "archive_erasures": ("span", "newest"),
 }
 """Times that stay as they are, by table: what was noted, by which clock, is what happened.
 

@@ -117,7 +117,8 @@ def settle(
         current = _bounds(connection, group_key, after, now)
         change.groups += 1
         change.sooner += after.erasable_before(now) > before.erasable_before(now)
-        if current != former:
+        # What expired while the server was stopped, and would have under the old settings too, is no consequence.
+        if current != former and not after.hides_as(before):
             _count(connection, group_key, former, current, change, is_measured=is_measured)
     if change.hidden:
         change.total = connection.execute(_TOTAL).fetchone()[0]

@@ -6,7 +6,7 @@ what may be erased. Lists have at most LISTED entries, and say how many more the
 
 import sqlite3
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from uuid import UUID
 
 from conclave.errors import NotFoundError
@@ -14,7 +14,7 @@ from conclave.retention.jobs import Scope
 from conclave.retention.policy import GroupPolicy
 from conclave.retention.reasons import reasons
 from conclave.retention.resolve import PolicySettings
-from conclave.store import overdue, receipts, state
+from conclave.store import overdue, receipts
 from conclave.store.audit import Action
 from conclave.store.fate import Fate, Sent, fate_of
 from conclave.store.receipts import Receipt
@@ -169,18 +169,21 @@ def explain(
     group_id: bytes,
     number: int | None = None,
     look: Look | None = None,
+    clock_fault: str = "",
 ) -> Explanation:
     """Explain a group at the Unix second ``now``, and its message ``number`` if it is given.
 
     ``schedule``: what runs there are, and the seconds from run to run. ``look``: reads the archive; without it, only
-    what the database knows is told. Raises NotFoundError if nothing is left of the group.
+    what the database knows is told. ``clock_fault``: what is wrong with the clock, "" for nothing. Raises NotFoundError
+    if nothing is left of the group.
     """
     group = _find(connection, group_id)
     policy = settings.of_group(group_id, group.own_max, group.own_min)
     holds, holds_in_all = _holds(connection, group)
     holding = policy.is_after_fetch or policy.keeps_commits
     waiting, waiting_in_all = _waiting(connection, group, group.marks.last_seq) if holding else ((), 0)
-    due = overdue.find(connection, settings, now, group.group_key).get(group.group_key)
+    due = overdue.find(connection, settings, now, group.group_key, schedule).get(group.group_key)
+    message = None if number is None else _message(connection, settings, now, group, number, look)
     return Explanation(
         group_id=str(UUID(bytes=group_id)),
         name=group.name,
@@ -202,9 +205,14 @@ def explain(
         jobs=_jobs(policy, schedule, is_deleted=group.deleted_at is not None),
         overdue_since=due.since if due else None,
         erases=settings.enabled,
-        clock_fault=state.standing(connection).fault,
-        message=None if number is None else _message(connection, settings, now, group, number, look),
+        clock_fault=clock_fault,
+        message=_held_by_clock(message) if message and clock_fault else message,
     )
+
+
+def _held_by_clock(message: Message) -> Message:
+    """Return a message as it is while the clock is wrong: the next run erases nothing."""
+    return replace(message, fate=replace(message.fate, goes=False)) if message.fate else message
 
 
 def _find(connection: sqlite3.Connection, group_id: bytes) -> _Group:

@@ -59,7 +59,7 @@ def remove(connection: sqlite3.Connection, hold_id: int) -> Hold:
     """Remove a hold and return it. Raises NotFoundError."""
     row = connection.execute(f"DELETE FROM holds WHERE hold_id = ? RETURNING {_COLUMNS}", (hold_id,)).fetchone()
     if row is None:
-        raise NotFoundError("no such hold")
+        raise NotFoundError(f"no such hold: {hold_id}; `conclave hold list` prints those in force")
     return Hold(*row)
 
 

@@ -47,7 +47,7 @@ def settle(connection: sqlite3.Connection, group_key: int, old: GroupPolicy, new
     ``at``: the last Unix second at which ``old`` was in force.
     """
     advance_floor(connection, group_key)
-    if old == new:
+    if old.hides_as(new):
         return
     hide_before(connection, group_key, old.expires_before(at))
     if new.keeps_commits and not old.keeps_commits:

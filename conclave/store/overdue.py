@@ -16,10 +16,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from conclave.retention.jobs import Scope
+from conclave.retention.jobs import EVERYTHING, Scope
 from conclave.retention.policy import GroupPolicy
 from conclave.retention.resolve import PolicySettings
-from conclave.store import policies, visibility
+from conclave.store import policies, runs, visibility
 from conclave.store.audit import Action
 
 LATE_AFTER_RUNS = 2
@@ -71,11 +71,15 @@ def worst(connection: sqlite3.Connection, settings: PolicySettings, now: int) ->
     return _summed(find(connection, settings, now).values(), now)
 
 
-def late(
+def with_late(
     connection: sqlite3.Connection, settings: PolicySettings, schedule: Sequence[tuple[Scope, int]], now: int
-) -> Worst:
-    """Return how much is late at the second ``now``. ``schedule``: see ``Due.is_late``."""
-    return _summed((due for due in find(connection, settings, now).values() if due.is_late(schedule, now)), now)
+) -> tuple[Worst, Worst]:
+    """Return how much is overdue at the second ``now``, and how much of it is late.
+
+    ``schedule``: see ``Due.is_late``.
+    """
+    found = find(connection, settings, now, schedule=schedule).values()
+    return _summed(found, now), _summed((due for due in found if due.is_late(schedule, now)), now)
 
 
 def _summed(found: Iterable[Due], now: int) -> Worst:
@@ -84,15 +88,20 @@ def _summed(found: Iterable[Due], now: int) -> Worst:
 
 
 def find(
-    connection: sqlite3.Connection, settings: PolicySettings, now: int, group_key: int | None = None
+    connection: sqlite3.Connection,
+    settings: PolicySettings,
+    now: int,
+    group_key: int | None = None,
+    schedule: Sequence[tuple[Scope, int]] = (),
 ) -> dict[int, Due]:
     """Return what is overdue at the second ``now``, by group key: of all groups, or of one.
 
-    Writes nothing, not even to temporary tables. Of a deleted account only the group of its first message is named.
+    ``schedule``: what runs there are; without it, each run in the history counts as one that covers every group. Writes
+    nothing, not even to temporary tables. Of a deleted account only the group of its first message is named.
     """
     if not settings.enabled:
         return {}
-    look = _Look(connection, settings, now, group_key)
+    look = _Look(connection, settings, now, group_key, schedule)
     found: dict[int, Due] = {}
     for due in (*look.living(), *look.redacted(), *look.deleted_groups(), *look.deleted_accounts()):
         known = found.get(due.group_key)
@@ -253,7 +262,12 @@ class _Look:
     """One look at what is overdue."""
 
     def __init__(
-        self, connection: sqlite3.Connection, settings: PolicySettings, now: int, group_key: int | None
+        self,
+        connection: sqlite3.Connection,
+        settings: PolicySettings,
+        now: int,
+        group_key: int | None,
+        schedule: Sequence[tuple[Scope, int]],
     ) -> None:
         self._connection = connection
         self._now = now
@@ -267,9 +281,9 @@ class _Look:
             "redacted": visibility.redacted_for_all(now, settings.self_destruct_max_age),
         }
         self._max_age = settings.self_destruct_max_age
-        self._last_run = connection.execute(
-            "SELECT ifnull(max(started_at), 0) FROM cleanup_runs WHERE outcome = 'ok'"
-        ).fetchone()[0]
+        self._schedule = schedule
+        self._last_runs = runs.last_successes(connection)
+        self._last_run = max(self._last_runs.values(), default=0)
 
     def living(self) -> Iterator[Due]:
         """Yield the groups in which something is overdue by age, by fetches or by a mark."""
@@ -289,10 +303,13 @@ class _Look:
                 (row["fetched_archived"], row["fetched_archived_at"]),
             ):
                 if number is not None:
-                    fetched = by_mark if number <= row["gone_below"] else by_policy
-                    fetched.append(max(self._last_run, created_at + policy.min_lifetime))
+                    is_marked = number <= row["gone_below"]
+                    last_run = self._last_run if is_marked else self._last_run_over(policy)
+                    fetched = by_mark if is_marked else by_policy
+                    fetched.append(max(last_run, created_at + policy.min_lifetime))
             decided = self._decided(row["group_id"])
-            yield Due(row["group_key"], policy, _earliest(by_policy, decided), _earliest(by_mark, decided))
+            by_both = (self._earliest(by_policy, decided), self._earliest(by_mark, decided))
+            yield Due(row["group_key"], policy, *by_both)
 
     def redacted(self) -> Iterator[Due]:
         """Yield the groups with self-destructing messages that nobody sees any more. Any run erases these."""
@@ -311,8 +328,8 @@ class _Look:
         for row in self._rows(_DELETED_GROUPS):
             policy = self._governed.listed[row["place"]]
             oldest = min(each for each in (row["hot"], row["archived"]) if each is not None)
-            since = max(row["deleted_at"], oldest + policy.min_lifetime, self._decided(row["group_id"]))
-            yield Due(row["group_key"], policy, None, since)
+            since = max(row["deleted_at"], oldest + policy.min_lifetime)
+            yield Due(row["group_key"], policy, None, self._earliest([since], self._decided(row["group_id"])))
 
     def deleted_accounts(self) -> Iterator[Due]:
         """Yield groups in which a deleted account has left something that could be erased."""
@@ -320,12 +337,24 @@ class _Look:
             return
         for row in self._rows(_DELETED_ACCOUNTS):
             policy = self._governed.listed[row["place"]]
-            since = max(row["deleted_at"], row["created_at"] + policy.min_lifetime, self._decided(row["group_id"]))
-            yield Due(row["group_key"], policy, None, since)
+            since = max(row["deleted_at"], row["created_at"] + policy.min_lifetime)
+            yield Due(row["group_key"], policy, None, self._earliest([since], self._decided(row["group_id"])))
+
+    def _earliest(self, seconds: Sequence[int], decided: int) -> int | None:
+        """Return the earliest of ``seconds``, but none before ``decided``, nor after now; None: there are none.
+
+        A message may have been sent by a clock that was ahead.
+        """
+        return min(self._now, max(min(seconds), decided)) if seconds else None
 
     def _rows(self, query: str) -> list[sqlite3.Row]:
         text = self._governed.sql + query.format(**self._conditions)
         return self._connection.execute(text, self._governed.parameters | {"max_age": self._max_age}).fetchall()
+
+    def _last_run_over(self, policy: GroupPolicy) -> int:
+        """Return when the last run began that covers a policy and succeeded; 0: there was none."""
+        covering = {EVERYTHING, *(scope.name for scope, _ in self._schedule if scope.covers(policy))}
+        return max((at for job, at in self._last_runs.items() if not self._schedule or job in covering), default=0)
 
     def _decided(self, group_id: bytes) -> int:
         """Return when somebody last decided something about a group, or about all; 0: nobody is known to have."""
@@ -360,11 +389,6 @@ def conditions(connection: sqlite3.Connection, settings: PolicySettings) -> dict
         "unheld": f"AND {policies.UNHELD}" if held else "",
         "unheld_parts": "AND FALSE" if held else "",
     }
-
-
-def _earliest(seconds: Iterable[int], decided: int) -> int | None:
-    """Return the earliest of ``seconds``, but none before ``decided``; None: there are none."""
-    return max((min(seconds), decided)) if (seconds := list(seconds)) else None
 
 
 def _both(one: Due, other: Due) -> Due:

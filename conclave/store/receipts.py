@@ -3,6 +3,9 @@
 Each receipt has a hash over itself and the receipt before it. So nobody can change or remove one without changing all
 that follow; whoever has kept a later hash can tell. What the run under way erases is noted with it, in the same
 transaction, and becomes receipts when the run ends, or when the next one does.
+
+What both tiers have counts once. The one exception: if a run dies after it has appended a batch to the archive, and
+before it has verified it, what is erased before the next run has found it there counts twice.
 """
 
 import hashlib

@@ -69,6 +69,15 @@ def last(connection: sqlite3.Connection, limit: int) -> list[Run]:
     return [_run(row) for row in rows]
 
 
+def last_successes(connection: sqlite3.Connection) -> dict[str, int]:
+    """Return when the last run of each job began that succeeded, Unix seconds, by the name of the job."""
+    rows = connection.execute(
+        "SELECT ifnull(counts ->> '$.job', ?), max(started_at) FROM cleanup_runs WHERE outcome = 'ok' GROUP BY 1",
+        (EVERYTHING,),
+    )
+    return {row[0]: row[1] for row in rows}
+
+
 def _run(row: sqlite3.Row) -> Run:
     *columns, counts = row
     return Run(*columns, **{name: count for name, count in json.loads(counts).items() if name in _COUNTS})

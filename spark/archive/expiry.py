@@ -21,7 +21,8 @@ from conclave.failpoints import reach
 from conclave.retention.jobs import Scope
 from conclave.retention.policy import FOREVER
 from conclave.store import policies, receipts
-from conclave.store.archive import moves
+from conclave.store.archive import erasures, moves
+from conclave.store.archive.erasures import Key
 from conclave.store.archive.moves import PartRow
 from conclave.store.receipts import Erased
 from conclave.store.sqlite import Step, done
@@ -40,10 +41,7 @@ RULES = (rules.EXPIRED, rules.FETCHED, rules.DELETED_GROUP, rules.DELETED_ACCOUN
 """The rules by which messages go from the archive."""
 
 SETTLED_AT_ONCE = 256
-"""A step settles at most 256 groups for a deleted account."""
-
-Key = tuple[int, int, int]
-"""A row of the index: group key, lifetime, span."""
+"""A step settles at most 256 groups for a deleted account; a transaction notes at most 256 rows of the index."""
 
 _MARKS = """
 CREATE TEMP TABLE archive_marks AS
@@ -123,6 +121,11 @@ class Measured:
 
     gone: list[Erased]
     left: PartRow | None
+
+    @property
+    def count(self) -> int:
+        """How many messages the table has of the row."""
+        return sum(each.messages for each in self.gone) + (self.left.message_count if self.left else 0)
 
 
 def make_plan(
@@ -213,6 +216,9 @@ class Expiry:
             reach("archive.parts_dropped")
         measured = self._measure(plan)
         left |= {key: each.left for key, each in measured.items()}
+        if plan.partial:
+            self._note_ahead(plan, measured)
+            reach("archive.erasures_noted")
         if expected := sum(gone.messages for each in measured.values() for gone in each.gone):
             deleted = self._delete_rows(plan)
             reach("archive.rows_deleted")
@@ -226,6 +232,20 @@ class Expiry:
         self._hot.write_steps(lambda connection: settle(connection, left, plan.senders, version, erased))
         reach("archive.index_settled")
         counts.update(_counts(plan, measured))
+
+    def _note_ahead(self, plan: ArchivePlan, measured: Mapping[Key, Measured]) -> None:
+        """Note what is about to go row by row, after what a run has erased so that did not end."""
+        present = dict.fromkeys(plan.partial, 0) | {key: each.count for key, each in measured.items()}
+
+        def confirm(connection: sqlite3.Connection) -> Iterator[Step]:
+            for key, gone in erasures.foreseen(connection).items():
+                if key in present:
+                    yield partial(done, erasures.confirm, connection, key, present[key], gone)
+
+        self._hot.write_steps(confirm)
+        ahead = [(key, [gone for gone in each.gone if gone.rule != RESTORED]) for key, each in measured.items()]
+        for at in range(0, len(ahead), SETTLED_AT_ONCE):
+            self._hot.write(erasures.foresee, dict(ahead[at : at + SETTLED_AT_ONCE]))  # durable: the table is too
 
     def _measure(self, plan: ArchivePlan) -> dict[Key, Measured]:
         """Return for each row of the index in ``plan.partial`` that has messages: what goes and what stays."""
@@ -329,6 +349,8 @@ def _settle_group(
     for each in erased:
         if each.rule != RESTORED:
             receipts.note(connection, group_key, each)
+    for key in rows:
+        erasures.forget(connection, key)
     moves.settle_parts(connection, group_key, rows)
 
 

@@ -122,9 +122,10 @@ class Mover:
         self._delete(self._hot.read(moves.copies))
 
     def has_work(self, connection: sqlite3.Connection, archive: ArchiveConfig) -> bool:
-        """Tell whether any message is old enough to move."""
-        self._list_movable(connection, archive, self._hot.now - archive.after)
-        return connection.execute("SELECT 1 FROM temp.movable LIMIT 1").fetchone() is not None
+        """Tell whether any message is to be moved now."""
+        before = self._hot.now - archive.after
+        self._list_movable(connection, archive, before)
+        return choice.is_any(connection, self._hot.settings, before)
 
     def count(self, archive: ArchiveConfig) -> int:
         """Return about how many messages would move."""

@@ -183,7 +183,7 @@ async def test_setting_it_revives_no_commit_and_unsetting_it_lets_go(
         assert await alice.numbers(talk.group) == [5]
         running.clock.advance(HOUR + 1)
         assert await alice.numbers(talk.group) == [5], "it is kept"
-    async with start_server(plain) as running:
+    async with start_server(plain, accepts_change=True) as running:
         alice = Client(running.http, running.url, talk.alice.token)
         assert await alice.numbers(talk.group) == []
 

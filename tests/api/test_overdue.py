@@ -44,7 +44,7 @@ async def looked(server: Running) -> None:
     async def counted(fn: Callable[..., object], *args: object, **kwargs: object) -> object:
         nonlocal looks
         result = await read(fn, *args, **kwargs)
-        looks += fn.__name__ == "late"
+        looks += fn.__name__ == "with_late"
         return result
 
     setattr(store, "read", counted)  # noqa: B010 - mypy wants no method replaced

@@ -110,14 +110,11 @@ async def test_what_admins_set_where_the_operator_has_decided_is_stored_and_has_
     async with start_server(overriding) as running:
         alice = kind(running.http, running.url, alice.token)
         running.clock.advance(DAY)
-        changed = await alice.call(
-            "PATCH",
-            f"/groups/{group}",
-            json={"message_expiry_seconds": MINUTE, "update_message_expiry": True},
-        )
-        assert changed["messages_expiring"] == 0
+        for expiry, dry in ((MINUTE, True), (2 * DAY, False)):
+            by_admin = {"message_expiry_seconds": expiry, "update_message_expiry": True, "dry_run": dry}
+            assert (await alice.call("PATCH", f"/groups/{group}", json=by_admin))["messages_expiring"] == 0
         shown = await told(alice, group)
-        assert (shown["group_expiry_seconds"], shown["effective_expiry_seconds"]) == (MINUTE, 30 * DAY)
+        assert (shown["group_expiry_seconds"], shown["effective_expiry_seconds"]) == (2 * DAY, 30 * DAY)
         assert (shown["min_lifetime_seconds"], shown["policy_source"]) == (HOUR, "override")
         assert await alice.numbers(group) == [1]
     async with start_server(config) as running:

@@ -187,14 +187,14 @@ def test_it_tells_what_a_change_would_hide_and_erase_and_touches_nothing(folder:
     assert (seen["then_erased"]["counts"]["expired"], seen["then_erased"]["body_bytes"]) == (2, 5)
     shown = check(str(folder / "new.toml")).stdout
     for line in (
-        "changed: message_retention: another policy for 1 groups",
-        "a start with it would hide 1 messages (3 bytes) in the database and 0 (0 bytes) in the archive, in 1 groups",
+        "changed: message_retention: another policy for 1 group",
+        "a start with it would hide 1 message (3 bytes) in the database and 0 (0 bytes) in the archive, in 1 group",
         "warning: that is more than a tenth of all 4 messages: `conclave serve` refuses it, unless started with"
         " --accept-policy-change",
-        "a run under the settings in force would erase 1 messages (2 bytes) in the database and 0 (0 bytes) in the"
-        " archive, in 1 groups",
+        "a run under the settings in force would erase 1 message (2 bytes) in the database and 0 (0 bytes) in the"
+        " archive, in 1 group",
         "a run after a start with it would erase 2 messages (5 bytes) in the database and 0 (0 bytes) in the archive,"
-        " in 1 groups",
+        " in 1 group",
     ):
         assert line in shown.splitlines()
 
@@ -209,7 +209,7 @@ def test_an_unchanged_policy_is_said_to_be_the_one_in_force(folder: Path) -> Non
 def test_what_is_erased_sooner_is_told(folder: Path) -> None:
     serve(folder, DAY, settings="retention.enabled = false")
     shown = check(str(write(folder, ""))).stdout
-    assert "in 1 groups, messages may be erased sooner than before" in shown
+    assert "in 1 group, messages may be erased sooner than before" in shown
 
 
 def test_a_wrong_clock_is_told(folder: Path) -> None:

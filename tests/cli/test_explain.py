@@ -8,7 +8,7 @@ from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
-from uuid import UUID, uuid4
+from uuid import UUID
 
 import pytest
 from click.testing import CliRunner, Result
@@ -202,7 +202,7 @@ async def test_a_deleted_group_is_explained_by_its_id_until_it_is_erased(running
     said = await told(tell, running, "explain", group, "1")
     assert "group (deleted)" in said
     assert "Hidden: already, its group was deleted." in said
-    assert "Erased: by the next run (any run)." in said
+    assert "Erased: by the next run (of any job)." in said
     listed = json.loads(await told(tell, running, "group", "list", "--json"))
     assert (listed["group_id"], listed["hot_messages"], listed["name"]) == (group, 1, "")
     await clean(running)
@@ -212,7 +212,7 @@ async def test_a_deleted_group_is_explained_by_its_id_until_it_is_erased(running
 
 
 @pytest.mark.parametrize("command", [("explain",), ("group", "show")])
-@pytest.mark.parametrize("name", ["nobody", "", str(uuid4()), uuid4().hex])
+@pytest.mark.parametrize("name", ["nobody", "", "00000000-0000-4000-8000-000000000000", "0" * 32])
 async def test_an_unknown_group_is_told_in_a_line(
     running: Running, tell: Told, command: tuple[str, ...], name: str
 ) -> None:
@@ -352,3 +352,18 @@ def test_a_name_that_is_no_text_is_refused(config: Config, tell: Told) -> None:
         done = tell(config, *command, "\udcff")
         assert (done.exit_code, done.stdout) == (2, "")
         assert "it is not UTF-8" in done.stderr
+
+
+async def test_while_the_clock_is_wrong_the_next_run_erases_nothing(running: Running, tell: Told) -> None:
+    group, [alice] = await group_of(running, "alice")
+    await alice.set_expiry(group, 10)
+    await alice.send(group)
+    running.clock.advance(11)
+    assert json.loads(await told(tell, running, "explain", group, "1", "--json"))["message"]["fate"]["goes"]
+    running.clock.set_wrong(DAY)
+    found = json.loads(await told(tell, running, "explain", group, "1", "--json"))
+    assert not found["message"]["fate"]["goes"]
+    assert found["clock_fault"]
+    said = await told(tell, running, "explain", group, "1")
+    assert "The clock guard is red: " in said
+    assert "Withheld by: the clock guard." in said

@@ -158,7 +158,7 @@ def agree(
         assert policy is not None
         assert due.since <= NOW
         oldest = min(sent[0] for number, sent in whole.groups[key - 1].messages.items())
-        assert due.since >= oldest + policy.min_lifetime
+        assert due.since >= min(NOW, oldest + policy.min_lifetime)
 
 
 def told_of(connection: sqlite3.Connection, config: Config, key: int, number: int) -> Explanation:

@@ -21,6 +21,7 @@ from tests.support.forensics import Search
 
 HOUR, DAY = 3600, 86_400
 START = 1_700_000_000  # 2023-11-14 22:13:20 UTC
+NONE = "no such group: {!r}; a deleted group is hidden already, and goes as a whole"
 MARKS = "SELECT expired_before FROM groups ORDER BY group_key"
 
 
@@ -136,7 +137,7 @@ async def test_other_times_are_refused(running: Running, run: Run, before: str, 
 
 @pytest.mark.parametrize("group", ["nothing", "8f14e45f-ceea-467f-9a3d-2b1c6d5e7f80", ""])
 async def test_a_group_that_is_not_there_is_told_in_a_line(running: Running, run: Run, group: str) -> None:
-    assert refused(await purge(run, group, "1d", "--yes")) == "no such group"
+    assert refused(await purge(run, group, "1d", "--yes")) == NONE.format(group)
 
 
 async def test_a_deleted_group_cannot_be_purged(running: Running, run: Run) -> None:
@@ -144,7 +145,7 @@ async def test_a_deleted_group_cannot_be_purged(running: Running, run: Run) -> N
     group = await alice.create_group("g")
     await alice.send(group)
     await alice.post(f"/groups/{group}/delete")
-    assert refused(await purge(run, group, "1d", "--yes")) == "no such group"
+    assert refused(await purge(run, group, "1d", "--yes")) == NONE.format(group)
 
 
 async def test_a_dry_run_and_a_refusal_touch_nothing(running: Running, run: Run) -> None:
@@ -152,13 +153,13 @@ async def test_a_dry_run_and_a_refusal_touch_nothing(running: Running, run: Run)
     group = await alice.create_group("g")
     await alice.send(group)
     running.clock.advance(DAY)
-    assert "1 messages with 5 bytes" in done(await purge(run, "g", "1h", "--dry-run"))
+    assert "1 message with 5 bytes" in done(await purge(run, "g", "1h", "--dry-run"))
     unasked = await purge(run, "g", "1h")
     assert (unasked.exit_code, unasked.stderr) == (
         1,
         "conclave: there is no terminal to ask on: use --yes to do it unasked\n",
     )
-    assert "1 messages with 5 bytes" in unasked.stdout
+    assert "1 message with 5 bytes" in unasked.stdout
     assert await running.query(MARKS) == [(0,)]
     assert await alice.numbers(group) == [1]
     assert await running.query("SELECT * FROM audit") == []
@@ -244,7 +245,7 @@ async def test_commits_that_are_kept_for_a_member_stay_visible_until_all_have_fe
         await alice.post(f"/groups/{group}/commit", commit_message=encode(b"commit"), group_info=encode(b"info"))
         server.clock.advance(HOUR)
         told = done(await purge(run, "g", "1min", "--yes"))
-        assert "in the database: 1 messages" in told
+        assert "in the database: 1 message" in told
         assert "beside these, 1 commits stay until every member has fetched them" in told
         assert await numbers(server) == [2]
         assert await alice.numbers(group) == await bob.numbers(group) == [2]

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from conclave.config.doubts import doubts
-from conclave.config.load import parse_config
+from conclave.config.load import ConfigError, parse_config
 from conclave.config.retention import RetentionConfig
 from conclave.config.settings import Config
 from conclave.retention.durations import MAX_SECONDS
@@ -139,7 +139,10 @@ def test_bare_months_are_noticed_in_tables_and_lists() -> None:
             'retention.default_policy.min_lifetime = "-1"',
             "retention.default_policy.min_lifetime: must be a duration or",
         ),
-        ("retention.default_policy.max_lifetime = 86400", "retention.default_policy.max_lifetime: must be a string"),
+        (
+            "retention.default_policy.max_lifetime = 86400",
+            'retention.default_policy.max_lifetime: must be a duration in quotes, as in "30d"',
+        ),
         ('retention.default_policy.max = "1d"', "retention.default_policy.max: unknown setting"),
         (
             'retention.default_policy = { min_lifetime = "2d", max_lifetime = "1d" }',
@@ -198,7 +201,7 @@ def test_bare_months_are_noticed_in_tables_and_lists() -> None:
         ('retention.fetch_hold_limit = "-1"', "retention.fetch_hold_limit: '-1' is not a duration"),
         ('retention.retain_commits = "yes"', "retention.retain_commits: must be true or false"),
         ('retention.keep_receipts = "0"', "retention.keep_receipts: '0' is not a duration"),
-        ("retention.keep_audit = 5", "retention.keep_audit: must be a string"),
+        ("retention.keep_audit = 5", 'retention.keep_audit: must be a duration in quotes, as in "30d"'),
         ("retention.purge_jobs = {}", "retention.purge_jobs: must be a list of tables"),
         ('retention.purge_jobs = ["1d"]', "retention.purge_jobs.1: must be a table"),
         ("retention.purge_jobs = [{}]", "retention.purge_jobs.1.interval: is missing"),
@@ -340,3 +343,36 @@ def test_every_setting_survives_the_way_to_the_worker(retention: RetentionConfig
     read_again = Config.from_json(config.to_json())
     assert read_again == config
     assert read_again.policy == config.policy
+
+
+def test_what_contradicts_itself_is_told_beside_what_is_not_valid() -> None:
+    """In the same table, too: all faults at once."""
+    with pytest.raises(ConfigError) as refused:
+        parse_config(
+            f"""
+            message_retention = "1d"
+            [retention]
+            enabled = "yes"
+            default_policy = {{ min_lifetime = "2d", max_lifetime = "1d", more = "1d" }}
+            limits = {{ max_lifetime = {{ min = "3d", max = "2d" }}, min_lifetime = {{ min = "x" }} }}
+            allowed_lifetime_min = "2d"
+            groups."{GROUP}" = {{ min_lifetime = "2d", max_lifetime = "1d" }}
+            groups.lobby = {{}}
+            purge_jobs = [{{ interval = "x" }}, {{ interval = "1d" }}]
+            """,
+            "x",
+        )
+    assert [line.partition(" must")[0] for line in refused.value.faults] == [
+        "retention.enabled:",
+        "retention.default_policy.more: unknown setting",
+        "retention.limits.min_lifetime.min: 'x' is not a duration: a positive integer and a unit (s, min, h, d, w, mo,"
+        ' y), as in "30d", "-1" or "0"',
+        "retention.groups: 'lobby' is not the id of a group: a UUID with hyphens, or 32 hex digits",
+        "retention.purge_jobs.1.interval: 'x' is not a duration: a positive integer and a unit (s, min, h, d, w, mo,"
+        ' y), as in "30d"',
+        "retention.allowed_lifetime_min: is another name for limits.max_lifetime.min: set only one",
+        "retention.limits.max_lifetime: its max",
+        "retention.default_policy: its max_lifetime",
+        f"retention.groups.{GROUP}: its max_lifetime",
+        "message_retention:",
+    ]

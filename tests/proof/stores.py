@@ -2,18 +2,23 @@
 
 import json
 import sqlite3
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 from conclave.clock import FakeClock
 from conclave.config.settings import Config
+from conclave.proof import pages
 from conclave.proof.found import Part
+from conclave.proof.pages import Layout
 from conclave.proof.verify import verify
 from conclave.store import bodies, schema, sqlite
 from spark.pacer import Pacer, empty_wal
 from tests.support.forensics import Search
 from tests.support.server import conclave
+
+PLANTED = b"\xa7" * 24
 
 SIZES = (24, 100, 300, 1000, 3900, 8200, 20_000)
 """Of a body of 8,200 bytes the last page is not full: SQLite fills it where it can."""
@@ -56,6 +61,56 @@ class Bodies:
 
     def examine(self) -> dict[str, Part]:
         return examined(self.config)
+
+
+class File:
+    """The database's file, to look into and to plant in, while nobody has it open."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.data = bytearray(path.read_bytes())
+        self.layout: Layout = pages.read_layout(bytes(self.data[:100]))
+
+    def page(self, number: int) -> bytes:
+        begin = self.layout.begin_of(number)
+        return bytes(self.data[begin : begin + self.layout.page_bytes])
+
+    def plant(self, page: int, offset: int, what: bytes = PLANTED) -> int:
+        begin = self.layout.begin_of(page) + offset
+        self.data[begin : begin + len(what)] = what
+        self.path.write_bytes(self.data)
+        return begin
+
+    def leaves(self, path: Path) -> Iterator[tuple[int, pages.Leaf]]:
+        with closing(sqlite.connect(path, readonly=True)) as connection:
+            roots = [
+                row[0]
+                for row in connection.execute(
+                    "SELECT rootpage FROM sqlite_schema WHERE name GLOB 'body_segment_[0-9]*'"
+                )
+            ]
+        while roots:
+            number = roots.pop()
+            data = self.page(number)
+            if pages.is_leaf(data):
+                yield number, pages.read_leaf(data, self.layout)
+            else:
+                inner = pages.read_interior(data, self.layout)
+                roots += [inner.last_child, *(child for child, _ in inner.children)]
+
+    def last_of(self, page: int, left: int) -> tuple[int, int]:
+        """The last page of a body, and how many bytes it has there."""
+        while left > self.layout.usable - 4:
+            page, left, _ = pages.read_overflow(self.page(page), self.layout, left)
+        return page, left
+
+    def inner(self, path: Path) -> int:
+        with closing(sqlite.connect(path, readonly=True)) as connection:
+            root: int = connection.execute(
+                "SELECT rootpage FROM sqlite_schema WHERE name = 'body_segment_1'"
+            ).fetchone()[0]
+        assert not pages.is_leaf(self.page(root))
+        return root
 
 
 class _Opened(closing[sqlite3.Connection]):

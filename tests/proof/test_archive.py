@@ -9,8 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from conclave.actions.outside import Outside
 from conclave.archive.files import LOG
+from conclave.clock import FakeClock
 from conclave.config.archive import ArchiveConfig
+from conclave.proof.canary import Canary
 from conclave.proof.found import Kind
 from tests.proof.stores import examined, kinds
 from tests.support.archived import DAY, Store
@@ -115,4 +118,24 @@ def test_a_canary_is_found_in_both_tiers_and_erased_from_both(tmp_path: Path, cl
     flown = told["parts"][-1]
     assert flown["notes"] == []
     assert flown["looked_at"]["pieces in the archive of messages that stay"] > 0
+    assert store.table().num_rows == 0
+
+
+def test_a_canary_that_runs_have_moved_meanwhile_is_looked_for_where_it_is_then(
+    tmp_path: Path, cleaner: Cleaner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where messages move after some seconds: what was to stay in the database is no longer there."""
+    store = Store(tmp_path, cleaner, ArchiveConfig(after=1, margin=0))
+    (tmp_path / "temporary").mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "temporary"))
+    clock = FakeClock(store.now)
+
+    def clean_up() -> str:
+        store.now += 2
+        return str(store.run()["error"])
+
+    part = Canary(store.config, Outside(store.config, clock), clean_up).run()
+    assert part.findings == []
+    assert part.looked_at["pieces in the archive of messages that stay"] > 0
+    assert "pieces in the database of messages that stay" not in part.looked_at
     assert store.table().num_rows == 0

@@ -3,20 +3,17 @@
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from conclave.proof import bodies as examined_bodies, frozen, pages
 from conclave.proof.found import MOST_FINDINGS, Finding, Kind, Part
-from conclave.proof.pages import Layout
 from conclave.proof.verify import ProofError
 from conclave.store import bodies, schema, sqlite
 from conclave.system import locks
-from tests.proof.stores import Bodies, examined, kinds
-
-PLANTED = b"\xa7" * 24
+from tests.proof.stores import PLANTED, Bodies, File, examined, kinds
 
 
 @pytest.fixture
@@ -25,56 +22,6 @@ def store(tmp_path: Path) -> Bodies:
     with made.opened() as connection:
         sqlite.truncate_wal(connection)
     return made
-
-
-class File:
-    """The database's file, to look into and to plant in, while nobody has it open."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.data = bytearray(path.read_bytes())
-        self.layout: Layout = pages.read_layout(bytes(self.data[:100]))
-
-    def page(self, number: int) -> bytes:
-        begin = self.layout.begin_of(number)
-        return bytes(self.data[begin : begin + self.layout.page_bytes])
-
-    def plant(self, page: int, offset: int, what: bytes = PLANTED) -> int:
-        begin = self.layout.begin_of(page) + offset
-        self.data[begin : begin + len(what)] = what
-        self.path.write_bytes(self.data)
-        return begin
-
-    def leaves(self, path: Path) -> Iterator[tuple[int, pages.Leaf]]:
-        with closing(sqlite.connect(path, readonly=True)) as connection:
-            roots = [
-                row[0]
-                for row in connection.execute(
-                    "SELECT rootpage FROM sqlite_schema WHERE name LIKE 'body_segment\\__' ESCAPE '\\'"
-                )
-            ]
-        while roots:
-            number = roots.pop()
-            data = self.page(number)
-            if pages.is_leaf(data):
-                yield number, pages.read_leaf(data, self.layout)
-            else:
-                inner = pages.read_interior(data, self.layout)
-                roots += [inner.last_child, *(child for child, _ in inner.children)]
-
-    def last_of(self, page: int, left: int) -> tuple[int, int]:
-        """The last page of a body, and how many bytes it has there."""
-        while left > self.layout.usable - 4:
-            page, left, _ = pages.read_overflow(self.page(page), self.layout, left)
-        return page, left
-
-    def inner(self, path: Path) -> int:
-        with closing(sqlite.connect(path, readonly=True)) as connection:
-            root: int = connection.execute(
-                "SELECT rootpage FROM sqlite_schema WHERE name = 'body_segment_1'"
-            ).fetchone()[0]
-        assert not pages.is_leaf(self.page(root))
-        return root
 
 
 def places_of(parts: dict[str, Part]) -> list[tuple[int | None, int | None]]:

@@ -2,10 +2,10 @@
 
 import pytest
 
-from conclave.retention.jobs import ALL, PurgeJob, gaps, schedule
+from conclave.retention.jobs import ALL, PurgeJob, Timetable, gaps, schedule
 from conclave.retention.policy import AFTER_FETCH, KEEP, GroupPolicy
 
-DAY = 86_400
+HOUR, DAY = 3600, 86_400
 
 
 @pytest.mark.parametrize(
@@ -71,3 +71,35 @@ def test_with_jobs_the_rest_is_done_at_the_cleanup_interval() -> None:
     assert (job[0].keeps_house, job[0].name, job[1]) == (False, "up to 3d", DAY)
     assert job[0].covers(GroupPolicy(AFTER_FETCH))
     assert not house[0].covers(GroupPolicy(AFTER_FETCH))
+
+
+def test_a_job_that_failed_is_tried_again_before_its_interval_is_over() -> None:
+    table = Timetable([HOUR, 365 * DAY], again=HOUR, now=0.0)
+    assert table.next() == (0, 0.0)
+    table.begin(0, 0.0)
+    assert table.next() == (1, 0.0), "the others have their turn first"
+    table.begin(1, 5.0)
+    table.fail(1, 9.0)
+    assert table.next() == (0, HOUR)
+    table.begin(0, HOUR)
+    assert table.next() == (1, HOUR + 9)
+    table.begin(1, HOUR + 9)
+    assert table.next() == (0, 2 * HOUR), "it worked: a year until the next time"
+
+
+def test_a_short_job_that_fails_keeps_its_interval() -> None:
+    table = Timetable([60], again=HOUR, now=0.0)
+    table.begin(0, 0.0)
+    table.fail(0, 1.0)
+    assert table.next() == (0, 60.0)
+
+
+def test_a_run_that_takes_longer_than_the_intervals_starves_no_job() -> None:
+    table, now, done = Timetable([1, 60, 60], again=1, now=0.0), 0.0, []
+    for _ in range(6):
+        place, due = table.next()
+        now = max(now, due)
+        table.begin(place, now)
+        done.append(place)
+        now += 100
+    assert sorted(done) == [0, 0, 1, 1, 2, 2]

@@ -124,7 +124,7 @@ def test_what_an_older_version_stored_has_the_defaults_of_what_it_did_not_know()
         ({"message_retention": DAY}, "message_retention", False),
         ({"token_ttl_seconds": 5}, "token_ttl_seconds", True),
         ({"invite_ttl_seconds": 5}, "invite_ttl_seconds", True),
-        ({"enabled": False}, "retention.enabled", False),
+        ({"enabled": False}, "retention.enabled", True),
         ({"default_policy": Lifetimes(KEEP, DAY)}, "retention.default_policy", False),
         ({"limits": Limits(Limit(1))}, "retention.limits", False),
         ({"groups": {str(GROUP): Lifetimes()}}, "retention.groups", False),

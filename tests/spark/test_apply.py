@@ -20,7 +20,7 @@ from spark import apply, due, pacer, rules, sql_engine
 from spark.engine import CleanupError
 from spark.pacer import Pacer
 from spark.plan_types import Plan
-from spark.run import require_settings
+from spark.run import requirement
 
 START, HOUR = 1_700_000_000, 3600
 POLICY = PolicySettings(-1, 2_592_000, 604_800)
@@ -128,13 +128,35 @@ def test_settings_replaced_between_plan_and_apply_stop_the_run(connection: sqlit
     add_group(connection, HOUR, 3)
     plan = sql_engine.make_plan(connection, POLICY, START + 2 * HOUR)
     state.begin_serving(connection, PolicySettings(0, 1, 1), FakeClock(START).read(), accepts_change=True)
-
-    def require() -> None:
-        require_settings(connection, POLICY)
-
+    require = requirement(POLICY)
     with pytest.raises(CleanupError, match="settings changed"):
-        apply.apply_plan(Pacer(connection, require=require), plan, POLICY, Counter())
+        apply.apply_plan(Pacer(connection, require=lambda: require(connection)), plan, POLICY, Counter())
     assert left(connection) == 3
+
+
+def test_the_settings_are_read_once_in_a_run_and_again_if_they_change(
+    connection: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With thousands of overrides, reading them would take longer than the transaction that it is for."""
+    read: list[PolicySettings | None] = []
+    stored_policy = state.stored_policy
+
+    def counted(of: sqlite3.Connection) -> PolicySettings | None:
+        read.append(stored_policy(of))
+        return read[-1]
+
+    monkeypatch.setattr(state, "stored_policy", counted)
+    require = requirement(POLICY)
+    for _ in range(5):
+        require(connection)
+    assert read == [POLICY]
+    changed = PolicySettings(0, 1, 1)
+    state.begin_serving(connection, changed, FakeClock(START).read(), accepts_change=True)
+    read.clear()
+    for _ in range(2):
+        with pytest.raises(CleanupError, match="settings changed"):
+            require(connection)
+    assert read == [changed, changed]
 
 
 def test_a_group_deleted_between_plan_and_apply_is_left_to_its_tombstone(connection: sqlite3.Connection) -> None:

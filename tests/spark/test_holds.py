@@ -5,6 +5,7 @@ import sqlite3
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,7 @@ from conclave.store.groups import GroupChanges
 from spark import apply, sql_engine
 from spark.pacer import Pacer
 from tests.conftest import Cleanup, Running
+from tests.support.cleaner import Cleaner
 from tests.support.client import PASSWORD, Client, encode
 from tests.support.forensics import Search
 
@@ -196,6 +198,52 @@ async def test_a_hold_covers_no_key_packages_welcomes_group_info_or_invites(
     await alice.post(f"/groups/{group}/delete")
     await cleanup(running)
     assert search.numbers_beside_a_server(tmp_path) == set()
+
+
+@pytest.mark.parametrize("by_user", [False, True])
+async def test_a_run_counts_what_holds_kept_and_not_what_something_else_did(
+    running: Running, cleaner: Cleaner, held: Held, *, by_user: bool
+) -> None:
+    alice, bob = await running.users("alice", "bob")
+    group = await alice.create_group("g", expiry=HOUR)
+    await bob.join(group)
+    await alice.patch(group, min_lifetime_seconds=HOUR, update_min_lifetime=True)
+    await bob.send(group)
+    hold = await held.user("bob") if by_user else await held.group(group)
+    await alice.set_expiry(group, 0)
+    await alice.numbers(group)
+    await bob.numbers(group)
+    config = replace(running.config, cleanup=replace(running.config.cleanup, engine="sql"))
+
+    async def kept() -> int:
+        await running.settle()
+        report = await asyncio.to_thread(cleaner.run, config, running.clock.now())
+        return int(report["held"])
+
+    running.clock.advance(HOUR - 1)
+    assert await kept() == 0, "it is too young to go"
+    running.clock.advance(1)
+    assert await kept() == 1
+    await held.release(hold)
+    assert await kept() == 0
+    assert await stored(running) == []
+
+
+async def test_what_a_deleted_account_left_in_a_held_group_is_counted_as_kept(
+    running: Running, cleaner: Cleaner, held: Held
+) -> None:
+    alice, bob = await running.users("alice", "bob")
+    group = await alice.create_group("g")
+    await bob.join(group)
+    await bob.send(group)
+    await commit(bob, group, b"commit")
+    await held.group(group)
+    await bob.post("/delete-account", password=PASSWORD)
+    config = replace(running.config, cleanup=replace(running.config.cleanup, engine="sql"))
+    await running.settle()
+    report = await asyncio.to_thread(cleaner.run, config, running.clock.now())
+    assert report["held"] == 1, "the commit would have stayed"
+    assert await stored(running) == [1, 2]
 
 
 @pytest.fixture

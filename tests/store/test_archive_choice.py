@@ -3,16 +3,21 @@
 import sqlite3
 from collections.abc import Iterator, Sequence
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
+from conclave.config.archive import ArchiveConfig
 from conclave.retention.policy import KEEP
 from conclave.retention.resolve import PolicySettings
 from conclave.store import bodies, schema, sqlite
 from conclave.store.archive import choice, moves
 from conclave.store.archive.choice import HOUR
 from conclave.store.archive.moves import Range
+from spark.archive.move import Mover
+from spark.hot import Hot
 
 NOW = 10_000 * HOUR
 POLICY = PolicySettings(KEEP, 1, 1)
@@ -109,3 +114,28 @@ def test_groups_are_movable_whose_messages_outlive_the_least_however_many_lifeti
     choice.list_movable(connection, POLICY, 100, NOW, NOW)
     found = connection.execute("SELECT group_key, lifetime FROM temp.movable ORDER BY group_key").fetchall()
     assert [tuple(row) for row in found] == [(101, 101), (40_000, 40_000)]
+
+
+def test_what_waits_for_a_member_to_fetch_a_commit_is_no_work_for_a_run(connection: sqlite3.Connection) -> None:
+    """Otherwise each run would change the archive's table, and search its folder, for nothing."""
+    settings = replace(POLICY, retain_commits=True)
+    add_group(connection, 1, [NOW - 9] * 3)
+    connection.execute("UPDATE groups SET message_expiry_seconds = ?", (HOUR,))
+    connection.execute(
+        "INSERT INTO users (user_id, username, password_hash, alias, created_at) VALUES (x'01', '', '', '', 0)"
+    )
+    connection.execute(
+        "INSERT INTO members (group_key, user_id, role, joined_at) SELECT 1, user_id, 'admin', 0 FROM users"
+    )
+    hot = Hot(Path(connection.execute("PRAGMA database_list").fetchone()[2]), settings, NOW)
+    mover, archive = Mover(Mock(), hot, Mock(), ""), ArchiveConfig(after=5, margin=5)
+
+    def has_work() -> bool:
+        return hot.read(mover.has_work, archive)
+
+    assert not has_work()
+    connection.execute("UPDATE members SET watermark = 1")
+    assert has_work()
+    connection.execute("UPDATE groups SET archived_seq = 1")
+    connection.execute("DELETE FROM messages WHERE sequence_num = 1")
+    assert not has_work()

@@ -18,7 +18,7 @@ from conclave.retention.policy import FOREVER, KEEP, GroupPolicy
 from conclave.retention.resolve import Lifetimes, PolicySettings
 from conclave.store import bodies, consequences, schema, sqlite, state
 from conclave.store.consequences import Change
-from conclave.store.state import PolicyChangeError
+from conclave.store.state import PolicyChangeError, PolicyFrozenError
 from tests.support import sample
 from tests.support.sample import amount
 
@@ -189,6 +189,10 @@ def seen_in(path: Path, stored: list[Group], policy: PolicySettings, now: int, d
     ]
 
 
+def of(policy: PolicySettings, group: Group) -> GroupPolicy:
+    return policy.of_group(group.group_id, group.expiry, KEEP)
+
+
 def rehearse(path: Path, old: PolicySettings, new: PolicySettings, now: int) -> Change:
     with closing(sqlite.connect(path, readonly=True)) as connection:
         connection.execute("BEGIN")
@@ -229,14 +233,11 @@ def test_what_becomes_hidden_is_counted_exactly_and_rehearsed_without_a_trace() 
             assert digest(path) == former
             change = begin(path, new, STOPPED + LATER, accepts_change=True)
             after = seen_in(path, stored, new, STOPPED + LATER, deleted)
-            unchanged = {
-                place
-                for place, group in enumerate(stored)
-                if old.of_group(group.group_id, group.expiry, KEEP) == new.of_group(group.group_id, group.expiry, KEEP)
-            }
+            unchanged = {place for place, group in enumerate(stored) if of(old, group) == of(new, group)}
+            hides_as = {place for place, group in enumerate(stored) if of(old, group).hides_as(of(new, group))}
         assert replace(rehearsed, body_bytes=0) == change
         gone = [
-            set() if place in unchanged else was - now
+            set() if place in hides_as else was - now
             for place, (was, now) in enumerate(zip(before, after, strict=True))
         ]
         assert not [now - was for was, now in zip(before, after, strict=True) if now - was], "something came back"
@@ -330,6 +331,27 @@ def test_what_each_setting_hides_at_once(old: dict[str, Any], new: dict[str, Any
     with store([group], made(old)) as path:
         change = begin(path, made(new), STOPPED, accepts_change=True)
         assert (change.messages, change.sooner) == (hidden, sooner)
+
+
+@pytest.mark.parametrize("changed", [{"enabled": False}, {"default_policy": Lifetimes(80)}, {"token_ttl_seconds": 61}])
+def test_what_expired_while_the_server_was_stopped_is_no_consequence_of_another_setting(
+    changed: dict[str, Any],
+) -> None:
+    policy = replace(POLICY, message_retention=40)
+    with store([group_of(10)], policy) as path:
+        assert begin(path, replace(policy, **changed), STOPPED + LATER).messages == 0
+
+
+def test_erasing_can_be_stopped_while_the_clock_is_wrong() -> None:
+    policy = replace(POLICY, message_retention=40)
+    with store([group_of(10)], policy) as path, closing(sqlite.connect(path)) as connection:
+        marks = connection.execute("SELECT expired_before FROM groups").fetchall()
+        wrong = FakeClock(STOPPED + 10_000, set_by=10_000).read()
+        begun = state.begin_serving(connection, replace(policy, enabled=False), wrong)
+        assert begun.clock_fault
+        assert connection.execute("SELECT expired_before FROM groups").fetchall() == marks, "no mark moves"
+        with pytest.raises(PolicyFrozenError, match="message_retention cannot change until the clock is right"):
+            state.begin_serving(connection, replace(policy, enabled=False, message_retention=KEEP), wrong)
 
 
 def test_commits_that_were_kept_and_are_not_any_more_count() -> None:

@@ -1,5 +1,6 @@
 """What counts as overdue, since when, and what is late."""
 
+import json
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
@@ -153,6 +154,23 @@ def test_what_everybody_has_fetched_counts_from_the_last_run_that_succeeded(stor
     assert (due.by_policy, due.by_mark) == (None, NOW - 500)
 
 
+def test_only_runs_that_cover_a_group_count_for_what_everybody_has_fetched(store: sqlite3.Connection) -> None:
+    jobs = schedule([PurgeJob(DAY, -1, 3 * DAY), PurgeJob(HOUR, 3 * DAY, -1)], HOUR)
+    change(store, "UPDATE groups SET message_expiry_seconds = 0")
+    change(store, "UPDATE members SET watermark = 3")
+    for ago, job in ((900, "everything"), (800, "up to 3d"), (700, "over 3d"), (600, HOUSEKEEPING)):
+        counts = json.dumps({"job": job})
+        change(
+            store,
+            "INSERT INTO cleanup_runs (started_at, finished_at, engine, outcome, counts) VALUES (?, ?, 'sql', 'ok', ?)",
+            *(NOW - ago, NOW, counts),
+        )
+    assert overdue.find(store, KEEP, NOW, schedule=jobs)[1].since == NOW - 800
+    assert overdue.find(store, KEEP, NOW)[1].since == NOW - 600
+    change(store, "UPDATE groups SET gone_below = 3")
+    assert overdue.find(store, KEEP, NOW, schedule=jobs)[1].since == NOW - 600
+
+
 def test_what_a_mark_hides_counts_from_the_last_run_that_succeeded(store: sqlite3.Connection) -> None:
     change(store, "UPDATE groups SET expired_before = ?", SENT + 1)
     ran(store, NOW - 500)
@@ -204,17 +222,19 @@ def test_late_is_what_two_runs_have_left(store: sqlite3.Connection) -> None:
     settings = replace(KEEP, message_retention=DAY)
     due = SENT + DAY + 1
     hourly = schedule([], HOUR)
-    assert overdue.late(store, settings, hourly, due + 2 * HOUR) == Worst()
-    assert overdue.late(store, settings, hourly, due + 2 * HOUR + 1) == Worst(1, 2 * HOUR + 1)
+    assert overdue.with_late(store, settings, hourly, due + 2 * HOUR)[1] == Worst()
+    assert overdue.with_late(store, settings, hourly, due + 2 * HOUR + 1)[1] == Worst(1, 2 * HOUR + 1)
     weekly = schedule([PurgeJob(7 * DAY, -1, 2 * DAY)], HOUR)
-    assert overdue.late(store, settings, weekly, due + 2 * HOUR + 1) == Worst()
-    assert overdue.late(store, settings, weekly, due + 14 * DAY + 1) == Worst(1, 14 * DAY + 1)
+    assert overdue.with_late(store, settings, weekly, due + 2 * HOUR + 1)[1] == Worst()
+    assert overdue.with_late(store, settings, weekly, due + 14 * DAY + 1)[1] == Worst(1, 14 * DAY + 1)
     other = schedule([PurgeJob(HOUR, 2 * DAY, -1)], HOUR)
     assert other[0][0].name == HOUSEKEEPING
-    assert overdue.late(store, settings, other, due + 99 * DAY) == Worst(), "no run covers it"
+    assert overdue.with_late(store, settings, other, due + 99 * DAY)[1] == Worst(), "no run covers it"
     change(store, "DELETE FROM groups")
     change(store, "INSERT INTO tombstones (group_key, created_at, group_id) VALUES (1, ?, ?)", NOW, GROUP)
-    assert overdue.late(store, settings, weekly, NOW + 2 * HOUR + 1) == Worst(1, 2 * HOUR + 1), "any run would do"
+    assert overdue.with_late(store, settings, weekly, NOW + 2 * HOUR + 1)[1] == Worst(1, 2 * HOUR + 1), (
+        "any run would do"
+    )
 
 
 def test_the_status_of_the_archive_leaves_out_what_is_withheld(store: sqlite3.Connection) -> None:

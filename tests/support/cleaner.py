@@ -15,6 +15,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from conclave import failpoints
 from conclave.clock import FakeClock
 from conclave.config.archive import ArchiveConfig
@@ -90,14 +92,15 @@ class Cleaner:
         failpoint: str = "",
         batch_rows: int = 0,
         crowd: int = 0,
+        plant: str = "",
     ) -> dict[str, Any]:
         """Do a run; ``set_by``: see FakeClock; ``failpoint``: one to arm, as in the environment.
 
         ``batch_rows``: how many messages move to the archive at a time; ``crowd``: more small files of a part than
-        that are compacted. Both as ever with 0.
+        that are compacted. Both as ever with 0. ``plant``: a fault of ``tests.support.planted`` that the run has.
         """
         task = {"config": config.to_json(), "clock": (now, set_by), "accept_clock": accept_clock}
-        task |= {"scope": asdict(scope)}
+        task |= {"scope": asdict(scope), "plant": plant}
         return self._ask(task | {"failpoint": failpoint, "batch_rows": batch_rows, "crowd": crowd})
 
     def kill_run(self, config: Config, now: int, point: str) -> None:
@@ -194,7 +197,7 @@ def _do(task: dict[str, Any], engine: Engine) -> dict[str, Any]:
     failpoints.arm(task["failpoint"])
     if "restore" in task:
         return {"restored": run.restore_archived(engine, bytes.fromhex(task["restore"]))}
-    with _scaled_down(task["batch_rows"], task["crowd"]):
+    with _scaled_down(task["batch_rows"], task["crowd"]), _planted(task.get("plant", "")):
         return run.clean_up(engine, scope=_scope(task), accept_clock=task["accept_clock"]).to_mapping()
 
 
@@ -203,6 +206,19 @@ def _scope(task: dict[str, Any]) -> Scope:
         return ALL
     told = task["scope"]
     return Scope(**told | {"job": told["job"] and PurgeJob(**told["job"])})
+
+
+@contextmanager
+def _planted(fault: str) -> Iterator[None]:
+    """Have a fault for a block, if one is named."""
+    if not fault:
+        yield
+        return
+    from tests.support.planted import FAULTS  # it needs more than most runs do
+
+    with pytest.MonkeyPatch.context() as patch:
+        FAULTS[fault](patch)
+        yield
 
 
 @contextmanager

@@ -15,7 +15,7 @@ from conclave.config.settings import Config
 
 Run = Callable[..., Result]
 
-FAMILIES = {"audit": "audit", "cleanup": "cleanup", "hold": "holds", "user": "users"}
+FAMILIES = {"audit": "audit", "cleanup": "cleanup", "hold": "holds", "receipts": "receipts", "user": "users"}
 """The modules of the commands, by the first word."""
 
 

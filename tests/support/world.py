@@ -55,7 +55,7 @@ class World:
     # The server.
 
     async def _open(self) -> None:
-        self.running = running = await self._server.enter_async_context(self._start(self.config))
+        self.running = running = await self._server.enter_async_context(self._start(self.config, accepts_change=True))
         self._asking = await self._server.enter_async_context(ClientSession(connector=TCPConnector(limit=1)))
         for session in self.sessions:
             session.http, session.url = running.http, running.url

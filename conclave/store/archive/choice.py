@@ -75,6 +75,15 @@ def count(connection: sqlite3.Connection, before: int) -> int:
     return int(found.fetchone()[0])
 
 
+def is_any(connection: sqlite3.Connection, settings: PolicySettings, before: int) -> bool:
+    """Tell whether a message of the groups in temp.movable may move, created before ``before`` as for ``choose``.
+
+    A group may have old messages of which none moves, for as long as some member does not fetch.
+    """
+    candidates = _CANDIDATES.format(commits_above=policies.commits_above_of(settings))
+    return connection.execute(f"{candidates} LIMIT 1", {"before": before}).fetchone() is not None
+
+
 def choose(
     connection: sqlite3.Connection, settings: PolicySettings, before: int, rows: int, size: int
 ) -> tuple[list[Range], bool]:

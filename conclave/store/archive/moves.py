@@ -180,6 +180,23 @@ def parts(connection: sqlite3.Connection, group_key: int | None = None) -> list[
     return [PartRow(*row) for row in rows]
 
 
+def kept_twice(connection: sqlite3.Connection, group_key: int) -> list[tuple[int, int]]:
+    """Return the numbers, first and last, up to which a group's messages in the hot store are in the archive too.
+
+    The archive serves them, or will as soon as a batch that was verified there has ended, or did so before the group
+    was deleted. What is erased of them counts where they are erased last: in the archive.
+    """
+    rows = connection.execute(
+        "SELECT 0, archived_seq FROM groups WHERE group_key = ?1 AND archived_seq > 0"
+        " UNION ALL SELECT first_seq, last_seq FROM archive_parts WHERE group_key = ?1"
+        " AND NOT EXISTS (SELECT 1 FROM groups WHERE group_key = ?1)"
+        " UNION ALL SELECT first_seq, last_seq FROM archive_move_ranges JOIN archive_moves USING (batch)"
+        " WHERE group_key = ?1 AND finished_at IS NULL AND message_count > 0",
+        (group_key,),
+    )
+    return [(row[0], row[1]) for row in rows]
+
+
 def copies(connection: sqlite3.Connection) -> list[Range]:
     """Return the copies: messages still in the hot store although the archive serves them. One range for each group."""
     rows = connection.execute(

@@ -50,6 +50,19 @@ CREATE TABLE erasures (
     PRIMARY KEY (group_key, rule)
 ) STRICT, WITHOUT ROWID;
 
+-- What the run under way is about to erase from rows of the archive's index, noted before. The table changes at once,
+-- but not with the database: so what a run has erased that did not end is known to the next one.
+CREATE TABLE archive_erasures (
+    group_key INTEGER NOT NULL,
+    lifetime INTEGER NOT NULL,
+    span INTEGER NOT NULL,
+    rule TEXT NOT NULL,
+    messages INTEGER NOT NULL,
+    last_seq INTEGER NOT NULL,
+    newest INTEGER NOT NULL,
+    PRIMARY KEY (group_key, span, lifetime, rule)
+) STRICT, WITHOUT ROWID;
+
 -- Receipts: what each run has erased of each group. A chain: each has the hash of the one before it.
 CREATE TABLE receipts (
     receipt_id INTEGER PRIMARY KEY,             -- counts up by one

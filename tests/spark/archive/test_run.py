@@ -209,6 +209,7 @@ EXPIRING = [
     "archive.turn_noted",
     "archive.turn_begun",
     "archive.parts_dropped",
+    "archive.erasures_noted",
     "archive.rows_deleted",
     "archive.index_settled",
     "archive.before_erase",

@@ -1,0 +1,56 @@
+"""What a run is about to erase from the archive by single rows, noted before, so that a crash loses no receipt.
+
+The archive's table changes at once, and the index later. Until then the index still counts what has gone. So if a row
+of the index counts more messages than the table has, what was noted has gone; otherwise it never went.
+"""
+
+import sqlite3
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import astuple
+
+from conclave.store import receipts
+from conclave.store.receipts import Erased
+
+Key = tuple[int, int, int]
+"""A row of the index: group key, lifetime, span."""
+
+_OF_ROW = "WHERE group_key = ? AND lifetime = ? AND span = ?"
+
+
+def foresee(connection: sqlite3.Connection, erasing: Mapping[Key, Iterable[Erased]]) -> None:
+    """Note what is about to be erased, in the place of what was noted of the same rows of the index."""
+    for key, gone in erasing.items():
+        forget(connection, key)
+        connection.executemany(
+            "INSERT INTO archive_erasures (group_key, lifetime, span, rule, messages, last_seq, newest)"
+            " VALUES (?, ?, ?, ?, ?, ?, ?)",
+            [(*key, *astuple(each)) for each in gone],
+        )
+
+
+def foreseen(connection: sqlite3.Connection) -> dict[Key, list[Erased]]:
+    """Return what is noted, by rows of the index."""
+    found: dict[Key, list[Erased]] = defaultdict(list)
+    for row in connection.execute(
+        "SELECT group_key, lifetime, span, rule, messages, last_seq, newest FROM archive_erasures"
+    ):
+        found[row[0], row[1], row[2]].append(Erased(*tuple(row)[3:]))
+    return dict(found)
+
+
+def confirm(connection: sqlite3.Connection, key: Key, left: int, gone: Collection[Erased]) -> None:
+    """Note for receipts what a run that did not end has erased, if the table has only ``left`` messages of a row.
+
+    ``gone``: what was noted before. The index does not count it any more. Repeating it does no harm.
+    """
+    counted = connection.execute(f"SELECT message_count FROM archive_parts {_OF_ROW}", key).fetchone()
+    if counted and counted[0] > left and forget(connection, key):
+        for each in gone:
+            receipts.note(connection, key[0], each)
+        connection.execute(f"UPDATE archive_parts SET message_count = ? {_OF_ROW}", (left, *key))
+
+
+def forget(connection: sqlite3.Connection, key: Key) -> bool:
+    """Forget what is noted of a row of the index; tell whether there was anything."""
+    return connection.execute(f"DELETE FROM archive_erasures {_OF_ROW}", key).rowcount > 0

@@ -1,0 +1,371 @@
+"""A server with its clients beside a plain model of it: what both say is compared.
+
+After each step: what each member is served, and each watermark. After each run: what is stored in both tiers, what the
+receipts say, and whether explain had said so before.
+"""
+
+import asyncio
+import random
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import AsyncExitStack, closing
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+from uuid import UUID
+
+import pyarrow
+from deltalake import DeltaTable
+
+from conclave.actions import explain
+from conclave.archive import lookup
+from conclave.clock import FakeClock
+from conclave.config.archive import ArchiveConfig
+from conclave.config.cleanup import CleanupConfig
+from conclave.config.retention import RetentionConfig
+from conclave.config.settings import Config
+from conclave.retention.jobs import ALL, HOUSEKEEPING, PurgeJob, Scope
+from conclave.retention.resolve import Lifetimes, Limit, Limits
+from conclave.store import overdue, receipts, sqlite
+from conclave.store.archive import moves
+from spark.engine import Engine
+from spark.run import clean_up
+from tests.conftest import StartServer
+from tests.support.alone import StoreAlone
+from tests.support.cleaner import Cleaner
+from tests.support.client import Client
+from tests.support.governed import EVERYTHING, Bounds, Group, Member, Model, Rules
+from tests.support.world import DisagreementError
+
+HOUR, DAY = 3600, 86_400
+JOBS: tuple[Bounds | None, ...] = (None, (-1, HOUR), (HOUR, 5 * HOUR), (5 * HOUR, -1))
+"""The bounds of the purge jobs; None: housekeeping."""
+
+ARCHIVE = ArchiveConfig(after=2 * HOUR, margin=0)
+EXPLAINED, EXPLAINED_IN_ARCHIVE = 25, 4
+"""At most 25 messages are explained before a run; 4 where each may open the archive."""
+
+BEGIN = 1_700_000_000
+NEVER = 1000 * 365 * DAY
+"""No session ends while a history lasts."""
+
+
+@dataclass
+class Seen:
+    """What members were served after a step, by group; and the groups in delete-after-fetch, with their floors."""
+
+    step: str
+    served: dict[int, list[int]]
+    floors: dict[int, int]
+
+
+@dataclass
+class Beside:
+    """A server with its clients, beside the model. Users and groups are numbers.
+
+    ``tier``: "hot"; or "archive", with runs by Spark that move messages there. ``extra``: how likely a run is before
+    each step, beside those that are steps. ``runs``: whether runs are steps. ``favourite``: a step that is likelier.
+    ``plant``: a fault for the process that does the runs of Spark.
+    """
+
+    start: StartServer
+    config: Config
+    clock: FakeClock
+    cleaner: Cleaner
+    seed: int
+    tier: str = "hot"
+    extra: float = 0.0
+    runs: bool = True
+    favourite: str = ""
+    plant: str = ""
+    told: list[str] = field(default_factory=list)
+    seen: list[Seen] = field(default_factory=list)
+    erased: int = 0
+    ran: int = 0
+
+    def __post_init__(self) -> None:
+        """Begin at a time that all histories have, so that twins have the same."""
+        self.clock.seconds = BEGIN
+        self.chance = random.Random(f"history {self.seed}")
+        self.other = random.Random(f"runs {self.seed} {self.extra}")
+        self.base = replace(
+            self.config,
+            token_ttl_seconds=NEVER,
+            archive=ARCHIVE if self.tier == "archive" else ArchiveConfig(),
+            cleanup=CleanupConfig(engine="spark" if self.tier == "archive" else "sql", disk_reserve=0),
+        )
+        self.model = Model(Rules(), self.clock.now())
+        self.users: dict[int, Client] = {}
+        self.ids: list[str] = []
+        self.keys: dict[int, int] = {}
+        self.sent: list[tuple[Group, int]] = []
+        self.hidden: dict[int, set[int]] = {}
+        self.holding: list[tuple[int, str, int]] = []
+        self.receipts = 0
+        self.server = AsyncExitStack()
+        self.engines: list[Engine] = []
+        self.count = 0
+        self.user_ids: dict[int, str] = {}
+
+    # The server.
+
+    async def open(self) -> None:
+        self.running = await self.server.enter_async_context(self.start(self.configured(), accepts_change=True))
+        for client in self.users.values():
+            client.http, client.url = self.running.http, self.running.url
+
+    def configured(self) -> Config:
+        """Write the rules as a configuration."""
+        rules = self.model.rules
+        retention = RetentionConfig(
+            enabled=rules.enabled,
+            default_policy=Lifetimes(*rules.default),
+            limits=Limits(Limit(*rules.on_least), Limit(*rules.on_longest)),
+            groups={self.ids[place]: Lifetimes(*set_) for place, set_ in rules.overrides.items()},
+            fetch_confirmation="next_fetch" if rules.next_fetch else "response",
+            fetch_hold_limit=rules.hold_limit,
+            retain_commits=rules.retain_commits,
+            purge_jobs=tuple(PurgeJob(HOUR, *job) for job in JOBS if job),
+        )
+        return replace(self.base, message_retention=rules.server, retention=retention)
+
+    @property
+    def now(self) -> int:
+        self.model.now = self.clock.now()
+        return self.model.now
+
+    @property
+    def living(self) -> list[Group]:
+        return [group for group in self.model.groups if not group.is_deleted]
+
+    def _group(self) -> Group:
+        return self.chance.choice(self.living)
+
+    def _member(self, group: Group) -> int:
+        return self.chance.choice(sorted(group.members))
+
+    def _body(self, group: Group) -> bytes:
+        self.count += 1
+        return b"%d in %d" % (self.count, group.place)
+
+    # Users and groups.
+
+    async def register(self) -> None:
+        user = len(self.user_ids)
+        self.users[user] = await self.running.user(f"user_{user}")
+        self.user_ids[user] = self.users[user].user_id
+
+    async def create_group(self) -> None:
+        """Have somebody create a group, which some others join."""
+        place = len(self.ids)
+        creator, *others = self.chance.sample(sorted(self.users), self.chance.randint(2, len(self.users)))
+        self.ids.append(await self.users[creator].create_group(f"group_{place}"))
+        group = Group(place, {creator: Member(is_admin=True)})
+        self.model.groups.append(group)
+        rows = await self.running.query("SELECT group_key FROM groups WHERE group_id = ?", UUID(self.ids[place]).bytes)
+        self.keys[rows[0][0]] = place
+        for other in others:
+            await self.join(group, other)
+
+    async def join(self, group: Group, user: int) -> None:
+        await self.users[user].join(self.ids[group.place])
+        self.model.join(group, user)
+
+    # Runs.
+
+    async def run(self, job: Bounds | None) -> None:
+        await self.running.settle()
+        await self._run(job)
+        await self.compare("run")
+
+    async def _run(self, job: Bounds | None) -> None:
+        """Do a run, and compare what it leaves; it has to be what explain has said."""
+        self.model.now = self.now
+        self.told.append(f"run of {job} at {self.now}")
+        before = self.model.stored()
+        self.expect(self._stored(), before, "stored before the run")
+        going = self._explained(before)
+        marks = {group.place: group.gone_below for group in self.model.groups}
+        is_exact = self.tier == "hot" or job == EVERYTHING
+        erased = self.model.run(job, is_exact=is_exact)
+        report = await asyncio.to_thread(self._clean, _scope(job))
+        if report["error"]:
+            raise DisagreementError(f"{report['error']}; {self.story()}")
+        self.ran += 1
+        gone = before - self._stored()
+        if is_exact:
+            self.expect(gone, erased.must, "erased")
+        elif not erased.must <= gone <= erased.may:
+            self.expect(gone, (erased.must, erased.may), "erased, must be and may be")
+        if not is_exact:
+            self._take_marks(marks)
+        self._compare_explained(going, gone, job)
+        self._compare_receipts(report, gone)
+        self.model.erase(gone)
+        self.erased += len(gone)
+        if self.tier == "hot":
+            self.expect(report["held"], self.model.kept_by_holds(), "kept by holds")
+        if job == EVERYTHING:
+            with closing(sqlite.connect(self.base.database, readonly=True)) as connection:
+                self.expect(overdue.find(connection, self.configured().policy, self.now), {}, "overdue")
+
+    def _take_marks(self, before: dict[int, int]) -> None:
+        """Take the marks that are stored for those of the model, if they can be."""
+        for key, place in self.keys.items():
+            rows = self._query("SELECT gone_below FROM groups WHERE group_key = ?", key)
+            group = self.model.groups[place]
+            if rows and rows[0][0] in (before[place], group.gone_below):
+                group.gone_below = rows[0][0]
+
+    def _clean(self, scope: Scope) -> dict[str, Any]:
+        config = self.configured()
+        if self.tier == "archive":
+            return self.cleaner.try_run(config, self.clock.now(), scope=scope, plant=self.plant)
+        self.engines.append(Engine(config, FakeClock(self.clock.now())))
+        return clean_up(self.engines[-1], scope=scope).to_mapping()
+
+    def _explained(self, stored: set[tuple[int, int]]) -> dict[tuple[int, int], explain.Explanation]:
+        """Ask what becomes of some messages."""
+        few = 4 if self.tier == "archive" else EXPLAINED
+        asked = self.other.sample(sorted(stored), min(few, len(stored)))
+        config, found = self.configured(), {}
+        look = partial(lookup.find, self.base.archive_path, self._archive_state)
+        with closing(sqlite.connect(self.base.database, readonly=True)) as connection:
+            connection.execute("BEGIN")
+            for place, number in asked:
+                told = explain.explain(connection, config, FakeClock(self.now), self.ids[place], number, look)
+                if told.message is None or told.message.fate is None:
+                    raise DisagreementError(f"explain does not know {place}, {number}: {told}; {self.story()}")
+                found[place, number] = told
+        return found
+
+    def _archive_state(self) -> moves.ArchiveState:
+        with closing(sqlite.connect(self.base.database, readonly=True)) as connection:
+            state = moves.find_state(connection)
+        assert state
+        return state
+
+    def _compare_explained(
+        self, told: dict[tuple[int, int], explain.Explanation], gone: set[tuple[int, int]], job: Bounds | None
+    ) -> None:
+        for key, of in told.items():
+            fate = of.message and of.message.fate
+            assert fate
+            if job == EVERYTHING or fate.by_mark or _scope(job).name in [each.name for each in of.jobs]:
+                self.expect(key in gone, fate.goes, f"explain of {key}: {fate}; goes")
+            elif key in gone:
+                self.expect(fate.goes, True, f"explain of {key}: {fate}; goes")
+            if key in gone and (fate.erasable_at is None or fate.erasable_at > self.now):
+                self.expect(fate.erasable_at, self.now, f"explain of {key}: {fate}; erasable at")
+
+    def _compare_receipts(self, report: dict[str, Any], gone: set[tuple[int, int]]) -> None:
+        counts = {rule: count for rule, count in report["deleted"].items() if rule not in ("sessions", "invites")}
+        self.expect(sum(count for rule, count in counts.items() if rule != "restored"), len(gone), f"report {counts}")
+        rows = self._query(
+            "SELECT receipt_id, group_id, messages, last_seq FROM receipts WHERE receipt_id > ?", self.receipts
+        )
+        places = {UUID(group_id).bytes: place for place, group_id in enumerate(self.ids)}
+        counted, last = Counter[int](), dict[int, int]()
+        for receipt_id, group_id, messages, last_seq in rows:
+            place = places[group_id]
+            counted[place] += messages
+            last[place] = max(last.get(place, 0), last_seq)
+            self.receipts = max(self.receipts, receipt_id)
+        self.expect(counted, Counter(place for place, _ in gone), "receipts")
+        self.expect(last, {place: max(n for p, n in gone if p == place) for place, _ in gone}, "their last numbers")
+        with closing(sqlite.connect(self.base.database, readonly=True)) as connection:
+            self.expect(receipts.verify(connection).broken_at, None, "chain of receipts")
+
+    def _query(self, sql: str, *values: Any) -> list[tuple[Any, ...]]:
+        with closing(sqlite.connect(self.base.database, readonly=True)) as connection:
+            return [tuple(row) for row in connection.execute(sql, values)]
+
+    def _stored(self) -> set[tuple[int, int]]:
+        """Return what is in either tier; copies that a restore has left in the archive count once."""
+        hot = [(self.keys[key], number) for key, number in self._query("SELECT group_key, sequence_num FROM messages")]
+        restored = dict(self._query("SELECT group_key, archived_seq FROM groups"))
+        cold = [(self.keys[key], number) for key, number in archived(self.base) if number <= restored.get(key, number)]
+        if len({*hot, *cold}) < len(hot) + len(cold):
+            raise DisagreementError(f"stored twice: {sorted(set(hot) & set(cold))}; {self.story()}")
+        return {*hot, *cold}
+
+    # Comparing.
+
+    async def compare(self, step: str) -> None:
+        """Compare what each member is served, without being counted as having fetched it."""
+        self.model.now = self.now
+        served = dict[int, list[int]]()
+        async with StoreAlone(self.running.app) as alone:
+            for group in self.living:
+                told = [self._served(group, number) for number in self.model.visible(group)]
+                members = sorted(group.members)
+                for user in members if self.tier == "hot" else [self.other.choice(members)]:
+                    found = await self._page(alone, user, group)
+                    self.expect(found, told, f"{user} in {group.place}")
+                served[group.place] = [each[0] for each in told]
+                self._stays_hidden(group, set(served[group.place]))
+            marks = {
+                (self.ids[group.place], self.users[user].user_id): member.watermark
+                for group in self.living
+                for user, member in group.members.items()
+            }
+            self.expect(alone.watermarks(), marks, "watermarks")
+        await self._compare_told()
+        floors = {group.place: group.floor for group in self.living if self.model.policy(group).lifetime == 0}
+        self.seen.append(Seen(step, served, floors))
+
+    def _served(self, group: Group, number: int) -> tuple[int, int, bytes, int, int]:
+        sent = group.messages[number]
+        return number, sent.sender, sent.body, sent.created_at, self.model.expires_at(group, number)
+
+    async def _page(self, alone: StoreAlone, user: int, group: Group) -> list[tuple[int, int, bytes, int, int]]:
+        found: list[tuple[int, int, bytes, int, int]] = []
+        users = {user_id: user for user, user_id in self.user_ids.items()}
+        while page := await alone.page(
+            self.users[user].token, self.ids[group.place], found[-1][0] if found else 0, 500
+        ):
+            if not isinstance(page, list):
+                raise DisagreementError(f"{user} in {group.place} is refused: {page}; {self.story()}")
+            found += [(each[0], users[each[1]], each[2], each[3], each[4]) for each in page]
+        return found
+
+    def _stays_hidden(self, group: Group, served: set[int]) -> None:
+        """What was hidden once is hidden for ever, whatever the model says."""
+        hidden = self.hidden.setdefault(group.place, set())
+        if back := hidden & served:
+            raise DisagreementError(f"{sorted(back)} of {group.place} are served again; {self.story()}")
+        hidden |= set(range(1, group.last + 1)) - served
+
+    async def _compare_told(self) -> None:
+        """Compare what a member of some group is told of its policy."""
+        group = self.other.choice(self.living)
+        user = self.other.choice(sorted(group.members))
+        found = await self.users[user].get(f"/groups/{self.ids[group.place]}/retention")
+        lifetime, least, _ = self.model.policy(group)
+        names = ("effective_expiry_seconds", "min_lifetime_seconds", "legal_hold")
+        self.expect([found[name] for name in names], [lifetime, least, group.holds > 0], f"policy of {group.place}")
+
+    def expect(self, found: Any, told: Any, what: str) -> None:
+        if found != told:
+            raise DisagreementError(f"{what}: {found!s:.1500} is not {told!s:.1500}; {self.story()}")
+
+    def story(self) -> str:
+        groups = "\n".join(f"{group!s:.3000}" for group in self.model.groups)
+        return f"history {self.seed}, now {self.now}, {self.model.rules}\n{groups}\n" + "\n".join(self.told[-25:])
+
+
+def _scope(job: Bounds | None) -> Scope:
+    if job == EVERYTHING:
+        return ALL
+    if job is None:
+        return Scope(HOUSEKEEPING, None, keeps_house=True)
+    purge = PurgeJob(HOUR, *job)
+    return Scope(purge.name, purge, keeps_house=False)
+
+
+def archived(config: Config) -> Iterator[tuple[int, int]]:
+    """Yield group key and number of all rows of the table."""
+    if DeltaTable.is_deltatable(str(config.archive_path)):
+        columns = ["group_key", "sequence_num"]
+        table: pyarrow.Table = DeltaTable(str(config.archive_path)).to_pyarrow_table(columns=columns)
+        yield from zip(table["group_key"].to_pylist(), table["sequence_num"].to_pylist(), strict=True)

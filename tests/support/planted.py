@@ -1,0 +1,190 @@
+"""Faults of governance to plant, in this process or in one that does runs: each breaks one rule of the contract."""
+
+import sqlite3
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from conclave.retention.policy import GroupPolicy
+from conclave.retention.resolve import PolicySettings
+from conclave.store import consequences, fate, groups, marks, members, messages, policies
+from conclave.store.consequences import Change
+from spark import apply, due, sql_engine
+
+Plant = Callable[[pytest.MonkeyPatch], None]
+
+
+def ignores_overrides_in_marks(patch: pytest.MonkeyPatch) -> None:
+    """An override that comes or goes settles no mark."""
+    changed = policies.changed
+
+    def without(
+        connection: sqlite3.Connection, old: PolicySettings, new: PolicySettings
+    ) -> Iterator[tuple[int, GroupPolicy, GroupPolicy]]:
+        return changed(connection, replace(old, groups={}), replace(new, groups={}))
+
+    patch.setattr(policies, "changed", without)
+
+
+def erases_a_second_early(patch: pytest.MonkeyPatch) -> None:
+    """The least lifetime is off by one."""
+    erasable_before = GroupPolicy.erasable_before
+    patch.setattr(GroupPolicy, "erasable_before", lambda policy, now: erasable_before(policy, now + 1))
+
+
+def hides_a_second_late(patch: pytest.MonkeyPatch) -> None:
+    expires_before = GroupPolicy.expires_before
+    patch.setattr(GroupPolicy, "expires_before", lambda policy, now: max(0, expires_before(policy, now) - 1))
+
+
+def keeps_the_floor_at_a_join(patch: pytest.MonkeyPatch) -> None:
+    """The newcomer, who has fetched nothing, counts before it is noted what all have fetched."""
+    add, advance = members.add, marks.advance_floor
+
+    def add_alone(*args: Any, **kwargs: Any) -> None:
+        patch.setattr(marks, "advance_floor", lambda *_: None)
+        try:
+            add(*args, **kwargs)
+        finally:
+            patch.setattr(marks, "advance_floor", advance)
+
+    patch.setattr(members, "add", add_alone)
+
+
+def forgets_commits_below(patch: pytest.MonkeyPatch) -> None:
+    """Only those who are members now count, for commits that are kept until all have fetched them."""
+    least = "ifnull((SELECT min(watermark) FROM members WHERE members.group_key = groups.group_key), 0)"
+    patch.setattr(policies, "_COMMITS_ABOVE", least)
+
+
+def lets_a_mark_fall(patch: pytest.MonkeyPatch) -> None:
+    """A purge sets the mark where it wants it."""
+
+    def hide_before(connection: sqlite3.Connection, group_key: int, before: int) -> None:
+        connection.execute("UPDATE groups SET expired_before = ? WHERE group_key = ?", (before, group_key))
+
+    patch.setattr(marks, "hide_before", hide_before)
+
+
+def settles_nothing_at_a_start(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(consequences, "settle", lambda *_, **__: Change())
+
+
+def settles_as_of_the_start(patch: pytest.MonkeyPatch) -> None:
+    """What would have expired while the server was stopped is hidden, although a longer policy follows."""
+    settle = consequences.settle
+    patch.setattr(consequences, "settle", lambda connection, old, new, _, now: settle(connection, old, new, now, now))
+
+
+def job_ignores_past_marks(patch: pytest.MonkeyPatch) -> None:
+    marked = "(covered OR {has_gone_before} OR {has_expired_before})"
+    assert marked in sql_engine._GROUPS
+    patch.setattr(sql_engine, "_GROUPS", sql_engine._GROUPS.replace(marked, "covered"))
+
+
+def raises_no_mark(patch: pytest.MonkeyPatch) -> None:
+    """What all have fetched comes back where a hold keeps it."""
+    patch.setattr(apply, "_raise_marks", lambda *_: False)
+
+
+def leaves_the_mode_quietly(patch: pytest.MonkeyPatch) -> None:
+    """Leaving delete-after-fetch does not hide what all have fetched."""
+    settle = marks.settle
+
+    def without(connection: sqlite3.Connection, key: int, old: GroupPolicy, new: GroupPolicy, at: int) -> None:
+        before = connection.execute("SELECT gone_below FROM groups WHERE group_key = ?", (key,)).fetchone()[0]
+        settle(connection, key, old, new, at)
+        connection.execute("UPDATE groups SET gone_below = ? WHERE group_key = ?", (before, key))
+
+    patch.setattr(marks, "settle", without)
+
+
+def enters_the_mode_with_an_old_floor(patch: pytest.MonkeyPatch) -> None:
+    """What former members have fetched counts for those who are members now."""
+    settle = marks.settle
+
+    def without(connection: sqlite3.Connection, key: int, old: GroupPolicy, new: GroupPolicy, at: int) -> None:
+        before = connection.execute("SELECT floor_seq FROM groups WHERE group_key = ?", (key,)).fetchone()[0]
+        settle(connection, key, old, new, at)
+        connection.execute("UPDATE groups SET floor_seq = max(floor_seq, ?) WHERE group_key = ?", (before, key))
+
+    patch.setattr(marks, "settle", without)
+
+
+def counts_unread_as_read(patch: pytest.MonkeyPatch) -> None:
+    """Whoever sends counts as having fetched what others sent before."""
+    append_all = messages.append_all
+
+    def append(connection: sqlite3.Connection, drafts: Any, now: int) -> list[int]:
+        numbers = append_all(connection, drafts, now)
+        connection.executemany(
+            "UPDATE members SET watermark = ? WHERE group_key = ? AND user_id = ?",
+            [(number, each.group_key, each.sender_id) for each, number in zip(drafts, numbers, strict=True)],
+        )
+        return numbers
+
+    patch.setattr(messages, "append_all", append)
+
+
+def forgets_the_least_lifetime_of_deleted_groups(patch: pytest.MonkeyPatch) -> None:
+    remove = groups.remove
+
+    def without(connection: sqlite3.Connection, group: groups.Group, now: int) -> None:
+        remove(connection, replace(group, min_lifetime_seconds=-1), now)
+
+    patch.setattr(groups, "remove", without)
+
+
+def forgets_holds_on_users(patch: pytest.MonkeyPatch) -> None:
+    """In the hot store."""
+    patch.setattr(due, "UNHELD", "TRUE")
+    patch.setattr(policies, "has_held_senders", lambda _: False)
+
+
+def explains_without_holds(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(fate, "_holds", lambda *_: ())
+
+
+def explains_a_floor_of_former_times(patch: pytest.MonkeyPatch) -> None:
+    """Explain does not know what the next run will find fetched."""
+    of_group = fate._marks
+
+    def without(*args: Any) -> Any:
+        found = of_group(*args)
+        return replace(found, gone=found.gone_below)
+
+    patch.setattr(fate, "_marks", without)
+
+
+def forgets_holds_on_users_in_the_archive(patch: pytest.MonkeyPatch) -> None:
+    from spark.archive import expiry  # only a process with Spark has it
+
+    divide = expiry._divide
+    patch.setattr(
+        expiry, "_divide", lambda connection, rows, plan, senders, _: divide(connection, rows, plan, senders, [])
+    )
+
+
+def erases_young_ones_in_the_archive(patch: pytest.MonkeyPatch) -> None:
+    from spark.archive import expiry  # as above
+
+    due_in_archive = expiry._DUE.replace("newest < erasable_before AND", "").replace("oldest < erasable_before AND", "")
+    patch.setattr(expiry, "_DUE", due_in_archive)
+
+
+HOT: dict[str, Plant] = {
+    plant.__name__: plant
+    for plant in (
+        *(ignores_overrides_in_marks, erases_a_second_early, hides_a_second_late, keeps_the_floor_at_a_join),
+        *(forgets_commits_below, lets_a_mark_fall, settles_nothing_at_a_start, settles_as_of_the_start),
+        *(job_ignores_past_marks, raises_no_mark, leaves_the_mode_quietly, enters_the_mode_with_an_old_floor),
+        *(counts_unread_as_read, forgets_the_least_lifetime_of_deleted_groups, forgets_holds_on_users),
+        *(explains_without_holds, explains_a_floor_of_former_times),
+    )
+}
+ARCHIVED: dict[str, Plant] = {
+    plant.__name__: plant for plant in (forgets_holds_on_users_in_the_archive, erases_young_ones_in_the_archive)
+}
+FAULTS = HOT | ARCHIVED
