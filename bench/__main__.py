@@ -25,6 +25,7 @@ from bench import (
     sending,
     serving,
     streams,
+    timers,
 )
 from bench.figures import Figure
 
@@ -37,6 +38,7 @@ PARTS: dict[str, Callable[[Path], list[Figure]]] = {
     "cold": cold.reading,
     "send": sending.throughput,
     "streams": streams.many,
+    "timers": timers.many,
     "erase": sending.erasing,
     "purge": sending.purging,
     "move": sending.moving,

@@ -155,6 +155,26 @@ async def test_who_holds_messages_back_is_named(running: Running, tell: Told) ->
     assert "fetched: every member has fetched it" in await told(tell, running, "explain", group, "2")
 
 
+async def test_a_timer_is_told_of_until_its_last_reader_has_it_redacted(running: Running, tell: Told) -> None:
+    group, [alice, bob, _] = await group_of(running, "alice", "bob", "carol")
+    await alice.send(group, b"secret", 60)
+    await bob.read(group, 1)
+    said = await told(tell, running, "explain", group, "1")
+    assert "It destroys itself 1 minute after it was read, for each reader alone." in said
+    assert "still are: 3; 1 of them has not read it, and for 0 it is redacted; the next timer ends" in said
+    assert "(in 30 days) on, even if somebody has not read it by then." in said
+    running.clock.advance(60)
+    said = await told(tell, running, "explain", group, "1")
+    assert "1 of them has not read it, and for 2 it is redacted." in said
+    running.clock.advance(30 * DAY)
+    said = await told(tell, running, "explain", group, "1")
+    assert "Hidden: already, it has destroyed itself for everybody who was to read it." in said
+    assert "Erased: by the next run (any run)." in said
+    assert "Overdue: something here could have been erased for" in said
+    await clean(running)
+    assert "redacted: it has destroyed itself" in await told(tell, running, "explain", group, "1")
+
+
 async def test_long_lists_are_cut(running: Running, tell: Told) -> None:
     names = [f"user{number}" for number in range(14)]
     group, [first, *_] = await group_of(running, *names)
