@@ -509,11 +509,18 @@ TABLE: dict[str, list[Row]] = {
     ],
     f"POST {API}/groups/{{group_id}}/messages": [
         Row("no message", 400, 100, body={}),
+        Row("a timer too long", 400, 101, body={"mls_message": MESSAGE, "self_destruct_seconds": 31_536_001}),
         Row("sent", body={"mls_message": MESSAGE}, answers=lambda _: {"sequence_num": 2}),
+        Row(
+            "sent with a timer",
+            body={"mls_message": MESSAGE, "self_destruct_seconds": 60},
+            answers=lambda _: {"sequence_num": 3},
+        ),
     ],
     f"GET {API}/groups/{{group_id}}/messages": [
         Row("a bad limit", 400, 101, query={"limit": "0"}),
         Row("a bad number", 400, 101, query={"after": "-1"}),
+        Row("a bad word", 400, 101, query={"include_redacted": "maybe"}),
         Row("none left", query={"after": "1"}, answers=lambda _: {"messages": []}),
         Row(
             "fetched",
@@ -525,11 +532,17 @@ TABLE: dict[str, list[Row]] = {
                         "sender_id": world.users["alice"].user_id,
                         "mls_message": MESSAGE,
                         "created_at": world.running.clock.now(),
+                        "self_destruct_seconds": 0,
+                        "redacted": False,
                         "expires_at": world.running.clock.now() + DAY + 1,
                     }
                 ]
             },
         ),
+    ],
+    f"POST {API}/groups/{{group_id}}/read": [
+        Row("nothing", 400, 100, body={}),
+        Row("read", body={"sequence_num": 1}),
     ],
     f"POST {API}/groups/{{group_id}}/remove": [
         Row("nobody named", 400, 100, body=COMMIT),

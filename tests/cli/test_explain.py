@@ -169,7 +169,7 @@ async def test_a_timer_is_told_of_until_its_last_reader_has_it_redacted(running:
     running.clock.advance(30 * DAY)
     said = await told(tell, running, "explain", group, "1")
     assert "Hidden: already, it has destroyed itself for everybody who was to read it." in said
-    assert "Erased: by the next run (any run)." in said
+    assert "Erased: by the next run (of any job)." in said
     assert "Overdue: something here could have been erased for" in said
     await clean(running)
     assert "redacted: it has destroyed itself" in await told(tell, running, "explain", group, "1")
