@@ -23,6 +23,7 @@ from conclave.health.parts import Health
 from conclave.health.storage import Storage
 from conclave.steady_clock import SteadyClock
 from conclave.store.database import Database
+from conclave.store.timers import Redaction
 from conclave.wire.endpoint import Endpoint
 
 CONFIG = web.AppKey("config", Config)
@@ -43,6 +44,9 @@ THROTTLE = web.AppKey("throttle", Throttle)
 ACTIVITY = web.AppKey("activity", SessionActivity)
 EVENTS = web.AppKey("events", Events)
 HEALTH = web.AppKey("health", Health)
+HEARD: web.AppKey[list[Redaction]] = web.AppKey("heard")
+"""The missed redactions that a new stream has told; the duty of timers notes that in the store."""
+
 BUDGET = web.AppKey("budget", Budget)
 CONTEXT = web.AppKey("context", Context)
 ENDPOINTS: web.AppKey[Mapping[Handler, Endpoint]] = web.AppKey("endpoints")

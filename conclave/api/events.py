@@ -6,7 +6,7 @@ from aiohttp import HttpVersion11, web
 
 from conclave import keys
 from conclave.actions import timers
-from conclave.api.acting import act, look
+from conclave.api.acting import look
 from conclave.auth import tokens
 from conclave.errors import TokenExpiredError
 from conclave.events import Event
@@ -40,8 +40,7 @@ async def stream(request: web.Request) -> web.StreamResponse:
             listener.put(Event("message_redacted", values))
         listener.begin(request)
         undo.pop_all()
-    if missed:
-        await act(request, timers.heard, missed)
+    request.app[keys.HEARD].extend(missed)
     return response
 
 

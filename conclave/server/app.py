@@ -45,6 +45,7 @@ def create_app(config: Config, clock: Clock | None = None, *, accepts_change: bo
     app[keys.BUDGET] = Budget(config.limits.response_bytes)
     app[keys.ACTIVITY] = SessionActivity(config.token_ttl_seconds)
     app[keys.CONTEXT] = Context(config.policy, steady)
+    app[keys.HEARD] = []
     app[keys.EVENTS] = _events(app)
     app.on_response_prepare.append(middleware.add_headers)
     app.on_shutdown.append(_end_streams)

@@ -151,6 +151,10 @@ async def end_timers(app: web.Application) -> AsyncIterator[None]:
     store, context, events = app[keys.STORE], app[keys.CONTEXT], app[keys.EVENTS]
 
     async def look() -> None:
+        if heard := app[keys.HEARD]:
+            some = tuple(heard)
+            await store.write(timers.heard, some)
+            del heard[: len(some)]
         if await store.read(timers.are_due, context):
             with contextlib.suppress(UntrustedClockError):  # health and the log know of it already
                 await tell()
