@@ -164,7 +164,8 @@ def page(
     archived = stretches.stretch(connection, group, confirmed, sight)
     if archived:
         return Page([], member, confirmed, sight, archived, touch)
-    rows = _rows(connection, group.group_key, limit, sight, max(confirmed, group.archived_seq))
+    begin = visibility.pass_hidden(connection, group, sight, max(confirmed, group.archived_seq))
+    rows = _rows(connection, group.group_key, limit, sight, begin)
     found = _read_bodies(connection, [row[0] for row in rows], share, taken)
     found.reverse()  # each body is let go of once it is written
     served = [
