@@ -1,5 +1,5 @@
 """A user's sessions: listing and ending them."""
 
-from conclave.store.sessions import exists, of_user as list_own, revoke
+from conclave.store.sessions import of_user as list_own, revoke
 
-__all__ = ["exists", "list_own", "revoke"]
+__all__ = ["list_own", "revoke"]

@@ -14,7 +14,7 @@ from rich.table import Table
 
 from conclave.archive.status import Share, Status, StatusError, read_status
 from conclave.cli.common import config_option, one_line_errors, orderly_end
-from conclave.cli.tables import about, second
+from conclave.cli.tables import about, print_whole, second
 from conclave.clock import SystemClock
 from conclave.config.load import ConfigError, load_config
 from conclave.logs import configure_logging
@@ -94,13 +94,14 @@ def _show(found: Status, console: Console) -> None:
     totals = [sum(each) for each in zip(*(_amounts(share) for share in found.shares), strict=True)] or [0] * 4
     for name, total in zip(("messages", "body bytes", "files", "bytes on disk"), totals, strict=True):
         table.add_column(name, f"{total:,}", justify="right")
+    table.columns[0].footer = "total"
     for share in found.shares:
         table.add_row(
             "ever" if share.lifetime == KEEP else duration_text(share.lifetime),
             share.month,
             *(f"{each:,}" for each in _amounts(share)),
         )
-    console.print(table)
+    print_whole(table, "nothing is archived")
     version = "cannot be read" if found.table_version is None else f"is at version {found.table_version}"
     lines = [f"{found.path}: {version}, readers need {found.needed_version}", *_overdue(found.overdue)]
     if found.unerased:

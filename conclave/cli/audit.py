@@ -82,7 +82,11 @@ def _value(name: str, value: Any) -> str:
 
 
 def _changed(old: Any, new: Any) -> str:
-    return f"from {'unset' if old is None else old} to {'unset' if new is None else new}"
+    return f"from {_set(old)} to {_set(new)}"
+
+
+def _set(value: Any) -> str:
+    return "unset" if value is None else value if isinstance(value, str) else json.dumps(value)
 
 
 def _time(seconds: int) -> str:

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.progress import Progress as Bar
 from rich.table import Table
 
-from conclave.cli.tables import WIDTH_OF_FILES, second
+from conclave.cli.tables import WIDTH_OF_FILES, counted, second
 from conclave.store.runs import Run
 from spark import rules
 from spark.report import Report
@@ -49,14 +49,17 @@ def show(report: Report, console: Console, *, dry: bool = False) -> None:
     if report.differing:
         changed = ", ".join(report.differing)
         console.print(f"as after a start with this configuration, which changes {changed}", soft_wrap=True)
-    touched = f"{report.groups_touched:,} groups {'have something due' if dry else 'touched'}"
-    console.print(touched if dry else f"{touched}, {report.bytes_returned:,} bytes returned to the disk")
+    if dry:
+        console.print(f"groups that have something due: {report.groups_touched:,}")
+    else:
+        touched = counted(report.groups_touched, "group")
+        console.print(f"{touched} touched, {report.bytes_returned:,} bytes returned to the disk")
     if report.archived:
-        console.print(f"{report.archived:,} messages {'would move' if dry else 'moved'} to the archive")
+        console.print(f"{counted(report.archived, 'message')} {'would move' if dry else 'moved'} to the archive")
     if report.archive_bytes_returned:
         console.print(f"{report.archive_bytes_returned:,} bytes returned by the archive")
     if report.held:
-        console.print(f"{report.held:,} messages are kept by legal holds, although they have expired")
+        console.print(f"kept by legal holds, although they have expired: {counted(report.held, 'message')}")
     if report.brought_back:
         console.print(f"brought back from times to come: {_list(report.brought_back) or 'nothing'}")
     if report.error:

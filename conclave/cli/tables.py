@@ -61,7 +61,10 @@ def _print_rows(table: Table, console: Console) -> None:
         console.print(table.title)
     names = [str(column.header) for column in table.columns]
     width = max(map(len, names)) + 2
-    for cells in zip(*(column.cells for column in table.columns), strict=True):
+    rows = list(zip(*(column.cells for column in table.columns), strict=True))
+    if table.show_footer:
+        rows.append(tuple(column.footer for column in table.columns))
+    for cells in rows:
         console.print()
         for name, cell in zip(names, cells, strict=True):
             line = Text(f"{name}:".ljust(width)) + (cell if isinstance(cell, Text) else Text.from_markup(str(cell)))

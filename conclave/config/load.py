@@ -48,8 +48,10 @@ def load_config(path: Path | None = None, advise: Advise = lambda *_: None) -> C
         return parse_config("", BUILT_IN)
     try:
         text = found.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(str(found), [f"cannot be read: {error}"]) from error
+    except OSError as error:
+        raise ConfigError(str(found), [f"cannot be read: {error.strerror}"]) from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(str(found), [f"cannot be read: it is not UTF-8, at byte {error.start}"]) from error
     return parse_config(text, str(found), advise)
 
 

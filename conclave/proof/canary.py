@@ -256,8 +256,8 @@ class Canary:
             if path.name.startswith(database.name) and _is_file(path):
                 yield path
         for folder in (self._config.data, self._config.archive_path):
-            yield from filter(_is_file, folder.rglob("*"))
-        for path in self._temporary.rglob("*"):
+            yield from filter(_is_file, _under(folder, _raise_unless_gone))
+        for path in _under(self._temporary):
             with suppress(OSError):  # somebody else's, or gone
                 if _is_file(path) and os.access(path, os.R_OK) and path.stat().st_mtime >= self._began:
                     yield path
@@ -312,6 +312,18 @@ def _body(mark: bytes, size: int) -> bytes:
     """Return a body of ``size`` bytes, any 24 of which in a row have a whole mark; the rest of it is random."""
     blocks = (mark + secrets.token_bytes(PERIOD - len(mark)) for _ in range(size // PERIOD + 1))
     return b"".join(blocks)[:size]
+
+
+def _under(folder: Path, on_error: Callable[[OSError], None] | None = None) -> Iterator[Path]:
+    """Yield what lies under a folder and is none itself. Folders go at any time: those of runs, and of others."""
+    for parent, _, names in os.walk(folder, onerror=on_error):
+        for name in names:
+            yield Path(parent, name)
+
+
+def _raise_unless_gone(error: OSError) -> None:
+    if not isinstance(error, FileNotFoundError):
+        raise error
 
 
 def _is_file(path: Path) -> bool:

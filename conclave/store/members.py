@@ -16,7 +16,7 @@ from conclave.errors import (
     NotPublicError,
 )
 from conclave.failpoints import reach
-from conclave.store import bans, groups, marks, users, welcomes
+from conclave.store import bans, groups, marks, users, visibility, welcomes
 from conclave.store.archive import stretches
 from conclave.store.groups import Group
 from conclave.store.news import announce, members_of
@@ -175,10 +175,11 @@ def holding_back(connection: sqlite3.Connection, group: Group, sight: Sight) -> 
 def _last_shown(connection: sqlite3.Connection, group: Group, sight: Sight, up_to: int) -> int:
     """Return the greatest number up to ``up_to`` of a message that may be seen; 0 for none."""
     admitted, _ = sight.hot
+    begin = visibility.pass_hidden(connection, group, sight, group.archived_seq)
     row = connection.execute(
         f"SELECT sequence_num FROM messages WHERE group_key = :group_key AND {admitted} AND sequence_num <= :up_to"
         " ORDER BY sequence_num DESC LIMIT 1",
-        {"group_key": group.group_key, **sight.bounds(group.archived_seq), "up_to": up_to},
+        {"group_key": group.group_key, **sight.bounds(begin), "up_to": up_to},
     ).fetchone()
     if row:
         return int(row[0])

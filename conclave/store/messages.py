@@ -205,7 +205,7 @@ def page(
     archived = stretches.stretch(connection, group, confirmed, sight)
     if archived:
         return Page([], member, confirmed, sight, archived, touch)
-    begin = max(confirmed, group.archived_seq)
+    begin = visibility.pass_hidden(connection, group, sight, max(confirmed, group.archived_seq))
     if group.self_destructs:
         timed = visibility.of_reader(member.member_id, member.joined_after, policy, include_redacted=include_redacted)
         found = _timed_rows(connection, group.group_key, limit, sight, timed, begin)

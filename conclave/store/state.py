@@ -115,11 +115,12 @@ def begin_serving(
 
 
 def _refusal(differing: list[str], change: Change) -> str:
+    groups = "1 group" if change.hiding == 1 else f"{change.hiding:,} groups"
     archived = f"{'' if change.is_exact else 'up to '}{change.archived:,} in the archive"
     return (
         f"{', '.join(differing)}: this change would hide {change.hidden:,} of {change.total:,} messages at once"
-        f" ({change.messages:,} in the database, {archived}) in {change.hiding:,} groups; `conclave check-config` tells"
-        " more; to do it, start once with `conclave serve --accept-policy-change`"
+        f" ({change.messages:,} in the database, {archived}) in {groups}; `conclave check-config` tells more;"
+        " to do it, start once with `conclave serve --accept-policy-change`"
     )
 
 

@@ -119,6 +119,43 @@ def of_known_group(group: Group, policy: GroupPolicy, now: int) -> Sight:
     return _sight(group, policy, FOREVER, now)
 
 
+LOOKED_AT = 4096
+"""At first 4,096 messages are looked at to find one that is not hidden."""
+
+
+def pass_hidden(connection: sqlite3.Connection, group: Group, sight: Sight, after: int) -> int:
+    """Return a number, ``after`` or a greater one, up to which nothing after ``after`` is shown from the hot store.
+
+    What is hidden by age may stay for years, under a legal hold, and be millions of messages. Readers that begin before
+    them must not look at each. It looks at few more than there are hidden ones or shown ones, whichever are fewer.
+    """
+    after, count = max(after, sight.gone_below), LOOKED_AT
+    if sight.policy.keeps_commits or not sight.hidden_before:
+        return after
+    values = {"group_key": group.group_key, "hidden_before": sight.hidden_before}
+    while group.last_seq - after > count:
+        if connection.execute(_SHOWN_NEXT, {**values, "after": after, "count": count}).fetchone():
+            break
+        after += count
+        shown, first = connection.execute(_FIRST_SHOWN, {**values, "count": count}).fetchone()
+        if shown < count:
+            return max(after, (first or group.last_seq + 1) - 1)
+        count *= 2
+    return after
+
+
+_SHOWN_NEXT = (
+    "SELECT 1 FROM messages WHERE group_key = :group_key AND sequence_num > :after AND sequence_num <= :after + :count"
+    " AND +created_at >= :hidden_before LIMIT 1"
+)
+
+# Numbers need not rise with times, so the first of some is the first of all only if there are no more.
+_FIRST_SHOWN = (
+    "SELECT count(*), min(sequence_num) FROM (SELECT sequence_num FROM messages INDEXED BY messages_by_age"
+    " WHERE group_key = :group_key AND created_at >= :hidden_before LIMIT :count)"
+)
+
+
 def _sight(group: Group, policy: GroupPolicy, commits_above: int, now: int) -> Sight:
     hidden_before = policies.hidden_before(group.expired_before, policy, now)
     return Sight(

@@ -107,6 +107,11 @@ class ArchivePlan:
         """The groups in which something is due."""
         return {key[0] for key in (*self.dropped, *self.partial)}
 
+    @property
+    def is_unsure(self) -> bool:
+        """Whether all that is due may be what users have sent who are under a legal hold."""
+        return not (self.partitions or self.senders) and any(conditions[-1] for conditions in self.groups.values())
+
     def is_restored(self, key: Key) -> bool:
         """Tell whether the messages of a row of ``partial`` go only because the hot store has them again."""
         return bool(self.groups[key[0]][1])
@@ -203,6 +208,13 @@ class Expiry:
         counts = Counter(dict.fromkeys(RULES, 0))
         counts.update(_counts(plan, self._measure(plan)))
         return counts
+
+    def changes_nothing(self, plan: ArchivePlan) -> bool:
+        """Tell whether no message would go, and the index is right. Reads the partitions."""
+        measured = self._measure(plan)
+        known = {(part.group_key, part.lifetime, part.span): part for part in self._hot.read(moves.parts)}
+        found = {key: each.left for key, each in measured.items() if not each.gone}
+        return all(key in found and found[key] == known.get(key) for key in plan.partial)
 
     def apply(self, plan: ArchivePlan, counts: Counter[str]) -> None:
         """Delete what is planned, and bring the index up to date. Raises ArchiveError.

@@ -26,7 +26,7 @@ from conclave.store.archive.moves import ArchiveState
 from spark.archive import clock, expiry
 from spark.archive.check import Check, examine
 from spark.archive.clock import FOREVER, Return
-from spark.archive.expiry import Expiry
+from spark.archive.expiry import ArchivePlan, Expiry
 from spark.archive.move import Mover
 from spark.archive.restore import restore
 from spark.archive.table import NotDurableError, Table
@@ -64,13 +64,13 @@ class Archive:
                 done.archived += mover.finish()
             self._drop_copies()
             plan = self._hot.read(expiry.make_plan, self._hot, scope)
-            if plan:
+            if plan and not self._is_all_held(plan):
                 self._change()
                 size = self._bytes() if size < 0 else size
                 Expiry(self._spark, self._hot, self._table).apply(plan, done.counts)
                 done.groups_touched += len(plan.group_keys.difference(counted))
             self._move(done, scope)
-            if self._is_open:
+            if self._has_turn:
                 self._compact()
         except NotDurableError:
             raise  # what was replaced may be all that is left
@@ -147,6 +147,13 @@ class Archive:
         with self._told_plainly():
             self._change()
             return clock.bring_back(self._spark, self._hot, self._table, returns)
+
+    def _is_all_held(self, plan: ArchivePlan) -> bool:
+        """Tell whether legal holds on users keep all that is due; then the table need not change."""
+        if not plan.is_unsure:
+            return False
+        self._open()
+        return Expiry(self._spark, self._hot, self._table).changes_nothing(plan)
 
     def _drop_copies(self) -> None:
         if self._hot.read(moves.copies):

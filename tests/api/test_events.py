@@ -12,11 +12,12 @@ import pytest
 from aiohttp import web
 
 from conclave import events as events_module, keys
-from conclave.actions import sessions as session_actions
+from conclave.actions import timers as timer_actions
 from conclave.api import events as api_events
 from conclave.auth import tokens
 from conclave.store import sessions
 from conclave.store.sqlite import connect
+from conclave.store.timers import Redaction
 from conclave.wire import listener
 from conclave.wire.conclave_pb2 import ServerEvent
 from conclave.wire.negotiate import Format
@@ -353,11 +354,11 @@ async def test_a_stream_whose_session_ends_while_it_begins_ends_at_once(
     alice = await running.user("alice")
     events, loop = running.app[keys.EVENTS], asyncio.get_running_loop()
 
-    def found(connection: sqlite3.Connection, session_id: int) -> bool:
-        loop.call_soon_threadsafe(events.publish, [events_module.Ending(UUID(alice.user_id).bytes, session_id)])
-        return True
+    def found(connection: sqlite3.Connection, session_id: int, user_id: bytes) -> list[Redaction]:
+        loop.call_soon_threadsafe(events.publish, [events_module.Ending(user_id, session_id)])
+        return []
 
-    monkeypatch.setattr(session_actions, "exists", found)
+    monkeypatch.setattr(timer_actions, "begin_stream", found)
     async with listening(alice) as stream:
         await stream.ended()
     assert not events._streams

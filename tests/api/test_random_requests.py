@@ -18,7 +18,7 @@ from conclave.wire.endpoint import Endpoint
 from conclave.wire.schemas.base import RequestSchema, the
 from tests.conftest import Running, StartServer
 from tests.support.client import PACKAGE, PASSWORD, Client, encode
-from tests.support.protobuf import PROTOBUF, decode
+from tests.support.protobuf import PROTOBUF, decode, varint
 
 EXAMPLES = 700
 LASTS = 25
@@ -180,11 +180,6 @@ def in_json(value: Any, scene: Scene) -> Any:
         case dict():
             return {name: in_json(each, scene) for name, each in value.items()}
     return value
-
-
-def varint(number: int) -> bytes:
-    low, rest = number & 0x7F, number >> 7
-    return bytes([low | 0x80]) + varint(rest) if rest else bytes([low])
 
 
 def in_protobuf(value: Any, scene: Scene, number: int = 1) -> bytes:

@@ -27,6 +27,7 @@ from schemathesis.specs.openapi.checks import (
 from conclave.server.routes import API, ROUTES
 from conclave.wire.openapi.document import document
 from tests.support.client import PASSWORD, Client, RefusedError, encode
+from tests.support.protobuf import varint
 from tests.support.server import ServerProcess
 
 TOTAL = int(os.environ.get("CONCLAVE_FUZZ", "0"))
@@ -49,15 +50,10 @@ CHEAP_PASSWORDS = (
 """Starts a server for tests that are not about passwords."""
 
 
-def _varint(number: int) -> bytes:
-    low, rest = number & 0x7F, number >> 7
-    return bytes([low | 0x80]) + _varint(rest) if rest else bytes([low])
-
-
 def _field(number: int, value: int | bytes) -> bytes:
     if isinstance(value, int):
-        return _varint(number << 3) + _varint(value)
-    return _varint(number << 3 | 2) + _varint(len(value)) + value
+        return varint(number << 3) + varint(value)
+    return varint(number << 3 | 2) + varint(len(value)) + value
 
 
 _values = (

@@ -43,7 +43,7 @@ async def test_a_start_that_hides_much_is_refused_until_an_operator_accepts_it(t
     refusal = (tmp_path / "server.log").read_text().splitlines()[-1]
     assert refusal.startswith(
         "conclave: message_retention: this change would hide 5 of 5 messages at once"
-        " (5 in the database, 0 in the archive) in 1 groups; `conclave check-config` tells more"
+        " (5 in the database, 0 in the archive) in 1 group; `conclave check-config` tells more"
     )
     assert marks(tmp_path) == first, "nothing is settled"
     told = conclave("check-config", "conclave.toml", cwd=tmp_path)

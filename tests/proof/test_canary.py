@@ -123,6 +123,31 @@ def test_a_copy_that_was_made_while_the_messages_were_there_is_found(cage: Cage,
     assert all(each.offset is not None for each in part.findings)
 
 
+def test_folders_that_go_while_they_are_searched_are_nothing_to_stop_for(
+    cage: Cage, temporary: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Others have their temporary folders beside those that are searched, and runs theirs in the data directory."""
+    is_file = canary._is_file
+    places = (temporary, cage.config.data / "work")
+
+    def clean_up() -> str:
+        error = cage.clean_up()  # it empties the work folder
+        for folder in (place / name for place in places for name in ("one", "other")):
+            (folder / "in").mkdir(parents=True, exist_ok=True)
+            (folder / "in" / "file").write_bytes(b"something")
+        return error
+
+    def looked_at(path: Path) -> bool:
+        for place in places:
+            if path.name == "file" and place in path.parents:
+                for other in {"one", "other"} - {path.relative_to(place).parts[0]}:
+                    shutil.rmtree(place / other, ignore_errors=True)
+        return is_file(path)
+
+    monkeypatch.setattr(canary, "_is_file", looked_at)
+    assert cage.canary(clean_up).run().findings == []
+
+
 def test_a_run_that_erases_nothing_is_no_proof(cage: Cage) -> None:
     part = cage.canary(lambda: "").run()
     assert {kind for kind, _ in found_in(part)} == {"blind", "mark"}

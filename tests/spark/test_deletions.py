@@ -216,7 +216,7 @@ PLACES = [
 def cases() -> list[Any]:
     """All by the SQL engine; a sample of those that need Spark, of both tiers."""
     chosen = [case for case in PLACES if case[0] == "sql-hot"]
-    for place, count in (("spark-hot", 2), ("spark-archive", 3)):
+    for place, count in (("spark-hot", 1), ("spark-archive", 2)):
         chosen += sample.some([case for case in PLACES if case[0] == place], count, f"deletions, {place}")
     return [pytest.param(place, delete, id=f"{place}-{delete.__name__}") for place, delete in chosen]
 

@@ -99,7 +99,7 @@ async def test_a_planted_fault_is_found(
     pytest.fail(f"{fault} was not found in {MOST_HISTORIES} histories")
 
 
-@pytest.mark.skipif(not is_all(), reason="takes Spark a minute")
+@pytest.mark.skipif(not is_all(), reason="takes Spark two minutes")
 @pytest.mark.parametrize("fault", [*ARCHIVED], ids="spark-{}".format)
 async def test_a_fault_planted_in_the_archive_is_found(
     start_server: StartServer, config: Config, clock: FakeClock, cleaner: Cleaner, fault: str

@@ -169,7 +169,7 @@ async def test_a_shorter_retention_takes_effect_at_once(
         await alice.send(group)
         server.clock.advance(2 * DAY)
         await alice.send(group)
-    async with start_server(replace(config, message_retention=DAY)) as server:
+    async with start_server(replace(config, message_retention=DAY), accepts_change=True) as server:
         alice = type(alice)(server.http, server.url)
         await alice.login("alice")
         assert await alice.numbers(group) == [2]

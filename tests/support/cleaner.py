@@ -15,8 +15,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from conclave import failpoints
 from conclave.clock import FakeClock
 from conclave.config.archive import ArchiveConfig
@@ -214,7 +212,9 @@ def _planted(fault: str) -> Iterator[None]:
     if not fault:
         yield
         return
-    from tests.support.planted import FAULTS  # it needs more than most runs do
+    import pytest  # most runs need neither
+
+    from tests.support.planted import FAULTS
 
     with pytest.MonkeyPatch.context() as patch:
         FAULTS[fault](patch)

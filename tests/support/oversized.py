@@ -24,7 +24,7 @@ from conclave.wire.fields import Many
 from conclave.wire.openapi import examples
 from conclave.wire.schemas.base import the
 from tests.support.client import Client
-from tests.support.protobuf import PROTOBUF, encode
+from tests.support.protobuf import PROTOBUF, encode, varint
 
 JSON = {"Content-Type": "application/json"}
 LINE = 8_000
@@ -228,11 +228,11 @@ def _names(count: int) -> bytes:
 def _protobuf_bodies(kind: str, example: bytes) -> Iterator[tuple[str, Callable[[], bytes]]]:
     for each in conclave_pb2.DESCRIPTOR.message_types_by_name[kind].fields:
         if each.type in (each.TYPE_STRING, each.TYPE_BYTES, each.TYPE_MESSAGE):
-            tag = bytes([each.number << 3 | 2])
+            tag = varint(each.number << 3 | 2)
             yield f"{each.name} empty, often", partial(_repeated, example, tag + b"\0", b"")
             yield f"{each.name} long", partial(_long, example, tag)
         else:
-            yield f"{each.name} often", partial(_repeated, example, bytes([each.number << 3, 1]), b"")
+            yield f"{each.name} often", partial(_repeated, example, varint(each.number << 3) + b"\x01", b"")
     for what, again in _UNKNOWN.items():
         yield what, partial(_repeated, example, again, b"")
     half = (MAX_BODY_BYTES - len(example)) // 2

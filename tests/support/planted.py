@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from conclave.retention.policy import GroupPolicy
+from conclave.retention.policy import FOREVER, GroupPolicy
 from conclave.retention.resolve import PolicySettings
 from conclave.store import consequences, fate, groups, marks, members, messages, policies
 from conclave.store.consequences import Change
@@ -170,8 +170,15 @@ def forgets_holds_on_users_in_the_archive(patch: pytest.MonkeyPatch) -> None:
 def erases_young_ones_in_the_archive(patch: pytest.MonkeyPatch) -> None:
     from spark.archive import expiry  # as above
 
-    due_in_archive = expiry._DUE.replace("newest < erasable_before AND", "").replace("oldest < erasable_before AND", "")
-    patch.setattr(expiry, "_DUE", due_in_archive)
+    divide, withheld = expiry._divide, "oldest < erasable_before AND ("
+    assert withheld in expiry._DUE
+    patch.setattr(expiry, "_DUE", expiry._DUE.replace(withheld, "("))
+
+    def divide_all(connection: sqlite3.Connection, rows: Any, plan: expiry.ArchivePlan, *others: Any) -> None:
+        divide(connection, rows, plan, *others)
+        plan.groups = {key: (*row[:5], FOREVER, *row[6:]) for key, row in plan.groups.items()}
+
+    patch.setattr(expiry, "_divide", divide_all)
 
 
 HOT: dict[str, Plant] = {

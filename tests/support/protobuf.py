@@ -132,6 +132,12 @@ def _is_id(name: str) -> bool:
     return name.endswith(("_id", "_ids")) or name in ("banned_by", "held_by")
 
 
+def varint(number: int) -> bytes:
+    """Write a number as protobuf does: seven bits a byte, the lowest first, all but the last marked."""
+    low, rest = number & 0x7F, number >> 7
+    return bytes([low | 0x80]) + varint(rest) if rest else bytes([low])
+
+
 class ProtobufClient(Client):
     """One user's session in protobuf: takes and gives what Client does."""
 

@@ -139,3 +139,25 @@ def test_a_restored_group_is_noted_once_it_is_served_from_the_database(store: St
     [entry] = outside(store)[0].read(audit.last, 9)
     assert (entry.action, entry.actor) == ("group_restored", operators.current())
     assert (entry.subject.subject_id, entry.details) == (store.group_ids[group_key], {"messages": 3})
+
+
+def test_a_run_changes_nothing_in_the_archive_while_all_that_is_due_there_is_held(store: Store) -> None:
+    group_key, kept = store.add_group(20 * DAY), store.add_group()
+    for sender in (USERS[0], USERS[1]):
+        store.send(group_key, 2, sender=sender)
+    store.send(kept, 2)
+    store.now += 8 * DAY
+    assert store.run()["archived"] == 6
+    hold_id = hold(store, user_id=USERS[1])
+    store.now += 13 * DAY
+    assert store.run()["deleted"]["expired"] == 2
+    state = "SELECT version, turn, unerased FROM archive_state"
+    before, files = store.query(state), sorted(store.config.archive_path.rglob("*.json"))
+    assert store.run()["deleted"]["expired"] == 0
+    assert store.query(state) == before
+    assert sorted(store.config.archive_path.rglob("*.json")) == files
+    store.expect_sound()
+    release(store, hold_id)
+    assert store.run()["deleted"]["expired"] == 2
+    store.expect_erased({(group_key, seq) for seq in (1, 2, 3, 4)})
+    store.expect_sound()

@@ -1,0 +1,99 @@
+"""What readers pass over: messages that are hidden by age, and stay for long."""
+
+import random
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from conclave.budget import Budget
+from conclave.clock import FakeClock
+from conclave.retention.resolve import PolicySettings
+from conclave.store import groups, members, messages, schema, sqlite, state, users, visibility
+from conclave.store.groups import Group
+from conclave.store.members import Membership
+from conclave.wire import pages
+from conclave.wire.negotiate import Format
+
+NOW, DAY = 1_700_000_000, 86_400
+POLICY = PolicySettings(DAY, 2_592_000, 604_800)
+HIDDEN = 40_000
+STEPS_AT_ONCE = 100
+
+
+@pytest.fixture
+def connection(tmp_path: Path) -> Iterator[sqlite3.Connection]:
+    schema.prepare(tmp_path / "hot.db")
+    with closing(sqlite.connect(tmp_path / "hot.db")) as opened:
+        state.begin_serving(opened, POLICY, FakeClock(NOW).read())
+        yield opened
+
+
+def a_member(connection: sqlite3.Connection, times: list[int]) -> Membership:
+    """The only member of a group with messages of these times. They have no bodies: nobody may read one."""
+    user_id = users.add(connection, "alice", "", "", 0)
+    group_id = groups.add(connection, user_id, "group", "", 0)
+    key = groups.by_id(connection, group_id).group_key
+    connection.executemany(
+        "INSERT INTO messages VALUES (?, ?, ?, ?, 0, ?)",
+        [(1 + number, key, number, user_id, second) for number, second in enumerate(times, 1)],
+    )
+    connection.execute("UPDATE groups SET last_seq = ?", (len(times),))
+    return members.require_member(connection, group_id, user_id)
+
+
+@pytest.mark.parametrize("confirms", [0, 1])
+def test_nobody_looks_at_each_message_that_is_hidden_and_kept(connection: sqlite3.Connection, confirms: int) -> None:
+    with sqlite.write_transaction(connection):
+        member = a_member(connection, [NOW - 2 * DAY] * HIDDEN)
+    group = replace(member.group, message_expiry_seconds=DAY)
+    sight = visibility.of_group(connection, group, POLICY, NOW)
+    steps = 0
+
+    def count() -> None:
+        nonlocal steps
+        steps += STEPS_AT_ONCE
+
+    connection.execute("UPDATE members SET watermark = ?", (HIDDEN,))
+    connection.set_progress_handler(count, STEPS_AT_ONCE)
+    if confirms:
+        assert members.holding_back(connection, group, sight) == []
+    else:
+        share, write = Budget(10**9).share(), pages.writer(Format.JSON)
+        values = (group.group_id, member.user_id, 0, 100, POLICY, FakeClock(NOW), share, write)
+        assert messages.page(connection, *values).messages == []
+    connection.set_progress_handler(None, 0)
+    assert steps < 2 * HIDDEN, "SQLite's steps: looking at one message takes more than four"
+
+
+def shown(connection: sqlite3.Connection, group: Group, sight: visibility.Sight, after: int) -> list[int]:
+    admitted, _ = sight.hot
+    rows = connection.execute(
+        f"SELECT sequence_num FROM messages WHERE group_key = :group_key AND {admitted} ORDER BY sequence_num",
+        {"group_key": group.group_key, **sight.bounds(after)},
+    )
+    return [row[0] for row in rows]
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_nothing_that_is_shown_is_passed_over(
+    connection: sqlite3.Connection, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Times need not rise with numbers: a clock may have been set back."""
+    monkeypatch.setattr(visibility, "LOOKED_AT", 4)
+    chance = random.Random(seed)
+    share = chance.choice([0.0, 0.02, 0.1, 0.5, 1.0])
+    times = [NOW - (chance.randrange(DAY) if chance.random() < share else 2 * DAY) for _ in range(300)]
+    if chance.random() < 0.5:
+        times.sort(reverse=chance.random() < 0.3)
+    member = a_member(connection, times)
+    connection.execute("DELETE FROM messages WHERE sequence_num % 7 = ?", (chance.randrange(9),))
+    group = replace(member.group, gone_below=chance.choice([0, 0, 50]))
+    sight = visibility.of_group(connection, group, POLICY, NOW)
+    for after in (0, 1, 60, 150, 299, 300):
+        begin = visibility.pass_hidden(connection, group, sight, after)
+        assert begin >= after
+        assert shown(connection, group, sight, begin) == shown(connection, group, sight, after)
