@@ -33,6 +33,7 @@ POINTS = (
     "timers.told",
     "timers.published",
     "timers.forgotten",
+    "timers.swept",
     "key_package.taken",
     "delete_account.left",
     "delete_account.removed",

@@ -89,9 +89,12 @@ class Sending:
         return await self._store.write_joint(self._write, sent, len(body))
 
 
-def read(connection: sqlite3.Connection, context: Context, group_id: bytes, user_id: bytes, up_to: int) -> None:
-    """Note that a member has read everything up to the number ``up_to``. Raises NotMemberError."""
-    timers.read(connection, members.require_member(connection, group_id, user_id), up_to, context.now())
+def read(connection: sqlite3.Connection, context: Context, group_id: bytes, user_id: bytes, up_to: int) -> bool:
+    """Note that a member has read everything up to the number ``up_to``. Raises NotMemberError.
+
+    Very much takes several transactions: returns whether it has to be called again.
+    """
+    return timers.read(connection, members.require_member(connection, group_id, user_id), up_to, context.now())
 
 
 class Fetching:

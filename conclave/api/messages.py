@@ -35,7 +35,8 @@ async def read(request: web.Request) -> web.Response:
     """
     group_id, user_id = path_id(request, _GROUP), request[tokens.CALLER].user_id
     body = await read_body(request, ReadReceipt)
-    await act(request, messages.read, request.app[keys.CONTEXT], group_id, user_id, body.sequence_num)
+    while await act(request, messages.read, request.app[keys.CONTEXT], group_id, user_id, body.sequence_num):
+        pass
     return reply_empty(request)
 
 

@@ -14,6 +14,12 @@ from conclave.store.members import Membership
 from conclave.store.news import announce
 from conclave.store.sqlite import places
 
+STARTED_AT_ONCE = 1_000
+"""At most 1,000 timers start in a transaction: whoever sends waits for it."""
+
+SWEPT_AT_ONCE = 256
+"""At most 256 timers of messages that are gone are deleted in a step."""
+
 TOLD_AT_ONCE = 256
 """At most 256 timers that have ended are told of in a transaction."""
 
@@ -48,15 +54,23 @@ def begin(connection: sqlite3.Connection, sent: Sequence[tuple[int, int, bytes, 
     reach("timers.begun")
 
 
-def read(connection: sqlite3.Connection, member: Membership, up_to: int, now: int) -> None:
+def read(connection: sqlite3.Connection, member: Membership, up_to: int, now: int) -> bool:
     """Note that a member has read everything up to the number ``up_to``, as far as the group has it.
 
-    A timer starts for each message that this covers for the first time. Nothing changes one that runs.
+    A timer starts for each message that this covers for the first time. Nothing changes one that runs. At most
+    STARTED_AT_ONCE start: then only what they cover is noted, and the return value says that there is more.
     """
     group = member.group
-    up_to = min(up_to, group.last_seq)
+    last = up_to = min(up_to, group.last_seq)
     if up_to <= member.read_up_to:
-        return
+        return False
+    if group.self_destructs:
+        row = connection.execute(
+            "SELECT sequence_num FROM self_destructing WHERE group_key = ? AND sequence_num > ? AND sequence_num <= ?"
+            " ORDER BY sequence_num LIMIT 1 OFFSET ?",
+            (group.group_key, member.read_up_to, last, STARTED_AT_ONCE - 1),
+        ).fetchone()
+        up_to = row[0] if row else last
     connection.execute("UPDATE members SET read_up_to = ? WHERE member_id = ?", (up_to, member.member_id))
     reach("read.noted")
     if group.self_destructs:
@@ -67,6 +81,7 @@ def read(connection: sqlite3.Connection, member: Membership, up_to: int, now: in
             (member.member_id, now, group.group_key, max(member.read_up_to, member.joined_after), up_to),
         )
         reach("read.started")
+    return up_to < last
 
 
 def are_due(connection: sqlite3.Connection, now: int) -> bool:
@@ -132,7 +147,10 @@ def heard(connection: sqlite3.Connection, redactions: Iterable[Redaction]) -> No
 
 
 def forget(connection: sqlite3.Connection, gone: Iterable[tuple[int, int]]) -> None:
-    """Forget what belongs to messages that are deleted: group key, number. Call it in the same transaction."""
+    """Forget what belongs to messages that are deleted: group key, number. Call it in the same transaction.
+
+    Their timers, one for each reader, go later, by ``sweep``.
+    """
     if connection.execute("SELECT 1 FROM self_destructing LIMIT 1").fetchone() is None:
         return
     of_group: dict[int, list[int]] = {}
@@ -141,10 +159,34 @@ def forget(connection: sqlite3.Connection, gone: Iterable[tuple[int, int]]) -> N
     for group_key, numbers in of_group.items():
         named = f"group_key = ? AND sequence_num IN ({places(numbers)})"
         if connection.execute(f"DELETE FROM self_destructing WHERE {named}", (group_key, *numbers)).rowcount:
-            connection.execute(f"DELETE FROM timers WHERE {named}", (group_key, *numbers))
+            connection.execute(
+                f"INSERT OR IGNORE INTO ended_timers SELECT DISTINCT group_key, sequence_num FROM timers WHERE {named}",
+                (group_key, *numbers),
+            )
             connection.execute(
                 "UPDATE groups SET self_destructs = 0 WHERE group_key = ?1"
                 " AND NOT EXISTS (SELECT 1 FROM self_destructing WHERE group_key = ?1)",
                 (group_key,),
             )
     reach("timers.forgotten")
+
+
+def are_left(connection: sqlite3.Connection) -> bool:
+    """Tell whether ``sweep`` has anything to do."""
+    return connection.execute("SELECT 1 FROM ended_timers LIMIT 1").fetchone() is not None
+
+
+def sweep(connection: sqlite3.Connection) -> bool:
+    """Delete some timers of messages that are gone; return whether there are more."""
+    row = connection.execute("SELECT group_key, sequence_num FROM ended_timers LIMIT 1").fetchone()
+    if row is None:
+        return False
+    deleted = connection.execute(
+        "DELETE FROM timers WHERE timer_id IN"
+        " (SELECT timer_id FROM timers WHERE group_key = ? AND sequence_num = ? LIMIT ?)",
+        (*row, SWEPT_AT_ONCE),
+    ).rowcount
+    if deleted < SWEPT_AT_ONCE:
+        connection.execute("DELETE FROM ended_timers WHERE group_key = ? AND sequence_num = ?", tuple(row))
+    reach("timers.swept")
+    return True

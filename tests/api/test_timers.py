@@ -10,6 +10,7 @@ from conclave import keys
 from conclave.actions import timers
 from conclave.config.retention import RetentionConfig
 from conclave.config.settings import Config
+from conclave.store import timers as stored
 from conclave.wire import conclave_pb2
 from tests.conftest import Running, StartServer
 from tests.support.client import Client, encode, expect
@@ -84,6 +85,22 @@ async def test_a_receipt_starts_the_timer_of_each_message_that_it_covers(running
     assert await room.seen(room.bob) == {1: None, 2: b"0", 3: b"30", 4: b"20"}
     running.clock.advance(20)
     assert await room.seen(room.bob) == {1: None, 2: b"0", 3: None, 4: b"20"}
+
+
+async def test_a_receipt_over_very_many_starts_all_of_their_timers(
+    running: Running, room: Room, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It takes several transactions then, so that no sender waits for all of them."""
+    monkeypatch.setattr(stored, "STARTED_AT_ONCE", 3)
+    alice, bob, group = room.alice, room.bob, room.group
+    for number in range(10):
+        await alice.send(group, b"x", 10 if number % 2 else 0)
+    await bob.read(group, 9)
+    started = "SELECT sequence_num FROM timers JOIN members USING (member_id) WHERE user_id = ? ORDER BY 1"
+    assert await running.query(started, UUID(bob.user_id).bytes) == [(2,), (4,), (6,), (8,)]
+    assert await running.query("SELECT read_up_to FROM members WHERE user_id = ?", UUID(bob.user_id).bytes) == [(9,)]
+    await bob.read(group, 10)
+    assert await running.query(started, UUID(bob.user_id).bytes) == [(2,), (4,), (6,), (8,), (10,)]
 
 
 async def test_a_receipt_says_nothing_of_what_is_not_sent_yet(running: Running, room: Room) -> None:

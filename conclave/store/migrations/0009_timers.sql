@@ -34,6 +34,13 @@ CREATE TABLE timers (
 CREATE INDEX timers_by_end ON timers (redact_at) WHERE NOT told;
 CREATE INDEX timers_of_message ON timers (group_key, sequence_num, redact_at);
 
+-- Messages that are gone, and whose timers cleanup still has to delete.
+CREATE TABLE ended_timers (
+    group_key INTEGER NOT NULL,
+    sequence_num INTEGER NOT NULL,
+    PRIMARY KEY (group_key, sequence_num)
+) STRICT, WITHOUT ROWID;
+
 -- Whom nobody has told yet that a message was redacted: told with the next stream that the user opens.
 CREATE TABLE missed_redactions (
     missed_id INTEGER PRIMARY KEY AUTOINCREMENT,
