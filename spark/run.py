@@ -197,8 +197,9 @@ def _write_receipts(engine: Engine, settings: PolicySettings, done: Report, scop
     try:
         hot.write_steps(steps)
         done.held = hot.read(due.held_back, settings, now)
-        left = hot.read(overdue.worst, settings, now)
-        done.overdue_groups, done.overdue_seconds = left.groups, left.seconds
+        if done.error or scope != ALL:  # a run over everything that went well leaves nothing; the server looks besides
+            left = hot.read(overdue.worst, settings, now)
+            done.overdue_groups, done.overdue_seconds = left.groups, left.seconds
     except (StoreError, sqlite3.Error) as error:
         done.error = done.error or f"receipts: {error}"
 

@@ -3,21 +3,18 @@
 import json
 import sqlite3
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
 
 import click
-from marshmallow import Schema
-from marshmallow.fields import Dict, Field, List, Nested
 from rich.console import Console
 from rich.table import Table
 
 from conclave.cli.tables import WIDTH_OF_FILES, counted
 from conclave.clock import SystemClock
 from conclave.config.doubts import Doubt, doubts, of_unknown_group
-from conclave.config.load import BUILT_IN, ConfigError, find_config, load_config
+from conclave.config.load import BUILT_IN, ConfigError, each_setting, find_config, load_config
 from conclave.config.settings import Config, ConfigSchema
 from conclave.fields import Duration
 from conclave.retention.durations import duration_words
@@ -67,7 +64,7 @@ def _check(path: Path | None) -> _Checked:
         found.faults = error.faults
         return found
     found.warnings += doubts(config)
-    found.durations = dict(_durations(asdict(config), ConfigSchema()))
+    found.durations = dict(_durations(config))
     _compare(config, found)
     return found
 
@@ -84,25 +81,12 @@ def _compare(config: Config, found: _Checked) -> None:
         found.warnings += map(of_unknown_group, found.foresight.unknown_groups)
 
 
-def _durations(values: Mapping[str, Any], schema: Schema, prefix: str = "") -> Iterator[tuple[str, int]]:
+def _durations(config: Config) -> Iterator[tuple[str, int]]:
     """Yield every setting that is a length of time, and its seconds. Those in nested tables only if they are set."""
-    for name, value in values.items():
-        yield from _of_setting(value, schema.fields[name], prefix + name)
-
-
-def _of_setting(value: Any, declared: Field[Any], name: str) -> Iterator[tuple[str, int]]:
-    match declared:
-        case Nested():
-            yield from _durations(value, declared.schema, f"{name}.")
-        case List():
-            for place, each in enumerate(value, 1):
-                yield from _of_setting(each, declared.inner, f"{name}.{place}")
-        case Dict() if declared.value_field:
-            for key, each in value.items():
-                yield from _of_setting(each, declared.value_field, f"{name}.{key}")
-        case _ if isinstance(declared, Duration) or name.endswith("_seconds"):
-            if value != KEEP or name.count(".") < 2:
-                yield name, value
+    for name, value, declared in each_setting(asdict(config), ConfigSchema()):
+        is_length = isinstance(declared, Duration) or name.endswith("_seconds")
+        if is_length and (value != KEEP or name.count(".") < 2):
+            yield name, value
 
 
 def _show(found: _Checked, console: Console) -> None:

@@ -82,29 +82,33 @@ def parse_config(text: str, source: str, advise: Advise = lambda *_: None) -> Co
     faults = faults or list(_left_beside_a_link(config, values))
     if faults:
         raise ConfigError(source, faults)
-    for name, value in _in_bare_months(values, ConfigSchema()):
-        advise(name, f'"{value}" means months of 30 days; write it as "{value}o", or minutes as "{value}in"')
+    for name, value, declared in each_setting(values, ConfigSchema()):
+        if isinstance(declared, Duration) and is_in_bare_months(value):
+            advise(name, f'"{value}" means months of 30 days; write it as "{value}o", or minutes as "{value}in"')
     return config
 
 
-def _in_bare_months(values: Mapping[str, Any], schema: Schema, prefix: str = "") -> Iterator[tuple[str, str]]:
-    """Yield the durations whose unit is easily misread: setting and value. ``values`` has to be valid."""
+def each_setting(values: Mapping[str, Any], schema: Schema, prefix: str = "") -> Iterator[tuple[str, Any, Field[Any]]]:
+    """Yield each single setting, also those in nested tables and lists: its name, its value and its field.
+
+    ``values`` has to be valid. Entries of lists are counted from 1.
+    """
     for name, value in values.items():
-        yield from _misread(value, schema.fields[name], prefix + name)
+        yield from _within(value, schema.fields[name], prefix + name)
 
 
-def _misread(value: Any, declared: Field[Any], name: str) -> Iterator[tuple[str, str]]:
+def _within(value: Any, declared: Field[Any], name: str) -> Iterator[tuple[str, Any, Field[Any]]]:
     match declared:
         case Nested():
-            yield from _in_bare_months(value, declared.schema, f"{name}.")
+            yield from each_setting(value, declared.schema, f"{name}.")
         case List():
             for place, each in enumerate(value, 1):
-                yield from _misread(each, declared.inner, f"{name}.{place}")
+                yield from _within(each, declared.inner, f"{name}.{place}")
         case Dict() if declared.value_field:
             for key, each in value.items():
-                yield from _misread(each, declared.value_field, f"{name}.{key}")
-        case Duration() if is_in_bare_months(value):
-            yield name, value
+                yield from _within(each, declared.value_field, f"{name}.{key}")
+        case _:
+            yield name, value, declared
 
 
 def _left_beside_a_link(config: Config, values: Mapping[str, Any]) -> Iterator[str]:

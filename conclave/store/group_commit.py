@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+from conclave.errors import ApiError
 from conclave.failpoints import reach
 from conclave.store.connection import StoreConnection
 
@@ -110,7 +111,9 @@ def _alone(fn: Single, connection: StoreConnection) -> Any:
         connection.execute("ROLLBACK TO one_write")
         connection.room = room
         del connection.announced[told:]
-        outcome = error
+        # Its traceback holds this batch, which will hold it: a circle, and in it the bodies of all its requests. Of an
+        # error that a client gets, nobody asks where it came from.
+        outcome = error.with_traceback(None) if isinstance(error, ApiError) else error
     connection.execute("RELEASE one_write")
     return outcome
 

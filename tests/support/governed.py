@@ -251,11 +251,14 @@ class Model:
         for group in self.groups:
             old, new = self.policy(group, former), self.policy(group)
             if not group.is_deleted and (old != new or commits or erases):
-                self._settle(group, old, new, at, lets_go=commits and rules.retain_commits)
+                self._settle(group, old, new, at, commits=commits)
 
-    def _settle(self, group: Group, old: Policy, new: Policy, at: int, *, lets_go: bool = False) -> None:
-        """Keep hidden what was hidden. ``lets_go``: also commits, which are kept from now on."""
+    def _settle(self, group: Group, old: Policy, new: Policy, at: int, *, commits: bool = False) -> None:
+        """Keep hidden what was hidden, if the policies do not hide the same. ``commits``: they are kept or no more."""
         group.look()
+        if (old.lifetime, old.age_limit) == (new.lifetime, new.age_limit) and not commits:
+            return
+        lets_go = commits and self.rules.retain_commits
         if old.age_limit > 0:
             self.hide_before(group, at - old.age_limit)
         if lets_go:

@@ -31,8 +31,14 @@ class _MakingSchema(Schema):
 
     def load(self, data: Any, **options: Any) -> Any:
         """Return what ``makes`` makes of ``data``. Raises ValidationError."""
+        try:
+            loaded = super().load(data, **options)
+        except ValidationError as error:
+            # marshmallow's frame, which the traceback holds, holds the error: a circle, and in it the whole body, which
+            # would stay in memory until Python looks for circles.
+            raise error.with_traceback(None)  # noqa: B904 - it is the same error
         # A hook of marshmallow's would do the same, and cost each send more.
-        return self.makes(**super().load(data, **options))
+        return self.makes(**loaded)
 
 
 class RequestSchema(_MakingSchema):
