@@ -25,39 +25,76 @@ Otherwise others who wait for the run lock, such as a backup, might never get it
 """
 
 
+class Orders:
+    """What the server has the worker go by: its settings, which may change while the worker works or waits."""
+
+    def __init__(self, config: Config) -> None:
+        """Begin with ``config``."""
+        self._newest = config
+        self._news = threading.Event()
+
+    def receive(self, config: Config) -> None:
+        """Take other settings. Those of the log count at once, all others from the next run on."""
+        configure_logging(config.log)
+        is_news = _of_runs(config) != _of_runs(self._newest)
+        self._newest = config
+        if is_news:
+            self._news.set()
+
+    def wait(self, seconds: float) -> Config | None:
+        """Wait for at most so many seconds; return other settings as soon as there are any, None for none."""
+        if not self._news.wait(seconds):
+            return None
+        self._news.clear()
+        return self._newest
+
+
+def _of_runs(config: Config) -> tuple[object, ...]:
+    """Return the settings that a worker goes by."""
+    return config.cleanup_interval, config.retention, config.cleanup
+
+
 def main() -> None:
     """Run cleanup as scheduled, the first time at once, until the standard input ends."""
     os.umask(0o077)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole terminal; the server tells when to end
     tell = _take_stdout()
-    configure_logging()
     config = Config.from_json(sys.stdin.readline())
-    engine = Engine(config, SystemClock())
+    configure_logging(config.log)
+    engine, orders = Engine(config, SystemClock()), Orders(config)
     signal.signal(signal.SIGTERM, lambda *_: _end(engine))
-    threading.Thread(target=_end_with_server, args=(engine,), daemon=True).start()
+    threading.Thread(target=_listen_to_server, args=(engine, orders), daemon=True).start()
     try:
-        jobs = schedule(config.retention.purge_jobs, config.cleanup_interval)
-        _work(engine, jobs, config.cleanup_interval, tell)
+        _work(engine, orders, tell)
     finally:
         engine.abandon()
 
 
-def _work(engine: Engine, jobs: list[tuple[Scope, int]], again: int, tell: TextIO) -> None:
-    """Do each of ``jobs``, with the seconds from run to run, when it is due: one at a time, the longest due first.
-
-    ``again``: one that failed is tried again after so many seconds at most.
-    """
+def _work(engine: Engine, orders: Orders, tell: TextIO) -> None:
+    """Do each job when it is due, and all of them anew whenever the settings change."""
     try:
         engine.warm_up()
     except CleanupError as error:
         _say(tell, Fault(str(error)))
         raise SystemExit(1 if isinstance(error, SparkStartError) else EXIT_GIVE_UP) from None
     _say(tell, State.READY)
+    while True:
+        config = engine.config
+        jobs = schedule(config.retention.purge_jobs, config.cleanup_interval)
+        engine.config = _work_by(jobs, config.cleanup_interval, engine, orders, tell)
+
+
+def _work_by(jobs: list[tuple[Scope, int]], again: int, engine: Engine, orders: Orders, tell: TextIO) -> Config:
+    """Do each of ``jobs``, with the seconds from run to run, when it is due: one at a time, the longest due first.
+
+    ``again``: one that failed is tried again after so many seconds at most. Returns other settings when there are any.
+    """
     table = Timetable([interval for _, interval in jobs], again, time.monotonic())
     while True:
         chosen, due = table.next()
         while (left := due - time.monotonic()) > 0:
-            time.sleep(min(left, LONGEST_SLEEP_SECONDS))
+            if changed := orders.wait(min(left, LONGEST_SLEEP_SECONDS)):
+                return changed
         table.begin(chosen, time.monotonic())
         try:
             done = clean_up(engine, scope=jobs[chosen][0], tell=lambda state: _say(tell, state))
@@ -70,6 +107,8 @@ def _work(engine: Engine, jobs: list[tuple[Scope, int]], again: int, tell: TextI
             table.fail(chosen, time.monotonic())
             _say(tell, Fault(str(error), table.next().due - time.monotonic()))
         time.sleep(PAUSE_SECONDS)
+        if changed := orders.wait(0):
+            return changed
 
 
 def _take_stdout() -> TextIO:
@@ -83,10 +122,10 @@ def _say(tell: TextIO, message: Message) -> None:
     tell.write(to_line(message))
 
 
-def _end_with_server(engine: Engine) -> None:
-    """Wait for the end of the server, then end. Its side of the pipe closes even if it crashes."""
-    while sys.stdin.read(4096):
-        pass
+def _listen_to_server(engine: Engine, orders: Orders) -> None:
+    """Take what the server sends until it ends, then end. Its side of the pipe closes even if it crashes."""
+    while line := sys.stdin.readline():
+        orders.receive(Config.from_json(line))
     _end(engine)
 
 

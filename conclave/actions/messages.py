@@ -8,7 +8,7 @@ from conclave.actions.context import Context
 from conclave.archive import pages as both_tiers
 from conclave.archive.reader import Archive
 from conclave.budget import NoRoomError, Share
-from conclave.cache.groups import Fetched, RememberedGroups
+from conclave.cache.groups import Fetched, Reader, RememberedGroups
 from conclave.cache.recipients import GroupMembers, Recipients
 from conclave.errors import NotMemberError
 from conclave.store import members, messages, timers
@@ -134,7 +134,7 @@ class Fetching:
         known = self._groups.page(group_id, user_id, after, limit, written_in)
         if known and _has_room(share, known.pieces):
             return self._counted(known)
-        context, write = self._context, pages.writer(written_in)
+        context, write = self._context.of_now(), pages.writer(written_in)
         found = await share.fit(
             lambda: both_tiers.page(
                 *(self._store, self._archive, group_id, user_id, after, limit, context.policy, context.clock),
@@ -142,7 +142,9 @@ class Fetching:
                 include_redacted=include_redacted,
             )
         )
-        reader = self._groups.remember(found, after, written_in)
+        # What was read under a former policy must not be served from memory under the one in force.
+        is_current = context.policy is self._context.policy
+        reader = self._groups.remember(found, after, written_in) if is_current else Reader.of(found.member)
         claimed = min(after, found.member.group.last_seq)
         return self._counted(Fetched([each.piece for each in found.messages], reader, found.fetched_up_to, claimed))
 

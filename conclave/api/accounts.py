@@ -18,7 +18,7 @@ async def register(request: web.Request) -> web.Response:
     """POST /register: Open an account."""
     app = request.app
     body = await read_body(request, Register)
-    _require_open(app[keys.CONFIG], body.registration_token)
+    _require_open(app[keys.IN_FORCE].config, body.registration_token)
     await look(request, accounts.require_free, body.username)
     password_hash = await app[keys.THROTTLE].hash_for_account(request, body.password)
     user_id = await act(request, accounts.register, app[keys.CONTEXT], body.username, password_hash, body.alias)

@@ -11,6 +11,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
+from conclave.cli.common import CONFIG_VARIABLE
 from conclave.cli.tables import WIDTH_OF_FILES, counted
 from conclave.clock import SystemClock
 from conclave.config.doubts import Doubt, doubts, of_unknown_group
@@ -38,13 +39,13 @@ class _Checked:
 
 
 @click.command("check-config")
-@click.argument("file", metavar="[FILE]", required=False, type=click.Path(path_type=Path))
+@click.argument("file", metavar="[FILE]", required=False, type=click.Path(path_type=Path), envvar=CONFIG_VARIABLE)
 @click.option("--json", "as_json", is_flag=True, help="One JSON object; times in seconds.")
 def check_config(file: Path | None, *, as_json: bool) -> None:
     """Check a configuration, and tell what it would do.
 
     Compares it with the settings in force in the database that it names, and touches nothing. FILE: the file to check;
-    default: ./conclave.toml, /etc/conclave/config.toml, built-in defaults.
+    default: $CONCLAVE_CONFIG, ./conclave.toml, /etc/conclave/config.toml, built-in defaults.
     """
     found = _check(file)
     if as_json:

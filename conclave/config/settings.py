@@ -14,6 +14,7 @@ from conclave.config.admin import AdminConfig, AdminSchema
 from conclave.config.archive import ArchiveConfig, ArchiveSchema
 from conclave.config.cleanup import CleanupConfig, CleanupSchema
 from conclave.config.limits import LimitsConfig, LimitsSchema
+from conclave.config.log import LogConfig, LogSchema
 from conclave.config.retention import RetentionConfig, RetentionSchema
 from conclave.config.section import NOT_EMPTY, PATH, PORT, Section
 from conclave.config.spark import SparkConfig, SparkSchema
@@ -50,6 +51,7 @@ class Config:
     archive: ArchiveConfig = field(default_factory=ArchiveConfig)
     limits: LimitsConfig = field(default_factory=LimitsConfig)
     admin: AdminConfig = field(default_factory=AdminConfig)
+    log: LogConfig = field(default_factory=LogConfig)
 
     def __post_init__(self) -> None:
         """Resolve the paths. Raises OSError where there is no working directory."""
@@ -124,6 +126,7 @@ SECTIONS = {
     "archive": ArchiveConfig,
     "limits": LimitsConfig,
     "admin": AdminConfig,
+    "log": LogConfig,
 }
 
 
@@ -166,6 +169,7 @@ class ConfigSchema(Section):
     archive = Nested(ArchiveSchema)
     limits = Nested(LimitsSchema)
     admin = Nested(AdminSchema)
+    log = Nested(LogSchema)
 
 
 def setting_names() -> list[str]:

@@ -17,6 +17,7 @@ from conclave.cache.freshness import Freshness
 from conclave.cache.groups import RememberedGroups
 from conclave.cache.sessions import RememberedSessions
 from conclave.clock import Clock, SystemClock
+from conclave.config.in_force import InForce
 from conclave.config.retention import NEXT_FETCH
 from conclave.config.settings import Config
 from conclave.events import KEEP_ALIVE_SECONDS, Events, News
@@ -36,7 +37,7 @@ def create_app(config: Config, clock: Clock | None = None, *, accepts_change: bo
     ``accepts_change``: an operator agrees to a large change of the policy.
     """
     app = web.Application(middlewares=[middleware.around], client_max_size=MAX_BODY_BYTES)
-    app[keys.CONFIG] = config
+    app[keys.IN_FORCE] = InForce(config)
     app[keys.ACCEPTS_CHANGE] = accepts_change
     app[keys.CLOCK] = steady = SteadyClock(clock or SystemClock())
     app[keys.HEALTH] = Health()
@@ -57,7 +58,7 @@ def create_app(config: Config, clock: Clock | None = None, *, accepts_change: bo
 
 
 def _events(app: web.Application) -> Events:
-    activity, clock, ttl = app[keys.ACTIVITY], app[keys.CLOCK], app[keys.CONFIG].token_ttl_seconds
+    activity, clock, ttl = app[keys.ACTIVITY], app[keys.CLOCK], app[keys.IN_FORCE].config.token_ttl_seconds
 
     def keep(session_id: int) -> None:
         activity.keep(session_id, clock.now())
@@ -75,7 +76,7 @@ async def _streams(app: web.Application) -> AsyncIterator[None]:
 
 
 async def _store(app: web.Application) -> AsyncIterator[None]:
-    config = app[keys.CONFIG]
+    config = app[keys.IN_FORCE].config
     app[keys.STORAGE] = storage = Storage(config.database, reserves(config), MAX_BODY_BYTES, app[keys.HEALTH])
 
     def publish(news: list[News]) -> None:
@@ -94,7 +95,7 @@ async def _store(app: web.Application) -> AsyncIterator[None]:
 
 
 async def _archive(app: web.Application) -> AsyncIterator[None]:
-    config = app[keys.CONFIG]
+    config = app[keys.IN_FORCE].config
     app[keys.ARCHIVE] = archive = Archive(config.archive_path, config.database, app[keys.HEALTH])
     next_confirms = config.retention.fetch_confirmation == NEXT_FETCH
     app[keys.FETCHING] = Fetching(

@@ -97,7 +97,7 @@ async def stay_alive(app: web.Application) -> AsyncIterator[None]:
     """Note in the store that the server is alive, and watch the clock."""
     health = app[keys.HEALTH]
     app[keys.CLOCK_WATCH] = watch = ClockWatch(app[keys.CLOCK], app[keys.STORE], health, app[keys.ACTIVITY])
-    policy = app[keys.CONFIG].policy
+    policy = app[keys.IN_FORCE].config.policy
     await watch.begin(policy, accepts_change=app[keys.ACCEPTS_CHANGE])
     for group_id in await app[keys.STORE].read(consequences.unknown_groups, policy):
         log.warning("doubtful_setting", **of_unknown_group(group_id)._asdict())
@@ -112,7 +112,7 @@ async def stay_alive(app: web.Application) -> AsyncIterator[None]:
 
 async def keep_sessions(app: web.Application) -> AsyncIterator[None]:
     """Store when sessions were used: at most a minute late, many in one transaction."""
-    ttl, activity = app[keys.CONFIG].token_ttl_seconds, app[keys.ACTIVITY]
+    ttl, activity = app[keys.IN_FORCE].config.token_ttl_seconds, app[keys.ACTIVITY]
 
     async def write() -> None:
         for session_id in app[keys.EVENTS].sessions():
@@ -178,8 +178,8 @@ async def look_for_overdue(app: web.Application) -> AsyncIterator[None]:
 
     While the clock is wrong nothing is erased, and no time tells how long. Health tells of the clock then, not of this.
     """
-    config, store, health, clock = app[keys.CONFIG], app[keys.STORE], app[keys.HEALTH], app[keys.CLOCK]
-    runs = schedule(config.retention.purge_jobs, config.cleanup_interval)
+    in_force, context = app[keys.IN_FORCE], app[keys.CONTEXT]
+    store, health, clock = app[keys.STORE], app[keys.HEALTH], app[keys.CLOCK]
     next_look = 0.0
 
     async def look() -> None:
@@ -188,7 +188,9 @@ async def look_for_overdue(app: web.Application) -> AsyncIterator[None]:
         if HealthPart.CLOCK in health.faults:
             health.mend(HealthPart.OVERDUE)
         elif began >= next_look:
-            health.overdue, late = await store.read(overdue.with_late, config.policy, runs, clock.now())
+            config, policy = in_force.config, context.policy
+            runs = schedule(config.retention.purge_jobs, config.cleanup_interval)
+            health.overdue, late = await store.read(overdue.with_late, policy, runs, clock.now())
             next_look = began + OVERDUE_SHARE * (time.monotonic() - began)
             _tell_overdue(health, late)
 
