@@ -39,7 +39,9 @@ class _Checked:
 
 
 @click.command("check-config")
-@click.argument("file", metavar="[FILE]", required=False, type=click.Path(path_type=Path), envvar=CONFIG_VARIABLE)
+@click.argument(
+    "file", metavar="[FILE]", required=False, type=click.Path(path_type=Path, readable=False), envvar=CONFIG_VARIABLE
+)
 @click.option("--json", "as_json", is_flag=True, help="One JSON object; times in seconds.")
 def check_config(file: Path | None, *, as_json: bool) -> None:
     """Check a configuration, and tell what it would do.

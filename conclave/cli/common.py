@@ -18,7 +18,7 @@ CONFIG_VARIABLE = "CONCLAVE_CONFIG"
 config_option = click.option(
     "--config",
     "path",
-    type=click.Path(path_type=Path),
+    type=click.Path(path_type=Path, readable=False),  # whoever reads it tells more
     envvar=CONFIG_VARIABLE,
     help=f"TOML file; default: ${CONFIG_VARIABLE}, ./conclave.toml, /etc/conclave/config.toml, built-in defaults.",
 )

@@ -2,9 +2,7 @@
 
 import asyncio
 import gc
-import os
 import signal
-import socket
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -19,6 +17,7 @@ from conclave.config import summary
 from conclave.config.load import BUILT_IN
 from conclave.config.settings import Config
 from conclave.logs import get_logger
+from conclave.server import ports
 from conclave.server.app import create_app
 from conclave.server.listen import Site, for_clients, raise_file_limit
 from conclave.server.reload import Reloader
@@ -180,6 +179,4 @@ async def _listen(site: Site) -> str:
     try:
         return await site.listen()
     except OSError as error:
-        # gaierror has a useful text of its own. The text of other errors is about address tuples.
-        reason = error.strerror if isinstance(error, socket.gaierror) else os.strerror(error.errno or 0)
-        raise ServeError(f"cannot listen on {site.name}: {reason}") from error
+        raise ServeError(f"cannot listen on {site.name}: {ports.why_not(error, site.port)}") from error
