@@ -5,15 +5,18 @@ import signal
 import sys
 import threading
 import time
+from types import TracebackType
 from typing import TextIO
 
 from conclave.clock import SystemClock
 from conclave.config.settings import Config
-from conclave.logs import configure_logging
+from conclave.logs import configure_logging, get_logger
 from conclave.retention.jobs import Scope, Timetable, schedule
 from conclave.system.worker_protocol import EXIT_GIVE_UP, Ended, Fault, Message, State, to_line
 from spark.engine import CleanupError, Engine, SparkStartError
 from spark.run import clean_up
+
+log = get_logger(__name__)
 
 LONGEST_SLEEP_SECONDS = 3600.0
 """A sleep lasts at most an hour: an interval may be longer than the longest sleep that the system allows."""
@@ -61,6 +64,7 @@ def main() -> None:
     tell = _take_stdout()
     config = Config.from_json(sys.stdin.readline())
     configure_logging(config.log)
+    sys.excepthook = _log_fault
     engine, orders = Engine(config, SystemClock()), Orders(config)
     signal.signal(signal.SIGTERM, lambda *_: _end(engine))
     threading.Thread(target=_listen_to_server, args=(engine, orders), daemon=True).start()
@@ -102,13 +106,19 @@ def _work_by(jobs: list[tuple[Scope, int]], again: int, engine: Engine, orders: 
                 table.fail(chosen, time.monotonic())
             _say(tell, Ended(done.to_mapping(), table.next().due - time.monotonic()))
             if done.error and not engine.is_sound():
-                raise SystemExit("the Spark session has died")
+                _say(tell, Fault("the Spark session has died"))
+                raise SystemExit(1)
         except CleanupError as error:
             table.fail(chosen, time.monotonic())
             _say(tell, Fault(str(error), table.next().due - time.monotonic()))
         time.sleep(PAUSE_SECONDS)
         if changed := orders.wait(0):
             return changed
+
+
+def _log_fault(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
+    """Log what ends this process: nothing but lines of the log may go to the server's."""
+    log.error("cleanup_failed", exc_info=(kind, error, traceback))
 
 
 def _take_stdout() -> TextIO:
