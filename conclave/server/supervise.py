@@ -152,6 +152,8 @@ class Supervisor:
             case State.READY:
                 interval = self._config.cleanup_interval
                 log.info("cleanup_ready", engine=self._config.cleanup.engine, interval_seconds=interval)
+            case State.BEGAN:
+                log.debug("cleanup_began", engine=self._config.cleanup.engine)
             case Ended():
                 return self._note_run(told.report)
         return False
