@@ -11,6 +11,7 @@ import os
 import sys
 import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from datetime import UTC, datetime
 from typing import TextIO
@@ -59,10 +60,11 @@ def configure_logging(config: LogConfig | None = None) -> None:
         logger_factory=structlog.stdlib.LoggerFactory(),
         cache_logger_on_first_use=True,
     )
-    global _gathering, _requests_from  # noqa: PLW0603 - as the standard library's logging, of which there is one in a process
+    global _gathering, _write_request, _requests_from  # noqa: PLW0603 - as of the standard library, one in a process
     if _gathering:
         _gathering.flush()
-    _gathering = _Gathering(sys.stderr, is_json=is_json)
+    _gathering = _Gathering(sys.stderr)
+    _write_request = _gathering.gather_json if is_json else _gathering.gather_for_people
     _gathering.setFormatter(
         structlog.stdlib.ProcessorFormatter(
             foreign_pre_chain=shared,
@@ -93,42 +95,44 @@ def _is_coloured() -> bool:
 
 def log_request(method: str, route: str, status: int, seconds: float, request_id: str) -> None:
     """Log the event ``request``. ``seconds``: how long it took. Only for the event loop's thread."""
-    if status < _requests_from:
-        return
-    ms = round(seconds * 1000, 1)
-    if _gathering:
-        _gathering.gather(method, route, status, ms, request_id)
-    else:
-        log.info("request", method=method, route=route, status=status, ms=ms, request_id=request_id)
+    if status >= _requests_from:
+        _write_request(method, route, status, round(seconds * 1000, 1), request_id)
+
+
+def _tell_request(method: str, route: str, status: int, ms: float, request_id: str) -> None:
+    log.info("request", method=method, route=route, status=status, ms=ms, request_id=request_id)
 
 
 class _Gathering(logging.StreamHandler[TextIO]):
     """Writes records, and before each of them the lines of the requests that came before it."""
 
-    def __init__(self, stream: TextIO, *, is_json: bool) -> None:
+    def __init__(self, stream: TextIO) -> None:
         super().__init__(stream)
-        self._is_json = is_json
         self._mutex = threading.Lock()
         self._lines: list[bytes] = []
 
-    def gather(self, method: str, route: str, status: int, ms: float, request_id: str) -> None:
+    def gather_json(self, method: str, route: str, status: int, ms: float, request_id: str) -> None:
         """Write the line of a request within GATHER_SECONDS."""
-        if self._is_json:
-            line = orjson.dumps(
-                {
-                    "method": method,
-                    "route": route,
-                    "status": status,
-                    "ms": ms,
-                    "event": "request",
-                    "request_id": request_id,
-                    "level": "info",
-                    "timestamp": _now(),
-                },
-                option=orjson.OPT_APPEND_NEWLINE,
-            )
-        else:
-            line = f"{log_lines.of_request(method, route, status, ms)}\n".encode()
+        line = orjson.dumps(
+            {
+                "method": method,
+                "route": route,
+                "status": status,
+                "ms": ms,
+                "event": "request",
+                "request_id": request_id,
+                "level": "info",
+                "timestamp": _now(),
+            },
+            option=orjson.OPT_APPEND_NEWLINE,
+        )
+        self._add(line)
+
+    def gather_for_people(self, method: str, route: str, status: int, ms: float, _: str) -> None:
+        """Do as ``gather_json``, for people."""
+        self._add(f"{log_lines.of_request(method, route, status, ms)}\n".encode())
+
+    def _add(self, line: bytes) -> None:
         with self._mutex:
             self._lines.append(line)
             is_first = len(self._lines) == 1
@@ -170,4 +174,5 @@ def get_logger(name: str) -> structlog.stdlib.BoundLogger:
 log = get_logger(__name__)
 _second = 0, ""
 _gathering: "_Gathering | None" = None
+_write_request: Callable[[str, str, int, float, str], None] = _tell_request
 _requests_from = 0
