@@ -97,6 +97,31 @@ RESTORE_POINTS = ("restore.copied", "restore.before_switch", "restore.switched")
 CANARY_POINTS = ("canary.opened", "canary.sent", "canary.moved", "canary.deleted", "canary.erased", "canary.removed")
 """Reached only where an operator sends a canary."""
 
+BACKUP_POINTS = (
+    "backup.begun",
+    "backup.file_taken",
+    "backup.archive_taken",
+    "backup.caught_up",
+    "backup.database_taken",
+    "backup.checked",
+    "backup.manifest_written",
+    "backup.completed",
+    "backup.renamed_away",
+)
+"""Reached only where a backup is made; those of the archive's files only if there is an archive."""
+
+RETURN_POINTS = (
+    "return.begun",
+    "return.database_copied",
+    "return.archive_copied",
+    "return.settled",
+    "return.erased",
+    "return.placing",
+    "return.archive_placed",
+    "return.database_placed",
+)
+"""Reached only where a backup is restored."""
+
 _ERRORS = {"full": ("database or disk is full", sqlite3.SQLITE_FULL), "io": ("disk I/O error", sqlite3.SQLITE_IOERR)}
 
 _name, _action, _countdown = "", "", 0
