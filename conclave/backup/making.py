@@ -12,8 +12,7 @@ import errno
 import shutil
 import sqlite3
 import time
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -57,46 +56,42 @@ class Made:
     removed: list[str]
 
 
+class _NoRoomError(BackupError):
+    """There is too little room for a backup. Nothing of it is kept."""
+
+
 def make(config: Config, clock: Clock, folder: Path, keep: int | None, wait: Wait) -> Made:
     """Make a backup in ``folder`` and return it.
 
     ``keep``: how many are kept there, this one included; None for all. ``wait``: called before a wait for a cleanup
     run. Raises BackupError. If it is killed, what it has copied of the archive is used by the next one.
     """
-    with _plainly(config, folder):
+    try:
         schema.require_current(config.database)
-        with destination.opened(config, folder) as place, _tidied(place):
-            return _Making(config, clock, place).make(keep, wait)
+        with destination.opened(config, folder) as place:
+            try:
+                return _Making(config, clock, place).make(keep, wait)
+            except (OSError, sqlite3.Error, _NoRoomError) as error:
+                if isinstance(error, _NoRoomError) or _is_full(error, config.database):
+                    shutil.rmtree(place.unfinished, ignore_errors=True)
+                raise
+    except (OSError, sqlite3.Error, StoreError) as error:
+        raise BackupError(_one_line(error, config.database, folder)) from error
 
 
-@contextmanager
-def _plainly(config: Config, folder: Path) -> Iterator[None]:
-    """Turn an error of the disk in the block into a BackupError of one line."""
-    try:
-        yield
-    except (StoreError, sqlite3.Error) as error:
-        if isinstance(store_error(config.database, error), StoreFullError):
-            raise BackupError(_full(folder)) from error
-        raise BackupError(str(error)) from error
-    except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise BackupError(_full(folder)) from error
-        raise BackupError(f"{error.filename}: {error.strerror}" if error.filename else str(error)) from error
+def _is_full(error: Exception, database: Path) -> bool:
+    """Tell whether an error is that of a full disk."""
+    if isinstance(error, OSError):
+        return error.errno in (errno.ENOSPC, errno.EDQUOT)
+    return isinstance(store_error(database, error), StoreFullError)
 
 
-def _full(folder: Path) -> str:
-    return f"{folder}: the disk is full ({free_bytes(folder):,} bytes are free): nothing was kept of this backup"
-
-
-@contextmanager
-def _tidied(place: Destination) -> Iterator[None]:
-    """If the block finds the disk full, leave nothing of the backup there. After other errors the next one goes on."""
-    try:
-        yield
-    except (OSError, sqlite3.Error, StoreError, BackupError) as error:
-        if free_bytes(place.folder) < SPARE_BYTES or getattr(error, "errno", 0) in (errno.ENOSPC, errno.EDQUOT):
-            shutil.rmtree(place.unfinished, ignore_errors=True)
-        raise
+def _one_line(error: Exception, database: Path, folder: Path) -> str:
+    if _is_full(error, database):
+        return f"{folder}: the disk is full ({free_bytes(folder):,} bytes are free): nothing was kept of this backup"
+    if isinstance(error, OSError) and error.filename:
+        return f"{error.filename}: {error.strerror}"
+    return str(error)
 
 
 class _Making:
@@ -211,7 +206,7 @@ class _Making:
 
     def _require_room(self, needed: int) -> None:
         if (free := free_bytes(self._place.folder)) < needed + SPARE_BYTES:
-            raise BackupError(
+            raise _NoRoomError(
                 f"{self._place.folder}: there is no room for a backup: it takes {needed:,} bytes and leaves"
                 f" {SPARE_BYTES:,}, but only {free:,} are free"
             )
