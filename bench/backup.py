@@ -30,26 +30,29 @@ def whole(folder: Path) -> list[Figure]:
         stores.fill(store, group, [now] * MESSAGES)
     with Server(store.config) as server:
         server.wait_for("cleanup_run")
-        quiet, busy, took, log_bytes = uvloop.run(_backing_up(server, store, folder))
+        quiet, busy, (took, said), log_bytes = uvloop.run(_backing_up(server, store, folder))
     size = file_size(store.config.database)
     [backup] = (each for each in (folder / "backups").iterdir() if each.name[0] == "2")
     (folder / "there").mkdir()
     (folder / "there.toml").write_text(
         f'database_path = "{folder}/there/conclave.db"\n[cleanup]\nengine = "sql"\ndisk_reserve = "0"\n'
     )
-    restored = _command("restore", str(backup), "--config", str(folder / "there.toml"))
+    restored, _ = _command("restore", str(backup), "--config", str(folder / "there.toml"))
     return [
         single(f"a backup of {GROUPS * MESSAGES:,} messages, {size / 1e6:,.0f} MB", took, "s", most=60),
         latencies("send, before", quiet),
         latencies("send, meanwhile", busy),
         single("the longest that a send waited", max(busy) * 1000, "ms", most=100),
+        single("for so long a cleanup run would have waited", _waited(said), "s"),
         single("the write-ahead log at its largest", log_bytes / 1e6, "MB"),
         single("a restore of it", restored, "s"),
     ]
 
 
-async def _backing_up(server: Server, store: stores.Store, folder: Path) -> tuple[list[float], list[float], float, int]:
-    """Return what sends took before and meanwhile, what the backup took, and the greatest size of the log."""
+async def _backing_up(
+    server: Server, store: stores.Store, folder: Path
+) -> tuple[list[float], list[float], tuple[float, str], int]:
+    """Return what sends took before and meanwhile, what the backup took and said, and the greatest size of the log."""
     async with ClientSession() as http:
         sender = Client(http, server.url, store.tokens[0])
 
@@ -81,8 +84,15 @@ async def _greatest(path: Path) -> int:
         return size
 
 
-def _command(*words: str) -> float:
-    """Run a command to its end, and return the seconds that it took."""
+def _command(*words: str) -> tuple[float, str]:
+    """Run a command to its end; return the seconds that it took, and what it said."""
     began = time.perf_counter()
-    subprocess.run([sys.executable, "-P", "-m", "conclave", *words], check=True, stdout=subprocess.DEVNULL)
-    return time.perf_counter() - began
+    done = subprocess.run(
+        [sys.executable, "-P", "-m", "conclave", *words], check=True, stdout=subprocess.PIPE, text=True
+    )
+    return time.perf_counter() - began, done.stdout
+
+
+def _waited(said: str) -> float:
+    [line] = (each for each in said.splitlines() if each.startswith("cleanup had to wait"))
+    return float(line.split()[-2])
