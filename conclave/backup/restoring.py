@@ -9,6 +9,7 @@ import errno
 import os
 import shutil
 import sqlite3
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field, replace
@@ -24,6 +25,8 @@ from conclave.store import audit, place, schema, sqlite, state
 from conclave.store.archive import status
 from conclave.store.audit import Action
 from conclave.store.faults import StoreError, free_bytes
+from conclave.store.ledger.book import LedgerError
+from conclave.store.ledger.replay import replay
 from conclave.system import data_folder, locks, operators
 from conclave.system.data_folder import DataFolderError
 from conclave.system.locks import LockedError
@@ -42,9 +45,15 @@ Erase = Callable[[Config], str]
 
 @dataclass
 class Restored:
-    """What a restore did. ``notes``: what the operator has to know, a line each."""
+    """What a restore did.
+
+    ``taken_back``: how many things of each kind the ledger did not let come back. ``locked``: the names of accounts
+    that need a new password. ``notes``: what else the operator has to know, a line each.
+    """
 
     manifest: Manifest
+    taken_back: Counter[str] = field(default_factory=Counter)
+    locked: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
 
@@ -179,10 +188,19 @@ class _Restoring:
     def _settle(self) -> None:
         """Bring the copied database to this program's schema and to the present."""
         schema.prepare(self._database)
-        details = {"made_at": self._done.manifest.made_at, "without_ledger": self._without_ledger}
+        now, details = (
+            self._clock.now(),
+            {"made_at": self._done.manifest.made_at, "without_ledger": self._without_ledger},
+        )
         with closing(sqlite.connect(self._database)) as connection:
-            with sqlite.write_transaction(connection):
-                audit.note(connection, self._clock.now(), operators.current(), Action.BACKUP_RESTORED, details=details)
+            try:
+                with sqlite.write_transaction(connection):
+                    audit.note(connection, now, operators.current(), Action.BACKUP_RESTORED, details=details)
+                    done = replay(connection, self._config.ledger_path, now, despite=self._without_ledger)
+            except LedgerError as error:
+                hint = "" if self._without_ledger else "; to restore nevertheless, give --without-ledger"
+                raise BackupError(f"{error}{hint}") from error
+            self._done.taken_back, self._done.locked = done.counts, done.locked
             sqlite.truncate_wal(connection)
         reach("return.settled")
 
@@ -220,6 +238,7 @@ class _Restoring:
             database_path=str(self._database),
             data_path=str(self._folder / "data"),
             archive=replace(config.archive, path=str(self._archive)),
+            ledger=replace(config.ledger, path=str(config.ledger_path)),
             cleanup=replace(config.cleanup, engine="sql", disk_reserve=0),
         )
 
