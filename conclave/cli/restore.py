@@ -47,10 +47,8 @@ def restore(path: Path | None, src: Path, *, without_ledger: bool) -> None:
     if without_ledger:
         click.echo(f"warning: {WITHOUT_LEDGER}", err=True)
     if done.locked:
-        names = ", ".join(done.locked[:SHOWN]) + (
-            f" and {more:,} more" if (more := len(done.locked) - SHOWN) > 0 else ""
-        )
-        click.echo(f"note: passwords were changed since: set new ones for {names}", err=True)
+        names = [*done.locked[:SHOWN], *([f"{more:,} more"] if (more := len(done.locked) - SHOWN) > 0 else [])]
+        click.echo(f"note: passwords were changed since: set new ones for {', '.join(names)}", err=True)
     for note in done.notes:
         click.echo(f"note: {note}", err=True)
 

@@ -3,6 +3,7 @@
 import shutil
 from collections.abc import Callable
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,11 +12,12 @@ from conclave.backup import checking, manifest, restoring
 from conclave.backup.files import sum_of
 from conclave.backup.manifest import BackupError, FileEntry, Manifest
 from conclave.clock import FakeClock
-from conclave.store import place, schema, sqlite, state
+from conclave.store import marks, place, schema, sessions, sqlite, state
 from conclave.store.audit import Action
 from conclave.store.faults import StoreError
+from conclave.store.ledger.replay import NUMBERS
 from conclave.system import data_folder, locks
-from tests.support.archived import DAY
+from tests.support.archived import DAY, USERS
 from tests.support.backups import Backed, everything_in
 
 
@@ -58,6 +60,134 @@ def test_what_has_expired_since_is_erased_before_anything_is_served(store: Backe
         assert state.standing(connection).floor.acted_until == store.now, "what has expired stays expired"
 
 
+def delete_the_group(store: Backed, group: int) -> None:
+    store.delete_group(group)
+
+
+def purge_the_group(store: Backed, group: int) -> None:
+    with store.opened() as connection:
+        marks.hide_before(connection, group, store.now + 1)
+
+
+def shorten_and_lengthen(store: Backed, group: int) -> None:
+    store.set_expiry(group, DAY)
+    store.now += 2 * DAY
+    store.set_expiry(group, -1)
+
+
+def have_all_fetch(store: Backed, group: int) -> None:
+    store.set_expiry(group, 0)
+    store.fetch_all(group)
+    store.clean()
+
+
+SINCE = (delete_the_group, purge_the_group, shorten_and_lengthen, have_all_fetch)
+
+
+@pytest.mark.parametrize("happen", SINCE, ids=lambda happen: happen.__name__)
+def test_what_was_hidden_since_is_not_served_and_is_in_no_file(
+    store: Backed, happen: Callable[[Backed, int], None]
+) -> None:
+    kept, over = store.add_group(), store.add_group()
+    store.send(kept, 10, size=900)
+    store.send(over, 10, size=900)
+    made = store.back_up()
+    store.now += 60
+    happen(store, over)
+    store.write_ledger()
+    there, done = store.restored(made.path)
+    assert done.notes == []
+    assert {group for group, _ in there.served()} == {kept}
+    gone = {number for (group, _), number in store.made.items() if group == over}
+    assert there.search.left_of(gone, there.folder) == set(), "the restore has erased it"
+    assert len(there.served()) == 10
+
+
+def test_what_was_purged_since_from_the_archive_is_hidden(archived: tuple[Backed, int]) -> None:
+    store, group = archived
+    made = store.back_up()
+    purge_the_group(store, group)
+    store.write_ledger()
+    there, done = store.restored(made.path)
+    assert there.served() == {}
+    assert "the archive has messages that are due" in done.notes[0]
+
+
+@pytest.mark.parametrize("damage", ["missing", "damaged", "shorter"])
+def test_without_a_whole_ledger_nothing_is_restored_unless_that_is_accepted(store: Backed, damage: str) -> None:
+    group, other = store.add_group(), store.add_group()
+    store.send(group, 3)
+    store.send(other, 3)
+    made = store.back_up()
+    store.delete_group(group)
+    store.delete_group(other)
+    store.write_ledger()
+    ledger = store.config.ledger_path
+    lines = ledger.read_bytes().splitlines(keepends=True)
+    if damage == "missing":
+        ledger.unlink()
+    elif damage == "damaged":
+        ledger.write_bytes(b"".join([*lines[:-2], lines[-2].replace(b'"at":1', b'"at":2'), lines[-1]]))
+    else:
+        ledger.unlink()
+        store.send(store.add_group())
+        store.write_ledger()
+    told = refusal(store, made.path)
+    assert "ledger" in told
+    assert told.endswith("to restore nevertheless, give --without-ledger")
+    assert not (store.elsewhere / "hot.db").exists()
+    assert not place.restoring(store.elsewhere / "hot.db").exists()
+    there, _ = store.restored(made.path, without_ledger=True)
+    assert there.served(), "what it does not tell is back"
+    [(details,)] = there.query("SELECT details FROM audit WHERE action = 'backup_restored'")
+    assert '"without_ledger": true' in details
+
+
+def test_sessions_end_and_numbers_go_on_where_none_was_given(store: Backed) -> None:
+    group = store.add_group()
+    store.send(group, 3)
+    with store.opened() as connection:
+        sessions.add(connection, USERS[0], "", b"token", store.now, DAY)
+    made = store.back_up()
+    store.send(group, 5)
+    store.write_ledger()
+    there, done = store.restored(made.path)
+    assert done.taken_back["sessions"] == 1
+    assert there.query("SELECT count(*) FROM sessions") == [(0,)]
+    there.send(group)
+    assert there.query("SELECT max(sequence_num) FROM messages") == [(NUMBERS + 1,)]
+
+
+def test_a_backup_can_be_restored_again_and_an_older_one_after_it(store: Backed, tmp_path: Path) -> None:
+    group, other = store.add_group(), store.add_group()
+    store.send(group, 2)
+    store.send(other, 2)
+    older = store.back_up()
+    store.now += 60
+    store.delete_group(other)
+    store.write_ledger()
+    newer = store.back_up()
+    for number, made in enumerate((newer, newer, older)):
+        store.elsewhere = tmp_path / str(number)
+        there, _ = store.restored(made.path)
+        assert {key for key, _ in there.served()} == {group}
+        there.send(group)
+        assert there.query("SELECT max(sequence_num) FROM messages") == [(NUMBERS * (number + 1) + 1,)]
+
+
+def test_settings_that_changed_since_are_those_that_it_erases_by(store: Backed) -> None:
+    store.send(store.add_group(), 3)
+    made = store.back_up()
+    shorter = replace(store.config, message_retention=DAY)
+    with store.opened() as connection:
+        state.begin_serving(connection, shorter.policy, FakeClock(store.now).read(), accepts_change=True)
+    store.write_ledger()
+    store.now += 2 * DAY
+    there, done = store.restored(made.path, message_retention=DAY)
+    assert done.notes == []
+    assert there.query("SELECT count(*) FROM messages") == [(0,)]
+
+
 def test_what_is_due_in_the_archive_is_hidden_and_told(store: Backed) -> None:
     group = store.add_group(DAY)
     store.send(group, 3)
@@ -86,7 +216,8 @@ def test_a_restore_is_a_copy_that_changes_nothing_of_the_backup(archived: tuple[
 
 def test_the_restored_files_are_for_the_operator_alone_and_nothing_else_is_left(archived: tuple[Backed, int]) -> None:
     store, _ = archived
-    there, _ = store.restored(store.back_up().path)
+    store.write_ledger()
+    there, _ = store.restored(store.back_up().path, without_ledger=False)
     for path in there.folder.rglob("*"):
         assert path.stat().st_mode & 0o077 == 0, path
     names = {path.name for path in there.folder.iterdir()}
@@ -135,7 +266,7 @@ def test_a_database_of_an_older_schema_is_migrated(
     store.config = store.config.from_mapping({"database_path": str(path)})
     made = store.back_up()
     monkeypatch.undo()
-    there, _ = store.restored(made.path)
+    there, _ = store.restored(made.path, without_ledger=True)
     schema.require_current(there.config.database)
 
 

@@ -15,6 +15,8 @@ from conclave.clock import FakeClock
 from conclave.config.cleanup import CleanupConfig
 from conclave.config.settings import Config
 from conclave.retention.policy import KEEP
+from conclave.store.ledger import changes
+from conclave.store.ledger.drain import drain
 from spark import run
 from spark.engine import Engine
 from tests.support.archive import Mover
@@ -35,10 +37,17 @@ class Backed(Store):
         self.backups = folder / "backups"
         self.elsewhere = folder / "elsewhere"
         self.mover = Mover(self.config)
+        self.write_ledger()
 
     def move(self, group_key: int, last: int, lifetime: int = KEEP) -> None:
         """Move a group's messages up to ``last`` into the archive."""
         self.mover.move(str(UUID(bytes=self.group_ids[group_key])), last, lifetime)
+
+    def write_ledger(self) -> None:
+        """Write to the ledger what a server would have written by now."""
+        with self.opened() as connection:
+            changes.claim(connection, is_alive=True)
+        drain(self.config.database, self.config.ledger_path, self.now)
 
     def clean(self) -> None:
         """Do a run of the SQL engine over the hot store, now."""
@@ -48,12 +57,13 @@ class Backed(Store):
         """Make a backup, now."""
         return making.make(self.config, FakeClock(self.now), self.backups, keep, wait)
 
-    def restored(self, backup: Path, *, without_ledger: bool = True, **changed: Any) -> tuple["Backed", Restored]:
+    def restored(self, backup: Path, *, without_ledger: bool = False, **changed: Any) -> tuple["Backed", Restored]:
         """Restore elsewhere, now; return the store that is there. ``changed``: settings that it has instead."""
         self.elsewhere.mkdir(exist_ok=True)
         there = copy.copy(self)
         there.folder = self.elsewhere
-        there.config = replace(self.config, database_path=str(self.elsewhere / "hot.db"), **changed)
+        ledger = replace(self.config.ledger, path=str(self.config.ledger_path))
+        there.config = replace(self.config, database_path=str(self.elsewhere / "hot.db"), ledger=ledger, **changed)
         there.mover = Mover(there.config)
         clock = FakeClock(self.now)
 
