@@ -94,6 +94,15 @@ ARCHIVE_CLOCK_POINTS = ("archive.clock_widened", "archive.clock_rewritten", "arc
 RESTORE_POINTS = ("restore.copied", "restore.before_switch", "restore.switched")
 """Reached only where a group is restored from the archive."""
 
+LEDGER_POINTS = ("ledger.claimed", "ledger.written", "ledger.synced", "ledger.forgotten")
+"""Reached only where something is written to the purge ledger."""
+
+COMPACTION_POINTS = ("ledger.rewritten", "ledger.replaced")
+"""Reached only where the ledger's file is rewritten."""
+
+REPLAY_POINTS = ("ledger.step_replayed", "ledger.replayed", "ledger.written", "ledger.synced")
+"""Reached only where a restored copy learns what it must not bring back."""
+
 CANARY_POINTS = ("canary.opened", "canary.sent", "canary.moved", "canary.deleted", "canary.erased", "canary.removed")
 """Reached only where an operator sends a canary."""
 

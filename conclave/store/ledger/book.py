@@ -24,6 +24,9 @@ log = get_logger(__name__)
 TAIL_BYTES = 64 * 1024
 """At first the last 64 KiB are read to find the last line."""
 
+HEAD_BYTES = 1024
+"""The first line has less than 1 KiB."""
+
 COMPACTED_BYTES = 1024 * 1024
 """A file below 1 MiB is not compacted."""
 
@@ -275,11 +278,11 @@ def _end(path: Path, file: IO[bytes], ledger_id: str, written: int) -> tuple[byt
         for place in range(len(lines) - 1, first - 1, -1):
             value = _value(lines[place], _stored_sum(lines[place - 1]) if place else b"")
             if value is not None:
-                os.ftruncate(file.fileno(), size - sum(map(len, lines[place + 1 :])))
                 file.seek(0)
                 _require_head(path, file, ledger_id)
                 if value.get("change", value.get("complete_after", 0)) < written:
                     raise LedgerError(_cut(path))
+                os.ftruncate(file.fileno(), size - sum(map(len, lines[place + 1 :])))
                 return _stored_sum(lines[place]), value.get("change", 0)
         if begin == 0:
             if len(lines) > 1:
@@ -291,7 +294,7 @@ def _end(path: Path, file: IO[bytes], ledger_id: str, written: int) -> tuple[byt
 
 
 def _require_head(path: Path, file: IO[bytes], ledger_id: str) -> None:
-    head = _value(file.read(TAIL_BYTES).partition(b"\n")[0] + b"\n", b"")
+    head = _value(file.read(HEAD_BYTES).partition(b"\n")[0] + b"\n", b"")
     if head is None or "ledger" not in head:
         raise LedgerError(f"{path}: its first line is damaged: {_BEGIN_ANEW}")
     _require_own(path, head["ledger"], ledger_id)

@@ -126,7 +126,7 @@ class World:
     def fetch(self, member: Membership) -> None:
         with self.writing() as connection:
             last = groups.by_id(connection, member.group.group_id).last_seq
-            members.confirm_fetched(connection, [(last, member.member_id)])
+            members.confirm_fetched(connection, [(member.member_id, last)])
 
     def read(self, member: Membership, up_to: int) -> None:
         with self.writing() as connection:
