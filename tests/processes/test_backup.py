@@ -2,7 +2,6 @@
 
 import asyncio
 import time
-from contextlib import suppress
 from pathlib import Path
 
 from aiohttp import ClientSession
@@ -13,7 +12,7 @@ from tests.processes.test_archive_kills import ARCHIVE, FADING, OFTEN, RARELY, W
 from tests.processes.test_kills import QUICK
 from tests.support.archived import Tiers
 from tests.support.cleaner import Cleaner
-from tests.support.client import Client, RefusedError
+from tests.support.client import Client, expect
 from tests.support.server import ServerProcess, conclave
 
 BACKUPS = 3
@@ -24,6 +23,11 @@ def done(*words: str | Path, cwd: Path) -> str:
     result = conclave(*words, cwd=cwd)
     assert result.returncode == 0, result.stderr
     return result.stdout
+
+
+def purge(group: str, folder: Path) -> None:
+    words = ("cleanup", "purge", "--config", "conclave.toml", "--group", group, "--before", "1s", "--yes", "--no-run")
+    done(*words, cwd=folder)
 
 
 async def served_in(client: Client, group: str) -> dict[int, bytes]:
@@ -68,6 +72,10 @@ async def test_what_is_restored_is_a_state_that_was_there_and_nothing_that_is_ov
                 await until(lambda: sum(run["archived"] > 0 for run in happened(server, "cleanup_run")) > 2)
                 acknowledged = await back_up(world, tmp_path)
                 talking.cancel()
+            kept, purged, deleted = world.kept
+            await asyncio.sleep(3)
+            await asyncio.to_thread(purge, purged.key, here)
+            await world.alice.post(f"/groups/{deleted.key}/delete")
             runs = happened(server, "cleanup_run")
             assert [run["error"] for run in runs if run["error"]] == [], "no run failed for the backups"
             over_by = time.time() + FADING + 1
@@ -75,27 +83,29 @@ async def test_what_is_restored_is_a_state_that_was_there_and_nothing_that_is_ov
         backup = kept_in(tmp_path / "backups")[-1]
         assert "the backup is whole" in done("backup", "verify", str(backup.path), cwd=there)
         await until(lambda: time.time() > over_by)
-        (there / "conclave.toml").write_text(RARELY + ARCHIVE)
+        settings = f'{RARELY}{ARCHIVE}[ledger]\npath = "{here}/conclave.db.ledger"\n'
+        (there / "conclave.toml").write_text(settings)
         done("restore", "--config", "conclave.toml", str(backup.path), cwd=there)
-        with ServerProcess(there, RARELY + ARCHIVE, cleaner.lend().env, command=QUICK) as again:
+        with ServerProcess(there, settings, cleaner.lend().env, command=QUICK) as again:
             world.move_to(again.url)
+            await expect(world.alice.fetch(kept.key), 401, 202)
             for name, client in (("alice", world.alice), ("bob", world.bob)):
-                with suppress(RefusedError):
-                    await client.login(name)
+                await client.login(name)
             *_, fading = world.groups
-            assert await served_in(world.bob, fading.key) == {}, "what is over is not served, before any run either"
-            kept: set[int] = set()
-            for group in world.kept:
-                served = await served_in(world.alice, group.key)
-                sent = [group.sent[number] for number in range(1, len(served) + 1)]
-                bodies = [world.search.body(each.body, each.size) for each in sent]
-                assert list(served.items()) == list(enumerate(bodies, 1)), "all up to some moment, once, in order"
-                kept |= {each.body for each in sent}
-                before = {each.body for each in group.sent.values()} & acknowledged
-                assert before <= kept, "all that was acknowledged before the backup began"
-                assert await world.alice.send(group.key, b"on") > len(served)
+            for over in (fading, purged):
+                assert await served_in(world.bob, over.key) == {}, "what is over is not served, before any run either"
+            await expect(world.bob.fetch(deleted.key), 401, 400)
+            served = await served_in(world.alice, kept.key)
+            sent = [kept.sent[number] for number in range(1, len(served) + 1)]
+            bodies = [world.search.body(each.body, each.size) for each in sent]
+            assert list(served.items()) == list(enumerate(bodies, 1)), "all up to some moment, once, in order"
+            stays = {each.body for each in sent}
+            before = {each.body for each in kept.sent.values()} & acknowledged
+            assert before <= stays, "all that was acknowledged before the backup began"
+            assert await world.alice.send(kept.key, b"on") > max(kept.sent), "no number is given twice"
             await until(lambda: bool(happened(again, "cleanup_run")))
             assert happened(again, "cleanup_run")[0]["error"] == "", "the two are of one time"
             again.stop()
-    assert world.search.numbers_in(there, cleaner.folder) == kept, "what is over is in no file"
+            assert not happened(again, "ledger_replayed"), "the restore has done that"
+    assert world.search.numbers_in(there, cleaner.folder) == stays, "what is over is in no file"
     Tiers(Config(database_path=str(there / "conclave.db"))).expect_sound()
