@@ -21,6 +21,8 @@ from conclave.fields import Duration
 from conclave.retention.durations import duration_words
 from conclave.retention.policy import AFTER_FETCH, KEEP
 from conclave.store.faults import StoreError
+from conclave.store.ledger import book
+from conclave.store.ledger.book import LedgerError
 from spark.foresight import Erasure, Foresight, foresee
 
 _WORDS = {KEEP: "off", AFTER_FETCH: "delete-after-fetch"}
@@ -68,6 +70,10 @@ def _check(path: Path | None) -> _Checked:
         return found
     found.warnings += doubts(config)
     found.durations = dict(_durations(config))
+    try:
+        book.require_writable(config.ledger_path)
+    except LedgerError as error:
+        found.warnings.append(Doubt("ledger.path", str(error)))
     _compare(config, found)
     return found
 

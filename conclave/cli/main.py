@@ -38,6 +38,7 @@ def main() -> None:
 
 
 main.add_command(Family("archive", "archive", "Check the archive of older messages, or restore a group."))
+main.add_command(Family("backup", "backup", "Make a backup, and see and check those that are there."))
 main.add_command(Family("check-config", "check_config", "Check a configuration, and tell what it would do."))
 main.add_command(Family("audit", "audit", "Print who decided what, and when: policies, holds, accounts."))
 main.add_command(Family("cleanup", "cleanup", "Delete what is due."))
@@ -45,6 +46,7 @@ main.add_command(Family("explain", "retention", "Explain what becomes of a group
 main.add_command(Family("group", "groups", "See the groups: policies, amounts, what is overdue."))
 main.add_command(Family("hold", "holds", "Keep messages from being erased: legal holds."))
 main.add_command(Family("receipts", "receipts", "See the receipts of what runs have erased, and check them."))
+main.add_command(Family("restore", "restore", "Restore a backup, where nothing is yet."))
 main.add_command(Family("serve", "serve", "Serve clients, and clean up every cleanup_interval."))
 main.add_command(Family("user", "users", "Manage accounts, while the server runs or not."))
 main.add_command(Family("verify-erasure", "verify_erasure", "Prove that nothing erased is readable in any file."))

@@ -22,6 +22,9 @@ from conclave.retention.policy import session_lag
 from conclave.store import consequences, news, outbox, overdue, sessions, state
 from conclave.store.archive import stretches
 from conclave.store.faults import StoreError
+from conclave.store.ledger import book, changes
+from conclave.store.ledger.book import LedgerError
+from conclave.store.ledger.replay import is_older, replay
 from conclave.store.overdue import Worst
 
 log = get_logger(__name__)
@@ -35,6 +38,12 @@ LOOK_INTERVAL_SECONDS = 1.0
 OUTBOX_INTERVAL_SECONDS = 1.0
 TIMERS_INTERVAL_SECONDS = 0.25
 """Readers hear within a second that a message has come to its end for them: four times a second the server looks."""
+
+LEDGER_INTERVAL_SECONDS = 1.0
+"""Every second the purge ledger learns what was hidden, ended or deleted."""
+
+LEDGER_ALIVE_SECONDS = 60.0
+"""Every minute the ledger learns that the store is in use, also if nothing else has happened."""
 
 STORAGE_INTERVAL_SECONDS = 0.5
 
@@ -128,6 +137,47 @@ async def keep_sessions(app: web.Application) -> AsyncIterator[None]:
         yield
     with app[keys.HEALTH].duty(HealthPart.SESSION_ACTIVITY):
         await write()
+
+
+async def keep_ledger(app: web.Application) -> AsyncIterator[None]:
+    """Write to the purge ledger what was hidden, ended or deleted; first have a restored database learn of it.
+
+    Nobody waits for the ledger: what cannot be written yet waits in the database. Raises StoreError at the start if the
+    database is an older copy, and the ledger cannot tell all that it must not bring back.
+    """
+    store, health, clock = app[keys.STORE], app[keys.HEALTH], app[keys.CLOCK]
+    path, next_alive = app[keys.CONFIG].ledger_path, 0.0
+    standing = await store.read(changes.standing)
+    flaw: LedgerError | None = None
+    try:
+        found = await asyncio.to_thread(book.look, path)
+        if not is_older(standing, found):
+            book.require_sound(path, found, standing.ledger_id, standing.written)
+    except LedgerError as error:
+        found, flaw = None, error
+    flawed_file = book.identity(path)
+    if is_older(standing, found):
+        done = await store.write(replay, path, clock.now())
+        log.warning("ledger_replayed", **done.counts)
+
+    async def write(*, is_stopping: bool = False) -> None:
+        nonlocal next_alive
+        is_alive = is_stopping or time.monotonic() >= next_alive
+        if is_alive or await store.read(changes.are_waiting):
+            claimed = await store.write(changes.claim, is_alive=is_alive)
+            next_alive = time.monotonic() + LEDGER_ALIVE_SECONDS
+            while entries := await store.read(changes.told, claimed.claimed, clock.now()):
+                await asyncio.to_thread(book.append, path, claimed.ledger_id, claimed.written, entries)
+                await store.write(changes.were_written, entries)
+        if flaw and book.identity(path) == flawed_file:
+            raise LedgerError(str(flaw))  # it goes on, but what it had is not what it should have
+
+    with health.duty(HealthPart.LEDGER):
+        await write()
+    async with _every(app, HealthPart.LEDGER, LEDGER_INTERVAL_SECONDS, write):
+        yield
+    with health.duty(HealthPart.LEDGER):
+        await write(is_stopping=True)
 
 
 async def forward_news(app: web.Application) -> AsyncIterator[None]:

@@ -88,6 +88,7 @@ def _only_server(config: Config) -> Iterator[None]:
 def _hold(config: Config, held: ExitStack) -> None:
     """Take every lock of a server. What is there is looked at and locked before anything is made or changed."""
     data_folder.require_own(config.data, config.database, config.archive_path)
+    place.require_restored(config.database)
     exists = place.is_taken(config.database)
     if exists:
         place.require_writable(config.database)

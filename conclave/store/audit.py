@@ -36,6 +36,7 @@ class Action(StrEnum):
     ACCOUNT_DISABLED = "account_disabled"
     ACCOUNT_ENABLED = "account_enabled"
     ACCOUNT_DELETED = "account_deleted"
+    BACKUP_RESTORED = "backup_restored"
 
 
 OF_GROUPS = (
