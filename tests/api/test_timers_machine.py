@@ -114,7 +114,7 @@ class Machine(RuleBasedStateMachine):
             return
         self.does(self.users[name].read(self.group, up_to))
         for number, each in self.sent.items():
-            if each.seconds and number <= up_to and name in each.readers:
+            if each.seconds and number <= up_to and name in each.readers and not self.is_too_old(number, self.now()):
                 each.ends.setdefault(name, self.now() + each.seconds)
 
     @rule(name=st.sampled_from(NAMES[1:]), kind=st.sampled_from(["leave", "remove", "ban"]))
@@ -214,8 +214,14 @@ class Machine(RuleBasedStateMachine):
         each = self.sent[number]
         if not each.seconds:
             return True
-        too_old = each.ended or each.created_at + self.max_age < now
-        return name in each.readers and not too_old and each.ends.get(name, now + 1) > now
+        if name not in each.readers:
+            return False
+        return each.ends[name] > now if name in each.ends else not self.is_too_old(number, now)
+
+    def is_too_old(self, number: int, now: int) -> bool:
+        """Whether nobody may see a message any more who has not read it."""
+        each = self.sent[number]
+        return each.ended or each.created_at + self.max_age < now
 
     @invariant()
     def sees(self, at: int | None = None) -> None:
