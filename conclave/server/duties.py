@@ -153,7 +153,7 @@ async def keep_ledger(app: web.Application) -> AsyncIterator[None]:
     database is an older copy, and the ledger cannot tell all that it must not bring back.
     """
     store, health, clock = app[keys.STORE], app[keys.HEALTH], app[keys.CLOCK]
-    path, next_alive = app[keys.CONFIG].ledger_path, 0.0
+    path, next_alive = app[keys.IN_FORCE].config.ledger_path, 0.0
     standing = await store.read(changes.standing)
     flaw: LedgerError | None = None
     try:

@@ -130,7 +130,7 @@ class World:
 
     def read(self, member: Membership, up_to: int) -> None:
         with self.writing() as connection:
-            timers.read(connection, member, up_to, self.clock.now())
+            timers.read(connection, member, up_to, self.clock.now(), self.config.policy.self_destruct_max_age, 1_000)
 
     def change_policy(self, group: Group, expiry: int) -> None:
         with self.writing() as connection:
