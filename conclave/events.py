@@ -85,6 +85,11 @@ class Stream(ABC):
         self._waiting: list[Event] = []
         self._lost = 0
 
+    @property
+    def waiting(self) -> int:
+        """How many events wait."""
+        return len(self._waiting)
+
     def put(self, event: Event) -> bool:
         """Add an event; never waits. Return whether it is the only one, so that ``flush`` has to be called.
 
@@ -127,14 +132,25 @@ class Stream(ABC):
         """Close the connection at once."""
 
 
+class Backlog(NamedTuple):
+    """The events that wait for slow listeners: how many in all, and for the slowest."""
+
+    events: int
+    longest: int
+
+
 class Events:
     """The listeners of one server process."""
 
     def __init__(
         self, keep: Callable[[int], None] = lambda _: None, *, keep_alive_seconds: float = KEEP_ALIVE_SECONDS
     ) -> None:
-        """Begin without listeners. ``keep`` is called every so often with the id of a session that listens."""
+        """Begin without listeners. ``keep`` is called every so often with the id of a session that listens.
+
+        ``lost``: how many events were dropped, counted when their listener learns of it or has gone.
+        """
         self.rota = Rota(self._remind, keep_alive_seconds)
+        self.lost = 0
         self._keep = keep
         self._streams: dict[bytes, set[Stream]] = {}
         self._few: deque[Stream] = deque()
@@ -179,6 +195,11 @@ class Events:
             # Whatever few hear does not wait for all who hear what many hear.
             (self._few if len(fresh) <= SLICE else self._many).extend(fresh)
             self._hand_on_soon()
+
+    def backlog(self) -> Backlog:
+        """Return what waits for slow listeners. It walks all streams; any thread may do that."""
+        waiting = [stream.waiting for streams in tuple(self._streams.values()) for stream in tuple(streams)]
+        return Backlog(sum(waiting), max(waiting, default=0))
 
     def is_heard_by(self, user_id: bytes) -> bool:
         """Tell whether a user has any stream open."""

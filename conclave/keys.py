@@ -21,6 +21,7 @@ from conclave.events import Events
 from conclave.health.clock_watch import ClockWatch
 from conclave.health.parts import Health
 from conclave.health.storage import Storage
+from conclave.measures import Requests
 from conclave.steady_clock import SteadyClock
 from conclave.store.database import Database
 from conclave.store.timers import Redaction
@@ -47,6 +48,7 @@ HEALTH = web.AppKey("health", Health)
 HEARD: web.AppKey[list[Redaction]] = web.AppKey("heard")
 """The missed redactions that a new stream has told; the duty of timers notes that in the store."""
 
+REQUESTS = web.AppKey("requests", Requests)
 BUDGET = web.AppKey("budget", Budget)
 CONTEXT = web.AppKey("context", Context)
 ENDPOINTS: web.AppKey[Mapping[Handler, Endpoint]] = web.AppKey("endpoints")

@@ -16,7 +16,9 @@ from aiohttp import web
 
 from conclave import keys
 from conclave.admin.app import create_admin_app
+from conclave.admin.guard import Guard, TokenError
 from conclave.config.settings import Config
+from conclave.health.parts import Phase
 from conclave.logs import get_logger
 from conclave.server.app import create_app
 from conclave.server.listen import Site, for_clients, raise_file_limit
@@ -52,10 +54,10 @@ def serve(config: Config, *, accepts_change: bool = False) -> None:
     """
     give_back_large()
     sys.setswitchinterval(SWITCH_SECONDS)
-    tls = _tls(config)
+    tls, guard = _tls(config), _guard(config)
     with _only_server(config), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         try:
-            runner.run(_serve(config, tls, accepts_change=accepts_change))
+            runner.run(_serve(config, tls, guard, accepts_change=accepts_change))
         except (StoreError, PolicyFrozenError, PolicyChangeError) as error:
             raise ServeError(str(error)) from error
 
@@ -103,7 +105,7 @@ def _unshared(refusal: str) -> Iterator[None]:
         raise ServeError(refusal) from error
 
 
-async def _serve(config: Config, tls: ssl.SSLContext | None, *, accepts_change: bool) -> None:
+async def _serve(config: Config, tls: ssl.SSLContext | None, guard: Guard, *, accepts_change: bool) -> None:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
@@ -111,7 +113,7 @@ async def _serve(config: Config, tls: ssl.SSLContext | None, *, accepts_change: 
             loop.add_signal_handler(number, stop.set)
     app = create_app(config, accepts_change=accepts_change)
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=SHUTDOWN_SECONDS, handler_cancellation=False)
-    operators = web.AppRunner(create_admin_app(app[keys.HEALTH]), access_log=None, shutdown_timeout=SHUTDOWN_SECONDS)
+    operators = web.AppRunner(create_admin_app(app, guard), access_log=None, shutdown_timeout=SHUTDOWN_SECONDS)
     try:
         files = raise_file_limit()
         await operators.setup()
@@ -124,6 +126,7 @@ async def _serve(config: Config, tls: ssl.SSLContext | None, *, accepts_change: 
         log.info("listening", url=url, admin_url=admin_url, database=str(config.database))
         async with Supervisor(config, app[keys.HEALTH]):
             await stop.wait()
+            app[keys.HEALTH].phase = Phase.STOPPING  # at once: ending the worker may take a second
             log.info("stopping")
     finally:
         await runner.cleanup()
@@ -155,6 +158,13 @@ async def _listen(site: Site) -> str:
         # gaierror has a useful text of its own. The text of other errors is about address tuples.
         reason = error.strerror if isinstance(error, socket.gaierror) else os.strerror(error.errno or 0)
         raise ServeError(f"cannot listen on {site.name}: {reason}") from error
+
+
+def _guard(config: Config) -> Guard:
+    try:
+        return Guard(config.admin)
+    except TokenError as error:
+        raise ServeError(str(error)) from error
 
 
 def _tls(config: Config) -> ssl.SSLContext | None:

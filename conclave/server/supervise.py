@@ -72,6 +72,7 @@ class Supervisor:
             except (OSError, ValueError) as error:  # it could not be started, or sent a line that is no message
                 reason = f"the cleanup worker failed: {error}"
             self._health.fault(HealthPart.CLEANUP, reason)
+            self._health.worker_ends += 1
             pause = FIRST_PAUSE_SECONDS if ran else min(2 * pause, LONGEST_PAUSE_SECONDS)
             log.error("cleanup_worker_ended", reason=reason, restart_in_seconds=pause)
             await asyncio.sleep(pause)
@@ -88,6 +89,7 @@ class Supervisor:
             start_new_session=True,
         )
         ran = False
+        self._health.worker = process.pid
         try:
             if process.stdin and process.stdout:  # both were asked for as pipes
                 process.stdin.write(self._config.to_json().encode() + b"\n")
@@ -99,6 +101,7 @@ class Supervisor:
                         ran |= self._hear(told)
             return ran, await process.wait()
         finally:
+            self._health.worker = None
             await _end(process)
 
     def _patience(self, told: Message) -> float:

@@ -207,7 +207,7 @@ class Row:
     answers: Callable[[World], dict[str, Any]] = lambda _: {}
 
 
-ALWAYS_JSON = ("/healthz", f"{API}/sessions", f"{API}/retention/configuration")
+ALWAYS_JSON = ("/healthz", "/readyz", f"{API}/sessions", f"{API}/retention/configuration")
 """Paths that are answered in JSON whatever was negotiated."""
 
 MEDIA_TYPES = {route.path: route.media_type for route in ROUTES if route.media_type}
@@ -259,6 +259,7 @@ def delete_after_fetch(world: World) -> Awaitable[Any]:
 
 TABLE: dict[str, list[Row]] = {
     "GET /healthz": [Row("well", answers=lambda _: {"status": "ok"})],
+    "GET /readyz": [Row("serving", answers=lambda _: {"status": "ready"})],
     f"GET {API}/openapi.json": [Row("the document", answers=lambda _: DOCUMENT)],
     f"GET {API}/docs": [Row("the page")],
     f"POST {API}/register": [
