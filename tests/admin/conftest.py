@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from aiohttp import ClientResponse
 from aiohttp.test_utils import TestServer
+from yarl import URL
 
 from conclave import keys
 from conclave.admin.app import SIZES, create_admin_app
@@ -29,7 +30,8 @@ class Operators:
     async def ask(self, path: str, method: str = "GET", **headers: str) -> tuple[int, Any, ClientResponse]:
         """Return status, body and response; ``headers`` with underscores for hyphens."""
         named = {name.replace("_", "-"): value for name, value in headers.items()}
-        async with self.running.http.request(method, self.server.make_url(path), headers=named) as response:
+        url = URL(f"http://127.0.0.1:{self.server.port}{path}", encoded=True)
+        async with self.running.http.request(method, url, headers=named) as response:
             is_json = response.content_type == "application/json"
             return response.status, await (response.json() if is_json else response.text()), response
 
