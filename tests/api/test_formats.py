@@ -14,6 +14,7 @@ import pytest
 from conclave import keys
 from conclave.config.limits import LimitsConfig
 from conclave.config.settings import Config
+from conclave.health.parts import Phase
 from conclave.server.routes import API, ROUTES
 from conclave.wire.endpoint import Endpoint
 from conclave.wire.negotiate import Format
@@ -257,9 +258,16 @@ def delete_after_fetch(world: World) -> Awaitable[Any]:
     return world.users["alice"].set_expiry(world.groups["friends"], 0)
 
 
+async def begin_to_stop(world: World) -> None:
+    world.running.app[keys.HEALTH].phase = Phase.STOPPING
+
+
 TABLE: dict[str, list[Row]] = {
     "GET /healthz": [Row("well", answers=lambda _: {"status": "ok"})],
-    "GET /readyz": [Row("serving", answers=lambda _: {"status": "ready"})],
+    "GET /readyz": [
+        Row("serving", answers=lambda _: {"status": "ready"}),
+        Row("stopping", 503, 0, before=begin_to_stop),
+    ],
     f"GET {API}/openapi.json": [Row("the document", answers=lambda _: DOCUMENT)],
     f"GET {API}/docs": [Row("the page")],
     f"POST {API}/register": [
