@@ -57,7 +57,7 @@ class Ending:
 class Stored(NamedTuple):
     """A message that was stored. Only what the server remembers hears of it, see ``cache``.
 
-    ``body``: None where it was stored before. ``created_at``: Unix seconds.
+    ``body``: None where it was stored before. ``created_at``: Unix seconds. ``is_timed``: whether it destroys itself.
     """
 
     group_key: int
@@ -65,6 +65,7 @@ class Stored(NamedTuple):
     sender_id: bytes
     body: bytes | None
     created_at: int
+    is_timed: bool = False
 
 
 News = Announcement | Ending | Stored
@@ -89,6 +90,11 @@ class Stream(ABC):
     def waiting(self) -> int:
         """How many events wait."""
         return len(self._waiting)
+
+    @property
+    def hears(self) -> bool:
+        """Whether what is added reaches the listener, as far as anybody can tell."""
+        return not self.ended
 
     def put(self, event: Event) -> bool:
         """Add an event; never waits. Return whether it is the only one, so that ``flush`` has to be called.
@@ -191,19 +197,18 @@ class Events:
                 continue
             for user_id in (each.recipients & self._streams.keys()) - {each.but_not}:
                 fresh += [stream for stream in self._streams[user_id] if stream.put(each.event)]
-        if fresh:
-            # Whatever few hear does not wait for all who hear what many hear.
-            (self._few if len(fresh) <= SLICE else self._many).extend(fresh)
-            self._hand_on_soon()
+        self._have_flushed(fresh)
 
     def backlog(self) -> Backlog:
         """Return what waits for slow listeners. It walks all streams; any thread may do that."""
         waiting = [stream.waiting for streams in tuple(self._streams.values()) for stream in tuple(streams)]
         return Backlog(sum(waiting), max(waiting, default=0))
 
-    def is_heard_by(self, user_id: bytes) -> bool:
-        """Tell whether a user has any stream open."""
-        return user_id in self._streams
+    def tell(self, user_id: bytes, event: Event) -> bool:
+        """Hand an event to every stream of a user. Return whether any of them hears it."""
+        streams = self._streams.get(user_id, ())
+        self._have_flushed([stream for stream in streams if stream.put(event)])
+        return any(stream.hears for stream in streams)
 
     def sessions(self) -> set[int]:
         """Return the ids of the sessions that have a stream open."""
@@ -229,6 +234,12 @@ class Events:
         for stream in tuple(self._streams.get(ending.user_id, ())):
             if stream.session_id == ending.session_id:
                 stream.end()
+
+    def _have_flushed(self, fresh: list[Stream]) -> None:
+        """Have what waits for some streams written soon. Whatever few hear does not wait for what many hear."""
+        if fresh:
+            (self._few if len(fresh) <= SLICE else self._many).extend(fresh)
+            self._hand_on_soon()
 
     def _hand_on_soon(self) -> None:
         if not self._handing_on:

@@ -6,8 +6,9 @@ from aiohttp import web
 from aiohttp.typedefs import Handler
 
 from conclave.actions.context import Context
-from conclave.actions.messages import Fetching, Sending
+from conclave.actions.messages import Fetching, Reading, Sending
 from conclave.actions.retention import Forecasting
+from conclave.actions.timers import Telling
 from conclave.archive.reader import Archive
 from conclave.auth.activity import SessionActivity
 from conclave.auth.passwords import Passwords
@@ -24,7 +25,6 @@ from conclave.health.storage import Storage
 from conclave.measures import Requests
 from conclave.steady_clock import SteadyClock
 from conclave.store.database import Database
-from conclave.store.timers import Redaction
 from conclave.wire.endpoint import Endpoint
 
 CONFIG = web.AppKey("config", Config)
@@ -35,6 +35,7 @@ SESSIONS = web.AppKey("sessions", RememberedSessions)
 GROUPS = web.AppKey("groups", RememberedGroups)
 SENDING = web.AppKey("sending", Sending)
 FETCHING = web.AppKey("fetching", Fetching)
+READING = web.AppKey("reading", Reading)
 FORECASTING = web.AppKey("forecasting", Forecasting)
 CLOCK_WATCH = web.AppKey("clock_watch", ClockWatch)
 STORE = web.AppKey("store", Database)
@@ -45,10 +46,8 @@ THROTTLE = web.AppKey("throttle", Throttle)
 ACTIVITY = web.AppKey("activity", SessionActivity)
 EVENTS = web.AppKey("events", Events)
 HEALTH = web.AppKey("health", Health)
-HEARD: web.AppKey[list[Redaction]] = web.AppKey("heard")
-"""The missed redactions that a new stream has told; the duty of timers notes that in the store."""
-
 REQUESTS = web.AppKey("requests", Requests)
+TELLING = web.AppKey("telling", Telling)
 BUDGET = web.AppKey("budget", Budget)
 CONTEXT = web.AppKey("context", Context)
 ENDPOINTS: web.AppKey[Mapping[Handler, Endpoint]] = web.AppKey("endpoints")

@@ -61,7 +61,7 @@ def _steps(
     for user_id in plan.deleted_accounts:
         yield partial(done, moves.remove_user_tombstone, connection, user_id)
     if timers.are_left(connection):
-        yield partial(timers.sweep, connection)
+        yield partial(timers.sweep, connection, plan.now)
     for session_id in plan.sessions:
         yield partial(_delete_session, connection, session_id, settings.sessions_dead_before(plan.now), counts)
     for invite_key in plan.invites:
@@ -107,7 +107,7 @@ class _Deleting:
         for place, some in groupby(listed[:chosen], key=itemgetter(0)):
             gone += self._named[place].delete(self._connection, [message_id for _, message_id in some])
         self._note(gone)
-        timers.forget(self._connection, [(each.group_key, each.sequence_num) for each in gone])
+        timers.forget(self._connection, _numbers(gone))
         reach("apply.message_rows_deleted")
         bodies.erase(self._connection, [each.message_id for each in gone])
         reach("apply.bodies_erased")
@@ -125,6 +125,14 @@ class _Deleting:
             if last:
                 last_seq, newest = max(each.sequence_num for each in last), max(each.created_at for each in last)
                 receipts.note(self._connection, group_key, Erased(rule, len(last), last_seq, newest))
+
+
+def _numbers(gone: list[Gone]) -> dict[int, list[int]]:
+    """Return the numbers of messages by the keys of their groups."""
+    numbers: dict[int, list[int]] = {}
+    for each in gone:
+        numbers.setdefault(each.group_key, []).append(each.sequence_num)
+    return numbers
 
 
 def _delete_session(connection: sqlite3.Connection, session_id: int, dead_before: int, counts: Counter[str]) -> bool:

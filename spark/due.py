@@ -185,14 +185,11 @@ class _InGroup:
         if step.redacts:
             query += (
                 f" UNION SELECT {columns} FROM {visibility.TIMED} WHERE self_destructing.group_key = ?1"
-                f" AND created_at < ?4{self.unheld} AND {self._redacted}"
+                f" AND created_at < ?4{self.unheld}"
+                f" AND {visibility.redacted_for_all(self.now, self.settings.self_destruct_max_age)}"
             )
         values = step.group_key, step.gone_below, step.expired_before, step.erasable_before, step.commits_above
         return query, values if by_age else values[:-1]
-
-    @property
-    def _redacted(self) -> str:
-        return visibility.redacted_for_all(self.now, self.settings.self_destruct_max_age)
 
     @property
     def rule(self) -> str:
@@ -222,10 +219,7 @@ class _InGroup:
             )
         )
         if step.redacts:
-            redacted = (
-                "EXISTS (SELECT 1 FROM self_destructing WHERE self_destructing.group_key = messages.group_key"
-                f" AND self_destructing.sequence_num = messages.sequence_num AND {self._redacted})"
-            )
+            redacted = visibility.is_redacted(self.now, self.settings.self_destruct_max_age)
             expired += delete.where(REDACTED, redacted)
         if expired:
             touches.touch_group(connection, step.group_key)
@@ -358,7 +352,7 @@ def _held_in(connection: sqlite3.Connection, settings: PolicySettings, now: int,
 
 
 def _held_of(connection: sqlite3.Connection, user_id: bytes, settings: PolicySettings, now: int) -> int:
-    redacted = visibility.redacted_for_all(now, settings.self_destruct_max_age)
+    redacted = visibility.is_redacted(now, settings.self_destruct_max_age)
     return int(
         connection.execute(
             "SELECT count(*) FROM messages LEFT JOIN groups USING (group_key)"
@@ -367,8 +361,7 @@ def _held_of(connection: sqlite3.Connection, user_id: bytes, settings: PolicySet
             " AND messages.group_key NOT IN (SELECT group_key FROM holds WHERE group_key IS NOT NULL)"
             " AND (groups.group_key IS NULL OR EXISTS (SELECT 1 FROM user_tombstones WHERE user_id = ?1)"
             " OR sequence_num <= gone_below OR messages.created_at < max(expired_before, expires_before)"
-            " OR (self_destructs AND EXISTS (SELECT 1 FROM self_destructing WHERE self_destructing.group_key ="
-            f" messages.group_key AND self_destructing.sequence_num = messages.sequence_num AND {redacted})))",
+            f" OR (self_destructs AND {redacted}))",
             (user_id,),
         ).fetchone()[0]
     )

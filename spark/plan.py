@@ -41,9 +41,9 @@ def group_plan(groups: DataFrame, members: DataFrame, redacted: DataFrame | None
 def redacted_for_all(timed: DataFrame, readers: DataFrame, pending: DataFrame, too_old_before: int) -> DataFrame:
     """Return the self-destructing messages of which nobody may see more than that they were there.
 
-    That are those which everybody has read who was to, but for the sender, and of which no timer of a member runs; and
-    those created before ``too_old_before`` (Unix seconds, exclusive). ``timed``, ``readers`` and ``pending``: tables
-    SELF_DESTRUCTING, READERS and TIMERS.
+    That are those of which no timer of a member runs, if everybody has read them who was to, but for the sender, or if
+    they were created before ``too_old_before`` (Unix seconds, exclusive): no timer starts then any more. ``timed``,
+    ``readers`` and ``pending``: tables SELF_DESTRUCTING, READERS and TIMERS.
     """
     # A sender has not said to have read the own message. So the two who are furthest behind are enough to know.
     furthest = F.slice(F.array_sort(F.collect_list(F.struct(c.READ_UP_TO, c.USER_ID))), 1, 2)
@@ -61,7 +61,7 @@ def redacted_for_all(timed: DataFrame, readers: DataFrame, pending: DataFrame, t
     return (
         timed.join(behind, c.GROUP_KEY)
         .join(running, [c.GROUP_KEY, c.SEQUENCE_NUM], "left")
-        .where(is_over | (is_read & F.col("runs").isNull()))
+        .where((is_over | is_read) & F.col("runs").isNull())
         .select(c.GROUP_KEY, c.CREATED_AT)
     )
 

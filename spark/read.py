@@ -18,7 +18,7 @@ from pyspark.sql.types import BinaryType, DataType, LongType, StructType
 from conclave.retention.jobs import Scope
 from conclave.retention.policy import FOREVER, GroupPolicy
 from conclave.retention.resolve import PolicySettings
-from conclave.store import policies
+from conclave.store import policies, visibility
 from spark import columns as c
 
 _GROUPS = """
@@ -33,7 +33,13 @@ FROM bounded
 
 _SELF_DESTRUCTING = f"""
 SELECT group_key, sequence_num, created_at, ended, sender_id
-FROM self_destructing JOIN messages USING (group_key, sequence_num) WHERE {policies.UNHELD}
+FROM {visibility.TIMED} WHERE {policies.UNHELD}
+"""
+
+# Written so, SQLite looks only at the members of groups that have such messages.
+_READERS = """
+SELECT group_key, member_id, read_up_to, user_id
+FROM (SELECT DISTINCT group_key FROM self_destructing) CROSS JOIN members USING (group_key)
 """
 
 _LEAST_WATERMARK = "ifnull((SELECT min(watermark) FROM members WHERE members.group_key = groups.group_key), 0)"
@@ -72,12 +78,11 @@ def read_hot(spark: SparkSession, database: Path, settings: PolicySettings, now:
         "tombstones": ("SELECT group_key FROM tombstones", c.TOMBSTONES),
         "user_tombstones": ("SELECT user_id FROM user_tombstones", c.USER_TOMBSTONES),
         "self_destructing": (_SELF_DESTRUCTING, c.SELF_DESTRUCTING),
-        "readers": (
-            "SELECT group_key, member_id, read_up_to, user_id FROM members JOIN groups USING (group_key)"
-            " WHERE self_destructs",
-            c.READERS,
+        "readers": (_READERS, c.READERS),
+        "timers": (
+            f"SELECT group_key, sequence_num, member_id FROM timers WHERE NOT told AND redact_at > {now:d}",
+            c.TIMERS,
         ),
-        "timers": (f"SELECT group_key, sequence_num, member_id FROM timers WHERE redact_at > {now:d}", c.TIMERS),
     }
     tables = _snapshot(database, queries, settings)
 

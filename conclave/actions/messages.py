@@ -1,6 +1,7 @@
 """Sending and fetching messages."""
 
 import sqlite3
+from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -10,9 +11,11 @@ from conclave.archive.reader import Archive
 from conclave.budget import NoRoomError, Share
 from conclave.cache.groups import Fetched, RememberedGroups
 from conclave.cache.recipients import GroupMembers, Recipients
-from conclave.errors import NotMemberError
+from conclave.errors import BadRequestError, NotMemberError
 from conclave.store import members, messages, timers
+from conclave.store.connection import of_store
 from conclave.store.database import Database
+from conclave.store.group_commit import NotAtHandError
 from conclave.store.messages import Draft
 from conclave.store.news import announce
 from conclave.wire import pages
@@ -40,7 +43,7 @@ class JointSend:
         self._recipients = Recipients()
 
     def __call__(self, connection: sqlite3.Connection, sends: Sequence[Send]) -> list[int | Exception]:
-        """Store each message and tell the others of it. Return its number, or a NotMemberError.
+        """Store each message and tell the others of it. Return its number, or a NotMemberError or BadRequestError.
 
         Raises StoreFullError.
         """
@@ -48,9 +51,17 @@ class JointSend:
         outcomes: list[int | Exception] = [NotMemberError() for _ in sends]
         drafts: list[Draft] = []
         accepted: list[tuple[int, GroupMembers]] = []
+        timed: Counter[int] = Counter()
         for place, each in enumerate(sends):
             group = self._recipients.find(connection, each.group_id)
             if group and each.user_id in group.members:
+                if each.self_destruct_seconds:
+                    timed[group.group_key] += 1
+                    try:
+                        timers.require_room(connection, group.group_key, len(group.members), timed[group.group_key])
+                    except BadRequestError as error:
+                        outcomes[place] = error
+                        continue
                 drafts.append(
                     Draft(
                         group.group_key,
@@ -82,19 +93,71 @@ class Sending:
     async def send(self, group_id: bytes, user_id: bytes, body: bytes, self_destruct_seconds: int = 0) -> int:
         """Store a message and tell the others of it; return its number once it is durable.
 
-        ``self_destruct_seconds``: how long each reader may see it once it was read; 0: for ever. Raises NotMemberError
-        or StoreError.
+        ``self_destruct_seconds``: how long each reader may see it once it was read; 0: for ever. Raises NotMemberError,
+        BadRequestError if the group has too many that destroy themselves, or StoreError.
         """
         sent = Send(group_id, user_id, body, self_destruct_seconds)
         return await self._store.write_joint(self._write, sent, len(body))
 
 
-def read(connection: sqlite3.Connection, context: Context, group_id: bytes, user_id: bytes, up_to: int) -> bool:
-    """Note that a member has read everything up to the number ``up_to``. Raises NotMemberError.
+class Receipt(NamedTuple):
+    """A member has read everything up to the number ``up_to``."""
 
-    Very much takes several transactions: returns whether it has to be called again.
-    """
-    return timers.read(connection, members.require_member(connection, group_id, user_id), up_to, context.now())
+    group_id: bytes
+    user_id: bytes
+    up_to: int
+
+
+class JointRead:
+    """Notes the receipts that wait at the same time, and starts their timers: a joint write."""
+
+    def __init__(self, context: Context) -> None:
+        """Start timers as of the clock of ``context``."""
+        self._context = context
+
+    def __call__(self, connection: sqlite3.Connection, receipts: Sequence[Receipt]) -> list[bool | Exception]:
+        """Note each receipt. Return whether some of it is left for another transaction, or a NotMemberError."""
+        if of_store(connection).is_hurried:
+            raise NotAtHandError
+        outcomes: list[bool | Exception] = []
+        room = timers.STARTED_AT_ONCE
+        now, max_age = self._context.now(), self._context.policy.self_destruct_max_age
+        for each in receipts:
+            is_left = room <= 0
+            if not is_left:
+                try:
+                    member = members.require_member(connection, each.group_id, each.user_id)
+                except NotMemberError as error:
+                    outcomes.append(error)
+                    continue
+                started, is_left = timers.read(connection, member, each.up_to, now, max_age, room)
+                room -= started
+            outcomes.append(is_left)
+        return outcomes
+
+
+class Reading:
+    """Notes what members have read."""
+
+    def __init__(self, store: Database, context: Context) -> None:
+        """Start timers by the clock of ``context``."""
+        self._store = store
+        self._write = JointRead(context)
+
+    async def read(self, receipt: Receipt) -> None:
+        """Note a receipt, once it is durable. Raises NotMemberError or StoreError.
+
+        Most say nothing that has to be noted. Very much takes several transactions, so that others get their turn.
+        """
+        is_left = await self._store.read(_is_news, receipt)
+        while is_left:
+            is_left = await self._store.write_joint(self._write, receipt)
+
+
+def _is_news(connection: sqlite3.Connection, receipt: Receipt) -> bool:
+    """Tell whether a receipt changes anything. Raises NotMemberError."""
+    member = members.require_member(connection, receipt.group_id, receipt.user_id)
+    return timers.is_news(member, receipt.up_to)
 
 
 class Fetching:

@@ -9,7 +9,6 @@ from conclave.actions import timers
 from conclave.api.acting import look
 from conclave.auth import tokens
 from conclave.errors import TokenExpiredError
-from conclave.events import Event
 from conclave.wire import sse
 from conclave.wire.exchange import read_query
 from conclave.wire.listener import Listener, StreamHead
@@ -24,7 +23,7 @@ async def stream(request: web.Request) -> web.StreamResponse:
     The stream is open until the client goes, the session ends, or the server stops. An open stream is a use of its
     session.
     """
-    events, caller = request.app[keys.EVENTS], request[tokens.CALLER]
+    events, telling, caller = request.app[keys.EVENTS], request.app[keys.TELLING], request[tokens.CALLER]
     script = sse.script(_format(request), chunked=request.version >= HttpVersion11)
     listener, response = Listener(events, caller.user_id, caller.session_id, script), StreamHead()
     with ExitStack() as undo:
@@ -35,12 +34,11 @@ async def stream(request: web.Request) -> web.StreamResponse:
         if missed is None:
             raise TokenExpiredError
         await response.prepare(request)
-        for each in missed:
-            values = {"group_id": each.group_id, "sequence_num": each.sequence_num}
-            listener.put(Event("message_redacted", values))
+        for event in telling.catch_up(missed):
+            listener.put(event)
         listener.begin(request)
+        telling.caught_up(missed)
         undo.pop_all()
-    request.app[keys.HEARD].extend(missed)
     return response
 
 

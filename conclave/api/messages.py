@@ -3,8 +3,7 @@
 from aiohttp import web
 
 from conclave import keys
-from conclave.actions import messages
-from conclave.api.acting import act
+from conclave.actions.messages import Receipt
 from conclave.auth import tokens
 from conclave.wire import pages
 from conclave.wire.exchange import FORMAT, named_id, path_id, read_body, read_query, ready, reply_empty
@@ -35,8 +34,7 @@ async def read(request: web.Request) -> web.Response:
     """
     group_id, user_id = path_id(request, _GROUP), request[tokens.CALLER].user_id
     body = await read_body(request, ReadReceipt)
-    while await act(request, messages.read, request.app[keys.CONTEXT], group_id, user_id, body.sequence_num):
-        pass
+    await request.app[keys.READING].read(Receipt(group_id, user_id, body.sequence_num))
     return reply_empty(request)
 
 

@@ -211,6 +211,8 @@ class RememberedGroups:
 def _append(known: _Known, stored: Stored) -> int:
     """Add a new message to the runs that reach up to it. Return by how many bytes the group has grown."""
     known.last_seq = stored.sequence_num
+    if stored.is_timed:
+        return 0  # what one reader sees of it, others may not: no run has it, nor what follows
     return sum(run.send(stored) for _, run in known.runs if run.end == stored.sequence_num - 1)
 
 

@@ -32,7 +32,7 @@ class RetentionConfig:
     ``limits``: the bounds on what admins and the default set. ``groups``: overrides, by the id of the group as text.
     ``fetch_confirmation``: ``response`` or ``next_fetch``. ``fetch_hold_limit``: how long a member who does not fetch
     can hold a message back. ``retain_commits``: see GroupPolicy. ``self_destruct_max_age``: after how many seconds a
-    self-destructing message is hidden from all, whoever has not read it. ``keep_receipts`` and ``keep_audit``: how long
+    self-destructing message is hidden from whoever has not read it. ``keep_receipts`` and ``keep_audit``: how long
     these are kept. ``purge_jobs``: none for one job over everything, at every ``cleanup_interval``.
     """
 

@@ -6,8 +6,9 @@ from aiohttp import web
 
 from conclave import keys
 from conclave.actions.context import Context
-from conclave.actions.messages import Fetching, Sending
+from conclave.actions.messages import Fetching, Reading, Sending
 from conclave.actions.retention import Forecasting
+from conclave.actions.timers import Telling
 from conclave.archive.reader import Archive
 from conclave.auth.activity import SessionActivity
 from conclave.auth.passwords import Passwords
@@ -47,8 +48,8 @@ def create_app(config: Config, clock: Clock | None = None, *, accepts_change: bo
     app[keys.BUDGET] = Budget(config.limits.response_bytes)
     app[keys.ACTIVITY] = SessionActivity(config.token_ttl_seconds)
     app[keys.CONTEXT] = Context(config.policy, steady)
-    app[keys.HEARD] = []
     app[keys.EVENTS] = _events(app)
+    app[keys.TELLING] = Telling(app[keys.EVENTS])
     app.on_response_prepare.append(middleware.add_headers)
     app.on_shutdown.append(_stop)
     add_routes(app)
@@ -96,6 +97,7 @@ async def _store(app: web.Application) -> AsyncIterator[None]:
     app[keys.SESSIONS] = RememberedSessions(store, freshness)
     app[keys.GROUPS] = RememberedGroups(freshness)
     app[keys.SENDING] = Sending(store, app[keys.CONTEXT])
+    app[keys.READING] = Reading(store, app[keys.CONTEXT])
     app[middleware.AROUND] = middleware.Around(app)
     yield
     freshness.close()

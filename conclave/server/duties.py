@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import math
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 
@@ -35,6 +36,12 @@ LOOK_INTERVAL_SECONDS = 1.0
 OUTBOX_INTERVAL_SECONDS = 1.0
 TIMERS_INTERVAL_SECONDS = 0.25
 """Readers hear within a second that a message has come to its end for them: four times a second the server looks."""
+
+MOST_STARTING_SECONDS = 2.0
+"""A start waits for at most 2 seconds until all is told that ended meanwhile. The rest is told while the server serves.
+
+Nobody sees the messages in any case.
+"""
 
 STORAGE_INTERVAL_SECONDS = 0.5
 
@@ -148,29 +155,34 @@ async def end_timers(app: web.Application) -> AsyncIterator[None]:
 
     What readers see does not wait for this. The note that somebody has missed it goes once a stream of theirs had it.
     """
-    store, context, events = app[keys.STORE], app[keys.CONTEXT], app[keys.EVENTS]
+    store, context, telling = app[keys.STORE], app[keys.CONTEXT], app[keys.TELLING]
 
-    async def look() -> None:
-        if heard := app[keys.HEARD]:
-            some = tuple(heard)
-            await store.write(timers.heard, some)
-            del heard[: len(some)]
+    async def look(seconds: float = math.inf) -> None:
+        await note_heard()
         if await store.read(timers.are_due, context):
             with contextlib.suppress(UntrustedClockError):  # health and the log know of it already
-                await tell()
+                await tell(time.monotonic() + seconds)
 
-    async def tell() -> None:
+    async def tell(until: float) -> None:
         ended = 1
-        while ended:
+        while ended and time.monotonic() < until:
             ended, told = await app[keys.CLOCK_WATCH].write(timers.tell, context)
+            telling.publish(told)
             reach("timers.published")
-            if heard := [each for each in told if events.is_heard_by(each.user_id)]:
-                await store.write(timers.heard, heard)
+            await note_heard()
+
+    async def note_heard() -> None:
+        if heard := telling.heard:
+            await store.write(timers.heard, heard)
+            telling.forget(heard)
 
     with app[keys.HEALTH].duty(HealthPart.TIMERS):
-        await look()
+        telling.begin(await store.read(timers.last_missed))
+        await look(MOST_STARTING_SECONDS)
     async with _every(app, HealthPart.TIMERS, TIMERS_INTERVAL_SECONDS, look):
         yield
+    with app[keys.HEALTH].duty(HealthPart.TIMERS):
+        await note_heard()
 
 
 async def look_for_overdue(app: web.Application) -> AsyncIterator[None]:

@@ -94,13 +94,8 @@ def put(connection: sqlite3.Connection, body: bytes) -> int:
 
 def put_many(connection: sqlite3.Connection, many: Sequence[bytes]) -> list[int]:
     """Append bodies (at most some hundreds) and return their ids. Raises StoreFullError: then none is stored."""
-    store = of_store(connection)
     total = sum(map(len, many))
-    if total > store.room:
-        path = _path(connection)
-        free = free_bytes(path.parent)
-        raise StoreFullError(f"{path}: there is no room for what clients send ({free:,} bytes are free)")
-    store.room -= total
+    take_room(connection, total)
     segment, last = _reserve(connection, len(many), total + len(many) * ROW_OVERHEAD_BYTES)
     first = segment << 32 | last - len(many) + 1
     ids = list(range(first, first + len(many)))
@@ -108,6 +103,16 @@ def put_many(connection: sqlite3.Connection, many: Sequence[bytes]) -> list[int]
         most = ROWS_A_STATEMENT if is_small else 1
         insert_many(connection, f"INSERT INTO {_table(segment)} (body_id, body)", list(rows), most)
     return ids
+
+
+def take_room(connection: sqlite3.Connection, count: int) -> None:
+    """Take ``count`` bytes of the room for what clients send. Raises StoreFullError if the disk has less."""
+    store = of_store(connection)
+    if count > store.room:
+        path = _path(connection)
+        free = free_bytes(path.parent)
+        raise StoreFullError(f"{path}: there is no room for what clients send ({free:,} bytes are free)")
+    store.room -= count
 
 
 @contextmanager

@@ -162,7 +162,7 @@ def _settle_timers(
     *,
     is_measured: bool,
 ) -> None:
-    """Keep hidden the self-destructing messages that were too old, and count those that are too old from now on."""
+    """Start no more timers of messages that were too old, and count those that are too old for somebody from now on."""
     if old.self_destruct_max_age == new.self_destruct_max_age:
         return
     too_old = expiry_cutoff(at, old.self_destruct_max_age)
@@ -175,7 +175,7 @@ def _settle_timers(
     hidden = connection.execute(
         "SELECT message_id, group_key FROM self_destructing JOIN messages USING (group_key, sequence_num)"
         " JOIN groups USING (group_key) WHERE NOT ended AND messages.created_at < ? AND messages.created_at >="
-        " expired_before AND sequence_num > gone_below",
+        f" expired_before AND sequence_num > gone_below AND {policies.UNREAD}",
         (expiry_cutoff(now, new.self_destruct_max_age),),
     ).fetchall()
     change.messages += len(hidden)

@@ -77,7 +77,7 @@ def of_change(
     sight = visibility.of_group(connection, group, settings, now)
     gone = marks.foresee_gone(connection, group.group_key, old, new)
     edge = Edge(gone, max(sight.hidden_before, new.expires_before(now)))
-    sure = _count_hot(connection, group, sight, edge)
+    sure = _count_hot(connection, group, sight, edge, settings)
     found = stretches.stretch(connection, group, sight.gone_below, sight)
     if found is None:
         return Forecast(sure)
@@ -108,7 +108,9 @@ def _all_of(parts: list[Part], sight: Sight) -> Expiring:
     return Expiring(sum(part.message_count for part in parts), max(oldest, sight.hidden_before) if parts else 0)
 
 
-def _count_hot(connection: sqlite3.Connection, group: Group, sight: Sight, edge: Edge) -> Expiring:
+def _count_hot(
+    connection: sqlite3.Connection, group: Group, sight: Sight, edge: Edge, settings: PolicySettings
+) -> Expiring:
     after = max(sight.gone_below, group.archived_seq)
     values = {"group_key": group.group_key, **sight.bounds(after), "gone": edge.gone, "edge": edge.hidden_before}
     admitted, is_kept = sight.hot
@@ -123,6 +125,8 @@ def _count_hot(connection: sqlite3.Connection, group: Group, sight: Sight, edge:
         admitted = (
             "created_at >= :hidden_before" if _is_any(connection, "created_at < :hidden_before", values) else "TRUE"
         )
+    if group.self_destructs:
+        admitted += f" AND NOT {visibility.is_redacted(sight.now, settings.self_destruct_max_age)}"
     where = f"group_key = :group_key AND {admitted} AND ({' OR '.join(hides)})"
     count = connection.execute(f"SELECT count(*) FROM messages WHERE {where}", values).fetchone()[0]
     if not count:

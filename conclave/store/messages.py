@@ -158,7 +158,8 @@ def _append(connection: sqlite3.Connection, drafts: Sequence[Draft], body_ids: S
         former, created_at = ahead[draft.group_key]
         ahead[draft.group_key] = number, _ = former + 1, created_at
         rows.append((body_id, draft.group_key, number, draft.sender_id, draft.is_commit, created_at))
-        announced.append(Stored(draft.group_key, number, draft.sender_id, draft.body, created_at))
+        is_timed = draft.self_destruct_seconds > 0
+        announced.append(Stored(draft.group_key, number, draft.sender_id, draft.body, created_at, is_timed))
     insert_many(
         connection,
         "INSERT INTO messages (message_id, group_key, sequence_num, sender_id, is_commit, created_at)",
@@ -206,7 +207,8 @@ def page(
     if archived:
         return Page([], member, confirmed, sight, archived, touch)
     begin = visibility.pass_hidden(connection, group, sight, max(confirmed, group.archived_seq))
-    if group.self_destructs:
+    first_timed = timers.first_after(connection, group.group_key, begin) if group.self_destructs else None
+    if first_timed:
         timed = visibility.of_reader(member.member_id, member.joined_after, policy, include_redacted=include_redacted)
         found = _timed_rows(connection, group.group_key, limit, sight, timed, begin)
         served, count = _with_bodies(connection, found, sight, write, share, taken), len(found)
@@ -223,10 +225,11 @@ def page(
         count = len(rows)
     last = served[-1].sequence_num if served else 0
     is_last = len(served) == count < limit
-    if group.self_destructs:
+    end = group.last_seq if is_last else last
+    if first_timed and first_timed <= end:
         # What one reader sees, others do not. And what this reader may not see is not waited for.
-        return Page(served, member, group.last_seq if is_last else max(last, confirmed), sight, None, touch)
-    return Page(served, member, max(last, confirmed), sight, None, touch, group.last_seq if is_last else last)
+        return Page(served, member, max(end, confirmed), sight, None, touch)
+    return Page(served, member, max(last, confirmed), sight, None, touch, end)
 
 
 def written(message: StoredMessage, sight: Sight, write: WriteMessage) -> Piece:

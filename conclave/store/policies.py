@@ -49,6 +49,12 @@ class Erasable(NamedTuple):
 UNHELD = "sender_id NOT IN (SELECT user_id FROM holds WHERE user_id IS NOT NULL)"
 """The SQL condition for messages whose sender is under no legal hold."""
 
+UNREAD = (
+    "EXISTS (SELECT 1 FROM members AS behind WHERE behind.group_key = self_destructing.group_key"
+    " AND behind.read_up_to < self_destructing.sequence_num AND behind.user_id != messages.sender_id)"
+)
+"""The SQL condition for self-destructing messages that somebody has not read who was a member when it was sent."""
+
 _COMMITS_ABOVE = (
     "max(commits_below, ifnull((SELECT min(watermark) FROM members WHERE members.group_key = groups.group_key), 0))"
 )

@@ -1,21 +1,23 @@
 """Timers of self-destructing messages: one for each message and each member who has read it.
 
 Whether a message is hidden from a reader is decided by ``visibility.py``, from the times in these rows. What is here
-starts timers, tells their readers that they have ended, and forgets them with their messages. Who has left has no
-timer that counts: a membership that ends takes its own along, although their rows stay until the messages go.
+starts timers, notes that their readers are to be told of their ends, and forgets them with their messages. Who has left
+has no timer that counts: a membership that ends takes its own along, although their rows stay until the messages go.
 """
 
 import sqlite3
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
+from conclave.errors import BadRequestError
 from conclave.failpoints import reach
+from conclave.retention.policy import expiry_cutoff
+from conclave.store import bodies
 from conclave.store.members import Membership
-from conclave.store.news import announce
 from conclave.store.sqlite import places
 
-STARTED_AT_ONCE = 1_000
-"""At most 1,000 timers start in a transaction: whoever sends waits for it."""
+STARTED_AT_ONCE = 2_048
+"""About 2,048 timers start in a transaction: whoever sends waits for it."""
 
 SWEPT_AT_ONCE = 256
 """At most 256 timers of messages that are gone are deleted in a step."""
@@ -26,14 +28,31 @@ TOLD_AT_ONCE = 256
 MOST_MISSED = 1_000
 """A user learns at the next connect of the last 1,000 messages that were redacted meanwhile."""
 
+MOST_TIMERS = 10_000_000
+"""A group's self-destructing messages times its members: at most 10 million, which take about 1 GB on disk."""
+
+TIMER_BYTES = 128
+"""A timer takes about 100 bytes with its indexes."""
+
 
 class Redaction(NamedTuple):
-    """A message that is redacted for a user from now on. ``missed_id``: the note that the user has to be told."""
+    """A message that is redacted for a user from now on. ``missed_id``: the note that the user has to be told.
+
+    ``is_member``: whether the user is still in the group. Who is not has nothing to learn of it.
+    """
 
     missed_id: int
     user_id: bytes
     group_id: bytes
     sequence_num: int
+    is_member: bool = True
+
+
+def require_room(connection: sqlite3.Connection, group_key: int, members: int, more: int) -> None:
+    """Raise BadRequestError if a group of ``members`` may not have ``more`` self-destructing messages."""
+    stored = connection.execute("SELECT self_destructs FROM groups WHERE group_key = ?", (group_key,)).fetchone()[0]
+    if (stored + more) * members > MOST_TIMERS:
+        raise BadRequestError("the group has too many self-destructing messages: some have to come to their end first")
 
 
 def begin(connection: sqlite3.Connection, sent: Sequence[tuple[int, int, bytes, int]], now: int) -> None:
@@ -43,8 +62,7 @@ def begin(connection: sqlite3.Connection, sent: Sequence[tuple[int, int, bytes, 
         [(group_key, number, seconds) for group_key, number, _, seconds in sent],
     )
     connection.executemany(
-        "UPDATE groups SET self_destructs = 1 WHERE group_key = ? AND NOT self_destructs",
-        [(group_key,) for group_key in {each[0] for each in sent}],
+        "UPDATE groups SET self_destructs = self_destructs + 1 WHERE group_key = ?", [(each[0],) for each in sent]
     )
     connection.executemany(
         "INSERT INTO timers (group_key, sequence_num, member_id, seconds, redact_at)"
@@ -54,34 +72,56 @@ def begin(connection: sqlite3.Connection, sent: Sequence[tuple[int, int, bytes, 
     reach("timers.begun")
 
 
-def read(connection: sqlite3.Connection, member: Membership, up_to: int, now: int) -> bool:
+def first_after(connection: sqlite3.Connection, group_key: int, number: int) -> int | None:
+    """Return the first number greater than ``number`` of a self-destructing message of a group."""
+    first: int | None = connection.execute(
+        "SELECT min(sequence_num) FROM self_destructing WHERE group_key = ? AND sequence_num > ?", (group_key, number)
+    ).fetchone()[0]
+    return first
+
+
+def is_news(member: Membership, up_to: int) -> bool:
+    """Tell whether it has to be noted that a member has read everything up to a number.
+
+    Where no message destroys itself it has not: those to come have greater numbers.
+    """
+    return member.group.self_destructs > 0 and min(up_to, member.group.last_seq) > member.read_up_to
+
+
+def read(
+    connection: sqlite3.Connection, member: Membership, up_to: int, now: int, max_age: int, most: int
+) -> tuple[int, bool]:
     """Note that a member has read everything up to the number ``up_to``, as far as the group has it.
 
-    A timer starts for each message that this covers for the first time. Nothing changes one that runs. At most
-    STARTED_AT_ONCE start: then only what they cover is noted, and the return value says that there is more.
+    A timer starts for each message that this covers for the first time, unless it is too old. Nothing changes one that
+    runs. At most ``most`` start: then only what they cover is noted. Returns how many started, and whether there is
+    more. Raises StoreFullError.
     """
+    if not is_news(member, up_to):
+        return 0, False
     group = member.group
-    last = up_to = min(up_to, group.last_seq)
-    if up_to <= member.read_up_to:
-        return False
-    if group.self_destructs:
-        row = connection.execute(
-            "SELECT sequence_num FROM self_destructing WHERE group_key = ? AND sequence_num > ? AND sequence_num <= ?"
-            " ORDER BY sequence_num LIMIT 1 OFFSET ?",
-            (group.group_key, member.read_up_to, last, STARTED_AT_ONCE - 1),
-        ).fetchone()
-        up_to = row[0] if row else last
+    last = min(up_to, group.last_seq)
+    covered = connection.execute(
+        "SELECT count(*), max(sequence_num) FROM (SELECT sequence_num FROM self_destructing WHERE group_key = ?"
+        " AND sequence_num > ? AND sequence_num <= ? ORDER BY sequence_num LIMIT ?)",
+        (group.group_key, member.read_up_to, last, most),
+    ).fetchone()
+    up_to = covered[1] if covered[0] == most else last
+    bodies.take_room(connection, covered[0] * TIMER_BYTES)
     connection.execute("UPDATE members SET read_up_to = ? WHERE member_id = ?", (up_to, member.member_id))
     reach("read.noted")
-    if group.self_destructs:
-        connection.execute(
-            "INSERT OR IGNORE INTO timers (group_key, sequence_num, member_id, seconds, redact_at)"
-            " SELECT group_key, sequence_num, ?1, seconds, ?2 + seconds FROM self_destructing"
-            " WHERE group_key = ?3 AND sequence_num > ?4 AND sequence_num <= ?5",
-            (member.member_id, now, group.group_key, max(member.read_up_to, member.joined_after), up_to),
-        )
-        reach("read.started")
-    return up_to < last
+    connection.execute(
+        "INSERT OR IGNORE INTO timers (group_key, sequence_num, member_id, seconds, redact_at)"
+        " SELECT group_key, sequence_num, ?1, seconds, ?2 + seconds"
+        " FROM self_destructing CROSS JOIN messages USING (group_key, sequence_num)"
+        " WHERE group_key = ?3 AND sequence_num > ?4 AND sequence_num <= ?5 AND NOT ended AND created_at >= ?6",
+        (
+            *(member.member_id, now, group.group_key, max(member.read_up_to, member.joined_after), up_to),
+            expiry_cutoff(now, max_age),
+        ),
+    )
+    reach("read.started")
+    return covered[0], up_to < last
 
 
 def are_due(connection: sqlite3.Connection, now: int) -> bool:
@@ -93,22 +133,28 @@ def are_due(connection: sqlite3.Connection, now: int) -> bool:
 
 
 def tell(connection: sqlite3.Connection, now: int, most: int = TOLD_AT_ONCE) -> tuple[int, list[Redaction]]:
-    """Tell readers of timers that have ended by ``now``, at most ``most``: those that ended first.
+    """Note timers that have ended by ``now`` as told, at most ``most``: those that ended first.
 
-    Return how many timers that were, and what was told. It is noted as missed, too, until ``heard`` says otherwise:
-    whoever does not listen learns of it later. Whoever is no member any more is not told.
+    Return how many these were, and whom to tell. Each is noted as missed, too, until ``heard`` says otherwise: whoever
+    does not listen learns of it later. Whoever is no member any more is not told.
     """
     ended = connection.execute(
-        "SELECT timer_id, user_id, timers.group_key, group_id, sequence_num FROM"
-        " (SELECT * FROM timers WHERE NOT told AND redact_at <= ? ORDER BY redact_at LIMIT ?) AS timers"
-        " LEFT JOIN members USING (member_id) LEFT JOIN groups ON groups.group_key = members.group_key"
+        "SELECT timer_id, user_id, timers.group_key, group_id, sequence_num, EXISTS (SELECT 1 FROM self_destructing"
+        " WHERE self_destructing.group_key = timers.group_key AND self_destructing.sequence_num = timers.sequence_num)"
+        " AS is_stored FROM (SELECT * FROM timers WHERE NOT told AND redact_at <= ? ORDER BY redact_at LIMIT ?)"
+        " AS timers LEFT JOIN members USING (member_id) LEFT JOIN groups ON groups.group_key = members.group_key"
         " ORDER BY redact_at, timer_id",
         (now, most),
     ).fetchall()
-    connection.executemany("UPDATE timers SET told = 1 WHERE timer_id = ?", [(row["timer_id"],) for row in ended])
+    connection.executemany(
+        "UPDATE timers SET told = 1 WHERE timer_id = ?", [(row["timer_id"],) for row in ended if row["is_stored"]]
+    )
+    # Of messages that cleanup has erased meanwhile, these timers were all that was left.
+    connection.executemany(
+        "DELETE FROM timers WHERE timer_id = ?", [(row["timer_id"],) for row in ended if not row["is_stored"]]
+    )
     reach("timers.ended")
     told = []
-    readers: dict[tuple[bytes, int], set[bytes]] = {}
     for row in ended:
         if row["user_id"] is None:
             continue
@@ -117,57 +163,54 @@ def tell(connection: sqlite3.Connection, now: int, most: int = TOLD_AT_ONCE) -> 
             (row["user_id"], row["group_key"], row["sequence_num"]),
         ).lastrowid
         told.append(Redaction(missed_id or 0, row["user_id"], row["group_id"], row["sequence_num"]))
-        readers.setdefault((row["group_id"], row["sequence_num"]), set()).add(row["user_id"])
     connection.executemany(
         "DELETE FROM missed_redactions WHERE user_id = ?1 AND missed_id <= (SELECT missed_id FROM missed_redactions"
         " WHERE user_id = ?1 ORDER BY missed_id DESC LIMIT 1 OFFSET ?2)",
         [(user_id, MOST_MISSED) for user_id in {each.user_id for each in told}],
     )
-    for (group_id, number), user_ids in readers.items():
-        announce(connection, user_ids, "message_redacted", group_id=group_id, sequence_num=number)
     reach("timers.told")
     return len(ended), told
 
 
+def last_missed(connection: sqlite3.Connection) -> int:
+    """Return the greatest id of a note that somebody has missed a redaction; 0 for none."""
+    return int(connection.execute("SELECT ifnull(max(missed_id), 0) FROM missed_redactions").fetchone()[0])
+
+
 def missed(connection: sqlite3.Connection, user_id: bytes) -> list[Redaction]:
-    """List what a user has missed in groups that the user is still in, the first first."""
+    """List what a user has missed, the first first."""
     rows = connection.execute(
-        "SELECT missed_id, user_id, group_id, sequence_num FROM missed_redactions JOIN groups USING (group_key)"
-        " JOIN members USING (group_key, user_id) WHERE user_id = ? ORDER BY missed_id",
+        "SELECT missed_id, missed.user_id, ifnull(group_id, x''), sequence_num, member_id IS NOT NULL"
+        " FROM missed_redactions AS missed LEFT JOIN groups USING (group_key) LEFT JOIN members"
+        " ON members.group_key = missed.group_key AND members.user_id = missed.user_id"
+        " WHERE missed.user_id = ? ORDER BY missed_id",
         (user_id,),
     )
     return [Redaction(*row) for row in rows]
 
 
-def heard(connection: sqlite3.Connection, redactions: Iterable[Redaction]) -> None:
-    """Note that users were told of redactions."""
-    connection.executemany(
-        "DELETE FROM missed_redactions WHERE missed_id = ?", [(each.missed_id,) for each in redactions]
-    )
+def heard(connection: sqlite3.Connection, missed_ids: Iterable[int]) -> None:
+    """Forget notes: their users were told."""
+    connection.executemany("DELETE FROM missed_redactions WHERE missed_id = ?", [(each,) for each in missed_ids])
 
 
-def forget(connection: sqlite3.Connection, gone: Iterable[tuple[int, int]]) -> None:
-    """Forget what belongs to messages that are deleted: group key, number. Call it in the same transaction.
+def forget(connection: sqlite3.Connection, gone: Mapping[int, Sequence[int]]) -> None:
+    """Forget what belongs to messages that are deleted: their numbers, by group key. Call it in the same transaction.
 
     Their timers, one for each reader, go later, by ``sweep``.
     """
     if connection.execute("SELECT 1 FROM self_destructing LIMIT 1").fetchone() is None:
         return
-    of_group: dict[int, list[int]] = {}
-    for group_key, number in gone:
-        of_group.setdefault(group_key, []).append(number)
-    for group_key, numbers in of_group.items():
-        named = f"group_key = ? AND sequence_num IN ({places(numbers)})"
-        if connection.execute(f"DELETE FROM self_destructing WHERE {named}", (group_key, *numbers)).rowcount:
-            connection.execute(
-                f"INSERT OR IGNORE INTO ended_timers SELECT DISTINCT group_key, sequence_num FROM timers WHERE {named}",
-                (group_key, *numbers),
-            )
-            connection.execute(
-                "UPDATE groups SET self_destructs = 0 WHERE group_key = ?1"
-                " AND NOT EXISTS (SELECT 1 FROM self_destructing WHERE group_key = ?1)",
-                (group_key,),
-            )
+    for group_key, numbers in gone.items():
+        ended = connection.execute(
+            f"DELETE FROM self_destructing WHERE group_key = ? AND sequence_num IN ({places(numbers)})"
+            " RETURNING group_key, sequence_num",
+            (group_key, *numbers),
+        ).fetchall()
+        connection.executemany("INSERT OR IGNORE INTO ended_timers VALUES (?, ?)", ended)
+        connection.execute(
+            "UPDATE groups SET self_destructs = self_destructs - ? WHERE group_key = ?", (len(ended), group_key)
+        )
     reach("timers.forgotten")
 
 
@@ -176,15 +219,18 @@ def are_left(connection: sqlite3.Connection) -> bool:
     return connection.execute("SELECT 1 FROM ended_timers LIMIT 1").fetchone() is not None
 
 
-def sweep(connection: sqlite3.Connection) -> bool:
-    """Delete some timers of messages that are gone; return whether there are more."""
+def sweep(connection: sqlite3.Connection, now: int) -> bool:
+    """Delete some timers of messages that are gone; return whether there are more.
+
+    Those that had ended by ``now`` and that nobody was told of stay: ``tell`` deletes them.
+    """
     row = connection.execute("SELECT group_key, sequence_num FROM ended_timers LIMIT 1").fetchone()
     if row is None:
         return False
     deleted = connection.execute(
-        "DELETE FROM timers WHERE timer_id IN"
-        " (SELECT timer_id FROM timers WHERE group_key = ? AND sequence_num = ? LIMIT ?)",
-        (*row, SWEPT_AT_ONCE),
+        "DELETE FROM timers WHERE timer_id IN (SELECT timer_id FROM timers WHERE group_key = ? AND sequence_num = ?"
+        " AND (told OR redact_at > ?) LIMIT ?)",
+        (*row, now, SWEPT_AT_ONCE),
     ).rowcount
     if deleted < SWEPT_AT_ONCE:
         connection.execute("DELETE FROM ended_timers WHERE group_key = ? AND sequence_num = ?", tuple(row))

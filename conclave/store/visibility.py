@@ -2,9 +2,9 @@
 
 A member sees a message if its number is above the mark ``gone_below``, if it has not expired, and if it is a commit or
 its sender's account was not deleted. A self-destructing message is seen by those who were members when it was sent and
-have been since, each until a timer of that reader's own ends, or until the message is too old; after that it is only
-told that it was there. The hot store, the archive and pages that were read a moment ago all ask here.
-Anything that hides a message from a reader belongs here and nowhere else.
+have been since, each until a timer of that reader's own ends, or until the message is too old to be read for the first
+time; after that it is only told that it was there. The hot store, the archive and pages that were read a moment ago all
+ask here. Anything that hides a message from a reader belongs here and nowhere else.
 """
 
 import sqlite3
@@ -43,7 +43,7 @@ class Sight(NamedTuple):
     ``gone_below``: messages up to this number, inclusive, are never served again. ``hidden_before``: messages created
     before this Unix second, exclusive, are hidden. ``commits_above``: commits with greater numbers are not hidden by
     age. ``policy`` and ``expired_before``: what these follow from. ``now``: the moment, Unix seconds. ``redacts``:
-    whether the group has self-destructing messages.
+    whether the group had self-destructing messages.
     """
 
     gone_below: int
@@ -183,13 +183,16 @@ def of_reader(member_id: int, joined_after: int, settings: PolicySettings, *, in
     return Timed(_TIMED, "TRUE" if include_redacted else "redact_at > :now", values)
 
 
+ENDS = "iif(told, 0, redact_at)"
+"""The SQL expression for the second at which a timer ends. What a reader was told has ended stays so by any clock."""
+
 _TIMED = f"""
 SELECT messages.*, seconds, CASE
     WHEN seconds IS NULL THEN {FOREVER}
-    WHEN ended OR sequence_num <= :joined_after THEN 0
-    ELSE min(created_at + :max_age + 1, ifnull((SELECT timers.redact_at FROM timers
+    WHEN sequence_num <= :joined_after THEN 0
+    ELSE ifnull((SELECT {ENDS} FROM timers
         WHERE timers.group_key = messages.group_key AND timers.sequence_num = messages.sequence_num
-            AND timers.member_id = :member_id), {FOREVER}))
+            AND timers.member_id = :member_id), iif(ended, 0, created_at + :max_age + 1))
     END AS redact_at
 FROM messages LEFT JOIN self_destructing USING (group_key, sequence_num)
 """
@@ -200,17 +203,20 @@ def redacted_for_all(now: int, max_age: int) -> str:
 
     It is over the tables ``messages`` and ``self_destructing``, joined by group and number. Readers are the members who
     were members when it was sent. ``max_age``: as in the settings. Who has read a message has a timer for it, so the
-    least of what members have read tells whether all have; but a sender has not said so of the own message.
+    least of what members have read tells whether all have; but a sender has not said so of the own message. Once it is
+    too old nobody who has not read it may see it, and no timer starts; those that run go on.
     """
     too_old = f"messages.created_at < {expiry_cutoff(now, max_age):d}"
-    return f"(ended OR {too_old} OR (NOT {UNREAD} AND NOT EXISTS (SELECT 1 {_TIMERS} AND pending.redact_at > {now:d})))"
+    return f"((ended OR {too_old} OR NOT {policies.UNREAD}) AND NOT EXISTS (SELECT 1 {_TIMERS} AND {ENDS} > {now:d}))"
 
 
-UNREAD = (
-    "EXISTS (SELECT 1 FROM members AS behind WHERE behind.group_key = self_destructing.group_key"
-    " AND behind.read_up_to < self_destructing.sequence_num AND behind.user_id != messages.sender_id)"
-)
-"""The SQL condition for self-destructing messages that somebody has not read who was a member when it was sent."""
+def is_redacted(now: int, max_age: int) -> str:
+    """Return the SQL condition ``redacted_for_all`` for rows of the table ``messages``."""
+    return (
+        "EXISTS (SELECT 1 FROM self_destructing WHERE self_destructing.group_key = messages.group_key"
+        f" AND self_destructing.sequence_num = messages.sequence_num AND {redacted_for_all(now, max_age)})"
+    )
+
 
 _TIMERS = (
     "FROM timers AS pending JOIN members AS reader USING (member_id)"
@@ -219,8 +225,8 @@ _TIMERS = (
 )
 
 ENDS_AT = (
-    f"CASE WHEN ended THEN 0 WHEN {UNREAD} THEN messages.created_at + :max_age + 1"
-    f" ELSE min(messages.created_at + :max_age + 1, ifnull((SELECT max(redact_at) {_TIMERS}), 0)) END"
+    f"max(iif(NOT ended AND {policies.UNREAD}, messages.created_at + :max_age + 1, 0),"
+    f" ifnull((SELECT max({ENDS}) {_TIMERS}), 0))"
 )
 """The SQL expression for the second from which on nobody will see a self-destructing message, as things stand.
 

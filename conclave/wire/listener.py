@@ -53,6 +53,11 @@ class Listener(Stream, asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._cutting_off: asyncio.TimerHandle | None = None
 
+    @property
+    def hears(self) -> bool:
+        """Whether the connection stands. What is added before it does is written, unless the client goes first."""
+        return not self.ended and self._transport is not None and not self._transport.is_closing()
+
     def begin(self, request: web.Request) -> None:
         """Take over the connection of a request whose headers are answered. Raises ConnectionError if it is gone."""
         self._blocked = request.protocol.writing_paused

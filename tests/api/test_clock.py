@@ -287,6 +287,7 @@ def test_every_column_of_numbers_is_known_to_be_a_time_or_not(config: Config) ->
         "archive_senders": {"group_key"},
         "holds": {"hold_id", "group_key"},
         "self_destructing": {"group_key", "sequence_num", "seconds", "ended"},
+        "ended_timers": {"group_key", "sequence_num"},
         "missed_redactions": {"missed_id", "group_key", "sequence_num"},
         "audit": {"audit_id"},
         "erasures": {"group_key", "messages", "last_seq"},

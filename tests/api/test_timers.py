@@ -1,5 +1,6 @@
 """Self-destructing messages: a timer for each reader, from the receipt to the second at which it ends."""
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
 from uuid import UUID
@@ -10,12 +11,14 @@ from conclave import keys
 from conclave.actions import timers
 from conclave.config.retention import RetentionConfig
 from conclave.config.settings import Config
+from conclave.server import duties
 from conclave.store import timers as stored
 from conclave.wire import conclave_pb2
 from tests.conftest import Running, StartServer
 from tests.support.client import Client, encode, expect
 from tests.support.listening import listening
 from tests.support.protobuf import ProtobufClient
+from tests.support.world import outcome
 
 DAY = 86_400
 
@@ -90,7 +93,7 @@ async def test_a_receipt_starts_the_timer_of_each_message_that_it_covers(running
 async def test_a_receipt_over_very_many_starts_all_of_their_timers(
     running: Running, room: Room, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It takes several transactions then, so that no sender waits for all of them."""
+    """It takes several transactions then, so that no sender waits for all of them, whoever else reads meanwhile."""
     monkeypatch.setattr(stored, "STARTED_AT_ONCE", 3)
     alice, bob, group = room.alice, room.bob, room.group
     for number in range(10):
@@ -101,6 +104,30 @@ async def test_a_receipt_over_very_many_starts_all_of_their_timers(
     assert await running.query("SELECT read_up_to FROM members WHERE user_id = ?", UUID(bob.user_id).bytes) == [(9,)]
     await bob.read(group, 10)
     assert await running.query(started, UUID(bob.user_id).bytes) == [(2,), (4,), (6,), (8,), (10,)]
+    await asyncio.gather(*(room.carol.read(group, number) for number in range(1, 11)))
+    assert await running.query(started, UUID(room.carol.user_id).bytes) == [(2,), (4,), (6,), (8,), (10,)]
+
+
+async def test_a_receipt_where_nothing_destroys_itself_writes_nothing(running: Running, room: Room) -> None:
+    for _ in range(3):
+        await room.alice.send(room.group)
+    await room.bob.read(room.group, 2)
+    unread = "SELECT read_up_to FROM members WHERE user_id = ?"
+    assert await running.query(unread, UUID(room.bob.user_id).bytes) == [(0,)]
+    await room.alice.send(room.group, b"secret", 60)
+    running.clock.advance(60)
+    assert await room.seen(room.bob) == {1: b"hello", 2: b"hello", 3: b"hello", 4: b"secret"}
+    await room.bob.read(room.group, 4)
+    assert await running.query(unread, UUID(room.bob.user_id).bytes) == [(4,)]
+
+
+async def test_a_group_has_so_many_at_most(room: Room, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stored, "MOST_TIMERS", 8)
+    found = await asyncio.gather(*(outcome(room.alice.send(room.group, b"x", 60)) for _ in range(5)))
+    assert sorted(each for each in found if isinstance(each, int)) == [1, 2], "each is for three members"
+    refused = [each for each in found if not isinstance(each, int)]
+    assert refused == [(400, 100)] * 3
+    assert await room.alice.send(room.group) == 3, "others may be sent"
 
 
 async def test_a_receipt_says_nothing_of_what_is_not_sent_yet(running: Running, room: Room) -> None:
@@ -146,6 +173,32 @@ async def test_who_never_reads_it_sees_it_until_it_is_too_old(config: Config, st
         await room.alice.send(room.group, b"another", 60)
         running.clock.advance(DAY + 1)
         assert await room.seen(room.bob) == {1: None, 2: b"plain", 3: b"another"}
+
+
+async def test_who_has_read_it_sees_it_for_its_whole_time(config: Config, start_server: StartServer) -> None:
+    """The greatest age is for those who have not read it. Once it is reached, no timer starts."""
+    config = replace(config, retention=RetentionConfig(self_destruct_max_age=DAY))
+    async with start_server(config) as running:
+        room = await Room.of(running)
+        await room.alice.send(room.group, b"secret", 3 * DAY)
+        running.clock.advance(DAY)
+        await room.bob.read(room.group, 1)
+        running.clock.advance(1)
+        assert [await room.seen(each) for each in (room.alice, room.bob)] == [{1: b"secret"}] * 2
+        assert await room.seen(room.carol) == {1: None}
+        await room.carol.read(room.group, 1)
+        assert await room.seen(room.carol) == {1: None}
+        running.clock.advance(3 * DAY - 2)
+        assert [await room.seen(each) for each in (room.alice, room.bob)] == [{1: None}, {1: b"secret"}]
+        running.clock.advance(1)
+        assert await room.seen(room.bob) == {1: None}
+    # Nor does a longer age start one.
+    config = replace(config, retention=RetentionConfig(self_destruct_max_age=99 * DAY))
+    async with start_server(config) as running:
+        for each in (room.carol, room.dave):
+            each.http, each.url = running.http, running.url
+        await room.carol.read(room.group, 1)
+        assert await room.seen(room.carol) == {1: None}
 
 
 async def test_what_is_refused(room: Room) -> None:
@@ -248,6 +301,48 @@ async def test_a_red_clock_hides_and_tells_nobody(running: Running, room: Room) 
     assert await running.query("SELECT told FROM timers") == [(0,)]
 
 
+async def test_what_was_told_stays_hidden_by_any_clock(running: Running, room: Room) -> None:
+    await room.alice.send(room.group, b"secret", 60)
+    running.clock.advance(60)
+    await until_told(running)
+    running.clock.set_wrong(-50_000)
+    await running.app[keys.CLOCK_WATCH].note()
+    assert await room.seen(room.alice) == {1: None}
+    assert await room.seen(room.bob) == {1: b"secret"}
+
+
+async def test_every_stream_of_a_reader_hears_of_it_once(running: Running, room: Room) -> None:
+    """One that begins right after it was told is not told again: its user knows."""
+    other = await room.alice.another("alice")
+    for _ in range(3):
+        await room.alice.send(room.group, b"secret", 60)
+    told = [("message_redacted", {"group_id": room.group, "sequence_num": number}) for number in (1, 2, 3)]
+    async with listening(room.alice) as first, listening(other) as second:
+        running.clock.advance(60)
+        for each in (first, second):
+            assert [await each.next() for _ in told] == told
+        async with listening(room.alice) as third:
+            await until_none_missed(running, 0)
+            await room.bob.send(room.group)
+            for each in (first, second, third):
+                assert (await each.next())[0] == "new_message"
+
+
+async def test_what_a_stream_was_told_is_noted_when_the_server_stops(
+    config: Config, start_server: StartServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with start_server(config) as running:
+        room = await Room.of(running)
+        await room.alice.send(room.group, b"secret", 60)
+        running.clock.advance(60)
+        await until_told(running)
+        monkeypatch.setattr(duties, "TIMERS_INTERVAL_SECONDS", 3600)
+        async with listening(room.alice) as alice:
+            assert (await alice.next())[0] == "message_redacted"
+    async with start_server(config) as running:
+        assert await running.query("SELECT count(*) FROM missed_redactions") == [(0,)]
+
+
 async def until_looked(running: Running) -> None:
     """Have the server look for ended timers at least once."""
     store, context = running.app[keys.STORE], running.app[keys.CONTEXT]
@@ -265,7 +360,7 @@ async def until_none_missed(running: Running, but: int) -> None:
 
 
 async def test_pages_are_exact_in_a_group_with_timers(running: Running, room: Room) -> None:
-    """Nothing is remembered for all that only some may see."""
+    """Nothing is remembered for all that only some may see; what comes before or between is."""
     for number in range(6):
         await room.alice.send(room.group, b"%d" % number, 60 if number % 2 else 0)
     for _ in range(2):

@@ -3,12 +3,14 @@
 import asyncio
 import base64
 import tempfile
+from collections.abc import Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hypothesis import settings, strategies as st
+import pytest
+from hypothesis import Phase, settings, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
 from conclave.actions import holds
@@ -17,6 +19,7 @@ from conclave.clock import FakeClock
 from conclave.config.cleanup import CleanupConfig
 from conclave.config.retention import RetentionConfig
 from conclave.config.settings import Config
+from conclave.store import policies, timers, visibility
 from spark.engine import Engine
 from spark.run import clean_up
 from tests.conftest import Running, StartServer
@@ -114,7 +117,7 @@ class Machine(RuleBasedStateMachine):
             return
         self.does(self.users[name].read(self.group, up_to))
         for number, each in self.sent.items():
-            if each.seconds and number <= up_to and name in each.readers:
+            if each.seconds and number <= up_to and name in each.readers and not self.is_too_old(number, self.now()):
                 each.ends.setdefault(name, self.now() + each.seconds)
 
     @rule(name=st.sampled_from(NAMES[1:]), kind=st.sampled_from(["leave", "remove", "ban"]))
@@ -138,6 +141,17 @@ class Machine(RuleBasedStateMachine):
         self.does(self.users[name].join(self.group))
         self.members.add(name)
 
+    @rule(name=st.sampled_from(NAMES[1:]), kind=st.sampled_from(["leave", "remove", "ban"]))
+    def go_and_come(self, name: str, kind: str) -> None:
+        """Have somebody gone for no time: what was sent before is seen by that member no more."""
+        self.go(name, kind)
+        self.come(name)
+
+    @rule(back=st.integers(0, 1))
+    def all_read(self, back: int) -> None:
+        for name in sorted(self.members):
+            self.read(name, back)
+
     @rule(seconds=st.sampled_from([1, 1, 59, 60, 61, HOUR, 2 * HOUR]))
     def pass_time(self, seconds: int) -> None:
         type(self).clock.advance(seconds)
@@ -150,6 +164,16 @@ class Machine(RuleBasedStateMachine):
             type(self).clock.advance(ends[0] - 1 - self.now())
             self.sees()
             type(self).clock.advance(1)
+
+    @rule(name=who)
+    def read_too_late(self, name: str) -> None:
+        """Go to the last second at which some message may be read for the first time, and read it at the next."""
+        ages = sorted(each.created_at + self.max_age for each in self.sent.values() if each.seconds)
+        if later := [age for age in ages if age >= self.now()]:
+            type(self).clock.advance(later[0] - self.now())
+            self.sees()
+            type(self).clock.advance(1)
+            self.read(name, 0)
 
     @rule(seconds=st.integers(1, 5))
     def step_back(self, seconds: int) -> None:
@@ -214,8 +238,14 @@ class Machine(RuleBasedStateMachine):
         each = self.sent[number]
         if not each.seconds:
             return True
-        too_old = each.ended or each.created_at + self.max_age < now
-        return name in each.readers and not too_old and each.ends.get(name, now + 1) > now
+        if name not in each.readers:
+            return False
+        return each.ends[name] > now if name in each.ends else not self.is_too_old(number, now)
+
+    def is_too_old(self, number: int, now: int) -> bool:
+        """Whether nobody may see a message any more who has not read it."""
+        each = self.sent[number]
+        return each.ended or each.created_at + self.max_age < now
 
     @invariant()
     def sees(self, at: int | None = None) -> None:
@@ -240,15 +270,38 @@ class Machine(RuleBasedStateMachine):
         return {each["sequence_num"]: not each["redacted"] for each in every}
 
 
-def test_each_reader_sees_what_the_telling_says(start_server: StartServer, clock: FakeClock) -> None:
+def play(start_server: StartServer, clock: FakeClock, examples: int, **how: Any) -> None:
     machine = type("Timers", (Machine,), {"start": staticmethod(start_server), "clock": clock})
     run_state_machine_as_test(
         machine,
-        settings=settings(
-            max_examples=sample.amount(60, 8),
-            stateful_step_count=40,
-            deadline=None,
-            derandomize=sample.is_all(),
-            database=None,
-        ),
+        settings=settings(max_examples=examples, stateful_step_count=40, deadline=None, database=None, **how),
     )
+
+
+def test_each_reader_sees_what_the_telling_says(start_server: StartServer, clock: FakeClock) -> None:
+    play(start_server, clock, sample.amount(60, 8), derandomize=sample.is_all())
+
+
+FAULTS: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
+    "who came later sees it": lambda patch: patch.setattr(
+        visibility, "_TIMED", visibility._TIMED.replace("sequence_num <= :joined_after", "FALSE")
+    ),
+    "it is seen for a second too long": lambda patch: patch.setattr(
+        visibility, "_TIMED", visibility._TIMED.replace(visibility.ENDS, "redact_at + 1")
+    ),
+    "receipts start nothing": lambda patch: patch.setattr(timers, "is_news", lambda *_: False),
+    "what is too old can still be read": lambda patch: patch.setattr(timers, "expiry_cutoff", lambda *_: 0),
+    "it is erased before all have read it": lambda patch: patch.setattr(policies, "UNREAD", "FALSE"),
+    "it is erased while a timer runs": lambda patch: patch.setattr(
+        visibility, "_TIMERS", visibility._TIMERS.replace("WHERE", "WHERE FALSE AND")
+    ),
+}
+"""Faults, and how each is planted."""
+
+
+def test_a_planted_fault_is_found(start_server: StartServer, clock: FakeClock) -> None:
+    for fault in sample.some(tuple(FAULTS), 1, "planted faults"):
+        with pytest.MonkeyPatch.context() as patch:
+            FAULTS[fault](patch)
+            with pytest.raises((AssertionError, ExceptionGroup)):
+                play(start_server, clock, 300, phases=[Phase.generate])

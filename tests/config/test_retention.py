@@ -333,6 +333,7 @@ configs = st.builds(
     st.booleans(),
     lengths,
     lengths,
+    lengths,
     st.lists(st.builds(PurgeJob, lengths, maybe, maybe), max_size=3).map(tuple),
 )
 

@@ -8,7 +8,7 @@ import signal
 import sqlite3
 import time
 from collections import Counter
-from collections.abc import Awaitable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -18,6 +18,7 @@ from aiohttp import ClientError, ClientSession
 from conclave.failpoints import POINTS
 from tests.support.client import PACKAGE, PASSWORD, Client, Message, RefusedError, encode, expect
 from tests.support.forensics import Search
+from tests.support.listening import listening
 from tests.support.sample import some
 from tests.support.server import PATIENCE, ServerProcess
 
@@ -59,6 +60,8 @@ class Load:
     carol_is_in: bool | None = None  # None while a request may have changed it or not
     handed_out: list[tuple[Client, bytes]] = field(default_factory=list)  # key packages and whose they are
     deleted: list[Client] = field(default_factory=list)
+    read: set[int] = field(default_factory=set)  # numbers of timed messages that alice has read
+    heard: list[int] = field(default_factory=list)  # of those, whose end she has heard of
 
     async def begin(self) -> None:
         self.alice = await Client.register(self.http, self.url, "alice")
@@ -95,7 +98,9 @@ class Load:
             await self.bob.send(group, body)
         number, body = self.body()
         self.fleeting[number] = time.time()
-        await self.alice.read(self.timed, await self.bob.send(self.timed, body, EXPIRY))
+        last = await self.bob.send(self.timed, body, EXPIRY)
+        await self.alice.read(self.timed, last)
+        self.read.add(last)
         await self.alice.fetch(self.fetched)
         await self.bob.fetch(self.fetched)
         await self.alice.post(
@@ -148,30 +153,29 @@ class Load:
         self.deleted.append(passing)
 
 
+@contextlib.asynccontextmanager
+async def hearing(load: Load) -> AsyncIterator[None]:
+    """Have alice listen while the block lasts, if only until the server is gone."""
+    stack = contextlib.AsyncExitStack()
+    ear = await stack.enter_async_context(listening(load.alice))
+    try:
+        yield
+    finally:
+        with contextlib.suppress(*BROKEN):
+            await stack.aclose()
+        numbers = [data["sequence_num"] for name, data in ear.waiting() if name == "message_redacted"]
+        assert len(numbers) == len(set(numbers)), "a stream tells once"
+        load.heard += numbers
+
+
 async def check(folder: Path, load: Load) -> None:
     """Restart undisturbed, and see that all promises hold."""
     with ServerProcess(folder, SETTINGS, command=QUICK) as server:
         load.url = load.alice.url = load.bob.url = load.carol.url = server.url
-        messages = await read_all(load.bob, load.keep)
-        numbers = [message.sequence_num for message in messages]
-        assert numbers == sorted(set(numbers)), "each once, in order"
-        bodies = {message.sequence_num: message.body for message in messages}
-        for number, made in load.kept.items():
-            assert bodies[number] == load.search.body(made, len(bodies[number])), "nothing acknowledged is lost"
-        await check_people(load, messages)
-        now = time.time()
-        for message in await load.bob.fetch(load.expiring):
-            assert message.created_at + EXPIRY >= int(now) - 1, "nothing expired is served"
-        assert await load.alice.send(load.keep) > max(load.kept, default=0), "numbers go on"
-        await load.alice.fetch(load.fetched, limit=500)
-        await load.bob.fetch(load.fetched, limit=500)
-        await load.alice.read(load.timed, 10**9)
-        await asyncio.sleep(EXPIRY + 1.1)
-        await next_run(server)
-        assert await load.alice.fetch(load.timed) == await load.bob.fetch(load.timed) == []
-        assert await load.bob.fetch(load.expiring) == []
-        assert await load.bob.fetch(load.fetched) == []
+        async with hearing(load):
+            await check_server(server, load)
         server.stop()
+    assert load.read <= set(load.heard), "whoever has read a message hears of its end"
     assert load.search.left_of(load.fleeting, folder) == set(), "nothing erased is in a file"
     with contextlib.closing(sqlite3.connect(folder / "conclave.db")) as connection:
         assert connection.execute("PRAGMA integrity_check").fetchone()[0] == "ok"
@@ -179,6 +183,29 @@ async def check(folder: Path, load: Load) -> None:
         stored_in = connection.execute("SELECT DISTINCT group_name FROM messages LEFT JOIN groups USING (group_key)")
         names = {name for (name,) in stored_in if not str(name).startswith("passing")}
         assert names == {"keep"}, "what an undisturbed run leaves"
+
+
+async def check_server(server: ServerProcess, load: Load) -> None:
+    """See that all promises hold that clients see."""
+    messages = await read_all(load.bob, load.keep)
+    numbers = [message.sequence_num for message in messages]
+    assert numbers == sorted(set(numbers)), "each once, in order"
+    bodies = {message.sequence_num: message.body for message in messages}
+    for number, made in load.kept.items():
+        assert bodies[number] == load.search.body(made, len(bodies[number])), "nothing acknowledged is lost"
+    await check_people(load, messages)
+    now = time.time()
+    for message in await load.bob.fetch(load.expiring):
+        assert message.created_at + EXPIRY >= int(now) - 1, "nothing expired is served"
+    assert await load.alice.send(load.keep) > max(load.kept, default=0), "numbers go on"
+    await load.alice.fetch(load.fetched, limit=500)
+    await load.bob.fetch(load.fetched, limit=500)
+    await load.alice.read(load.timed, 10**9)
+    await asyncio.sleep(EXPIRY + 1.1)
+    await next_run(server)
+    assert await load.alice.fetch(load.timed) == await load.bob.fetch(load.timed) == []
+    assert await load.bob.fetch(load.expiring) == []
+    assert await load.bob.fetch(load.fetched) == []
 
 
 async def check_people(load: Load, messages: list[Message]) -> None:
@@ -227,14 +254,15 @@ async def die_at(point: str, folder: Path) -> None:
         with ServerProcess(folder, settings, env, command=QUICK) as server:
             load = Load(server.url, http)
             await load.begin()
-            sending = asyncio.create_task(load.keep_sending())
-            deadline = time.monotonic() + PATIENCE
-            while server.process.poll() is None and not has_ended(server, "cleanup_worker_ended"):
-                assert time.monotonic() < deadline, f"{point} was not reached"
-                await asyncio.sleep(0.05)
-            server.process.kill()
-            server.process.wait()
-            await sending
+            async with hearing(load):
+                sending = asyncio.create_task(load.keep_sending())
+                deadline = time.monotonic() + PATIENCE
+                while server.process.poll() is None and not has_ended(server, "cleanup_worker_ended"):
+                    assert time.monotonic() < deadline, f"{point} was not reached"
+                    await asyncio.sleep(0.05)
+                server.process.kill()
+                server.process.wait()
+                await sending
         await check(folder, load)
 
 
@@ -250,15 +278,16 @@ async def die_at_random(seed: int, folder: Path) -> None:
         with ServerProcess(folder, SETTINGS, command=QUICK) as server:
             load = Load(server.url, http)
             await load.begin()
-            sending = asyncio.create_task(load.keep_sending())
-            for _ in range(3):
-                await asyncio.sleep(chance.uniform(0.1, 1.5))
-                for pid in server.descendants() if chance.random() < 0.7 else ():
-                    with contextlib.suppress(ProcessLookupError):
-                        os.kill(pid, signal.SIGKILL)
-            server.process.kill()
-            server.process.wait()
-            await sending
+            async with hearing(load):
+                sending = asyncio.create_task(load.keep_sending())
+                for _ in range(3):
+                    await asyncio.sleep(chance.uniform(0.1, 1.5))
+                    for pid in server.descendants() if chance.random() < 0.7 else ():
+                        with contextlib.suppress(ProcessLookupError):
+                            os.kill(pid, signal.SIGKILL)
+                server.process.kill()
+                server.process.wait()
+                await sending
         await check(folder, load)
 
 

@@ -23,6 +23,7 @@ from tests.conftest import Running, StartServer
 from tests.support.cleaner import Cleaner
 from tests.support.client import Client
 from tests.support.forensics import Search
+from tests.support.listening import listening
 
 HOUR, DAY = 3600, 86_400
 
@@ -74,10 +75,50 @@ async def test_it_is_erased_once_the_last_reader_has_it_redacted(running: Runnin
     assert (await clean(running))["deleted"]["redacted"] == 1, "the last one who could read it has left"
     assert search.numbers_beside_a_server(folder) == {2, 4, 6}
     assert await bob.numbers(group) == [2, 4, 6]
-    assert await running.query("SELECT (SELECT count(*) FROM timers), sum(self_destructs) FROM groups") == [(0, 0)]
+    assert await running.query("SELECT sum(self_destructs) FROM groups") == [(0,)]
+    while await running.query("SELECT 1 FROM timers"):  # those of whose end nobody was told yet
+        await running.settle()
     with closing(sqlite.connect(running.config.database)) as connection:
         told = receipts.of_group(connection, UUID(group).bytes, 9)
         assert sorted((each.rule, each.messages) for each in told) == [("redacted", 1), ("redacted", 2)]
+
+
+async def test_readers_hear_of_an_end_although_the_message_was_erased_first(
+    config: Config, start_server: StartServer, cleaner: Cleaner
+) -> None:
+    """A run that erases while no server runs does not keep the server from telling them."""
+    async with start_server(config) as running:
+        (alice, bob, carol), group = await room(running)
+        await alice.send(group, b"secret", HOUR)
+        for each in (bob, carol):
+            await each.read(group, 1)
+        await running.settle()
+    running.clock.advance(HOUR)
+    sql = replace(config, cleanup=CleanupConfig(engine="sql", disk_reserve=0))
+    for deleted in (1, 0):
+        report = await asyncio.to_thread(cleaner.run, sql, running.clock.now(), running.clock.set_by)
+        assert report["deleted"]["redacted"] == deleted
+    async with start_server(config) as running:
+        for each in (alice, bob, carol):
+            each.http, each.url = running.http, running.url
+            async with listening(each) as stream:
+                assert await stream.next() == ("message_redacted", {"group_id": group, "sequence_num": 1})
+        left = "SELECT (SELECT count(*) FROM timers), (SELECT count(*) FROM ended_timers)"
+        assert await running.query(left) == [(0, 0)]
+
+
+async def test_it_stays_for_those_who_have_read_it_although_it_is_too_old_for_others(
+    running: Running, clean: Clean
+) -> None:
+    (alice, bob, _), group = await room(running)
+    await alice.send(group, b"secret", 20 * DAY)
+    running.clock.advance(8 * DAY)
+    await bob.read(group, 1)
+    running.clock.advance(20 * DAY - 1)
+    assert (await clean(running))["deleted"]["redacted"] == 0
+    assert await bob.numbers(group) == [1]
+    running.clock.advance(1)
+    assert (await clean(running))["deleted"]["redacted"] == 1
 
 
 async def test_nobody_but_those_who_were_members_is_waited_for(running: Running, clean: Clean) -> None:

@@ -17,7 +17,7 @@ PROGRAM = Path(conclave.__file__).parent
 SOURCES = [*PROGRAM.rglob("*.py"), *PROGRAM.with_name("spark").rglob("*.py")]
 
 WATCHED = {
-    "groups": {"message_expiry_seconds", "gone_below", "expired_before", "archived_seq", "self_destructs"},
+    "groups": {"message_expiry_seconds", "gone_below", "expired_before", "archived_seq"},
     "members": set[str](),
     "messages": {"created_at"},
     "sessions": {"expires_at", "last_used_at"},
@@ -28,7 +28,7 @@ WATCHED = {
 UNWATCHED = {
     "groups": {
         *("group_name", "alias", "visibility", "mls_group_id", "group_info_body", "created_at"),
-        *("last_seq", "floor_seq", "commits_below", "min_lifetime_seconds"),
+        *("last_seq", "floor_seq", "commits_below", "min_lifetime_seconds", "self_destructs"),
     },
     "members": {"role", "joined_at", "joining", "watermark", "read_up_to"},
     "messages": set[str](),

@@ -12,7 +12,7 @@ class Sent:
     """A message: the second of its arrival, and the number of its sender.
 
     ``ends``: of one that destroys itself, when each member who has read it may no longer see it, by the member's
-    position. None: it does not. ``ended``: it was too old for all under former settings.
+    position. None: it does not. ``ended``: it was too old to be read under former settings.
     """
 
     created_at: int
@@ -108,7 +108,7 @@ def is_redacted(state: State, group: GroupState, number: int, sent: Sent, member
         return False
     joined = group.joined[member] if group.joined else 0
     too_old = sent.ended or sent.created_at + state.max_age < state.now
-    return too_old or joined >= number or sent.ends.get(member, state.now + 1) <= state.now
+    return joined >= number or (sent.ends[member] <= state.now if member in sent.ends else too_old)
 
 
 def is_redacted_for_all(state: State, group: GroupState, number: int, sent: Sent) -> bool:

@@ -8,7 +8,7 @@ ALTER TABLE members ADD COLUMN joined_after INTEGER NOT NULL DEFAULT 0;
 ALTER TABLE members ADD COLUMN read_up_to INTEGER NOT NULL DEFAULT 0;
 CREATE INDEX members_by_read ON members (group_key, read_up_to);
 
--- Whether the group has any such message stored. Nobody looks for timers in a group that has none.
+-- How many such messages the group has stored. Nobody looks for timers in a group that has none.
 ALTER TABLE groups ADD COLUMN self_destructs INTEGER NOT NULL DEFAULT 0;
 
 -- What a message that destroys itself has beside its row in messages, which is deleted with this one.
@@ -16,11 +16,12 @@ CREATE TABLE self_destructing (
     group_key INTEGER NOT NULL,
     sequence_num INTEGER NOT NULL,
     seconds INTEGER NOT NULL,                   -- how long a reader may see it once it was read
-    ended INTEGER NOT NULL DEFAULT 0,           -- was too old under former settings: hidden from all, for good
+    ended INTEGER NOT NULL DEFAULT 0,           -- was too old under former settings: no timer starts any more
     PRIMARY KEY (group_key, sequence_num)
 ) STRICT, WITHOUT ROWID;
 
--- A timer for each member who has read such a message. It stays, also after its end, for as long as the message does.
+-- A timer for each member who has read such a message. It stays for as long as the message does, and until the member
+-- was told of its end.
 CREATE TABLE timers (
     timer_id INTEGER PRIMARY KEY,
     group_key INTEGER NOT NULL,
@@ -49,10 +50,3 @@ CREATE TABLE missed_redactions (
     sequence_num INTEGER NOT NULL
 ) STRICT;
 CREATE INDEX missed_redactions_by_user ON missed_redactions (user_id, missed_id);
-
--- What a group's first such message changes is how its pages are read: nobody may remember them from here on.
-CREATE TRIGGER self_destructs_changed AFTER UPDATE OF self_destructs ON groups
-WHEN new.self_destructs != old.self_destructs
-BEGIN
-    INSERT INTO touches (group_key) VALUES (new.group_key);
-END;

@@ -1,0 +1,127 @@
+"""Each redaction reaches every stream of its reader that is open, or else the next one; once."""
+
+import pytest
+
+from conclave.actions.timers import Redaction, Telling
+from conclave.events import Event, Events, Stream
+
+ALICE, BOB, GROUP = b"a" * 16, b"b" * 16, b"g" * 16
+
+
+class Ear(Stream):
+    """A listener that keeps what it is handed."""
+
+    def __init__(self, user_id: bytes, session_id: int = 1, *, connected: bool = True) -> None:
+        super().__init__(user_id, session_id)
+        self.connected = connected
+
+    @property
+    def hears(self) -> bool:
+        return self.connected and super().hears
+
+    @property
+    def numbers(self) -> list[int]:
+        return [event.values["sequence_num"] for event in self._waiting]
+
+    def flush(self) -> None:
+        """Nothing is taken."""
+
+    def keep_alive(self) -> None:
+        """There is nobody."""
+
+    def finish(self) -> None:
+        """The test looks at what waits."""
+
+    def break_off(self) -> None:
+        """There is no connection."""
+
+
+def note(missed_id: int, user_id: bytes = ALICE, *, is_member: bool = True) -> Redaction:
+    return Redaction(missed_id, user_id, GROUP, missed_id, is_member)
+
+
+@pytest.fixture
+async def events() -> Events:
+    return Events()
+
+
+@pytest.fixture
+def telling(events: Events) -> Telling:
+    telling = Telling(events)
+    telling.begin(0)
+    return telling
+
+
+def begin(events: Events, telling: Telling, *missed: Redaction, ear: Ear | None = None) -> Ear:
+    """Have a stream begin as a request does, after it has read ``missed``."""
+    if ear is None:
+        ear = Ear(ALICE)
+        events.add(ear)
+    for event in telling.catch_up(missed):
+        ear.put(event)
+    telling.caught_up(missed)
+    return ear
+
+
+async def test_whoever_listens_hears_and_the_note_goes(events: Events, telling: Telling) -> None:
+    first, second = begin(events, telling), begin(events, telling)
+    telling.publish([note(1), note(2, BOB)])
+    assert (first.numbers, second.numbers, telling.heard) == ([1], [1], (1,))
+    telling.forget((1,))
+    assert telling.heard == ()
+
+
+async def test_who_did_not_listen_hears_with_the_next_stream_and_no_other(events: Events, telling: Telling) -> None:
+    telling.publish([note(1)])
+    assert begin(events, telling, note(1)).numbers == [1]
+    assert telling.heard == (1,)
+    assert begin(events, telling, note(1)).numbers == [], "the store has not learned of it yet"
+
+
+async def test_notes_of_a_former_process_are_told(events: Events) -> None:
+    telling = Telling(events)
+    telling.begin(5)
+    assert begin(events, telling, note(4), note(5)).numbers == [4, 5]
+
+
+async def test_a_stream_that_begins_between_commit_and_publication_hears_it_once(
+    events: Events, telling: Telling
+) -> None:
+    ear = begin(events, telling, note(1))
+    assert ear.numbers == [], "it is about to come"
+    telling.publish([note(1)])
+    assert (ear.numbers, telling.heard) == ([1], (1,))
+
+
+async def test_a_stream_that_reads_after_it_was_told_hears_it_once(events: Events, telling: Telling) -> None:
+    ear = Ear(ALICE)
+    events.add(ear)
+    telling.publish([note(1)])
+    begin(events, telling, note(1), ear=ear)
+    assert ear.numbers == [1]
+
+
+async def test_a_stream_that_is_over_or_not_there_yet_does_not_count(events: Events, telling: Telling) -> None:
+    """Its reader may never get what it was handed, and so hears of it again."""
+    over, coming = Ear(ALICE), Ear(ALICE, connected=False)
+    for each in (over, coming):
+        events.add(each)
+    over.end()
+    telling.publish([note(1)])
+    assert (over.numbers, coming.numbers, telling.heard) == ([], [1], ())
+    assert begin(events, telling, note(1)).numbers == [1]
+
+
+async def test_who_has_left_is_told_nothing_and_the_note_goes(events: Events, telling: Telling) -> None:
+    telling.publish([note(1)])
+    assert begin(events, telling, note(1, is_member=False)).numbers == []
+    assert telling.heard == (1,)
+
+
+async def test_readers_of_one_message_share_the_event(events: Events, telling: Telling) -> None:
+    ears = [Ear(user_id) for user_id in (ALICE, BOB)]
+    for each in ears:
+        events.add(each)
+    telling.publish([Redaction(1, ALICE, GROUP, 7), Redaction(2, BOB, GROUP, 7)])
+    handed: list[list[Event]] = [each.take()[1] for each in ears]
+    assert handed[0][0] is handed[1][0]
