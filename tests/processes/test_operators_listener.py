@@ -68,7 +68,7 @@ class Asking:
 
 
 async def test_a_server_that_others_reach_asks_for_its_token(tmp_path: Path) -> None:
-    """And nothing shows it, the log neither. 127.1 is loopback too, but not written as any: so it counts as others do."""
+    """And nothing shows it, the log neither. 127.1 is loopback, but not as the configuration knows it."""
     (tmp_path / "token").write_text(f"{TOKEN}\n")
     away = f'listen_address = "127.1"\ntoken_file = "{tmp_path}/token"'
     with ServerProcess(tmp_path, SQL, admin=away) as server:
