@@ -87,6 +87,11 @@ class Stream(ABC):
         self._lost = 0
 
     @property
+    def waiting(self) -> int:
+        """How many events wait."""
+        return len(self._waiting)
+
+    @property
     def hears(self) -> bool:
         """Whether what is added reaches the listener, as far as anybody can tell."""
         return not self.ended
@@ -133,14 +138,25 @@ class Stream(ABC):
         """Close the connection at once."""
 
 
+class Backlog(NamedTuple):
+    """The events that wait for slow listeners: how many in all, and for the slowest."""
+
+    events: int
+    longest: int
+
+
 class Events:
     """The listeners of one server process."""
 
     def __init__(
         self, keep: Callable[[int], None] = lambda _: None, *, keep_alive_seconds: float = KEEP_ALIVE_SECONDS
     ) -> None:
-        """Begin without listeners. ``keep`` is called every so often with the id of a session that listens."""
+        """Begin without listeners. ``keep`` is called every so often with the id of a session that listens.
+
+        ``lost``: how many events were dropped, counted when their listener learns of it or has gone.
+        """
         self.rota = Rota(self._remind, keep_alive_seconds)
+        self.lost = 0
         self._keep = keep
         self._streams: dict[bytes, set[Stream]] = {}
         self._few: deque[Stream] = deque()
@@ -182,6 +198,11 @@ class Events:
             for user_id in (each.recipients & self._streams.keys()) - {each.but_not}:
                 fresh += [stream for stream in self._streams[user_id] if stream.put(each.event)]
         self._have_flushed(fresh)
+
+    def backlog(self) -> Backlog:
+        """Return what waits for slow listeners. It walks all streams; any thread may do that."""
+        waiting = [stream.waiting for streams in tuple(self._streams.values()) for stream in tuple(streams)]
+        return Backlog(sum(waiting), max(waiting, default=0))
 
     def tell(self, user_id: bytes, event: Event) -> bool:
         """Hand an event to every stream of a user. Return whether any of them hears it."""

@@ -22,6 +22,7 @@ from conclave.events import Events
 from conclave.health.clock_watch import ClockWatch
 from conclave.health.parts import Health
 from conclave.health.storage import Storage
+from conclave.measures import Requests
 from conclave.steady_clock import SteadyClock
 from conclave.store.database import Database
 from conclave.wire.endpoint import Endpoint
@@ -45,6 +46,7 @@ THROTTLE = web.AppKey("throttle", Throttle)
 ACTIVITY = web.AppKey("activity", SessionActivity)
 EVENTS = web.AppKey("events", Events)
 HEALTH = web.AppKey("health", Health)
+REQUESTS = web.AppKey("requests", Requests)
 TELLING = web.AppKey("telling", Telling)
 BUDGET = web.AppKey("budget", Budget)
 CONTEXT = web.AppKey("context", Context)

@@ -31,6 +31,11 @@ class Rota(Generic[Member]):
         self._size = 0
         self._timer: asyncio.TimerHandle | None = None
 
+    @property
+    def size(self) -> int:
+        """How many are on the rota."""
+        return self._size
+
     def add(self, member: Member) -> None:
         """Call on ``member`` from now on, for the first time within a round."""
         # One turn after the other: many who come at the same moment are not called on at the same moment.

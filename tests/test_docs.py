@@ -36,6 +36,8 @@ DEFAULTS_IN_WORDS = {
     "data_path": f"`database_path` with the suffix `.data`, as in `{Config().data.name}`",
     "archive.path": f"`{Config().archive_path.name}` under `data_path`",
     "ledger.path": "`database_path` with `.ledger` after it",
+    "admin.token": "none",
+    "admin.token_file": "none",
     "registration_token": "none",
     "retention.fetch_hold_limit": "none",
     "tls_cert_path": "none",
@@ -77,8 +79,11 @@ def test_the_example_configuration_comments_out_only_settings_without_a_default(
     assert {name for name, _, in_force in example_settings() if not in_force} == set(DEFAULTS_IN_WORDS)
 
 
-def test_what_the_example_configuration_comments_out_is_valid() -> None:
+@pytest.mark.parametrize("other", ["token", "token_file"])
+def test_what_the_example_configuration_comments_out_is_valid(other: str) -> None:
+    """But only one of two settings that stand for each other."""
     uncommented = re.sub(r"^# (\w+ = )", r"\1", EXAMPLE.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    uncommented = re.sub(rf"^{other} = .*\n", "", uncommented, count=1, flags=re.MULTILINE)
     assert len(tomllib.loads(uncommented)) == len(Config.__dataclass_fields__)
     parse_config(uncommented, EXAMPLE.name)
 

@@ -1,34 +1,79 @@
-"""The operators' listener: faults, the last cleanup run, metrics. On loopback unless configured otherwise."""
+"""The operators' listener: faults, the last cleanup run, metrics. On loopback unless configured otherwise.
+
+``guard`` stands before everything here, so a further page only has to add its routes.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
 
 from aiohttp import web
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
+from conclave import keys
+from conclave.admin.guard import IS_OPERATOR, Guard
+from conclave.admin.lag import Lag
 from conclave.admin.metrics import registry
-from conclave.health.parts import Health
+from conclave.admin.sizes import Sizes
+from conclave.health.readiness import Standing, standing
+from conclave.wire.ready import HEADERS
 
-HEALTH = web.AppKey("health", Health)
+SERVED = web.AppKey("served", web.Application)
+"""The clients' application: its resources are there while it runs."""
+
+LAG = web.AppKey("lag", Lag)
+SIZES = web.AppKey("sizes", Sizes)
 METRICS = web.AppKey("metrics", CollectorRegistry)
+SCRAPE = web.AppKey("scrape", asyncio.Lock)
+"""Held while metrics are written: one thread works for those who ask at the same time, one after the other."""
 
 
-def create_admin_app(health: Health) -> web.Application:
-    """Build the operators' application."""
-    app = web.Application()
-    app[HEALTH] = health
-    app[METRICS] = registry(health)
+def create_admin_app(served: web.Application, guard: Guard) -> web.Application:
+    """Build the operators' application beside ``served``, the clients'."""
+    app = web.Application(middlewares=[guard.middleware()])
+    app[SERVED] = served
+    app[LAG] = lag = Lag()
+    app[SIZES] = sizes = Sizes(served)
+    app[METRICS] = registry(served, lag, sizes, guard)
+    app[SCRAPE] = asyncio.Lock()
+    app.cleanup_ctx.append(_measuring)
     app.router.add_get("/healthz", _health)
+    app.router.add_get("/readyz", _ready)
     app.router.add_get("/metrics", _metrics)
     return app
 
 
+async def _measuring(app: web.Application) -> AsyncIterator[None]:
+    app[LAG].begin()
+    yield
+    app[LAG].end()
+    await app[SIZES].close()
+
+
 async def _health(request: web.Request) -> web.Response:
-    """GET /healthz: 200 if all is well, else 503; the faults by part, and the report of the last run."""
-    health = request.app[HEALTH]
-    told = {"status": health.status, "faults": health.faults, "last_run": health.last_run}
-    return web.json_response(told, status=503 if health.faults else 200, headers={"Cache-Control": "no-store"})
+    """GET /healthz: 200 if all is well, else 503. Operators learn the faults by part, and of the last run."""
+    health = request.app[SERVED][keys.HEALTH]
+    told: dict[str, Any] = {"status": health.status}
+    if request[IS_OPERATOR]:
+        told |= {"faults": health.faults, "last_run": health.last_run}
+    return _answer(told, is_good=not health.faults)
+
+
+async def _ready(request: web.Request) -> web.Response:
+    """GET /readyz: 200 if the server serves, else 503 and why not in a word."""
+    served = request.app[SERVED]
+    status = standing(served[keys.HEALTH], served.get(keys.STORAGE))
+    return _answer({"status": status}, is_good=status is Standing.READY)
 
 
 async def _metrics(request: web.Request) -> web.Response:
     """GET /metrics: the metrics in the text format of Prometheus."""
-    headers = {"Content-Type": CONTENT_TYPE_LATEST, "Cache-Control": "no-store"}
-    return web.Response(body=generate_latest(request.app[METRICS]), headers=headers)
+    await request.app[SIZES].refresh()
+    async with request.app[SCRAPE]:
+        body = await asyncio.to_thread(generate_latest, request.app[METRICS])
+    return web.Response(body=body, headers={**HEADERS, "Content-Type": CONTENT_TYPE_LATEST})
+
+
+def _answer(told: dict[str, Any], *, is_good: bool) -> web.Response:
+    return web.json_response(told, status=200 if is_good else 503, headers=HEADERS)

@@ -1,66 +1,223 @@
-"""What Prometheus gets: how cleanup goes, what is overdue, what does not work. No label names anybody, or a group."""
+"""What Prometheus gets: requests, writes, streams, sizes, cleanup, faults. No label names anybody, or a group.
 
-from collections.abc import Iterator
+Everything is counted where it happens, by plain lists and dictionaries, and becomes metrics only here. This runs in a
+thread of its own beside the event loop, so whatever the loop changes is copied in one step before it is walked.
+"""
 
-from prometheus_client import CollectorRegistry, Metric
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+
+from aiohttp import web
+from prometheus_client import CollectorRegistry, Metric, ProcessCollector
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, InfoMetricFamily
 from prometheus_client.registry import Collector
 
-from conclave import __version__
+from conclave import __version__, keys
+from conclave.admin.guard import Guard
+from conclave.admin.lag import Lag
+from conclave.admin.sizes import Sizes
 from conclave.health.parts import Health, HealthPart
+from conclave.health.readiness import Standing, standing
+from conclave.measures import Histogram, joined
+from conclave.retention.jobs import schedule
+
+Collect = Callable[[], Iterator[Metric]]
 
 
-class HealthCollector(Collector):
-    """Reads everything from the server's health when it is asked."""
+class Collecting(Collector):
+    """Yields what one function does."""
 
-    def __init__(self, health: Health) -> None:
-        """``health``: that of the server."""
-        self._health = health
+    def __init__(self, collect: Collect) -> None:
+        """``collect``: called at each scrape."""
+        self._collect = collect
 
     def collect(self) -> Iterator[Metric]:
         """Yield the metrics as of now."""
-        yield InfoMetricFamily("conclave_build", "The version of the server.", {"version": __version__})
-        faults = GaugeMetricFamily("conclave_health_fault", "1 if a part of the server does not work.", labels=["part"])
-        for part in HealthPart:
-            faults.add_metric([part], part in self._health.faults)
-        yield faults
-        yield from self._runs()
-        overdue = self._health.overdue
-        groups = "Groups with messages that could have been erased and still are there, at the last look."
-        yield GaugeMetricFamily("conclave_overdue_groups", groups, overdue.groups)
-        seconds = "For how long the first of these messages could have been erased."
-        yield GaugeMetricFamily("conclave_overdue_seconds", seconds, overdue.seconds)
-
-    def _runs(self) -> Iterator[Metric]:
-        runs = CounterMetricFamily(
-            "conclave_cleanup_runs", "Cleanup runs since the server has started.", labels=["job", "outcome"]
-        )
-        for (job, outcome), count in self._health.runs.items():
-            runs.add_metric([job, outcome], count)
-        yield runs
-        deleted = CounterMetricFamily(
-            "conclave_cleanup_deleted", "What these runs have deleted, by rule.", labels=["rule"]
-        )
-        for rule, count in self._health.deleted.items():
-            deleted.add_metric([rule], count)
-        yield deleted
-        ended = GaugeMetricFamily(
-            "conclave_cleanup_last_end_timestamp_seconds", "When the last run of a job has ended.", labels=["job"]
-        )
-        took = GaugeMetricFamily(
-            "conclave_cleanup_last_duration_seconds", "How long the last run of a job took.", labels=["job"]
-        )
-        for job, report in self._health.last_runs.items():
-            ended.add_metric([job], report["finished_at"])
-            took.add_metric([job], report["finished_at"] - report["started_at"])
-        yield ended
-        yield took
-        held = (self._health.last_run or {}).get("held", 0)
-        yield GaugeMetricFamily("conclave_held_messages", "Messages that would be gone without legal holds.", held)
+        yield from self._collect()
 
 
-def registry(health: Health) -> CollectorRegistry:
-    """Return what ``prometheus_client`` writes the metrics from."""
+def registry(served: web.Application, lag: Lag, sizes: Sizes, guard: Guard) -> CollectorRegistry:
+    """Return what ``prometheus_client`` writes the metrics from. ``served``: the clients' application."""
     made = CollectorRegistry()
-    made.register(HealthCollector(health))
+    for each in (
+        lambda: _server(served, guard),
+        lambda: _requests(served),
+        lambda: _writes(served),
+        lambda: _streams(served),
+        lambda: _loop(lag),
+        lambda: _cleanup(served),
+        lambda: _sizes(sizes),
+        _process,
+    ):
+        made.register(Collecting(each))
     return made
+
+
+def _server(served: web.Application, guard: Guard) -> Iterator[Metric]:
+    health, budget = served[keys.HEALTH], served[keys.BUDGET]
+    yield InfoMetricFamily("conclave_build", "The version of the server.", {"version": __version__})
+    is_ready = standing(health, served.get(keys.STORAGE)) is Standing.READY
+    yield GaugeMetricFamily("conclave_ready", "1 if the server serves.", is_ready)
+    faults = GaugeMetricFamily("conclave_health_fault", "1 if a part of the server does not work.", labels=["part"])
+    faulty = health.faults
+    for part in HealthPart:
+        faults.add_metric([part], part in faulty)
+    yield faults
+    used = "Bytes of memory that responses under way take."
+    yield GaugeMetricFamily("conclave_response_memory_used_bytes", used, budget.used)
+    limit = "Bytes of memory that responses under way may take."
+    yield GaugeMetricFamily("conclave_response_memory_limit_bytes", limit, budget.size)
+    refused = "Requests to the operators' listener that were refused, by what was wrong with them."
+    yield _counters("conclave_admin_refused", refused, "reason", dict(guard.refused))
+
+
+def _requests(served: web.Application) -> Iterator[Metric]:
+    taken = served[keys.REQUESTS].taken()
+    counts = CounterMetricFamily(
+        "conclave_requests", "Requests that were answered.", labels=["method", "route", "status"]
+    )
+    by_route: dict[tuple[str, str], list[Histogram]] = defaultdict(list)
+    for (method, route, status), each in taken.items():
+        counts.add_metric([method, route, str(status)], sum(each.counts))
+        by_route[method, route].append(each)
+    yield counts
+    took = HistogramMetricFamily(
+        "conclave_request_duration_seconds", "How long requests took.", labels=["method", "route"]
+    )
+    for (method, route), histograms in by_route.items():
+        _add(took, [method, route], joined(histograms))
+    yield took
+
+
+def _writes(served: web.Application) -> Iterator[Metric]:
+    store = served.get(keys.STORE)
+    if store is None:
+        return
+    written = store.written
+    outcomes = "Transactions of the server, by outcome."
+    yield _counters("conclave_write_transactions", outcomes, "outcome", dict(written.outcomes))
+    yield _histogram("conclave_writes_per_transaction", "Writes that shared a transaction.", written.sizes)
+    waits = "How long transactions waited for the database's write lock."
+    yield _histogram("conclave_write_lock_wait_seconds", waits, written.lock_waits)
+    yield _histogram("conclave_commit_duration_seconds", "How long commits took.", written.commits)
+    waiting = "Writes that wait for the next transaction."
+    yield GaugeMetricFamily("conclave_writes_waiting", waiting, store.writes_waiting)
+
+
+def _streams(served: web.Application) -> Iterator[Metric]:
+    events = served[keys.EVENTS]
+    backlog = events.backlog()
+    yield GaugeMetricFamily("conclave_streams", "Event streams that are open.", events.rota.size)
+    yield GaugeMetricFamily("conclave_stream_events_waiting", "Events that wait for slow listeners.", backlog.events)
+    longest = "Events that wait for the slowest listener."
+    yield GaugeMetricFamily("conclave_stream_events_waiting_max", longest, backlog.longest)
+    lost = "Events that were dropped, since their listener was too slow."
+    yield CounterMetricFamily("conclave_stream_events_dropped", lost, events.lost)
+
+
+def _loop(lag: Lag) -> Iterator[Metric]:
+    yield _histogram("conclave_event_loop_lag_seconds", "How late the event loop was, four times a second.", lag.lags)
+    worst = "How late the event loop was at the worst in the last one to two minutes."
+    yield GaugeMetricFamily("conclave_event_loop_lag_max_seconds", worst, lag.worst)
+
+
+def _cleanup(served: web.Application) -> Iterator[Metric]:
+    health, config = served[keys.HEALTH], served[keys.IN_FORCE].config
+    runs = CounterMetricFamily(
+        "conclave_cleanup_runs", "Cleanup runs since the server has started.", labels=["purge_job", "outcome"]
+    )
+    for (job, outcome), count in dict(health.runs).items():
+        runs.add_metric([job, outcome], count)
+    yield runs
+    deleted = "What these runs have deleted, by rule."
+    yield _counters("conclave_cleanup_deleted", deleted, "rule", dict(health.deleted))
+    returned = "Bytes that these runs gave back to the disk, by tier."
+    yield _counters("conclave_cleanup_returned_bytes", returned, "tier", dict(health.returned))
+    archived = "Messages that these runs moved to the archive."
+    yield CounterMetricFamily("conclave_cleanup_archived_messages", archived, health.archived)
+    seconds = "Seconds that these runs took."
+    yield _counters("conclave_cleanup_run_seconds", seconds, "purge_job", dict(health.run_seconds))
+    yield from _last_runs(health)
+    intervals = schedule(config.retention.purge_jobs, config.cleanup_interval)
+    names = {scope.name: interval for scope, interval in intervals}
+    interval = "Seconds from the start of one run of a job to the start of the next."
+    yield _gauges("conclave_cleanup_interval_seconds", interval, "purge_job", names)
+    succeeded = "When the last run of a job that went well has ended; 0: none since the server has started."
+    ended = dict.fromkeys(names, 0) | dict(health.succeeded)
+    yield _gauges("conclave_cleanup_last_success_timestamp_seconds", succeeded, "purge_job", ended)
+    ends = "How often the cleanup worker has died and was started again."
+    yield CounterMetricFamily("conclave_cleanup_worker_ends", ends, health.worker_ends)
+    held = (health.last_run or {}).get("held", 0)
+    yield GaugeMetricFamily("conclave_held_messages", "Messages that would be gone without legal holds.", held)
+    overdue = health.overdue
+    groups = "Groups with messages that could have been erased and still are there, at the last look."
+    yield GaugeMetricFamily("conclave_overdue_groups", groups, overdue.groups)
+    first = "For how long the first of these messages could have been erased."
+    yield GaugeMetricFamily("conclave_overdue_seconds", first, overdue.seconds)
+
+
+def _last_runs(health: Health) -> Iterator[Metric]:
+    last = dict(health.last_runs)
+    ended = {job: report["finished_at"] for job, report in last.items()}
+    text = "When the last run of a job has ended."
+    yield _gauges("conclave_cleanup_last_end_timestamp_seconds", text, "purge_job", ended)
+    took = {job: report["finished_at"] - report["started_at"] for job, report in last.items()}
+    text = "How long the last run of a job took."
+    yield _gauges("conclave_cleanup_last_duration_seconds", text, "purge_job", took)
+
+
+def _sizes(sizes: Sizes) -> Iterator[Metric]:
+    """Yield what was measured last. What could not be measured is left out: 0 would be a lie."""
+    last = sizes.last
+    for name, text in (("database", "The database."), ("wal", "Its write-ahead log."), ("archive", "The archive.")):
+        if name in last.files:
+            yield GaugeMetricFamily(f"conclave_{name}_bytes", f"{text} Bytes of its files.", last.files[name])
+    if last.free_pages is not None:
+        free = "Bytes in the database's file that nothing uses."
+        yield GaugeMetricFamily("conclave_database_free_bytes", free, last.free_pages)
+    free_disk = {place: free for place, (free, _) in last.disks.items()}
+    whole_disk = {place: whole for place, (_, whole) in last.disks.items()}
+    yield _gauges("conclave_disk_free_bytes", "Bytes that are free where this lies.", "place", free_disk)
+    yield _gauges("conclave_disk_size_bytes", "Bytes of the file system where this lies.", "place", whole_disk)
+    memory = "Bytes that the cleanup worker and its Java process have in memory."
+    yield _gauges("conclave_cleanup_resident_memory_bytes", memory, "process", last.memory)
+    if last.taken_at:
+        age = "For how long these bytes have been known. If it grows, a disk does not answer."
+        yield GaugeMetricFamily("conclave_sizes_age_seconds", age, sizes.age)
+
+
+def _process() -> Iterator[Metric]:
+    """Yield what prometheus_client tells of a process. Where the system does not tell, or has no limit, nothing."""
+    try:
+        yield from ProcessCollector(registry=None).collect()
+    except ValueError:  # "unlimited" open files are no number for it
+        return
+
+
+def _counters(name: str, text: str, label: str, values: dict[str, int]) -> Metric:
+    made = CounterMetricFamily(name, text, labels=[label])
+    for value, count in values.items():
+        made.add_metric([value], count)
+    return made
+
+
+def _gauges(name: str, text: str, label: str, values: dict[str, int]) -> Metric:
+    made = GaugeMetricFamily(name, text, labels=[label])
+    for value, number in values.items():
+        made.add_metric([value], number)
+    return made
+
+
+def _histogram(name: str, text: str, told: Histogram) -> Metric:
+    made = HistogramMetricFamily(name, text, labels=[])
+    _add(made, [], told)
+    return made
+
+
+def _add(to: HistogramMetricFamily, labels: list[str], told: Histogram) -> None:
+    """Add a histogram: Prometheus counts in each bucket what is in those below it too."""
+    counts, below, buckets = list(told.counts), 0, []
+    for bound, count in zip((*map(str, told.bounds), "+Inf"), counts, strict=True):
+        below += count
+        buckets.append((bound, below))
+    to.add_metric(labels, buckets, told.total)

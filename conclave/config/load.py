@@ -8,7 +8,7 @@ from typing import Any
 from marshmallow import Schema, ValidationError
 from marshmallow.fields import Dict, Field, List, Nested
 
-from conclave.config import remedies, retention
+from conclave.config import admin, remedies, retention
 from conclave.config.settings import Config, ConfigSchema
 from conclave.fields import Duration
 from conclave.retention.durations import is_in_bare_months
@@ -145,6 +145,7 @@ def _contradictions(config: Config) -> Iterator[str]:
         yield "data_path: is the database's own path; set another"
     if config.archive.after != KEEP and config.cleanup.engine != "spark":
         yield 'archive.after: messages move by Spark only: set [cleanup] engine = "spark", or leave it at "-1"'
+    yield from admin.contradictions(config.admin)
     yield from retention.contradictions(config.retention, config.message_retention)
     folder, work, database = config.archive_path, config.work, config.database
     if work in (folder, *folder.parents) or folder in (database, *database.parents, *work.parents):

@@ -34,11 +34,23 @@ class HealthPart(StrEnum):
     OVERDUE_WATCH = "overdue_watch"
 
 
+class Phase(StrEnum):
+    """Whether the server serves: it is about to, it does, or it is about to end."""
+
+    STARTING = "starting"
+    SERVING = "serving"
+    STOPPING = "stopping"
+
+
 class Health:
     """The faults that last, and how cleanup goes. Without faults all is well.
 
     ``last_run`` and ``last_runs``: the report of the last run, and of the last one of each job. ``runs``: how many
-    there were, by job and outcome. ``deleted``: what these have deleted, by rule. ``overdue``: as of the last look.
+    there were, by job and outcome. ``succeeded``: when the last one of each job that went well has ended, Unix seconds.
+    ``run_seconds``: how long all of each job took. ``deleted``: what these have deleted, by rule. ``returned``: the
+    bytes that they gave back, by tier. ``archived``: how many messages they moved to the archive. ``overdue``: as of
+    the last look. ``worker``: the process id of the cleanup worker while there is one. ``worker_ends``: how often one
+    has ended and was to be started again.
     """
 
     def __init__(self) -> None:
@@ -47,14 +59,27 @@ class Health:
         self.last_run: dict[str, Any] | None = None
         self.last_runs: dict[str, dict[str, Any]] = {}
         self.runs: Counter[tuple[str, str]] = Counter()
+        self.succeeded: dict[str, int] = {}
+        self.run_seconds: Counter[str] = Counter()
         self.deleted: Counter[str] = Counter()
+        self.returned: Counter[str] = Counter(database=0, archive=0)
+        self.archived = 0
+        self.worker: int | None = None
+        self.worker_ends = 0
+        self.phase = Phase.STARTING
         self.overdue = Worst()
 
     def note_run(self, report: dict[str, Any]) -> None:
         """Note the report of a cleanup run, as ``Report.to_mapping`` makes it."""
-        self.last_run = self.last_runs[report["job"]] = report
-        self.runs[report["job"], report["outcome"]] += 1
+        job = report["job"]
+        self.last_run = self.last_runs[job] = report
+        self.runs[job, report["outcome"]] += 1
+        self.run_seconds[job] += max(0, report["finished_at"] - report["started_at"])
+        if not report["error"]:
+            self.succeeded[job] = report["finished_at"]
         self.deleted.update(report["deleted"])
+        self.returned.update(database=report["bytes_returned"], archive=report["archive_bytes_returned"])
+        self.archived += report["archived"]
 
     def fault(self, part: str, text: str) -> None:
         """Note that ``part`` does not work, and why. It replaces an earlier fault of the part."""

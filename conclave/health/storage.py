@@ -44,6 +44,11 @@ class Storage(Watch):
         """Whether a write or a read has failed, and none has succeeded since."""
         return not self._faults.keys().isdisjoint(("write", "read"))
 
+    @property
+    def is_readable(self) -> bool:
+        """Whether the last read has worked."""
+        return "read" not in self._faults
+
     def wrote(self, error: StoreError | None) -> None:
         """Note what became of a transaction."""
         if isinstance(error, StoreFullError):

@@ -22,8 +22,9 @@ from conclave.config.in_force import InForce
 from conclave.config.retention import NEXT_FETCH
 from conclave.config.settings import Config
 from conclave.events import KEEP_ALIVE_SECONDS, Events, News
-from conclave.health.parts import Health
+from conclave.health.parts import Health, Phase
 from conclave.health.storage import Storage
+from conclave.measures import Requests
 from conclave.server import duties, middleware
 from conclave.server.routes import add_routes
 from conclave.steady_clock import SteadyClock
@@ -44,17 +45,18 @@ def create_app(config: Config, clock: Clock | None = None, *, accepts_change: bo
     app[keys.HEALTH] = Health()
     app[keys.PASSWORDS] = Passwords()
     app[keys.THROTTLE] = Throttle(config.limits, app[keys.PASSWORDS], steady)
+    app[keys.REQUESTS] = Requests()
     app[keys.BUDGET] = Budget(config.limits.response_bytes)
     app[keys.ACTIVITY] = SessionActivity(config.token_ttl_seconds)
     app[keys.CONTEXT] = Context(config.policy, steady)
     app[keys.EVENTS] = _events(app)
     app[keys.TELLING] = Telling(app[keys.EVENTS])
     app.on_response_prepare.append(middleware.add_headers)
-    app.on_shutdown.append(_end_streams)
+    app.on_shutdown.append(_stop)
     add_routes(app)
     app.cleanup_ctx.extend([_store, duties.keep_ledger, duties.look_at_storage, _archive, duties.try_archive])
     app.cleanup_ctx.extend([duties.stay_alive, duties.end_timers, duties.keep_sessions, duties.forward_news])
-    app.cleanup_ctx.extend([duties.look_for_overdue, _streams])
+    app.cleanup_ctx.extend([duties.look_for_overdue, _streams, _serving])
     return app
 
 
@@ -67,8 +69,15 @@ def _events(app: web.Application) -> Events:
     return Events(keep, keep_alive_seconds=min(KEEP_ALIVE_SECONDS, ttl / 2))
 
 
-async def _end_streams(app: web.Application) -> None:
+async def _stop(app: web.Application) -> None:
+    app[keys.HEALTH].phase = Phase.STOPPING
     app[keys.EVENTS].end_all()
+
+
+async def _serving(app: web.Application) -> AsyncIterator[None]:
+    app[keys.HEALTH].phase = Phase.SERVING
+    yield
+    app[keys.HEALTH].phase = Phase.STOPPING
 
 
 async def _streams(app: web.Application) -> AsyncIterator[None]:

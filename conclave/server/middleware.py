@@ -19,6 +19,7 @@ from conclave.errors import (
     UnavailableError,
 )
 from conclave.logs import get_logger, log_request
+from conclave.measures import GONE
 from conclave.store.faults import StoreError, StoreFullError
 from conclave.wire.endpoint import ENDPOINT, Endpoint
 from conclave.wire.exchange import choose_format, reply_error
@@ -51,6 +52,7 @@ class Around:
         self._freshness = app[keys.FRESHNESS]
         self._sessions = app[keys.SESSIONS]
         self._activity = app[keys.ACTIVITY]
+        self._requests = app[keys.REQUESTS]
 
     async def handle(
         self, request: web.Request, route: str, endpoint: Endpoint | None, handler: Handler
@@ -76,6 +78,7 @@ class Around:
             if (share.held or _is_behind(request, response)) and not response.prepared:
                 await hand_over(request, response)
         except ConnectionError:
+            self._requests.note(request.method, route, GONE, time.monotonic() - began)
             log.info("client_gone", method=request.method, route=route)
             raise
         except (ApiError, StoreError, web.HTTPException) as error:
@@ -85,7 +88,9 @@ class Around:
             response = reply_error(request, ApiError())
         finally:
             share.close()
-        log_request(request.method, route, response.status, time.monotonic() - began, request_id)
+        took = time.monotonic() - began
+        self._requests.note(request.method, route, response.status, took)
+        log_request(request.method, route, response.status, took, request_id)
         return response
 
     async def _caller(self, request: web.Request) -> tokens.Caller:

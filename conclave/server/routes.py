@@ -50,6 +50,14 @@ ROUTES = (
         answer=health_schemas.HealthResponse,
         format=Format.JSON,
     ),
+    Endpoint(
+        "GET",
+        "/readyz",
+        health.ready,
+        Who.ANYBODY,
+        answer=health_schemas.ReadyResponse,
+        format=Format.JSON,
+    ),
     Endpoint("GET", f"{API}/openapi.json", docs.document, Who.ANYBODY, media_type="application/json"),
     Endpoint("GET", f"{API}/docs", docs.page, Who.ANYBODY, media_type="text/html"),
     Endpoint(

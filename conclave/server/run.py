@@ -13,9 +13,11 @@ from aiohttp import web
 
 from conclave import __version__, keys
 from conclave.admin.app import create_admin_app
+from conclave.admin.guard import Guard, TokenError
 from conclave.config import summary
 from conclave.config.load import BUILT_IN
 from conclave.config.settings import Config
+from conclave.health.parts import Phase
 from conclave.logs import get_logger
 from conclave.server import ports
 from conclave.server.app import create_app
@@ -58,13 +60,13 @@ def serve(config: Config, source: Path | None = None, *, accepts_change: bool = 
     give_back_large()
     sys.setswitchinterval(SWITCH_SECONDS)
     try:
-        context = context_of(config)
-    except TlsError as error:
+        context, guard = context_of(config), Guard(config.admin)
+    except (TlsError, TokenError) as error:
         raise ServeError(str(error)) from error
     tls = Tls(context) if context else None
     with _only_server(config), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         try:
-            runner.run(_serve(config, source, tls, asked, accepts_change=accepts_change))
+            runner.run(_serve(config, source, tls, guard, asked, accepts_change=accepts_change))
         except (StoreError, PolicyFrozenError, PolicyChangeError) as error:
             raise ServeError(str(error)) from error
 
@@ -114,7 +116,7 @@ def _unshared(refusal: str) -> Iterator[None]:
 
 
 async def _serve(
-    config: Config, source: Path | None, tls: Tls | None, asked: Sequence[int], *, accepts_change: bool
+    config: Config, source: Path | None, tls: Tls | None, guard: Guard, asked: Sequence[int], *, accepts_change: bool
 ) -> None:
     """Serve until told to end. ``asked``: not empty if SIGHUP came before this."""
     stop, again = asyncio.Event(), asyncio.Event()
@@ -126,7 +128,7 @@ async def _serve(
         again.set()
     app = create_app(config, accepts_change=accepts_change)
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=SHUTDOWN_SECONDS, handler_cancellation=False)
-    operators = web.AppRunner(create_admin_app(app[keys.HEALTH]), access_log=None, shutdown_timeout=SHUTDOWN_SECONDS)
+    operators = web.AppRunner(create_admin_app(app, guard), access_log=None, shutdown_timeout=SHUTDOWN_SECONDS)
     try:
         files = raise_file_limit()
         await operators.setup()
@@ -141,6 +143,7 @@ async def _serve(
         log.info("listening", url=url, admin_url=admin_url, database=str(config.database), **_facts(config, source))
         async with Supervisor(config, app[keys.HEALTH]) as supervisor, Reloader(app, supervisor, tls, source, again):
             await stop.wait()
+            app[keys.HEALTH].phase = Phase.STOPPING  # at once: ending the worker may take a second
             log.info("stopping")
     finally:
         await runner.cleanup()

@@ -102,6 +102,7 @@ class Supervisor:
             except (OSError, ValueError) as error:  # it could not be started, or sent a line that is no message
                 reason = f"the cleanup worker failed: {error}"
             self._health.fault(HealthPart.CLEANUP, reason)
+            self._health.worker_ends += 1
             pause = FIRST_PAUSE_SECONDS if ran else min(2 * pause, LONGEST_PAUSE_SECONDS)
             log.error("cleanup_worker_ended", reason=reason, restart_in_seconds=pause)
             await asyncio.sleep(pause)
@@ -119,6 +120,7 @@ class Supervisor:
         )
         ran = False
         self._process = process
+        self._health.worker = process.pid
         try:
             if process.stdin and process.stdout:  # both were asked for as pipes
                 process.stdin.write(_line(self._config))
@@ -131,6 +133,7 @@ class Supervisor:
             return ran, await process.wait()
         finally:
             self._process = None
+            self._health.worker = None
             await _end(process)
 
     def _patience(self, told: Message) -> float:

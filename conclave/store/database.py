@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Concatenate, ParamSpec, Self, TypeVar, cast
 
 from conclave.logs import get_logger
+from conclave.measures import Writes
 from conclave.store import sqlite
 from conclave.store.faults import Watch, file_size, is_of_the_disk, store_error
 from conclave.store.group_commit import snapshot
@@ -90,6 +91,16 @@ class Database:
             await self._close_owners()
             raise
         return self
+
+    @property
+    def written(self) -> Writes:
+        """The transactions of the writer so far."""
+        return self._writer.done
+
+    @property
+    def writes_waiting(self) -> int:
+        """How many writes wait for the transaction after the one under way."""
+        return self._writer.waiting
 
     async def _begin(self) -> None:
         writer, checkpointer, *readers = [await self._open_owner() for _ in range(2 + READERS)]

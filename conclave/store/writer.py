@@ -9,6 +9,7 @@ finds the write lock taken by another process, or needs what is not at hand.
 
 import asyncio
 import sqlite3
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -18,6 +19,7 @@ from typing import Any, NamedTuple
 
 from conclave.events import News
 from conclave.failpoints import reach
+from conclave.measures import Writes
 from conclave.store import sqlite
 from conclave.store.connection import StoreConnection, of_store
 from conclave.store.faults import StoreError, StoreFullError, Watch, is_busy, is_of_the_disk, store_error
@@ -60,10 +62,16 @@ class Writer:
         self._owner = owner
         self._publish = publish
         self._watch = watch
+        self.done = Writes()
         self._waiting: deque[tuple[Write, Joint | None, int]] = deque()
         self._is_closed = False
         self._idle = asyncio.Event()
         self._idle.set()
+
+    @property
+    def waiting(self) -> int:
+        """How many writes wait for the transaction after the one under way."""
+        return len(self._waiting)
 
     async def write(self, single: Single) -> Any:
         """Run ``single`` in a transaction; return its result once that is durable. Raises as ``Database.write``."""
@@ -122,14 +130,16 @@ class Writer:
             done = failed
         else:
             done = self._owner.submit(transaction.commit if is_prepared else transaction.carry_out)
-        done.add_done_callback(partial(self._end, batch))
+        done.add_done_callback(partial(self._end, transaction))
 
-    def _end(self, batch: Batch, done: "asyncio.Future[_Done]") -> None:
+    def _end(self, transaction: "_Transaction", done: "asyncio.Future[_Done]") -> None:
         """Hand on what was announced, and answer the callers."""
+        batch = transaction.batch
         try:
             outcomes, announced = done.result()
         except Exception as error:  # noqa: BLE001 - as in _begin
             outcomes, announced = [store_error(self._path, error)] * batch.count, []
+        self.done.note(batch.count, transaction.lock_seconds, transaction.commit_seconds)
         self._watch.wrote(next((each for each in outcomes if isinstance(each, StoreError)), None))
         try:
             follow_up(batch, outcomes)
@@ -141,13 +151,19 @@ class Writer:
 
 
 class _Transaction:
-    """One transaction of the writer. It may begin on one thread and end on another."""
+    """One transaction of the writer. It may begin on one thread and end on another.
+
+    ``lock_seconds``: how long it waited for the write lock. ``commit_seconds``: how long its commit took; None until
+    it is committed.
+    """
 
     def __init__(self, path: Path, file: tuple[int, int] | None, watch: Watch, batch: Batch) -> None:
         self._path = path
         self._file = file
         self._watch = watch
-        self._batch = batch
+        self.batch = batch
+        self.lock_seconds = 0.0
+        self.commit_seconds: float | None = None
         self._announced: list[News] = []
         self._outcomes: list[Any] = []
         self._open = ExitStack()
@@ -179,8 +195,10 @@ class _Transaction:
     def commit(self, connection: sqlite3.Connection) -> _Done:
         """Do the writes that are not joint, and commit. Raises what keeps the transaction from being committed."""
         with self._open:
-            self._outcomes += run_singles(self._batch, of_store(connection))
+            self._outcomes += run_singles(self.batch, of_store(connection))
             reach("writer.before_commit")
+            began = time.monotonic()
+        self.commit_seconds = time.monotonic() - began
         reach("writer.after_commit")
         outcomes = [store_error(self._path, each) if _is_disk(each) else each for each in self._outcomes]
         return _Done(outcomes, self._announced)
@@ -200,12 +218,16 @@ class _Transaction:
     ) -> None:
         """Take the write lock and do the joint writes. The transaction stays open, unless this raises."""
         with ExitStack() as held:
-            held.enter_context(sqlite.write_transaction(connection, self._collect, patience))
+            began = time.monotonic()
+            try:
+                held.enter_context(sqlite.write_transaction(connection, self._collect, patience))
+            finally:
+                self.lock_seconds += time.monotonic() - began
             if identity(self._path) != self._file:
                 # A write to the file that is still open would be lost with that file.
                 raise StoreError(f"{self._path}: was moved or replaced while the server runs: put it back, or restart")
             of_store(connection).room = self._watch.room()
-            self._outcomes = run(self._batch, of_store(connection))
+            self._outcomes = run(self.batch, of_store(connection))
             self._open = held.pop_all()
 
     def _collect(self, _: sqlite3.Connection, news: list[News]) -> None:

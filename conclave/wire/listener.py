@@ -97,6 +97,7 @@ class Listener(Stream, asyncio.Protocol):
         if not self._waiting or self._transport is None:
             return
         lost, events = self.take()
+        self._events.lost += lost
         if len(events) == 1 and not lost:
             self._transport.write(self._script.event(events[0]))  # the same bytes for all: nothing is copied
         else:
@@ -115,6 +116,7 @@ class Listener(Stream, asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Forget the stream. What clients send meanwhile is not looked at."""
         self._transport = None
+        self._events.lost += self.take()[0]
         if self._cutting_off:
             self._cutting_off.cancel()
         self._events.remove(self)

@@ -14,6 +14,7 @@ import pytest
 from conclave import keys
 from conclave.config.limits import LimitsConfig
 from conclave.config.settings import Config
+from conclave.health.parts import Phase
 from conclave.server.routes import API, ROUTES
 from conclave.wire.endpoint import Endpoint
 from conclave.wire.negotiate import Format
@@ -207,7 +208,7 @@ class Row:
     answers: Callable[[World], dict[str, Any]] = lambda _: {}
 
 
-ALWAYS_JSON = ("/healthz", f"{API}/sessions", f"{API}/retention/configuration")
+ALWAYS_JSON = ("/healthz", "/readyz", f"{API}/sessions", f"{API}/retention/configuration")
 """Paths that are answered in JSON whatever was negotiated."""
 
 MEDIA_TYPES = {route.path: route.media_type for route in ROUTES if route.media_type}
@@ -257,8 +258,16 @@ def delete_after_fetch(world: World) -> Awaitable[Any]:
     return world.users["alice"].set_expiry(world.groups["friends"], 0)
 
 
+async def begin_to_stop(world: World) -> None:
+    world.running.app[keys.HEALTH].phase = Phase.STOPPING
+
+
 TABLE: dict[str, list[Row]] = {
     "GET /healthz": [Row("well", answers=lambda _: {"status": "ok"})],
+    "GET /readyz": [
+        Row("serving", answers=lambda _: {"status": "ready"}),
+        Row("stopping", 503, 0, before=begin_to_stop),
+    ],
     f"GET {API}/openapi.json": [Row("the document", answers=lambda _: DOCUMENT)],
     f"GET {API}/docs": [Row("the page")],
     f"POST {API}/register": [

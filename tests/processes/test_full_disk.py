@@ -15,6 +15,7 @@ import pytest
 from aiohttp import ClientSession
 
 from tests.support.client import PASSWORD, Client, Message, RefusedError
+from tests.support.scrape import read
 from tests.support.server import PATIENCE, ServerProcess
 
 CYCLES = int(os.environ.get("CONCLAVE_CYCLES", "2"))
@@ -61,6 +62,9 @@ class Health:
         return before
 
     async def _told(self) -> dict[str, str]:
+        async with self.http.get(f"{self.operators}/metrics") as response:
+            assert response.status == 200
+            assert read(await response.text()).one("conclave_ready") == 1, "what is stored is served"
         async with self.http.get(f"{self.operators}/healthz") as response:
             return dict((await response.json())["faults"])
 

@@ -11,9 +11,9 @@ import structlog
 from aiohttp import web
 
 from conclave.admin.app import create_admin_app
+from conclave.admin.guard import Guard
 from conclave.clock import FakeClock
 from conclave.config.settings import Config
-from conclave.health.parts import Health
 from conclave.server import listen
 from conclave.server.app import create_app
 
@@ -114,9 +114,10 @@ async def test_what_is_not_http_is_answered_as_every_error_is(listening: Listeni
     assert "secret" not in repr((lines, body, headers)).lower()
 
 
-async def test_operators_are_answered_the_same(clock: FakeClock) -> None:
-    async with serving(create_admin_app(Health())) as listening:
-        for sent, expected in ((MALFORMED["no HTTP"], (400, 100)), (GET.replace(b"/healthz", b"/nothing"), (404, 300))):
+async def test_operators_are_answered_the_same(config: Config, clock: FakeClock) -> None:
+    nothing = GET.replace(b"/healthz", b"/nothing").replace(b"Host: x", b"Host: localhost")
+    async with serving(create_admin_app(create_app(config, clock), Guard(config.admin))) as listening:
+        for sent, expected in ((MALFORMED["no HTTP"], (400, 100)), (nothing, (404, 300))):
             status, headers, body = parse(await listening.say(sent))
             assert (status, body["error_code"]) == expected
             assert (headers["server"], headers["cache-control"]) == ("conclave", "no-store")

@@ -27,11 +27,17 @@ class ServerProcess:
         command: tuple[str, ...] = ("-m", "conclave"),
         within: tuple[str, ...] = (),
         options: tuple[str, ...] = (),
+        admin: str = "",
     ) -> None:
-        """``within``: a command that ends by executing what follows on it. ``options``: more of `conclave serve`."""
+        """``within``: a command that ends by executing what follows on it. ``options``: more of `conclave serve`.
+
+        ``admin``: more of its table.
+        """
         self.folder = folder
         self.config = folder / "conclave.toml"
-        self.config.write_text(f'listen_address = "{address}"\nlisten_port = 0\n{settings}\n[admin]\nlisten_port = 0\n')
+        self.config.write_text(
+            f'listen_address = "{address}"\nlisten_port = 0\n{settings}\n[admin]\nlisten_port = 0\n{admin}\n'
+        )
         self._log = folder / "server.log"
         with self._log.open("w") as log:
             self.process = subprocess.Popen(
