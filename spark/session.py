@@ -67,11 +67,12 @@ class JavaMissingError(Exception):
     """There is no Java that Spark can run on. The message says what to install."""
 
 
-def require_java() -> None:
-    """Raise JavaMissingError unless a Java that Spark supports is installed."""
+def require_java(*, archive: bool = False) -> None:
+    """Raise JavaMissingError unless a Java that Spark supports is installed. ``archive``: nothing else will do."""
     home = os.environ.get("JAVA_HOME")
     java = str(Path(home) / "bin" / "java") if home else shutil.which("java")
-    advice = 'install Java 17 or 21 (Debian: apt install openjdk-17-jre-headless), or set [cleanup] engine = "sql"'
+    advice = "install Java 17 or 21 (Debian: apt install openjdk-17-jre-headless)"
+    advice += "; the archive works by Spark only" if archive else ', or set [cleanup] engine = "sql"'
     try:
         if not java:
             raise FileNotFoundError
@@ -95,7 +96,7 @@ def build_session(
 
     Raises JavaMissingError, JarsMissingError, DeployModeError or JavaStartError.
     """
-    require_java()
+    require_java(archive=archive)
     submitted = _submitted()
     _require_submitted(submitted, archive=archive)
     master = submitted.get("spark.master", config.spark.master)

@@ -86,8 +86,8 @@ WAYS: Mapping[str, Way] = {
 }
 """Every setting, and how it is taken over. ``follow`` in this module is where that of the server happens."""
 
-SECRET = ("registration_token",)
-"""Settings whose values are in no log."""
+_UNTOLD = ("token",)
+"""The values of settings whose names end in one of these are in no log."""
 
 
 class Reloader:
@@ -212,7 +212,7 @@ def described(former: Config, config: Config) -> dict[str, str]:
     found = {}
     for name in differing(former, config):
         values = [_value(each, name) for each in (former, config)]
-        is_shown = name not in SECRET and all(isinstance(each, str | int | None) for each in values)
+        is_shown = not name.endswith(_UNTOLD) and all(isinstance(each, str | int | None) for each in values)
         found[name] = " -> ".join(_in_words(name, each) for each in values) if is_shown else "changed"
     return found
 

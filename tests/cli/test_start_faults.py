@@ -147,6 +147,19 @@ def test_files_that_may_not_be_read_are_told(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("tables", "advice"),
+    [("", ', or set [cleanup] engine = "sql"'), ('[archive]\nafter = "7d"', "; the archive works by Spark only")],
+)
+def test_without_java_the_advice_is_one_that_helps(tmp_path: Path, tables: str, advice: str) -> None:
+    with ServerProcess(tmp_path, tables, env={"PATH": str(tmp_path), "JAVA_HOME": ""}) as server:
+        reason = server.wait_for("cleanup_unavailable")["reason"]
+    assert reason == (
+        "the Spark cleanup needs Java, and there is none: install Java 17 or 21 (Debian: apt install"
+        f" openjdk-17-jre-headless){advice}"
+    )
+
+
 def test_two_servers_and_a_second_database_in_one_folder(tmp_path: Path) -> None:
     with ServerProcess(tmp_path, '[cleanup]\nengine = "sql"\n'):
         assert "another server is running on this database" in refusal(tmp_path)

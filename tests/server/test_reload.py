@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import threading
 from collections.abc import AsyncIterator
 from dataclasses import fields
 from pathlib import Path
@@ -18,6 +19,8 @@ from conclave.retention.policy import KEEP
 from conclave.retention.resolve import Lifetimes, PolicySettings
 from conclave.server.reload import WAYS, Reloader, Way, described, differing, taken_over
 from conclave.server.supervise import Supervisor
+from conclave.store import consequences
+from conclave.store.consequences import Change
 from tests.conftest import Running
 from tests.support.client import Client, RefusedError
 
@@ -186,6 +189,33 @@ async def test_a_longer_policy_revives_nothing_not_even_from_memory(server: Serv
     assert await alice.numbers(group) == [2], "the second goes by the new policy"
     assert (await alice.get(f"/groups/{group}/retention"))["effective_expiry_seconds"] == 1000
     assert server.worker.told.count("paused") == server.worker.told.count("goes on") == 2
+
+
+async def test_what_expires_while_the_marks_are_settled_goes_by_the_new_policy_throughout(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    running = server.running
+    await server.reload('message_retention = "100s"')
+    alice = await running.user("alice")
+    group = await alice.create_group("g")
+    await alice.send(group)
+    running.clock.advance(100)
+    settling, goes_on = threading.Event(), threading.Event()
+    settle = consequences.settle
+
+    def take_long(*args: Any, **kwargs: Any) -> Change:
+        running.clock.advance(5)
+        settling.set()
+        assert goes_on.wait(10)
+        return settle(*args, **kwargs)
+
+    monkeypatch.setattr(consequences, "settle", take_long)
+    reloading = asyncio.create_task(server.reload('message_retention = "1000s"'))
+    await asyncio.to_thread(settling.wait, 10)
+    meanwhile = await numbers(alice, group)
+    goes_on.set()
+    assert events(await reloading)[-2:] == ["policy_changed", "reloaded"]
+    assert (meanwhile, await numbers(alice, group)) == ([1], [1]), "it was never hidden, so it does not come back"
 
 
 async def test_a_shorter_policy_hides_at_once_what_is_remembered(server: Server) -> None:

@@ -66,8 +66,8 @@ async def test_a_write_alone_is_followed_up_before_anything_else_is_written(stor
         note(connection, "change")
         return "new"
 
-    def take_over(result: str) -> None:
-        in_force[0] = result
+    def take_over(result: object) -> None:
+        in_force[0] = str(result)
 
     await asyncio.gather(
         *(store.write(note, number) for number in range(3)),
