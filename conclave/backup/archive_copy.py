@@ -21,6 +21,7 @@ from conclave.failpoints import reach
 from conclave.store import sqlite
 from conclave.store.archive import moves
 from conclave.store.archive.moves import ArchiveState
+from conclave.store.faults import file_size
 
 _DATA = re.compile(r"lifetime=-?\d+/span=-?\d+/[^/]+")
 """The names of files of the table."""
@@ -41,7 +42,7 @@ class ArchiveCopy:
     """A copy of an archive that is being made."""
 
     def __init__(self, archive: Path, target: Path, earlier: Mapping[str, Path]) -> None:
-        """``earlier``: files of earlier backups at the same place, by their names in the archive."""
+        """``earlier``: files of an earlier backup at the same place, by their names in the archive."""
         self._archive = archive
         self._target = target
         self._earlier = earlier
@@ -49,9 +50,10 @@ class ArchiveCopy:
         self.shared_bytes = 0
 
     def missing_bytes(self, listed: Listed) -> int:
-        """Return how many bytes of the table's files would have to be copied now."""
-        one_disk = self._archive.stat().st_dev == self._target.parent.stat().st_dev
-        return 0 if one_disk else sum(listed.sizes[name] for name in self._missing(listed))
+        """Return how many bytes of the table's files would have to be copied now. Raises OSError."""
+        if self._archive.stat().st_dev == self._target.parent.stat().st_dev:
+            return 0
+        return sum(size for name in self._missing(listed) if not self._known(name, size := listed.sizes[name]))
 
     def take_files(self, listed: Listed) -> None:
         """Copy or share what is missing of the table's files, and drop what the table does not name.
@@ -76,10 +78,14 @@ class ArchiveCopy:
     def _missing(self, listed: Listed) -> list[str]:
         return [name for name in sorted(listed.sizes) if not (self._target / name).exists()]
 
+    def _known(self, name: str, size: int) -> Path | None:
+        """Return the file of an earlier backup, if one has it."""
+        known = self._earlier.get(name)
+        return known if known and file_size(known) == size else None
+
     def _take(self, name: str, size: int) -> None:
-        known, target = self._earlier.get(name), self._target / name
-        is_known = known is not None and known.exists() and known.lstat().st_size == size
-        if (known and is_known and link(known, target)) or share(self._archive / name, target):
+        known, target = self._known(name, size), self._target / name
+        if (known and link(known, target)) or share(self._archive / name, target):
             self.shared_bytes += size
         else:
             self.copied_bytes += size

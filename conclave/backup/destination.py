@@ -134,17 +134,16 @@ def _require_own(config: Config, folder: Path) -> None:
         raise BackupError(f"{folder}: holds backups of another database, {known}: name a folder of its own")
 
 
-def kept_in(folder: Path) -> list[Kept]:
-    """Return the backups in a folder, the oldest first by name. Raises BackupError if it has no mark."""
+def kept_in(folder: Path) -> Iterator[Kept]:
+    """Yield the backups in a folder, by name; a manifest may be large. Raises BackupError if the folder has no mark."""
     try:
         if not (folder / MARK).is_file():
             raise BackupError(f"{folder}: is no folder for backups")
-        found = []
-        for path in sorted(each for each in folder.iterdir() if _NAME.fullmatch(each.name)):
-            try:
-                found.append(Kept(path, manifest.read(path)))
-            except BackupError as error:
-                found.append(Kept(path, None, str(error)))
+        paths = sorted(each for each in folder.iterdir() if _NAME.fullmatch(each.name))
     except OSError as error:
         raise BackupError(f"{folder}: {error.strerror}") from error
-    return found
+    for path in paths:
+        try:
+            yield Kept(path, manifest.read(path))
+        except BackupError as error:
+            yield Kept(path, None, str(error))

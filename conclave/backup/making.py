@@ -12,16 +12,16 @@ import errno
 import shutil
 import sqlite3
 import time
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from conclave import __version__
 from conclave.backup import archive_copy, database_copy, destination, manifest
-from conclave.backup.archive_copy import ArchiveCopy, find_state, state_reader
+from conclave.backup.archive_copy import ArchiveCopy, Listed, find_state, state_reader
 from conclave.backup.destination import Destination, kept_in
 from conclave.backup.files import names_under, remove_empty_folders, sum_of, sync, sync_tree, write
-from conclave.backup.manifest import BackupError, FileEntry, Manifest
+from conclave.backup.manifest import ArchiveEntry, BackupError, FileEntry, Manifest
 from conclave.clock import Clock
 from conclave.config.settings import Config
 from conclave.failpoints import reach
@@ -94,6 +94,22 @@ def _one_line(error: Exception, database: Path, folder: Path) -> str:
     return str(error)
 
 
+@dataclass(frozen=True)
+class _Former:
+    """The last complete backup at the same place."""
+
+    path: Path
+    manifest: Manifest
+
+
+def _newest(folder: Path) -> _Former | None:
+    newest = None
+    for each in kept_in(folder):
+        if each.manifest and (newest is None or each.manifest.number > newest.manifest.number):
+            newest = _Former(each.path, each.manifest)
+    return newest
+
+
 class _Making:
     """One backup, from its beginning to its end."""
 
@@ -102,8 +118,9 @@ class _Making:
         self._clock = clock
         self._place = place
         self._here = place.unfinished
-        self._kept = [each for each in kept_in(place.folder) if each.manifest]
+        self._newest = _newest(place.folder)
         self._archive = ArchiveCopy(config.archive_path, self._here / manifest.ARCHIVE, self._earlier())
+        self._listed: Listed | None = None
         self._locked_seconds = 0.0
 
     def make(self, keep: int | None, wait: Wait) -> Made:
@@ -125,14 +142,10 @@ class _Making:
         return Made(path, whole, *sizes, self._locked_seconds, removed)
 
     def _earlier(self) -> dict[str, Path]:
-        """Return the files of the archive in earlier backups, by their names in it; those of the newest count."""
+        """Return the files of the archive in the last backup, by their names in it."""
         prefix = f"{manifest.ARCHIVE}/"
-        return {
-            name.removeprefix(prefix): each.path / name
-            for each in sorted(self._kept, key=lambda each: each.manifest.number if each.manifest else 0)
-            for name in (each.manifest.files if each.manifest else ())
-            if name.startswith(prefix)
-        }
+        path, files = (self._newest.path, self._newest.manifest.files) if self._newest else (self._here, {})
+        return {name.removeprefix(prefix): path / name for name in files if name.startswith(prefix)}
 
     def _begin(self) -> None:
         """Keep of a backup that did not end what it has copied of the archive's files."""
@@ -157,13 +170,17 @@ class _Making:
         raise AssertionError("the last round is always near")
 
     def _take_archive(self) -> None:
-        if find_state(self._config.database):
-            listed = archive_copy.list_table(self._config.archive_path, state_reader(self._config.database))
-            self._require_room(self._archive.missing_bytes(listed) + database_copy.size_of(self._config.database))
+        """Copy what is missing of the archive, while runs may change it."""
+        archive, database = self._config.archive_path, self._config.database
+        listed = Listed(ArchiveEntry("", 0, 0), {})
+        if find_state(database):
+            with suppress(BackupError, sqlite3.Error):  # a run may just be changing it; with the lock, it counts
+                listed = archive_copy.list_table(archive, state_reader(database))
+        missing = self._archive.missing_bytes(listed) if listed.sizes else 0
+        self._require_room(missing + database_copy.size_of(database))
+        if listed.sizes:
             self._archive.take_files(listed)
             reach("backup.archive_taken")
-        else:
-            self._require_room(database_copy.size_of(self._config.database))
 
     def _is_near(self, *, last: bool) -> bool:
         """Tell whether little of the archive is missing, now that nobody changes it."""
@@ -173,7 +190,6 @@ class _Making:
         return self._archive.missing_bytes(listed) <= COPIED_LOCKED_BYTES
 
     def _take_both(self) -> None:
-        self._listed = None
         if known := find_state(self._config.database):
             self._listed = archive_copy.list_table(self._config.archive_path, lambda: known)
             self._archive.take_files(self._listed)
@@ -188,7 +204,7 @@ class _Making:
         """Check the copy, and return its manifest."""
         database = self._here / manifest.DATABASE
         entry = self._listed.entry if self._listed else None
-        number = 1 + max((each.manifest.number for each in self._kept if each.manifest), default=0)
+        number = self._newest.manifest.number + 1 if self._newest else 1
         found = Manifest(
             __version__, schema.migrations()[-1][0], number, made_at, database_copy.read_rows(database), entry
         )
@@ -198,10 +214,9 @@ class _Making:
     def _entry(self, name: str) -> FileEntry:
         """Return size and sum of a file. The sum of one that is shared with an earlier backup is known."""
         path = self._here / name
-        for each in reversed(self._kept):
-            known = each.manifest.files.get(name) if each.manifest else None
-            if known and (each.path / name).exists() and path.samefile(each.path / name):
-                return known
+        known = self._newest and self._newest.manifest.files.get(name)
+        if self._newest and known and (former := self._newest.path / name).exists() and path.samefile(former):
+            return known
         return FileEntry(path.stat().st_size, sum_of(path))
 
     def _require_room(self, needed: int) -> None:

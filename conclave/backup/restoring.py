@@ -152,6 +152,8 @@ class _Restoring:
             path = database.with_name(database.name + suffix)
             if os.path.lexists(path):
                 raise BackupError(f"{path}: is there already: move the database and its log away first, and keep them")
+        if not archive.is_relative_to(data) and not archive.parent.is_dir():
+            raise BackupError(f"{archive}: there is no folder {archive.parent}; is its disk mounted?")
         own = {data_folder.MARK, "reserve"}
         own |= (
             {database.name + suffix for suffix in (*data_folder.LOCKS, ".reserve")}

@@ -69,7 +69,7 @@ def make(path: Path | None, keep: int | None, dest: Path) -> None:
 def list_backups(dest: Path, *, as_json: bool) -> None:
     """Print the backups in the folder DEST, the oldest first. Only their manifests are read."""
     with one_line_errors(BackupError):
-        kept = kept_in(dest)
+        kept = list(kept_in(dest))
     if as_json:
         for each in kept:
             click.echo(json.dumps({"path": str(each.path), "fault": each.fault} | _told(each.manifest)))

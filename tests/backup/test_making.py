@@ -3,6 +3,7 @@
 import os
 import sqlite3
 import stat
+import tempfile
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -116,6 +117,33 @@ def test_files_are_copied_where_they_cannot_be_shared(
     assert checking.faults_of(made.path, made.manifest) == []
 
 
+@pytest.fixture
+def other_disk(tmp_path: Path) -> Iterator[Path]:
+    memory = Path("/dev/shm")
+    if not memory.is_dir() or memory.stat().st_dev == tmp_path.stat().st_dev:
+        pytest.skip("there is no other file system to write to")
+    with tempfile.TemporaryDirectory(dir=memory) as folder:
+        yield Path(folder)
+
+
+def test_on_another_disk_files_are_copied_once(
+    archived: tuple[Backed, int], other_disk: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, group = archived
+    store.backups = other_disk / "backups"
+    first = store.back_up()
+    assert (first.copied_bytes, first.shared_bytes) == (sum(p.stat().st_size for p in data_files(first.path)), 0)
+    asked: list[int] = []
+    monkeypatch.setattr(making._Making, "_require_room", lambda _, needed: asked.append(needed))
+    monkeypatch.setattr("conclave.backup.database_copy.size_of", lambda _: 0)
+    second = store.back_up()
+    assert (second.copied_bytes, asked) == (0, [0]), "what is linked takes no room"
+    store.move(group, 7)
+    third = store.back_up()
+    assert third.copied_bytes == asked[-1] > 0
+    assert checking.faults_of(third.path, third.manifest) == []
+
+
 def test_what_a_run_replaces_meanwhile_does_not_make_the_two_tiers_differ(archived: tuple[Backed, int]) -> None:
     """The run has the lock, so the backup has copied the archive's files before, and waits."""
     store, group = archived
@@ -189,7 +217,7 @@ def test_only_the_oldest_go_and_their_order_is_that_in_which_they_were_made(stor
     made.append(store.back_up(keep=2).path.name)
     last = store.back_up(keep=2)
     assert last.removed == [made[0]]
-    assert [each.path.name for each in kept_in(store.backups)] == sorted([made[1], last.path.name])
+    assert [each.path.name for each in list(kept_in(store.backups))] == sorted([made[1], last.path.name])
     assert made[1] != last.path.name, "the same second has two names"
 
 
@@ -201,11 +229,11 @@ def test_a_damaged_backup_is_told_and_not_removed(store: Backed) -> None:
     store.now += 60
     second, third = store.back_up(), store.back_up(keep=1)
     assert third.removed == [second.path.name]
-    assert [(each.path, bool(each.fault)) for each in kept_in(store.backups)] == [
+    assert [(each.path, bool(each.fault)) for each in list(kept_in(store.backups))] == [
         (first.path, True),
         (third.path, False),
     ]
-    assert "its own sum is another one" in kept_in(store.backups)[0].fault
+    assert "its own sum is another one" in next(kept_in(store.backups)).fault
 
 
 def test_a_removal_that_did_not_end_is_finished(store: Backed, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -359,4 +387,4 @@ def test_a_database_that_is_damaged_is_no_backup(store: Backed, monkeypatch: pyt
 
     monkeypatch.setattr(database_copy, "copy", damage)
     refusal(store)
-    assert kept_in(store.backups) == []
+    assert list(kept_in(store.backups)) == []

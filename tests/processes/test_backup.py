@@ -53,7 +53,7 @@ async def back_up(world: World, folder: Path) -> set[int]:
         before = {sent.body for group in world.groups for sent in group.sent.values()}
         words = ("backup", "--config", "conclave.toml", "--keep", "2", str(folder / "backups"))
         await asyncio.to_thread(done, *words, cwd=folder / "here")
-        assert len(kept_in(folder / "backups")) == min(2, number + 1)
+        assert len(list(kept_in(folder / "backups"))) == min(2, number + 1)
         await asyncio.sleep(1)
     return before
 
@@ -80,7 +80,7 @@ async def test_what_is_restored_is_a_state_that_was_there_and_nothing_that_is_ov
             assert [run["error"] for run in runs if run["error"]] == [], "no run failed for the backups"
             over_by = time.time() + FADING + 1
             server.stop()
-        backup = kept_in(tmp_path / "backups")[-1]
+        backup = list(kept_in(tmp_path / "backups"))[-1]
         assert "the backup is whole" in done("backup", "verify", str(backup.path), cwd=there)
         await until(lambda: time.time() > over_by)
         settings = f'{RARELY}{ARCHIVE}[ledger]\npath = "{here}/conclave.db.ledger"\n'

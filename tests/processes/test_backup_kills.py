@@ -61,10 +61,10 @@ def die(store: Backed, point: str, *words: str | Path) -> None:
 
 def expect_whole(store: Backed) -> list[Path]:
     """Every backup that has a name is whole; return them."""
-    for each in kept_in(store.backups):
+    for each in list(kept_in(store.backups)):
         assert each.manifest, each.fault
         assert checking.faults_of(each.path, each.manifest) == []
-    return [each.path for each in kept_in(store.backups)]
+    return [each.path for each in list(kept_in(store.backups))]
 
 
 @pytest.mark.parametrize("point", some(BACKUP_POINTS, 2, "points of a backup"))

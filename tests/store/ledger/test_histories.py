@@ -113,7 +113,9 @@ class History(World):
             return [row[0] for row in connection.execute("SELECT user_id FROM users ORDER BY username")]
 
 
-some_steps = st.lists(st.tuples(st.sampled_from(STEPS), st.integers(0, 11), st.integers(0, 11)), max_size=25)
+some_steps = st.lists(
+    st.tuples(st.sampled_from(STEPS), st.integers(0, 11), st.integers(0, 11)), min_size=5, max_size=25
+)
 
 
 @given(before=some_steps, after=some_steps, meanwhile=st.integers(0, 2 * DAY), drained=st.booleans())
