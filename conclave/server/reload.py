@@ -80,6 +80,8 @@ WAYS: Mapping[str, Way] = {
     "admin.token": Way.RESTART,
     "admin.token_file": Way.RESTART,
     "admin.hosts": Way.RESTART,
+    "ledger.path": Way.RESTART,
+    "ledger.keep": Way.WORKER,
     "log.level": Way.SERVER,
     "log.format": Way.SERVER,
     "log.requests": Way.SERVER,
@@ -220,7 +222,7 @@ def described(former: Config, config: Config) -> dict[str, str]:
 _LENGTHS = (
     *("message_retention", "cleanup_interval", "cleanup.max_run_time", "limits.login_window"),
     *("retention.fetch_hold_limit", "retention.self_destruct_max_age"),
-    *("retention.keep_receipts", "retention.keep_audit"),
+    *("retention.keep_receipts", "retention.keep_audit", "ledger.keep"),
 )
 """The settings that are written as durations."""
 
