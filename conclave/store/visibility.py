@@ -207,7 +207,8 @@ def redacted_for_all(now: int, max_age: int) -> str:
     too old nobody who has not read it may see it, and no timer starts; those that run go on.
     """
     too_old = f"messages.created_at < {expiry_cutoff(now, max_age):d}"
-    return f"((ended OR {too_old} OR NOT {policies.UNREAD}) AND NOT EXISTS (SELECT 1 {_TIMERS} AND {ENDS} > {now:d}))"
+    runs = f"redact_at > {now:d} AND {ENDS} > {now:d}"  # the first is a range of the index, the second decides
+    return f"((ended OR {too_old} OR NOT {policies.UNREAD}) AND NOT EXISTS (SELECT 1 {_TIMERS} AND {runs}))"
 
 
 def is_redacted(now: int, max_age: int) -> str:
