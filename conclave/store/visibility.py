@@ -227,11 +227,12 @@ _TIMERS = (
 
 ENDS_AT = (
     f"max(iif(NOT ended AND {policies.UNREAD}, messages.created_at + :max_age + 1, 0),"
-    f" ifnull((SELECT max({ENDS}) {_TIMERS}), 0))"
+    f" ifnull((SELECT max(iif(told, min(redact_at, :now), redact_at)) {_TIMERS}), 0))"
 )
 """The SQL expression for the second from which on nobody will see a self-destructing message, as things stand.
 
-Its condition is that of ``redacted_for_all``. It costs more: all timers of the message are looked at.
+It has come at the second ``:now`` if ``redacted_for_all`` holds then, and only so. It costs more: all timers of the
+message are looked at.
 """
 
 
