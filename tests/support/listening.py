@@ -62,9 +62,11 @@ class Listener:
 
     async def close(self) -> None:
         self._reading.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await self._reading
-        self.response.close()
+        try:
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._reading
+        finally:
+            self.response.close()  # also if the server was killed
 
     async def _read(self) -> None:
         name = ""
