@@ -222,7 +222,7 @@ async def end_timers(app: web.Application) -> AsyncIterator[None]:
             await note_heard()
 
     async def note_heard() -> None:
-        if heard := telling.heard:
+        while heard := telling.heard:
             await store.write(timers.heard, heard)
             telling.forget(heard)
 
