@@ -2,7 +2,7 @@
 
 from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 
 MAX_MOMENTS = 100_000
 """At most 100,000 moments in one window, over all keys.
@@ -67,6 +67,11 @@ class SlidingWindow:
     def clear(self, key: Hashable) -> None:
         """Forget what was recorded of ``key``."""
         self._size -= len(self._moments.pop(key, ()))
+
+    def clear_all(self, matches: Callable[[Hashable], bool]) -> None:
+        """Forget every key that ``matches``. It looks at all keys."""
+        for key in [each for each in self._moments if matches(each)]:
+            self.clear(key)
 
     def _recent(self, key: Hashable, now: int) -> list[int]:
         """Forget the keys, and the moments of ``key``, whose window has passed; return the moments of ``key`` left."""

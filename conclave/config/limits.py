@@ -9,7 +9,7 @@ from conclave.config.section import Section
 from conclave.fields import Duration, Networks, StrictInteger, Text
 
 MAX_FAILURES = 10_000
-"""At most 10,000 wrong passwords or new accounts are counted: each is a moment in memory."""
+"""At most 10,000 wrong passwords, registration tokens or new accounts are counted: each is a moment in memory."""
 
 
 @dataclass(frozen=True)
@@ -17,13 +17,15 @@ class LimitsConfig:
     """``[limits]``: how much clients may do, and how much memory responses may take.
 
     ``trusted_proxies``: those whose word counts on where a request comes from. ``login_window``: the seconds in which
-    wrong passwords and new accounts are counted. ``response_memory``: what all responses under way may take.
+    wrong passwords, wrong registration tokens and new accounts are counted. ``response_memory``: what all responses
+    under way may take.
     """
 
     trusted_proxies: tuple[str, ...] = ()
     login_failures: int = 50
     login_failures_per_address: int = 200
     registrations_per_address: int = 1000
+    registration_failures_per_address: int = 50
     login_window: int = 300
     response_memory: str = "256m"
 
@@ -52,6 +54,7 @@ class LimitsSchema(Section):
     login_failures = StrictInteger(validate=FAILURES)
     login_failures_per_address = StrictInteger(validate=FAILURES)
     registrations_per_address = StrictInteger(validate=FAILURES)
+    registration_failures_per_address = StrictInteger(validate=FAILURES)
     login_window = Duration()
     response_memory = Text(
         validate=validate.Regexp(
