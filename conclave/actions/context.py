@@ -5,6 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Concatenate, ParamSpec, TypeVar
 
+from conclave.actions.quotas import Quotas
 from conclave.clock import Clock
 from conclave.limits import HANDOUT_SECONDS, HANDOUTS, SlidingWindow
 from conclave.retention.resolve import PolicySettings
@@ -21,12 +22,13 @@ class Context:
     """What actions need besides the store: the settings and the clock.
 
     They ask for the time inside their transaction. ``handouts``: the key packages that were handed out lately, by the
-    id of their owner; only for actions that may write.
+    id of their owner; only for actions that may write. ``quotas``: None if none is set.
     """
 
     policy: PolicySettings
     clock: Clock
     handouts: SlidingWindow = field(default_factory=lambda: SlidingWindow(HANDOUTS, HANDOUT_SECONDS))
+    quotas: Quotas | None = None
 
     def now(self) -> int:
         """Return the time to act on, in whole Unix seconds."""

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from conclave.actions.context import Context
+from conclave.actions.quotas import Sends
 from conclave.archive import pages as both_tiers
 from conclave.archive.reader import Archive
 from conclave.budget import NoRoomError, Share
@@ -40,17 +41,21 @@ class JointSend:
         self._recipients = Recipients()
 
     def __call__(self, connection: sqlite3.Connection, sends: Sequence[Send]) -> list[int | Exception]:
-        """Store each message and tell the others of it. Return its number, or a NotMemberError.
+        """Store each message and tell the others of it. Return its number, or a NotMemberError, or why it is too much.
 
         Raises StoreFullError.
         """
         self._recipients.catch_up(connection)
+        limited = Sends(self._context.quotas) if self._context.quotas else None
         outcomes: list[int | Exception] = [NotMemberError() for _ in sends]
         drafts: list[Draft] = []
         accepted: list[tuple[int, GroupMembers]] = []
         for place, each in enumerate(sends):
             group = self._recipients.find(connection, each.group_id)
             if group and each.user_id in group.members:
+                if limited and (refused := limited.refusal(each.group_id, each.user_id, len(each.body))):
+                    outcomes[place] = refused
+                    continue
                 drafts.append(
                     Draft(
                         group.group_key,
@@ -63,6 +68,8 @@ class JointSend:
         if not drafts:
             return outcomes
         numbers = messages.append_all(connection, drafts, self._context.now())
+        if limited:
+            limited.stored()
         for (place, group), number in zip(accepted, numbers, strict=True):
             sent = sends[place]
             outcomes[place] = number
@@ -78,13 +85,21 @@ class Sending:
         """Send by the clock of ``context``."""
         self._store = store
         self._write = JointSend(context)
+        self._quotas = context.quotas
+
+    async def prepare(self, group_id: bytes, user_id: bytes, size: int) -> None:
+        """Have the quotas know what they need before a user sends ``size`` bytes to a group. Raises StoreError."""
+        if self._quotas:
+            await self._quotas.prepare(self._store, group_id, user_id, size)
 
     async def send(self, group_id: bytes, user_id: bytes, body: bytes, self_destruct_seconds: int = 0) -> int:
         """Store a message and tell the others of it; return its number once it is durable.
 
-        ``self_destruct_seconds``: how long each reader may see it once it was read; 0: for ever. Raises NotMemberError
-        or StoreError.
+        ``self_destruct_seconds``: how long each reader may see it once it was read; 0: for ever. Raises NotMemberError,
+        TooManyRequestsError, QuotaError or StoreError.
         """
+        if self._quotas:
+            await self._quotas.prepare(self._store, group_id, user_id, len(body))
         sent = Send(group_id, user_id, body, self_destruct_seconds)
         return await self._store.write_joint(self._write, sent, len(body))
 

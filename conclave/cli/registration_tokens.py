@@ -27,8 +27,8 @@ from conclave.system import operators
 def invite_token() -> None:
     """Let people register by tokens that end.
 
-    A token ends after so many accounts, and at a time. Tokens count where registration is not open to all: with registration_enabled = false, or with a registration_token,
-    beside which they are valid.
+    A token ends after so many accounts, and at a time. Tokens count where registration is not open to all: with
+    registration_enabled = false, or with a registration_token, beside which they are valid.
     """
 
 

@@ -145,7 +145,7 @@ def amounts(connection: sqlite3.Connection, group_key: int, messages: int) -> Am
     chosen = connection.execute(
         "SELECT message_id FROM messages WHERE group_key = ? AND sequence_num % ? = 0", (group_key, step)
     )
-    return _measured(connection, [row[0] for row in chosen], messages, step)
+    return measured(connection, [row[0] for row in chosen], messages, step)
 
 
 def amounts_of_user(connection: sqlite3.Connection, user_id: bytes) -> tuple[int, Amounts]:
@@ -154,11 +154,11 @@ def amounts_of_user(connection: sqlite3.Connection, user_id: bytes) -> tuple[int
     messages: int = connection.execute(f"SELECT count(*) {sent}", (user_id,)).fetchone()[0]
     step = max(1, -(-messages // MEASURED))
     chosen = islice(connection.execute(f"SELECT message_id {sent}", (user_id,)), 0, None, step)
-    return messages, _measured(connection, [row[0] for row in chosen], messages, step)
+    return messages, measured(connection, [row[0] for row in chosen], messages, step)
 
 
-def _measured(connection: sqlite3.Connection, ids: Sequence[int], messages: int, step: int) -> Amounts:
+def measured(connection: sqlite3.Connection, ids: Sequence[int], messages: int, step: int) -> Amounts:
     """Return the bytes of so many ``messages``, of which every ``step``-th has its body in ``ids``."""
     chunks = [ids[at : at + ROWS_AT_ONCE] for at in range(0, len(ids), ROWS_AT_ONCE)]
-    measured = sum(sum(bodies.sizes(connection, some)) for some in chunks)
-    return Amounts(measured if step == 1 else measured * messages // max(1, len(ids)), is_estimate=step > 1)
+    total = sum(sum(bodies.sizes(connection, some)) for some in chunks)
+    return Amounts(total if step == 1 else total * messages // max(1, len(ids)), is_estimate=step > 1)
