@@ -41,6 +41,7 @@ main.add_command(Family("archive", "archive", "Check the archive of older messag
 main.add_command(Family("check-config", "check_config", "Check a configuration, and tell what it would do."))
 main.add_command(Family("audit", "audit", "Print who decided what, and when: policies, holds, accounts."))
 main.add_command(Family("cleanup", "cleanup", "Delete what is due."))
+main.add_command(Family("doctor", "doctor", "Look for what is wrong, and say what to do about it."))
 main.add_command(Family("explain", "retention", "Explain what becomes of a group's messages, and why."))
 main.add_command(Family("group", "groups", "See the groups: policies, amounts, what is overdue."))
 main.add_command(Family("hold", "holds", "Keep messages from being erased: legal holds."))
