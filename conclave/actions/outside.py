@@ -74,6 +74,17 @@ class Outside:
             ) from error
 
     @contextmanager
+    def without_runs(self, wait: Wait) -> Iterator[None]:
+        """Let no cleanup run take place while the block lasts. ``wait``: called before a wait for one, at most once."""
+        try:
+            # No connection of this process is open meanwhile, as ``locks`` wants it.
+            held = locks.DatabaseLock(self._config.database, locks.CLEANUP)
+        except OSError as error:
+            raise OutsideError(f"{error.filename}: {error.strerror}") from error
+        with closing(held), held.hold(wait):
+            yield
+
+    @contextmanager
     def _connected(self, *, readonly: bool = False) -> Iterator[sqlite3.Connection]:
         path = self._config.database
         try:

@@ -43,6 +43,7 @@ main.add_command(Family("audit", "audit", "Print who decided what, and when: pol
 main.add_command(Family("cleanup", "cleanup", "Delete what is due."))
 main.add_command(Family("doctor", "doctor", "Look for what is wrong, and say what to do about it."))
 main.add_command(Family("explain", "retention", "Explain what becomes of a group's messages, and why."))
+main.add_command(Family("export", "export", "Export what the server holds about USER, a name or an id, as JSON."))
 main.add_command(Family("group", "groups", "See the groups: policies, amounts, what is overdue."))
 main.add_command(Family("hold", "holds", "Keep messages from being erased: legal holds."))
 main.add_command(Family("invite-token", "registration_tokens", "Let people register by tokens that end."))

@@ -18,6 +18,7 @@ Run = Callable[..., Result]
 FAMILIES = {
     "audit": "audit",
     "cleanup": "cleanup",
+    "export": "export",
     "hold": "holds",
     "invite-token": "registration_tokens",
     "receipts": "receipts",
