@@ -49,5 +49,6 @@ main.add_command(Family("hold", "holds", "Keep messages from being erased: legal
 main.add_command(Family("invite-token", "registration_tokens", "Let people register by tokens that end."))
 main.add_command(Family("receipts", "receipts", "See the receipts of what runs have erased, and check them."))
 main.add_command(Family("serve", "serve", "Serve clients, and clean up every cleanup_interval."))
+main.add_command(Family("status", "status", "Print how the running server is: health, runs, what is overdue, sizes."))
 main.add_command(Family("user", "users", "Manage accounts, while the server runs or not."))
 main.add_command(Family("verify-erasure", "verify_erasure", "Prove that nothing erased is readable in any file."))
