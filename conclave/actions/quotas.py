@@ -2,7 +2,8 @@
 
 What is stored is measured by a query when it is asked for first. From then on what is sent is added. So the count is
 never too low, but for what was on its way to the disk while it was measured. It is too high by what was erased since:
-when it reaches the quota, it is measured again, at most once a minute. Nothing here is kept over a restart.
+when it reaches the quota, it is measured again, at most once a minute. What is never refused, such as the commit of
+somebody who leaves, counts from the next measurement on, so there is one each hour. Nothing is kept over a restart.
 """
 
 import asyncio
@@ -23,6 +24,9 @@ MINUTE = 60
 
 MEASURED_AGAIN_SECONDS = 60
 """What has reached its quota is measured again after at least 60 seconds."""
+
+MEASURED_ANYWAY_SECONDS = 3600
+"""After an hour the next send has it measured again."""
 
 
 class Owner(NamedTuple):
@@ -109,8 +113,10 @@ class Quotas:
         count = self._counts.get(owner)
         if count is None:
             return True
-        is_old = self.now() - count.measured_at >= MEASURED_AGAIN_SECONDS
-        return is_old and self.full(owner, Stored(1, size)) is not None
+        age = self.now() - count.measured_at
+        if age < MEASURED_AGAIN_SECONDS:
+            return False
+        return age >= MEASURED_ANYWAY_SECONDS or self.full(owner, Stored(1, size)) is not None
 
     async def _measure(self, store: Database, owner: Owner) -> None:
         self._measured, self._since = owner, Stored(0, 0)

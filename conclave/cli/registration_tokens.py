@@ -19,6 +19,7 @@ from conclave.cli.common import Name, Seconds, config_option, one_line_errors
 from conclave.cli.tables import counted, print_whole, second, visible
 from conclave.clock import SystemClock
 from conclave.config.load import ConfigError, load_config
+from conclave.config.settings import Config
 from conclave.errors import NotFoundError
 from conclave.system import operators
 
@@ -44,7 +45,7 @@ def new(path: Path | None, uses: int, expires: int, note: str) -> None:
     if len(note) > LONGEST_NOTE:
         raise click.UsageError(f"the note has more than {LONGEST_NOTE:,} characters")
     token = new_password()
-    with _outside(path) as outside:
+    with _outside(path) as (outside, config):
         added = outside.write(
             actions.add, outside.context(), operators.current(), token_hash(token), uses, expires, note
         )
@@ -52,6 +53,8 @@ def new(path: Path | None, uses: int, expires: int, note: str) -> None:
     click.echo(
         f"token {added.token_id}: opens {counted(uses, 'account')} until {second(added.expires_at)} UTC", err=True
     )
+    if config.registration_enabled and config.registration_token is None:
+        click.echo("registration is open to all by this configuration: nobody needs a token", err=True)
 
 
 @invite_token.command("list")
@@ -62,7 +65,7 @@ def list_tokens(path: Path | None, *, as_json: bool) -> None:
 
     Expired ones are listed for 30 days more; then cleanup removes them.
     """
-    with _outside(path) as outside:
+    with _outside(path) as (outside, _):
         listed, now = outside.read(actions.list_all), outside.context().now()
     if as_json:
         for each in listed:
@@ -76,16 +79,17 @@ def list_tokens(path: Path | None, *, as_json: bool) -> None:
 @click.argument("token_id", metavar="ID", type=click.IntRange(1, 2**63 - 1))
 def revoke(path: Path | None, token_id: int) -> None:
     """Revoke a token: nobody registers with it any more. Accounts that it has opened stay."""
-    with _outside(path) as outside:
+    with _outside(path) as (outside, _):
         removed = outside.write(actions.revoke, outside.context(), operators.current(), token_id)
     click.echo(f"token {token_id}: revoked; it has opened {counted(removed.uses, 'account')}")
 
 
 @contextmanager
-def _outside(path: Path | None) -> Iterator[Outside]:
-    """Yield what runs actions on the configured store. Expected errors become lines for the operator."""
+def _outside(path: Path | None) -> Iterator[tuple[Outside, Config]]:
+    """Yield what runs actions on the configured store, and the configuration. Expected errors become lines."""
     with one_line_errors(ConfigError, OutsideError, NotFoundError):
-        yield Outside(load_config(path), SystemClock())
+        config = load_config(path)
+        yield Outside(config, SystemClock()), config
 
 
 def _show(listed: Sequence[RegistrationToken], now: int) -> None:

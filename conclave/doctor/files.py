@@ -10,9 +10,12 @@ from pathlib import Path
 
 from conclave.config.settings import Config
 from conclave.doctor.findings import Finding, note, ok, wrong
+from conclave.store import place
+from conclave.store.faults import StoreError
 from conclave.system import data_folder, locks
 
 _LOCKS = Path("/proc/locks")
+_FIELDS = 8
 _OTHERS = 0o077
 _WRITERS = 0o022
 
@@ -27,6 +30,7 @@ def permissions(config: Config, source: Path | None) -> Iterator[Finding]:
         *_too_open([Path(config.tls_key_path)] if config.tls_key_path else [], 0o027, "600"),
         *_too_open([source] if source else [], 0o027 if config.registration_token else _WRITERS, "600"),
         *_of_others([config.database, config.data]),
+        *_unusable(config),
     ]
     yield from found
     if not found:
@@ -44,6 +48,20 @@ def _too_open(paths: list[Path], forbidden: int, mode: str) -> Iterator[Finding]
             continue
         if found & forbidden:
             yield wrong("permissions", f"{path}: others can use it (mode {found:04o})", f"chmod {mode} {path}")
+
+
+def _unusable(config: Config) -> Iterator[Finding]:
+    """Yield what the server needs and this user cannot use."""
+    for setting, path in (("tls_cert_path", config.tls_cert_path), ("tls_key_path", config.tls_key_path)):
+        if path and not os.access(path, os.R_OK):
+            yield wrong(
+                "permissions", f"{setting}: {path}: cannot be read", "correct the path, or let this user read it"
+            )
+    if config.database.is_file():
+        try:
+            place.require_writable(config.database)
+        except StoreError as error:
+            yield wrong("permissions", str(error), "run the server as the user to whom the files belong")
 
 
 def _of_others(paths: list[Path]) -> Iterator[Finding]:
@@ -67,7 +85,7 @@ def holders(config: Config) -> dict[str, int | None]:
     held = {
         (fields[5].rpartition(":")[2], fields[1]): int(fields[4])
         for fields in map(str.split, listed.splitlines())
-        if len(fields) >= 8
+        if len(fields) == _FIELDS  # who waits for a lock has an arrow more
     }
     database = config.database
     files = {

@@ -141,6 +141,19 @@ async def test_what_cleanup_erases_makes_room_within_a_minute(
         assert await statuses(alice, group, 5, b"0123456789") == {200: 2, 403: 3}
 
 
+async def test_what_is_never_refused_counts_from_the_next_measurement_on(
+    config: Config, start_server: StartServer
+) -> None:
+    async with start_server(limited(config, group_stored_messages=5)) as server:
+        alice, bob, _, group = await friends(server)
+        assert await statuses(alice, group, 2) == {200: 2}
+        for _ in range(2):
+            await bob.post(f"/groups/{group}/leave", commit_message=encode(b"good bye"))
+            await bob.join(group)
+        server.clock.advance(quotas.MEASURED_ANYWAY_SECONDS)
+        assert await statuses(alice, group, 4) == {200: 1, 403: 3}
+
+
 async def test_more_than_a_sample_is_measured_without_reading_all(
     config: Config, start_server: StartServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:

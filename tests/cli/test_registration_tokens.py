@@ -126,6 +126,7 @@ async def test_where_registration_is_open_no_token_is_used_up(
         for name, brought in (("alice", token), ("bob", "wrong"), ("carol", "")):
             assert await register(server, name, brought) == 201
         assert [row["uses"] for row in await listed(run)] == [0]
+        assert "nobody needs a token" in (await call(run, "new")).stderr
 
 
 async def test_wrong_tokens_of_an_address_are_counted_and_right_ones_are_not(

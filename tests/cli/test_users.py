@@ -373,3 +373,12 @@ def test_unblock_says_that_a_disabled_user_stays_so(stored: sqlite3.Connection, 
     run("unblock", "bob")
     assert len(stored.execute("SELECT * FROM outbox").fetchall()) == 1, "told twice, it waits once"
     assert not users.credentials(stored, "bob")
+
+
+async def test_an_account_that_an_operator_creates_can_log_in_where_registration_is_closed(
+    config: Config, start_server: StartServer, run: Run
+) -> None:
+    async with start_server(replace(config, registration_enabled=False)) as server:
+        password = (await asyncio.to_thread(run, "create", "dora")).stdout.strip()
+        token = (await Client(server.http, server.url).post("/login", username="dora", password=password))["token"]
+        assert (await Client(server.http, server.url, token).get("/me"))["username"] == "dora"

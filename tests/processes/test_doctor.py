@@ -15,7 +15,7 @@ import pytest
 from conclave.clock import SystemClock
 from conclave.config.admin import AdminConfig
 from conclave.config.settings import Config
-from conclave.doctor import database, machine
+from conclave.doctor import database, files, machine
 from conclave.doctor.findings import Finding, Level
 from conclave.store import schema, sqlite
 from tests.conftest import Running
@@ -68,6 +68,17 @@ def test_a_server_that_runs_and_one_that_is_stopped_are_well(tmp_path: Path) -> 
     assert "message_retention: the file differs" in says(doctor(tmp_path), "configuration")
 
 
+def test_after_a_server_was_killed_it_reads_what_is_in_the_log(tmp_path: Path) -> None:
+    with ServerProcess(tmp_path, SQL) as server:
+        server.wait_for("cleanup_run")
+        server.process.kill()
+        server.process.wait()
+    assert (tmp_path / "conclave.db-wal").stat().st_size
+    found = doctor(tmp_path)
+    assert "nobody holds the server's lock" in says(found, "locks")
+    assert "the last good run began" in says(found, "cleanup")
+
+
 def test_without_a_database_nothing_is_made(tmp_path: Path) -> None:
     (tmp_path / "conclave.toml").write_text(SQL)
     found = doctor(tmp_path)
@@ -96,6 +107,31 @@ def test_files_that_others_can_use_are_named_with_the_command_that_helps(tmp_pat
         f"chmod {mode} {tmp_path}/{name}"
         for mode, name in (("600", "conclave.db"), ("700", "conclave.data"), ("600", "conclave.toml"))
     ]
+
+
+def test_a_key_that_is_not_there_and_one_that_others_can_read_are_told(tmp_path: Path) -> None:
+    (tmp_path / "conclave.toml").write_text(
+        f'tls_cert_path = "cert.pem"\ntls_key_path = "key.pem"\nlisten_port = 0\n{SQL}'
+    )
+    assert "tls_key_path: key.pem: cannot be read" in says(doctor(tmp_path, wrong=("permissions",)), "permissions")
+    for name in ("cert.pem", "key.pem"):
+        (tmp_path / name).write_text("")
+        (tmp_path / name).chmod(0o644)
+    found = doctor(tmp_path, wrong=("permissions",))
+    assert [each["remedy"] for each in found if each["about"] == "permissions"] == ["chmod 600 key.pem"]
+
+
+def test_who_waits_for_a_lock_does_not_hold_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = Config(database_path=str(tmp_path / "hot.db"))
+    (tmp_path / "hot.db.server-lock").touch()
+    inode = (tmp_path / "hot.db.server-lock").stat().st_ino
+    monkeypatch.setattr(files, "_LOCKS", tmp_path / "locks")
+    assert files.holders(config) == {}
+    (tmp_path / "locks").write_text(
+        f"1: FLOCK  ADVISORY  WRITE 71 fe:00:{inode} 0 EOF\n1: -> FLOCK  ADVISORY  WRITE 72 fe:00:{inode} 0 EOF\n"
+        f"2: OFDLCK ADVISORY  WRITE -1 fe:00:{inode} 5 5\n"
+    )
+    assert files.holders(config) == {"server": 71, "cleanup": None, "data": None}
 
 
 def test_all_faults_of_a_configuration_are_told(tmp_path: Path) -> None:
