@@ -15,7 +15,7 @@ from conclave.failpoints import reach
 from conclave.logs import get_logger
 from conclave.retention.jobs import ALL, Scope
 from conclave.retention.resolve import PolicySettings
-from conclave.store import audit, overdue, receipts, runs, schema, sqlite, state
+from conclave.store import audit, overdue, receipts, registration_tokens, runs, schema, sqlite, state
 from conclave.store.archive.restore import RestoreError
 from conclave.store.faults import StoreError, is_of_the_disk
 from conclave.store.ledger import book
@@ -205,6 +205,7 @@ def _write_receipts(engine: Engine, settings: PolicySettings, done: Report, scop
             if scope.keeps_house:
                 yield partial(receipts.prune, connection, now - kept.keep_receipts)
                 yield partial(audit.prune, connection, now - kept.keep_audit)
+                yield partial(registration_tokens.prune, connection, now)
 
     hot = _hot(engine, settings, now).unhurried()
     if scope.keeps_house:

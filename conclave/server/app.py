@@ -7,6 +7,7 @@ from aiohttp import web
 from conclave import keys
 from conclave.actions.context import Context
 from conclave.actions.messages import Fetching, Reading, Sending
+from conclave.actions.quotas import quotas_of
 from conclave.actions.retention import Forecasting
 from conclave.actions.timers import Telling
 from conclave.archive.reader import Archive
@@ -48,7 +49,7 @@ def create_app(config: Config, clock: Clock | None = None, *, accepts_change: bo
     app[keys.REQUESTS] = Requests()
     app[keys.BUDGET] = Budget(config.limits.response_bytes)
     app[keys.ACTIVITY] = SessionActivity(config.token_ttl_seconds)
-    app[keys.CONTEXT] = Context(config.policy, steady)
+    app[keys.CONTEXT] = Context(config.policy, steady, quotas=quotas_of(config.limits, steady))
     app[keys.EVENTS] = _events(app)
     app[keys.TELLING] = Telling(app[keys.EVENTS])
     app.on_response_prepare.append(middleware.add_headers)

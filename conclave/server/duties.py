@@ -188,13 +188,14 @@ async def keep_ledger(app: web.Application) -> AsyncIterator[None]:
 
 
 async def forward_news(app: web.Application) -> AsyncIterator[None]:
-    """Announce what other processes have left in the outbox."""
+    """Announce what other processes have left in the outbox, and unblock the logins that operators have named."""
     store = app[keys.STORE]
 
     async def hand_on() -> None:
         app[keys.FRESHNESS].look()  # nobody may ask for hours: what was erased goes from memory all the same
         if not await store.read(outbox.is_empty):
-            await store.write(news.forward)
+            for username in await store.write(news.forward):
+                app[keys.THROTTLE].unblock(username)
 
     async with _every(app, HealthPart.OUTBOX, OUTBOX_INTERVAL_SECONDS, hand_on):
         yield

@@ -12,6 +12,7 @@ from typing import Any, Self
 from aiohttp import web
 
 from conclave import keys
+from conclave.actions.quotas import quotas_in, quotas_of
 from conclave.config.doubts import doubts
 from conclave.config.load import ConfigError, find_config, load_config
 from conclave.config.settings import Config, setting_names
@@ -73,7 +74,14 @@ WAYS: Mapping[str, Way] = {
     "limits.login_failures": Way.SERVER,
     "limits.login_failures_per_address": Way.SERVER,
     "limits.registrations_per_address": Way.SERVER,
+    "limits.registration_failures_per_address": Way.SERVER,
     "limits.login_window": Way.SERVER,
+    "limits.user_sends_per_minute": Way.SERVER,
+    "limits.group_sends_per_minute": Way.SERVER,
+    "limits.user_stored_bytes": Way.SERVER,
+    "limits.group_stored_bytes": Way.SERVER,
+    "limits.group_stored_messages": Way.SERVER,
+    "limits.user_groups": Way.SERVER,
     "limits.response_memory": Way.SERVER,
     "admin.listen_address": Way.RESTART,
     "admin.listen_port": Way.RESTART,
@@ -185,6 +193,9 @@ def follow(app: web.Application, config: Config) -> None:
         app[keys.CONTEXT].policy = config.policy
         app[keys.GROUPS].forget_all()
     app[keys.THROTTLE].follow(config.limits)
+    if quotas_in(config.limits) != quotas_in(former.limits):
+        # What was sent in the last minute does not count against the new ones.
+        app[keys.CONTEXT].quotas = quotas_of(config.limits, app[keys.CLOCK])
     app[keys.BUDGET].resize(config.limits.response_bytes)
     if config.log != former.log:
         configure_logging(config.log)

@@ -295,8 +295,12 @@ _STEPS: tuple[tuple[str, str, _Step], ...] = (
 
 
 def _take_back(connection: sqlite3.Connection, done: Replayed) -> None:
-    """End all sessions and drop all key packages: which of them ended or were handed out is told nowhere."""
+    """End all sessions and registration tokens, and drop all key packages.
+
+    Which of them ended, were used or were handed out is told nowhere.
+    """
     done.counts["sessions"] = connection.execute("DELETE FROM sessions").rowcount
+    done.counts["registration_tokens"] = connection.execute("DELETE FROM registration_tokens").rowcount
     for (user_id,) in connection.execute("SELECT DISTINCT user_id FROM key_packages").fetchall():
         key_packages.remove_all(connection, user_id)
         done.counts["key_packages"] += 1
