@@ -15,6 +15,7 @@ from rich.table import Table
 from bench import (
     archive,
     archive_serving,
+    backup,
     cleanup,
     cold,
     curves,
@@ -42,6 +43,7 @@ PARTS: dict[str, Callable[[Path], list[Figure]]] = {
     "erase": sending.erasing,
     "purge": sending.purging,
     "move": sending.moving,
+    "backup": backup.whole,
     "archive": archive.runs,
     "archive-pages": archive_serving.pages,
     "oversized": oversized.largest,

@@ -76,6 +76,11 @@ class Budget:
         """The bytes that nobody has taken."""
         return max(0, self.size - self.used)
 
+    def resize(self, size: int) -> None:
+        """Let responses take ``size`` bytes from here on. What they have taken already they keep."""
+        self.size = size
+        self._serve()
+
     def share(self) -> "Share":
         """Return the share of a new response. It has taken nothing yet."""
         return Share(self)

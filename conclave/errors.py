@@ -193,6 +193,14 @@ class ForbiddenError(ApiError):
     text = "forbidden"
 
 
+class QuotaError(ApiError):
+    """A user or a group has as much as the operator allows."""
+
+    status = 403
+    code = ErrorCode.RESOURCE_FORBIDDEN
+    text = "there is no room left in a quota"
+
+
 class NotMemberError(ApiError):
     """The caller is not a member. A group that does not exist looks the same."""
 

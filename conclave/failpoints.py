@@ -94,8 +94,42 @@ ARCHIVE_CLOCK_POINTS = ("archive.clock_widened", "archive.clock_rewritten", "arc
 RESTORE_POINTS = ("restore.copied", "restore.before_switch", "restore.switched")
 """Reached only where a group is restored from the archive."""
 
+LEDGER_POINTS = ("ledger.claimed", "ledger.written", "ledger.synced", "ledger.forgotten")
+"""Reached only where something is written to the purge ledger."""
+
+COMPACTION_POINTS = ("ledger.rewritten", "ledger.replaced")
+"""Reached only where the ledger's file is rewritten."""
+
+REPLAY_POINTS = ("ledger.step_replayed", "ledger.replayed", "ledger.written", "ledger.synced")
+"""Reached only where a restored copy learns what it must not bring back."""
+
 CANARY_POINTS = ("canary.opened", "canary.sent", "canary.moved", "canary.deleted", "canary.erased", "canary.removed")
 """Reached only where an operator sends a canary."""
+
+BACKUP_POINTS = (
+    "backup.begun",
+    "backup.file_taken",
+    "backup.archive_taken",
+    "backup.caught_up",
+    "backup.database_taken",
+    "backup.checked",
+    "backup.manifest_written",
+    "backup.completed",
+    "backup.renamed_away",
+)
+"""Reached only where a backup is made; those of the archive's files only if there is an archive."""
+
+RETURN_POINTS = (
+    "return.begun",
+    "return.database_copied",
+    "return.archive_copied",
+    "return.settled",
+    "return.erased",
+    "return.placing",
+    "return.archive_placed",
+    "return.database_placed",
+)
+"""Reached only where a backup is restored."""
 
 _ERRORS = {"full": ("database or disk is full", sqlite3.SQLITE_FULL), "io": ("disk I/O error", sqlite3.SQLITE_IOERR)}
 

@@ -17,7 +17,7 @@ from conclave.budget import Budget
 from conclave.cache.freshness import Freshness
 from conclave.cache.groups import RememberedGroups
 from conclave.cache.sessions import RememberedSessions
-from conclave.config.settings import Config
+from conclave.config.in_force import InForce
 from conclave.events import Events
 from conclave.health.clock_watch import ClockWatch
 from conclave.health.parts import Health
@@ -27,7 +27,7 @@ from conclave.steady_clock import SteadyClock
 from conclave.store.database import Database
 from conclave.wire.endpoint import Endpoint
 
-CONFIG = web.AppKey("config", Config)
+IN_FORCE = web.AppKey("in_force", InForce)
 ACCEPTS_CHANGE = web.AppKey("accepts_change", bool)
 CLOCK = web.AppKey("clock", SteadyClock)
 FRESHNESS = web.AppKey("freshness", Freshness)

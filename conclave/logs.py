@@ -1,14 +1,17 @@
 """Logging: readable lines on a terminal, JSON otherwise; never a body, token, password or key.
 
-Each request has a line. Where lines are JSON, those of requests are put together by orjson and gathered for at most
-50 ms, to be written in one go: by way of structlog and the standard library they would cost more than most requests.
+Each request has a line, unless ``[log] requests`` says otherwise. These lines are put together here and gathered for at
+most 50 ms, to be written in one go: by way of structlog and the standard library they would cost more than most
+requests.
 """
 
 import asyncio
 import logging
+import os
 import sys
 import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from datetime import UTC, datetime
 from typing import TextIO
@@ -16,58 +19,88 @@ from typing import TextIO
 import orjson
 import structlog
 
+from conclave import log_lines
+from conclave.config.log import ALL, AUTO, ERRORS, JSON, LEVELS, LogConfig
+
 GATHER_SECONDS = 0.05
 """The line of a request is written at most 50 ms later."""
 
 
-def configure_logging() -> None:
-    """Send structlog's and the standard library's records to stderr, one line each.
+_REQUESTS_FROM = {ALL: 0, ERRORS: 400}
+"""The least status of a request that has a line."""
+
+_NEVER = 1000
+"""No status is as great as 1000."""
+
+
+def configure_logging(config: LogConfig | None = None) -> None:
+    """Send structlog's and the standard library's records to stderr, one line each. May be called again.
 
     Tracebacks come without the values of variables: among those are passwords, tokens and bodies.
     """
+    config = config or LogConfig()
     shared: list[structlog.typing.Processor] = [
         structlog.contextvars.merge_contextvars,
         structlog.stdlib.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
     ]
-    if sys.stderr.isatty():
+    is_json = config.format == JSON or (config.format == AUTO and not sys.stderr.isatty())
+    if is_json:
+        without_locals = structlog.tracebacks.ExceptionDictTransformer(show_locals=False)
         render: list[structlog.typing.Processor] = [
-            structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)
+            structlog.processors.ExceptionRenderer(without_locals),
+            structlog.processors.JSONRenderer(),
         ]
     else:
-        without_locals = structlog.tracebacks.ExceptionDictTransformer(show_locals=False)
-        render = [structlog.processors.ExceptionRenderer(without_locals), structlog.processors.JSONRenderer()]
+        render = [structlog.processors.format_exc_info, log_lines.ForPeople(coloured=_is_coloured())]
     structlog.configure(
-        processors=[*shared, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
-        wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
+        # The level is asked for at each call, not once for each logger: it may change.
+        processors=[structlog.stdlib.filter_by_level, *shared, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
+        wrapper_class=structlog.make_filtering_bound_logger(logging.DEBUG),
         logger_factory=structlog.stdlib.LoggerFactory(),
         cache_logger_on_first_use=True,
     )
-    global _gathering  # noqa: PLW0603 - as the standard library's logging, of which there is one in a process
-    handler = _Gathering(sys.stderr)
-    _gathering = None if sys.stderr.isatty() else handler
-    handler.setFormatter(
+    global _gathering, _write_request, _requests_from  # noqa: PLW0603 - as of the standard library, one in a process
+    if _gathering:
+        _gathering.flush()
+    _gathering = _Gathering(sys.stderr)
+    _write_request = _gathering.gather_json if is_json else _gathering.gather_for_people
+    _gathering.setFormatter(
         structlog.stdlib.ProcessorFormatter(
             foreign_pre_chain=shared,
             processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *render],
         )
     )
+    is_told = LEVELS.index(config.level) <= LEVELS.index("info")
+    _requests_from = _REQUESTS_FROM.get(config.requests, _NEVER) if is_told else _NEVER
     root = logging.getLogger()
-    root.handlers = [handler]
-    root.setLevel(logging.WARNING)
+    root.handlers = [_gathering]
+    root.setLevel(max(logging.WARNING, _number(config.level)))
     # It would log requests that are not HTTP, with their content. Failures of this server are in its own log.
     logging.getLogger("aiohttp.server").setLevel(logging.CRITICAL)
     for ours in ("conclave", "spark"):
-        logging.getLogger(ours).setLevel(logging.INFO)
+        logging.getLogger(ours).setLevel(_number(config.level))
+
+
+def _number(level: str) -> int:
+    return logging.getLevelNamesMapping()[level.upper()]
+
+
+def _is_coloured() -> bool:
+    """Tell whether lines have colours: on a terminal, unless NO_COLOR is set; anywhere if FORCE_COLOR is."""
+    if os.environ.get("NO_COLOR"):
+        return False
+    return bool(os.environ.get("FORCE_COLOR")) or sys.stderr.isatty()
 
 
 def log_request(method: str, route: str, status: int, seconds: float, request_id: str) -> None:
     """Log the event ``request``. ``seconds``: how long it took. Only for the event loop's thread."""
-    ms = round(seconds * 1000, 1)
-    if _gathering:
-        _gathering.gather(method, route, status, ms, request_id)
-    else:
-        log.info("request", method=method, route=route, status=status, ms=ms, request_id=request_id)
+    if status >= _requests_from:
+        _write_request(method, route, status, round(seconds * 1000, 1), request_id)
+
+
+def _tell_request(method: str, route: str, status: int, ms: float, request_id: str) -> None:
+    log.info("request", method=method, route=route, status=status, ms=ms, request_id=request_id)
 
 
 class _Gathering(logging.StreamHandler[TextIO]):
@@ -78,7 +111,7 @@ class _Gathering(logging.StreamHandler[TextIO]):
         self._mutex = threading.Lock()
         self._lines: list[bytes] = []
 
-    def gather(self, method: str, route: str, status: int, ms: float, request_id: str) -> None:
+    def gather_json(self, method: str, route: str, status: int, ms: float, request_id: str) -> None:
         """Write the line of a request within GATHER_SECONDS."""
         line = orjson.dumps(
             {
@@ -93,6 +126,13 @@ class _Gathering(logging.StreamHandler[TextIO]):
             },
             option=orjson.OPT_APPEND_NEWLINE,
         )
+        self._add(line)
+
+    def gather_for_people(self, method: str, route: str, status: int, ms: float, _: str) -> None:
+        """Do as ``gather_json``, for people."""
+        self._add(f"{log_lines.of_request(method, route, status, ms)}\n".encode())
+
+    def _add(self, line: bytes) -> None:
         with self._mutex:
             self._lines.append(line)
             is_first = len(self._lines) == 1
@@ -134,3 +174,5 @@ def get_logger(name: str) -> structlog.stdlib.BoundLogger:
 log = get_logger(__name__)
 _second = 0, ""
 _gathering: "_Gathering | None" = None
+_write_request: Callable[[str, str, int, float, str], None] = _tell_request
+_requests_from = 0

@@ -1,6 +1,8 @@
 """A clock that ignores small backward steps of the wall clock, so that what expired stays expired."""
 
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from conclave.clock import Clock, Reading
@@ -35,6 +37,7 @@ class SteadyClock:
         self._floor = Floor()
         self._known: Reading | None = None
         self._is_behind = False
+        self._stands_at: int | None = None
 
     @property
     def floor(self) -> Floor:
@@ -44,6 +47,8 @@ class SteadyClock:
     def now(self) -> int:
         """Return the time to act on, in whole Unix seconds."""
         with self._lock:
+            if self._stands_at is not None:
+                return self._stands_at
             reading = self._clock.read()
             until = self._floor.acted_until
             if until - reading.wall > TOLERANCE_SECONDS:
@@ -54,6 +59,15 @@ class SteadyClock:
             if self._known and reading.wall > until and abs(seconds_apart(self._known, reading)) <= TOLERANCE_SECONDS:
                 self._floor = Floor(reading.wall, self._floor.acceptances)
             return time_to_act_on(reading.wall, self._floor.acted_until)
+
+    @contextmanager
+    def standing_still(self) -> Iterator[None]:
+        """Keep ``now`` where it is while the block lasts. Only one block at a time."""
+        self._stands_at = self.now()
+        try:
+            yield
+        finally:
+            self._stands_at = None
 
     def read(self) -> Reading:
         """Return both clocks as they are."""

@@ -6,7 +6,7 @@ if the store, as it is now, says so too. No step is repeated without need.
 
 import sqlite3
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import groupby
 from operator import attrgetter, itemgetter
@@ -30,10 +30,20 @@ CHUNK_BYTES = 128 * 1024
 """A step deletes messages with at most 128 KiB of bodies together, but at least one message."""
 
 
-def apply_plan(pacer: Pacer, plan: Plan, settings: PolicySettings, counts: Counter[str]) -> None:
-    """Delete what ``plan`` names; add to ``counts`` how many rows each of RULES has deleted."""
+def apply_plan(
+    pacer: Pacer,
+    plan: Plan,
+    settings: PolicySettings,
+    counts: Counter[str],
+    marked: Callable[[], None] = lambda: None,
+) -> None:
+    """Delete what ``plan`` names; add to ``counts`` how many rows each of RULES has deleted.
+
+    ``marked`` is called when all marks have risen, and nothing is deleted yet.
+    """
     connection = pacer.connection
     pacer.run(partial(_raise_marks, connection, group, settings) for group in plan.groups)
+    marked()
     named = due.of_plan(connection, plan, settings)
     for blocks in due.blocks(connection, named):
         pacer.run(_Deleting(connection, named, block, counts).step for block in blocks)

@@ -49,8 +49,12 @@ class Engine:
     the next.
     """
 
-    def __init__(self, config: Config, clock: Clock) -> None:
-        """Take the settings and the time; nothing is opened yet."""
+    def __init__(self, config: Config, clock: Clock, *, is_hot_only: bool = False) -> None:
+        """Take the settings and the time; nothing is opened yet.
+
+        ``is_hot_only``: runs leave an archive to a later run, as a run does that ends before it comes to it.
+        """
+        self._is_hot_only = is_hot_only
         self.config = config
         self.path = config.database
         self.clock = SteadyClock(clock)
@@ -187,6 +191,8 @@ class Engine:
 
     def _uses_archive(self) -> bool:
         """Tell whether messages shall move to the archive, or have moved there."""
+        if self._is_hot_only:
+            return False
         if self.config.archive.after != KEEP:
             return True
         if not self.path.exists():

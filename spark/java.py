@@ -9,6 +9,7 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 
 from conclave.system.tied import tied
+from spark import java_log
 
 NICENESS = 10
 """Java runs with niceness 10.
@@ -51,9 +52,13 @@ class Java:
         self._process = subprocess.Popen(  # noqa: S603 - the program comes with Spark
             tied(*command),
             stdin=subprocess.PIPE,  # Java ends with this pipe too, but not while it starts
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
             env=os.environ | {"SPARK_CONNECT_MODE": "0", "_PYSPARK_DRIVER_CONN_INFO_PATH": str(told)},
             pass_fds=held,
         )
+        if self._process.stdout:  # it was asked for as a pipe
+            java_log.follow(self._process.stdout)
         try:
             return _wait_for(self._process, told)
         except BaseException:

@@ -15,9 +15,11 @@ from conclave.failpoints import reach
 from conclave.logs import get_logger
 from conclave.retention.jobs import ALL, Scope
 from conclave.retention.resolve import PolicySettings
-from conclave.store import audit, overdue, receipts, runs, schema, sqlite, state
+from conclave.store import audit, overdue, receipts, registration_tokens, runs, schema, sqlite, state
 from conclave.store.archive.restore import RestoreError
 from conclave.store.faults import StoreError, is_of_the_disk
+from conclave.store.ledger import book
+from conclave.store.ledger.drain import drain
 from conclave.store.runs import Run
 from conclave.store.sqlite import Step
 from conclave.system import reserve
@@ -120,7 +122,7 @@ def _settings(engine: Engine, *, writing: bool) -> PolicySettings:
     if writing and stored != engine.config.policy:
         raise CleanupError(
             f"{', '.join(stored.differing(engine.config.policy))}: this configuration differs from the one that the"
-            " server last ran with; restart the server with it first, or use the server's"
+            " server last ran with; restart or reload the server with it first, or use the server's"
         )
     return stored
 
@@ -156,7 +158,7 @@ def _carry_out(engine: Engine, settings: PolicySettings, done: Report, progress:
             total = apply.count_plan(connection, plan, settings).total() if progress else 0
             tell = (lambda: progress(done.counts.total(), total)) if progress else (lambda: None)
             pacer = Pacer(connection, deadline, tell, lambda: hot.require(connection))
-            apply.apply_plan(pacer, plan, settings, done.counts)
+            apply.apply_plan(pacer, plan, settings, done.counts, partial(_tell_ledger, engine, done))
             apply.give_space_back(pacer)
         if archive := engine.archive(hot):
             try:
@@ -166,6 +168,17 @@ def _carry_out(engine: Engine, settings: PolicySettings, done: Report, progress:
                     apply.give_space_back(Pacer(connection, deadline, require=lambda: hot.require(connection)))
     finally:
         done.bytes_returned = max(0, size - engine.path.stat().st_size)
+
+
+def _tell_ledger(engine: Engine, done: Report) -> None:
+    """Write to the purge ledger what is to be erased, before it is: no backup may bring it back.
+
+    What has expired goes even if the ledger cannot be written. It is told later then, and the report says so.
+    """
+    try:
+        drain(engine.path, engine.config.ledger_path, done.started_at)
+    except (StoreError, sqlite3.Error) as error:
+        done.error = f"ledger: {error}"
 
 
 @contextlib.contextmanager
@@ -192,8 +205,11 @@ def _write_receipts(engine: Engine, settings: PolicySettings, done: Report, scop
             if scope.keeps_house:
                 yield partial(receipts.prune, connection, now - kept.keep_receipts)
                 yield partial(audit.prune, connection, now - kept.keep_audit)
+                yield partial(registration_tokens.prune, connection, now)
 
     hot = _hot(engine, settings, now).unhurried()
+    if scope.keeps_house:
+        _compact_ledger(engine, settings, done)
     try:
         hot.write_steps(steps)
         done.held = hot.read(due.held_back, settings, now)
@@ -202,6 +218,14 @@ def _write_receipts(engine: Engine, settings: PolicySettings, done: Report, scop
             done.overdue_groups, done.overdue_seconds = left.groups, left.seconds
     except (StoreError, sqlite3.Error) as error:
         done.error = done.error or f"receipts: {error}"
+
+
+def _compact_ledger(engine: Engine, settings: PolicySettings, done: Report) -> None:
+    try:
+        now = done.started_at
+        book.compact(engine.config.ledger_path, now - engine.config.ledger.keep, now - settings.self_destruct_max_age)
+    except StoreError as error:
+        done.error = done.error or f"ledger: {error}"
 
 
 def _hot(engine: Engine, settings: PolicySettings, now: int, deadline: float = float("inf")) -> Hot:

@@ -14,6 +14,7 @@ from pathlib import Path
 from pyspark import SparkConf, SparkContext
 from pyspark.find_spark_home import _find_spark_home
 from pyspark.sql import SparkSession
+from pyspark.version import __version__ as pyspark_version
 
 from conclave.config.settings import Config
 from spark.java import Java
@@ -67,11 +68,15 @@ class JavaMissingError(Exception):
     """There is no Java that Spark can run on. The message says what to install."""
 
 
-def require_java() -> None:
-    """Raise JavaMissingError unless a Java that Spark supports is installed."""
+def find_java(*, archive: bool = False) -> tuple[str, str]:
+    """Return the path of the Java that Spark will start, and its version.
+
+    ``archive``: nothing else will do. Raises JavaMissingError unless Spark supports it.
+    """
     home = os.environ.get("JAVA_HOME")
     java = str(Path(home) / "bin" / "java") if home else shutil.which("java")
-    advice = 'install Java 17 or 21 (Debian: apt install openjdk-17-jre-headless), or set [cleanup] engine = "sql"'
+    advice = "install Java 17 or 21 (Debian: apt install openjdk-17-jre-headless)"
+    advice += "; the archive works by Spark only" if archive else ', or set [cleanup] engine = "sql"'
     try:
         if not java:
             raise FileNotFoundError
@@ -79,9 +84,15 @@ def require_java() -> None:
     except (OSError, subprocess.CalledProcessError) as error:
         raise JavaMissingError(f"the Spark cleanup needs Java, and there is none: {advice}") from error
     version = re.search(r'version "(\d+)', shown)
+    found = shown.splitlines()[0] if shown else "an unknown version"
     if not version or int(version[1]) not in SUPPORTED_JAVA:
-        found = shown.splitlines()[0] if shown else "an unknown version"
         raise JavaMissingError(f"the Spark cleanup cannot run on this Java ({found}): {advice}")
+    return java, found
+
+
+def spark_version() -> str:
+    """Return the version of Spark."""
+    return pyspark_version
 
 
 def build_session(
@@ -95,7 +106,7 @@ def build_session(
 
     Raises JavaMissingError, JarsMissingError, DeployModeError or JavaStartError.
     """
-    require_java()
+    find_java(archive=archive)
     submitted = _submitted()
     _require_submitted(submitted, archive=archive)
     master = submitted.get("spark.master", config.spark.master)
@@ -183,7 +194,7 @@ def _require_submitted(submitted: Mapping[str, str], *, archive: bool) -> None:
 def _delta_settings() -> dict[str, str]:
     raw = "org.apache.hadoop.fs"
     return {
-        "spark.jars": ",".join(map(str, _jars())),
+        "spark.jars": ",".join(map(str, find_jars())),
         "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
         "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
         "spark.databricks.delta.snapshotPartitions": "2",
@@ -209,7 +220,8 @@ def _delta_settings() -> dict[str, str]:
     }
 
 
-def _jars() -> list[Path]:
+def find_jars() -> list[Path]:
+    """Return the jars that the archive needs. Raises JarsMissingError."""
     jars = [JARS / line.split()[1] for line in JAR_LIST.read_text(encoding="utf-8").splitlines()]
     if missing := [jar.name for jar in jars if not jar.is_file()]:
         raise JarsMissingError(f"the archive needs {missing[0]} in {JARS}: run `make setup`, which fetches it")

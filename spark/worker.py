@@ -5,15 +5,18 @@ import signal
 import sys
 import threading
 import time
+from types import TracebackType
 from typing import TextIO
 
 from conclave.clock import SystemClock
 from conclave.config.settings import Config
-from conclave.logs import configure_logging
+from conclave.logs import configure_logging, get_logger
 from conclave.retention.jobs import Scope, Timetable, schedule
 from conclave.system.worker_protocol import EXIT_GIVE_UP, Ended, Fault, Message, State, to_line
 from spark.engine import CleanupError, Engine, SparkStartError
 from spark.run import clean_up
+
+log = get_logger(__name__)
 
 LONGEST_SLEEP_SECONDS = 3600.0
 """A sleep lasts at most an hour: an interval may be longer than the longest sleep that the system allows."""
@@ -25,39 +28,77 @@ Otherwise others who wait for the run lock, such as a backup, might never get it
 """
 
 
+class Orders:
+    """What the server has the worker go by: its settings, which may change while the worker works or waits."""
+
+    def __init__(self, config: Config) -> None:
+        """Begin with ``config``."""
+        self._newest = config
+        self._news = threading.Event()
+
+    def receive(self, config: Config) -> None:
+        """Take other settings. Those of the log count at once, all others from the next run on."""
+        configure_logging(config.log)
+        is_news = _of_runs(config) != _of_runs(self._newest)
+        self._newest = config
+        if is_news:
+            self._news.set()
+
+    def wait(self, seconds: float) -> Config | None:
+        """Wait for at most so many seconds; return other settings as soon as there are any, None for none."""
+        if not self._news.wait(seconds):
+            return None
+        self._news.clear()
+        return self._newest
+
+
+def _of_runs(config: Config) -> tuple[object, ...]:
+    """Return the settings that a worker goes by."""
+    return config.cleanup_interval, config.retention, config.cleanup
+
+
 def main() -> None:
     """Run cleanup as scheduled, the first time at once, until the standard input ends."""
     os.umask(0o077)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole terminal; the server tells when to end
     tell = _take_stdout()
-    configure_logging()
     config = Config.from_json(sys.stdin.readline())
-    engine = Engine(config, SystemClock())
+    configure_logging(config.log)
+    sys.excepthook = _log_fault
+    engine, orders = Engine(config, SystemClock()), Orders(config)
     signal.signal(signal.SIGTERM, lambda *_: _end(engine))
-    threading.Thread(target=_end_with_server, args=(engine,), daemon=True).start()
+    threading.Thread(target=_listen_to_server, args=(engine, orders), daemon=True).start()
     try:
-        jobs = schedule(config.retention.purge_jobs, config.cleanup_interval)
-        _work(engine, jobs, config.cleanup_interval, tell)
+        _work(engine, orders, tell)
     finally:
         engine.abandon()
 
 
-def _work(engine: Engine, jobs: list[tuple[Scope, int]], again: int, tell: TextIO) -> None:
-    """Do each of ``jobs``, with the seconds from run to run, when it is due: one at a time, the longest due first.
-
-    ``again``: one that failed is tried again after so many seconds at most.
-    """
+def _work(engine: Engine, orders: Orders, tell: TextIO) -> None:
+    """Do each job when it is due, and all of them anew whenever the settings change."""
     try:
         engine.warm_up()
     except CleanupError as error:
         _say(tell, Fault(str(error)))
         raise SystemExit(1 if isinstance(error, SparkStartError) else EXIT_GIVE_UP) from None
     _say(tell, State.READY)
+    while True:
+        config = engine.config
+        jobs = schedule(config.retention.purge_jobs, config.cleanup_interval)
+        engine.config = _work_by(jobs, config.cleanup_interval, engine, orders, tell)
+
+
+def _work_by(jobs: list[tuple[Scope, int]], again: int, engine: Engine, orders: Orders, tell: TextIO) -> Config:
+    """Do each of ``jobs``, with the seconds from run to run, when it is due: one at a time, the longest due first.
+
+    ``again``: one that failed is tried again after so many seconds at most. Returns other settings when there are any.
+    """
     table = Timetable([interval for _, interval in jobs], again, time.monotonic())
     while True:
         chosen, due = table.next()
         while (left := due - time.monotonic()) > 0:
-            time.sleep(min(left, LONGEST_SLEEP_SECONDS))
+            if changed := orders.wait(min(left, LONGEST_SLEEP_SECONDS)):
+                return changed
         table.begin(chosen, time.monotonic())
         try:
             done = clean_up(engine, scope=jobs[chosen][0], tell=lambda state: _say(tell, state))
@@ -65,11 +106,19 @@ def _work(engine: Engine, jobs: list[tuple[Scope, int]], again: int, tell: TextI
                 table.fail(chosen, time.monotonic())
             _say(tell, Ended(done.to_mapping(), table.next().due - time.monotonic()))
             if done.error and not engine.is_sound():
-                raise SystemExit("the Spark session has died")
+                _say(tell, Fault("the Spark session has died"))
+                raise SystemExit(1)
         except CleanupError as error:
             table.fail(chosen, time.monotonic())
             _say(tell, Fault(str(error), table.next().due - time.monotonic()))
         time.sleep(PAUSE_SECONDS)
+        if changed := orders.wait(0):
+            return changed
+
+
+def _log_fault(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
+    """Log what ends this process: nothing but lines of the log may go to the server's."""
+    log.error("cleanup_failed", exc_info=(kind, error, traceback))
 
 
 def _take_stdout() -> TextIO:
@@ -83,10 +132,10 @@ def _say(tell: TextIO, message: Message) -> None:
     tell.write(to_line(message))
 
 
-def _end_with_server(engine: Engine) -> None:
-    """Wait for the end of the server, then end. Its side of the pipe closes even if it crashes."""
-    while sys.stdin.read(4096):
-        pass
+def _listen_to_server(engine: Engine, orders: Orders) -> None:
+    """Take what the server sends until it ends, then end. Its side of the pipe closes even if it crashes."""
+    while line := sys.stdin.readline():
+        orders.receive(Config.from_json(line))
     _end(engine)
 
 

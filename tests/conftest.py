@@ -29,6 +29,7 @@ LONGEST = (
     "test_archive_kills",
     "test_erasure",
     "test_deaths",
+    "test_backup",
     "test_working_directory",
     "test_kills",
     "test_operating",

@@ -99,6 +99,15 @@ def test_only_the_command_line_imports_the_proof() -> None:
     assert {room_of(module) for module in importers("conclave.proof")} == {"conclave.cli"}
 
 
+def test_only_the_command_line_imports_backups() -> None:
+    """And backups know of the server only its store and what the system is asked for."""
+    assert {room_of(module) for module in importers("conclave.backup")} == {"conclave.cli"}
+    known = ("archive", "backup", "clock", "config", "failpoints", "store", "system")
+    of_server = {each for module in modules() if is_within(module, "conclave.backup") for each in imported(module)}
+    of_server = {each for each in of_server if is_within(each, "conclave", "spark")} - {"conclave"}  # its version
+    assert [each for each in of_server if not is_within(each, *(f"conclave.{room}" for room in known))] == []
+
+
 def test_nothing_imports_the_command_line_but_the_programs() -> None:
     assert importers("conclave.cli") == {"conclave.__main__", "spark.job"}
 

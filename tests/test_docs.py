@@ -35,6 +35,7 @@ DEFAULTS_IN_WORDS = {
     "listen_port": f"`{Config().port}`; with TLS `{Config(tls_cert_path='c', tls_key_path='k').port}`",
     "data_path": f"`database_path` with the suffix `.data`, as in `{Config().data.name}`",
     "archive.path": f"`{Config().archive_path.name}` under `data_path`",
+    "ledger.path": "`database_path` with `.ledger` after it",
     "admin.token": "none",
     "admin.token_file": "none",
     "registration_token": "none",

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from conclave import keys, limits
-from conclave.limits import SlidingWindow
+from conclave.limits import Pace, SlidingWindow
 from tests.conftest import Running
 
 
@@ -125,3 +125,37 @@ def test_it_counts_as_a_list_of_everything_would(steps: list[tuple[str, int, int
 async def test_the_application_counts_the_key_packages_that_are_handed_out(running: Running) -> None:
     handouts = running.app[keys.CONTEXT].handouts
     assert (handouts.limit, handouts.seconds) == (limits.HANDOUTS, limits.HANDOUT_SECONDS) == (10, 60)
+
+
+def test_a_pace_allows_its_limit_at_once_and_evenly_after_that() -> None:
+    pace = Pace(limit=6, seconds=60)
+    for _ in range(6):
+        assert pace.wait("a", 100) == 0
+        pace.record("a", 100)
+    assert [pace.wait("a", now) for now in (100, 109, 110)] == [10, 1, 0]
+    assert pace.wait("a", 110, 3) == 20
+    assert pace.wait("b", 100, 6) == 0
+    assert pace.wait("b", 100, 7) == 10
+    assert pace.wait("a", 160, 6) == 0
+
+
+@given(st.integers(1, 1000), st.lists(st.integers(0, 20), max_size=300))
+def test_a_pace_never_allows_twice_its_limit_in_any_window(limit: int, steps: list[int]) -> None:
+    pace, now, allowed = Pace(limit, 60), 1_000_000, []
+    for step in steps:
+        now += step
+        while not pace.wait("a", now):
+            pace.record("a", now)
+            allowed.append(now)
+    for begin in set(allowed):
+        assert sum(begin <= each < begin + 60 for each in allowed) <= 2 * limit
+
+
+def test_a_pace_forgets_the_keys_of_long_ago_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "MOST_KEYS", 2)
+    pace = Pace(limit=1, seconds=60)
+    for key in ("a", "b", "a", "c"):
+        pace.record(key, 100)
+    assert len(pace) == 2
+    assert pace.wait("b", 100) == 0
+    assert pace.wait("a", 100) > 0

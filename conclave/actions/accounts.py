@@ -6,15 +6,18 @@ from typing import Concatenate, ParamSpec
 
 from conclave.actions.context import Context
 from conclave.errors import PasswordWrongError
-from conclave.store import accounts, audit, members, sessions, users
-from conclave.store.accounts import Account, change_password, disable, enable, reset_password
+from conclave.store import accounts, audit, members, outbox, registration_tokens, sessions, users
+from conclave.store.accounts import Account, Kept, change_password, disable, enable, reset_password
 from conclave.store.key_packages import remove_all as reset
 from conclave.store.news import announce, members_of
 from conclave.store.sessions import remove as logout
 from conclave.store.users import credentials, own_credentials, require_free
 
 __all__ = [
+    "Account",
+    "Kept",
     "change_password",
+    "create",
     "credentials",
     "delete",
     "disable",
@@ -29,15 +32,44 @@ __all__ = [
     "require_free",
     "reset",
     "reset_password",
+    "show",
+    "unblock",
     "update",
 ]
 
 P = ParamSpec("P")
 
 
-def register(connection: sqlite3.Connection, context: Context, username: str, password_hash: str, alias: str) -> bytes:
-    """Open an account and return its id. Raises ConflictError if the name is taken."""
-    return users.add(connection, username, password_hash, alias, context.now())
+def register(
+    connection: sqlite3.Connection,
+    context: Context,
+    username: str,
+    password_hash: str,
+    alias: str,
+    token_hash: bytes | None = None,
+) -> bytes:
+    """Open an account and return its id. Raises ConflictError if the name is taken.
+
+    ``token_hash``: of the stored registration token that this uses, if it needs one. Raises ForbiddenError if that is
+    not valid any more.
+    """
+    now = context.now()
+    if token_hash:
+        registration_tokens.use(connection, token_hash, now)
+    return users.add(connection, username, password_hash, alias, now)
+
+
+def create(
+    connection: sqlite3.Connection, context: Context, actor: str, username: str, password_hash: str, alias: str
+) -> bytes:
+    """Open an account for an operator, whether registration is open or not, and return its id. Raises ConflictError.
+
+    ``actor``: as the audit log names one.
+    """
+    now = context.now()
+    user_id = users.add(connection, username, password_hash, alias, now)
+    audit.note(connection, now, actor, audit.Action.ACCOUNT_CREATED, audit.Subject(user_id, username))
+    return user_id
 
 
 def login(
@@ -82,6 +114,14 @@ def remove(connection: sqlite3.Connection, context: Context, user_id: bytes) -> 
     accounts.delete(connection, user_id, context.now())
 
 
+def unblock(connection: sqlite3.Connection, user_id: bytes) -> None:
+    """Have the server forget the wrong passwords that were tried for an account. Raises NotFoundError.
+
+    It counts them in its memory, and hears of this by the outbox.
+    """
+    outbox.add_unblocked(connection, users.by_id(connection, user_id).username)
+
+
 def noted(
     connection: sqlite3.Connection,
     context: Context,
@@ -109,3 +149,10 @@ def list_all(connection: sqlite3.Connection, context: Context, like: str = "") -
     """
     sought, listed = like.casefold(), accounts.list_all(connection, context.now())
     return [each for each in listed if sought in each.username.casefold() or sought in each.alias.casefold()]
+
+
+def show(connection: sqlite3.Connection, context: Context, name: str) -> tuple[Account, Kept]:
+    """Return what operators may know of an account: no content. Raises NotFoundError."""
+    user_id = users.by_name(connection, name).user_id
+    [account] = accounts.list_all(connection, context.now(), user_id)
+    return account, accounts.kept(connection, user_id)

@@ -17,7 +17,9 @@ _OF_POLICY = ("message_expiry_seconds", "min_lifetime_seconds")
 
 
 def create(connection: sqlite3.Connection, context: Context, user_id: bytes, group_name: str, alias: str) -> bytes:
-    """Create a group with the user as its sole member and admin; return its id. Raises ConflictError."""
+    """Create a group with the user as its sole member and admin; return its id. Raises ConflictError or QuotaError."""
+    if context.quotas:
+        context.quotas.require_few_groups(connection, user_id)
     return groups.add(connection, user_id, group_name, alias, context.now())
 
 

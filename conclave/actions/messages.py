@@ -6,12 +6,13 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from conclave.actions.context import Context
+from conclave.actions.quotas import Sends
 from conclave.archive import pages as both_tiers
 from conclave.archive.reader import Archive
 from conclave.budget import NoRoomError, Share
-from conclave.cache.groups import Fetched, RememberedGroups
+from conclave.cache.groups import Fetched, Reader, RememberedGroups
 from conclave.cache.recipients import GroupMembers, Recipients
-from conclave.errors import BadRequestError, NotMemberError
+from conclave.errors import ApiError, BadRequestError, NotMemberError
 from conclave.store import members, messages, timers
 from conclave.store.connection import of_store
 from conclave.store.database import Database
@@ -43,11 +44,12 @@ class JointSend:
         self._recipients = Recipients()
 
     def __call__(self, connection: sqlite3.Connection, sends: Sequence[Send]) -> list[int | Exception]:
-        """Store each message and tell the others of it. Return its number, or a NotMemberError or BadRequestError.
+        """Store each message and tell the others of it. Return its number, or a NotMemberError, or why it is too much.
 
         Raises StoreFullError.
         """
         self._recipients.catch_up(connection)
+        limited = Sends(self._context.quotas) if self._context.quotas else None
         outcomes: list[int | Exception] = [NotMemberError() for _ in sends]
         drafts: list[Draft] = []
         accepted: list[tuple[int, GroupMembers]] = []
@@ -55,13 +57,11 @@ class JointSend:
         for place, each in enumerate(sends):
             group = self._recipients.find(connection, each.group_id)
             if group and each.user_id in group.members:
-                if each.self_destruct_seconds:
-                    timed[group.group_key] += 1
-                    try:
-                        timers.require_room(connection, group.group_key, len(group.members), timed[group.group_key])
-                    except BadRequestError as error:
-                        outcomes[place] = error
-                        continue
+                if (limited or each.self_destruct_seconds) and (
+                    refused := _refusal(connection, group, each, timed, limited)
+                ):
+                    outcomes[place] = refused
+                    continue
                 drafts.append(
                     Draft(
                         group.group_key,
@@ -74,12 +74,32 @@ class JointSend:
         if not drafts:
             return outcomes
         numbers = messages.append_all(connection, drafts, self._context.now())
+        if limited:
+            limited.stored()
         for (place, group), number in zip(accepted, numbers, strict=True):
             sent = sends[place]
             outcomes[place] = number
             values = {"group_id": sent.group_id, "sequence_num": number, "sender_id": sent.user_id}
             announce(connection, group.members, "new_message", but_not=sent.user_id, **values)
         return outcomes
+
+
+def _refusal(
+    connection: sqlite3.Connection, group: GroupMembers, send: Send, timed: Counter[int], limited: Sends | None
+) -> ApiError | None:
+    """Return why a member's message is refused; None if it is not.
+
+    ``timed``: how many messages of this transaction destroy themselves, by the key of the group.
+    """
+    if send.self_destruct_seconds:
+        try:
+            timers.require_room(connection, group.group_key, len(group.members), timed[group.group_key] + 1)
+        except BadRequestError as error:
+            return error
+    refused = limited.refusal(send.group_id, send.user_id, len(send.body)) if limited else None
+    if not refused:
+        timed[group.group_key] += send.self_destruct_seconds > 0
+    return refused
 
 
 class Sending:
@@ -89,13 +109,22 @@ class Sending:
         """Send by the clock of ``context``."""
         self._store = store
         self._write = JointSend(context)
+        self._context = context
+
+    async def prepare(self, group_id: bytes, user_id: bytes, size: int) -> None:
+        """Have the quotas know what they need before a user sends ``size`` bytes to a group. Raises StoreError."""
+        if self._context.quotas:
+            await self._context.quotas.prepare(self._store, group_id, user_id, size)
 
     async def send(self, group_id: bytes, user_id: bytes, body: bytes, self_destruct_seconds: int = 0) -> int:
         """Store a message and tell the others of it; return its number once it is durable.
 
         ``self_destruct_seconds``: how long each reader may see it once it was read; 0: for ever. Raises NotMemberError,
-        BadRequestError if the group has too many that destroy themselves, or StoreError.
+        BadRequestError if the group has too many that destroy themselves, TooManyRequestsError, QuotaError or
+        StoreError.
         """
+        if self._context.quotas:
+            await self._context.quotas.prepare(self._store, group_id, user_id, len(body))
         sent = Send(group_id, user_id, body, self_destruct_seconds)
         return await self._store.write_joint(self._write, sent, len(body))
 
@@ -197,7 +226,7 @@ class Fetching:
         known = self._groups.page(group_id, user_id, after, limit, written_in)
         if known and _has_room(share, known.pieces):
             return self._counted(known)
-        context, write = self._context, pages.writer(written_in)
+        context, write = self._context.of_now(), pages.writer(written_in)
         found = await share.fit(
             lambda: both_tiers.page(
                 *(self._store, self._archive, group_id, user_id, after, limit, context.policy, context.clock),
@@ -205,7 +234,9 @@ class Fetching:
                 include_redacted=include_redacted,
             )
         )
-        reader = self._groups.remember(found, after, written_in)
+        # What was read under a former policy must not be served from memory under the one in force.
+        is_current = context.policy is self._context.policy
+        reader = self._groups.remember(found, after, written_in) if is_current else Reader.of(found.member)
         claimed = min(after, found.member.group.last_seq)
         return self._counted(Fetched([each.piece for each in found.messages], reader, found.fetched_up_to, claimed))
 

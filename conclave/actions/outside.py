@@ -5,7 +5,7 @@ The server may run at the same time, or be stopped.
 
 import sqlite3
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from typing import ParamSpec, TypeVar
 
 from conclave.actions.context import Action, Context
@@ -72,6 +72,18 @@ class Outside:
                 f"{error.filename}: {error.strerror}; so it is not known whether a run is still erasing what it planned"
                 " before: the change itself is done"
             ) from error
+
+    @contextmanager
+    def without_runs(self, wait: Wait) -> Iterator[None]:
+        """Let no cleanup run take place while the block lasts. ``wait``: called before a wait for one, at most once."""
+        with ExitStack() as held:
+            try:
+                # No connection of this process is open yet, nor when it lets go: as ``locks`` wants it.
+                lock = held.enter_context(closing(locks.DatabaseLock(self._config.database, locks.CLEANUP)))
+                held.enter_context(lock.hold(wait))
+            except OSError as error:
+                raise OutsideError(f"{error.filename}: {error.strerror}") from error
+            yield
 
     @contextmanager
     def _connected(self, *, readonly: bool = False) -> Iterator[sqlite3.Connection]:

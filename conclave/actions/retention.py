@@ -125,7 +125,8 @@ class Forecasting:
         """
         async with self._turns.turn(user_id):
             while True:
-                found = await self._store.read(groups.foretell, self._context, group_id, user_id, changes)
+                context = self._context.of_now()
+                found = await self._store.read(groups.foretell, context, group_id, user_id, changes)
                 if found.unsure is None:
                     return found.sure
                 stretch = found.unsure.stretch

@@ -1,14 +1,20 @@
 """Telling readers that a self-destructing message has come to its end for them."""
 
 import sqlite3
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from itertools import islice
 
 from conclave.actions.context import Context
-from conclave.events import Event, Events
+from conclave.events import Event, Events, Stream
 from conclave.store import sessions, state, timers
 from conclave.store.timers import Redaction, heard, last_missed
 
 __all__ = ["Redaction", "Telling", "are_due", "begin_stream", "heard", "last_missed", "tell"]
+
+HEARD_AT_ONCE = 2_048
+"""At most 2,048 notes that were heard are forgotten in a transaction: whoever sends waits for it."""
 
 
 def are_due(connection: sqlite3.Connection, context: Context) -> bool:
@@ -31,6 +37,18 @@ def begin_stream(connection: sqlite3.Connection, session_id: int, user_id: bytes
     return timers.missed(connection, user_id) if sessions.exists(connection, session_id) else None
 
 
+@dataclass(eq=False)
+class Coming:
+    """A stream that is about to begin: what is published waits in it, but it may yet fail to begin.
+
+    ``published``: notes up to this one were published before it was there. ``handed``: the notes of what waits in it.
+    """
+
+    stream: Stream
+    published: int
+    handed: list[int] = field(default_factory=list)
+
+
 class Telling:
     """Tells the streams of readers what was redacted for them: those that are open, or else the next one.
 
@@ -44,6 +62,7 @@ class Telling:
         self._events = events
         self._published = 0
         self._heard: set[int] = set()
+        self._coming: dict[bytes, list[Coming]] = {}
 
     def begin(self, last: int) -> None:
         """Begin. ``last``: notes up to this one are of a former process. Whoever begins to listen hears of them."""
@@ -56,30 +75,47 @@ class Telling:
             event = made.setdefault((each.group_id, each.sequence_num), _event(each))
             if self._events.tell(each.user_id, event):
                 self._heard.add(each.missed_id)
+            for coming in self._coming.get(each.user_id, ()):
+                if not coming.stream.ended:
+                    coming.handed.append(each.missed_id)
             self._published = each.missed_id
 
-    def catch_up(self, missed: Iterable[Redaction]) -> list[Event]:
-        """Return the events that a new stream gets first. Those that it gets by ``publish`` are not among them.
+    @contextmanager
+    def expect(self, stream: Stream) -> Iterator[Coming]:
+        """Follow a stream that begins, or fails to, within the block. ``Events`` has just come to know it."""
+        coming = Coming(stream, self._published)
+        self._coming.setdefault(stream.user_id, []).append(coming)
+        try:
+            yield coming
+        finally:
+            of_user = self._coming[stream.user_id]
+            of_user.remove(coming)
+            if not of_user:
+                del self._coming[stream.user_id]
 
-        ``missed``: what ``begin_stream`` returned, called when ``Events`` already knew the stream.
+    def catch_up(self, coming: Coming, missed: Iterable[Redaction]) -> None:
+        """Hand a stream what it has missed, but for what it got by ``publish``; nothing if it has ended.
+
+        ``missed``: what ``begin_stream`` returned, called within ``expect``. Once the stream has begun, call ``begun``.
         """
-        return [_event(each) for each in self._unheard(missed) if each.is_member]
+        for each in missed if not coming.stream.ended else ():
+            if each.missed_id <= coming.published and each.missed_id not in self._heard:
+                coming.handed.append(each.missed_id)
+                if each.is_member:
+                    coming.stream.put(_event(each))
 
-    def caught_up(self, missed: Iterable[Redaction]) -> None:
-        """Note that a stream got what ``catch_up`` has just returned."""
-        self._heard.update(each.missed_id for each in self._unheard(missed))
+    def begun(self, coming: Coming) -> None:
+        """Note that a stream gets all that waited in it."""
+        self._heard.update(coming.handed)
 
     @property
     def heard(self) -> tuple[int, ...]:
-        """The notes of which the store has to learn that they were heard."""
-        return tuple(self._heard)
+        """Notes of which the store has to learn that they were heard, at most HEARD_AT_ONCE; none: it knows of all."""
+        return tuple(islice(self._heard, HEARD_AT_ONCE))
 
     def forget(self, heard: Iterable[int]) -> None:
         """Forget notes that the store does not have any more."""
         self._heard.difference_update(heard)
-
-    def _unheard(self, missed: Iterable[Redaction]) -> list[Redaction]:
-        return [each for each in missed if each.missed_id <= self._published and each.missed_id not in self._heard]
 
 
 def _event(redaction: Redaction) -> Event:

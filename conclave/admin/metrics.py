@@ -122,7 +122,7 @@ def _loop(lag: Lag) -> Iterator[Metric]:
 
 
 def _cleanup(served: web.Application) -> Iterator[Metric]:
-    health, config = served[keys.HEALTH], served[keys.CONFIG]
+    health, config = served[keys.HEALTH], served[keys.IN_FORCE].config
     runs = CounterMetricFamily(
         "conclave_cleanup_runs", "Cleanup runs since the server has started.", labels=["purge_job", "outcome"]
     )

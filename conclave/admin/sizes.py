@@ -97,7 +97,7 @@ class Sizes:
                 self.last = replace(self.last, free_pages=await self._served[keys.STORE].read(_free_bytes))
 
     def _look(self, worker: int | None) -> Measured:
-        config = self._served[keys.CONFIG]
+        config = self._served[keys.IN_FORCE].config
         database = config.database
         files = {"database": file_size(database), "wal": file_size(database.with_name(f"{database.name}-wal"))}
         places = {"database": database.parent, "data": config.data, "archive": config.archive_path}

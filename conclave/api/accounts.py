@@ -5,10 +5,9 @@ import hmac
 from aiohttp import web
 
 from conclave import keys
-from conclave.actions import accounts
+from conclave.actions import accounts, registration_tokens
 from conclave.api.acting import act, look
 from conclave.auth import tokens
-from conclave.config.settings import Config
 from conclave.errors import ForbiddenError, PasswordWrongError
 from conclave.wire.exchange import FORMAT, read_body, reply, reply_empty
 from conclave.wire.schemas.accounts import ChangePassword, DeleteAccount, Login, Register, UpdateProfile
@@ -18,22 +17,34 @@ async def register(request: web.Request) -> web.Response:
     """POST /register: Open an account."""
     app = request.app
     body = await read_body(request, Register)
-    _require_open(app[keys.CONFIG], body.registration_token)
+    token_hash = await _require_open(request, body.registration_token)
     await look(request, accounts.require_free, body.username)
     password_hash = await app[keys.THROTTLE].hash_for_account(request, body.password)
-    user_id = await act(request, accounts.register, app[keys.CONTEXT], body.username, password_hash, body.alias)
+    opened = body.username, password_hash, body.alias, token_hash
+    user_id = await act(request, accounts.register, app[keys.CONTEXT], *opened)
     return reply(request, {"user_id": user_id})
 
 
-def _require_open(config: Config, token: str) -> None:
-    """Raise ForbiddenError unless a client with ``token`` may register.
+async def _require_open(request: web.Request, token: str) -> bytes | None:
+    """Return the hash of the stored registration token that ``token`` is; None if it is not needed.
 
-    A registration token in the settings opens registration even where it is closed.
+    A registration token, in the settings or stored, opens registration even where it is closed. Why a token is not
+    valid is told to nobody. Raises ForbiddenError or TooManyRequestsError.
     """
-    if config.registration_token is None:
-        if not config.registration_enabled:
-            raise ForbiddenError("registration is closed")
-    elif not hmac.compare_digest(config.registration_token.encode(), token.encode()):
+    app = request.app
+    config = app[keys.IN_FORCE].config
+    if config.registration_enabled and config.registration_token is None:
+        return None
+    if not token:
+        raise ForbiddenError("registration needs a registration token")
+    # Hashes are compared, so that nothing tells how long the token is.
+    offered = tokens.token_hash(token)
+    asked = tokens.token_hash(config.registration_token or "")
+    with app[keys.THROTTLE].registration_token_tried(request):
+        if hmac.compare_digest(asked, offered):
+            return None
+        if await look(request, registration_tokens.is_alive, offered, app[keys.CONTEXT].now()):
+            return offered
         raise ForbiddenError("wrong registration token")
 
 

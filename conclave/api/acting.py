@@ -1,11 +1,12 @@
 """Runs actions for handlers: actions that write, that only read, and that read a list."""
 
-from typing import Any, ParamSpec, TypeVar
+from collections.abc import Iterable, Iterator
+from typing import Any, ParamSpec, TypeVar, cast
 
 from aiohttp import web
 
 from conclave import keys
-from conclave.actions.context import Action
+from conclave.actions.context import Action, Context
 from conclave.actions.groups import Expiring, GroupChanges
 from conclave.auth import tokens
 from conclave.wire.handover import SHARE
@@ -29,7 +30,13 @@ async def foretell(request: web.Request, group_id: bytes, changes: GroupChanges)
 
 async def look(request: web.Request, action: Action[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     """Run an action that only reads, and return its result, as ``Database.read`` does."""
-    return await request.app[keys.STORE].read(action, *args, **kwargs)
+    reading: Any = action  # its arguments change, but none of their types
+    return cast(T, await request.app[keys.STORE].read(reading, *_of_now(args), **kwargs))
+
+
+def _of_now(args: Iterable[Any]) -> Iterator[Any]:
+    """Yield the arguments of an action that reads, its context with the policy of now."""
+    return (each.of_now() if isinstance(each, Context) else each for each in args)
 
 
 async def read_list(request: web.Request, action: Action[P, list[Any]], *args: P.args, **kwargs: P.kwargs) -> list[Any]:

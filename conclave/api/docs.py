@@ -48,7 +48,7 @@ async def document(request: web.Request) -> web.Response:
     """GET /openapi.json: This document."""
     app = request.app
     endpoints = tuple(app[keys.ENDPOINTS].values())
-    body = openapi.written(endpoints, app[keys.CONFIG].auth_header)
+    body = openapi.written(endpoints, app[keys.IN_FORCE].config.auth_header)
     await request[SHARE].reserve(len(body))
     return web.Response(body=body, content_type="application/json")
 

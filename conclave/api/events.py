@@ -26,18 +26,18 @@ async def stream(request: web.Request) -> web.StreamResponse:
     events, telling, caller = request.app[keys.EVENTS], request.app[keys.TELLING], request[tokens.CALLER]
     script = sse.script(_format(request), chunked=request.version >= HttpVersion11)
     listener, response = Listener(events, caller.user_id, caller.session_id, script), StreamHead()
-    with ExitStack() as undo:
+    with ExitStack() as following, ExitStack() as undo:
         events.add(listener)
         undo.callback(events.remove, listener)
+        coming = following.enter_context(telling.expect(listener))
         # The stream learns only from here on that its session ends: it may have ended since it was looked up.
         missed = await look(request, timers.begin_stream, caller.session_id, caller.user_id)
         if missed is None:
             raise TokenExpiredError
         await response.prepare(request)
-        for event in telling.catch_up(missed):
-            listener.put(event)
+        telling.catch_up(coming, missed)
         listener.begin(request)
-        telling.caught_up(missed)
+        telling.begun(coming)
         undo.pop_all()
     return response
 

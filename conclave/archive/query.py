@@ -49,6 +49,15 @@ def select(stretch: Stretch, parts: Sequence[Part], after: int, last: int, first
     )
 
 
+def of_sender(stretch: Stretch, sender_id: bytes) -> str:
+    """Write the query for the messages of ``stretch`` that one user has sent, in any order."""
+    where = _where(stretch, stretch.parts, stretch.after, stretch.border)
+    return (
+        "SELECT sequence_num, created_at, is_commit, mls_message FROM archive"
+        f" WHERE {where} AND sender_id = X'{sender_id.hex()}'"
+    )
+
+
 def tally(stretch: Stretch, edge: Edge) -> str:
     """Write the query that counts the messages of ``stretch`` that ``edge`` hides, and tells the oldest one's time."""
     return (

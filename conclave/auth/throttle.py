@@ -11,7 +11,7 @@ from conclave.addresses import origin
 from conclave.auth.passwords import Passwords
 from conclave.clock import Clock
 from conclave.config.limits import LimitsConfig
-from conclave.errors import ApiError, CredentialsWrongError, TooManyRequestsError
+from conclave.errors import ApiError, CredentialsWrongError, ForbiddenError, TooManyRequestsError
 from conclave.limits import SlidingWindow
 from conclave.logs import get_logger
 
@@ -27,8 +27,14 @@ _NAME_LENGTH = 65
 """65 characters, one more than a username has. Longer names, which nobody has, may count as one."""
 
 
+_WRONG_PASSWORDS = "too many wrong passwords"
+
+_TOKEN = object()
+"""Tells the keys of registration tokens from those of usernames."""
+
+
 class Throttle:
-    """Checks passwords and hashes new ones. Limits wrong passwords, and accounts.
+    """Checks passwords and hashes new ones. Limits wrong passwords, wrong registration tokens, and accounts.
 
     Wrong passwords count by username and address together, and by address alone. Beyond either limit an attempt is
     refused, whether the password is right or wrong. By username alone they only delay an attempt, since anybody can
@@ -36,23 +42,30 @@ class Throttle:
     as wrong, so that many at once are no more than one after the other. A username that nobody has is treated as any
     other.
 
-    Accounts count by address. Addresses take turns, so that one with many requests holds up only its own. For the event
-    loop only.
+    Accounts and wrong registration tokens count by address. Addresses take turns, so that one with many requests holds
+    up only its own. For the event loop only.
     """
 
     def __init__(self, limits: LimitsConfig, passwords: Passwords, clock: Clock) -> None:
         """Begin without failures and registrations."""
-        seconds = limits.login_window
-        self._of_both = SlidingWindow(limits.login_failures, seconds)
-        self._of_address = SlidingWindow(limits.login_failures_per_address, seconds)
-        self._of_name = SlidingWindow(limits.login_failures + DELAY_STEPS, seconds)
-        self._accounts = SlidingWindow(limits.registrations_per_address, seconds)
-        self._undelayed = limits.login_failures
-        self._trusted = limits.trusted
+        windows = (SlidingWindow(1, 1) for _ in range(5))
+        self._of_both, self._of_address, self._of_name, self._accounts, self._tokens = windows
+        self.follow(limits)
         self._passwords = passwords
         self._clock = clock
         self._under_way: Counter[Hashable] = Counter()
         self._has_warned = False
+
+    def follow(self, limits: LimitsConfig) -> None:
+        """Go by ``limits`` from here on. The failures and registrations so far go on counting."""
+        seconds = limits.login_window
+        self._of_both.change(limits.login_failures, seconds)
+        self._of_address.change(limits.login_failures_per_address, seconds)
+        self._of_name.change(limits.login_failures + DELAY_STEPS, seconds)
+        self._accounts.change(limits.registrations_per_address, seconds)
+        self._tokens.change(limits.registration_failures_per_address, seconds)
+        self._undelayed = limits.login_failures
+        self._trusted = limits.trusted
 
     async def require_match(
         self,
@@ -70,10 +83,11 @@ class Throttle:
         """
         name, address = username[:_NAME_LENGTH], self._origin(request)
         both, alone = (name, address), (address,)
-        self._require_room(both, alone)
+        limits = (self._of_both, both), (self._of_address, alone)
+        self._require_room(_WRONG_PASSWORDS, *limits)
         await sleep(self._delay(name))
         async with self._passwords.checks.turn(address):
-            self._require_room(both, alone)  # many may have failed while this one waited
+            self._require_room(_WRONG_PASSWORDS, *limits)  # many may have failed while this one waited
             with self._counted(both, alone):
                 try:
                     await self._passwords.require_match(stored, password, wrong)
@@ -102,6 +116,26 @@ class Throttle:
         async with self._passwords.hashes.turn(self._origin(request)):
             return await self._passwords.hash(password)
 
+    @contextmanager
+    def registration_token_tried(self, request: web.Request) -> Iterator[None]:
+        """Count the registration token that ``request`` shows as wrong if the block raises ForbiddenError.
+
+        Raises TooManyRequestsError without having looked at the token, whether it is right or wrong.
+        """
+        key = (_TOKEN, self._origin(request))
+        self._require_room("too many wrong registration tokens", (self._tokens, key))
+        with self._counted(key):
+            try:
+                yield
+            except ForbiddenError:
+                self._tokens.record(key, self._now())
+                raise
+
+    def unblock(self, username: str) -> None:
+        """Forget the wrong passwords for a username, of all addresses. What counts by address alone stays."""
+        self._of_name.clear(username)
+        self._of_both.clear_all(lambda key: isinstance(key, tuple) and key[0] == username)
+
     def _require_few_accounts(self, address: str) -> None:
         seconds = self._accounts.wait(address, self._now())
         if seconds:
@@ -115,15 +149,15 @@ class Throttle:
             log.warning("no_trusted_proxies", remedy="name the reverse proxy in [limits] trusted_proxies")
         return origin(request.remote, forwarded, self._trusted)
 
-    def _require_room(self, both: Hashable, alone: Hashable) -> None:
-        """Raise TooManyRequestsError if one more failure might exceed a limit."""
+    def _require_room(self, text: str, *limits: tuple[SlidingWindow, Hashable]) -> None:
+        """Raise TooManyRequestsError with ``text`` if one more failure of a key might exceed its window's limit."""
         now = self._now()
-        for window, key in ((self._of_both, both), (self._of_address, alone)):
+        for window, key in limits:
             seconds = window.wait(key, now)
             if not seconds and window.count(key, now) + self._under_way[key] >= window.limit:
                 seconds = 1  # attempts under way may turn out to be right
             if seconds:
-                raise TooManyRequestsError("too many wrong passwords", seconds=seconds)
+                raise TooManyRequestsError(text, seconds=seconds)
 
     @contextmanager
     def _counted(self, *keys: Hashable) -> Iterator[None]:

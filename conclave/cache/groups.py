@@ -8,7 +8,7 @@ messages are added here before their senders are answered.
 from collections import OrderedDict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 from conclave.cache.freshness import Freshness
 from conclave.cache.runs import Run
@@ -16,6 +16,7 @@ from conclave.events import News, Stored
 from conclave.retention.policy import GroupPolicy
 from conclave.store import visibility
 from conclave.store.groups import Group
+from conclave.store.members import Membership
 from conclave.store.messages import Page, Piece
 from conclave.store.touches import Touched
 from conclave.wire import pages
@@ -45,6 +46,11 @@ class Reader:
 
     member_id: int
     watermark: int
+
+    @classmethod
+    def of(cls, member: Membership) -> Self:
+        """Return the reader that a member is."""
+        return cls(member.member_id, member.watermark)
 
 
 _Cut = tuple[Format, int, int, int]
@@ -154,7 +160,7 @@ class RememberedGroups:
         Nothing is remembered that may have changed since it was read.
         """
         member, group = page.member, page.member.group
-        reader = Reader(member.member_id, member.watermark)
+        reader = Reader.of(member)
         if self._freshness.since(page.touch).reaches_group(group.group_key):
             return reader
         known = self._by_id.get(group.group_id)
@@ -188,6 +194,11 @@ class RememberedGroups:
                     self._forget(each.group_key)
                 elif each.sequence_num == known.last_seq + 1:
                     self._grow(known, _append(known, each))
+
+    def forget_all(self) -> None:
+        """Forget everything: other settings are in force."""
+        for group_key in list(self._ids):
+            self._forget(group_key)
 
     def _measure(self, known: _Known) -> None:
         self._grow(known, known.measure() - known.size)

@@ -11,6 +11,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
+from conclave.cli.common import CONFIG_VARIABLE
 from conclave.cli.tables import WIDTH_OF_FILES, counted
 from conclave.clock import SystemClock
 from conclave.config.doubts import Doubt, doubts, of_unknown_group
@@ -20,6 +21,8 @@ from conclave.fields import Duration
 from conclave.retention.durations import duration_words
 from conclave.retention.policy import AFTER_FETCH, KEEP
 from conclave.store.faults import StoreError
+from conclave.store.ledger import book
+from conclave.store.ledger.book import LedgerError
 from spark.foresight import Erasure, Foresight, foresee
 
 _WORDS = {KEEP: "off", AFTER_FETCH: "delete-after-fetch"}
@@ -38,13 +41,15 @@ class _Checked:
 
 
 @click.command("check-config")
-@click.argument("file", metavar="[FILE]", required=False, type=click.Path(path_type=Path))
+@click.argument(
+    "file", metavar="[FILE]", required=False, type=click.Path(path_type=Path, readable=False), envvar=CONFIG_VARIABLE
+)
 @click.option("--json", "as_json", is_flag=True, help="One JSON object; times in seconds.")
 def check_config(file: Path | None, *, as_json: bool) -> None:
     """Check a configuration, and tell what it would do.
 
     Compares it with the settings in force in the database that it names, and touches nothing. FILE: the file to check;
-    default: ./conclave.toml, /etc/conclave/config.toml, built-in defaults.
+    default: $CONCLAVE_CONFIG, ./conclave.toml, /etc/conclave/config.toml, built-in defaults.
     """
     found = _check(file)
     if as_json:
@@ -65,6 +70,10 @@ def _check(path: Path | None) -> _Checked:
         return found
     found.warnings += doubts(config)
     found.durations = dict(_durations(config))
+    try:
+        book.require_writable(config.ledger_path)
+    except LedgerError as error:
+        found.warnings.append(Doubt("ledger.path", str(error)))
     _compare(config, found)
     return found
 

@@ -12,11 +12,15 @@ import click
 
 from conclave.retention.durations import InvalidDurationError, parse_duration
 
+CONFIG_VARIABLE = "CONCLAVE_CONFIG"
+"""The environment variable that names the configuration file where no option does."""
+
 config_option = click.option(
     "--config",
     "path",
-    type=click.Path(path_type=Path),
-    help="TOML file; default: ./conclave.toml, /etc/conclave/config.toml, built-in defaults.",
+    type=click.Path(path_type=Path, readable=False),  # whoever reads it tells more
+    envvar=CONFIG_VARIABLE,
+    help=f"TOML file; default: ${CONFIG_VARIABLE}, ./conclave.toml, /etc/conclave/config.toml, built-in defaults.",
 )
 
 

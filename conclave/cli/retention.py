@@ -58,7 +58,7 @@ def explain(path: Path | None, group: str, number: int | None, *, as_json: bool)
     """
     with opened(path) as (outside, config):
         clock = outside.context().clock
-        look = partial(lookup.find, config.archive_path, partial(_archive_state, config))
+        look = partial(lookup.find, config.archive_path, partial(archive_state, config))
         found = outside.read(actions.explain, config, clock, group, number, look)
     if as_json:
         click.echo(json.dumps(asdict(found), default=_id))
@@ -67,7 +67,8 @@ def explain(path: Path | None, group: str, number: int | None, *, as_json: bool)
         click.echo(line)
 
 
-def _archive_state(config: Config) -> ArchiveState:
+def archive_state(config: Config) -> ArchiveState:
+    """Return what the database knows of the archive's table. Raises OSError or StoreError."""
     with closing(sqlite.connect(config.database, readonly=True)) as connection:
         state = moves.find_state(connection)
     if state is None:

@@ -6,7 +6,7 @@ import click
 
 from conclave.cli.common import config_option, one_line_errors
 from conclave.config.doubts import doubts
-from conclave.config.load import ConfigError, load_config
+from conclave.config.load import ConfigError, find_config, load_config
 from conclave.logs import configure_logging, get_logger
 from conclave.server.run import ServeError, serve as run_server
 
@@ -23,9 +23,13 @@ log = get_logger(__name__)
 )
 def serve(path: Path | None, *, accepts_change: bool) -> None:
     """Serve clients, and clean up every cleanup_interval."""
-    configure_logging()
+    ambiguous: list[tuple[str, str]] = []
+    source = path or find_config()
     with one_line_errors(ConfigError, ServeError):
-        config = load_config(path, lambda name, means: log.warning("ambiguous_setting", setting=name, means=means))
+        config = load_config(source, lambda *advice: ambiguous.append(advice))
+        configure_logging(config.log)
+        for name, means in ambiguous:
+            log.warning("ambiguous_setting", setting=name, means=means)
         for doubt in doubts(config):
             log.warning("doubtful_setting", **doubt._asdict())
-        run_server(config, accepts_change=accepts_change)
+        run_server(config, source.absolute() if source else None, accepts_change=accepts_change)

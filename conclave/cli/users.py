@@ -20,16 +20,16 @@ from conclave.actions import accounts, users
 from conclave.actions.outside import Outside, OutsideError
 from conclave.auth.passwords import hash_password, new_password
 from conclave.cli.common import InputError, config_option, confirm, one_line_errors
-from conclave.cli.tables import print_whole, visible
+from conclave.cli.tables import counted, print_whole, visible
 from conclave.clock import SystemClock
 from conclave.config.load import ConfigError, load_config
-from conclave.errors import NotFoundError
+from conclave.errors import ConflictError, NotFoundError
 from conclave.logs import configure_logging, get_logger
-from conclave.store.accounts import Account
+from conclave.store.accounts import Account, Kept
 from conclave.store.audit import Action
 from conclave.store.users import User
 from conclave.system import operators
-from conclave.wire.fields import PASSWORD_RULE
+from conclave.wire.fields import ALIAS_RULE, NAME_RULE, PASSWORD_RULE
 
 _name = click.argument("name")
 
@@ -42,6 +42,7 @@ _NOTED = {
     "disable": Action.ACCOUNT_DISABLED,
     "enable": Action.ACCOUNT_ENABLED,
     "delete": Action.ACCOUNT_DELETED,
+    "unblock": Action.LOGIN_UNBLOCKED,
 }
 """What the audit log calls the commands."""
 
@@ -64,6 +65,49 @@ def list_accounts(path: Path | None, like: str, *, as_json: bool) -> None:
             click.echo(json.dumps(asdict(each) | {"user_id": str(UUID(bytes=each.user_id))}))
     else:
         _show(listed)
+
+
+@user.command()
+@config_option
+@_name
+@click.option("--json", "as_json", is_flag=True, help="One JSON object; times in Unix seconds.")
+def show(path: Path | None, name: str, *, as_json: bool) -> None:
+    """Print what is known of one account, and how much is stored of it; no content."""
+    with _outside(path) as outside:
+        try:
+            account, kept = outside.read(accounts.show, outside.context(), name)
+        except (NotFoundError, UnicodeEncodeError) as error:
+            raise InputError(f"{name}: no such user") from error
+    if as_json:
+        click.echo(json.dumps(asdict(account) | asdict(kept) | {"user_id": str(UUID(bytes=account.user_id))}))
+        return
+    for label, value in _lines(account, kept):
+        click.echo(f"{label + ':':17}{value}")
+
+
+@user.command()
+@config_option
+@_name
+@click.option("--alias", default="", help="The alias that others see.")
+@click.option("--prompt", is_flag=True, help="Ask for the password, or read a line of standard input.")
+def create(path: Path | None, name: str, alias: str, *, prompt: bool) -> None:
+    """Open an account, whether registration is open or not, and print its new password.
+
+    With --prompt the password is asked for and not printed.
+    """
+    with _outside(path) as outside:
+        _check(NAME_RULE, name, "the name")
+        _check(ALIAS_RULE, alias, "the alias")
+        password = _ask_password() if prompt else new_password()
+        context, actor = outside.context(), operators.current()
+        try:
+            outside.write(accounts.create, context, actor, name, _hashed(password), alias)
+        except ConflictError as error:
+            raise InputError(f"{name}: this name is taken") from error
+        log.info("account_changed", action="create")
+    if not prompt:
+        click.echo(password)
+    click.echo(f"{name}: created", err=True)
 
 
 @user.command("reset-password")
@@ -103,6 +147,23 @@ def enable(path: Path | None, name: str) -> None:
     with _outside(path) as outside:
         change(outside, "enable", accounts.enable, _find(outside, name).user_id)
     click.echo(f"{name}: enabled")
+
+
+@user.command()
+@config_option
+@_name
+def unblock(path: Path | None, name: str) -> None:
+    """Have the server forget the wrong passwords that were tried for an account.
+
+    A disabled one stays disabled: see enable.
+    """
+    with _outside(path) as outside:
+        found = _find(outside, name)
+        change(outside, "unblock", accounts.unblock, found.user_id)
+        [account, _] = outside.read(accounts.show, outside.context(), name)
+    click.echo(f"{name}: wrong passwords for this name do not count any more, within a second")
+    if account.disabled:
+        click.echo(f"{name}: is disabled, and stays so; `conclave user enable` lets the user log in", err=True)
 
 
 @user.command()
@@ -159,11 +220,19 @@ def _find(outside: Outside, name: str) -> User:
 
 def _hashed(password: str) -> str:
     """Return the hash of a password that the protocol allows. Raises InputError."""
-    try:
-        PASSWORD_RULE(password)
-    except ValidationError as error:
-        raise InputError(f"the password {' '.join(map(str, error.messages))}") from error
+    _check(PASSWORD_RULE, password, "the password")
     return hash_password(password)
+
+
+def _check(rule: Callable[[str], object], text: str, what: str) -> None:
+    """Raise InputError unless ``text`` fits a rule of the protocol."""
+    try:
+        text.encode()  # an argument that is not UTF-8
+        rule(text)
+    except UnicodeEncodeError as error:
+        raise InputError(f"{what} is not UTF-8") from error
+    except ValidationError as error:
+        raise InputError(f"{what} {' '.join(map(str, error.messages))}") from error
 
 
 def _ask_password() -> str:
@@ -195,6 +264,26 @@ def _show(listed: Sequence[Account]) -> None:
             "yes" if each.disabled else "",
         )
     print_whole(table, "no accounts")
+
+
+def _lines(account: Account, kept: Kept) -> Iterator[tuple[str, str]]:
+    """Yield what is shown of one account: names and values."""
+    yield "user", account.username
+    yield "id", str(UUID(bytes=account.user_id))
+    if account.alias:
+        yield "alias", visible(account.alias)
+    yield "created", f"{_minute(account.created_at)} UTC"
+    last = account.last_used_at
+    yield "last used", "no session is stored" if last is None else f"{_minute(last)} UTC"
+    yield "sessions", f"{account.sessions:,}"
+    yield "groups", f"{account.groups:,}"
+    yield "disabled", "yes" if account.disabled else "no"
+    size = f"{'about ' if kept.is_estimate else ''}{kept.message_bytes:,} bytes"
+    yield "in the database", f"{counted(kept.messages, 'message')} with {size}"
+    yield "in the archive", f"messages in {counted(kept.archived_groups, 'group')}" if kept.archived_groups else "none"
+    yield "key packages", f"{kept.key_packages:,}"
+    yield "waiting", f"{counted(kept.invites, 'invite')}, {counted(kept.welcomes, 'welcome')}"
+    yield "legal holds", ", ".join(map(str, kept.holds)) or "none on the user"
 
 
 def _minute(seconds: int) -> str:

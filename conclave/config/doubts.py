@@ -24,6 +24,8 @@ def doubts(config: Config) -> Iterator[Doubt]:
         yield Doubt("retention.purge_jobs", f"no job covers {gap}: what expires there is hidden, but not erased")
     yield from _escapes(retention, server)
     yield from _creates_nothing(retention, server)
+    if config.ledger_path.is_relative_to(config.data):
+        yield Doubt("ledger.path", "lies in the data directory, with which it would be lost: put it on another disk")
 
 
 def of_unknown_group(group_id: str) -> Doubt:

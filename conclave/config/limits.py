@@ -6,10 +6,10 @@ from marshmallow import validate
 
 from conclave.addresses import Network, parse_network
 from conclave.config.section import Section
-from conclave.fields import Duration, Networks, StrictInteger, Text
+from conclave.fields import Duration, Networks, Size, StrictInteger, Text
 
 MAX_FAILURES = 10_000
-"""At most 10,000 wrong passwords or new accounts are counted: each is a moment in memory."""
+"""At most 10,000 wrong passwords, registration tokens or new accounts are counted: each is a moment in memory."""
 
 
 @dataclass(frozen=True)
@@ -17,15 +17,23 @@ class LimitsConfig:
     """``[limits]``: how much clients may do, and how much memory responses may take.
 
     ``trusted_proxies``: those whose word counts on where a request comes from. ``login_window``: the seconds in which
-    wrong passwords and new accounts are counted. ``response_memory``: what all responses under way may take.
+    wrong passwords, wrong registration tokens and new accounts are counted. ``response_memory``: what all responses
+    under way may take. The quotas after it: 0 for none.
     """
 
     trusted_proxies: tuple[str, ...] = ()
     login_failures: int = 50
     login_failures_per_address: int = 200
     registrations_per_address: int = 1000
+    registration_failures_per_address: int = 50
     login_window: int = 300
     response_memory: str = "256m"
+    user_sends_per_minute: int = 0
+    group_sends_per_minute: int = 0
+    user_stored_bytes: int = 0
+    group_stored_bytes: int = 0
+    group_stored_messages: int = 0
+    user_groups: int = 0
 
     def __post_init__(self) -> None:
         """Take a list too, since TOML and JSON have no tuples."""
@@ -44,6 +52,10 @@ class LimitsConfig:
 
 FAILURES = validate.Range(1, MAX_FAILURES, error=f"must be between 1 and {MAX_FAILURES}")
 
+MOST_SENDS = 1_000_000
+QUOTA = validate.Range(0, 2**53 - 1, error="must be 0 (no limit), or how many")
+SENDS = validate.Range(0, MOST_SENDS, error=f"must be 0 (no limit), or at most {MOST_SENDS}")
+
 
 class LimitsSchema(Section):
     """What ``[limits]`` may say."""
@@ -52,6 +64,7 @@ class LimitsSchema(Section):
     login_failures = StrictInteger(validate=FAILURES)
     login_failures_per_address = StrictInteger(validate=FAILURES)
     registrations_per_address = StrictInteger(validate=FAILURES)
+    registration_failures_per_address = StrictInteger(validate=FAILURES)
     login_window = Duration()
     response_memory = Text(
         validate=validate.Regexp(
@@ -59,3 +72,9 @@ class LimitsSchema(Section):
             error='must be a size of at least "64m", as in "1g"',
         )
     )
+    user_sends_per_minute = StrictInteger(validate=SENDS)
+    group_sends_per_minute = StrictInteger(validate=SENDS)
+    user_stored_bytes = Size()
+    group_stored_bytes = Size()
+    group_stored_messages = StrictInteger(validate=QUOTA)
+    user_groups = StrictInteger(validate=QUOTA)

@@ -1,6 +1,5 @@
 """Reads the settings from TOML, and reports all faults at once."""
 
-import difflib
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -9,7 +8,7 @@ from typing import Any
 from marshmallow import Schema, ValidationError
 from marshmallow.fields import Dict, Field, List, Nested
 
-from conclave.config import admin, retention
+from conclave.config import admin, remedies, retention
 from conclave.config.settings import Config, ConfigSchema
 from conclave.fields import Duration
 from conclave.retention.durations import is_in_bare_months
@@ -47,12 +46,28 @@ def load_config(path: Path | None = None, advise: Advise = lambda *_: None) -> C
     if found is None:
         return parse_config("", BUILT_IN)
     try:
-        text = found.read_text(encoding="utf-8")
+        text = found.read_text(encoding="utf-8-sig")
     except OSError as error:
-        raise ConfigError(str(found), [f"cannot be read: {error.strerror}"]) from error
+        raise ConfigError(str(found), [f"cannot be read: {_unreadable(error)}"]) from error
     except UnicodeDecodeError as error:
-        raise ConfigError(str(found), [f"cannot be read: it is not UTF-8, at byte {error.start}"]) from error
+        line = error.object[: error.start].count(b"\n") + 1
+        fault = f"cannot be read: it is not UTF-8, at byte {error.start}, in line {line}: save it as UTF-8"
+        raise ConfigError(str(found), [fault]) from error
     return parse_config(text, str(found), advise)
+
+
+def _unreadable(error: OSError) -> str:
+    """Return why a file cannot be read, and what to do."""
+    match error:
+        case FileNotFoundError():
+            remedy = "name a file that is there"
+        case IsADirectoryError():
+            remedy = "name the file in that folder"
+        case PermissionError():
+            remedy = "let the user that runs this read it"
+        case _:
+            return str(error.strerror)
+    return f"{error.strerror}: {remedy}"
 
 
 def parse_config(text: str, source: str, advise: Advise = lambda *_: None) -> Config:
@@ -60,7 +75,7 @@ def parse_config(text: str, source: str, advise: Advise = lambda *_: None) -> Co
     try:
         values = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        raise ConfigError(source, [f"is not TOML: {error}"]) from error
+        raise ConfigError(source, [f"is not TOML: {error}{remedies.of_syntax(text, str(error))}"]) from error
     faults: list[str] = []
     loaded: dict[str, Any] = {}
     try:
@@ -144,16 +159,16 @@ def _faults(messages: Mapping[str, Any], schema: Schema, prefix: str = "") -> It
         if declared:
             yield from _faults_of(found, declared, prefix + name)
         elif name == "_schema":
-            yield f"{prefix.rstrip('.')}: {' '.join(map(str, found))}"
+            table = prefix.rstrip(".")
+            yield f"{table}: {remedies.with_example(table, ' '.join(map(str, found)))}"
         else:
-            near = difflib.get_close_matches(name, schema.fields, n=1)
-            yield f"{prefix}{name}: unknown setting" + (f"; did you mean {near[0]}?" if near else "")
+            yield f"{prefix}{name}: {remedies.of_unknown(name, schema)}"
 
 
 def _faults_of(found: Any, declared: Field[Any], name: str) -> Iterator[str]:
     """Yield a line for each fault of one setting. Entries of lists are counted from 1."""
     if not isinstance(found, dict):
-        yield f"{name}: {' '.join(map(str, found))}"
+        yield f"{name}: {remedies.with_example(name, ' '.join(map(str, found)))}"
     elif isinstance(declared, Nested):
         yield from _faults(found, declared.schema, f"{name}.")
     elif isinstance(declared, List):

@@ -13,7 +13,9 @@ from marshmallow.fields import Nested
 from conclave.config.admin import AdminConfig, AdminSchema
 from conclave.config.archive import ArchiveConfig, ArchiveSchema
 from conclave.config.cleanup import CleanupConfig, CleanupSchema
+from conclave.config.ledger import LedgerConfig, LedgerSchema
 from conclave.config.limits import LimitsConfig, LimitsSchema
+from conclave.config.log import LogConfig, LogSchema
 from conclave.config.retention import RetentionConfig, RetentionSchema
 from conclave.config.section import NOT_EMPTY, PATH, PORT, Section
 from conclave.config.spark import SparkConfig, SparkSchema
@@ -48,8 +50,10 @@ class Config:
     cleanup: CleanupConfig = field(default_factory=CleanupConfig)
     spark: SparkConfig = field(default_factory=SparkConfig)
     archive: ArchiveConfig = field(default_factory=ArchiveConfig)
+    ledger: LedgerConfig = field(default_factory=LedgerConfig)
     limits: LimitsConfig = field(default_factory=LimitsConfig)
     admin: AdminConfig = field(default_factory=AdminConfig)
+    log: LogConfig = field(default_factory=LogConfig)
 
     def __post_init__(self) -> None:
         """Resolve the paths. Raises OSError where there is no working directory."""
@@ -58,6 +62,8 @@ class Config:
             object.__setattr__(self, "data_path", _resolved(self.data_path))
         if self.archive.path:
             object.__setattr__(self, "archive", replace(self.archive, path=_resolved(self.archive.path)))
+        if self.ledger.path:
+            object.__setattr__(self, "ledger", replace(self.ledger, path=_resolved(self.ledger.path)))
 
     @property
     def port(self) -> int:
@@ -85,6 +91,11 @@ class Config:
     def archive_path(self) -> Path:
         """The path of the archive's table."""
         return Path(self.archive.path) if self.archive.path else self.data / "archive"
+
+    @property
+    def ledger_path(self) -> Path:
+        """The path of the purge ledger."""
+        return Path(self.ledger.path) if self.ledger.path else self.database.with_name(f"{self.database.name}.ledger")
 
     @property
     def policy(self) -> PolicySettings:
@@ -122,8 +133,10 @@ SECTIONS = {
     "cleanup": CleanupConfig,
     "spark": SparkConfig,
     "archive": ArchiveConfig,
+    "ledger": LedgerConfig,
     "limits": LimitsConfig,
     "admin": AdminConfig,
+    "log": LogConfig,
 }
 
 
@@ -164,8 +177,10 @@ class ConfigSchema(Section):
     cleanup = Nested(CleanupSchema)
     spark = Nested(SparkSchema)
     archive = Nested(ArchiveSchema)
+    ledger = Nested(LedgerSchema)
     limits = Nested(LimitsSchema)
     admin = Nested(AdminSchema)
+    log = Nested(LogSchema)
 
 
 def setting_names() -> list[str]:

@@ -28,6 +28,7 @@ class HealthPart(StrEnum):
     SESSION_ACTIVITY = "session_activity"
     OUTBOX = "outbox"
     TIMERS = "timers"
+    LEDGER = "ledger"
     CHECKPOINTS = "checkpoints"
     OVERDUE = "overdue"
     OVERDUE_WATCH = "overdue_watch"

@@ -7,6 +7,7 @@ from aiohttp import web
 from conclave import keys
 from conclave.actions.context import Context
 from conclave.actions.messages import Fetching, Reading, Sending
+from conclave.actions.quotas import quotas_of
 from conclave.actions.retention import Forecasting
 from conclave.actions.timers import Telling
 from conclave.archive.reader import Archive
@@ -18,6 +19,7 @@ from conclave.cache.freshness import Freshness
 from conclave.cache.groups import RememberedGroups
 from conclave.cache.sessions import RememberedSessions
 from conclave.clock import Clock, SystemClock
+from conclave.config.in_force import InForce
 from conclave.config.retention import NEXT_FETCH
 from conclave.config.settings import Config
 from conclave.events import KEEP_ALIVE_SECONDS, Events, News
@@ -38,7 +40,7 @@ def create_app(config: Config, clock: Clock | None = None, *, accepts_change: bo
     ``accepts_change``: an operator agrees to a large change of the policy.
     """
     app = web.Application(middlewares=[middleware.around], client_max_size=MAX_BODY_BYTES)
-    app[keys.CONFIG] = config
+    app[keys.IN_FORCE] = InForce(config)
     app[keys.ACCEPTS_CHANGE] = accepts_change
     app[keys.CLOCK] = steady = SteadyClock(clock or SystemClock())
     app[keys.HEALTH] = Health()
@@ -47,20 +49,20 @@ def create_app(config: Config, clock: Clock | None = None, *, accepts_change: bo
     app[keys.REQUESTS] = Requests()
     app[keys.BUDGET] = Budget(config.limits.response_bytes)
     app[keys.ACTIVITY] = SessionActivity(config.token_ttl_seconds)
-    app[keys.CONTEXT] = Context(config.policy, steady)
+    app[keys.CONTEXT] = Context(config.policy, steady, quotas=quotas_of(config.limits, steady))
     app[keys.EVENTS] = _events(app)
     app[keys.TELLING] = Telling(app[keys.EVENTS])
     app.on_response_prepare.append(middleware.add_headers)
     app.on_shutdown.append(_stop)
     add_routes(app)
-    app.cleanup_ctx.extend([_store, duties.look_at_storage, _archive, duties.try_archive])
+    app.cleanup_ctx.extend([_store, duties.keep_ledger, duties.look_at_storage, _archive, duties.try_archive])
     app.cleanup_ctx.extend([duties.stay_alive, duties.end_timers, duties.keep_sessions, duties.forward_news])
     app.cleanup_ctx.extend([duties.look_for_overdue, _streams, _serving])
     return app
 
 
 def _events(app: web.Application) -> Events:
-    activity, clock, ttl = app[keys.ACTIVITY], app[keys.CLOCK], app[keys.CONFIG].token_ttl_seconds
+    activity, clock, ttl = app[keys.ACTIVITY], app[keys.CLOCK], app[keys.IN_FORCE].config.token_ttl_seconds
 
     def keep(session_id: int) -> None:
         activity.keep(session_id, clock.now())
@@ -85,7 +87,7 @@ async def _streams(app: web.Application) -> AsyncIterator[None]:
 
 
 async def _store(app: web.Application) -> AsyncIterator[None]:
-    config = app[keys.CONFIG]
+    config = app[keys.IN_FORCE].config
     app[keys.STORAGE] = storage = Storage(config.database, reserves(config), MAX_BODY_BYTES, app[keys.HEALTH])
 
     def publish(news: list[News]) -> None:
@@ -105,7 +107,7 @@ async def _store(app: web.Application) -> AsyncIterator[None]:
 
 
 async def _archive(app: web.Application) -> AsyncIterator[None]:
-    config = app[keys.CONFIG]
+    config = app[keys.IN_FORCE].config
     app[keys.ARCHIVE] = archive = Archive(config.archive_path, config.database, app[keys.HEALTH])
     next_confirms = config.retention.fetch_confirmation == NEXT_FETCH
     app[keys.FETCHING] = Fetching(

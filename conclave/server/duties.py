@@ -23,6 +23,9 @@ from conclave.retention.policy import session_lag
 from conclave.store import consequences, news, outbox, overdue, sessions, state
 from conclave.store.archive import stretches
 from conclave.store.faults import StoreError
+from conclave.store.ledger import book, changes
+from conclave.store.ledger.book import LedgerError
+from conclave.store.ledger.replay import is_older, replay
 from conclave.store.overdue import Worst
 
 log = get_logger(__name__)
@@ -42,6 +45,12 @@ MOST_STARTING_SECONDS = 2.0
 
 Nobody sees the messages in any case.
 """
+
+LEDGER_INTERVAL_SECONDS = 1.0
+"""Every second the purge ledger learns what was hidden, ended or deleted."""
+
+LEDGER_ALIVE_SECONDS = 60.0
+"""Every minute the ledger learns that the store is in use, also if nothing else has happened."""
 
 STORAGE_INTERVAL_SECONDS = 0.5
 
@@ -104,7 +113,7 @@ async def stay_alive(app: web.Application) -> AsyncIterator[None]:
     """Note in the store that the server is alive, and watch the clock."""
     health = app[keys.HEALTH]
     app[keys.CLOCK_WATCH] = watch = ClockWatch(app[keys.CLOCK], app[keys.STORE], health, app[keys.ACTIVITY])
-    policy = app[keys.CONFIG].policy
+    policy = app[keys.IN_FORCE].config.policy
     await watch.begin(policy, accepts_change=app[keys.ACCEPTS_CHANGE])
     for group_id in await app[keys.STORE].read(consequences.unknown_groups, policy):
         log.warning("doubtful_setting", **of_unknown_group(group_id)._asdict())
@@ -119,7 +128,7 @@ async def stay_alive(app: web.Application) -> AsyncIterator[None]:
 
 async def keep_sessions(app: web.Application) -> AsyncIterator[None]:
     """Store when sessions were used: at most a minute late, many in one transaction."""
-    ttl, activity = app[keys.CONFIG].token_ttl_seconds, app[keys.ACTIVITY]
+    ttl, activity = app[keys.IN_FORCE].config.token_ttl_seconds, app[keys.ACTIVITY]
 
     async def write() -> None:
         for session_id in app[keys.EVENTS].sessions():
@@ -137,14 +146,56 @@ async def keep_sessions(app: web.Application) -> AsyncIterator[None]:
         await write()
 
 
+async def keep_ledger(app: web.Application) -> AsyncIterator[None]:
+    """Write to the purge ledger what was hidden, ended or deleted; first have a restored database learn of it.
+
+    Nobody waits for the ledger: what cannot be written yet waits in the database. Raises StoreError at the start if the
+    database is an older copy, and the ledger cannot tell all that it must not bring back.
+    """
+    store, health, clock = app[keys.STORE], app[keys.HEALTH], app[keys.CLOCK]
+    path, next_alive = app[keys.IN_FORCE].config.ledger_path, 0.0
+    standing = await store.read(changes.standing)
+    flaw: LedgerError | None = None
+    try:
+        found = await asyncio.to_thread(book.look, path)
+        if not is_older(standing, found):
+            book.require_sound(path, found, standing.ledger_id, standing.written)
+    except LedgerError as error:
+        found, flaw = None, error
+    flawed_file = book.identity(path)
+    if is_older(standing, found):
+        done = await store.write(replay, path, clock.now())
+        log.warning("ledger_replayed", **done.counts)
+
+    async def write(*, is_stopping: bool = False) -> None:
+        nonlocal next_alive
+        is_alive = is_stopping or time.monotonic() >= next_alive
+        if is_alive or await store.read(changes.are_waiting):
+            claimed = await store.write(changes.claim, is_alive=is_alive)
+            next_alive = time.monotonic() + LEDGER_ALIVE_SECONDS
+            while entries := await store.read(changes.told, claimed.claimed, clock.now()):
+                await asyncio.to_thread(book.append, path, claimed.ledger_id, claimed.written, entries)
+                await store.write(changes.were_written, entries)
+        if flaw and book.identity(path) == flawed_file:
+            raise LedgerError(str(flaw))  # it goes on, but what it had is not what it should have
+
+    with health.duty(HealthPart.LEDGER):
+        await write()
+    async with _every(app, HealthPart.LEDGER, LEDGER_INTERVAL_SECONDS, write):
+        yield
+    with health.duty(HealthPart.LEDGER):
+        await write(is_stopping=True)
+
+
 async def forward_news(app: web.Application) -> AsyncIterator[None]:
-    """Announce what other processes have left in the outbox."""
+    """Announce what other processes have left in the outbox, and unblock the logins that operators have named."""
     store = app[keys.STORE]
 
     async def hand_on() -> None:
         app[keys.FRESHNESS].look()  # nobody may ask for hours: what was erased goes from memory all the same
         if not await store.read(outbox.is_empty):
-            await store.write(news.forward)
+            for username in await store.write(news.forward):
+                app[keys.THROTTLE].unblock(username)
 
     async with _every(app, HealthPart.OUTBOX, OUTBOX_INTERVAL_SECONDS, hand_on):
         yield
@@ -172,7 +223,7 @@ async def end_timers(app: web.Application) -> AsyncIterator[None]:
             await note_heard()
 
     async def note_heard() -> None:
-        if heard := telling.heard:
+        while heard := telling.heard:
             await store.write(timers.heard, heard)
             telling.forget(heard)
 
@@ -190,8 +241,8 @@ async def look_for_overdue(app: web.Application) -> AsyncIterator[None]:
 
     While the clock is wrong nothing is erased, and no time tells how long. Health tells of the clock then, not of this.
     """
-    config, store, health, clock = app[keys.CONFIG], app[keys.STORE], app[keys.HEALTH], app[keys.CLOCK]
-    runs = schedule(config.retention.purge_jobs, config.cleanup_interval)
+    in_force, context = app[keys.IN_FORCE], app[keys.CONTEXT]
+    store, health, clock = app[keys.STORE], app[keys.HEALTH], app[keys.CLOCK]
     next_look = 0.0
 
     async def look() -> None:
@@ -200,7 +251,9 @@ async def look_for_overdue(app: web.Application) -> AsyncIterator[None]:
         if HealthPart.CLOCK in health.faults:
             health.mend(HealthPart.OVERDUE)
         elif began >= next_look:
-            health.overdue, late = await store.read(overdue.with_late, config.policy, runs, clock.now())
+            config, policy = in_force.config, context.policy
+            runs = schedule(config.retention.purge_jobs, config.cleanup_interval)
+            health.overdue, late = await store.read(overdue.with_late, policy, runs, clock.now())
             next_look = began + OVERDUE_SHARE * (time.monotonic() - began)
             _tell_overdue(health, late)
 

@@ -59,20 +59,20 @@ class Site(web.BaseSite):
         """``most_files``: nobody is let in once the process has this many files open."""
         super().__init__(runner, ssl_context=tls, backlog=BACKLOG)
         self._address = address
-        self._port = port
+        self.port = port
         self._most_files = most_files
         self._warned_at = -WARN_EVERY_SECONDS
 
     @property
     def name(self) -> str:
         """The address as configured."""
-        return f"{self._address} port {self._port}"
+        return f"{self._address} port {self.port}"
 
     async def start(self) -> None:
         """Begin to listen. Raises OSError."""
         await super().start()
         self._server = await asyncio.get_running_loop().create_server(
-            self._let_in, self._address, self._port, ssl=self._ssl_context, backlog=self._backlog
+            self._let_in, self._address, self.port, ssl=self._ssl_context, backlog=self._backlog
         )
 
     async def listen(self) -> str:

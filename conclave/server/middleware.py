@@ -47,7 +47,7 @@ class Around:
 
     def __init__(self, app: web.Application) -> None:
         """``app``: its resources are there."""
-        self._auth_header = app[keys.CONFIG].auth_header
+        self._auth_header = app[keys.IN_FORCE].config.auth_header
         self._budget = app[keys.BUDGET]
         self._freshness = app[keys.FRESHNESS]
         self._sessions = app[keys.SESSIONS]

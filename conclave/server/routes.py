@@ -135,7 +135,7 @@ ROUTES = (
         body=group_schemas.CreateGroupRequest,
         answer=group_schemas.CreateGroupResponse,
         status=201,
-        refuses=(e.ConflictError,),
+        refuses=(e.ConflictError, e.QuotaError),
     ),
     Endpoint("GET", f"{API}/groups", groups.list_own, answer=group_schemas.ListGroupsResponse),
     Endpoint(
@@ -250,6 +250,7 @@ ROUTES = (
         Who.MEMBER,
         body=commit_schemas.UploadCommitRequest,
         answer=Empty,
+        refuses=(e.TooManyRequestsError, e.QuotaError),
     ),
     Endpoint(
         "POST",
@@ -258,6 +259,7 @@ ROUTES = (
         Who.MEMBER,
         body=message_schemas.SendMessageRequest,
         answer=message_schemas.SendMessageResponse,
+        refuses=(e.TooManyRequestsError, e.QuotaError),
     ),
     Endpoint(
         "GET",
@@ -338,7 +340,7 @@ ROUTES = (
         Who.MEMBER,
         body=commit_schemas.ExternalJoinRequest,
         answer=Empty,
-        refuses=(e.BadRequestError,),
+        refuses=(e.BadRequestError, e.TooManyRequestsError),
     ),
     Endpoint(
         "GET", f"{API}/sessions", sessions.list_own, answer=session_schemas.ListSessionsResponse, format=Format.JSON

@@ -2,28 +2,30 @@
 
 import asyncio
 import gc
-import os
 import signal
-import socket
-import ssl
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import uvloop
 from aiohttp import web
 
-from conclave import keys
+from conclave import __version__, keys
 from conclave.admin.app import create_admin_app
 from conclave.admin.guard import Guard, TokenError
+from conclave.config import summary
+from conclave.config.load import BUILT_IN
 from conclave.config.settings import Config
 from conclave.health.parts import Phase
 from conclave.logs import get_logger
+from conclave.server import ports
 from conclave.server.app import create_app
 from conclave.server.listen import Site, for_clients, raise_file_limit
+from conclave.server.reload import Reloader
 from conclave.server.shortcut import take_shortcut
 from conclave.server.supervise import Supervisor
+from conclave.server.tls import Tls, TlsError, context_of
 from conclave.store import place, schema
 from conclave.store.faults import StoreError
 from conclave.store.state import PolicyChangeError, PolicyFrozenError
@@ -47,17 +49,24 @@ class ServeError(Exception):
     """The server cannot start. The message is one line for the operator."""
 
 
-def serve(config: Config, *, accepts_change: bool = False) -> None:
-    """Serve until SIGTERM, SIGINT or SIGHUP, then finish what is under way. Raises ServeError.
+def serve(config: Config, source: Path | None = None, *, accepts_change: bool = False) -> None:
+    """Serve until SIGTERM or SIGINT, then finish what is under way. Raises ServeError.
 
+    ``source``: the file that the settings are from, which SIGHUP has read again; None for the defaults.
     ``accepts_change``: an operator agrees to a large change of the policy.
     """
+    asked: list[int] = []
+    signal.signal(signal.SIGHUP, lambda number, _: asked.append(number))  # until the event loop takes it
     give_back_large()
     sys.setswitchinterval(SWITCH_SECONDS)
-    tls, guard = _tls(config), _guard(config)
+    try:
+        context, guard = context_of(config), Guard(config.admin)
+    except (TlsError, TokenError) as error:
+        raise ServeError(str(error)) from error
+    tls = Tls(context) if context else None
     with _only_server(config), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         try:
-            runner.run(_serve(config, tls, guard, accepts_change=accepts_change))
+            runner.run(_serve(config, source, tls, guard, asked, accepts_change=accepts_change))
         except (StoreError, PolicyFrozenError, PolicyChangeError) as error:
             raise ServeError(str(error)) from error
 
@@ -81,6 +90,7 @@ def _only_server(config: Config) -> Iterator[None]:
 def _hold(config: Config, held: ExitStack) -> None:
     """Take every lock of a server. What is there is looked at and locked before anything is made or changed."""
     data_folder.require_own(config.data, config.database, config.archive_path)
+    place.require_restored(config.database)
     exists = place.is_taken(config.database)
     if exists:
         place.require_writable(config.database)
@@ -105,12 +115,17 @@ def _unshared(refusal: str) -> Iterator[None]:
         raise ServeError(refusal) from error
 
 
-async def _serve(config: Config, tls: ssl.SSLContext | None, guard: Guard, *, accepts_change: bool) -> None:
-    stop = asyncio.Event()
+async def _serve(
+    config: Config, source: Path | None, tls: Tls | None, guard: Guard, asked: Sequence[int], *, accepts_change: bool
+) -> None:
+    """Serve until told to end. ``asked``: not empty if SIGHUP came before this."""
+    stop, again = asyncio.Event(), asyncio.Event()
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:  # nohup: it outlives its terminal
-            loop.add_signal_handler(number, stop.set)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    loop.add_signal_handler(signal.SIGHUP, again.set)  # one that comes before the server is ready waits
+    if asked:
+        again.set()
     app = create_app(config, accepts_change=accepts_change)
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=SHUTDOWN_SECONDS, handler_cancellation=False)
     operators = web.AppRunner(create_admin_app(app, guard), access_log=None, shutdown_timeout=SHUTDOWN_SECONDS)
@@ -121,10 +136,12 @@ async def _serve(config: Config, tls: ssl.SSLContext | None, guard: Guard, *, ac
         admin_url = await _listen_for_operators(admin)
         await runner.setup()
         take_shortcut(app, runner.server)
-        url = await _listen(Site(runner, config.listen_address, config.port, for_clients(files), tls))
+        url = await _listen(
+            Site(runner, config.listen_address, config.port, for_clients(files), tls.context if tls else None)
+        )
         _settle_memory()
-        log.info("listening", url=url, admin_url=admin_url, database=str(config.database))
-        async with Supervisor(config, app[keys.HEALTH]):
+        log.info("listening", url=url, admin_url=admin_url, database=str(config.database), **_facts(config, source))
+        async with Supervisor(config, app[keys.HEALTH]) as supervisor, Reloader(app, supervisor, tls, source, again):
             await stop.wait()
             app[keys.HEALTH].phase = Phase.STOPPING  # at once: ending the worker may take a second
             log.info("stopping")
@@ -132,6 +149,17 @@ async def _serve(config: Config, tls: ssl.SSLContext | None, guard: Guard, *, ac
         await runner.cleanup()
         await operators.cleanup()
     log.info("stopped")
+
+
+def _facts(config: Config, source: Path | None) -> dict[str, str]:
+    """Return what an operator wants to see of a start."""
+    return {
+        "version": __version__,
+        "configuration": str(source or BUILT_IN),
+        "retention": summary.retention_in_words(config),
+        "cleanup": summary.cleanup_in_words(config),
+        "archive": summary.archive_in_words(config),
+    }
 
 
 def _settle_memory() -> None:
@@ -155,41 +183,4 @@ async def _listen(site: Site) -> str:
     try:
         return await site.listen()
     except OSError as error:
-        # gaierror has a useful text of its own. The text of other errors is about address tuples.
-        reason = error.strerror if isinstance(error, socket.gaierror) else os.strerror(error.errno or 0)
-        raise ServeError(f"cannot listen on {site.name}: {reason}") from error
-
-
-def _guard(config: Config) -> Guard:
-    try:
-        return Guard(config.admin)
-    except TokenError as error:
-        raise ServeError(str(error)) from error
-
-
-def _tls(config: Config) -> ssl.SSLContext | None:
-    if not (config.tls_cert_path and config.tls_key_path):
-        return None
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    for setting, path in (("tls_cert_path", config.tls_cert_path), ("tls_key_path", config.tls_key_path)):
-        try:
-            Path(path).open("rb").close()
-        except OSError as error:
-            raise ServeError(f"{setting}: {path}: {error.strerror}") from error
-    try:
-        context.load_cert_chain(config.tls_cert_path, config.tls_key_path)
-    except (OSError, ssl.SSLError) as error:
-        raise ServeError(_tls_fault(config.tls_cert_path, config.tls_key_path, error)) from error
-    return context
-
-
-def _tls_fault(certificate: str, key: str, error: Exception) -> str:
-    """Return which of the two readable files cannot be used, and why. OpenSSL does not say which."""
-    reason = str(getattr(error, "reason", None) or error).replace("_", " ").lower()
-    try:
-        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_verify_locations(certificate)
-    except ssl.SSLError:
-        return f"tls_cert_path: {certificate}: holds no certificate in PEM"
-    if "mismatch" in reason:
-        return f"tls_key_path: {key}: is not the key of {certificate}"
-    return f"tls_key_path: {key}: cannot be used: {reason}"
+        raise ServeError(f"cannot listen on {site.name}: {ports.why_not(error, site.port)}") from error

@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 from asyncio.subprocess import PIPE, Process
+from collections.abc import AsyncIterator
 from typing import Any, Self
 
 from conclave.config.settings import Config
@@ -44,18 +45,47 @@ class Supervisor:
         self._health = health
         self._doing = ""
         self._fault = ""
+        self._process: Process | None = None
         self._failing: dict[str, str] = {}
 
     async def __aenter__(self) -> Self:
         """Start the worker in the background."""
-        self._task = asyncio.create_task(self._keep_running())
+        self._start()
         return self
 
     async def __aexit__(self, *_: object) -> None:
         """End the worker."""
+        await self._stop()
+
+    def _start(self) -> None:
+        self._task = asyncio.create_task(self._keep_running())
+
+    async def _stop(self) -> None:
         self._task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await self._task
+
+    @contextlib.asynccontextmanager
+    async def paused(self) -> AsyncIterator[None]:
+        """Have no worker while the block lasts, even if that breaks off a run; then start one with what ``follow`` has.
+
+        A run goes by one policy from its beginning to its end.
+        """
+        await self._stop()
+        try:
+            yield
+        finally:
+            self._failing.clear()
+            self._start()
+
+    def follow(self, config: Config) -> None:
+        """Have the worker go by other settings, from its next run on. Their policy has to be the one before.
+
+        The settings of the log count at once.
+        """
+        self._config = config
+        if self._process and self._process.stdin and not self._process.stdin.is_closing():
+            self._process.stdin.write(_line(config))
 
     async def _keep_running(self) -> None:
         pause = FIRST_PAUSE_SECONDS
@@ -89,10 +119,11 @@ class Supervisor:
             start_new_session=True,
         )
         ran = False
+        self._process = process
         self._health.worker = process.pid
         try:
             if process.stdin and process.stdout:  # both were asked for as pipes
-                process.stdin.write(self._config.to_json().encode() + b"\n")
+                process.stdin.write(_line(self._config))
                 self._doing = "starting"
                 async with asyncio.timeout(READY_SECONDS) as limit:
                     async for line in process.stdout:
@@ -101,6 +132,7 @@ class Supervisor:
                         ran |= self._hear(told)
             return ran, await process.wait()
         finally:
+            self._process = None
             self._health.worker = None
             await _end(process)
 
@@ -123,6 +155,8 @@ class Supervisor:
             case State.READY:
                 interval = self._config.cleanup_interval
                 log.info("cleanup_ready", engine=self._config.cleanup.engine, interval_seconds=interval)
+            case State.BEGAN:
+                log.debug("cleanup_began", engine=self._config.cleanup.engine)
             case Ended():
                 return self._note_run(told.report)
         return False
@@ -142,6 +176,10 @@ class Supervisor:
         else:
             self._health.mend(HealthPart.CLEANUP)
         return not report["error"]
+
+
+def _line(config: Config) -> bytes:
+    return config.to_json().encode() + b"\n"
 
 
 async def _end(process: Process) -> None:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from conclave.errors import PasswordWrongError
 from conclave.failpoints import reach
-from conclave.store import invites, key_packages, members, sessions, users
+from conclave.store import invites, key_packages, members, sessions, survey, users
 
 
 @dataclass(frozen=True)
@@ -26,8 +26,28 @@ class Account:
     disabled: bool
 
 
-def list_all(connection: sqlite3.Connection, now: int) -> list[Account]:
-    """List all accounts, ordered by name.
+@dataclass(frozen=True)
+class Kept:
+    """What else is stored of an account, for operators.
+
+    ``messages``: application messages in the hot store. ``message_bytes``: of their bodies; ``is_estimate``: measured
+    on a sample. ``archived_groups``: in how many groups the archive may have messages of the account; how many, only
+    the archive itself could tell. ``invites``: those that wait for this user. ``holds``: the numbers of the legal holds
+    on the user.
+    """
+
+    messages: int
+    message_bytes: int
+    is_estimate: bool
+    archived_groups: int
+    key_packages: int
+    invites: int
+    welcomes: int
+    holds: list[int]
+
+
+def list_all(connection: sqlite3.Connection, now: int, user_id: bytes | None = None) -> list[Account]:
+    """List all accounts, ordered by name; or only the one of ``user_id``, if there is one.
 
     ``now``: Unix seconds; a session counts if it expires after this second.
     """
@@ -36,10 +56,33 @@ def list_all(connection: sqlite3.Connection, now: int) -> list[Account]:
         " (SELECT max(last_used_at) FROM sessions WHERE sessions.user_id = users.user_id) AS last_used_at,"
         " (SELECT count(*) FROM sessions WHERE sessions.user_id = users.user_id AND expires_at > ?) AS sessions,"
         " (SELECT count(*) FROM members WHERE members.user_id = users.user_id) AS groups"
-        " FROM users ORDER BY username",
-        (now,),
+        f" FROM users {'WHERE user_id = ?' if user_id else ''} ORDER BY username",
+        (now, user_id) if user_id else (now,),
     )
     return [Account(**dict(row) | {"disabled": bool(row["disabled"])}) for row in rows]
+
+
+def kept(connection: sqlite3.Connection, user_id: bytes) -> Kept:
+    """Return what else is stored of an account. Reads an index entry for each of its messages."""
+    messages, amounts = survey.amounts_of_user(connection, user_id)
+    archived, packages, invited, welcomed = connection.execute(
+        "SELECT (SELECT count(*) FROM archive_senders WHERE sender_id = ?1),"
+        " (SELECT count(*) FROM key_packages WHERE user_id = ?1),"
+        " (SELECT count(*) FROM invites WHERE invitee_id = ?1),"
+        " (SELECT count(*) FROM welcomes WHERE user_id = ?1)",
+        (user_id,),
+    ).fetchone()
+    holds = connection.execute("SELECT hold_id FROM holds WHERE user_id = ? ORDER BY hold_id", (user_id,))
+    return Kept(
+        messages,
+        amounts.hot_bytes,
+        amounts.is_estimate,
+        archived,
+        packages,
+        invited,
+        welcomed,
+        [row[0] for row in holds],
+    )
 
 
 def change_password(connection: sqlite3.Connection, user_id: bytes, former: str, new: str) -> None:

@@ -36,6 +36,12 @@ class Action(StrEnum):
     ACCOUNT_DISABLED = "account_disabled"
     ACCOUNT_ENABLED = "account_enabled"
     ACCOUNT_DELETED = "account_deleted"
+    BACKUP_RESTORED = "backup_restored"
+    ACCOUNT_CREATED = "account_created"
+    ACCOUNT_EXPORTED = "account_exported"
+    LOGIN_UNBLOCKED = "login_unblocked"
+    TOKEN_ADDED = "registration_token_added"  # noqa: S105 - the name of an action
+    TOKEN_REVOKED = "registration_token_revoked"  # noqa: S105 - the name of an action
 
 
 OF_GROUPS = (
@@ -47,6 +53,7 @@ OF_GROUPS = (
 OF_USERS = (
     *(Action.USER_HELD, Action.USER_RELEASED, Action.PASSWORD_RESET),
     *(Action.ACCOUNT_DISABLED, Action.ACCOUNT_ENABLED, Action.ACCOUNT_DELETED),
+    *(Action.ACCOUNT_CREATED, Action.ACCOUNT_EXPORTED, Action.LOGIN_UNBLOCKED),
 )
 """The subject of these is a user."""
 

@@ -31,11 +31,16 @@ class NotAtHandError(Exception):
 
 @dataclass(frozen=True)
 class Write:
-    """What one caller waits for."""
+    """What one caller waits for.
+
+    ``after``: called on the event loop with the result, after the commit and before anything else is written. Such a
+    write has a transaction of its own.
+    """
 
     done: "asyncio.Future[Any]"
     item: Any = None
     single: Single | None = None
+    after: Callable[[Any], None] | None = None
 
 
 @dataclass
@@ -116,6 +121,13 @@ def _alone(fn: Single, connection: StoreConnection) -> Any:
         outcome = error.with_traceback(None) if isinstance(error, ApiError) else error
     connection.execute("RELEASE one_write")
     return outcome
+
+
+def follow_up(batch: Batch, outcomes: Sequence[Any]) -> None:
+    """Do what follows on the writes of a batch that was committed, before anything else is written."""
+    for write, outcome in zip(batch, outcomes, strict=True):
+        if write.after and isinstance(outcome, _Result):
+            write.after(outcome.value)
 
 
 def settle(done: "asyncio.Future[Any]", outcome: Any) -> None:

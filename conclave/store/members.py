@@ -74,6 +74,12 @@ def membership(connection: sqlite3.Connection, group_id: bytes, user_id: bytes) 
     return _membership(row) if row else None
 
 
+def by_key(connection: sqlite3.Connection, member_id: int) -> Membership | None:
+    """Find a membership by its key; None if it has ended."""
+    row = connection.execute(f"{_MEMBERSHIPS} WHERE member_id = ?", (member_id,)).fetchone()
+    return _membership(row) if row else None
+
+
 def of_user(connection: sqlite3.Connection, user_id: bytes) -> list[Membership]:
     """List a user's memberships in the order in which the groups were joined."""
     rows = connection.execute(f"{_MEMBERSHIPS} WHERE user_id = ? ORDER BY member_id", (user_id,)).fetchall()

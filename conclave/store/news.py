@@ -26,9 +26,11 @@ def end_streams(connection: sqlite3.Connection, user_id: bytes, session_id: int)
     of_store(connection).announced.append(Ending(user_id, session_id))
 
 
-def forward(connection: sqlite3.Connection) -> None:
-    """Announce what other processes have left in the outbox."""
+def forward(connection: sqlite3.Connection) -> list[str]:
+    """Announce what other processes have left in the outbox. Return the usernames whose logins are to be unblocked."""
+    unblocked = outbox.take_unblocked(connection)
     of_store(connection).announced.extend(outbox.take(connection))
+    return unblocked
 
 
 def members_of(connection: sqlite3.Connection, group_key: int) -> set[bytes]:

@@ -2,6 +2,7 @@
 
 While no server runs, the news waits for the next one, which hands it on to those who listen again by then. The outbox
 cannot grow without bound meanwhile: each row tells of something that was removed, and only a server adds anything.
+Operators also leave there whose logins the server is to unblock.
 """
 
 import json
@@ -14,6 +15,9 @@ from conclave.store import touches
 
 _ENDING = ""
 """This name of an event means that the streams of a session end."""
+
+_UNBLOCKED = "unblocked"
+"""This name, which no event has, means that an operator lifts the limits on wrong passwords for a username."""
 
 _ID_BYTES = 16
 """A user id has 16 bytes.
@@ -36,13 +40,29 @@ def add_all(connection: sqlite3.Connection, news: Iterable[News]) -> None:
             _add(connection, b"".join(sorted(recipients)), each.event.name, _fields(each.event.values))
 
 
+def add_unblocked(connection: sqlite3.Connection, username: str) -> None:
+    """Tell the server to forget the wrong passwords that were tried for a username. Told twice, it waits once."""
+    fields = json.dumps({"username": username})
+    connection.execute("DELETE FROM outbox WHERE event = ? AND event_fields = ?", (_UNBLOCKED, fields))
+    _add(connection, b"", _UNBLOCKED, {"username": username})
+
+
+def take_unblocked(connection: sqlite3.Connection) -> list[str]:
+    """Remove what ``add_unblocked`` has added, and return the usernames. ``take`` wants it called before."""
+    rows = connection.execute("DELETE FROM outbox WHERE event = ? RETURNING event_fields", (_UNBLOCKED,)).fetchall()
+    return [json.loads(row[0])["username"] for row in rows]
+
+
 def is_empty(connection: sqlite3.Connection) -> bool:
     """Tell whether no news waits."""
     return connection.execute("SELECT 1 FROM outbox LIMIT 1").fetchone() is None
 
 
 def take(connection: sqlite3.Connection) -> list[News]:
-    """Remove and return the news that waits, in the order in which it was written."""
+    """Remove and return the news that waits, in the order in which it was written.
+
+    Call ``take_unblocked`` first, in the same transaction: that is no news for clients.
+    """
     rows = connection.execute("SELECT * FROM outbox ORDER BY outbox_id").fetchall()
     connection.executemany("DELETE FROM outbox WHERE outbox_id = ?", [(row["outbox_id"],) for row in rows])
     return [_news(row) for row in rows]

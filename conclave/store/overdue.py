@@ -280,7 +280,7 @@ class _Look:
             "ends_at": visibility.ENDS_AT,
             "redacted": visibility.redacted_for_all(now, settings.self_destruct_max_age),
         }
-        self._max_age = settings.self_destruct_max_age
+        self._values = self._governed.parameters | {"max_age": settings.self_destruct_max_age, "now": now}
         self._schedule = schedule
         self._last_runs = runs.last_successes(connection)
         self._last_run = max(self._last_runs.values(), default=0)
@@ -349,7 +349,7 @@ class _Look:
 
     def _rows(self, query: str) -> list[sqlite3.Row]:
         text = self._governed.sql + query.format(**self._conditions)
-        return self._connection.execute(text, self._governed.parameters | {"max_age": self._max_age}).fetchall()
+        return self._connection.execute(text, self._values).fetchall()
 
     def _last_run_over(self, policy: GroupPolicy) -> int:
         """Return when the last run began that covers a policy and succeeded; 0: there was none."""

@@ -8,6 +8,9 @@ from conclave.store.faults import StoreError
 
 _SIDE_FILES = ("-wal", "-shm", "-journal")
 
+RESTORING = ".restoring"
+"""The suffix of the folder beside a database in which a restore works. It is there until the restore is complete."""
+
 
 def is_taken(path: Path) -> bool:
     """Tell whether there is a file that may be a database.
@@ -37,6 +40,17 @@ def require_writable(path: Path) -> None:
     for each in (*filter(Path.exists, files), path.parent):
         if not os.access(each, os.W_OK):
             raise StoreError(f"{each}: cannot be written to; is it another user's, or its disk read-only?")
+
+
+def restoring(path: Path) -> Path:
+    """Return the folder in which a restore of the database at ``path`` works."""
+    return path.with_name(path.name + RESTORING)
+
+
+def require_restored(path: Path) -> None:
+    """Raise StoreError if a restore of the database at ``path`` has begun and not ended."""
+    if os.path.lexists(restoring(path)):
+        raise StoreError(f"{path}: a restore has begun and has not ended: repeat `conclave restore`")
 
 
 def remove_unmade(path: Path) -> None:

@@ -53,16 +53,17 @@ PRAGMA busy_timeout = 0;
 """
 
 
-def connect(path: Path, *, readonly: bool = False) -> StoreConnection:
+def connect(path: Path, *, readonly: bool = False, frozen: bool = False) -> StoreConnection:
     """Open a connection to an existing database, with the pragmas that all connections have.
 
     ``readonly``: the connection leaves the files as they are, even if it is the last to close a write-ahead log that a
-    crash left. The connection is in autocommit mode: the caller opens transactions, see ``begin_immediate``. Raises
+    crash left. ``frozen``: nobody has the database open, and it has no log: no file appears beside it. The connection
+    is in autocommit mode: the caller opens transactions, see ``begin_immediate``. Raises
     StoreError.
     """
     try:
         connection = sqlite3.connect(
-            f"{path.absolute().as_uri()}?mode={'ro' if readonly else 'rw'}",
+            f"{path.absolute().as_uri()}?mode={'ro' if readonly else 'rw'}{'&immutable=1' if frozen else ''}",
             uri=True,
             isolation_level=None,
             check_same_thread=False,

@@ -2,7 +2,7 @@
 
 import json
 import sqlite3
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from conclave.clock import Reading
 from conclave.errors import UntrustedClockError
@@ -77,7 +77,7 @@ def begin_serving(
     shortly before it get the extension that was not written. ``accepts_change``: an operator agrees to a large change.
     Raises PolicyFrozenError and PolicyChangeError; the transaction then rolls back.
     """
-    row = connection.execute("SELECT last_alive, acted_until, stopped_cleanly FROM server_state").fetchone()
+    row = connection.execute("SELECT last_alive, stopped_cleanly FROM server_state").fetchone()
     former = stored_policy(connection)
     if row is None or former is None:
         connection.execute(
@@ -86,6 +86,38 @@ def begin_serving(
             (json.dumps(policy.to_mapping()), clock.wall, clock.since_boot, clock.boot_id),
         )
         return Begun()
+    begun = _adopt(connection, former, policy, clock, accepts_change=accepts_change)
+    if not row["stopped_cleanly"]:
+        ttl = former.token_ttl_seconds
+        connection.execute(
+            "UPDATE sessions SET expires_at = max(expires_at, last_used_at + ?) WHERE expires_at > ?",
+            (ttl + session_lag(ttl), row["last_alive"]),
+        )
+    connection.execute("UPDATE server_state SET stopped_cleanly = 0")
+    return replace(begun, clock_fault=begun.clock_fault or still_alive(connection, clock).fault)
+
+
+def change_policy(connection: sqlite3.Connection, policy: PolicySettings, clock: Reading, floor: Floor) -> Begun:
+    """Make ``policy`` the settings in force of a server that runs.
+
+    As ``begin_serving``, but what the former settings have hidden up to the reading ``clock`` stays hidden. ``floor``:
+    see ``still_alive``. Raises PolicyFrozenError, and PolicyChangeError if the change is large.
+    """
+    still_alive(connection, clock, floor)
+    former = stored_policy(connection)
+    assert former is not None  # noqa: S101 - the server has begun
+    return _adopt(connection, former, policy, clock, accepts_change=False)
+
+
+def _adopt(
+    connection: sqlite3.Connection,
+    former: PolicySettings,
+    policy: PolicySettings,
+    clock: Reading,
+    *,
+    accepts_change: bool,
+) -> Begun:
+    """Settle the marks under the ``former`` settings, and store ``policy``. Raises as ``begin_serving`` does."""
     fault = find_clock_fault(connection, clock)
     if fault and not policy.hides_as(former):
         # A wrong clock may move no mark; without marks it would be forgotten what the old policy has hidden.
@@ -94,7 +126,7 @@ def begin_serving(
             " `conclave cleanup run --accept-clock`; start with the former settings first"
         )
     # A cleanup run started by hand may have acted on the old settings after the server was last alive.
-    at = max(row["last_alive"], row["acted_until"])
+    at = connection.execute("SELECT max(last_alive, acted_until) FROM server_state").fetchone()[0]
     change = consequences.settle(connection, former, policy, at, time_to_act_on(clock.wall, at))
     if change.is_large and not accepts_change:
         raise PolicyChangeError(_refusal(policy.differing(former), change))
@@ -102,16 +134,8 @@ def begin_serving(
         accepted = {"accepted": True, "hides": change.hidden} if change.is_large else {}
         details = {"changed": changed, **accepted}
         audit.note(connection, clock.wall, audit.SERVER, audit.Action.SETTINGS_CHANGED, details=details)
-    if not row["stopped_cleanly"]:
-        ttl = former.token_ttl_seconds
-        connection.execute(
-            "UPDATE sessions SET expires_at = max(expires_at, last_used_at + ?) WHERE expires_at > ?",
-            (ttl + session_lag(ttl), row["last_alive"]),
-        )
-    connection.execute(
-        "UPDATE server_state SET policy_settings = ?, stopped_cleanly = 0", (json.dumps(policy.to_mapping()),)
-    )
-    return Begun(former, change, fault or still_alive(connection, clock).fault)
+    connection.execute("UPDATE server_state SET policy_settings = ?", (json.dumps(policy.to_mapping()),))
+    return Begun(former, change, fault)
 
 
 def _refusal(differing: list[str], change: Change) -> str:

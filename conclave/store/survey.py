@@ -3,6 +3,7 @@
 import sqlite3
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from uuid import UUID
 
 from conclave.errors import NotFoundError
@@ -54,7 +55,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Amounts:
-    """The bytes of a group's bodies in the hot store. ``is_estimate``: there were more than MEASURED to measure."""
+    """The bytes of a group's or a user's bodies in the hot store. ``is_estimate``: there were more than MEASURED."""
 
     hot_bytes: int
     is_estimate: bool
@@ -144,7 +145,20 @@ def amounts(connection: sqlite3.Connection, group_key: int, messages: int) -> Am
     chosen = connection.execute(
         "SELECT message_id FROM messages WHERE group_key = ? AND sequence_num % ? = 0", (group_key, step)
     )
-    ids = [row[0] for row in chosen]
+    return measured(connection, [row[0] for row in chosen], messages, step)
+
+
+def amounts_of_user(connection: sqlite3.Connection, user_id: bytes) -> tuple[int, Amounts]:
+    """Return how many application messages of a user the hot store has, and how many bytes of bodies."""
+    sent = "FROM messages WHERE sender_id = ? AND NOT is_commit"
+    messages: int = connection.execute(f"SELECT count(*) {sent}", (user_id,)).fetchone()[0]
+    step = max(1, -(-messages // MEASURED))
+    chosen = islice(connection.execute(f"SELECT message_id {sent}", (user_id,)), 0, None, step)
+    return messages, measured(connection, [row[0] for row in chosen], messages, step)
+
+
+def measured(connection: sqlite3.Connection, ids: Sequence[int], messages: int, step: int) -> Amounts:
+    """Return the bytes of so many ``messages``, of which every ``step``-th has its body in ``ids``."""
     chunks = [ids[at : at + ROWS_AT_ONCE] for at in range(0, len(ids), ROWS_AT_ONCE)]
-    measured = sum(sum(bodies.sizes(connection, some)) for some in chunks)
-    return Amounts(measured if step == 1 else measured * messages // max(1, len(ids)), is_estimate=step > 1)
+    total = sum(sum(bodies.sizes(connection, some)) for some in chunks)
+    return Amounts(total if step == 1 else total * messages // max(1, len(ids)), is_estimate=step > 1)

@@ -19,6 +19,9 @@ class User:
     signing_key_fingerprint: str
 
 
+ID_BYTES = 16
+"""An id has 16 bytes."""
+
 _COLUMNS = "user_id, username, alias, signing_key_fingerprint"
 
 

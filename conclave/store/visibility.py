@@ -207,7 +207,8 @@ def redacted_for_all(now: int, max_age: int) -> str:
     too old nobody who has not read it may see it, and no timer starts; those that run go on.
     """
     too_old = f"messages.created_at < {expiry_cutoff(now, max_age):d}"
-    return f"((ended OR {too_old} OR NOT {policies.UNREAD}) AND NOT EXISTS (SELECT 1 {_TIMERS} AND {ENDS} > {now:d}))"
+    runs = f"redact_at > {now:d} AND {ENDS} > {now:d}"  # the first is a range of the index, the second decides
+    return f"((ended OR {too_old} OR NOT {policies.UNREAD}) AND NOT EXISTS (SELECT 1 {_TIMERS} AND {runs}))"
 
 
 def is_redacted(now: int, max_age: int) -> str:
@@ -226,11 +227,12 @@ _TIMERS = (
 
 ENDS_AT = (
     f"max(iif(NOT ended AND {policies.UNREAD}, messages.created_at + :max_age + 1, 0),"
-    f" ifnull((SELECT max({ENDS}) {_TIMERS}), 0))"
+    f" ifnull((SELECT max(iif(told, min(redact_at, :now), redact_at)) {_TIMERS}), 0))"
 )
 """The SQL expression for the second from which on nobody will see a self-destructing message, as things stand.
 
-Its condition is that of ``redacted_for_all``. It costs more: all timers of the message are looked at.
+It has come at the second ``:now`` if ``redacted_for_all`` holds then, and only so. It costs more: all timers of the
+message are looked at.
 """
 
 

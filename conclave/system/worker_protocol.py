@@ -1,6 +1,7 @@
 """What the cleanup worker tells its server: lines of JSON on the worker's standard output.
 
-The server sends one line, the settings, to the worker's standard input. The end of that input is the server's end.
+The server sends the settings to the worker's standard input, as a line, and again whenever they change. The end of that
+input is the server's end.
 """
 
 import json

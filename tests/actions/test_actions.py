@@ -23,7 +23,10 @@ from conclave.store import schema, sqlite, state
 
 POLICY = PolicySettings(-1, 2_592_000, 604_800)
 
-MODULES = [each.name for each in pkgutil.iter_modules(actions.__path__) if each.name not in ("context", "outside")]
+NO_RESOURCES = "context", "outside", "quotas"
+"""Modules that actions use, without actions of their own."""
+
+MODULES = [each.name for each in pkgutil.iter_modules(actions.__path__) if each.name not in NO_RESOURCES]
 
 
 def functions(module: str) -> dict[str, Callable[..., Any]]:

@@ -1,8 +1,10 @@
 """Each redaction reaches every stream of its reader that is open, or else the next one; once."""
 
+from collections.abc import Sequence
+
 import pytest
 
-from conclave.actions.timers import Redaction, Telling
+from conclave.actions.timers import HEARD_AT_ONCE, Redaction, Telling
 from conclave.events import Event, Events, Stream
 
 ALICE, BOB, GROUP = b"a" * 16, b"b" * 16, b"g" * 16
@@ -52,14 +54,15 @@ def telling(events: Events) -> Telling:
     return telling
 
 
-def begin(events: Events, telling: Telling, *missed: Redaction, ear: Ear | None = None) -> Ear:
-    """Have a stream begin as a request does, after it has read ``missed``."""
-    if ear is None:
-        ear = Ear(ALICE)
-        events.add(ear)
-    for event in telling.catch_up(missed):
-        ear.put(event)
-    telling.caught_up(missed)
+def begin(events: Events, telling: Telling, *missed: Redaction, published: Sequence[Redaction] = ()) -> Ear:
+    """Have a stream begin as a request does. ``published``: after it has read ``missed``."""
+    ear = Ear(ALICE, connected=False)
+    events.add(ear)
+    with telling.expect(ear) as coming:
+        telling.publish(published)
+        telling.catch_up(coming, missed)
+        ear.connected = True
+        telling.begun(coming)
     return ear
 
 
@@ -93,23 +96,68 @@ async def test_a_stream_that_begins_between_commit_and_publication_hears_it_once
     assert (ear.numbers, telling.heard) == ([1], (1,))
 
 
-async def test_a_stream_that_reads_after_it_was_told_hears_it_once(events: Events, telling: Telling) -> None:
-    ear = Ear(ALICE)
-    events.add(ear)
+@pytest.mark.parametrize("reads", [True, False])
+async def test_a_stream_that_is_told_before_it_begins_hears_it_once(
+    events: Events, telling: Telling, *, reads: bool
+) -> None:
+    """It may have read the notes before or after the one was made; nobody else hears of it later."""
     telling.publish([note(1)])
-    begin(events, telling, note(1), ear=ear)
+    missed = (note(1), note(2))[: 1 + reads]
+    ear = begin(events, telling, *missed, published=[note(2)])
+    assert sorted(ear.numbers) == [1, 2]
+    assert sorted(telling.heard) == [1, 2]
+
+
+async def test_a_stream_hears_once_what_another_one_has_heard_and_the_store_knows(
+    events: Events, telling: Telling
+) -> None:
+    """What it has read is older than that."""
+    ear = Ear(ALICE, connected=False)
+    for each in (Ear(ALICE), ear):
+        events.add(each)
+    with telling.expect(ear) as coming:
+        telling.publish([note(1)])
+        telling.forget(telling.heard)
+        telling.catch_up(coming, [note(1)])
     assert ear.numbers == [1]
 
 
-async def test_a_stream_that_is_over_or_not_there_yet_does_not_count(events: Events, telling: Telling) -> None:
+async def test_a_stream_that_fails_to_begin_does_not_count(events: Events, telling: Telling) -> None:
     """Its reader may never get what it was handed, and so hears of it again."""
     over, coming = Ear(ALICE), Ear(ALICE, connected=False)
     for each in (over, coming):
         events.add(each)
     over.end()
-    telling.publish([note(1)])
+    with telling.expect(coming) as followed:
+        telling.publish([note(1)])
+        telling.catch_up(followed, [note(1)])
+    events.remove(coming)
     assert (over.numbers, coming.numbers, telling.heard) == ([], [1], ())
     assert begin(events, telling, note(1)).numbers == [1]
+
+
+async def test_a_stream_that_ends_before_it_begins_is_told_nothing(events: Events, telling: Telling) -> None:
+    """So it is when the server stops, or the session ends, while a client connects."""
+    telling.publish([note(1)])
+    ear = Ear(ALICE, connected=False)
+    events.add(ear)
+    with telling.expect(ear) as coming:
+        ear.end()
+        telling.publish([note(2)])
+        telling.catch_up(coming, [note(1), note(2)])
+        telling.begun(coming)
+    assert (ear.numbers, telling.heard) == ([], ())
+
+
+async def test_what_was_heard_is_noted_some_at_a_time(events: Events, telling: Telling) -> None:
+    begin(events, telling)
+    telling.publish([note(number) for number in range(1, HEARD_AT_ONCE + 4)])
+    noted: list[int] = []
+    while heard := telling.heard:
+        assert len(heard) <= HEARD_AT_ONCE
+        noted += heard
+        telling.forget(heard)
+    assert sorted(noted) == list(range(1, HEARD_AT_ONCE + 4))
 
 
 async def test_who_has_left_is_told_nothing_and_the_note_goes(events: Events, telling: Telling) -> None:

@@ -286,6 +286,7 @@ def test_every_column_of_numbers_is_known_to_be_a_time_or_not(config: Config) ->
         },
         "archive_senders": {"group_key"},
         "holds": {"hold_id", "group_key"},
+        "registration_tokens": {"token_id", "most_uses", "uses", "lifetime"},
         "self_destructing": {"group_key", "sequence_num", "seconds", "ended"},
         "ended_timers": {"group_key", "sequence_num"},
         "missed_redactions": {"missed_id", "group_key", "sequence_num"},
@@ -324,6 +325,11 @@ async def test_each_time_that_lies_ahead_is_brought_back(running: Running) -> No
         connection.execute(
             "INSERT INTO holds (group_key, subject_id, name, reason, added_by, added_at)"
             " VALUES (1, x'', '', '', '', ?)",
+            (running.clock.now(),),
+        )
+        connection.execute(
+            "INSERT INTO registration_tokens (token_hash, most_uses, created_at, lifetime, added_by, note)"
+            " VALUES (x'', 1, ?, 60, '', '')",
             (running.clock.now(),),
         )
         for table, columns in (*clock_mending.PLAIN.items(), ("messages", ("created_at",))):

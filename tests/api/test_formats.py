@@ -215,6 +215,7 @@ MEDIA_TYPES = {route.path: route.media_type for route in ROUTES if route.media_t
 """Of successes that are no messages."""
 
 MESSAGE = base64_of(b"\x00hello")
+TOO_MUCH = base64_of(bytes(5000))
 INFO = base64_of(b"group info")
 WELCOME = base64_of(b"welcome")
 PACKAGE = base64_of(b"\x00\x01\x00\x05 a key package")
@@ -347,6 +348,7 @@ TABLE: dict[str, list[Row]] = {
         Row("a bad alias", 400, 101, body={"group_name": "new", "alias": "line\nbreak"}),
         Row("a name that is taken", 409, 301, body={"group_name": "friends"}),
         Row("made", 201, body={"group_name": "new", "alias": "\u2603"}, answers=lambda _: {"group_id": ANY}),
+        Row("one too many", 403, 302, body={"group_name": "another"}),
     ],
     f"GET {API}/groups": [
         Row(
@@ -515,6 +517,8 @@ TABLE: dict[str, list[Row]] = {
         Row("an MLS id that is not hex", 400, 101, body={"mls_group_id": "xyz"}),
         Row("nothing given", body={}),
         Row("stored", body={"commit_message": MESSAGE, "group_info": INFO, "mls_group_id": "0aFF"}),
+        Row("too much", 403, 302, body={"commit_message": TOO_MUCH}),
+        Row("too fast", 429, 100, body={"commit_message": MESSAGE}, times=8),
     ],
     f"POST {API}/groups/{{group_id}}/messages": [
         Row("no message", 400, 100, body={}),
@@ -525,6 +529,8 @@ TABLE: dict[str, list[Row]] = {
             body={"mls_message": MESSAGE, "self_destruct_seconds": 60},
             answers=lambda _: {"sequence_num": 3},
         ),
+        Row("too much", 403, 302, body={"mls_message": TOO_MUCH}),
+        Row("too fast", 429, 100, body={"mls_message": MESSAGE}, times=8),
     ],
     f"GET {API}/groups/{{group_id}}/messages": [
         Row("a bad limit", 400, 101, query={"limit": "0"}),
@@ -617,6 +623,7 @@ TABLE: dict[str, list[Row]] = {
         Row("joined", body={"commit_message": MESSAGE}),
         Row("no commit", body={"mls_group_id": "0aFF"}),
         Row("nothing", body={}),
+        Row("too fast", 429, 100, body={"commit_message": MESSAGE}, times=8),
     ],
     f"GET {API}/sessions": [
         Row("one", who="bob", answers=lambda world: {"sessions": [world.session()]}),
@@ -641,7 +648,13 @@ DOCUMENTED = {cells[0].strip("`"): cells for cells in rows(doc("docs/protocol.md
 
 @pytest.fixture(params=Format, ids=lambda each: each.name.lower())
 async def world(request: pytest.FixtureRequest, config: Config, start_server: StartServer) -> AsyncIterator[World]:
-    limits = LimitsConfig(login_failures=2, registrations_per_address=6)
+    limits = LimitsConfig(
+        login_failures=2,
+        registrations_per_address=6,
+        user_sends_per_minute=8,
+        group_stored_bytes=4096,
+        user_groups=5,
+    )
     asked = replace(config, registration_token=INVITATION, message_retention=30 * DAY, limits=limits)
     async with start_server(asked) as running:
         built = World(running, request.param)

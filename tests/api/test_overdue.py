@@ -12,6 +12,7 @@ from conclave.config.retention import RetentionConfig
 from conclave.config.settings import Config
 from conclave.health.parts import HealthPart
 from conclave.server import duties
+from conclave.store.overdue import Worst
 from spark.engine import Engine
 from spark.run import clean_up
 from tests.conftest import Running, StartServer
@@ -103,3 +104,20 @@ async def test_while_the_clock_is_wrong_health_tells_of_the_clock_alone(
         await server.app[keys.CLOCK_WATCH].note()
         await until(lambda: HealthPart.OVERDUE not in faults.faults)
         assert HealthPart.CLOCK in faults.faults
+
+
+async def test_a_message_is_overdue_from_the_end_of_its_last_timer_on(
+    config: Config, start_server: StartServer
+) -> None:
+    """Also once its readers were told of that, and however long ago it was sent."""
+    async with start_server(replace(config, message_retention=-1)) as server:
+        [alice] = await server.users("alice")
+        group = await alice.create_group("secrets")
+        await alice.send(group, b"secret", 20 * HOUR)
+        server.clock.advance(20 * HOUR + 60)
+        await until(lambda: server.app[keys.HEALTH].overdue.groups > 0)
+        while await server.query("SELECT 1 FROM timers WHERE NOT told"):
+            await server.settle()
+        await looked(server)
+        assert server.app[keys.HEALTH].overdue == Worst(1, 60)
+        assert HealthPart.OVERDUE not in server.app[keys.HEALTH].faults

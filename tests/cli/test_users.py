@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from argon2 import PasswordHasher
 from click.testing import CliRunner, Result
 from structlog.testing import capture_logs
 
@@ -20,10 +21,11 @@ from conclave.auth.passwords import hash_password
 from conclave.cli import users as cli_users
 from conclave.cli.users import change
 from conclave.clock import FakeClock
+from conclave.config.limits import LimitsConfig
 from conclave.config.settings import Config
 from conclave.errors import NotFoundError
 from conclave.server import duties
-from conclave.store import accounts, schema, sqlite, users
+from conclave.store import accounts, audit, schema, sqlite, users
 from tests.conftest import Running, StartServer
 from tests.support.client import PASSWORD, Client, encode, expect
 from tests.support.listening import listening
@@ -78,7 +80,7 @@ def refused(result: Result) -> str:
     return line.removeprefix("conclave: ")
 
 
-@pytest.mark.parametrize("command", ["reset-password", "disable", "enable", "delete"])
+@pytest.mark.parametrize("command", ["reset-password", "disable", "enable", "delete", "show", "unblock"])
 @pytest.mark.parametrize("name", ["Alice", "nobody", "", "\udcff"])
 def test_an_unknown_user_is_told_in_a_line(stored: sqlite3.Connection, run: Run, command: str, name: str) -> None:
     assert "no such user" in refused(run(command, name))
@@ -291,3 +293,92 @@ async def test_those_who_remain_hear_once_of_an_account_that_an_operator_deletes
             assert own.waiting() == stranger.waiting() == []
         assert await server.query("SELECT * FROM outbox") == []
         assert [each["username"] for each in (await bob.get("/groups"))["groups"][0]["members"]] == ["bob"]
+
+
+def test_a_new_account_has_the_password_that_is_printed(stored: sqlite3.Connection, run: Run, logged: Logged) -> None:
+    result = run("create", "dora", "--alias", "Dora D.")
+    [password] = result.stdout.splitlines()
+    assert (result.exit_code, len(password)) == (0, 23)
+    PasswordHasher().verify(hash_of(stored, "dora"), password)
+    assert users.by_name(stored, "dora").alias == "Dora D."
+    assert logged == [{"event": "account_changed", "action": "create", "log_level": "info"}]
+    [entry] = audit.last(stored, 9)
+    assert (entry.action, entry.subject.name) == ("account_created", "dora")
+
+
+def test_a_new_account_can_get_a_password_from_standard_input(stored: sqlite3.Connection, run: Run) -> None:
+    result = run("create", "dora", "--prompt", typed="battery staple\n")
+    assert (result.exit_code, result.stdout) == (0, "")
+    PasswordHasher().verify(hash_of(stored, "dora"), "battery staple")
+    assert run("create", "erik", "a password").exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["alice"], "alice: this name is taken"),
+        (["_dora"], "the name must be"),
+        ([""], "the name must be"),
+        (["\udcff"], "the name is not UTF-8"),
+        (["dora", "--alias", "a\nb"], "the alias must have"),
+    ],
+)
+def test_an_account_that_cannot_be_is_refused_in_a_line(
+    stored: sqlite3.Connection, run: Run, words: list[str], told: str
+) -> None:
+    before = len(accounts.list_all(stored, 0))
+    assert refused(run("create", *words)).startswith(told)
+    assert len(accounts.list_all(stored, 0)) == before
+    assert audit.last(stored, 9) == []
+
+
+async def test_show_tells_what_is_stored_of_an_account_and_no_content(running: Running, run: Run) -> None:
+    alice, bob = await running.users("alice", "bob")
+    group = await alice.create_group("friends")
+    await bob.join(group)
+    for body in (b"secret 1", b"secret 22"):
+        await alice.post(f"/groups/{group}/messages", mls_message=encode(body))
+    told = json.loads((await asyncio.to_thread(run, "show", "alice", "--json")).stdout)
+    assert told["user_id"] == alice.user_id
+    wanted = {"messages": 2, "message_bytes": 17, "is_estimate": False, "groups": 1, "sessions": 1, "holds": []}
+    assert told | wanted | {"archived_groups": 0, "disabled": False, "last_used_at": running.clock.now()} == told
+    shown = (await asyncio.to_thread(run, "show", "alice")).stdout
+    assert "2 messages with 17 bytes" in shown
+    assert "secret" not in shown
+
+
+async def test_unblock_lifts_the_limit_on_wrong_passwords_for_one_name(
+    config: Config, start_server: StartServer, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(duties, "OUTBOX_INTERVAL_SECONDS", 0.02)
+    async with start_server(replace(config, limits=LimitsConfig(login_failures=2))) as server:
+        clients = await server.users("alice", "bob")
+        for client, name in zip(clients, ("alice", "bob"), strict=True):
+            for _ in range(2):
+                await expect(client.post("/login", username=name, password="wrong password"), 401, 202)
+            await expect(client.post("/login", username=name, password=PASSWORD), 429, 100)
+        result = await asyncio.to_thread(run, "unblock", "alice")
+        assert (result.exit_code, result.stderr) == (0, "")
+        async with asyncio.timeout(10):
+            while await server.query("SELECT 1 FROM outbox"):
+                await asyncio.sleep(0.02)
+        await asyncio.sleep(0.1)
+        assert (await clients[0].post("/login", username="alice", password=PASSWORD))["token"]
+        await expect(clients[1].post("/login", username="bob", password=PASSWORD), 429, 100)
+
+
+def test_unblock_says_that_a_disabled_user_stays_so(stored: sqlite3.Connection, run: Run) -> None:
+    run("disable", "bob")
+    assert "`conclave user enable`" in run("unblock", "bob").stderr
+    run("unblock", "bob")
+    assert len(stored.execute("SELECT * FROM outbox").fetchall()) == 1, "told twice, it waits once"
+    assert not users.credentials(stored, "bob")
+
+
+async def test_an_account_that_an_operator_creates_can_log_in_where_registration_is_closed(
+    config: Config, start_server: StartServer, run: Run
+) -> None:
+    async with start_server(replace(config, registration_enabled=False)) as server:
+        password = (await asyncio.to_thread(run, "create", "dora")).stdout.strip()
+        token = (await Client(server.http, server.url).post("/login", username="dora", password=password))["token"]
+        assert (await Client(server.http, server.url, token).get("/me"))["username"] == "dora"

@@ -1,5 +1,6 @@
 """Reading the configuration."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -159,11 +160,99 @@ def test_a_size_is_megabytes_or_gigabytes(text: str, size: int) -> None:
         ('cleanup = "sql"', "cleanup: "),
         ("[nothing]", "nothing: unknown setting"),
         ("= 1", "is not TOML"),
+        # What is in the wrong place.
+        (
+            '[cleanup]\ncleanup_interval = "1h"',
+            "cleanup.cleanup_interval: belongs at the top of the file, above the first [table]",
+        ),
+        (
+            '[admin]\nmessage_retention = "1d"',
+            "admin.message_retention: belongs at the top of the file, above the first [table]",
+        ),
+        ("login_failures = 3", "login_failures: belongs below [limits]"),
+        ('[limits]\nengine = "sql"', "limits.engine: belongs below [cleanup]"),
+        ('[retention]\nmax_lifetime = "1d"', "retention.max_lifetime: belongs below [retention.default_policy]"),
+        ('level = "info"', "level: belongs below [log]"),
+        # What is mistyped.
+        ("listen-port = 1", "listen-port: unknown setting; did you mean listen_port?"),
+        ("Listen_Port = 1", "Listen_Port: unknown setting; did you mean listen_port?"),
+        ("port = 1", "port: unknown setting; did you mean listen_port?"),
+        ("[admin]\nport = 1", "admin.port: unknown setting; did you mean listen_port?"),
+        ('[logs]\nlevel = "info"', "logs: unknown setting; did you mean log?"),
+        ("[retention.default_polcy]", "retention.default_polcy: unknown setting; did you mean default_policy?"),
+        ("login_failurs = 3", "login_failurs: unknown setting; did you mean login_failures, below [limits]?"),
+        ("zzz = 1", "zzz: unknown setting; docs/configuration.md lists all"),
+        # What has the wrong type is told with an example.
+        ('listen_port = "80"', "listen_port: must be an integer, as in listen_port = 8080"),
+        ("listen_address = 1", 'listen_address: must be a string, as in listen_address = "127.0.0.1"'),
+        ("database_path = 1", 'database_path: must be a string, as in database_path = "conclave.db"'),
+        ("registration_enabled = 1", "registration_enabled: must be true or false, as in registration_enabled = true"),
+        ('token_ttl_seconds = "30d"', "token_ttl_seconds: must be an integer, as in token_ttl_seconds = 2592000"),
+        ("[spark]\nmaster = 2", 'spark.master: must be a string, as in master = "local[2]"'),
+        (
+            'limits.trusted_proxies = "::1"',
+            "limits.trusted_proxies: must be a list of strings, as in trusted_proxies =",
+        ),
+        ('archive = "on"', "archive: must be a table, as in [archive]"),
+        ("[[cleanup]]", "cleanup: must be a table, as in [cleanup]"),
+        ('retention.limits.max_lifetime = "1d"', "retention.limits.max_lifetime: must be a table, as in [retention."),
+        ("retention.purge_jobs = 5", "retention.purge_jobs: must be a list of tables, as in [[retention.purge_jobs]]"),
+        ('log.level = "INFO"', 'log.level: must be "debug", "info", "warning" or "error"'),
+        ('log.format = "text"', 'log.format: must be "auto", "console" or "json"'),
+        ('log.requests = "some"', 'log.requests: must be "all", "errors" or "none"'),
     ],
 )
 def test_a_fault_is_one_line_that_names_the_setting(text: str, fault: str) -> None:
     [line] = faults_of(text)
     assert line.startswith(fault)
+
+
+@pytest.mark.parametrize(
+    ("text", "place", "remedy"),
+    [
+        ("\nmessage_retention = 30d\n", "at line 2", 'a duration or a size needs quotes, as in "30d"'),
+        ("registration_enabled = True\n", "at line 1", "write true or false, in small letters; text needs quotes"),
+        ("registration_enabled = yes\n", "at line 1", "write true or false, in small letters; text needs quotes"),
+        ("listen_port = 1\nlisten_port = 2\n", "at line 2", "the same setting or table is there twice: leave one"),
+        ("[cleanup]\n[spark]\n[cleanup]\n", "at line 3", "the same setting or table is there twice: leave one"),
+        ("database_path = conclave.db\n", "at line 1", 'text needs quotes, as in NAME = "text"'),
+        ("[cleanup\n", "at line 1", 'a line is NAME = VALUE or [table], and text needs quotes, as in NAME = "text"'),
+        ("listen_port 8080\n", "at line 1", "a line is NAME = VALUE or [table]"),
+        ('listen_address = "127.0.0.1\n', "at line 1", 'text needs quotes, as in NAME = "text"'),
+    ],
+)
+def test_what_is_not_toml_is_told_with_its_line_and_what_to_do(text: str, place: str, remedy: str) -> None:
+    [line] = faults_of(text)
+    assert line.startswith("is not TOML: ")
+    assert f"({place}" in line
+    assert remedy in line
+
+
+def test_a_mark_of_the_order_of_bytes_does_no_harm(tmp_path: Path) -> None:
+    (tmp_path / "c.toml").write_bytes(b"\xef\xbb\xbflisten_port = 1234\n")
+    assert load_config(tmp_path / "c.toml").port == 1234
+
+
+@pytest.mark.parametrize(
+    ("make", "fault"),
+    [
+        (lambda _: None, "No such file or directory: name a file that is there"),
+        (Path.mkdir, "Is a directory: name the file in that folder"),
+        (
+            lambda path: path.write_bytes(b"a = 1\nb = '\xe4'"),
+            "it is not UTF-8, at byte 11, in line 2: save it as UTF-8",
+        ),
+        (lambda path: path.symlink_to(path), "Too many levels of symbolic links"),
+    ],
+)
+def test_a_file_that_cannot_be_read_is_told_in_one_line(
+    tmp_path: Path, make: Callable[[Path], object], fault: str
+) -> None:
+    path = tmp_path / "conclave.toml"
+    make(path)
+    with pytest.raises(ConfigError) as refused:
+        load_config(path)
+    assert str(refused.value) == f"{path}: cannot be read: {fault}"
 
 
 def test_all_faults_are_reported_at_once() -> None:

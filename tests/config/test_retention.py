@@ -365,7 +365,7 @@ def test_what_contradicts_itself_is_told_beside_what_is_not_valid() -> None:
         )
     assert [line.partition(" must")[0] for line in refused.value.faults] == [
         "retention.enabled:",
-        "retention.default_policy.more: unknown setting",
+        "retention.default_policy.more: unknown setting; docs/configuration.md lists all",
         "retention.limits.min_lifetime.min: 'x' is not a duration: a positive integer and a unit (s, min, h, d, w, mo,"
         ' y), as in "30d", "-1" or "0"',
         "retention.groups: 'lobby' is not the id of a group: a UUID with hyphens, or 32 hex digits",

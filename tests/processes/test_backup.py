@@ -1,110 +1,111 @@
-"""The commands of the page about operating, word for word: a backup of a server at work, and what comes of it."""
+"""A backup of a server at work, while messages move to the archive, and what is served after a restore."""
 
 import asyncio
-import re
-import shutil
-import subprocess
+import time
 from pathlib import Path
 
 from aiohttp import ClientSession
 
-from conclave.system import locks
-from tests.processes.test_archive_kills import ARCHIVE, OFTEN, RARELY, happened, until
+from conclave.backup.destination import kept_in
+from conclave.config.settings import Config
+from tests.processes.test_archive_kills import ARCHIVE, FADING, OFTEN, RARELY, World, happened, until
 from tests.processes.test_kills import QUICK
+from tests.support.archived import Tiers
 from tests.support.cleaner import Cleaner
-from tests.support.client import Client
-from tests.support.server import PATIENCE, ServerProcess, waiting
+from tests.support.client import Client, expect
+from tests.support.server import ServerProcess, conclave
 
-PAGE = Path(__file__).parents[2] / "docs" / "operations.md"
-
-
-def commands() -> list[str]:
-    """The chapter's blocks: backup without an archive, with one, and the way back."""
-    [chapter] = re.findall(r"^## Backups\n(.*?)^## ", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
-    blocks: list[str] = re.findall(r"^```sh\n(.*?)^```$", chapter, re.MULTILINE | re.DOTALL)
-    assert len(blocks) == 3
-    return blocks
+BACKUPS = 3
+"""So many backups are made while the server is at work. The last one is restored."""
 
 
-def do(script: str, folder: Path) -> None:
-    done = subprocess.run(["sh", "-eu"], input=script, cwd=folder, capture_output=True, text=True, timeout=PATIENCE)
-    assert (done.returncode, done.stderr) == (0, ""), done
+def done(*words: str | Path, cwd: Path) -> str:
+    result = conclave(*words, cwd=cwd)
+    assert result.returncode == 0, result.stderr
+    return result.stdout
 
 
-async def everything(client: Client, group: str) -> dict[int, bytes]:
+def purge(group: str, folder: Path) -> None:
+    words = ("cleanup", "purge", "--config", "conclave.toml", "--group", group, "--before", "1s", "--yes", "--no-run")
+    done(*words, cwd=folder)
+
+
+async def served_in(client: Client, group: str) -> dict[int, bytes]:
     """Page through a group."""
     found: dict[int, bytes] = {}
-    while page := await client.fetch(group, max(found, default=0)):
+    while page := await client.fetch(group, max(found, default=0), 500):
         found |= {message.sequence_num: message.body for message in page}
     return found
 
 
-async def test_a_backup_taken_of_a_server_at_work_is_served_with_all_that_was_acknowledged(
+async def talk(world: World) -> None:
+    """Send to the groups that keep, and to one that does not, without a pause."""
+    fading = await world.add_group("fading", FADING)
+    while True:
+        for group in (*world.kept, fading):
+            await world.send(group, 24 + world.made * 97 % 2000)
+        await asyncio.sleep(0.01)
+
+
+async def back_up(world: World, folder: Path) -> set[int]:
+    """Make backups one after the other; return the bodies that were acknowledged before the last one."""
+    for number in range(BACKUPS):
+        before = {sent.body for group in world.groups for sent in group.sent.values()}
+        words = ("backup", "--config", "conclave.toml", "--keep", "2", str(folder / "backups"))
+        await asyncio.to_thread(done, *words, cwd=folder / "here")
+        assert len(list(kept_in(folder / "backups"))) == min(2, number + 1)
+        await asyncio.sleep(1)
+    return before
+
+
+async def test_what_is_restored_is_a_state_that_was_there_and_nothing_that_is_over(
     tmp_path: Path, cleaner: Cleaner
 ) -> None:
-    _, backup, restore = commands()
-    (there := tmp_path / "there").mkdir()
     (here := tmp_path / "here").mkdir()
-    sent: dict[int, bytes] = {}
+    (there := tmp_path / "there").mkdir()
     async with ClientSession() as http:
-        with ServerProcess(there, OFTEN + ARCHIVE, cleaner.lend().env, command=QUICK) as server:
-            alice = await Client.register(http, server.url, "alice")
-            group = await alice.create_group("friends")
-
-            async def talk() -> None:
-                while True:
-                    body = b"%d" % (len(sent) + 1) * 50
-                    sent[await alice.send(group, body)] = body
-                    await asyncio.sleep(0.01)
-
+        world = World(http)
+        with ServerProcess(here, OFTEN + ARCHIVE, cleaner.lend().env, command=QUICK) as server:
+            await world.begin(server.url)
             async with asyncio.TaskGroup() as tasks:
-                talking = tasks.create_task(talk())
+                talking = tasks.create_task(talk(world))
                 await until(lambda: sum(run["archived"] > 0 for run in happened(server, "cleanup_run")) > 2)
-                acknowledged = dict(sent)
-                await asyncio.to_thread(do, backup, there)
+                acknowledged = await back_up(world, tmp_path)
                 talking.cancel()
+            kept, purged, deleted = world.kept
+            await asyncio.sleep(3)
+            await asyncio.to_thread(purge, purged.key, here)
+            await world.alice.post(f"/groups/{deleted.key}/delete")
+            runs = happened(server, "cleanup_run")
+            assert [run["error"] for run in runs if run["error"]] == [], "no run failed for the backups"
+            over_by = time.time() + FADING + 1
             server.stop()
-        shutil.move(there / "backup", here / "backup")
-        shutil.rmtree(there)
-        (here / "conclave.data" / "archive").mkdir(parents=True)
-        (here / "conclave.data" / "archive" / "something older").touch()
-        (here / "conclave.db-wal").write_text("something older")
-        do(restore, here)
-        with ServerProcess(here, RARELY + ARCHIVE, cleaner.lend().env, command=QUICK) as again:
-            alice.url = again.url
-            do('[ "$(sqlite3 conclave.db "PRAGMA journal_mode")" = wal ]', here)
-            served = await everything(alice, group)
-            assert served == {number: sent[number] for number in range(1, len(served) + 1)}
-            assert acknowledged.items() <= served.items()
-            assert await alice.send(group, b"on") == len(served) + 1
+        backup = list(kept_in(tmp_path / "backups"))[-1]
+        assert "the backup is whole" in done("backup", "verify", str(backup.path), cwd=there)
+        await until(lambda: time.time() > over_by)
+        settings = f'{RARELY}{ARCHIVE}[ledger]\npath = "{here}/conclave.db.ledger"\n'
+        (there / "conclave.toml").write_text(settings)
+        done("restore", "--config", "conclave.toml", str(backup.path), cwd=there)
+        with ServerProcess(there, settings, cleaner.lend().env, command=QUICK) as again:
+            world.move_to(again.url)
+            await expect(world.alice.fetch(kept.key), 401, 202)
+            for name, client in (("alice", world.alice), ("bob", world.bob)):
+                await client.login(name)
+            *_, fading = world.groups
+            for over in (fading, purged):
+                assert await served_in(world.bob, over.key) == {}, "what is over is not served, before any run either"
+            await expect(world.bob.fetch(deleted.key), 401, 400)
+            served = await served_in(world.alice, kept.key)
+            sent = [kept.sent[number] for number in range(1, len(served) + 1)]
+            bodies = [world.search.body(each.body, each.size) for each in sent]
+            assert list(served.items()) == list(enumerate(bodies, 1)), "all up to some moment, once, in order"
+            stays = {each.body for each in sent}
+            before = {each.body for each in kept.sent.values()} & acknowledged
+            assert before <= stays, "all that was acknowledged before the backup began"
+            assert await world.alice.send(kept.key, b"on") > max(kept.sent), "no number is given twice"
             await until(lambda: bool(happened(again, "cleanup_run")))
             assert happened(again, "cleanup_run")[0]["error"] == "", "the two are of one time"
-            assert len(await everything(alice, group)) == len(served) + 1
             again.stop()
-
-
-def test_a_backup_waits_for_a_run_under_way(tmp_path: Path) -> None:
-    _, backup, _ = commands()
-    do('sqlite3 conclave.db "CREATE TABLE t (x)"; mkdir -p conclave.data/archive/lifetime=-1', tmp_path)
-    with locks.hold(tmp_path / "conclave.db", locks.CLEANUP):
-        waiting_for_it = subprocess.Popen(["sh", "-euc", backup], cwd=tmp_path)
-        for _ in waiting("the backup to begin"):
-            if (tmp_path / "backup").exists():
-                break
-        assert not (tmp_path / "backup" / "conclave.db").exists()
-    assert waiting_for_it.wait(PATIENCE) == 0
-    assert (tmp_path / "backup" / "archive" / "lifetime=-1").is_dir()
-
-
-def test_a_backup_without_an_archive_is_whole_and_holds_nothing_that_was_erased(tmp_path: Path) -> None:
-    plain, _, restore = commands()
-    erased, kept = "e" * 5000, "k" * 5000
-    do(f"sqlite3 conclave.db \"CREATE TABLE t (x); INSERT INTO t VALUES ('{erased}'), ('{kept}')\"", tmp_path)
-    do("sqlite3 conclave.db \"DELETE FROM t WHERE x LIKE 'e%'\"", tmp_path)
-    do(plain, tmp_path)
-    (tmp_path / "conclave.db").write_bytes(b"")
-    do(restore, tmp_path)
-    content = (tmp_path / "conclave.db").read_text(encoding="latin-1")
-    assert kept[:1000] in content
-    assert erased[:100] not in content
-    assert not (tmp_path / "conclave.data" / "archive").exists()
+            assert not happened(again, "ledger_replayed"), "the restore has done that"
+    assert world.search.numbers_in(there, cleaner.folder) == stays, "what is over is in no file"
+    Tiers(Config(database_path=str(there / "conclave.db"))).expect_sound()

@@ -12,7 +12,7 @@ import pytest
 from conclave.budget import Budget
 from conclave.clock import FakeClock
 from conclave.retention.resolve import PolicySettings
-from conclave.store import groups, members, messages, schema, sqlite, state, users, visibility
+from conclave.store import groups, members, messages, schema, sqlite, state, timers, users, visibility
 from conclave.store.groups import Group
 from conclave.store.members import Membership
 from conclave.wire import pages
@@ -97,3 +97,28 @@ def test_nothing_that_is_shown_is_passed_over(
         begin = visibility.pass_hidden(connection, group, sight, after)
         assert begin >= after
         assert shown(connection, group, sight, begin) == shown(connection, group, sight, after)
+
+
+def test_one_look_tells_whether_a_timer_of_a_message_runs(connection: sqlite3.Connection) -> None:
+    """Runs and health look at each such message again and again, and it may have a thousand timers that have ended."""
+    readers = 1_000
+    with sqlite.write_transaction(connection):
+        member = a_member(connection, [NOW - DAY])
+        key = member.group.group_key
+        timers.begin(connection, [(key, 1, member.user_id, DAY + 1)], NOW - DAY)
+        connection.executemany(
+            "INSERT INTO timers (group_key, sequence_num, member_id, seconds, redact_at) VALUES (?, 1, ?, 60, ?)",
+            [(key, 1_000 + number, NOW - number) for number in range(readers)],
+        )
+    steps = 0
+
+    def count() -> None:
+        nonlocal steps
+        steps += STEPS_AT_ONCE
+
+    redacted = f"SELECT count(*) FROM {visibility.TIMED} WHERE {visibility.redacted_for_all(NOW, DAY)}"
+    later = f"SELECT count(*) FROM {visibility.TIMED} WHERE {visibility.redacted_for_all(NOW + 1, DAY)}"
+    connection.set_progress_handler(count, STEPS_AT_ONCE)
+    assert [connection.execute(query).fetchone()[0] for query in (redacted, later)] == [0, 1]
+    connection.set_progress_handler(None, 0)
+    assert steps < readers

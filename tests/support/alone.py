@@ -28,7 +28,7 @@ class StoreAlone:
     """Reads the store of a server by connections of its own. The time is the server's."""
 
     def __init__(self, app: web.Application) -> None:
-        config = app[keys.CONFIG]
+        config = app[keys.IN_FORCE].config
         self.up_to = 0
         self._app = app
         self._connection = sqlite.connect(config.database)
@@ -68,7 +68,7 @@ class StoreAlone:
                 session.user_id,
                 after,
                 limit,
-                self._app[keys.CONFIG].policy,
+                self._app[keys.IN_FORCE].config.policy,
                 self._app[keys.CLOCK],
                 share,
                 _write,

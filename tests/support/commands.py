@@ -15,7 +15,15 @@ from conclave.config.settings import Config
 
 Run = Callable[..., Result]
 
-FAMILIES = {"audit": "audit", "cleanup": "cleanup", "hold": "holds", "receipts": "receipts", "user": "users"}
+FAMILIES = {
+    "audit": "audit",
+    "cleanup": "cleanup",
+    "export": "export",
+    "hold": "holds",
+    "invite-token": "registration_tokens",
+    "receipts": "receipts",
+    "user": "users",
+}
 """The modules of the commands, by the first word."""
 
 
@@ -34,7 +42,7 @@ def runner(config: Config, clock: FakeClock, folder: Path, monkeypatch: pytest.M
     path.write_text(settings)
 
     def run(family: str, *words: str, typed: str = "") -> Result:
-        command: click.Command = getattr(import_module(f"conclave.cli.{FAMILIES[family]}"), family)
+        command: click.Command = getattr(import_module(f"conclave.cli.{FAMILIES[family]}"), family.replace("-", "_"))
         result = CliRunner().invoke(command, [*words, "--config", str(path)], input=typed)
         assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
         return result

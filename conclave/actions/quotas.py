@@ -1,0 +1,207 @@
+"""Quotas: how fast users and groups may send, and how much they may store. Counted in memory, off unless set.
+
+What is stored is measured by a query when it is asked for first. From then on what is sent is added. So the count is
+never too low, but for what was on its way to the disk while it was measured. It is too high by what was erased since:
+when it reaches the quota, it is measured again, at most once a minute. What is never refused, such as the commit of
+somebody who leaves, counts from the next measurement on, so there is one each hour. Nothing is kept over a restart.
+"""
+
+import asyncio
+import sqlite3
+from collections import Counter, OrderedDict
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from conclave.clock import Clock
+from conclave.config.limits import LimitsConfig
+from conclave.errors import ApiError, QuotaError, TooManyRequestsError
+from conclave.limits import MOST_KEYS, Pace
+from conclave.store import stored
+from conclave.store.database import Database
+from conclave.store.stored import Stored
+
+MINUTE = 60
+
+MEASURED_AGAIN_SECONDS = 60
+"""What has reached its quota is measured again after at least 60 seconds."""
+
+MEASURED_ANYWAY_SECONDS = 3600
+"""After an hour the next send has it measured again."""
+
+
+class Owner(NamedTuple):
+    """Whose messages are counted: a user's or a group's, by id."""
+
+    owner_id: bytes
+    is_user: bool
+
+
+@dataclass
+class _Count:
+    """What an owner has stored, at most; ``measured_at``: seconds since the machine was started."""
+
+    messages: int
+    body_bytes: int
+    measured_at: int
+
+
+class Quotas:
+    """The quotas of one server. Whoever holds the write lock asks ``paces`` and ``full``; the event loop the rest."""
+
+    def __init__(self, limits: LimitsConfig, clock: Clock) -> None:
+        """Begin with nothing counted."""
+        self._limits = limits
+        self._clock = clock
+        self.paces = [
+            (Pace(most, MINUTE), is_user)
+            for most, is_user in ((limits.user_sends_per_minute, True), (limits.group_sends_per_minute, False))
+            if most
+        ]
+        """Each pace that is set, and whether it is that of users or of groups."""
+        self._counts: OrderedDict[Owner, _Count] = OrderedDict()
+        self._measuring = asyncio.Lock()
+        self._measured: Owner | None = None
+        self._since = Stored(0, 0)
+        """What ``_measured`` was sent since its measurement began."""
+
+    async def prepare(self, store: Database, group_id: bytes, user_id: bytes, size: int) -> None:
+        """Measure what has to be known before a user sends ``size`` bytes to a group. Raises StoreError.
+
+        One measurement runs at a time, so that readers are left for others.
+        """
+        limits = self._limits
+        for owner, is_limited in (
+            (Owner(user_id, is_user=True), limits.user_stored_bytes),
+            (Owner(group_id, is_user=False), limits.group_stored_bytes or limits.group_stored_messages),
+        ):
+            if is_limited and self._is_wanted(owner, size):
+                async with self._measuring:
+                    if self._is_wanted(owner, size):  # nobody has measured it meanwhile
+                        await self._measure(store, owner)
+
+    def require_few_groups(self, connection: sqlite3.Connection, user_id: bytes) -> None:
+        """Raise QuotaError if a user is an admin of as many groups as the operator allows."""
+        most = self._limits.user_groups
+        if most and stored.groups_of_admin(connection, user_id) >= most:
+            raise QuotaError(f"you are an admin of as many groups as one user may be: {most:,}")
+
+    def now(self) -> int:
+        """Return the seconds since the machine was started."""
+        return self._clock.read().since_boot
+
+    def full(self, owner: Owner, more: Stored) -> QuotaError | None:
+        """Return how a message is refused that is the last of those that ``owner`` would store; None if it is not."""
+        count, limits = self._counts.get(owner), self._limits
+        if count is None:
+            return None
+        most_bytes = limits.user_stored_bytes if owner.is_user else limits.group_stored_bytes
+        most_messages = 0 if owner.is_user else limits.group_stored_messages
+        if most_bytes and count.body_bytes + more.body_bytes > most_bytes:
+            return _refused(owner)
+        return _refused(owner) if most_messages and count.messages + more.messages > most_messages else None
+
+    def add(self, owner: Owner, more: Stored) -> None:
+        """Count what was stored."""
+        count = self._counts.get(owner)
+        if count:
+            count.messages += more.messages
+            count.body_bytes += more.body_bytes
+        if owner == self._measured:
+            self._since = _sum(self._since, more)
+
+    def _is_wanted(self, owner: Owner, size: int) -> bool:
+        count = self._counts.get(owner)
+        if count is None:
+            return True
+        age = self.now() - count.measured_at
+        if age < MEASURED_AGAIN_SECONDS:
+            return False
+        return age >= MEASURED_ANYWAY_SECONDS or self.full(owner, Stored(1, size)) is not None
+
+    async def _measure(self, store: Database, owner: Owner) -> None:
+        self._measured, self._since = owner, Stored(0, 0)
+        try:
+            if owner.is_user:
+                found: Stored | None = await store.read(stored.of_user, owner.owner_id)
+            else:
+                bytes_too = self._limits.group_stored_bytes > 0
+                found = await store.read(stored.of_group, owner.owner_id, bytes_too=bytes_too)
+            if found:
+                self._counts[owner] = _Count(*_sum(found, self._since), self.now())
+                self._counts.move_to_end(owner)
+        finally:
+            self._measured = None
+        if len(self._counts) > MOST_KEYS:
+            self._counts.popitem(last=False)
+
+
+class Sends:
+    """The sends of one transaction: asks for each whether it may be, and counts all of them once they are stored.
+
+    Until then nothing counts, so whoever has to begin anew may ask for the same sends again.
+    """
+
+    def __init__(self, quotas: Quotas) -> None:
+        """Begin with none."""
+        self._quotas = quotas
+        self._now = quotas.now()
+        self._admitted: dict[Owner, Stored] = {}
+        self._paced: Counter[Owner] = Counter()
+
+    def refusal(
+        self, group_id: bytes, user_id: bytes, size: int, *, is_commit: bool = False, must_fit: bool = True
+    ) -> ApiError | None:
+        """Return how a member is refused who sends ``size`` bytes to a group; None if it may be.
+
+        ``is_commit``: it does not count in what the user has stored. ``must_fit``: it is refused for what is stored.
+        """
+        user, group = Owner(user_id, is_user=True), Owner(group_id, is_user=False)
+        for pace, is_user in self._quotas.paces:
+            owner = user if is_user else group
+            seconds = pace.wait(owner, self._now, self._paced[owner] + 1)
+            if seconds:
+                return TooManyRequestsError(
+                    f"too many messages {'by you' if is_user else 'in this group'}", seconds=seconds
+                )
+        storing = {
+            owner: _sum(self._admitted.get(owner, Stored(0, 0)), Stored(1, size))
+            for owner in ((group,) if is_commit else (user, group))
+        }
+        for owner, more in storing.items():
+            refused = self._quotas.full(owner, more)
+            if refused and must_fit:
+                return refused
+        self._admitted |= storing
+        self._paced.update((user, group))
+        return None
+
+    def stored(self) -> None:
+        """Count what was admitted."""
+        for pace, is_user in self._quotas.paces:
+            for owner, count in self._paced.items():
+                if owner.is_user == is_user:
+                    pace.record(owner, self._now, count)
+        for owner, more in self._admitted.items():
+            self._quotas.add(owner, more)
+
+
+def quotas_of(limits: LimitsConfig, clock: Clock) -> Quotas | None:
+    """Return the quotas that are set; None if none is."""
+    return Quotas(limits, clock) if any(quotas_in(limits)) else None
+
+
+def quotas_in(limits: LimitsConfig) -> tuple[int | str, ...]:
+    """Return the settings that are quotas."""
+    return (
+        *(limits.user_sends_per_minute, limits.group_sends_per_minute, limits.user_stored_bytes),
+        *(limits.group_stored_bytes, limits.group_stored_messages, limits.user_groups),
+    )
+
+
+def _sum(one: Stored, other: Stored) -> Stored:
+    return Stored(one.messages + other.messages, one.body_bytes + other.body_bytes)
+
+
+def _refused(owner: Owner) -> QuotaError:
+    whose = "you have stored as much as one user may" if owner.is_user else "this group has stored as much as one may"
+    return QuotaError(f"{whose}: older messages have to go first")

@@ -1,0 +1,46 @@
+"""Reads from the archive what one user has sent to a group, for the export: a batch at a time."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from conclave.archive import query
+from conclave.archive.age import open_known
+from conclave.archive.faults import one_line
+from conclave.store.archive.moves import ArchiveState
+from conclave.store.archive.stretches import Stretch
+
+
+class UnreadableError(Exception):
+    """The archive cannot be read. The message is one line for the operator."""
+
+
+class Archived(NamedTuple):
+    """A message of the archive. ``created_at``: Unix seconds."""
+
+    sequence_num: int
+    created_at: int
+    is_commit: bool
+    body: bytes
+
+
+def read(path: Path, read_state: Callable[[], ArchiveState], found: Stretch, user_id: bytes) -> Iterator[Archived]:
+    """Yield the messages of a user in ``found``, in any order. Raises UnreadableError.
+
+    ``path``: the table's folder. ``read_state``: asks the database what it knows of the table. No run may take place
+    meanwhile.
+    """
+    import pyarrow  # noqa: PLC0415 - other commands do not pay for it
+    from deltalake import QueryBuilder  # noqa: PLC0415 - as above
+    from deltalake.exceptions import DeltaError  # noqa: PLC0415 - as above
+
+    try:
+        table, fault = open_known(path, read_state)
+        if fault:
+            raise UnreadableError(fault)
+        batches = QueryBuilder().register("archive", table).execute(query.of_sender(found, user_id))
+        for batch in batches:
+            for row in pyarrow.record_batch(batch).to_pylist():
+                yield Archived(row["sequence_num"], row["created_at"], row["is_commit"], row["mls_message"])
+    except (DeltaError, pyarrow.ArrowException, OSError) as error:
+        raise UnreadableError(f"{path}: {one_line(error)}") from error

@@ -1,0 +1,149 @@
+"""The folder in which backups are kept: whose it is, what is in it, and what goes when there are too many."""
+
+import os
+import re
+import shutil
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from conclave.backup import manifest
+from conclave.backup.files import sync, write
+from conclave.backup.manifest import BackupError, Manifest
+from conclave.config.settings import Config
+from conclave.failpoints import reach
+from conclave.system import locks
+from conclave.system.locks import LockedError
+
+MARK = ".conclave-backups"
+"""The name of a file that makes a folder one for backups. Whoever makes a backup there locks this file."""
+
+_TEXT = "Backups of one Conclave server are kept here; `conclave backup list` lists them. Database:\n"
+
+UNFINISHED = ".unfinished"
+"""The name of a backup that is not complete. The next one goes on with it."""
+
+_REMOVED = ".removed"
+"""The name of a backup that is being removed."""
+
+_NAME = re.compile(r"\d{4}-\d{2}-\d{2}T\d{2}-\d{2}-\d{2}Z")
+
+
+@dataclass(frozen=True)
+class Kept:
+    """A backup that is kept: its folder, and its manifest, or why that cannot be read."""
+
+    path: Path
+    manifest: Manifest | None
+    fault: str = ""
+
+
+class Destination:
+    """A folder for backups, of which this process holds the lock."""
+
+    def __init__(self, folder: Path) -> None:
+        """``folder``: exists, and has its mark."""
+        self.folder = folder
+        self.unfinished = folder / UNFINISHED
+
+    def complete(self, now: int) -> Path:
+        """Give the unfinished backup its name, which says when it was made, and return its path. Raises OSError.
+
+        ``now``: Unix seconds. If that name is taken, a later one is used.
+        """
+        while (path := self.folder / f"{datetime.fromtimestamp(now, UTC):%Y-%m-%dT%H-%M-%SZ}").exists():
+            now += 1
+        self.unfinished.rename(path)
+        sync(self.folder)
+        return path
+
+    def prune(self, keep: int) -> list[str]:
+        """Remove the oldest complete backups until ``keep`` are left; return their names. Raises OSError.
+
+        One whose manifest cannot be read stays, and does not count: somebody has to look at it.
+        """
+        whole = sorted((each.manifest.number, each.path) for each in kept_in(self.folder) if each.manifest is not None)
+        gone = []
+        for _, path in whole[: max(0, len(whole) - keep)]:
+            path.rename(self.folder / _REMOVED)
+            reach("backup.renamed_away")
+            self.remove_leftovers()
+            gone.append(path.name)
+        return gone
+
+    def remove_leftovers(self) -> None:
+        """Finish a removal that did not end. Raises OSError."""
+        if (removed := self.folder / _REMOVED).exists():
+            shutil.rmtree(removed)
+            sync(self.folder)
+
+
+@contextmanager
+def opened(config: Config, folder: Path) -> Iterator[Destination]:
+    """Make the folder for backups of a server, or take one that is there, and hold its lock while the block lasts.
+
+    Its mode is 0700 then. Raises BackupError if it cannot be that, or if another backup is being made there.
+    """
+    folder = Path(os.path.realpath(folder))
+    _require_outside(config, folder)
+    try:
+        _require_own(config, folder)
+        folder.mkdir(mode=0o700, exist_ok=True)
+        folder.chmod(0o700)
+        if not (folder / MARK).exists():
+            write(folder / MARK, f"{_TEXT}{config.database}\n")
+        with locks.hold_file(folder / MARK):
+            here = Destination(folder)
+            here.remove_leftovers()
+            yield here
+    except LockedError:
+        raise BackupError(f"{folder}: another backup is being made there: wait until it has ended") from None
+
+
+def _require_outside(config: Config, folder: Path) -> None:
+    """Raise BackupError if a backup in ``folder`` would lie where no file may hold what was erased."""
+    for place in (config.data, config.archive_path):
+        if folder.is_relative_to(place):
+            raise BackupError(
+                f"{folder}: lies in {place}, where nothing may be that was erased: name a folder elsewhere, best on"
+                " another disk"
+            )
+
+
+def _require_own(config: Config, folder: Path) -> None:
+    try:
+        found = folder.stat()
+    except FileNotFoundError:
+        if not folder.parent.is_dir():
+            raise BackupError(f"{folder}: there is no folder {folder.parent}; is its disk mounted?") from None
+        return
+    if not stat.S_ISDIR(found.st_mode):
+        raise BackupError(f"{folder}: is a file, not a folder")
+    mark = folder / MARK
+    if not mark.is_file():
+        if foreign := next((each.name for each in folder.iterdir() if each.name != "lost+found"), None):
+            raise BackupError(f"{folder}: holds {foreign}, which is no backup: name a folder of its own")
+        if found.st_mode & (stat.S_ISVTX | stat.S_IWOTH):
+            raise BackupError(f"{folder}: everybody can write there: name a folder of its own")
+        return
+    known = mark.read_text(encoding="utf-8").removeprefix(_TEXT).strip()
+    if known and known != str(config.database):
+        raise BackupError(f"{folder}: holds backups of another database, {known}: name a folder of its own")
+
+
+def kept_in(folder: Path) -> Iterator[Kept]:
+    """Yield the backups in a folder, by name; a manifest may be large. Raises BackupError if the folder has no mark."""
+    try:
+        if not (folder / MARK).is_file():
+            raise BackupError(f"{folder}: is no folder for backups")
+        paths = sorted(each for each in folder.iterdir() if _NAME.fullmatch(each.name))
+    except OSError as error:
+        raise BackupError(f"{folder}: {error.strerror}") from error
+    for path in paths:
+        try:
+            yield Kept(path, manifest.read(path))
+        except BackupError as error:
+            yield Kept(path, None, str(error))

@@ -1,0 +1,264 @@
+"""Restores a backup: where nothing is, while no server runs, and so that nobody is served what is over.
+
+Everything is made beside the places where it belongs: the database in a folder next to its own place, the archive too.
+There it is brought to the present, and what is due is erased. Only then it is moved into place. While that folder is
+there, no server starts: a restore that was killed has to be repeated, and begins anew.
+"""
+
+import errno
+import os
+import shutil
+import sqlite3
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from conclave.backup import checking, manifest
+from conclave.backup.files import duplicate, sync, sync_tree, write
+from conclave.backup.manifest import BackupError, Manifest
+from conclave.clock import Clock
+from conclave.config.settings import Config
+from conclave.failpoints import reach
+from conclave.store import audit, place, schema, sqlite, state
+from conclave.store.archive import status
+from conclave.store.audit import Action
+from conclave.store.faults import StoreError, free_bytes
+from conclave.store.ledger.book import LedgerError
+from conclave.store.ledger.replay import replay
+from conclave.system import data_folder, locks, operators
+from conclave.system.data_folder import DataFolderError
+from conclave.system.locks import LockedError
+
+_PLACING = "placing"
+"""A file in the folder of a restore: what is in place from then on is the restore's, and not complete."""
+
+_SIDE_FILES = ("-wal", "-shm", "-journal")
+
+SPARE_BYTES = 64 * 1024 * 1024
+"""A restore leaves at least 64 MiB free."""
+
+Erase = Callable[[Config], str]
+"""Erases what is due from the database of the configuration, and from no archive; returns why it failed, or ""."""
+
+
+@dataclass
+class Restored:
+    """What a restore did.
+
+    ``taken_back``: how many things of each kind the ledger did not let come back. ``locked``: the names of accounts
+    that need a new password. ``notes``: what else the operator has to know, a line each.
+    """
+
+    manifest: Manifest
+    taken_back: Counter[str] = field(default_factory=Counter)
+    locked: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+
+def restore(config: Config, clock: Clock, source: Path, erase: Erase, *, without_ledger: bool = False) -> Restored:
+    """Restore the backup in the folder ``source`` to the places of the configuration.
+
+    ``without_ledger``: go on although the ledger does not tell all that has happened since. Raises BackupError, and has
+    changed nothing then, or has left nothing that a server would start on.
+    """
+    with _plainly(config):
+        told = checking.require_whole(source)
+        if told.schema > schema.migrations()[-1][0]:
+            raise BackupError(f"{source}: was made by Conclave {told.product}, which is newer: use that or a newer one")
+        with _alone(config):
+            return _Restoring(config, clock, source, told, erase, without_ledger=without_ledger).restore()
+
+
+@contextmanager
+def _plainly(config: Config) -> Iterator[None]:
+    try:
+        yield
+    except (StoreError, sqlite3.Error, DataFolderError) as error:
+        raise BackupError(str(error)) from error
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise BackupError(f"{config.database.parent}: the disk is full: nothing was restored") from error
+        raise BackupError(f"{error.filename}: {error.strerror}" if error.filename else str(error)) from error
+
+
+@contextmanager
+def _alone(config: Config) -> Iterator[None]:
+    """Hold the locks of a server, so that none starts while the block lasts. Raises BackupError if one runs."""
+    mark = config.data / data_folder.MARK
+    data_folder.require_own(config.data, config.database, config.archive_path)
+    with ExitStack() as held:
+        try:
+            if not config.database.parent.is_dir():
+                raise BackupError(f"{config.database.parent}: there is no such folder; is its disk mounted?")
+            held.enter_context(locks.hold_name(config.database, locks.SERVER))
+            if mark.is_file():
+                held.enter_context(locks.hold_file(mark))
+        except LockedError as error:
+            raise BackupError(f"{error}: a server is running, or another restore: stop it first") from None
+        yield
+
+
+class _Restoring:
+    """One restore, from its beginning to its end."""
+
+    def __init__(
+        self, config: Config, clock: Clock, source: Path, told: Manifest, erase: Erase, *, without_ledger: bool
+    ) -> None:
+        self._config = config
+        self._clock = clock
+        self._source = source
+        self._erase_due = erase
+        self._without_ledger = without_ledger
+        self._folder = place.restoring(config.database)
+        self._database = self._folder / config.database.name
+        self._archive = config.archive_path.with_name(config.archive_path.name + place.RESTORING)
+        self._done = Restored(told)
+
+    def restore(self) -> Restored:
+        """Do it."""
+        self._clear_leftovers()
+        self._require_nothing_there()
+        data_folder.prepare(self._config.data, self._config.database, self._config.archive_path)
+        self._folder.mkdir(mode=0o700)
+        sync(self._folder.parent)
+        reach("return.begun")
+        try:
+            self._copy()
+            self._settle()
+            self._erase()
+        except BaseException:
+            self._clear_leftovers()  # a process that is killed leaves that to the next restore
+            raise
+        self._put_in_place()
+        return self._done
+
+    def _clear_leftovers(self) -> None:
+        """Remove what an earlier restore has left that did not end."""
+        if (self._folder / _PLACING).exists():
+            for suffix in ("", *_SIDE_FILES):
+                self._config.database.with_name(self._config.database.name + suffix).unlink(missing_ok=True)
+            shutil.rmtree(self._config.archive_path, ignore_errors=True)
+        if self._folder.exists():
+            shutil.rmtree(self._archive, ignore_errors=True)
+            shutil.rmtree(self._folder)
+            sync(self._folder.parent)
+
+    def _require_nothing_there(self) -> None:
+        """Raise BackupError if anything is where the backup is to be restored to."""
+        database, data, archive = self._config.database, self._config.data, self._config.archive_path
+        for suffix in ("", *_SIDE_FILES):
+            path = database.with_name(database.name + suffix)
+            if os.path.lexists(path):
+                raise BackupError(f"{path}: is there already: move the database and its log away first, and keep them")
+        if not archive.is_relative_to(data) and not archive.parent.is_dir():
+            raise BackupError(f"{archive}: there is no folder {archive.parent}; is its disk mounted?")
+        own = {data_folder.MARK, "reserve"}
+        own |= (
+            {database.name + suffix for suffix in (*data_folder.LOCKS, ".reserve")}
+            if data == database.parent
+            else set()
+        )
+        folders = [(data, own), *([] if archive.is_relative_to(data) else [(archive, set())])]
+        for folder, allowed in folders:
+            for each in folder.iterdir() if folder.is_dir() else ():
+                if each.name not in allowed and not (each.is_dir() and not any(each.iterdir())):
+                    raise BackupError(f"{folder}: is not empty: it holds {each.name}: move it away first, and keep it")
+
+    def _copy(self) -> None:
+        files = self._done.manifest.files
+        needed = sum(each.bytes for each in files.values()) + SPARE_BYTES
+        if (free := free_bytes(self._folder)) < needed and self._is_one_disk():
+            raise BackupError(
+                f"{self._folder.parent}: there is no room: {needed:,} bytes are needed, {free:,} are free"
+            )
+        duplicate(self._source / manifest.DATABASE, self._database)
+        sync(self._folder)
+        reach("return.database_copied")
+        for name in sorted(files):
+            if name != manifest.DATABASE:
+                duplicate(self._source / name, self._archive / name.partition("/")[2])
+        if self._archive.exists():
+            sync_tree(self._archive)
+            sync(self._archive.parent)
+        reach("return.archive_copied")
+
+    def _is_one_disk(self) -> bool:
+        return self._config.data.stat().st_dev == self._folder.stat().st_dev
+
+    def _settle(self) -> None:
+        """Bring the copied database to this program's schema and to the present."""
+        schema.prepare(self._database)
+        now = self._clock.now()
+        details = {"made_at": self._done.manifest.made_at, "without_ledger": self._without_ledger}
+        with closing(sqlite.connect(self._database)) as connection:
+            try:
+                with sqlite.write_transaction(connection):
+                    audit.note(connection, now, operators.current(), Action.BACKUP_RESTORED, details=details)
+                    done = replay(connection, self._config.ledger_path, now, despite=self._without_ledger)
+            except LedgerError as error:
+                hint = "" if self._without_ledger else "; to restore nevertheless, give --without-ledger"
+                raise BackupError(f"{error}{hint}") from error
+            self._done.taken_back, self._done.locked = done.counts, done.locked
+            sqlite.truncate_wal(connection)
+        reach("return.settled")
+
+    def _erase(self) -> None:
+        """Erase what has expired since from the database, or say why the server has to do that."""
+        with closing(sqlite.connect(self._database)) as connection:
+            stored = state.stored_policy(connection)
+            if stored is None:
+                return  # no server has run on it, so nothing can be due
+            clock_fault = state.look_at_clock(connection, self._clock.read())
+            due = status.overdue(connection, stored, self._clock.now())
+        if due.expired_parts or due.deleted_groups or due.deleted_accounts or due.restored_messages:
+            self._note("the archive has messages that are due: they are hidden")
+        if clock_fault:
+            self._note(f"{clock_fault}: nothing was erased; see the chapter on the clock guard in docs/operations.md")
+        elif stored != self._config.policy:
+            self._note(
+                f"{', '.join(stored.differing(self._config.policy))}: the configuration differs from the one of the"
+                " backup: it takes effect when the server starts, and nothing was erased by it yet"
+            )
+        elif error := self._erase_due(self._beside()):
+            raise BackupError(f"what is due could not be erased: {error}")
+        with closing(sqlite.connect(self._database)) as connection:
+            sqlite.truncate_wal(connection)
+        reach("return.erased")
+
+    def _note(self, what: str) -> None:
+        self._done.notes.append(f"{what}; the first run of the server erases what is due")
+
+    def _beside(self) -> Config:
+        """Return the configuration of a server whose files are those that are being made here."""
+        config = self._config
+        return replace(
+            config,
+            database_path=str(self._database),
+            data_path=str(self._folder / "data"),
+            archive=replace(config.archive, path=str(self._archive)),
+            ledger=replace(config.ledger, path=str(config.ledger_path)),
+            cleanup=replace(config.cleanup, engine="sql", disk_reserve=0),
+        )
+
+    def _put_in_place(self) -> None:
+        """Move all into place. If this is killed, the next restore removes it and begins anew."""
+        for suffix in _SIDE_FILES:
+            if os.path.lexists(path := self._database.with_name(self._database.name + suffix)):
+                raise BackupError(f"{path}: is left, so the restored database is not complete")
+        sync(self._database)
+        write(self._folder / _PLACING, "")
+        sync(self._folder)
+        reach("return.placing")
+        if self._archive.exists():
+            if self._config.archive_path.is_dir():
+                self._config.archive_path.rmdir()  # an empty one
+            self._archive.rename(self._config.archive_path)
+            sync(self._config.archive_path.parent)
+        reach("return.archive_placed")
+        self._database.rename(self._config.database)
+        sync(self._config.database.parent)
+        reach("return.database_placed")
+        shutil.rmtree(self._folder)
+        sync(self._config.database.parent)

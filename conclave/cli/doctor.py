@@ -1,0 +1,105 @@
+"""The ``conclave doctor`` command."""
+
+import json
+import sys
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import click
+
+from conclave.cli.common import config_option
+from conclave.cli.tables import visible
+from conclave.clock import SystemClock
+from conclave.config.doubts import doubts
+from conclave.config.load import BUILT_IN, ConfigError, find_config, load_config
+from conclave.config.settings import Config
+from conclave.doctor import database, files, machine
+from conclave.doctor.findings import Finding, Level, carried_out, note, ok, wrong
+from spark.session import JarsMissingError, JavaMissingError, find_jars, find_java, spark_version
+
+_COLORS = {Level.OK: "green", Level.NOTE: "yellow", Level.WRONG: "red"}
+
+
+@click.command()
+@config_option
+@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+def doctor(path: Path | None, *, as_json: bool) -> None:
+    """Look for what is wrong, and say what to do about it.
+
+    It looks at the machine, the files and the database. It changes nothing, and works while the server runs, or not, or
+    has never run. The exit status is 1 if anything is wrong.
+    """
+    found = []
+    for each in _findings(path):
+        found.append(each)
+        if not as_json:
+            _show(each)
+    status = Level.WRONG if any(each.level is Level.WRONG for each in found) else Level.OK
+    if as_json:
+        click.echo(json.dumps({"status": status, "findings": [each._asdict() for each in found]}))
+    if status is Level.WRONG:
+        sys.exit(1)
+
+
+def _findings(path: Path | None) -> Iterator[Finding]:
+    source = path or find_config()
+    yield from machine.sqlite_library()
+    yield from machine.open_files()
+    misread: list[Finding] = []
+    try:
+        config = load_config(
+            path,
+            lambda setting, means: misread.append(note("configuration", f"{setting}: {means}", "write it in full")),
+        )
+    except ConfigError as error:
+        yield from _java(None)
+        for fault in error.faults:
+            yield wrong("configuration", f"{source or BUILT_IN}: {fault}", "correct it; the rest waits for that")
+        return
+    yield from _java(config)
+    yield ok("configuration", f"{source or BUILT_IN} is valid")
+    yield from misread
+    for doubt in doubts(config):
+        yield note("configuration", f"{doubt.setting}: {doubt.means}", "`conclave check-config` tells more")
+    yield from _proxies(config)
+    holders = files.holders(config)
+    is_running = bool(holders["server"]) if "server" in holders else None
+    yield from carried_out("disk", partial(machine.disk, config))
+    yield from carried_out("permissions", partial(files.permissions, config, source))
+    yield from carried_out("locks", partial(files.held_locks, config))
+    yield from carried_out("ports", partial(machine.ports, config, is_running=is_running))
+    yield from carried_out("database", partial(database.database, config, SystemClock(), is_running=is_running))
+
+
+def _java(config: Config | None) -> Iterator[Finding]:
+    """Yield whether cleanup can work. ``config``: None if it cannot be read."""
+    is_needed = config is None or config.cleanup.engine == "spark"
+    try:
+        java, version = find_java()
+        yield ok("java", f"{version}: {java}")
+    except JavaMissingError as error:
+        says, _, remedy = str(error).partition(": ")
+        yield wrong("java", says, remedy) if is_needed else ok("java", f'{says}; engine = "sql" needs none')
+    yield ok("spark", f"version {spark_version()}")
+    try:
+        yield ok("spark", f"the archive's jars are there: {find_jars()[0].parent}")
+    except JarsMissingError as error:
+        is_archiving = config is not None and config.archive.after >= 0
+        says, _, remedy = str(error).partition(": ")
+        yield wrong("spark", says, remedy) if is_archiving else ok("spark", f"{says}; without [archive] none is needed")
+
+
+def _proxies(config: Config) -> Iterator[Finding]:
+    if config.limits.trusted_proxies:
+        yield ok("proxies", f"believed on where a request comes from: {', '.join(config.limits.trusted_proxies)}")
+    else:
+        says = "no reverse proxy is believed: behind one, all clients count as one address"
+        yield note("proxies", says, "if there is one, name it in [limits] trusted_proxies")
+
+
+def _show(found: Finding) -> None:
+    level = click.style(f"{found.level:<6}", fg=_COLORS[found.level])
+    click.echo(f"{level}{found.about}: {visible(found.says)}")
+    if found.remedy:
+        click.echo(f"      -> {visible(found.remedy)}")

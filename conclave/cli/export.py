@@ -1,0 +1,127 @@
+"""The ``conclave export`` command."""
+
+import base64
+import json
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any, BinaryIO
+from uuid import UUID
+
+import click
+
+from conclave.actions import explain, export as actions
+from conclave.actions.explain import SettingsError
+from conclave.actions.outside import Outside, OutsideError
+from conclave.archive import own
+from conclave.cli.common import InputError, Name, config_option, one_line_errors, orderly_end
+from conclave.cli.retention import archive_state
+from conclave.cli.tables import counted
+from conclave.clock import SystemClock
+from conclave.config.load import ConfigError, load_config
+from conclave.config.settings import Config
+from conclave.errors import NotFoundError
+from conclave.store.archive import moves
+from conclave.system import operators
+
+_EXPECTED = (ConfigError, OutsideError, NotFoundError, SettingsError, InputError, own.UnreadableError)
+
+
+@click.command()
+@config_option
+@click.option(
+    "--output",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="A new file, of mode 0600; default: standard output.",
+)
+@click.argument("user", metavar="USER", type=Name())
+def export(path: Path | None, output: Path | None, user: str) -> None:
+    """Export what the server holds about USER, a name or an id, as JSON.
+
+    Account, sessions, memberships, key packages, invites, bans, holds, entries of the audit log, and the messages that
+    the user has sent, with their bodies as the client has encrypted them. What has expired is left out, as clients do
+    not get it either.
+    """
+    with orderly_end(), one_line_errors(*_EXPECTED), ExitStack() as held:
+        config = load_config(path)
+        outside = Outside(config, SystemClock())
+        outside.read(explain.in_force, config)
+        if outside.read(moves.is_in_use):
+            # In between nothing moves, so each message is found once.
+            held.enter_context(
+                outside.without_runs(partial(click.echo, "waiting for the cleanup run under way", err=True))
+            )
+        user_id, about = outside.write(actions.begin, outside.context(), operators.current(), user)
+        with _opened(output) as file:
+            count = _write(file, outside, config, user_id, about)
+    click.echo(f"{about['account']['username']}: exported, with {counted(count, 'message')}", err=True)
+
+
+@contextmanager
+def _opened(output: Path | None) -> Iterator[BinaryIO]:
+    """Yield what to write to. A file that was not written to its end is removed. Raises InputError."""
+    if output is None:
+        with _told("standard output"):
+            yield sys.stdout.buffer
+            sys.stdout.buffer.flush()
+        return
+    with _told(output):
+        descriptor = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    try:
+        with _told(output), os.fdopen(descriptor, "wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+    except BaseException:
+        output.unlink(missing_ok=True)
+        raise
+
+
+@contextmanager
+def _told(where: Path | str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise InputError(f"{where}: {error.strerror}") from error
+
+
+def _write(file: BinaryIO, outside: Outside, config: Config, user_id: bytes, about: dict[str, Any]) -> int:
+    """Write one JSON object, its messages a line each; return how many there are."""
+    now = outside.context().now()
+    head = json.dumps({"exported_at": now, **about}, default=_base64, indent=1)
+    file.write(head.removesuffix("\n}").encode() + b',\n "messages": [')
+    count = 0
+    for each in _messages(outside, config, user_id, now):
+        line = json.dumps(each, default=_base64)
+        file.write(f"{',' if count else ''}\n  {line}".encode())
+        count += 1
+    file.write(b"\n ]\n}\n")
+    return count
+
+
+def _messages(outside: Outside, config: Config, user_id: bytes, now: int) -> Iterator[dict[str, Any]]:
+    """Yield the user's messages group by group: those of the archive first, in any order, then the others."""
+    settings = config.policy
+    for group_id in outside.read(actions.groups_of_sender, user_id):
+        of_group = {"group_id": str(UUID(bytes=group_id))}
+        try:
+            stretch = outside.read(actions.stretch, group_id, settings, now)
+            if stretch:
+                for old in own.read(config.archive_path, partial(archive_state, config), stretch, user_id):
+                    yield of_group | old._asdict() | {"self_destruct_seconds": 0}
+            after: int | None = 0
+            while after is not None:
+                page = outside.read(actions.page, group_id, user_id, after, settings, now)
+                for message in page.messages:
+                    yield of_group | message._asdict()
+                after = page.after
+        except NotFoundError:
+            continue  # the group was deleted meanwhile
+
+
+def _base64(value: Any) -> str:
+    return base64.b64encode(value).decode()

@@ -1,0 +1,109 @@
+"""The ``conclave invite-token`` commands."""
+
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+
+import click
+from rich.table import Table
+from rich.text import Text
+
+from conclave.actions import registration_tokens as actions
+from conclave.actions.outside import Outside, OutsideError
+from conclave.actions.registration_tokens import LONGEST_NOTE, MOST_USES, RegistrationToken
+from conclave.auth.passwords import new_password
+from conclave.auth.tokens import token_hash
+from conclave.cli.common import Name, Seconds, config_option, one_line_errors
+from conclave.cli.tables import counted, print_whole, second, visible
+from conclave.clock import SystemClock
+from conclave.config.load import ConfigError, load_config
+from conclave.config.settings import Config
+from conclave.errors import NotFoundError
+from conclave.system import operators
+
+
+@click.group("invite-token")
+def invite_token() -> None:
+    """Let people register by tokens that end.
+
+    A token ends after so many accounts, and at a time. Tokens count where registration is not open to all: with
+    registration_enabled = false, or with a registration_token, beside which they are valid.
+    """
+
+
+@invite_token.command()
+@config_option
+@click.option("--uses", default=1, show_default=True, type=click.IntRange(1, MOST_USES), help="How many accounts.")
+@click.option(
+    "--expires", default="7d", show_default=True, type=Seconds(), metavar="DURATION", help="How long it is valid."
+)
+@click.option("--note", default="", type=Name(), metavar="TEXT", help="For whom; shown by list and in the audit log.")
+def new(path: Path | None, uses: int, expires: int, note: str) -> None:
+    """Make a token and print it, alone, on standard output. It is shown only now: the database has its hash."""
+    if len(note) > LONGEST_NOTE:
+        raise click.UsageError(f"the note has more than {LONGEST_NOTE:,} characters")
+    token = new_password()
+    with _outside(path) as (outside, config):
+        added = outside.write(
+            actions.add, outside.context(), operators.current(), token_hash(token), uses, expires, note
+        )
+    click.echo(token)
+    click.echo(
+        f"token {added.token_id}: opens {counted(uses, 'account')} until {second(added.expires_at)} UTC", err=True
+    )
+    if config.registration_enabled and config.registration_token is None:
+        click.echo("registration is open to all by this configuration: nobody needs a token", err=True)
+
+
+@invite_token.command("list")
+@config_option
+@click.option("--json", "as_json", is_flag=True, help="One JSON object a line; times in Unix seconds.")
+def list_tokens(path: Path | None, *, as_json: bool) -> None:
+    """Print the tokens, without the words themselves, the oldest first.
+
+    Expired ones are listed for 30 days more; then cleanup removes them.
+    """
+    with _outside(path) as (outside, _):
+        listed, now = outside.read(actions.list_all), outside.context().now()
+    if as_json:
+        for each in listed:
+            click.echo(json.dumps(asdict(each) | {"expires_at": each.expires_at, "state": each.state(now)}))
+    else:
+        _show(listed, now)
+
+
+@invite_token.command(short_help="Revoke a token.")
+@config_option
+@click.argument("token_id", metavar="ID", type=click.IntRange(1, 2**63 - 1))
+def revoke(path: Path | None, token_id: int) -> None:
+    """Revoke a token: nobody registers with it any more. Accounts that it has opened stay."""
+    with _outside(path) as (outside, _):
+        removed = outside.write(actions.revoke, outside.context(), operators.current(), token_id)
+    click.echo(f"token {token_id}: revoked; it has opened {counted(removed.uses, 'account')}")
+
+
+@contextmanager
+def _outside(path: Path | None) -> Iterator[tuple[Outside, Config]]:
+    """Yield what runs actions on the configured store, and the configuration. Expected errors become lines."""
+    with one_line_errors(ConfigError, OutsideError, NotFoundError):
+        config = load_config(path)
+        yield Outside(config, SystemClock()), config
+
+
+def _show(listed: Sequence[RegistrationToken], now: int) -> None:
+    table = Table("token", "state", "accounts", "expires (UTC)", "made (UTC)", "by", "note")
+    for column in (table.columns[3], table.columns[4]):
+        column.no_wrap = True
+    for each in listed:
+        table.add_row(
+            str(each.token_id),
+            each.state(now),
+            f"{each.uses:,} of {each.most_uses:,}",
+            second(each.expires_at),
+            second(each.created_at),
+            Text(visible(each.added_by)),  # as text: "[red]" is no markup
+            Text(visible(each.note)),
+        )
+    print_whole(table, "no registration tokens")

@@ -1,0 +1,59 @@
+"""The ``conclave restore`` command."""
+
+from contextlib import closing
+from pathlib import Path
+
+import click
+
+from conclave.backup import restoring
+from conclave.backup.manifest import BackupError
+from conclave.cli.common import config_option, one_line_errors, orderly_end
+from conclave.cli.tables import counted, second
+from conclave.clock import Clock, SystemClock
+from conclave.config.load import ConfigError, load_config
+from conclave.config.settings import Config
+from conclave.logs import configure_logging
+from spark import run
+from spark.engine import CleanupError, Engine
+
+SHOWN = 20
+"""At most 20 names are printed."""
+
+WITHOUT_LEDGER = (
+    "what the ledger does not tell is back as it was: what was deleted or purged since, members who were removed,"
+    " passwords that were changed; what has no expiry is served again"
+)
+
+
+@click.command()
+@config_option
+@click.option("--without-ledger", is_flag=True, help="Restore although what was deleted since may come back to life.")
+@click.argument("src", type=click.Path(path_type=Path))
+def restore(path: Path | None, src: Path, *, without_ledger: bool) -> None:
+    """Restore the backup SRC to the configured places, where nothing may be yet.
+
+    The server has to be stopped. What has expired since the backup was made is erased before anything is served, and
+    the purge ledger tells what else must not come back.
+    """
+    configure_logging()
+    clock = SystemClock()
+    with orderly_end(), one_line_errors(ConfigError, BackupError, CleanupError):
+        config = load_config(path)
+        done = restoring.restore(config, clock, src, lambda made: _erase(made, clock), without_ledger=without_ledger)
+    told = done.manifest
+    click.echo(f"restored to {config.database}: {counted(told.messages, 'message')} of {second(told.made_at)} UTC")
+    if found := ", ".join(f"{count:,} {kind}" for kind, count in sorted(done.taken_back.items()) if count):
+        click.echo(f"taken back: {found}")
+    if without_ledger:
+        click.echo(f"warning: {WITHOUT_LEDGER}", err=True)
+    if done.locked:
+        names = [*done.locked[:SHOWN], *([f"{more:,} more"] if (more := len(done.locked) - SHOWN) > 0 else [])]
+        click.echo(f"note: passwords were changed since: set new ones for {', '.join(names)}", err=True)
+    for note in done.notes:
+        click.echo(f"note: {note}", err=True)
+
+
+def _erase(config: Config, clock: Clock) -> str:
+    """Erase what is due from the restored database. The archive's part of a run needs Spark, and the server has it."""
+    with closing(Engine(config, clock, is_hot_only=True)) as engine:
+        return run.clean_up(engine).error

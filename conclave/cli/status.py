@@ -1,0 +1,169 @@
+"""The ``conclave status`` command."""
+
+import http.client
+import json
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import closing
+from pathlib import Path
+from typing import Any, NamedTuple
+from urllib.parse import urlsplit
+
+import click
+from prometheus_client.parser import text_string_to_metric_families
+
+from conclave.cli.common import InputError, config_option, one_line_errors
+from conclave.cli.tables import about, counted, second, visible
+from conclave.config.load import ConfigError, load_config
+from conclave.config.settings import Config
+from conclave.retention.jobs import schedule
+
+PATIENCE_SECONDS = 5.0
+"""The server gets 5 seconds for each answer."""
+
+MOST_BYTES = 16 * 1024 * 1024
+"""An answer is read up to 16 MiB: whoever listens there may not be Conclave."""
+
+_OF_THIS_MACHINE = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - nothing is bound here
+_PLAIN = frozenset[tuple[str, str]]()
+
+
+class Samples(dict[str, dict[frozenset[tuple[str, str]], float]]):
+    """What /metrics tells: values by name and labels."""
+
+    def value(self, name: str, **labels: str) -> float | None:
+        """Return a value; None if the listener does not tell it."""
+        return self.get(name, {}).get(frozenset(labels.items()) or _PLAIN)
+
+    def labels(self, name: str) -> list[str]:
+        """Return the values of a name's only label."""
+        return [dict(each).popitem()[1] for each in self.get(name, {}) if each]
+
+
+class Told(NamedTuple):
+    """What the operators' listener has told."""
+
+    health: Mapping[str, Any]
+    samples: Samples
+
+
+@click.command()
+@config_option
+@click.option(
+    "--url", metavar="URL", help="The operators' listener, as in http://127.0.0.1:9090; default: as configured."
+)
+@click.option("--json", "as_json", is_flag=True, help="One JSON object; times in Unix seconds.")
+def status(path: Path | None, url: str | None, *, as_json: bool) -> None:
+    """Print how the running server is: health, runs, what is overdue, sizes.
+
+    It asks the listener of [admin], and nothing else. If no server answers there, the exit status is 1.
+    """
+    with one_line_errors(ConfigError, InputError):
+        config = load_config(path)
+        asked = url or _url(config)
+        told = _ask(asked)
+    if as_json:
+        metrics = [
+            {"name": name, "labels": dict(labels), "value": value}
+            for name, found in told.samples.items()
+            for labels, value in found.items()
+        ]
+        click.echo(json.dumps({"url": asked, "health": told.health, "metrics": metrics}))
+        return
+    for name, value in lines(told, config, int(time.time())):
+        click.echo(f"{name + ':':12}{visible(value)}")
+
+
+def _url(config: Config) -> str:
+    address, port = config.admin.listen_address, config.admin.listen_port
+    if port == 0:
+        raise InputError("admin.listen_port is 0, any free one: look for admin_url in the server's log, and use --url")
+    address = _OF_THIS_MACHINE.get(address, address)
+    return f"http://[{address}]:{port}" if ":" in address else f"http://{address}:{port}"
+
+
+def _ask(url: str) -> Told:
+    """Ask the listener. Raises InputError if no server answers."""
+    try:
+        parts = urlsplit(url)
+        if parts.scheme != "http" or not parts.hostname:
+            raise InputError(f"{url}: is not the URL of the operators' listener, as in http://127.0.0.1:9090")
+        where = parts.hostname, parts.port or 80
+        health = json.loads(_get(*where, "/healthz", (200, 503)))
+        samples = _samples(_get(*where, "/metrics", (200,)).decode())
+    except (OSError, http.client.HTTPException) as error:
+        reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
+        raise InputError(f"no server answers at {url}: {reason}") from error
+    except ValueError as error:
+        raise InputError(f"{url}: what answers there is not Conclave's listener for operators") from error
+    if not isinstance(health, dict) or "status" not in health:
+        raise InputError(f"{url}: what answers there is not Conclave's listener for operators")
+    return Told(health, samples)
+
+
+def _get(host: str, port: int, path: str, expected: tuple[int, ...]) -> bytes:
+    with closing(http.client.HTTPConnection(host, port, timeout=PATIENCE_SECONDS)) as connection:
+        connection.request("GET", path)
+        response = connection.getresponse()
+        body = response.read(MOST_BYTES)
+    if response.status not in expected:
+        raise InputError(f"http://{host}:{port}{path}: {response.status} {response.reason}")
+    return body
+
+
+def _samples(text: str) -> Samples:
+    """Return what a text in the format of Prometheus tells. Raises ValueError."""
+    found = Samples()
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            found.setdefault(sample.name, {})[frozenset(sample.labels.items())] = sample.value
+    return found
+
+
+def lines(told: Told, config: Config, now: int) -> Iterator[tuple[str, str]]:
+    """Yield what is shown: names and values. What the listener does not tell is left out. ``now``: Unix seconds."""
+    health, samples = told
+    build = [dict(each).get("version", "") for each in samples.get("conclave_build_info", {})]
+    yield "version", ", ".join(build) or "unknown"
+    begun = samples.value("process_start_time_seconds")
+    if begun is not None:
+        yield "up for", about(now - int(begun))
+    yield "health", str(health["status"])
+    for part, fault in (health.get("faults") or {}).items():
+        yield f"  {part}", str(fault)
+    streams = samples.value("conclave_streams")
+    if streams is not None:
+        yield "streams", f"{streams:,.0f}"
+    yield from _runs(told, config, now)
+    groups, seconds = samples.value("conclave_overdue_groups"), samples.value("conclave_overdue_seconds")
+    if groups is not None:
+        waits = f"{counted(int(groups), 'group')}, the first for {about(int(seconds or 0))}"
+        yield "overdue", waits if groups else "nothing"
+    held = samples.value("conclave_held_messages")
+    if held:
+        yield "held", f"{counted(int(held), 'message')} by legal holds, at the last run"
+    for name in ("database", "wal", "archive"):
+        size = samples.value(f"conclave_{name}_bytes")
+        if size is not None:
+            yield name, f"{size:,.0f} bytes"
+    for place in sorted(samples.labels("conclave_disk_free_bytes")):
+        free = samples.value("conclave_disk_free_bytes", place=place)
+        yield "free", f"{free:,.0f} bytes where the {place} lies"
+
+
+def _runs(told: Told, config: Config, now: int) -> Iterator[tuple[str, str]]:
+    last = told.health.get("last_run")
+    if not last:
+        yield "last run", "none since the server has started"
+        return
+    deleted = sum(last["deleted"].values())
+    ended = f"{second(last['finished_at'])} UTC ({about(now - last['finished_at'])} ago), {last['job']}"
+    yield "last run", f"{last['outcome']}, ended {ended}, deleted {deleted:,} rows"
+    if last["error"]:
+        yield "  error", str(last["error"])
+    intervals = {
+        scope.name: seconds for scope, seconds in schedule(config.retention.purge_jobs, config.cleanup_interval)
+    }
+    if last["job"] in intervals:
+        due = last["started_at"] + intervals[last["job"]]
+        yield "next run", f"{last['job']}: {f'in {about(due - now)}' if due > now else 'now'}"

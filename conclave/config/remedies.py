@@ -1,0 +1,104 @@
+"""Says what to do about a setting that is not where or what it should be. Pure."""
+
+import difflib
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import asdict
+from typing import Any
+
+from marshmallow import Schema
+from marshmallow.fields import Nested
+
+from conclave.config.settings import Config, ConfigSchema
+
+_EXAMPLES = {
+    "database_path": "conclave.db",
+    "listen_port": 8080,
+    "data_path": "/var/lib/conclave/data",
+    "registration_token": "letters-and-digits",
+    "tls_cert_path": "/etc/conclave/cert.pem",
+    "tls_key_path": "/etc/conclave/key.pem",
+    "archive.path": "/var/lib/conclave/archive",
+    "limits.trusted_proxies": ["127.0.0.1"],
+}
+"""Values of settings that have none by default, or one that shows nothing."""
+
+_OF_TABLES = {"must be a table": "[{}]", "must be a list of tables": "[[{}]]"}
+
+_OF_TYPES = ("must be an integer", "must be a string", "must be true or false", "must be a list of strings")
+"""The faults that an example helps with."""
+
+_EVERYWHERE = ("min", "max", "interval")
+"""Names that say too little to tell where they belong."""
+
+_BARE = re.compile(r"=\s*-?[0-9]+\s*[a-z]+\s*(#.*)?$")
+_WORD = re.compile(r"=\s*(True|False|yes|no|on|off|None|null)\s*(#.*)?$", re.IGNORECASE)
+_PLACE = re.compile(r"at line (\d+)")
+
+
+def of_unknown(name: str, schema: Schema) -> str:
+    """Return what to say of a setting that ``schema`` does not know."""
+    tables = _tables()
+    meant = _plain(name)
+    if meant in schema.fields:
+        return f"unknown setting; did you mean {meant}?"
+    homes = [table for table, fields in tables.items() if meant in fields and meant not in _EVERYWHERE]
+    if homes:
+        return f"belongs {_below(homes[0])}"
+    longer = [each for each in schema.fields if each.endswith(f"_{meant}")]
+    if near := longer or difflib.get_close_matches(meant, schema.fields, n=1):
+        return f"unknown setting; did you mean {near[0]}?"
+    for table, fields in tables.items():
+        if near := difflib.get_close_matches(meant, fields, n=1, cutoff=0.8):
+            return f"unknown setting; did you mean {near[0]}, {_below(table)}?"
+    return "unknown setting; docs/configuration.md lists all"
+
+
+def with_example(name: str, fault: str) -> str:
+    """Return a fault of the value of setting ``name``, with an example where its type is wrong."""
+    if fault in _OF_TABLES:
+        return f"{fault}, as in {_OF_TABLES[fault].format(name)}"
+    if not fault.startswith(_OF_TYPES):
+        return fault
+    example = _EXAMPLES.get(name)
+    value: Any = asdict(Config())
+    for part in name.split("."):
+        value = value.get(part) if isinstance(value, dict) else None
+    shown = value if example is None else example
+    return fault if shown is None else f"{fault}, as in {name.rpartition('.')[2]} = {json.dumps(shown)}"
+
+
+def of_syntax(text: str, fault: str) -> str:
+    """Return what to do about a text that is not TOML, "" if nothing is known."""
+    found = _PLACE.search(fault)
+    lines = text.splitlines()
+    line = lines[min(int(found[1]), len(lines)) - 1] if found and lines else ""
+    if _BARE.search(line):
+        return ': a duration or a size needs quotes, as in "30d"'
+    if _WORD.search(line):
+        return ": write true or false, in small letters; text needs quotes"
+    if "overwrite" in fault or "twice" in fault.lower() or "declare" in fault:
+        return ": the same setting or table is there twice: leave one"
+    return ': a line is NAME = VALUE or [table], and text needs quotes, as in NAME = "text"'
+
+
+def _tables() -> dict[str, list[str]]:
+    """Return the settings of each table, those at the top under "", those of tables in a table after it."""
+    return dict(_within(ConfigSchema(), ""))
+
+
+def _within(schema: Schema, table: str) -> Iterator[tuple[str, list[str]]]:
+    inner = {name: each.schema for name, each in schema.fields.items() if isinstance(each, Nested)}
+    yield table, [name for name in schema.fields if name not in inner]
+    for name, each in inner.items():
+        yield from _within(each, f"{table}.{name}".lstrip("."))
+
+
+def _below(table: str) -> str:
+    return f"below [{table}]" if table else "at the top of the file, above the first [table]"
+
+
+def _plain(name: str) -> str:
+    """Return a name as settings are written: in small letters, with underscores."""
+    return name.lower().replace("-", "_")

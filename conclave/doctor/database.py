@@ -1,0 +1,119 @@
+"""The database, read and never written: its schema, the clock, runs, what is overdue, the write-ahead log."""
+
+import contextlib
+import sqlite3
+from collections.abc import Iterator
+
+from conclave.clock import Clock
+from conclave.config.settings import Config
+from conclave.doctor.findings import Finding, note, ok, wrong
+from conclave.retention.durations import duration_text
+from conclave.retention.jobs import schedule
+from conclave.store import overdue, place, runs, schema, sqlite, state
+from conclave.store.database import WAL_KEPT_BYTES
+from conclave.store.faults import StoreError, file_size
+
+_DAMAGED = "stop the server, keep a copy of the files, and restore a backup"
+
+LONG_WAL_BYTES = 4 * WAL_KEPT_BYTES
+"""A write-ahead log of more than 64 MiB is worth a note."""
+
+
+def database(config: Config, clock: Clock, *, is_running: bool | None) -> Iterator[Finding]:
+    """Yield what the database says. ``is_running``: whether a server runs; None: nobody can tell."""
+    path = config.database
+    if not place.is_taken(path):
+        yield note(
+            "database",
+            f"{path}: there is none",
+            "`conclave serve` makes it; look at database_path if it should be there",
+        )
+        return
+    wal = path.with_name(path.name + "-wal")
+    # Without a log nobody has it open, and a connection that takes it as frozen leaves no files beside it.
+    frozen = not wal.exists()
+    try:
+        with contextlib.closing(sqlite.connect(path, readonly=True, frozen=frozen)) as connection:
+            connection.execute("BEGIN")
+            yield from _looked_at(connection, config, clock, is_running=is_running)
+    except (sqlite3.Error, StoreError) as error:
+        yield wrong("database", f"{path}: cannot be read: {error}", _DAMAGED)
+    yield from _log(config)
+
+
+def _looked_at(
+    connection: sqlite3.Connection, config: Config, clock: Clock, *, is_running: bool | None
+) -> Iterator[Finding]:
+    version, newest = connection.execute("PRAGMA user_version").fetchone()[0], schema.migrations()[-1][0]
+    if version != newest:
+        says = f"{config.database}: its schema version is {version}, this program's is {newest}"
+        if version > newest:
+            yield wrong("database", says, "use the newer Conclave that has made it")
+        else:
+            yield note("database", says, "make a backup; the next start of this program's server brings it up")
+        return
+    size = connection.execute("SELECT page_count * page_size FROM pragma_page_count, pragma_page_size").fetchone()[0]
+    yield ok("database", f"{config.database}: {size:,} bytes, schema version {version}")
+    former = state.stored_policy(connection)
+    if former is None:
+        yield note("database", "no server has run on it yet", "start `conclave serve`")
+        return
+    if differing := config.policy.differing(former):
+        says = f"{', '.join(differing)}: the file differs from what is in force"
+        yield note("configuration", says, "restart the server; `conclave check-config` tells what that does")
+    fault = state.look_at_clock(connection, clock.read())
+    if fault:
+        remedy = "set the clock right, then `conclave cleanup run --accept-clock`"
+        yield wrong("clock", f"{fault}: nothing is erased", remedy)
+    else:
+        yield ok("clock", "agrees with what is stored")
+    yield from _runs(connection, config, clock.now(), is_running=is_running)
+    if not fault:
+        yield from _overdue(connection, config, clock.now())
+
+
+def _runs(connection: sqlite3.Connection, config: Config, now: int, *, is_running: bool | None) -> Iterator[Finding]:
+    history = "`conclave cleanup history` tells more"
+    last = runs.last(connection, 1)
+    if not last:
+        yield note("cleanup", "no run has taken place", "a running server does one at once")
+        return
+    good = max(runs.last_successes(connection).values(), default=None)
+    ago = "never" if good is None else f"{_rounded(max(0, now - good))} ago"
+    if last[0].outcome != "ok":
+        yield wrong(
+            "cleanup", f"the last run failed: {last[0].error or 'no reason noted'}; the last good one: {ago}", history
+        )
+        return
+    longest = max(seconds for _, seconds in schedule(config.retention.purge_jobs, config.cleanup_interval))
+    if good is None or now - good > 2 * longest:
+        remedy = f"look at the server's log; {history}" if is_running else "start the server, or `conclave cleanup run`"
+        yield wrong("cleanup", f"the last good run began {ago}, and one is due every {duration_text(longest)}", remedy)
+    else:
+        yield ok("cleanup", f"the last good run began {ago}")
+
+
+def _overdue(connection: sqlite3.Connection, config: Config, now: int) -> Iterator[Finding]:
+    settings = state.stored_policy(connection) or config.policy
+    runs_due = schedule(config.retention.purge_jobs, config.cleanup_interval)
+    found, late = overdue.with_late(connection, settings, runs_due, now)
+    if late.groups:
+        says = (
+            f"two runs should have erased something in {late.groups:,} groups, the first {_rounded(late.seconds)} ago"
+        )
+        yield wrong("overdue", says, "`conclave group list --overdue` names the groups")
+    else:
+        yield ok("overdue", f"nothing is late ({found.groups:,} groups wait for the next run)")
+
+
+def _log(config: Config) -> Iterator[Finding]:
+    size = file_size(config.database.with_name(config.database.name + "-wal"))
+    if size > LONG_WAL_BYTES:
+        says = f"the write-ahead log has {size:,} bytes"
+        yield note("database", says, "look for a program that reads the database for long, as a backup or a shell")
+    else:
+        yield ok("database", f"the write-ahead log has {size:,} bytes")
+
+
+def _rounded(seconds: int) -> str:
+    return duration_text(seconds - seconds % 60) if seconds >= 60 else f"{seconds}s"

@@ -1,0 +1,125 @@
+"""The files: who may read them, and who holds their locks. Nothing is opened: only names and the kernel's lists.
+
+Closing a database's file would end the locks that SQLite has on it in this process.
+"""
+
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+from conclave.config.settings import Config
+from conclave.doctor.findings import Finding, note, ok, wrong
+from conclave.store import place
+from conclave.store.faults import StoreError
+from conclave.system import data_folder, locks
+
+_LOCKS = Path("/proc/locks")
+_FIELDS = 8
+_OTHERS = 0o077
+_WRITERS = 0o022
+
+
+def permissions(config: Config, source: Path | None) -> Iterator[Finding]:
+    """Yield which files others than the server's user may use. ``source``: the configuration file."""
+    private = [config.database.with_name(config.database.name + suffix) for suffix in ("", "-wal", "-shm", ".reserve")]
+    folders = [config.data, config.archive_path]
+    found = [
+        *_too_open(private, _OTHERS, "600"),
+        *_too_open(folders, _OTHERS, "700"),
+        *_too_open([Path(config.tls_key_path)] if config.tls_key_path else [], 0o027, "600"),
+        *_too_open([source] if source else [], 0o027 if config.registration_token else _WRITERS, "600"),
+        *_of_others([config.database, config.data]),
+        *_unusable(config),
+    ]
+    yield from found
+    if not found:
+        yield ok("permissions", "only the owner can use the database, the data directory and the key")
+
+
+def _too_open(paths: list[Path], forbidden: int, mode: str) -> Iterator[Finding]:
+    for path in paths:
+        try:
+            found = stat.S_IMODE(path.stat().st_mode)
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            yield wrong("permissions", f"{path}: {error.strerror}", "run this as the server's user")
+            continue
+        if found & forbidden:
+            yield wrong("permissions", f"{path}: others can use it (mode {found:04o})", f"chmod {mode} {path}")
+
+
+def _unusable(config: Config) -> Iterator[Finding]:
+    """Yield what the server needs and this user cannot use."""
+    for setting, path in (("tls_cert_path", config.tls_cert_path), ("tls_key_path", config.tls_key_path)):
+        if path and not os.access(path, os.R_OK):
+            yield wrong(
+                "permissions", f"{setting}: {path}: cannot be read", "correct the path, or let this user read it"
+            )
+    if config.database.is_file():
+        try:
+            place.require_writable(config.database)
+        except StoreError as error:
+            yield wrong("permissions", str(error), "run the server as the user to whom the files belong")
+
+
+def _of_others(paths: list[Path]) -> Iterator[Finding]:
+    user = os.geteuid()
+    for path in paths:
+        if path.exists() and path.stat().st_uid != user:
+            owner = path.stat().st_uid
+            says = f"{path}: belongs to user {owner}, and this is user {user}"
+            yield note("permissions", says, f"run Conclave's commands as user {owner}, or chown what is wrong")
+
+
+def holders(config: Config) -> dict[str, int | None]:
+    """Return who holds which lock: "server", "cleanup" and "data", by the number of a process; None for nobody.
+
+    Locks whose holder cannot be told, as elsewhere than on Linux, are missing.
+    """
+    try:
+        listed = _LOCKS.read_text(encoding="ascii")
+    except OSError:
+        return {}
+    held = {
+        (fields[5].rpartition(":")[2], fields[1]): int(fields[4])
+        for fields in map(str.split, listed.splitlines())
+        if len(fields) == _FIELDS  # who waits for a lock has an arrow more
+    }
+    database = config.database
+    files = {
+        "server": database.with_name(database.name + locks.SERVER.suffix),
+        "cleanup": database.with_name(database.name + locks.CLEANUP.suffix),
+        "data": config.data / data_folder.MARK,
+    }
+    return {name: _holder(held, path) for name, path in files.items()}
+
+
+def _holder(held: dict[tuple[str, str], int], path: Path) -> int | None:
+    try:
+        inode = str(path.stat().st_ino)
+    except OSError:
+        return None
+    return held.get((inode, "FLOCK"))
+
+
+def held_locks(config: Config) -> Iterator[Finding]:
+    """Yield who runs on this database."""
+    found = holders(config)
+    if not found:
+        yield note("locks", f"{_LOCKS} cannot be read, so nobody can tell who holds them", "look for processes by ps")
+    for name, is_running in (("server", "a server runs"), ("cleanup", "a cleanup run is under way")):
+        pid = found.get(name)
+        if name not in found:
+            continue
+        if pid is None:
+            yield ok("locks", f"nobody holds the {name}'s lock")
+        elif pid > 0 and not Path(f"/proc/{pid}").exists():
+            says = f"the {name}'s lock was taken by process {pid}, which is gone: its Java process may still have it"
+            yield note("locks", says, "it is free once that has ended: ps -eo pid,ppid,args | grep java")
+        else:
+            yield ok("locks", f"{is_running}: process {pid}")
+    if found.get("data") and not found.get("server"):
+        says = f"{config.data}: a server on another database uses it"
+        yield wrong("locks", says, "give each server a data_path of its own")

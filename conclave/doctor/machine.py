@@ -1,0 +1,186 @@
+"""The machine: SQLite, disk space and how long a sync takes, open files, ports."""
+
+import contextlib
+import errno
+import http.client
+import os
+import resource
+import socket
+import sqlite3
+import ssl
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from conclave.config.settings import Config
+from conclave.doctor.findings import Finding, note, ok, wrong
+from conclave.store.faults import free_bytes
+from conclave.store.schema import OLDEST_SQLITE
+from conclave.system.reserve import reserves
+
+LITTLE_BYTES = 64 * 1024 * 1024
+"""Less than 64 MiB free is wrong: a run needs some of it to erase anything."""
+
+SCARCE_BYTES = 1024**3
+"""Less than 1 GiB free is worth a note."""
+
+SLOW_SYNC_MS = 20.0
+"""A sync of more than 20 ms is worth a note: each group of sends waits for one."""
+
+FEW_FILES = 4096
+"""A limit of less than 4,096 open files is worth a note: each client takes two."""
+
+PATIENCE_SECONDS = 3.0
+"""Whoever listens at one of our ports gets 3 seconds to answer."""
+
+_TOLD = ("DEFAULT_SYNCHRONOUS", "DEFAULT_WAL", "MAX_VARIABLE_NUMBER", "SECURE_DELETE", "TEMP_STORE", "THREADSAFE")
+"""The options of SQLite that are worth knowing: Conclave sets most of them itself, on each connection."""
+
+
+def sqlite_library() -> Iterator[Finding]:
+    """Yield which SQLite this is, and how it was compiled."""
+    with contextlib.closing(sqlite3.connect(":memory:")) as connection:
+        options = sorted(row[0] for row in connection.execute("PRAGMA compile_options"))
+    told = [each for each in options if each.startswith(_TOLD)]
+    says = f"version {sqlite3.sqlite_version}, compiled with {', '.join(told)}"
+    if sqlite3.sqlite_version_info < OLDEST_SQLITE:
+        yield wrong("sqlite", says, "use a Python with SQLite 3.37 or newer")
+    elif "THREADSAFE=0" in options:
+        yield wrong("sqlite", says, "use a Python whose SQLite was compiled with threads")
+    else:
+        yield ok("sqlite", says)
+
+
+def disk(config: Config) -> Iterator[Finding]:
+    """Yield how much room each file system has, and whether the reserve for cleanup is there."""
+    seen = set()
+    for folder in map(_existing, (config.database.parent, config.data, config.archive_path)):
+        if (device := folder.stat().st_dev) in seen:
+            continue
+        seen.add(device)
+        free, says = free_bytes(folder), f"{folder}: {free_bytes(folder):,} bytes are free"
+        if free < LITTLE_BYTES:
+            yield wrong("disk", says, "make room: remove what is not Conclave's, or let messages expire sooner")
+        elif free < SCARCE_BYTES:
+            yield note("disk", says, "make room before it is full")
+        else:
+            yield ok("disk", says)
+    for reserve in reserves(config):
+        if reserve.missing() and config.database.exists():
+            says = f"{reserve.path}: {reserve.missing():,} of {reserve.size:,} bytes for cleanup are missing"
+            yield note("disk", says, "a running server makes it as soon as there is room")
+    yield from _sync(_existing(config.database.parent))
+
+
+def _existing(folder: Path) -> Path:
+    """Return the folder, or the nearest one above it that exists."""
+    while not folder.is_dir() and folder != folder.parent:
+        folder = folder.parent
+    return folder
+
+
+def _sync(folder: Path) -> Iterator[Finding]:
+    """Yield how long the disk takes to sync 4 KiB, in a file without a name: nobody sees it, and nothing is left."""
+    try:
+        descriptor = os.open(folder, os.O_TMPFILE | os.O_RDWR, 0o600)
+    except (AttributeError, OSError) as error:
+        says = f"{folder}: how long a sync takes cannot be measured: {getattr(error, 'strerror', error)}"
+        yield note("disk", says, "a local file system is needed, and the right to write there")
+        return
+    try:
+        os.write(descriptor, bytes(4096))
+        began = time.perf_counter()
+        os.fsync(descriptor)
+        took = 1000 * (time.perf_counter() - began)
+    finally:
+        os.close(descriptor)
+    says = f"{folder}: a sync takes {took:.1f} ms"
+    if took > SLOW_SYNC_MS:
+        yield note("disk", says, "each send waits for a sync: use a faster disk, or look who else writes there")
+    else:
+        yield ok("disk", says)
+
+
+def open_files() -> Iterator[Finding]:
+    """Yield how many files a server started like this could have open."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard == resource.RLIM_INFINITY:
+        yield ok("open files", "no limit")
+    elif hard < FEW_FILES:
+        yield note(
+            "open files", f"at most {hard:,}, and each client takes two", "LimitNOFILE=65536 in systemd's [Service]"
+        )
+    else:
+        yield ok("open files", f"at most {hard:,}")
+
+
+def ports(config: Config, *, is_running: bool | None) -> Iterator[Finding]:
+    """Yield whether the ports are free, or ours. ``is_running``: whether our server runs; None: nobody can tell."""
+    for name, address, port, tls in (
+        ("clients", config.listen_address, config.port, bool(config.tls_cert_path)),
+        ("operators", config.admin.listen_address, config.admin.listen_port, False),
+    ):
+        about = f"port {port}"
+        if port == 0:
+            yield ok(about, f"for {name}: the server takes any free one")
+            continue
+        fault = _fault_of_bind(address, port)
+        if fault == 0:
+            if is_running:
+                remedy = "look for no_admin_listener in its log, or whether it has another configuration"
+                yield wrong(about, f"for {name}: a server runs, but does not listen at {address}", remedy)
+            else:
+                yield ok(about, f"for {name}: free")
+        elif fault != errno.EADDRINUSE:
+            says = f"for {name}: cannot listen at {address}: {os.strerror(fault) if fault > 0 else 'no such address'}"
+            yield wrong(about, says, "set a listen_address that this machine has, and a port that this user may use")
+        elif _is_ours(address, port, tls=tls):
+            yield ok(about, f"for {name}: the server listens")
+        elif is_running is False:
+            yield wrong(
+                about,
+                f"for {name}: another program has it",
+                f"stop that program (ss -ltnp sport = :{port}), or set another port",
+            )
+        else:
+            says = f"for {name}: what listens there does not answer as Conclave does"
+            yield wrong(about, says, f"look who it is: ss -ltnp sport = :{port}")
+
+
+def _fault_of_bind(address: str, port: int) -> int:
+    """Return why nobody can listen there, as errno has it; 0 for no reason, -1 for an unknown address."""
+    try:
+        family, kind, protocol, _, place = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)[0]
+    except OSError:
+        return -1
+    with socket.socket(family, kind, protocol) as tried:
+        tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            tried.bind(place)
+        except OSError as error:
+            return error.errno or -1
+    return 0
+
+
+def _is_ours(address: str, port: int, *, tls: bool) -> bool:
+    """Tell whether a Conclave answers there."""
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(address, address)  # noqa: S104 - nothing is bound here
+    connection = (
+        http.client.HTTPSConnection(host, port, timeout=PATIENCE_SECONDS, context=_any_certificate())
+        if tls
+        else http.client.HTTPConnection(host, port, timeout=PATIENCE_SECONDS)
+    )
+    with contextlib.closing(connection):
+        try:
+            connection.request("GET", "/healthz")
+            return b'"status"' in connection.getresponse().read(1024 * 1024)
+        except (OSError, http.client.HTTPException):
+            return False
+
+
+def _any_certificate() -> ssl.SSLContext:
+    """Return what asks a server on this machine whose certificate may be for another name. Nothing secret is sent."""
+    context = ssl.create_default_context()
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    return context

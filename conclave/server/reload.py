@@ -1,0 +1,256 @@
+"""Takes over a changed configuration while the server runs: of each setting, whether and how."""
+
+import asyncio
+import ssl
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import replace
+from enum import Enum
+from pathlib import Path
+from typing import Any, Self
+
+from aiohttp import web
+
+from conclave import keys
+from conclave.actions.quotas import quotas_in, quotas_of
+from conclave.config.doubts import doubts
+from conclave.config.load import ConfigError, find_config, load_config
+from conclave.config.settings import Config, setting_names
+from conclave.logs import configure_logging, get_logger
+from conclave.retention.durations import duration_text
+from conclave.server.supervise import Supervisor
+from conclave.server.tls import Tls, TlsError, context_of
+from conclave.store.faults import StoreError
+from conclave.store.state import PolicyChangeError, PolicyFrozenError
+
+log = get_logger(__name__)
+
+
+class Way(Enum):
+    """How a setting is taken over."""
+
+    POLICY = "as at a start with another policy, in one transaction; without a worker meanwhile"
+    WORKER = "the worker goes by it from its next run on"
+    SERVER = "the server goes by it from the next request on"
+    TLS = "the next handshake uses it"
+    RESTART = "only a start takes it over"
+
+
+WAYS: Mapping[str, Way] = {
+    "listen_address": Way.RESTART,
+    "listen_port": Way.RESTART,
+    "database_path": Way.RESTART,
+    "data_path": Way.RESTART,
+    "token_ttl_seconds": Way.RESTART,
+    "invite_ttl_seconds": Way.POLICY,
+    "message_retention": Way.POLICY,
+    "cleanup_interval": Way.WORKER,
+    "registration_enabled": Way.SERVER,
+    "registration_token": Way.SERVER,
+    "auth_header": Way.RESTART,
+    "tls_cert_path": Way.TLS,
+    "tls_key_path": Way.TLS,
+    "retention.enabled": Way.POLICY,
+    "retention.default_policy": Way.POLICY,
+    "retention.limits": Way.POLICY,
+    "retention.groups": Way.POLICY,
+    "retention.fetch_confirmation": Way.RESTART,
+    "retention.fetch_hold_limit": Way.POLICY,
+    "retention.retain_commits": Way.POLICY,
+    "retention.self_destruct_max_age": Way.POLICY,
+    "retention.keep_receipts": Way.WORKER,
+    "retention.keep_audit": Way.WORKER,
+    "retention.purge_jobs": Way.WORKER,
+    "cleanup.engine": Way.RESTART,
+    "cleanup.max_run_time": Way.WORKER,
+    "cleanup.disk_reserve": Way.RESTART,
+    "spark.master": Way.RESTART,
+    "spark.driver_memory": Way.RESTART,
+    "archive.after": Way.RESTART,
+    "archive.path": Way.RESTART,
+    "archive.margin": Way.RESTART,
+    "archive.erase_delay": Way.RESTART,
+    "limits.trusted_proxies": Way.SERVER,
+    "limits.login_failures": Way.SERVER,
+    "limits.login_failures_per_address": Way.SERVER,
+    "limits.registrations_per_address": Way.SERVER,
+    "limits.registration_failures_per_address": Way.SERVER,
+    "limits.login_window": Way.SERVER,
+    "limits.user_sends_per_minute": Way.SERVER,
+    "limits.group_sends_per_minute": Way.SERVER,
+    "limits.user_stored_bytes": Way.SERVER,
+    "limits.group_stored_bytes": Way.SERVER,
+    "limits.group_stored_messages": Way.SERVER,
+    "limits.user_groups": Way.SERVER,
+    "limits.response_memory": Way.SERVER,
+    "admin.listen_address": Way.RESTART,
+    "admin.listen_port": Way.RESTART,
+    "admin.token": Way.RESTART,
+    "admin.token_file": Way.RESTART,
+    "admin.hosts": Way.RESTART,
+    "ledger.path": Way.RESTART,
+    "ledger.keep": Way.WORKER,
+    "log.level": Way.SERVER,
+    "log.format": Way.SERVER,
+    "log.requests": Way.SERVER,
+}
+"""Every setting, and how it is taken over. ``follow`` in this module is where that of the server happens."""
+
+_UNTOLD = ("token",)
+"""The values of settings whose names end in one of these are in no log."""
+
+
+class Reloader:
+    """Reads the configuration again whenever it is asked to, while the block lasts.
+
+    One reload is under way at a time. However often it is asked meanwhile, one more follows.
+    """
+
+    def __init__(
+        self, app: web.Application, supervisor: Supervisor, tls: Tls | None, source: Path | None, again: asyncio.Event
+    ) -> None:
+        """``source``: the file to read; None where the start has found none. ``again``: set to ask for a reload."""
+        self._app = app
+        self._supervisor = supervisor
+        self._tls = tls
+        # Not looked for again: while somebody replaces the file, other settings must not count for a moment.
+        self._source = source
+        self._again = again
+        self._adopting: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> Self:
+        """Begin to wait for being asked."""
+        self._task = asyncio.create_task(self._keep_reloading())
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """Stop. A reload under way is broken off if it has not begun to change anything yet, or else finished."""
+        self._task.cancel()
+        with suppress(asyncio.CancelledError):
+            await self._task
+        if self._adopting:
+            await asyncio.wait([self._adopting])
+
+    async def _keep_reloading(self) -> None:
+        while True:
+            await self._again.wait()
+            self._again.clear()
+            try:
+                await self.reload()
+            except Exception:
+                log.exception("reload_failed")
+
+    async def reload(self) -> None:
+        """Take over what the file says now. Faults are logged, and then nothing has changed."""
+        try:
+            read, context = await asyncio.to_thread(self._read)
+            former = self._app[keys.IN_FORCE].config
+            config = taken_over(former, read, has_tls=bool(self._tls))
+            self._adopting = asyncio.create_task(self._adopt(former, config, context))
+            await asyncio.shield(self._adopting)
+        except ConfigError as error:
+            _refuse(error.faults)
+        except (TlsError, PolicyChangeError, PolicyFrozenError, StoreError) as error:
+            _refuse(str(error).splitlines())
+        else:
+            if left := differing(config, read):
+                log.warning("needs_restart", settings=left)
+            changed = described(former, config)
+            log.info("reloaded", changed=changed, certificate="read again" if context else "none")
+
+    def _read(self) -> tuple[Config, ssl.SSLContext | None]:
+        """Read the settings and the certificate. Raises ConfigError and TlsError."""
+        source = self._source or find_config()
+        read = load_config(source, lambda name, means: log.warning("ambiguous_setting", setting=name, means=means))
+        for doubt in doubts(read):
+            log.warning("doubtful_setting", **doubt._asdict())
+        return read, context_of(read) if self._tls else None
+
+    async def _adopt(self, former: Config, config: Config, context: ssl.SSLContext | None) -> None:
+        """Go by ``config`` from here on: all of it in one step of the event loop.
+
+        Raises PolicyChangeError, PolicyFrozenError or StoreError; then nothing has changed.
+        """
+
+        def adopt() -> None:
+            follow(self._app, config)
+            self._supervisor.follow(config)
+            if self._tls and context:
+                self._tls.replace(context)
+
+        if config.policy == former.policy:
+            adopt()
+            return
+        async with self._supervisor.paused():
+            await self._app[keys.CLOCK_WATCH].change(config.policy, adopt)
+
+
+def follow(app: web.Application, config: Config) -> None:
+    """Have everything in this process that holds settings go by ``config``: at once, and without a way to fail."""
+    former = app[keys.IN_FORCE].config
+    app[keys.IN_FORCE].config = config
+    if config.policy != former.policy:
+        app[keys.CONTEXT].policy = config.policy
+        app[keys.GROUPS].forget_all()
+    app[keys.THROTTLE].follow(config.limits)
+    if quotas_in(config.limits) != quotas_in(former.limits):
+        # What was sent in the last minute does not count against the new ones.
+        app[keys.CONTEXT].quotas = quotas_of(config.limits, app[keys.CLOCK])
+    app[keys.BUDGET].resize(config.limits.response_bytes)
+    if config.log != former.log:
+        configure_logging(config.log)
+
+
+def taken_over(former: Config, read: Config, *, has_tls: bool) -> Config:
+    """Return ``former`` with what can be taken over of ``read``. TLS can be neither begun nor ended."""
+    keep = {name for name, way in WAYS.items() if way is Way.RESTART}
+    if has_tls != bool(read.tls_cert_path):
+        keep |= {name for name, way in WAYS.items() if way is Way.TLS}
+    kept: dict[str, Any] = {}
+    for name in keep:
+        section, _, inner = name.rpartition(".")
+        kept.setdefault(section, {})[inner] = _value(former, name)
+    at_top = kept.pop("", {})
+    sections = {name: replace(getattr(read, name), **values) for name, values in kept.items()}
+    return replace(read, **at_top, **sections)
+
+
+def differing(one: Config, other: Config) -> list[str]:
+    """Return the names of the settings that differ."""
+    return [name for name in setting_names() if _value(one, name) != _value(other, name)]
+
+
+def described(former: Config, config: Config) -> dict[str, str]:
+    """Return in words which settings have changed: from what, to what."""
+    found = {}
+    for name in differing(former, config):
+        values = [_value(each, name) for each in (former, config)]
+        is_shown = not name.endswith(_UNTOLD) and all(isinstance(each, str | int | None) for each in values)
+        found[name] = " -> ".join(_in_words(name, each) for each in values) if is_shown else "changed"
+    return found
+
+
+_LENGTHS = (
+    *("message_retention", "cleanup_interval", "cleanup.max_run_time", "limits.login_window"),
+    *("retention.fetch_hold_limit", "retention.self_destruct_max_age"),
+    *("retention.keep_receipts", "retention.keep_audit", "ledger.keep"),
+)
+"""The settings that are written as durations."""
+
+
+def _in_words(name: str, value: Any) -> str:
+    if name in _LENGTHS:
+        return duration_text(value)
+    if isinstance(value, bool):
+        return str(value).lower()
+    return "none" if value is None else str(value)
+
+
+def _value(config: Config, name: str) -> Any:
+    section, _, inner = name.rpartition(".")
+    return getattr(getattr(config, section) if section else config, inner)
+
+
+def _refuse(faults: list[str]) -> None:
+    for fault in faults:
+        log.error("reload_refused", fault=fault)

@@ -1,0 +1,119 @@
+"""The certificate of the server: reading it, saying what is wrong with it, and changing it while clients are served."""
+
+import ssl
+from pathlib import Path
+
+from conclave.config.settings import Config
+from conclave.logs import get_logger
+
+log = get_logger(__name__)
+
+_DOUBTS = {9: "is not valid yet", 10: "has expired"}
+"""What OpenSSL says of the dates of a certificate, by the code of its verification."""
+
+
+class TlsError(Exception):
+    """The certificate or its key cannot be used. The message names the setting and the file, and says what to do."""
+
+
+class Tls:
+    """What connections are secured by. A certificate counts for all handshakes that begin after ``replace``."""
+
+    def __init__(self, chosen: ssl.SSLContext) -> None:
+        """``chosen``: what the first handshakes use, and what listeners are given."""
+        self.context = self._chosen = chosen
+        # Asked in each handshake. Loaded into the context that is there, a new certificate would leave one with a key
+        # of another kind beside it, and clients that prefer that kind would still get the old one.
+        chosen.sni_callback = self._choose
+
+    def replace(self, chosen: ssl.SSLContext) -> None:
+        """Use another certificate from here on. Open connections go on as they are."""
+        self._chosen = chosen
+
+    def _choose(self, connection: ssl.SSLObject, _: str | None, __: ssl.SSLContext) -> None:
+        if self._chosen is not self.context:
+            connection.context = self._chosen
+
+
+def context_of(config: Config) -> ssl.SSLContext | None:
+    """Return a context with the certificate of a configuration; None if it has none. Raises TlsError.
+
+    Warns of a certificate that has expired, or is not valid yet.
+    """
+    certificate, key = config.tls_cert_path, config.tls_key_path
+    if not (certificate and key):
+        return None
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    for setting, path in (("tls_cert_path", certificate), ("tls_key_path", key)):
+        _require_pem(setting, path)
+    try:
+        # Without the empty password OpenSSL would ask for one on the terminal.
+        context.load_cert_chain(certificate, key, password="")
+    except (OSError, ssl.SSLError) as error:
+        raise TlsError(_fault(certificate, key, error)) from error
+    if doubt := _doubt(context, certificate):
+        log.warning("certificate_not_valid", path=certificate, reason=f"{doubt}: clients will refuse it; renew it")
+    return context
+
+
+def _require_pem(setting: str, path: str) -> None:
+    """Raise TlsError unless a file can be read and has a block of PEM."""
+    try:
+        text = Path(path).read_bytes()
+    except OSError as error:
+        reason = str(error.strerror)
+        if isinstance(error, PermissionError):
+            reason += ": let the user that runs the server read it"
+        raise TlsError(f"{setting}: {path}: {reason}") from error
+    if b"-----BEGIN " in text:
+        return
+    what = "certificate" if setting == "tls_cert_path" else "private key"
+    other = " (it seems to be DER: convert it by openssl)" if text[:1] == b"\x30" else ""
+    held = f"holds no {what} in PEM" if setting == "tls_cert_path" else f"cannot be used: it holds no {what} in PEM"
+    raise TlsError(f"{setting}: {path}: {held}{other}")
+
+
+def _fault(certificate: str, key: str, error: Exception) -> str:
+    """Return which of the two readable files cannot be used, and why. OpenSSL does not say which."""
+    reason = str(getattr(error, "reason", None) or error).replace("_", " ").lower()
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_verify_locations(certificate)
+    except ssl.SSLError:
+        swapped = ": it holds a private key; are the two paths swapped?" if _holds_key(certificate) else ""
+        return f"tls_cert_path: {certificate}: holds no certificate in PEM{swapped}"
+    if "mismatch" in reason:
+        return f"tls_key_path: {key}: is not the key of {certificate}: name the key that the certificate was made for"
+    if b"ENCRYPTED" in Path(key).read_bytes():
+        return f"tls_key_path: {key}: cannot be used: it is encrypted; remove its passphrase (openssl pkey)"
+    if not _holds_key(key):
+        return f"tls_key_path: {key}: cannot be used: it holds no private key"
+    if "ee key too small" in reason or "md too weak" in reason:
+        return f"tls_cert_path: {certificate}: cannot be used: {reason}: make a new one"
+    return f"tls_key_path: {key}: cannot be used: {reason}"
+
+
+def _holds_key(path: str) -> bool:
+    return b"PRIVATE KEY-----" in Path(path).read_bytes()
+
+
+def _doubt(context: ssl.SSLContext, certificate: str) -> str:
+    """Return why clients will not accept a certificate because of its dates, "" if they will.
+
+    A client in this process that trusts this very certificate looks at it.
+    """
+    client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    client.check_hostname = False
+    client.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+    client.load_verify_locations(certificate)
+    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
+    sides = client.wrap_bio(to_client, to_server), context.wrap_bio(to_server, to_client, server_side=True)
+    for side in (*sides, *sides):
+        try:
+            side.do_handshake()
+        except ssl.SSLWantReadError:
+            continue
+        except ssl.SSLCertVerificationError as error:
+            return _DOUBTS.get(error.verify_code, "")
+        except ssl.SSLError:
+            return ""
+    return ""

@@ -1,0 +1,133 @@
+"""What the database has still to tell the ledger: noted by triggers, read as it is now, forgotten once written."""
+
+import sqlite3
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+from conclave.store.ledger.book import ALIVE, READ, SETTINGS, Entry
+
+AT_ONCE = 1_000
+"""At most 1,000 changes are told at a time."""
+
+TIMERS_A_LINE = 1_000
+"""An entry has at most 1,000 timers of a reader."""
+
+
+class Standing(NamedTuple):
+    """What the database knows of its ledger.
+
+    ``counter``: the number of its last change. ``claimed``: changes up to this one may be written. ``written``: changes
+    up to this one are. ``restored``: the number of the last restore.
+    """
+
+    ledger_id: str
+    counter: int
+    claimed: int
+    written: int
+    restored: int
+
+
+def standing(connection: sqlite3.Connection) -> Standing:
+    """Return what the database knows of its ledger."""
+    ledger_id, *numbers = connection.execute(
+        "SELECT ledger_id, ifnull((SELECT seq FROM sqlite_sequence WHERE name = 'ledger_changes'), 0),"
+        " claimed, written, restored FROM ledger_state"
+    ).fetchone()
+    return Standing(ledger_id.hex(), *numbers)
+
+
+def are_waiting(connection: sqlite3.Connection) -> bool:
+    """Tell whether there is anything to write."""
+    return connection.execute("SELECT 1 FROM ledger_changes LIMIT 1").fetchone() is not None
+
+
+def claim(connection: sqlite3.Connection, *, is_alive: bool = False) -> Standing:
+    """Note up to which change the ledger may tell: what it tells must be durable, and runs do not wait for that.
+
+    Call it in a transaction that is synced. ``is_alive``: that the store is in use is to be told, too.
+    """
+    if is_alive:
+        connection.execute("DELETE FROM ledger_changes WHERE kind = ?", (ALIVE,))
+        connection.execute("INSERT INTO ledger_changes (kind, subject) VALUES (?, 0)", (ALIVE,))
+    connection.execute("UPDATE ledger_state SET claimed = ?", (standing(connection).counter,))
+    return standing(connection)
+
+
+def told(connection: sqlite3.Connection, claimed: int, now: int) -> list[Entry]:
+    """Return the entries of the first changes that wait, up to the number ``claimed``, as things are now.
+
+    Call it in a read transaction.
+    """
+    rows = connection.execute(
+        "SELECT change, kind, subject, since FROM ledger_changes WHERE change <= ? ORDER BY change LIMIT ?",
+        (claimed, AT_ONCE),
+    ).fetchall()
+    return [entry for row in rows for entry in _entries(connection, row, now)]
+
+
+def were_written(connection: sqlite3.Connection, entries: Sequence[Entry]) -> None:
+    """Forget the changes that are in the file. What has changed since waits still."""
+    connection.execute("DELETE FROM ledger_changes WHERE change <= ?", (entries[-1].change,))
+    connection.execute("UPDATE ledger_state SET written = max(written, ?)", (entries[-1].change,))
+
+
+def number_anew(connection: sqlite3.Connection, after: int) -> None:
+    """Have all changes that wait, and those to come, get numbers greater than ``after``, as in a restored copy."""
+    counter = standing(connection).counter
+    first = connection.execute("SELECT min(change) FROM ledger_changes").fetchone()[0]
+    if first is not None and first <= after:
+        further = after + 1 - first
+        # Nobody of them gets a number that another one still has.
+        connection.execute("UPDATE ledger_changes SET change = -change")
+        connection.execute("UPDATE ledger_changes SET change = ? - change", (further,))
+        counter += further
+    connection.execute("DELETE FROM sqlite_sequence WHERE name = 'ledger_changes'")
+    connection.execute("INSERT INTO sqlite_sequence (name, seq) VALUES ('ledger_changes', ?)", (max(counter, after),))
+
+
+_STATES = {
+    "group": "SELECT floor_seq, gone_below, expired_before, commits_below, message_expiry_seconds,"
+    " min_lifetime_seconds, visibility FROM groups WHERE group_key = ?",
+    "member": "SELECT role FROM members WHERE member_id = ?",
+    "ban": "SELECT group_key, user_id, banned_at FROM bans WHERE ban_key = ?",
+    "account": "SELECT disabled FROM users WHERE user_id = ?",
+    "hold": "SELECT group_key, subject_id, added_at FROM holds WHERE hold_id = ?",
+    SETTINGS: "SELECT policy_settings FROM server_state WHERE id > ?",
+    ALIVE: "SELECT max(last_alive, acted_until) AS at FROM server_state WHERE id > ?",
+}
+"""What is told of a thing that is still there. Of other kinds only the end is told."""
+
+
+def _entries(connection: sqlite3.Connection, row: sqlite3.Row, now: int) -> Iterator[Entry]:
+    change, kind, key, since = row
+    subject = _plain(key)
+    if kind == READ:
+        for state in _read(connection, key, since):
+            yield Entry(change, now, kind, subject, state)
+        return
+    query = _STATES.get(kind)
+    found = connection.execute(query, (key,)).fetchone() if query else None
+    state = {name: _plain(found[name]) for name in found.keys()} if found else None  # noqa: SIM118 - a sqlite3.Row
+    yield Entry(change, now, kind, subject, state)
+
+
+def _read(connection: sqlite3.Connection, member_id: int, since: int) -> Iterator[dict[str, Any] | None]:
+    """Yield how far a member has read, and which timers that started above the number ``since``."""
+    member = connection.execute(
+        "SELECT group_key, read_up_to FROM members WHERE member_id = ?", (member_id,)
+    ).fetchone()
+    if member is None:
+        yield None
+        return
+    timers = connection.execute(
+        "SELECT sequence_num, redact_at FROM timers WHERE group_key = ? AND sequence_num > ? AND sequence_num <= ?"
+        " AND member_id = ? ORDER BY sequence_num",
+        (member["group_key"], since, member["read_up_to"], member_id),
+    ).fetchall()
+    for begin in range(0, max(1, len(timers)), TIMERS_A_LINE):
+        ends = [tuple(each) for each in timers[begin : begin + TIMERS_A_LINE]]
+        yield {"read_up_to": member["read_up_to"], "ends": ends}
+
+
+def _plain(value: Any) -> Any:
+    return value.hex() if isinstance(value, bytes) else value

@@ -1,0 +1,333 @@
+"""Brings a restored copy of the database to where it undoes nothing that the ledger tells of.
+
+Each change has a number, and a copy knows its last one: entries with greater numbers are news to it. They tell how
+things were when the ledger was last written, so the last entry of each thing is carried out. What was deleted gets the
+tombstone that its deletion would write, and the first run erases it. What came after the copy is not brought back.
+"""
+
+import sqlite3
+from collections import Counter
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from conclave.failpoints import reach
+from conclave.retention.policy import FOREVER
+from conclave.store import accounts, audit, bodies, groups, invites, key_packages, members
+from conclave.store.groups import Group
+from conclave.store.ledger import book, changes
+from conclave.store.ledger.book import ALIVE, READ, RESTORE, SETTINGS, Contents, Entry, LedgerError
+from conclave.store.ledger.changes import Standing
+from conclave.store.sqlite import write_transaction
+
+NUMBERS = 2**32
+"""After each restore the numbers of a group's messages begin again at the next multiple of 2^32.
+
+Numbers that were given after the copy was made are unknown. Clients ask for what comes after the last one that they
+have seen, so no number may be used again. 2^53, which JSON readers can hold, is reached after 2 million restores.
+"""
+
+HELD_AGAIN = "in force when a backup was restored; who added it and why is in the audit log of that time"
+
+
+@dataclass
+class Replayed:
+    """What was done to a restored copy.
+
+    ``counts``: how many things of each kind were changed. ``locked``: the names of accounts whose password was changed
+    after the copy was made: nobody can log in there until an operator sets a new one.
+    """
+
+    counts: Counter[str] = field(default_factory=Counter)
+    locked: list[str] = field(default_factory=list)
+
+
+def is_older(standing: Standing, found: Contents | None) -> bool:
+    """Tell whether the database is an older copy of the one that its ledger speaks of."""
+    return bool(found and found.ledger_id == standing.ledger_id and found.last_change > standing.counter)
+
+
+def replay(connection: sqlite3.Connection, path: Path, now: int, *, despite: bool = False) -> Replayed:
+    """Have a restored copy bring back nothing that was hidden, ended or taken away since it was made.
+
+    No server or run may use it meanwhile. All is done in one transaction, in that of the caller if there is one. It may
+    be repeated. ``path``: of the ledger. ``now``: Unix seconds. ``despite``: go on although the ledger is missing,
+    damaged, or does not reach back to the copy; what it lacks comes back. Raises LedgerError.
+    """
+    transaction: AbstractContextManager[None] = (
+        nullcontext() if connection.in_transaction else write_transaction(connection)
+    )
+    with transaction:
+        standing = changes.standing(connection)
+        found = _found(path, standing, despite=despite)
+        known, restored = (found.last_change, found.restored) if found else (0, 0)
+        number = max(standing.restored, restored) + 1
+        changes.number_anew(connection, known)
+        done = _carry_out(connection, book.entries(path, standing.counter), now)
+        _take_back(connection, done)
+        _leave_numbers(connection, number)
+        connection.execute("UPDATE ledger_state SET restored = ?, written = ?", (number, known))
+        reach("ledger.replayed")
+        restore = Entry(known, now, RESTORE, 0, {"number": number})
+        book.append(path, standing.ledger_id, known, [restore])
+    return done
+
+
+def _found(path: Path, standing: Standing, *, despite: bool) -> Contents | None:
+    """Return what the ledger is. Raises LedgerError unless it tells of everything since the copy."""
+    found = book.look(path)
+    if found and found.ledger_id != standing.ledger_id:
+        raise LedgerError(
+            f"{path}: is the ledger of another database; if the backup was made before this database had a ledger, move"
+            " it away"
+        )
+    if despite:
+        return found
+    if found is None:
+        raise LedgerError(f"{path}: there is no ledger, so what was deleted since the backup would come back")
+    if found.damaged:
+        raise LedgerError(
+            f"{path}: line {found.damaged[0]} of the ledger is damaged, so something that was deleted since the backup"
+            " may come back"
+        )
+    if standing.counter < found.complete_after:
+        raise LedgerError(
+            f"{path}: the ledger does not reach back to this backup, so something that was deleted since may come back"
+        )
+    return found
+
+
+def _carry_out(connection: sqlite3.Connection, entries: Iterable[Entry], now: int) -> Replayed:
+    """Carry out the last entry of each thing; of a reader all."""
+    last: dict[str, dict[int | str, Entry]] = {}
+    read: list[Entry] = []
+    for entry in entries:
+        if entry.kind == READ:
+            read.append(entry)
+        else:
+            last.setdefault(entry.kind, {})[entry.subject] = entry
+    done = Replayed()
+    for name, kind, step in _STEPS:
+        chosen = read if kind == READ else last.get(kind, {}).values()
+        done.counts[name] = sum(step(connection, entry, now, done) for entry in chosen)
+        reach("ledger.step_replayed")
+    _keep_admins(connection)
+    return done
+
+
+def _hold(connection: sqlite3.Connection, entry: Entry, _: int, __: Replayed) -> bool:
+    if entry.state is None:
+        return _changed(connection, "DELETE FROM holds WHERE hold_id = ?", (entry.subject,))
+    group_key, subject_id, at = (
+        entry.state["group_key"],
+        bytes.fromhex(entry.state["subject_id"]),
+        entry.state["added_at"],
+    )
+    return _changed(
+        connection,
+        "INSERT INTO holds (hold_id, group_key, user_id, subject_id, name, reason, added_by, added_at)"
+        " SELECT ?1, ?2, iif(?2 IS NULL, ?3, NULL), ?3, ifnull((SELECT group_name FROM groups WHERE group_key = ?2),"
+        " ifnull((SELECT username FROM users WHERE ?2 IS NULL AND user_id = ?3), '')), ?4, ?5, ?6"
+        " WHERE NOT EXISTS (SELECT 1 FROM holds WHERE hold_id = ?1) AND (?2 IS NULL OR EXISTS (SELECT 1 FROM groups"
+        " WHERE group_key = ?2) OR EXISTS (SELECT 1 FROM tombstones WHERE group_key = ?2))",
+        (entry.subject, group_key, subject_id, HELD_AGAIN, audit.SERVER, at),
+    )
+
+
+def _group_gone(connection: sqlite3.Connection, entry: Entry, now: int, _: Replayed) -> bool:
+    row = (
+        entry.state is None
+        and connection.execute(f"SELECT {groups.COLUMNS} FROM groups WHERE group_key = ?", (entry.subject,)).fetchone()
+    )
+    if row:
+        groups.remove(connection, Group(**row), now)
+    return bool(row)
+
+
+def _role(connection: sqlite3.Connection, entry: Entry, _: int, __: Replayed) -> bool:
+    return entry.state is not None and _changed(
+        connection,
+        "UPDATE members SET role = ?1 WHERE member_id = ?2 AND role != ?1",
+        (entry.state["role"], entry.subject),
+    )
+
+
+def _member_gone(connection: sqlite3.Connection, entry: Entry, now: int, _: Replayed) -> bool:
+    found = members.by_key(connection, int(entry.subject)) if entry.state is None else None
+    if found:
+        members.remove(connection, found, now)
+    return found is not None
+
+
+def _account_gone(connection: sqlite3.Connection, entry: Entry, now: int, _: Replayed) -> bool:
+    found = (
+        entry.state is None and connection.execute("SELECT 1 FROM users WHERE user_id = ?", (_id(entry),)).fetchone()
+    )
+    if found:
+        accounts.delete(connection, _id(entry), now)
+    return bool(found)
+
+
+def _disabled(connection: sqlite3.Connection, entry: Entry, _: int, __: Replayed) -> bool:
+    return entry.state is not None and _changed(
+        connection,
+        "UPDATE users SET disabled = ?1 WHERE user_id = ?2 AND disabled != ?1",
+        (entry.state["disabled"], _id(entry)),
+    )
+
+
+def _password(connection: sqlite3.Connection, entry: Entry, _: int, done: Replayed) -> bool:
+    """Lock an account: whoever knows only the former password must not get in."""
+    row = connection.execute(
+        "UPDATE users SET password_hash = '' WHERE user_id = ? RETURNING username", (_id(entry),)
+    ).fetchone()
+    if row:
+        done.locked.append(row[0])
+    return row is not None
+
+
+def _ban(connection: sqlite3.Connection, entry: Entry, _: int, __: Replayed) -> bool:
+    if entry.state is None:
+        return _changed(connection, "DELETE FROM bans WHERE ban_key = ?", (entry.subject,))
+    return _changed(
+        connection,
+        "INSERT INTO bans (ban_key, group_key, user_id, banned_at) SELECT ?1, group_key, user_id, ?4 FROM groups, users"
+        " WHERE group_key = ?2 AND user_id = ?3 AND NOT EXISTS (SELECT 1 FROM bans WHERE ban_key = ?1"
+        " OR (bans.group_key = ?2 AND bans.user_id = ?3))",
+        (entry.subject, entry.state["group_key"], bytes.fromhex(entry.state["user_id"]), entry.state["banned_at"]),
+    )
+
+
+def _invite(connection: sqlite3.Connection, entry: Entry, _: int, __: Replayed) -> bool:
+    found = invites.dead(connection, int(entry.subject), FOREVER)
+    if found:
+        invites.remove(connection, found)
+    return found is not None
+
+
+def _welcome(connection: sqlite3.Connection, entry: Entry, _: int, __: Replayed) -> bool:
+    rows = connection.execute(
+        "DELETE FROM welcomes WHERE welcome_key = ? RETURNING welcome_body", (entry.subject,)
+    ).fetchall()
+    bodies.erase(connection, [row[0] for row in rows])
+    return bool(rows)
+
+
+def _group(connection: sqlite3.Connection, entry: Entry, _: int, __: Replayed) -> bool:
+    """Set the marks and the policy of a group: together they decide what is hidden.
+
+    ``floor_seq`` may go down: it starts again where a group enters delete-after-fetch.
+    """
+    return entry.state is not None and _changed(
+        connection,
+        "UPDATE groups SET floor_seq = :floor_seq, gone_below = max(gone_below, :gone_below),"
+        " expired_before = max(expired_before, :expired_before), commits_below = max(commits_below, :commits_below),"
+        " message_expiry_seconds = :message_expiry_seconds, min_lifetime_seconds = :min_lifetime_seconds,"
+        " visibility = :visibility WHERE group_key = :group_key",
+        {**entry.state, "group_key": entry.subject},
+    )
+
+
+def _read(connection: sqlite3.Connection, entry: Entry, _: int, __: Replayed) -> bool:
+    """Start the timers of a reader again, as they were: what had ended for the reader has ended."""
+    if entry.state is None:
+        return False
+    connection.executemany(
+        "INSERT OR IGNORE INTO timers (group_key, sequence_num, member_id, seconds, redact_at)"
+        " SELECT group_key, sequence_num, member_id, seconds, ?3 FROM members JOIN self_destructing USING (group_key)"
+        " WHERE member_id = ?1 AND sequence_num = ?2",
+        [(entry.subject, *each) for each in entry.state["ends"]],
+    )
+    return _changed(
+        connection,
+        "UPDATE members SET read_up_to = ?1 WHERE member_id = ?2 AND read_up_to < ?1",
+        (entry.state["read_up_to"], entry.subject),
+    )
+
+
+def _ended(connection: sqlite3.Connection, entry: Entry, _: int, __: Replayed) -> bool:
+    group_key, number = map(int, str(entry.subject).split(":"))
+    return _changed(
+        connection,
+        "UPDATE self_destructing SET ended = 1 WHERE group_key = ? AND sequence_num = ? AND NOT ended",
+        (group_key, number),
+    )
+
+
+def _settings(connection: sqlite3.Connection, entry: Entry, _: int, __: Replayed) -> bool:
+    """Have the next start settle what the last settings have hidden, not what those of the copy would have."""
+    return entry.state is not None and _changed(
+        connection, "UPDATE server_state SET policy_settings = ?", (entry.state["policy_settings"],)
+    )
+
+
+def _alive(connection: sqlite3.Connection, entry: Entry, _: int, __: Replayed) -> bool:
+    return entry.state is not None and _changed(
+        connection,
+        "UPDATE server_state SET last_alive = max(last_alive, ?1), acted_until = max(acted_until, ?1)",
+        (entry.state["at"],),
+    )
+
+
+_Step = Callable[[sqlite3.Connection, Entry, int, Replayed], bool]
+
+_STEPS: tuple[tuple[str, str, _Step], ...] = (
+    ("holds", "hold", _hold),
+    ("groups_deleted", "group", _group_gone),
+    ("roles", "member", _role),
+    ("members_removed", "member", _member_gone),
+    ("accounts_deleted", "account", _account_gone),
+    ("accounts_disabled", "account", _disabled),
+    ("passwords", "password", _password),
+    ("bans", "ban", _ban),
+    ("invites", "invite", _invite),
+    ("welcomes", "welcome", _welcome),
+    # After the members: a leave raises the floor.
+    ("groups", "group", _group),
+    ("readers", READ, _read),
+    ("messages_redacted", "ended", _ended),
+    ("settings", SETTINGS, _settings),
+    ("alive", ALIVE, _alive),
+)
+"""What is done with the entries of each kind, in this order, and how it is counted."""
+
+
+def _take_back(connection: sqlite3.Connection, done: Replayed) -> None:
+    """End all sessions and registration tokens, and drop all key packages.
+
+    Which of them ended, were used or were handed out is told nowhere.
+    """
+    done.counts["sessions"] = connection.execute("DELETE FROM sessions").rowcount
+    done.counts["registration_tokens"] = connection.execute("DELETE FROM registration_tokens").rowcount
+    for (user_id,) in connection.execute("SELECT DISTINCT user_id FROM key_packages").fetchall():
+        key_packages.remove_all(connection, user_id)
+        done.counts["key_packages"] += 1
+
+
+def _keep_admins(connection: sqlite3.Connection) -> None:
+    """Make the longest-standing member admin where all admins are gone, or have joined after the copy was made."""
+    connection.execute(
+        "UPDATE members SET role = 'admin' WHERE member_id IN"
+        " (SELECT min(member_id) FROM members GROUP BY group_key HAVING max(role = 'admin') = 0)"
+    )
+
+
+def _leave_numbers(connection: sqlite3.Connection, restore: int) -> None:
+    """Have messages from here on get numbers that no message had: see NUMBERS. Who had fetched all still has."""
+    begin = {"begin": restore * NUMBERS}
+    connection.execute(
+        "UPDATE members SET watermark = :begin WHERE watermark < :begin AND watermark ="
+        " (SELECT last_seq FROM groups WHERE groups.group_key = members.group_key)",
+        begin,
+    )
+    connection.execute("UPDATE groups SET last_seq = :begin WHERE last_seq < :begin", begin)
+
+
+def _id(entry: Entry) -> bytes:
+    return bytes.fromhex(str(entry.subject))
+
+
+def _changed(connection: sqlite3.Connection, sql: str, values: tuple[Any, ...] | dict[str, Any]) -> bool:
+    return connection.execute(sql, values).rowcount > 0

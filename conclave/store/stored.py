@@ -1,0 +1,54 @@
+"""How much a group or a user has stored: what quotas go by."""
+
+import sqlite3
+from typing import NamedTuple
+
+from conclave.store.survey import MEASURED, measured
+
+
+class Stored(NamedTuple):
+    """Messages, and the bytes of their bodies."""
+
+    messages: int
+    body_bytes: int
+
+
+def of_group(connection: sqlite3.Connection, group_id: bytes, *, bytes_too: bool) -> Stored | None:
+    """Count a group's messages, in the hot store and in the archive; None if there is no such group.
+
+    Reads an index entry for each message in the hot store. ``bytes_too``: measure their bodies as well: those of up to
+    MEASURED messages, of more a random sample of about as many. Otherwise there are 0 bytes.
+    """
+    group = connection.execute("SELECT group_key, archived_seq FROM groups WHERE group_id = ?", (group_id,)).fetchone()
+    if group is None:
+        return None
+    archived, archived_bytes = connection.execute(
+        "SELECT ifnull(sum(message_count), 0), ifnull(sum(body_bytes), 0) FROM archive_parts WHERE group_key = ?",
+        (group["group_key"],),
+    ).fetchone()
+    # What the archive serves may still be in the hot store too, for a moment.
+    found = _measure(connection, "group_key = ? AND sequence_num > ?", tuple(group), bytes_too=bytes_too)
+    return Stored(found.messages + archived, found.body_bytes + (archived_bytes if bytes_too else 0))
+
+
+def of_user(connection: sqlite3.Connection, user_id: bytes) -> Stored:
+    """Count the application messages of a user in the hot store. What the archive has of them is not known there."""
+    return _measure(connection, "sender_id = ? AND NOT is_commit", (user_id,), bytes_too=True)
+
+
+def _measure(connection: sqlite3.Connection, which: str, values: tuple[bytes | int, ...], *, bytes_too: bool) -> Stored:
+    messages = connection.execute(f"SELECT count(*) FROM messages WHERE {which}", values).fetchone()[0]
+    if not bytes_too or not messages:
+        return Stored(messages, 0)
+    step = -(-messages // MEASURED)
+    # At random: nobody can send what is large where no sample looks.
+    chosen = connection.execute(
+        f"SELECT message_id FROM messages WHERE {which} AND (? = 1 OR abs(random() % ?) = 0)", (*values, step, step)
+    )
+    return Stored(messages, measured(connection, [row[0] for row in chosen], messages, step).hot_bytes)
+
+
+def groups_of_admin(connection: sqlite3.Connection, user_id: bytes) -> int:
+    """Return in how many groups a user is an admin."""
+    found = connection.execute("SELECT count(*) FROM members WHERE user_id = ? AND role = 'admin'", (user_id,))
+    return int(found.fetchone()[0])

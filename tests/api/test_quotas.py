@@ -1,0 +1,184 @@
+"""Quotas over HTTP: how fast users and groups send, how much they store. What one user does stops nobody else."""
+
+import asyncio
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+
+from conclave import keys
+from conclave.actions import quotas
+from conclave.config.limits import LimitsConfig
+from conclave.config.settings import Config
+from conclave.store import stored, survey
+from tests.conftest import Cleanup, Running, StartServer
+from tests.support.client import Client, encode, expect
+
+MINUTE = 60
+
+
+def limited(config: Config, **values: int) -> Config:
+    return replace(config, limits=LimitsConfig(**values))  # type: ignore[arg-type]  # all of them are numbers
+
+
+async def send(client: Client, group: str, body: bytes = b"x") -> tuple[int, str, int]:
+    """Return status, ``Retry-After`` and error code."""
+    url = f"{client.url}/api/v1/groups/{group}/messages"
+    headers = {"Authorization": f"Bearer {client.token}"}
+    async with client.http.post(url, json={"mls_message": encode(body)}, headers=headers) as response:
+        answer = await response.json()
+        return response.status, response.headers.get("Retry-After", ""), answer.get("error_code", 0)
+
+
+async def statuses(client: Client, group: str, count: int, body: bytes = b"x") -> Counter[int]:
+    """Send several at once, and return how often each status came."""
+    sent = await asyncio.gather(*(send(client, group, body) for _ in range(count)))
+    return Counter(status for status, _, _ in sent)
+
+
+async def friends(server: Running) -> tuple[Client, Client, Client, str]:
+    """Alice and bob are members of a group, carol is not."""
+    alice, bob, carol = await server.users("alice", "bob", "carol")
+    group = await alice.create_group("friends")
+    await bob.join(group)
+    return alice, bob, carol, group
+
+
+async def test_without_quotas_nothing_is_counted(running: Running) -> None:
+    assert running.app[keys.CONTEXT].quotas is None
+    alice, _, _, group = await friends(running)
+    assert await statuses(alice, group, 300) == {200: 300}
+
+
+async def test_a_user_sends_so_much_at_once_and_evenly_after_that(config: Config, start_server: StartServer) -> None:
+    async with start_server(limited(config, user_sends_per_minute=6)) as server:
+        alice, bob, _, group = await friends(server)
+        other = await alice.create_group("other")
+        assert await statuses(alice, group, 20) == {200: 6, 429: 14}
+        assert await send(alice, other) == (429, "10", 100), "in any group"
+        assert await statuses(bob, group, 6) == {200: 6}
+        server.clock.advance(9)
+        assert await send(alice, group) == (429, "1", 100)
+        server.clock.advance(1)
+        assert await statuses(alice, group, 5) == {200: 1, 429: 4}
+        server.clock.advance(MINUTE)
+        assert await statuses(alice, other, 20) == {200: 6, 429: 14}
+        assert await server.query("SELECT count(*) FROM messages") == [(19,)]
+
+
+async def test_a_group_takes_so_many_from_all_its_members_and_nobody_else_uses_them_up(
+    config: Config, start_server: StartServer
+) -> None:
+    async with start_server(limited(config, group_sends_per_minute=4)) as server:
+        alice, bob, carol, group = await friends(server)
+        assert await statuses(carol, group, 20) == {401: 20}
+        assert await statuses(alice, group, 3) == {200: 3}
+        assert await statuses(bob, group, 3) == {200: 1, 429: 2}
+        other = await bob.create_group("other")
+        assert await statuses(bob, other, 4) == {200: 4}
+
+
+async def test_commits_count_as_messages_do_and_leaving_is_never_refused(
+    config: Config, start_server: StartServer
+) -> None:
+    async with start_server(limited(config, user_sends_per_minute=2, group_stored_messages=3)) as server:
+        alice, bob, _, group = await friends(server)
+        commit = {"commit_message": encode(b"commit")}
+        await alice.post(f"/groups/{group}/commit", **commit, group_info=encode(b"info"))
+        await alice.post(f"/groups/{group}/external-join", **commit)
+        await expect(alice.post(f"/groups/{group}/external-join", **commit), 429, 100)
+        await expect(alice.post(f"/groups/{group}/commit", **commit), 429, 100)
+        await alice.post(f"/groups/{group}/commit", group_info=encode(b"other info"))  # without a message
+        server.clock.advance(2 * MINUTE)
+        await bob.post(f"/groups/{group}/commit", **commit)
+        await expect(bob.post(f"/groups/{group}/commit", **commit), 403, 302)
+        await bob.post(f"/groups/{group}/external-join", **commit)
+        await bob.post(f"/groups/{group}/leave", **commit)
+        assert await server.query("SELECT count(*) FROM messages") == [(5,)]
+
+
+@pytest.mark.parametrize(
+    ("quota", "most"),
+    [({"group_stored_messages": 5}, 5), ({"group_stored_bytes": 35}, 3), ({"user_stored_bytes": 29}, 2)],
+)
+async def test_what_is_stored_is_bounded_however_many_send_at_once(
+    config: Config, start_server: StartServer, quota: dict[str, int], most: int
+) -> None:
+    async with start_server(limited(config, **quota)) as server:
+        alice, bob, carol, group = await friends(server)
+        assert await statuses(alice, group, 12, b"0123456789") == {200: most, 403: 12 - most}
+        status, _, code = await send(alice, group, b"0123456789")
+        assert (status, code) == (403, 302)
+        other = await bob.create_group("other")
+        assert (await send(bob, other, b"0123456789"))[0] == 200
+        assert (await send(bob, group, b"0123456789"))[0] == (200 if "user_stored_bytes" in quota else 403)
+        assert (await send(carol, group))[0] == 401, "who is no member does not learn of it"
+
+
+@pytest.mark.parametrize("quota", [{"group_stored_messages": 3}, {"group_stored_bytes": 30}, {"user_stored_bytes": 30}])
+async def test_a_start_measures_what_is_stored_already(
+    config: Config, start_server: StartServer, quota: dict[str, int]
+) -> None:
+    async with start_server(config) as server:
+        alice, _, _, group = await friends(server)
+        assert await statuses(alice, group, 2, b"0123456789") == {200: 2}
+    async with start_server(limited(config, **quota)) as server:
+        again = Client(server.http, server.url, alice.token)
+        assert await statuses(again, group, 8, b"0123456789") == {200: 1, 403: 7}
+
+
+async def test_what_cleanup_erases_makes_room_within_a_minute(
+    config: Config, start_server: StartServer, cleanup: Cleanup
+) -> None:
+    async with start_server(limited(config, group_stored_messages=2, user_stored_bytes=20)) as server:
+        alice, _, _, group = await friends(server)
+        await alice.patch(group, message_expiry_seconds=MINUTE, update_message_expiry=True)
+        assert await statuses(alice, group, 5, b"0123456789") == {200: 2, 403: 3}
+        server.clock.advance(2 * MINUTE)
+        assert await send(alice, group, b"0123456789") == (403, "", 302), "hidden, but still stored"
+        assert (await cleanup(server))["expired"] == 2
+        server.clock.advance(quotas.MEASURED_AGAIN_SECONDS)
+        assert await statuses(alice, group, 5, b"0123456789") == {200: 2, 403: 3}
+
+
+async def test_what_is_never_refused_counts_from_the_next_measurement_on(
+    config: Config, start_server: StartServer
+) -> None:
+    async with start_server(limited(config, group_stored_messages=5)) as server:
+        alice, bob, _, group = await friends(server)
+        assert await statuses(alice, group, 2) == {200: 2}
+        for _ in range(2):
+            await bob.post(f"/groups/{group}/leave", commit_message=encode(b"good bye"))
+            await bob.join(group)
+        server.clock.advance(quotas.MEASURED_ANYWAY_SECONDS)
+        assert await statuses(alice, group, 4) == {200: 1, 403: 3}
+
+
+async def test_more_than_a_sample_is_measured_without_reading_all(
+    config: Config, start_server: StartServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with start_server(config) as server:
+        alice, _, _, group = await friends(server)
+        await asyncio.gather(*(alice.send(group, b"0123456789") for _ in range(200)))
+    monkeypatch.setattr(stored, "MEASURED", 50)
+    monkeypatch.setattr(survey, "ROWS_AT_ONCE", 20)
+    async with start_server(limited(config, group_stored_bytes=2005)) as server:
+        again = Client(server.http, server.url, alice.token)
+        assert (await send(again, group, b"01234"))[0] == 200
+        assert (await send(again, group, b"1"))[0] == 403
+
+
+async def test_a_user_who_is_an_admin_of_enough_groups_creates_no_other(
+    config: Config, start_server: StartServer
+) -> None:
+    async with start_server(limited(config, user_groups=2)) as server:
+        alice, bob = await server.users("alice", "bob")
+        first = await alice.create_group("one")
+        await alice.create_group("two")
+        await expect(alice.post("/groups", group_name="three"), 403, 302)
+        await bob.create_group("three")
+        await bob.join(first)
+        assert len((await bob.get("/groups"))["groups"]) == 2
+        await bob.create_group("four")
+        await alice.post(f"/groups/{first}/delete")
+        await alice.create_group("five")

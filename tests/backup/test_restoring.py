@@ -1,0 +1,397 @@
+"""A restore: only where nothing is, whole or not at all, and with nothing that has expired since."""
+
+import shutil
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from conclave.backup import checking, manifest, restoring
+from conclave.backup.files import sum_of
+from conclave.backup.manifest import BackupError, FileEntry, Manifest
+from conclave.clock import FakeClock
+from conclave.store import marks, place, schema, sessions, sqlite, state
+from conclave.store.audit import Action
+from conclave.store.faults import StoreError
+from conclave.store.ledger.replay import NUMBERS
+from conclave.system import data_folder, locks
+from tests.support.archived import DAY, USERS
+from tests.support.backups import Backed, everything_in
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Backed:
+    return Backed(tmp_path)
+
+
+@pytest.fixture
+def archived(store: Backed) -> tuple[Backed, int]:
+    """A store with three messages in the archive and two in the database."""
+    group = store.add_group()
+    store.send(group, 3)
+    store.move(group, 3)
+    store.send(group, 2)
+    return store, group
+
+
+def refusal(store: Backed, backup: Path) -> str:
+    with pytest.raises(BackupError) as refused:
+        store.restored(backup)
+    assert "\n" not in str(refused.value)
+    return str(refused.value)
+
+
+def test_what_has_expired_since_is_erased_before_anything_is_served(store: Backed) -> None:
+    kept, fading = store.add_group(), store.add_group(DAY)
+    for _ in range(20):
+        store.send(kept, size=900)
+        store.send(fading, size=900)
+    made = store.back_up()
+    gone = {number for (group, _), number in store.made.items() if group == fading}
+    store.now += 2 * DAY
+    there, done = store.restored(made.path)
+    assert done.notes == []
+    assert {group for group, _ in there.served()} == {kept}
+    assert store.search.numbers_in(there.folder) == set(store.made.values()) - gone
+    assert len(there.served()) == 20
+    with closing(sqlite.connect(there.config.database, readonly=True)) as connection:
+        assert state.standing(connection).floor.acted_until == store.now, "what has expired stays expired"
+
+
+def delete_the_group(store: Backed, group: int) -> None:
+    store.delete_group(group)
+
+
+def purge_the_group(store: Backed, group: int) -> None:
+    with store.opened() as connection:
+        marks.hide_before(connection, group, store.now + 1)
+
+
+def shorten_and_lengthen(store: Backed, group: int) -> None:
+    store.set_expiry(group, DAY)
+    store.now += 2 * DAY
+    store.set_expiry(group, -1)
+
+
+def have_all_fetch(store: Backed, group: int) -> None:
+    store.set_expiry(group, 0)
+    store.fetch_all(group)
+    store.clean()
+
+
+SINCE = (delete_the_group, purge_the_group, shorten_and_lengthen, have_all_fetch)
+
+
+@pytest.mark.parametrize("happen", SINCE, ids=lambda happen: happen.__name__)
+def test_what_was_hidden_since_is_not_served_and_is_in_no_file(
+    store: Backed, happen: Callable[[Backed, int], None]
+) -> None:
+    kept, over = store.add_group(), store.add_group()
+    store.send(kept, 10, size=900)
+    store.send(over, 10, size=900)
+    made = store.back_up()
+    store.now += 60
+    happen(store, over)
+    store.write_ledger()
+    there, done = store.restored(made.path)
+    assert done.notes == []
+    assert {group for group, _ in there.served()} == {kept}
+    gone = {number for (group, _), number in store.made.items() if group == over}
+    assert there.search.left_of(gone, there.folder) == set(), "the restore has erased it"
+    assert len(there.served()) == 10
+
+
+def test_what_was_purged_since_from_the_archive_is_hidden(archived: tuple[Backed, int]) -> None:
+    store, group = archived
+    made = store.back_up()
+    purge_the_group(store, group)
+    store.write_ledger()
+    there, done = store.restored(made.path)
+    assert there.served() == {}
+    assert "the archive has messages that are due" in done.notes[0]
+
+
+@pytest.mark.parametrize("damage", ["missing", "damaged", "shorter"])
+def test_without_a_whole_ledger_nothing_is_restored_unless_that_is_accepted(store: Backed, damage: str) -> None:
+    group, other = store.add_group(), store.add_group()
+    store.send(group, 3)
+    store.send(other, 3)
+    made = store.back_up()
+    store.delete_group(group)
+    store.delete_group(other)
+    store.write_ledger()
+    ledger = store.config.ledger_path
+    lines = ledger.read_bytes().splitlines(keepends=True)
+    if damage == "missing":
+        ledger.unlink()
+    elif damage == "damaged":
+        ledger.write_bytes(b"".join([*lines[:-2], lines[-2].replace(b'"at":1', b'"at":2'), lines[-1]]))
+    else:
+        ledger.unlink()
+        store.send(store.add_group())
+        store.write_ledger()
+    told = refusal(store, made.path)
+    assert "ledger" in told
+    assert told.endswith("to restore nevertheless, give --without-ledger")
+    assert not (store.elsewhere / "hot.db").exists()
+    assert not place.restoring(store.elsewhere / "hot.db").exists()
+    there, _ = store.restored(made.path, without_ledger=True)
+    assert there.served(), "what it does not tell is back"
+    [(details,)] = there.query("SELECT details FROM audit WHERE action = 'backup_restored'")
+    assert '"without_ledger": true' in details
+
+
+def test_sessions_end_and_numbers_go_on_where_none_was_given(store: Backed) -> None:
+    group = store.add_group()
+    store.send(group, 3)
+    with store.opened() as connection:
+        sessions.add(connection, USERS[0], "", b"token", store.now, DAY)
+    made = store.back_up()
+    store.send(group, 5)
+    store.write_ledger()
+    there, done = store.restored(made.path)
+    assert done.taken_back["sessions"] == 1
+    assert there.query("SELECT count(*) FROM sessions") == [(0,)]
+    there.send(group)
+    assert there.query("SELECT max(sequence_num) FROM messages") == [(NUMBERS + 1,)]
+
+
+def test_a_backup_can_be_restored_again_and_an_older_one_after_it(store: Backed, tmp_path: Path) -> None:
+    group, other = store.add_group(), store.add_group()
+    store.send(group, 2)
+    store.send(other, 2)
+    older = store.back_up()
+    store.now += 60
+    store.delete_group(other)
+    store.write_ledger()
+    newer = store.back_up()
+    for number, made in enumerate((newer, newer, older)):
+        store.elsewhere = tmp_path / str(number)
+        there, _ = store.restored(made.path)
+        assert {key for key, _ in there.served()} == {group}
+        there.send(group)
+        assert there.query("SELECT max(sequence_num) FROM messages") == [(NUMBERS * (number + 1) + 1,)]
+
+
+def test_settings_that_changed_since_are_those_that_it_erases_by(store: Backed) -> None:
+    store.send(store.add_group(), 3)
+    made = store.back_up()
+    shorter = replace(store.config, message_retention=DAY)
+    with store.opened() as connection:
+        state.begin_serving(connection, shorter.policy, FakeClock(store.now).read(), accepts_change=True)
+    store.write_ledger()
+    store.now += 2 * DAY
+    there, done = store.restored(made.path, message_retention=DAY)
+    assert done.notes == []
+    assert there.query("SELECT count(*) FROM messages") == [(0,)]
+
+
+def test_what_is_due_in_the_archive_is_hidden_and_told(store: Backed) -> None:
+    group = store.add_group(DAY)
+    store.send(group, 3)
+    store.move(group, 3, DAY)
+    made = store.back_up()
+    store.now += 3 * DAY
+    there, done = store.restored(made.path)
+    assert there.served() == {}
+    [note] = done.notes
+    assert "the archive has messages that are due" in note
+    assert "the first run of the server erases" in note
+
+
+def test_a_restore_is_a_copy_that_changes_nothing_of_the_backup(archived: tuple[Backed, int]) -> None:
+    store, group = archived
+    made = store.back_up()
+    before = everything_in(made.path)
+    there, _ = store.restored(made.path)
+    for path in there.config.archive_path.rglob("*.parquet"):
+        assert path.stat().st_nlink == 1
+    there.send(group, 5)
+    there.mover.rewrite()
+    assert everything_in(made.path) == before
+    assert checking.faults_of(made.path, made.manifest) == []
+
+
+def test_the_restored_files_are_for_the_operator_alone_and_nothing_else_is_left(archived: tuple[Backed, int]) -> None:
+    store, _ = archived
+    store.write_ledger()
+    there, _ = store.restored(store.back_up().path, without_ledger=False)
+    for path in there.folder.rglob("*"):
+        assert path.stat().st_mode & 0o077 == 0, path
+    names = {path.name for path in there.folder.iterdir()}
+    assert names == {"hot.db", "hot.db.server-lock", "hot.data"}
+    assert {path.name for path in there.config.data.iterdir()} == {"archive", data_folder.MARK}
+
+
+def test_a_restore_is_in_the_audit_log(store: Backed) -> None:
+    there, _ = store.restored(store.back_up().path)
+    [(actor, action)] = there.query("SELECT actor, action FROM audit")
+    assert action == Action.BACKUP_RESTORED
+    assert actor.startswith("operator ")
+
+
+def test_by_other_settings_nothing_is_erased_until_the_server_has_taken_them(store: Backed) -> None:
+    group = store.add_group()
+    store.send(group, 3)
+    made = store.back_up()
+    store.now += 2 * DAY
+    there, done = store.restored(made.path, message_retention=DAY)
+    [note] = done.notes
+    assert note.startswith("message_retention: the configuration differs from the one of the backup")
+    assert len(there.served()) == 3
+    with closing(sqlite.connect(there.config.database)) as connection, sqlite.write_transaction(connection):
+        begun = state.begin_serving(connection, there.config.policy, FakeClock(store.now).read(), accepts_change=True)
+    assert begun.former == store.config.policy, "the start settles the change, as any other"
+
+
+def test_by_a_wrong_clock_nothing_is_erased(store: Backed) -> None:
+    store.send(store.add_group(DAY), 3)
+    made = store.back_up()
+    store.now -= 30 * DAY
+    there, done = store.restored(made.path)
+    assert "seconds behind what is already stored" in done.notes[0]
+    assert there.query("SELECT count(*) FROM messages") == [(3,)]
+
+
+def test_a_database_of_an_older_schema_is_migrated(
+    store: Backed, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    older = schema.migrations()[:-1]
+    monkeypatch.setattr(schema, "migrations", lambda: older)
+    (tmp_path / "older").mkdir()
+    path = tmp_path / "older" / "hot.db"
+    schema.prepare(path)
+    store.config = store.config.from_mapping({"database_path": str(path)})
+    made = store.back_up()
+    monkeypatch.undo()
+    there, _ = store.restored(made.path, without_ledger=True)
+    schema.require_current(there.config.database)
+
+
+def test_a_backup_of_a_newer_program_is_refused(store: Backed) -> None:
+    made = store.back_up()
+    rewrite(made.path, schema=99)
+    assert "is newer" in refusal(store, made.path)
+    (made.path / manifest.NAME).write_text('{"format": 2}')
+    assert "has the format 2, this program reads 1" in refusal(store, made.path)
+
+
+def rewrite(backup: Path, **changed: object) -> None:
+    """Write another manifest, with a sum that is right."""
+    told = manifest.read(backup)
+    (backup / manifest.NAME).write_text(Manifest(**(vars(told) | changed)).to_json())
+
+
+def flip(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(bytes(data))
+
+
+def a_parquet(backup: Path) -> Path:
+    return next((backup / "archive").glob("lifetime=*/span=*/*"))
+
+
+def link_away(path: Path) -> None:
+    path.unlink()
+    path.symlink_to("/dev/null")
+
+
+DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
+    "database": (lambda backup: flip(backup / manifest.DATABASE), "database.db: is damaged: its sum is another one"),
+    "archive": (lambda backup: flip(a_parquet(backup)), "parquet: is damaged"),
+    "log": (lambda backup: flip(backup / "archive/_delta_log/00000000000000000000.json"), "json: is damaged"),
+    "cut": (lambda backup: a_parquet(backup).write_bytes(b""), "has 0 bytes, but had"),
+    "missing": (lambda backup: a_parquet(backup).unlink(), "parquet: is missing"),
+    "added": (lambda backup: (backup / "archive" / "other").touch(), "other: is not in the manifest"),
+    "linked": (lambda backup: link_away(a_parquet(backup)), "is not a file"),
+    "manifest": (
+        lambda backup: (backup / manifest.NAME).write_text((backup / manifest.NAME).read_text().replace(" 5", " 6")),
+        "manifest.json: was changed or damaged",
+    ),
+    "no manifest": (lambda backup: (backup / manifest.NAME).unlink(), "is no backup: it has no manifest.json"),
+    "no text": (lambda backup: (backup / manifest.NAME).write_bytes(b"\xff\xfe"), "manifest.json: "),
+}
+
+
+@pytest.mark.parametrize("name", DAMAGES)
+def test_what_is_damaged_is_found_and_nothing_is_restored(archived: tuple[Backed, int], name: str) -> None:
+    store, _ = archived
+    made = store.back_up()
+    damage, told = DAMAGES[name]
+    damage(made.path)
+    assert told in refusal(store, made.path)
+    assert list(store.elsewhere.iterdir()) == []
+
+
+def test_a_database_and_an_archive_of_two_backups_are_no_backup(archived: tuple[Backed, int]) -> None:
+    """Even if somebody has made a manifest for them."""
+    store, _ = archived
+    first = store.back_up()
+    store.mover.begin_turn(7)
+    store.now += 60
+    second = store.back_up()
+    shutil.copy(first.path / manifest.DATABASE, second.path / manifest.DATABASE)
+    entry = FileEntry((path := second.path / manifest.DATABASE).stat().st_size, sum_of(path))
+    rewrite(second.path, files={**second.manifest.files, manifest.DATABASE: entry})
+    assert "is newer than the database" in refusal(store, second.path)
+
+
+@pytest.mark.parametrize("name", ["../hot.db", "archive/../../x", "/etc/passwd", "archive//x", "archive", "other"])
+def test_a_manifest_that_names_other_places_is_refused(store: Backed, name: str) -> None:
+    made = store.back_up()
+    rewrite(made.path, files={**made.manifest.files, name: FileEntry(1, "00")})
+    assert "names a file that no backup has" in refusal(store, made.path)
+
+
+THERE = {
+    "hot.db": "is there already: move the database and its log away first",
+    "hot.db-wal": "is there already",
+    "hot.db-journal": "is there already",
+    "hot.data/archive/part": "is not empty: it holds archive",
+    "hot.data/work/1/spill": "is not empty: it holds work",
+}
+
+
+@pytest.mark.parametrize("name", THERE)
+def test_where_something_is_nothing_is_restored(store: Backed, name: str) -> None:
+    made = store.back_up()
+    (store.elsewhere / name).parent.mkdir(parents=True)
+    (store.elsewhere / name).write_text("precious")
+    if name.startswith("hot.data"):
+        (store.elsewhere / "hot.data" / data_folder.MARK).touch()
+    assert THERE[name] in refusal(store, made.path)
+    assert (store.elsewhere / name).read_text() == "precious"
+    assert not place.restoring(store.elsewhere / "hot.db").exists()
+
+
+def test_while_a_server_runs_there_nothing_is_restored(store: Backed) -> None:
+    made = store.back_up()
+    store.elsewhere.mkdir()
+    with locks.hold_name(store.elsewhere / "hot.db", locks.SERVER):
+        assert "a server is running, or another restore" in refusal(store, made.path)
+
+
+def test_a_failure_leaves_nothing_and_the_restore_can_be_repeated(
+    archived: tuple[Backed, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, _ = archived
+    made = store.back_up()
+
+    def fail(*_: object) -> None:
+        raise OSError(28, "No space left on device", "somewhere")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(restoring, "sync_tree", fail)
+        assert "the disk is full: nothing was restored" in refusal(store, made.path)
+    assert not place.restoring(store.elsewhere / "hot.db").exists()
+    assert [each.name for each in (store.elsewhere / "hot.data").iterdir()] == [data_folder.MARK]
+    assert len(store.restored(made.path)[0].served()) == 5
+
+
+def test_a_server_does_not_start_where_a_restore_did_not_end(store: Backed) -> None:
+    place.restoring(store.config.database).mkdir()
+    with pytest.raises(StoreError, match="repeat `conclave restore`"):
+        place.require_restored(store.config.database)

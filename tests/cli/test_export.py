@@ -1,0 +1,160 @@
+"""`conclave export`: all that the server holds about one user, nothing of others, and nothing that has expired."""
+
+import asyncio
+import base64
+import json
+import stat
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from conclave.clock import FakeClock
+from conclave.config.settings import Config
+from conclave.store import export as store
+from tests.conftest import Running
+from tests.support.archive import Mover
+from tests.support.client import PASSWORD, encode
+from tests.support.commands import Run, done, refused, runner
+
+PACKAGE = b"\0\1\0\5 a key package"
+
+
+@pytest.fixture
+def run(config: Config, clock: FakeClock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+    return runner(config, clock, tmp_path, monkeypatch)
+
+
+async def exported(run: Run, user: str = "alice") -> dict[str, Any]:
+    told: dict[str, Any] = json.loads(done(await asyncio.to_thread(run, "export", user)))
+    return told
+
+
+def own(told: dict[str, Any], group: str) -> list[tuple[int, bytes]]:
+    """Number and body of the messages of a group."""
+    found = [each for each in told["messages"] if each["group_id"] == group]
+    return sorted((each["sequence_num"], base64.b64decode(each["body"])) for each in found)
+
+
+async def test_everything_about_a_user_is_exported_and_no_secret(running: Running, run: Run) -> None:
+    alice, bob, carol = await running.users("alice", "bob", "carol")
+    headers = {"Authorization": f"Bearer {alice.token}"}
+    async with running.http.patch(f"{running.url}/api/v1/me", json={"alias": "A."}, headers=headers) as response:
+        assert response.status == 200
+    await alice.post("/key-packages", key_package_data=encode(PACKAGE))
+    group, other = await alice.create_group("friends"), await bob.create_group("others")
+    await bob.join(group)
+    await alice.invite(group, carol)
+    await carol.post("/groups", group_name="third")
+    await bob.post(f"/groups/{other}/ban", user_id=alice.user_id)
+    await alice.patch(group, message_expiry_seconds=600, update_message_expiry=True)
+    done(await asyncio.to_thread(run, "hold", "add", "--user", "alice", "--reason", "case 17"))
+    told = await exported(run)
+    now = running.clock.now()
+    assert told["account"] == {
+        "user_id": alice.user_id,
+        "username": "alice",
+        "alias": "A.",
+        "signing_key_fingerprint": "",
+        "created_at": now,
+        "disabled": False,
+    }
+    assert [set(each) for each in told["sessions"]] == [{"session_id", "created_at", "last_used_at", "expires_at"}]
+    assert [(each["group_id"], each["role"]) for each in told["memberships"]] == [(group, "admin")]
+    assert [base64.b64decode(each["body"]) for each in told["key_packages"]] == [PACKAGE]
+    assert [(each["inviter_id"], each["invitee_id"]) for each in told["invites"]] == [(alice.user_id, carol.user_id)]
+    assert told["bans"] == [{"group_id": other, "banned_at": now, "banned_by": bob.user_id}]
+    assert [each["reason"] for each in told["holds"]] == ["case 17"]
+    assert [each["action"] for each in told["audit"]] == ["policy_changed", "user_held", "account_exported"]
+    text = json.dumps(told)
+    [(password_hash,)] = await running.query("SELECT password_hash FROM users WHERE username = 'alice'")
+    assert all(secret not in text for secret in (PASSWORD, alice.token, password_hash, "token_hash"))
+
+
+async def test_own_messages_are_exported_page_by_page_and_those_of_others_are_not(
+    running: Running, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store, "WINDOW", 4)
+    monkeypatch.setattr(store, "PAGE_MESSAGES", 3)
+    monkeypatch.setattr(store, "PAGE_BYTES", 20)
+    alice, bob = await running.users("alice", "bob")
+    group, left = await alice.create_group("friends"), await bob.create_group("left")
+    await bob.join(group)
+    await alice.join(left)
+    for number in range(1, 30):
+        await (alice if number % 3 else bob).send(group, b"body %d" % number)
+    await alice.post(f"/groups/{group}/commit", commit_message=encode(b"commit"))
+    await alice.send(left, b"before leaving")
+    await alice.post(f"/groups/{left}/leave", commit_message=encode(b"good bye"))
+    told = await exported(run)
+    sent = [(number, b"body %d" % number) for number in range(1, 30) if number % 3]
+    assert own(told, group) == [*sent, (30, b"commit")]
+    assert own(told, left) == [(1, b"before leaving"), (2, b"good bye")]
+    assert [each["is_commit"] for each in told["messages"] if each["group_id"] == left] == [False, True]
+
+
+async def test_what_clients_do_not_get_is_not_exported(running: Running, run: Run) -> None:
+    alice, bob = await running.users("alice", "bob")
+    group, gone = await alice.create_group("friends"), await alice.create_group("gone")
+    await bob.join(group)
+    await alice.patch(group, message_expiry_seconds=60, update_message_expiry=True)
+    await alice.send(group, b"old")
+    await alice.send(gone, b"deleted")
+    await alice.post(f"/groups/{gone}/delete")
+    running.clock.advance(61)
+    await alice.send(group, b"new")
+    await alice.send(group, b"timed", seconds=5)
+    assert own(await exported(run), group) == [(2, b"new"), (3, b"timed")]
+    await alice.post(f"/groups/{group}/read", sequence_num=3)
+    running.clock.advance(6)
+    told = await exported(run)
+    assert own(told, group) == [(message.sequence_num, message.body) for message in await alice.fetch(group)]
+    assert (2, b"new") in own(told, group)
+    assert {each["group_id"] for each in told["messages"]} == {group}
+
+
+async def test_messages_of_both_tiers_are_exported_once(running: Running, run: Run) -> None:
+    alice, bob = await running.users("alice", "bob")
+    group = await alice.create_group("friends")
+    await bob.join(group)
+    for number in range(1, 13):
+        await (alice if number % 2 else bob).send(group, b"%d" % number)
+    Mover(running.config).move(group, 8)
+    assert own(await exported(run), group) == [(number, b"%d" % number) for number in range(1, 13, 2)]
+    assert len((await exported(run, "bob"))["messages"]) == 6
+
+
+async def test_a_file_is_the_operators_alone_and_never_written_over(running: Running, run: Run, tmp_path: Path) -> None:
+    alice = await running.user("alice")
+    target = tmp_path / "alice.json"
+    result = await asyncio.to_thread(run, "export", alice.user_id, "--output", str(target))
+    assert done(result) == ""
+    assert stat.S_IMODE(target.stat().st_mode) == 0o600
+    assert json.loads(target.read_text())["messages"] == []
+    assert "File exists" in refused(await asyncio.to_thread(run, "export", "alice", "--output", str(target)))
+    assert json.loads(target.read_text())["account"]["username"] == "alice"
+    assert "No such file" in refused(await asyncio.to_thread(run, "export", "alice", "--output", str(tmp_path / "a/b")))
+
+
+async def test_an_export_that_fails_leaves_no_file(
+    running: Running, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alice = await running.user("alice")
+    group = await alice.create_group("friends")
+    await alice.send(group, b"1")
+    Mover(running.config).move(group, 1)
+    running.config.archive_path.rename(tmp_path / "elsewhere")
+    target = tmp_path / "alice.json"
+    assert str(running.config.archive_path) in refused(
+        await asyncio.to_thread(run, "export", "alice", "--output", str(target))
+    )
+    assert not target.exists()
+    assert "account_exported" in done(await asyncio.to_thread(run, "audit", "--json")), "that it was tried is noted"
+
+
+def test_an_unknown_user_is_told_in_a_line(config: Config, run: Run) -> None:
+    assert "no such database" in refused(run("export", "alice"))
+
+
+async def test_who_is_not_there_is_told_in_a_line(running: Running, run: Run) -> None:
+    assert "no such user: 'alice'" in refused(await asyncio.to_thread(run, "export", "alice"))

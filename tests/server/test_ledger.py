@@ -1,0 +1,202 @@
+"""The server and the purge ledger: told at once, red but never in the way, and read before anybody is served."""
+
+import asyncio
+import shutil
+from collections.abc import Awaitable, Callable
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from conclave import keys
+from conclave.config.ledger import LedgerConfig
+from conclave.config.settings import Config
+from conclave.health.parts import HealthPart
+from conclave.server import duties
+from conclave.store import sqlite
+from conclave.store.faults import StoreError
+from conclave.store.ledger import book
+from conclave.store.ledger.book import Entry
+from tests.conftest import Running, StartServer
+from tests.support.cleaner import Cleaner
+from tests.support.client import PASSWORD, Client, expect
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Write to the ledger, and try again, ten times a second."""
+    monkeypatch.setattr(duties, "LEDGER_INTERVAL_SECONDS", 0.1)
+    monkeypatch.setattr(duties, "RETRY_SECONDS", 0.1)
+
+
+@pytest.fixture
+def config(config: Config, tmp_path: Path) -> Config:
+    (tmp_path / "elsewhere").mkdir()
+    ledger = LedgerConfig(path=str(tmp_path / "elsewhere" / "purges.ledger"))
+    return replace(config, ledger=ledger, cleanup=replace(config.cleanup, engine="sql"))
+
+
+async def until(is_so: Callable[[], Awaitable[bool]]) -> None:
+    async with asyncio.timeout(60):
+        while not await is_so():
+            await asyncio.sleep(0.05)
+
+
+async def told(server: Running) -> None:
+    """Wait until nothing is left to tell."""
+
+    async def nothing_waits() -> bool:
+        return await server.query("SELECT 1 FROM ledger_changes") == []
+
+    await until(nothing_waits)
+
+
+async def health(server: Running, *, red: bool) -> str:
+    """Wait until the part of health is as it should be, and return what it says."""
+
+    async def is_so() -> bool:
+        return (HealthPart.LEDGER in server.app[keys.HEALTH].faults) is red
+
+    await until(is_so)
+    return server.app[keys.HEALTH].faults.get(HealthPart.LEDGER, "")
+
+
+def entries(config: Config, kind: str) -> list[Entry]:
+    return [each for each in book.entries(config.ledger_path, 0) if each.kind == kind]
+
+
+async def friends(server: Running) -> tuple[Client, Client, str]:
+    """Two users in a group with a message."""
+    alice, bob = await server.users("alice", "bob")
+    group = await alice.create_group("friends")
+    await bob.join(group)
+    await alice.send(group, b"hello")
+    return alice, bob, group
+
+
+async def test_what_ends_is_told_while_the_server_runs(running: Running) -> None:
+    _, bob, group = await friends(running)
+    await bob.leave(group)
+    await told(running)
+    assert [each.state for each in entries(running.config, "member")] == [None]
+    assert running.app[keys.HEALTH].faults == {}
+
+
+async def test_what_ends_last_is_told_when_the_server_stops(start_server: StartServer, config: Config) -> None:
+    async with start_server(config) as server:
+        _, bob, group = await friends(server)
+        await bob.leave(group)
+    assert [each.state for each in entries(config, "member")] == [None]
+    assert entries(config, "alive")
+
+
+async def test_a_copy_put_in_place_by_hand_is_not_served_as_it_is(start_server: StartServer, config: Config) -> None:
+    copy = config.database.with_name("copy.db")
+    async with start_server(config) as server:
+        alice, bob, group = await friends(server)
+        with closing(sqlite.connect(config.database)) as connection:
+            connection.execute("VACUUM INTO ?", (str(copy),))
+        await alice.act("remove", group, bob)
+        lost = await alice.send(group, b"lost")
+        other = await bob.create_group("other")
+        await bob.post(f"/groups/{other}/delete")
+    for suffix in ("-wal", "-shm"):
+        config.database.with_name(config.database.name + suffix).unlink(missing_ok=True)
+    shutil.copy(copy, config.database)
+    async with start_server(config) as server:
+        for client, name in ((alice, "alice"), (bob, "bob")):
+            client.url, client.http = server.url, server.http
+            await expect(client.get("/me"), 401, 202)
+            await client.login(name)
+        await expect(bob.fetch(group), 401, 400)
+        assert [each.body for each in await alice.fetch(group)] == [b"hello"]
+        assert await alice.send(group, b"new") > lost
+        assert server.app[keys.HEALTH].faults == {}
+    async with start_server(config) as server:
+        alice.url, alice.http = server.url, server.http
+        assert len(await alice.fetch(group)) == 2, "no second replay: the session lives"
+
+
+async def test_a_copy_is_not_served_if_the_ledger_cannot_tell_all(start_server: StartServer, config: Config) -> None:
+    copy = config.database.with_name("copy.db")
+    async with start_server(config) as server:
+        await friends(server)
+    shutil.copy(config.database, copy)
+    async with start_server(config):
+        pass
+    path = config.ledger_path
+    path.write_bytes(path.read_bytes().replace(b'"kind":"alive"', b'"kind":"alike"', 1))
+    shutil.copy(copy, config.database)
+    with pytest.raises(StoreError, match="line 2 of the ledger is damaged, so something that was deleted since the"):
+        async with start_server(config):
+            pass
+    path.rename(path.with_name("moved away"))
+    async with start_server(config) as server:
+        assert await health(server, red=False) == "", "by the operator's will"
+
+
+async def test_nobody_waits_for_a_ledger_that_cannot_be_written(running: Running, cleaner: Cleaner) -> None:
+    alice, bob, group = await friends(running)
+    await alice.set_expiry(group, 1)
+    await told(running)
+    folder = running.config.ledger_path.parent
+    folder.rename(folder.with_name("unmounted"))
+    await bob.leave(group)
+    assert "No such file or directory" in await health(running, red=True)
+    assert await alice.send(group, b"still") == 2
+    running.clock.advance(10)
+    report = await asyncio.to_thread(cleaner.try_run, running.config, running.clock.now())
+    assert report["error"].startswith("ledger: ")
+    assert report["deleted"]["expired"] == 2, "what has expired goes"
+    assert await running.query("SELECT 1 FROM messages") == []
+    folder.with_name("unmounted").rename(folder)
+    await health(running, red=False)
+    await told(running)
+    assert [each.state for each in entries(running.config, "member")] == [None], "and is told later"
+
+
+async def test_a_run_tells_what_it_hides_before_it_erases(running: Running, cleaner: Cleaner) -> None:
+    """A run that dies as soon as it has erased something."""
+    alice, bob, group = await friends(running)
+    await alice.set_expiry(group, 0)
+    for client in (alice, bob):
+        await client.fetch(group)
+    await told(running)
+    running.clock.advance(1)
+    await running.settle()
+    config = running.config
+    report = await asyncio.to_thread(
+        cleaner.try_run, config, running.clock.now(), failpoint="apply.message_rows_deleted=io"
+    )
+    assert report["error"]
+    assert entries(config, "group")[-1].state["gone_below"] == 1  # type: ignore[index]  # it is there
+
+
+async def test_a_damaged_ledger_is_told_until_it_is_moved_away(start_server: StartServer, config: Config) -> None:
+    async with start_server(config) as server:
+        await friends(server)
+    path = config.ledger_path
+    path.write_bytes(path.read_bytes().replace(b'"kind":"alive"', b'"kind":"alike"', 1))
+    async with start_server(config) as server:
+        assert "line 2 is damaged: move it away" in await health(server, red=True)
+        alice = Client(server.http, server.url)
+        await alice.login("alice")
+        await asyncio.sleep(0.5)
+        assert await health(server, red=True), "it is written all the same, and is not well by that"
+        path.rename(path.with_name("moved away"))
+        await health(server, red=False)
+        await alice.post("/delete-account", password=PASSWORD)
+        await told(server)
+        assert entries(config, "account")
+
+
+async def test_a_ledger_of_another_database_is_left_alone(start_server: StartServer, config: Config) -> None:
+    async with start_server(config):
+        pass
+    before = config.ledger_path.read_bytes()
+    other = replace(config, database_path=str(config.database.with_name("other.db")))
+    async with start_server(other) as server:
+        assert "is the ledger of another database" in await health(server, red=True)
+        await friends(server)
+    assert config.ledger_path.read_bytes() == before

@@ -1,0 +1,547 @@
+"""What a restored copy learns from the ledger, thing by thing; and when it is refused."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from textwrap import dedent
+
+import pytest
+
+from conclave import failpoints
+from conclave.clock import FakeClock
+from conclave.store import accounts, bodies, groups, holds, invites, key_packages, members, sessions, users, welcomes
+from conclave.store.ledger import book, changes
+from conclave.store.ledger.book import LedgerError
+from conclave.store.ledger.drain import drain
+from conclave.store.ledger.replay import NUMBERS, is_older, replay
+from conclave.store.state import standing
+from tests.store.ledger.world import DAY, HOUR, World
+
+
+class Backed(World):
+    """A store with two groups of three users, and a backup of it."""
+
+    def set_up(self) -> "Backed":
+        self.begin()
+        self.alice, self.bob, self.carol = map(self.register, ("alice", "bob", "carol"))
+        self.friends = self.create_group("friends", self.alice, self.bob, self.carol)
+        self.others = self.create_group("others", self.bob, self.alice)
+        self.beat()
+        return self
+
+    def member(self, group_id: bytes, user_id: bytes) -> members.Membership:
+        with self.reading() as connection:
+            return members.require_member(connection, group_id, user_id)
+
+    def group(self, group_id: bytes) -> groups.Group:
+        with self.reading() as connection:
+            return groups.by_id(connection, group_id)
+
+    def back_up(self) -> None:
+        self.backup(self.folder / "copy.db")
+
+    def restore(self, *, despite: bool = False) -> World:
+        """Lose the store now, and return its copy, after the replay."""
+        self.beat()
+        world = self.restored(self.folder / "copy.db", self.folder / "restored")
+        with world.reading() as connection:
+            self.done = replay(connection, self.ledger, self.clock.now(), despite=despite)
+        world.begin()
+        return world
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Backed:
+    return Backed(tmp_path / "store", FakeClock(), tmp_path / "purges.ledger").set_up()
+
+
+def count(world: World, table: str) -> int:
+    with world.reading() as connection:
+        return int(connection.execute(f"SELECT count(*) FROM {table}").fetchone()[0])
+
+
+def test_what_everybody_had_fetched_stays_hidden_and_goes_with_the_first_run(world: Backed) -> None:
+    world.change_policy(world.group(world.friends), 0)
+    alice = world.member(world.friends, world.alice)
+    fetched, kept = world.send(alice), world.send(world.member(world.others, world.alice))
+    world.back_up()
+    for user in (world.alice, world.bob, world.carol):
+        world.fetch(world.member(world.friends, user))
+    unfetched = world.send(alice)
+    world.clock.advance(1)
+    world.clean_up()
+    key, other = world.group(world.friends).group_key, world.group(world.others).group_key
+    assert world.stored() == {(key, unfetched), (other, kept)}
+    restored = world.restore()
+    assert restored.stored() == {(key, fetched), (other, kept)}, "as the copy had it"
+    assert restored.shown() == {(world.alice, other, kept), (world.bob, other, kept)}
+    restored.clean_up()
+    assert restored.stored() == {(other, kept)}
+
+
+def test_what_had_expired_under_a_shorter_policy_stays_hidden(world: Backed) -> None:
+    world.change_policy(world.group(world.friends), HOUR)
+    alice = world.member(world.friends, world.alice)
+    world.send(alice)
+    world.clock.advance(HOUR // 2)
+    young = world.send(alice)
+    world.back_up()
+    world.clock.advance(HOUR // 2 + 1)
+    world.change_policy(world.group(world.friends), -1)
+    world.clock.advance(DAY)
+    restored = world.restore()
+    assert {number for _, _, number in restored.shown()} == {young}
+    restored.clean_up()
+    assert {number for _, number in restored.stored()} == {young}
+
+
+def test_what_is_kept_for_longer_now_is_not_lost_by_the_policy_of_the_backup(world: Backed) -> None:
+    world.change_policy(world.group(world.friends), HOUR)
+    number = world.send(world.member(world.friends, world.alice))
+    world.back_up()
+    world.change_policy(world.group(world.friends), -1)
+    world.clock.advance(DAY)
+    restored = world.restore()
+    restored.clean_up()
+    assert {each for _, _, each in restored.shown()} == {number}
+
+
+def test_settings_that_changed_are_settled_as_they_were(world: Backed) -> None:
+    """Expired under a setting that was lengthened since, and again by the start after the restore."""
+    world.change_settings(HOUR)
+    world.beat()
+    world.send(world.member(world.friends, world.alice))
+    world.back_up()
+    world.clock.advance(HOUR + 1)
+    world.beat()
+    restored = world.restored(world.folder / "copy.db", world.folder / "restored")
+    restored.replay()
+    restored.change_settings(-1)
+    assert restored.shown() == set(), "the start settles up to when the lost store was last in use"
+
+
+def test_a_purge_stays(world: Backed) -> None:
+    world.send(world.member(world.friends, world.alice))
+    world.back_up()
+    world.clock.advance(1)
+    world.purge(world.group(world.friends), world.clock.now())
+    restored = world.restore()
+    assert restored.shown() == set()
+    restored.clean_up()
+    assert restored.stored() == set()
+
+
+def test_deleted_groups_and_accounts_are_deleted_again(world: Backed) -> None:
+    world.send(world.member(world.friends, world.alice))
+    gone = world.send(world.member(world.others, world.alice))
+    kept = world.send(world.member(world.others, world.bob))
+    world.back_up()
+    world.delete_group(world.group(world.friends))
+    world.delete_account(world.alice)
+    world.clean_up()
+    assert count(world, "tombstones") == count(world, "user_tombstones") == 0, "nothing but the ledger knows of them"
+    restored = world.restore()
+    other = world.group(world.others).group_key
+    assert restored.shown() == {(world.bob, other, kept)}
+    assert [each.group_id for each in restored.groups()] == [world.others]
+    restored.clean_up()
+    assert restored.stored() == {(other, kept)}
+    assert gone != kept
+    with restored.writing() as connection:
+        assert users.add(connection, "alice", "", "", 0), "the name is free"
+
+
+def test_who_left_or_was_banned_is_no_member_and_roles_are_those_of_the_end(world: Backed) -> None:
+    number = world.send(world.member(world.friends, world.alice))
+    world.back_up()
+    with world.writing() as connection:
+        members.promote(connection, members.require_member(connection, world.friends, world.bob))
+        members.demote(connection, members.require_member(connection, world.friends, world.alice))
+    world.ban(world.member(world.friends, world.bob), world.carol)
+    world.leave(world.member(world.others, world.alice))
+    dave = world.register("dave")
+    world.join(world.group(world.friends), dave)
+    restored = world.restore()
+    roles = {(each.group.group_id, each.user_id): each.role for each in restored.memberships()}
+    assert roles == {
+        (world.friends, world.alice): "member",
+        (world.friends, world.bob): "admin",
+        (world.others, world.bob): "admin",
+    }, "who came since is not there"
+    key = world.group(world.friends).group_key
+    assert restored.banned() == {(key, world.carol)}
+    assert restored.shown() == {(world.alice, key, number), (world.bob, key, number)}
+
+
+def test_who_left_and_came_back_has_to_come_back_again(world: Backed) -> None:
+    world.back_up()
+    world.leave(world.member(world.friends, world.carol))
+    world.join(world.group(world.friends), world.carol)
+    restored = world.restore()
+    assert world.carol not in {each.user_id for each in restored.memberships()}
+
+
+def test_a_group_whose_admin_came_since_gets_another_one(world: Backed) -> None:
+    world.back_up()
+    dave = world.register("dave")
+    world.join(world.group(world.friends), dave)
+    with world.writing() as connection:
+        members.promote(connection, members.require_member(connection, world.friends, dave))
+        members.demote(connection, members.require_member(connection, world.friends, world.alice))
+    restored = world.restore()
+    admins = {each.user_id for each in restored.memberships() if each.role == "admin"}
+    assert admins == {world.alice, world.bob}, "bob is that of the other group"
+
+
+def test_a_group_without_any_member_left_goes(world: Backed) -> None:
+    world.send(world.member(world.others, world.alice))
+    world.back_up()
+    dave = world.register("dave")
+    world.join(world.group(world.others), dave)
+    for user in (world.alice, world.bob):
+        world.leave(world.member(world.others, user))
+    restored = world.restore()
+    assert [each.group_id for each in restored.groups()] == [world.friends]
+    restored.clean_up()
+    assert restored.stored() == set()
+
+
+def test_a_redacted_message_stays_redacted_and_a_timer_that_runs_goes_on(world: Backed) -> None:
+    alice = world.member(world.friends, world.alice)
+    world.send(alice, seconds=60)
+    world.send(alice, seconds=DAY)
+    world.back_up()
+    world.read(world.member(world.friends, world.bob), 1)
+    world.clock.advance(30)
+    world.read(world.member(world.friends, world.bob), 2)
+    world.clock.advance(31)
+    before = world.shown()
+    restored = world.restore()
+    assert restored.shown() == before
+    assert {(user, number) for user, _, number in before} == {
+        *((world.alice, 2), (world.bob, 2)),
+        *((world.carol, 1), (world.carol, 2)),
+    }
+    world.clock.advance(DAY - 31)
+    assert (world.bob, 2) not in {(user, number) for user, _, number in restored.shown()}, "to the second"
+    assert restored.shown() == world.shown()
+
+
+def test_sessions_and_key_packages_go_and_passwords_that_changed_are_locked(world: Backed) -> None:
+    with world.writing() as connection:
+        sessions.add(connection, world.alice, "hash", b"token", world.clock.now(), DAY)
+        key_packages.add(connection, world.alice, b"package", is_last_resort=False)
+        key_packages.add(connection, world.alice, b"package", is_last_resort=True)
+    world.back_up()
+    with world.writing() as connection:
+        accounts.reset_password(connection, world.alice, "other")
+        accounts.disable(connection, world.bob)
+    restored = world.restore()
+    assert count(restored, "sessions") == count(restored, "key_packages") == 0
+    assert world.done.locked == ["alice"]
+    with restored.reading() as connection:
+        assert users.credentials(connection, "alice") == (world.alice, ""), "no password matches"
+        assert users.credentials(connection, "bob") is None, "disabled"
+        assert users.credentials(connection, "carol") == (world.carol, "hash")
+
+
+def test_invites_and_welcomes_that_were_answered_are_gone(world: Backed) -> None:
+    dave, erin = world.register("dave"), world.register("erin")
+    carried = [b"commit", b"welcome", b"info"]
+    with world.writing() as connection:
+        group, now = groups.by_id(connection, world.friends), world.clock.now()
+        for invitee in (dave, erin):
+            invites.add(connection, group, world.alice, invitee, carried, now, 0, world.clock.read())
+        for user in (world.bob, world.carol):
+            welcomes.add(connection, group.group_key, user, bodies.put(connection, b"welcome"))
+    world.back_up()
+    with world.writing() as connection:
+        invites.cancel_pending(connection, group.group_key, dave, 0)
+        [welcome] = connection.execute("SELECT welcome_id FROM welcomes WHERE user_id = ?", (world.bob,)).fetchone()
+        welcomes.accept(connection, welcome, world.bob)
+    restored = world.restore()
+    with restored.reading() as connection:
+        assert [row[0] for row in connection.execute("SELECT invitee_id FROM invites")] == [erin]
+        assert [row[0] for row in connection.execute("SELECT user_id FROM welcomes")] == [world.carol]
+
+
+def test_holds_are_those_of_the_end(world: Backed) -> None:
+    with world.writing() as connection:
+        former = holds.add(connection, None, world.bob, "bob", "case 1", "operator root", 1)
+    world.back_up()
+    with world.writing() as connection:
+        holds.remove(connection, former)
+        key = groups.by_id(connection, world.friends).group_key
+        on_group = holds.add(connection, key, world.friends, "friends", "case 2", "operator root", 2)
+        on_user = holds.add(connection, None, world.alice, "alice", "case 3", "operator root", 3)
+    restored = world.restore()
+    with restored.reading() as connection:
+        found = {each.hold_id: (each.subject_id, each.name, each.covers) for each in holds.list_all(connection)}
+    assert found == {on_group: (world.friends, "friends", "group"), on_user: (world.alice, "alice", "user")}
+    assert b"case" not in world.ledger.read_bytes()
+
+
+def test_a_group_that_was_made_private_is_private(world: Backed) -> None:
+    with world.writing() as connection:
+        connection.execute("UPDATE groups SET visibility = 'public'")
+    world.back_up()
+    with world.writing() as connection:
+        connection.execute("UPDATE groups SET visibility = 'private' WHERE group_id = ?", (world.friends,))
+    restored = world.restore()
+    assert {each.group_id: each.visibility for each in restored.groups()} == {
+        world.friends: "private",
+        world.others: "public",
+    }
+
+
+def test_numbers_are_never_given_twice(world: Backed) -> None:
+    """Not after one restore, nor after another one of the same backup."""
+    alice = world.member(world.friends, world.alice)
+    world.send(alice)
+    world.fetch(world.member(world.friends, world.alice))
+    world.back_up()
+    lost = [world.send(alice) for _ in range(3)]
+    given: list[int] = []
+    world.beat()
+    for place in range(3):
+        restored = world.restored(world.folder / "copy.db", world.folder / f"restored{place}")
+        restored.replay()
+        restored.begin()
+        member = next(each for each in restored.memberships() if each.member_id == alice.member_id)
+        number = restored.send(member)
+        assert number not in {*lost, *given}
+        assert number == (place + 1) * NUMBERS + 1
+        given.append(number)
+        with restored.reading() as connection:
+            found = members.by_key(connection, alice.member_id)
+        assert found
+        assert found.watermark == number, "who had fetched all has seen the own message"
+
+
+def test_a_mark_does_not_hide_what_is_sent_after_the_restore(world: Backed) -> None:
+    world.change_policy(world.group(world.others), 0)
+    world.back_up()
+    for _ in range(5):
+        world.send(world.member(world.others, world.bob))
+    for user in (world.alice, world.bob):
+        world.fetch(world.member(world.others, user))
+    world.clean_up()
+    assert world.group(world.others).gone_below == 5
+    restored = world.restore()
+    number = restored.send(next(each for each in restored.memberships() if each.group.group_id == world.others))
+    assert {each for _, _, each in restored.shown()} == {number}
+
+
+def test_a_replay_may_be_repeated(world: Backed) -> None:
+    world.back_up()
+    world.leave(world.member(world.friends, world.carol))
+    restored = world.restore()
+    members_then, groups_then = restored.memberships(), count(restored, "groups")
+    restored.replay()
+    assert [each.member_id for each in restored.memberships()] == [each.member_id for each in members_then]
+    assert count(restored, "groups") == groups_then
+
+
+def test_an_older_backup_after_a_newer_one_learns_of_both(world: Backed) -> None:
+    world.backup(world.folder / "older.db")
+    world.leave(world.member(world.friends, world.carol))
+    world.beat()
+    world.back_up()
+    world.leave(world.member(world.friends, world.bob))
+    newer = world.restore()
+    newer.leave(next(each for each in newer.memberships() if each.group.group_id == world.others))
+    newer.beat()
+    older = newer.restored(world.folder / "older.db", world.folder / "oldest")
+    older.replay()
+    assert {each.member_id for each in older.memberships()} == {each.member_id for each in newer.memberships()}
+
+
+def test_what_the_copy_had_not_told_yet_is_told_by_it(world: Backed) -> None:
+    world.leave(world.member(world.friends, world.carol))
+    world.back_up()
+    world.leave(world.member(world.friends, world.bob))
+    restored = world.restore()
+    drain(restored.path, world.ledger, world.clock.now())
+    gone = [each.subject for each in book.entries(world.ledger, 0) if each.kind == "member" and each.state is None]
+    assert len(set(gone)) == 2
+    found = book.look(world.ledger)
+    with restored.reading() as connection:
+        assert not is_older(changes.standing(connection), found)
+        assert not changes.are_waiting(connection)
+
+
+def test_the_database_itself_is_no_older_copy(world: Backed) -> None:
+    with world.reading() as connection:
+        assert not is_older(changes.standing(connection), book.look(world.ledger))
+    world.back_up()
+    world.beat()
+    copy = world.restored(world.folder / "copy.db", world.folder / "restored")
+    with copy.reading() as connection:
+        assert is_older(changes.standing(connection), book.look(world.ledger)), "by a line that only says so"
+
+
+def test_time_does_not_go_back_with_the_copy(world: Backed) -> None:
+    world.back_up()
+    world.clock.advance(DAY)
+    now = world.clock.now()
+    restored = world.restore()
+    with restored.reading() as connection:
+        assert standing(connection).floor.acted_until == now
+
+
+@pytest.mark.parametrize(("harm", "told"), [("remove", "there is no ledger"), ("damage", "of the ledger is damaged")])
+def test_a_copy_is_refused_unless_the_ledger_tells_all(world: Backed, harm: str, told: str) -> None:
+    world.back_up()
+    world.leave(world.member(world.friends, world.carol))
+    world.beat()
+    if harm == "remove":
+        world.ledger.unlink()
+    else:
+        world.ledger.write_bytes(world.ledger.read_bytes().replace(b'"kind":"member"', b'"kind":"mamber"'))
+    restored = world.restored(world.folder / "copy.db", world.folder / "restored")
+    with pytest.raises(LedgerError, match=told):
+        restored.replay()
+    assert len(restored.memberships()) == 5, "nothing was done"
+    with restored.reading() as connection:
+        replay(connection, world.ledger, world.clock.now(), despite=True)
+    assert world.group(world.friends).last_seq < restored.groups()[0].last_seq
+
+
+def test_a_copy_from_before_what_the_ledger_keeps_is_refused(world: Backed, monkeypatch: pytest.MonkeyPatch) -> None:
+    world.back_up()
+    world.leave(world.member(world.friends, world.carol))
+    world.beat()
+    world.clock.advance(100)
+    world.beat()
+    monkeypatch.setattr(book, "COMPACTED_BYTES", 0)
+    book.compact(world.ledger, world.clock.now(), 0)
+    restored = world.restored(world.folder / "copy.db", world.folder / "restored")
+    with pytest.raises(LedgerError, match="does not reach back to this backup"):
+        restored.replay()
+
+
+def test_the_ledger_of_another_database_is_never_replayed(world: Backed, tmp_path: Path) -> None:
+    other = Backed(tmp_path / "other", world.clock, tmp_path / "other.ledger").set_up()
+    other.back_up()
+    restored = other.restored(other.folder / "copy.db", tmp_path / "restored")
+    with restored.reading() as connection, pytest.raises(LedgerError, match="of another database"):
+        replay(connection, world.ledger, 0, despite=True)
+
+
+def test_neither_names_nor_bodies_nor_secrets_are_in_the_ledger(world: Backed) -> None:
+    world.send(world.member(world.friends, world.alice), b"a secret body", seconds=60)
+    world.read(world.member(world.friends, world.bob), 1)
+    with world.writing() as connection:
+        accounts.reset_password(connection, world.carol, "a secret hash")
+    world.delete_account(world.alice)
+    world.delete_group(world.group(world.friends))
+    world.beat()
+    text = world.ledger.read_bytes()
+    assert not [each for each in (b"secret", b"alice", b"bob", b"carol", b"friends", b"others") if each in text]
+
+
+def test_sends_fetches_and_new_members_write_nothing(world: Backed) -> None:
+    before = world.ledger.read_bytes()
+    dave = world.register("dave")
+    world.create_group("new", dave, world.alice)
+    world.send(world.member(world.friends, world.alice))
+    world.send(world.member(world.friends, world.alice), seconds=60)
+    world.fetch(world.member(world.friends, world.bob))
+    drain(world.path, world.ledger, world.clock.now())
+    assert world.ledger.read_bytes() == before
+
+
+def test_many_changes_of_one_thing_are_one_line(world: Backed) -> None:
+    before = len(list(book.entries(world.ledger, 0)))
+    for expiry in range(1, 20):
+        world.change_policy(world.group(world.friends), expiry * HOUR)
+    drain(world.path, world.ledger, world.clock.now())
+    assert len(list(book.entries(world.ledger, 0))) == before + 1
+
+
+def test_more_than_are_told_at_a_time_are_told(world: Backed, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(changes, "AT_ONCE", 2)
+    monkeypatch.setattr(changes, "TIMERS_A_LINE", 2)
+    for _ in range(5):
+        world.send(world.member(world.friends, world.alice), seconds=60)
+    world.back_up()
+    world.read(world.member(world.friends, world.bob), 5)
+    world.read(world.member(world.friends, world.carol), 4)
+    for name in "abcde":
+        world.delete_group(world.group(world.create_group(name, world.alice)))
+    world.clock.advance(60)
+    before = world.shown()
+    assert world.restore().shown() == before
+
+
+KILLED = """
+import sys
+from pathlib import Path
+from contextlib import closing
+from conclave.store import sqlite
+from conclave.store.ledger import book
+from conclave.store.ledger.drain import drain
+from conclave.store.ledger.replay import replay
+act, database, ledger = sys.argv[1], *map(Path, sys.argv[2:])
+if act == "drain":
+    drain(database, ledger, 1_700_000_000)
+elif act == "compact":
+    book.COMPACTED_BYTES = 0
+    book.compact(ledger, 0, 0)
+else:
+    with closing(sqlite.connect(database)) as connection:
+        replay(connection, ledger, 1_700_000_000)
+"""
+
+
+def killed(act: str, world: World, point: str, times: int = 1) -> None:
+    """Do something in a process that is killed at a failpoint."""
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", dedent(KILLED), act, world.path, world.ledger],
+        env=os.environ | {"CONCLAVE_FAILPOINT": f"{point}=kill@{times}"},
+        check=False,
+    )
+    assert done.returncode == -9, f"{point} was not reached"
+
+
+@pytest.mark.parametrize("point", failpoints.LEDGER_POINTS)
+def test_killed_while_it_is_told_nothing_is_forgotten(world: Backed, point: str) -> None:
+    world.back_up()
+    world.leave(world.member(world.friends, world.carol))
+    killed("drain", world, point)
+    restored = world.restore()
+    assert world.carol not in {each.user_id for each in restored.memberships()}
+    found = book.look(world.ledger)
+    assert found
+    assert found.damaged == ()
+
+
+@pytest.mark.parametrize("point", failpoints.COMPACTION_POINTS)
+def test_killed_while_it_is_compacted_the_file_is_whole(world: Backed, point: str) -> None:
+    world.back_up()
+    world.leave(world.member(world.friends, world.carol))
+    world.beat()
+    killed("compact", world, point)
+    assert world.carol not in {each.user_id for each in world.restore().memberships()}
+
+
+@pytest.mark.parametrize(
+    ("point", "times"),
+    [(point, times) for point in failpoints.REPLAY_POINTS for times in (1, 4) if times == 1 or "step" in point],
+)
+def test_killed_while_it_is_replayed_the_next_start_does_it_again(world: Backed, point: str, times: int) -> None:
+    number = world.send(world.member(world.friends, world.bob))
+    world.back_up()
+    world.leave(world.member(world.friends, world.carol))
+    world.delete_group(world.group(world.others))
+    world.beat()
+    restored = world.restored(world.folder / "copy.db", world.folder / "restored")
+    killed("replay", restored, point, times)
+    with restored.reading() as connection:
+        assert is_older(changes.standing(connection), book.look(world.ledger))
+    assert len(restored.memberships()) == 5, "all or nothing"
+    restored.replay()
+    key = world.group(world.friends).group_key
+    assert restored.shown() == {(world.alice, key, number), (world.bob, key, number)}
+    assert [each.group_id for each in restored.groups()] == [world.friends]

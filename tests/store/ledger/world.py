@@ -1,0 +1,195 @@
+"""A store that is used without a server: users talk in groups, operators and runs do their part, backups are made."""
+
+import shutil
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+from conclave.actions import bans as banning, purges
+from conclave.actions.context import Context
+from conclave.clock import FakeClock
+from conclave.config.cleanup import CleanupConfig
+from conclave.config.ledger import LedgerConfig
+from conclave.config.settings import Config
+from conclave.store import accounts, bans, groups, members, messages, schema, sqlite, state, timers, users
+from conclave.store.commits import Commit
+from conclave.store.groups import Group, GroupChanges
+from conclave.store.ledger import changes
+from conclave.store.ledger.drain import drain
+from conclave.store.ledger.replay import Replayed, replay
+from conclave.store.members import Membership
+from conclave.store.messages import Draft
+from conclave.store.visibility import of_group, of_reader
+from spark import run
+from spark.engine import Engine
+
+HOUR, DAY = 3600, 86_400
+
+Shown = set[tuple[bytes, int, int]]
+"""Who is shown which message: user, group's key, number."""
+
+
+class World:
+    """One store, in a folder of its own; or a copy of one, restored beside it."""
+
+    def __init__(self, folder: Path, clock: FakeClock, ledger: Path, config: Config | None = None) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self.folder, self.clock, self.ledger = folder, clock, ledger
+        base = config or Config(cleanup=CleanupConfig(engine="sql", disk_reserve=0))
+        self.config = replace(
+            base, database_path=str(folder / "hot.db"), ledger=LedgerConfig(path=str(ledger), keep=base.ledger.keep)
+        )
+
+    @property
+    def path(self) -> Path:
+        return self.config.database
+
+    @property
+    def context(self) -> Context:
+        return Context(self.config.policy, self.clock)
+
+    def begin(self) -> None:
+        """Do what a server does at its start."""
+        schema.prepare(self.path)
+        with self.writing() as connection:
+            state.begin_serving(connection, self.config.policy, self.clock.read(), accepts_change=True)
+
+    @contextmanager
+    def writing(self) -> Iterator[sqlite3.Connection]:
+        with closing(sqlite.connect(self.path)) as connection, sqlite.write_transaction(connection):
+            yield connection
+
+    @contextmanager
+    def reading(self) -> Iterator[sqlite3.Connection]:
+        with closing(sqlite.connect(self.path)) as connection:
+            yield connection
+
+    def beat(self) -> None:
+        """Do what the server does every few seconds, and write to the ledger."""
+        with self.writing() as connection:
+            state.still_alive(connection, self.clock.read())
+            changes.claim(connection, is_alive=True)
+        drain(self.path, self.ledger, self.clock.now())
+
+    def backup(self, copy: Path) -> None:
+        with self.reading() as connection:
+            connection.execute("VACUUM INTO ?", (str(copy),))
+
+    def restored(self, copy: Path, folder: Path) -> "World":
+        """Return the world of a copy, before the ledger is replayed."""
+        world = World(folder, self.clock, self.ledger, self.config)
+        shutil.copy(copy, world.path)
+        schema.prepare(world.path)
+        return world
+
+    def replay(self) -> Replayed:
+        with self.reading() as connection:
+            return replay(connection, self.ledger, self.clock.now())
+
+    def clean_up(self) -> None:
+        engine = Engine(self.config, self.clock)
+        try:
+            report = run.clean_up(engine)
+        finally:
+            engine.close()
+        assert not report.error, report.error
+
+    def register(self, name: str) -> bytes:
+        with self.writing() as connection:
+            return users.add(connection, name, "hash", "", self.clock.now())
+
+    def create_group(self, name: str, *user_ids: bytes) -> bytes:
+        with self.writing() as connection:
+            group_id = groups.add(connection, user_ids[0], name, "", self.clock.now())
+            for user_id in user_ids[1:]:
+                members.add(connection, groups.by_id(connection, group_id).group_key, user_id, self.clock.now())
+            return group_id
+
+    def groups(self) -> list[Group]:
+        with self.reading() as connection:
+            return [
+                Group(**row) for row in connection.execute(f"SELECT {groups.COLUMNS} FROM groups ORDER BY group_key")
+            ]
+
+    def memberships(self) -> list[Membership]:
+        with self.reading() as connection:
+            keys = connection.execute("SELECT member_id FROM members ORDER BY member_id").fetchall()
+            return [found for (key,) in keys if (found := members.by_key(connection, key))]
+
+    def send(self, member: Membership, body: bytes = b"body", *, seconds: int = 0, is_commit: bool = False) -> int:
+        with self.writing() as connection:
+            draft = Draft(member.group.group_key, member.user_id, body, is_commit, seconds)
+            return messages.append_all(connection, [draft], self.clock.now())[0]
+
+    def fetch(self, member: Membership) -> None:
+        with self.writing() as connection:
+            last = groups.by_id(connection, member.group.group_id).last_seq
+            members.confirm_fetched(connection, [(member.member_id, last)])
+
+    def read(self, member: Membership, up_to: int) -> None:
+        with self.writing() as connection:
+            timers.read(connection, member, up_to, self.clock.now(), self.config.policy.self_destruct_max_age, 1_000)
+
+    def change_policy(self, group: Group, expiry: int) -> None:
+        with self.writing() as connection:
+            changed = GroupChanges(message_expiry_seconds=expiry)
+            groups.change(connection, group, changed, self.config.policy, self.clock)
+
+    def change_settings(self, retention: int) -> None:
+        with self.writing() as connection:
+            state.still_alive(connection, self.clock.read(), stopping=True)
+        self.config = replace(self.config, message_retention=retention)
+        self.begin()
+
+    def purge(self, group: Group, before: int) -> None:
+        with self.writing() as connection:
+            purges.purge(connection, self.context, "operator root", group.group_id, before)
+
+    def delete_group(self, group: Group) -> None:
+        with self.writing() as connection:
+            groups.remove(connection, group, self.clock.now())
+
+    def delete_account(self, user_id: bytes) -> None:
+        with self.writing() as connection:
+            accounts.delete(connection, user_id, self.clock.now())
+
+    def leave(self, member: Membership) -> None:
+        with self.writing() as connection:
+            members.remove(connection, member, self.clock.now())
+
+    def join(self, group: Group, user_id: bytes) -> None:
+        with self.writing() as connection:
+            members.add(connection, group.group_key, user_id, self.clock.now())
+
+    def ban(self, admin: Membership, user_id: bytes) -> None:
+        with self.writing() as connection:
+            banning.ban(connection, self.context, admin.group.group_id, admin.user_id, user_id, Commit())
+
+    def banned(self) -> set[tuple[int, bytes]]:
+        with self.reading() as connection:
+            return {
+                (group.group_key, user) for group in self.groups() for user in bans.banned(connection, group.group_key)
+            }
+
+    def shown(self) -> Shown:
+        """What users would be shown now."""
+        found: Shown = set()
+        with self.reading() as connection:
+            for member in self.memberships():
+                group, now = member.group, self.clock.now()
+                sight = of_group(connection, group, self.config.policy, now)
+                timed = of_reader(member.member_id, member.joined_after, self.config.policy, include_redacted=False)
+                rows = connection.execute(
+                    f"SELECT sequence_num FROM ({timed.query}) WHERE group_key = :group_key AND {sight.hot[0]}"
+                    f" AND {timed.condition}",
+                    {"group_key": group.group_key, "now": now, **timed.values, **sight.bounds(0)},
+                )
+                found |= {(member.user_id, group.group_key, row[0]) for row in rows}
+        return found
+
+    def stored(self) -> set[tuple[int, int]]:
+        """Which messages have their bodies still: group's key and number."""
+        with self.reading() as connection:
+            return {tuple(row) for row in connection.execute("SELECT group_key, sequence_num FROM messages")}

@@ -1,0 +1,24 @@
+"""How much is stored, as quotas count it: in both tiers, each message once."""
+
+from contextlib import closing
+
+from conclave.config.settings import Config
+from conclave.store import groups, members, messages, schema, sqlite, stored, users
+
+
+def test_a_message_of_the_archive_counts_once_even_while_a_copy_is_in_the_database(config: Config) -> None:
+    schema.prepare(config.database)
+    with closing(sqlite.connect(config.database)) as connection:
+        alice = users.add(connection, "alice", "", "", 1)
+        group_id = groups.add(connection, alice, "friends", "", 1)
+        member = members.require_member(connection, group_id, alice)
+        for body in (b"1", b"22", b"333", b"4444"):
+            messages.append(connection, member, body, 1, is_commit=False)
+        messages.append(connection, member, b"a commit", 1, is_commit=True)
+        key = member.group.group_key
+        connection.execute("UPDATE groups SET archived_seq = 2")
+        connection.execute("INSERT INTO archive_parts VALUES (?, -1, 0, 1, 2, 1, 1, 2, 3, 0)", (key,))
+        assert stored.of_group(connection, group_id, bytes_too=True) == (5, 18)
+        assert stored.of_group(connection, group_id, bytes_too=False) == (5, 0)
+        assert stored.of_user(connection, alice) == (4, 10)
+        assert stored.of_group(connection, bytes(16), bytes_too=True) is None

@@ -1,0 +1,84 @@
+"""A store in both tiers, its backups, and what is restored from them: in this process, and without Spark."""
+
+import copy
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+from conclave.backup import making, restoring
+from conclave.backup.making import Made
+from conclave.backup.restoring import Restored
+from conclave.clock import FakeClock
+from conclave.config.cleanup import CleanupConfig
+from conclave.config.settings import Config
+from conclave.retention.policy import KEEP
+from conclave.store.ledger import changes
+from conclave.store.ledger.drain import drain
+from spark import run
+from spark.engine import Engine
+from tests.support.archive import Mover
+from tests.support.archived import Store
+from tests.support.cleaner import Cleaner
+
+_NO_SPARK: Cleaner = Cleaner.__new__(Cleaner)
+"""Runs are done in this process."""
+
+
+class Backed(Store):
+    """A store of which backups are made."""
+
+    def __init__(self, folder: Path) -> None:
+        (home := folder / "home").mkdir()
+        super().__init__(home, _NO_SPARK)
+        self.config = replace(self.config, cleanup=CleanupConfig(engine="sql", disk_reserve=0))
+        self.backups = folder / "backups"
+        self.elsewhere = folder / "elsewhere"
+        self.mover = Mover(self.config)
+        self.write_ledger()
+
+    def move(self, group_key: int, last: int, lifetime: int = KEEP) -> None:
+        """Move a group's messages up to ``last`` into the archive."""
+        self.mover.move(str(UUID(bytes=self.group_ids[group_key])), last, lifetime)
+
+    def write_ledger(self) -> None:
+        """Write to the ledger what a server would have written by now."""
+        with self.opened() as connection:
+            changes.claim(connection, is_alive=True)
+        drain(self.config.database, self.config.ledger_path, self.now)
+
+    def clean(self) -> None:
+        """Do a run of the SQL engine over the hot store, now."""
+        assert erase(self.config, FakeClock(self.now)) == ""
+
+    def back_up(self, keep: int | None = None, wait: Callable[[], None] = lambda: None) -> Made:
+        """Make a backup, now."""
+        return making.make(self.config, FakeClock(self.now), self.backups, keep, wait)
+
+    def restored(self, backup: Path, *, without_ledger: bool = False, **changed: Any) -> tuple["Backed", Restored]:
+        """Restore elsewhere, now; return the store that is there. ``changed``: settings that it has instead."""
+        self.elsewhere.mkdir(exist_ok=True)
+        there = copy.copy(self)
+        there.folder = self.elsewhere
+        ledger = replace(self.config.ledger, path=str(self.config.ledger_path))
+        there.config = replace(self.config, database_path=str(self.elsewhere / "hot.db"), ledger=ledger, **changed)
+        there.mover = Mover(there.config)
+        clock = FakeClock(self.now)
+
+        def erase_due(made: Config) -> str:
+            return erase(made, clock)
+
+        return there, restoring.restore(there.config, clock, backup, erase_due, without_ledger=without_ledger)
+
+
+def erase(config: Config, clock: FakeClock) -> str:
+    """Do a run over the hot store; return its error."""
+    with closing(Engine(config, clock, is_hot_only=True)) as engine:
+        return run.clean_up(engine).error
+
+
+def everything_in(folder: Path) -> dict[str, bytes]:
+    """Return all files under a folder with what is in them."""
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
