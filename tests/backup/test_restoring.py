@@ -17,6 +17,7 @@ from conclave.store.audit import Action
 from conclave.store.faults import StoreError
 from conclave.store.ledger.replay import NUMBERS
 from conclave.system import data_folder, locks
+from tests.proof.stores import examined, kinds
 from tests.support.archived import DAY, USERS
 from tests.support.backups import Backed, everything_in
 
@@ -58,6 +59,7 @@ def test_what_has_expired_since_is_erased_before_anything_is_served(store: Backe
     assert len(there.served()) == 20
     with closing(sqlite.connect(there.config.database, readonly=True)) as connection:
         assert state.standing(connection).floor.acted_until == store.now, "what has expired stays expired"
+    assert kinds(examined(there.config, store.now)) == {}, "the proof finds nothing either"
 
 
 def delete_the_group(store: Backed, group: int) -> None:
