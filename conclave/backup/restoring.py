@@ -128,10 +128,10 @@ class _Restoring:
             self._copy()
             self._settle()
             self._erase()
+            self._put_in_place()
         except BaseException:
             self._clear_leftovers()  # a process that is killed leaves that to the next restore
             raise
-        self._put_in_place()
         return self._done
 
     def _clear_leftovers(self) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from conclave.backup import checking, manifest, restoring
+from conclave.backup import checking, manifest
 from conclave.backup.files import sum_of
 from conclave.backup.manifest import BackupError, FileEntry, Manifest
 from conclave.clock import FakeClock
@@ -407,11 +407,12 @@ def test_a_failure_leaves_nothing_and_the_restore_can_be_repeated(
     def fail(*_: object) -> None:
         raise OSError(28, "No space left on device", "somewhere")
 
-    with monkeypatch.context() as patch:
-        patch.setattr(restoring, "sync_tree", fail)
-        assert "the disk is full: nothing was restored" in refusal(store, made.path)
-    assert not place.restoring(store.elsewhere / "hot.db").exists()
-    assert [each.name for each in (store.elsewhere / "hot.data").iterdir()] == [data_folder.MARK]
+    for name in ("sync_tree", "duplicate", "write", "schema.prepare"):
+        with monkeypatch.context() as patch:
+            patch.setattr(f"conclave.backup.restoring.{name}", fail)
+            assert "the disk is full: nothing was restored" in refusal(store, made.path)
+        assert not place.restoring(store.elsewhere / "hot.db").exists()
+        assert [each.name for each in (store.elsewhere / "hot.data").iterdir()] == [data_folder.MARK]
     assert len(store.restored(made.path)[0].served()) == 5
 
 
