@@ -124,3 +124,31 @@ def test_what_waits_gets_numbers_after_those_of_the_file(
     least = connection.execute("SELECT min(change) FROM ledger_changes").fetchone()[0]
     assert least is None or least > after
     assert changes.standing(connection).counter == then
+
+
+@pytest.mark.parametrize("sql", [sql for sql, _ in NOTED])
+def test_it_costs_the_same_however_much_waits(connection: sqlite3.Connection, sql: str) -> None:
+    """A comparison that SQLite cannot find by the index would look at all that waits."""
+
+    def steps() -> int:
+        """How much SQLite does for the statement, in the tens of its own steps."""
+        counted = 0
+
+        def count() -> int:
+            nonlocal counted
+            counted += 1
+            return 0
+
+        connection.execute("SAVEPOINT before")
+        connection.set_progress_handler(count, 10)
+        connection.execute(sql)
+        connection.set_progress_handler(None, 0)
+        connection.execute("ROLLBACK TO before")
+        return counted
+
+    few = steps()
+    for kind in {kind for _, expected in NOTED for kind, _ in expected}:
+        connection.executemany(
+            "INSERT INTO ledger_changes (kind, subject) VALUES (?, ?)", [(kind, each) for each in range(100, 1100)]
+        )
+    assert steps() < few + 20
