@@ -15,7 +15,7 @@ from conclave.failpoints import reach
 from conclave.logs import get_logger
 from conclave.retention.jobs import ALL, Scope
 from conclave.retention.resolve import PolicySettings
-from conclave.store import audit, overdue, receipts, runs, schema, sqlite, state
+from conclave.store import audit, overdue, receipts, runs, schema, send_ids, sqlite, state
 from conclave.store.archive.restore import RestoreError
 from conclave.store.faults import StoreError, is_of_the_disk
 from conclave.store.runs import Run
@@ -180,7 +180,7 @@ def _emptied(hot: Hot) -> Iterator[sqlite3.Connection]:
 
 
 def _write_receipts(engine: Engine, settings: PolicySettings, done: Report, scope: Scope) -> None:
-    """Make receipts of what was erased, by this run or by one that did not get as far as this; let go of old ones.
+    """Make receipts of what was erased, by this run or by one that did not get as far as this; keep house.
 
     The report names what failed. While the clock is wrong nothing is done, since receipts say when they were made.
     """
@@ -192,6 +192,7 @@ def _write_receipts(engine: Engine, settings: PolicySettings, done: Report, scop
             if scope.keeps_house:
                 yield partial(receipts.prune, connection, now - kept.keep_receipts)
                 yield partial(audit.prune, connection, now - kept.keep_audit)
+                yield partial(send_ids.prune, connection, now - send_ids.KEPT_SECONDS)
 
     hot = _hot(engine, settings, now).unhurried()
     try:

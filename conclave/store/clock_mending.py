@@ -22,6 +22,7 @@ PLAIN = {
     "cleanup_runs": ("started_at", "finished_at"),
     "archive_moves": ("fixed_at", "finished_at"),
     "holds": ("added_at",),
+    "send_ids": ("sent_at",),
 }
 """Times that depend on nothing else, by table: one that lies ahead becomes the present."""
 
