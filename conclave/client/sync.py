@@ -202,8 +202,8 @@ class Sync:
             case n.InviteReceived():
                 self._upkeep.taken()
                 mirror.invited(event)
-            case n.GroupUpdate(update_type="commit"):
-                return mirror.fetch(event.group_id)
+            case n.GroupUpdate(update_type="commit") | n.MemberRemoved() | n.IdentityReset():
+                return mirror.fetch(event.group_id)  # a commit may have come with it
             case n.GroupUpdate():
                 return mirror.refresh(event.group_id)
         return _each([])

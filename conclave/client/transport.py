@@ -99,6 +99,9 @@ class Transport:
     async def __aenter__(self) -> Self:
         connector = TCPConnector(ssl=secure(self._ca)) if self.url.scheme == "https" else TCPConnector()
         self._http = ClientSession(connector=connector)
+        # By itself aiohttp repeats every GET, also that of a key package, of which each is handed out once. It has no
+        # public option against that.
+        self._http._retry_connection = False  # noqa: SLF001 - see above
         return self
 
     async def __aexit__(

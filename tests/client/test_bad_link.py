@@ -52,7 +52,8 @@ async def test_each_message_arrives_exactly_once_and_in_order(
 ) -> None:
     chance = sample.chance("bad link")
     async with (
-        bad_link(server.url, chance) as (url, link), logged_in(server.url, url, "alice", Format.JSON) as alice,
+        bad_link(server.url, chance) as (url, link),
+        logged_in(server.url, url, "alice", Format.JSON) as alice,
         logged_in(server.url, url, "bob", Format.PROTOBUF) as bob,
     ):
         async with Client(server.url) as straight:

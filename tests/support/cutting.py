@@ -5,10 +5,10 @@ import contextlib
 import random
 from collections.abc import AsyncIterator
 
-CUT_WITHIN = 4_000
+CUT_WITHIN = 3_000
 """A connection that is cut early is cut within so many bytes, of both directions together."""
 
-LONGEST = 40_000
+LONGEST = 8_000
 """No connection carries more than so many bytes, so that there are always new ones."""
 
 

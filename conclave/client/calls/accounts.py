@@ -45,6 +45,8 @@ class AccountCalls(Caller):
 
     async def logout(self) -> None:
         """End the session. If it is over already, all is well."""
+        if not self.transport.token:
+            return
         with suppress(SessionOverError):  # as after a first try whose answer was lost
             await self.transport.tell(Call("POST", "/logout", repeatable=True))
         self.transport.token = ""

@@ -19,7 +19,7 @@ from conclave.client.news import Message
 from conclave.clock import Clock, Reading, SystemClock
 
 NOTED_SECONDS = 60
-"""The server's time is written to the file at most once a minute: each answer tells it."""
+"""The server's time is written to the file once a minute, since each answer tells it; earlier if a clock was set."""
 
 ERASED_AT_ONCE = 512
 """A transaction erases at most 512 messages."""
@@ -114,7 +114,7 @@ class History:
         """The server says that it is ``date``, Unix seconds rounded down."""
         self._unannounced += self._erase_due()  # by the time as it was known: hearing revives nothing
         anchor = self._clock.hear(date)
-        if self._noted and 0 <= anchor.at.wall - self._noted.at.wall < NOTED_SECONDS:
+        if self._noted and not _differs(self._noted, anchor):
             return
         self._noted = anchor
         with self._transaction() as connection:
@@ -257,6 +257,9 @@ class History:
             with self._transaction() as connection:
                 keys = connection.execute(due, (now, ERASED_AT_ONCE)).fetchall()
                 erased += _erase(connection, [each[0] for each in keys])
+        while (segment := bodies.sparse(self._connection)) is not None:
+            with self._transaction() as connection:
+                _move(connection, segment)
         return erased
 
     def _read(self, condition: str, group_id: UUID, *values: int) -> list[Message]:
@@ -311,7 +314,7 @@ def _message(connection: sqlite3.Connection, row: Sequence[object]) -> Message:
 
 
 def _erase(connection: sqlite3.Connection, keys: Sequence[int]) -> list[Erased]:
-    """Erase messages, and move what is left of segments that have little left."""
+    """Erase messages."""
     erased, places = [], []
     for key in keys:
         row = connection.execute(
@@ -323,11 +326,22 @@ def _erase(connection: sqlite3.Connection, keys: Sequence[int]) -> list[Erased]:
         erased.append(Erased(UUID(bytes=row[0]), row[1]))
         places.append((row[2], row[3]))
     bodies.erase(connection, places)
-    if (segment := bodies.sparse(connection)) is not None:
-        for key, body_id in connection.execute(
-            "SELECT message_key, body_id FROM messages WHERE segment = ? ORDER BY body_id", (segment,)
-        ).fetchall():
-            place = bodies.put(connection, bodies.get(connection, segment, body_id))
-            connection.execute("UPDATE messages SET segment = ?, body_id = ? WHERE message_key = ?", (*place, key))
-        bodies.drop(connection, segment)
     return erased
+
+
+def _move(connection: sqlite3.Connection, segment: int) -> None:
+    """Copy what is left of a segment to the newest one, and drop it."""
+    left = connection.execute(
+        "SELECT message_key, body_id FROM messages WHERE segment = ? ORDER BY body_id", (segment,)
+    ).fetchall()
+    for key, body_id in left:
+        place = bodies.put(connection, bodies.get(connection, segment, body_id))
+        connection.execute("UPDATE messages SET segment = ?, body_id = ? WHERE message_key = ?", (*place, key))
+    bodies.drop(connection, segment)
+
+
+def _differs(noted: Anchor, anchor: Anchor) -> bool:
+    """Tell whether an anchor says more than the one that is noted. The server's seconds are rounded."""
+    passed = anchor.at.wall - noted.at.wall
+    was_set = abs(anchor.server - noted.server - passed) > 1 or anchor.at.boot_id != noted.at.boot_id
+    return was_set or not 0 <= passed < NOTED_SECONDS
