@@ -72,7 +72,8 @@ class JointSend:
                     outcomes[place] = error
                     continue
             accepted.append((place, group))
-            ids.add(place, group.group_key)
+            if each.send_id:
+                ids.add(place, group.group_key)
         if not accepted:
             return outcomes
         now = self._context.now()
@@ -113,8 +114,7 @@ class _SendIds:
 
     def add(self, place: int, group_key: int) -> None:
         """Note that the send at ``place`` is stored in this transaction."""
-        if self._sends[place].send_id:
-            self._first[self._sent(place, group_key)] = place
+        self._first[self._sent(place, group_key)] = place
 
     def settle(self, connection: sqlite3.Connection, outcomes: list[int | Exception], now: int) -> None:
         """Remember the ids once their messages have numbers. Raises StoreFullError."""

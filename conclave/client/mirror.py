@@ -100,10 +100,13 @@ class Mirror:
         if group_id not in self._history.groups():
             async for each in self._read_policy_if_member(group_id):
                 yield each
-        while (page := await self._page(group_id)) is not None:
-            if page and self._contradicts(group_id, page):
+        while (page := await self._page(group_id, after := self._history.fetched_up_to(group_id))) is not None:
+            # Before anything is stored: by a former policy the history would refuse what is served now.
+            if self._contradicts(group_id, page):
                 async for each in self._read_policy_if_member(group_id):
                     yield each
+            if page:
+                self._history.store(group_id, after, page[-1].sequence_num, self._decoded(group_id, page))
             self.note_gone(self._history.enforce())
             async for each in self._deliver(group_id):
                 yield each
@@ -112,18 +115,14 @@ class Mirror:
         for each in self.forget_group(group_id):
             yield each
 
-    async def _page(self, group_id: UUID) -> tuple[StoredMessage, ...] | None:
-        """Fetch the next page of a group and store it. Return None if the user is no member."""
-        after = self._history.fetched_up_to(group_id)
+    async def _page(self, group_id: UUID, after: int) -> tuple[StoredMessage, ...] | None:
+        """Fetch the next page of a group. Return None if the user is no member."""
         try:
-            page = await self._client.fetch(group_id, after, PAGE)
+            return await self._client.fetch(group_id, after, PAGE)
         except GroupError as error:
             if is_not_member(error):
                 return None
             raise
-        if page:
-            self._history.store(group_id, after, page[-1].sequence_num, self._decoded(group_id, page))
-        return page
 
     async def _read_policy_if_member(self, group_id: UUID) -> AsyncIterator[n.News]:
         try:
@@ -160,9 +159,9 @@ class Mirror:
         return arrived
 
     def _contradicts(self, group_id: UUID, page: Sequence[StoredMessage]) -> bool:
-        """Tell whether a page goes by another policy than the one that is known here."""
+        """Tell whether a page goes by another policy than the one that is known here, or has commits that are kept."""
         expiry = self._history.groups().get(group_id, -1)
-        return any(each.expires_at and each.expires_at != each.created_at + expiry + 1 for each in page)
+        return any(each.expires_at != (each.created_at + expiry + 1 if expiry > 0 else 0) for each in page)
 
     async def tell_read(self) -> None:
         """Tell the server what the user has seen, as far as it does not know."""

@@ -1,6 +1,6 @@
 """What a client hears: the events of the protocol, and what it makes of them for an application."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 from uuid import UUID
 
@@ -153,7 +153,7 @@ class Message:
     group_id: UUID
     sequence_num: int
     sender_id: UUID
-    text: str | None
+    text: str | None = field(repr=False)  # it does not belong into logs
     created_at: int
     self_destruct_seconds: int
     gone_at: int | None

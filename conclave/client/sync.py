@@ -87,12 +87,19 @@ class Sync:
         self._news = self._run()
         return self._news
 
-    async def send(self, group_id: UUID, text: str, *, self_destruct_seconds: int = 0) -> int:
-        """Send a text; return its number. It comes as a MessageArrived too, in its order. Raises ClientError."""
+    async def send(
+        self, group_id: UUID, text: str, *, self_destruct_seconds: int = 0, send_id: UUID | None = None
+    ) -> int:
+        """Send a text; return its number. It comes as a MessageArrived too, in its order. Raises ClientError.
+
+        ``send_id``: see ``Client.send``. After a NoAnswerError, send again with the same one.
+        """
         payload = self.codec.encode(group_id, text)
         self._mirror.expect(group_id, payload, text)
         try:
-            number = await self.client.send(group_id, payload, self_destruct_seconds=self_destruct_seconds)
+            number = await self.client.send(
+                group_id, payload, self_destruct_seconds=self_destruct_seconds, send_id=send_id
+            )
         except RefusedError:
             self._mirror.refuse(group_id, payload)
             raise

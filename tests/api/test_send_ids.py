@@ -2,6 +2,7 @@
 
 import asyncio
 from dataclasses import replace
+from sqlite3 import Connection
 from typing import Any
 from uuid import uuid4
 
@@ -14,7 +15,7 @@ from conclave.store.connection import of_store
 from conclave.wire.negotiate import Format
 from tests.conftest import Running
 from tests.support.cleaner import Cleaner
-from tests.support.client import Client, RefusedError, expect
+from tests.support.client import PASSWORD, Client, RefusedError, expect
 from tests.support.listening import listening
 from tests.support.protobuf import ProtobufClient
 
@@ -114,6 +115,43 @@ async def test_in_one_transaction_the_first_of_equal_ids_is_stored(running: Runn
     assert found == [1, 2, 1, 3, 1]
     again = await running.app[keys.STORE].write(lambda connection: joint(of_store(connection), sends))
     assert again == [1, 2, 1, 4, 1]
+
+
+async def test_a_send_without_an_id_costs_no_statement_more(running: Running) -> None:
+    alice = await running.user("alice")
+    group = bytes.fromhex((await alice.create_group("g")).replace("-", ""))
+    joint = JointSend(running.app[keys.CONTEXT])
+    sent = Send(group, bytes.fromhex(alice.user_id.replace("-", "")), b"x")
+    statements: list[str] = []
+
+    def send(connection: Connection) -> None:
+        connection.set_trace_callback(statements.append)
+        try:
+            joint(of_store(connection), [sent, sent])
+        finally:
+            connection.set_trace_callback(None)
+
+    await running.app[keys.STORE].write(send)
+    assert any("INSERT INTO messages" in each for each in statements)
+    assert not any("send_ids" in each for each in statements)
+
+
+async def test_what_is_remembered_of_a_deleted_account_or_group_goes_too(running: Running, cleaner: Cleaner) -> None:
+    alice, bob = await running.users("alice", "bob")
+    group = await alice.create_group("g")
+    await bob.join(group)
+    send_id = str(uuid4())
+    for each in (alice, bob):
+        await each.send(group, send_id=send_id)
+    await bob.post("/delete-account", password=PASSWORD)
+    await alice.post(f"/groups/{group}/delete")
+    again = await running.user("bob")
+    other = await again.create_group("g")
+    assert await again.send(other, send_id=send_id) == 1
+    assert await again.send(other, send_id=str(uuid4())) == 2
+    running.clock.advance(DAY + 1)
+    await clean(running, cleaner)
+    assert await running.query("SELECT count(*) FROM send_ids") == [(0,)]
 
 
 async def test_a_refused_send_does_not_use_its_id_up(running: Running) -> None:

@@ -22,8 +22,8 @@ class Only:
         return self.finder.find_spec(name, path, target) if known else None
 sys.meta_path[:] = [Only(each) for each in sys.meta_path]
 import conclave.client, conclave.client.session, conclave.client.membership
-theirs = ("store", "server", "archive", "config", "actions", "api", "cli", "cache")
-print([name for name in sys.modules if name.startswith(tuple(f"conclave.{{each}}" for each in theirs))])
+theirs = ["store", "server", "archive", "config", "actions", "api", "cli", "cache"]
+print([name for name in sys.modules if name.startswith("conclave.") and name.split(".")[1] in theirs])
 """
 
 

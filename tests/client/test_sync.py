@@ -226,6 +226,25 @@ async def test_an_expiry_is_enforced_and_holds_for_what_is_here_already(
     assert await bob.hear_a(MessagesGone) == MessagesGone(group, (2,)), "by a timer, without an event"
 
 
+async def test_a_longer_policy_that_nobody_has_told_of_yet_loses_no_message(
+    pair: tuple[Device, Device, UUID], running: Running
+) -> None:
+    alice, bob, group = pair
+    await alice.client.update_group(group, expiry=60)
+    await bob.hear_a(PolicyChanged)
+    await bob.disconnect()
+    await alice.client.update_group(group, expiry=-1)
+    await alice.sync.send(group, "kept")
+    running.clock.advance(HOUR)
+    bob.history = History(bob._path, clock=bob._clock)
+    sync = Sync(bob.client, bob.history, PlaintextCodec())
+    bob.client.transport.on_time = lambda _: None
+    told = [each async for each in sync._mirror.fetch(group)]
+    assert PolicyChanged(group, -1) in told
+    assert bob.shown(group) == ["kept"]
+    bob.history.close()
+
+
 async def test_expiry_is_enforced_without_a_connection(pair: tuple[Device, Device, UUID], running: Running) -> None:
     alice, bob, group = pair
     await alice.client.update_group(group, expiry=60)
