@@ -7,7 +7,7 @@ from uuid import UUID
 from conclave.client import news as n
 from conclave.client.api import Client
 from conclave.client.codec import Codec, UnreadableError
-from conclave.client.errors import GroupError, ResourceError, is_not_member
+from conclave.client.errors import AnswerError, GroupError, ResourceError, is_not_member
 from conclave.client.history.store import Arrived, Erased, History
 from conclave.client.results import StoredMessage
 
@@ -118,11 +118,14 @@ class Mirror:
     async def _page(self, group_id: UUID, after: int) -> tuple[StoredMessage, ...] | None:
         """Fetch the next page of a group. Return None if the user is no member."""
         try:
-            return await self._client.fetch(group_id, after, PAGE)
+            page = await self._client.fetch(group_id, after, PAGE)
         except GroupError as error:
             if is_not_member(error):
                 return None
             raise
+        if any(each.sequence_num <= former for each, former in zip(page, _numbers(after, page), strict=False)):
+            raise AnswerError("the server's messages are out of order")  # or the same page would come for ever
+        return page
 
     async def _read_policy_if_member(self, group_id: UUID) -> AsyncIterator[n.News]:
         try:
@@ -198,3 +201,8 @@ class Mirror:
         """Return what is gone and was not told."""
         gone, self._gone = self._gone, []
         return gone
+
+
+def _numbers(after: int, page: Sequence[StoredMessage]) -> list[int]:
+    """Return the number that comes before each message of a page."""
+    return [after, *(each.sequence_num for each in page)]

@@ -1,6 +1,10 @@
 """The local history forgets what the policy in force forbids, in every file that it has."""
 
+import os
+import pickle
 import sqlite3
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from uuid import UUID, uuid4
@@ -246,6 +250,52 @@ def test_a_segment_of_which_little_is_left_is_given_up(kept: Kept, monkeypatch: 
     for _ in range(270):
         kept.arrive(long)
     assert (kept.folder / "history.db").stat().st_size <= size * 1.1, "its pages are used again"
+
+
+KILLED = """
+import pickle, sys, uuid
+from pathlib import Path
+from tests.client.test_history import HOUR, Kept
+kept = Kept(Path(sys.argv[1]))
+kept.search = pickle.loads(sys.stdin.buffer.read())
+groups = [uuid.uuid4() for _ in range(3)]
+kept.history.set_expiry(groups[0], HOUR)
+kept.history.set_expiry(groups[1], 5 * HOUR)
+while True:
+    for group in groups:
+        kept.arrive(group, size=3_000)
+    kept.clock.advance(HOUR // 4)
+    kept.history.enforce()
+    print(kept.sent, flush=True)
+"""
+
+
+@pytest.mark.parametrize("lines", sample.some(range(3, 300, 11), 3, "deaths of a client"))
+def test_a_client_that_is_killed_keeps_what_may_be_kept_and_nothing_else(tmp_path: Path, lines: int) -> None:
+    search = Search()
+    child = subprocess.Popen(
+        [sys.executable, "-P", "-c", KILLED, tmp_path],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])},
+    )
+    assert child.stdin
+    assert child.stdout
+    with child.stdin, child.stdout:
+        child.stdin.write(pickle.dumps(search))
+        child.stdin.close()
+        for _ in range(lines):
+            sent = int(child.stdout.readline())
+        child.kill()
+        child.wait()
+    kept = Kept(tmp_path)
+    kept.clock.advance(lines * HOUR // 4)
+    kept.history.enforce()
+    shown = [kept.history.messages(group) for group in kept.history.groups()]
+    assert len(shown[2]) in (sent // 3, sent // 3 + 1, sent // 3 + 2), "what was stored is there"
+    assert max(map(len, shown[:2])) <= 5 * 4 + 2
+    assert len(search.numbers_in(tmp_path)) == sum(map(len, shown)), "nothing but what is shown is in the files"
+    kept.history.close()
 
 
 COUNT = sample.amount(20_000, 2_000)
