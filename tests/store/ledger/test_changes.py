@@ -12,7 +12,7 @@ from conclave.store.ledger import changes
 
 USER = "x'75'"
 
-NOTED = (
+NOTED: tuple[tuple[str, list[tuple[str, int | str | bytes]]], ...] = (
     *(
         (f"UPDATE groups SET {mark} = 9 WHERE group_key = 7", [("group", 7)])
         for mark in ("floor_seq", "gone_below", "expired_before")
