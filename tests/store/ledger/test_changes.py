@@ -1,7 +1,7 @@
 """What the database notes for the ledger: every change that hides, ends or takes away, and nothing else."""
 
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 
@@ -12,7 +12,7 @@ from conclave.store.ledger import changes
 
 USER = "x'75'"
 
-NOTED: tuple[tuple[str, list[tuple[str, int | str | bytes]]], ...] = (
+NOTED: tuple[tuple[str, Sequence[tuple[str, object]]], ...] = (
     *(
         (f"UPDATE groups SET {mark} = 9 WHERE group_key = 7", [("group", 7)])
         for mark in ("floor_seq", "gone_below", "expired_before")
