@@ -290,6 +290,8 @@ def test_every_column_of_numbers_is_known_to_be_a_time_or_not(config: Config) ->
         "registration_tokens": {"token_id", "most_uses", "uses", "lifetime"},
         "send_ids": {"send_key", "group_key", "sequence_num"},
         "self_destructing": {"group_key", "sequence_num", "seconds", "ended"},
+        "ledger_changes": {"change", "since"},
+        "ledger_state": {"id", "claimed", "written", "restored"},
         "ended_timers": {"group_key", "sequence_num"},
         "missed_redactions": {"missed_id", "group_key", "sequence_num"},
         "audit": {"audit_id"},

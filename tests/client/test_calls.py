@@ -203,7 +203,7 @@ def test_every_endpoint_has_a_call() -> None:
     asked = {
         name for calls in Client.__mro__ for name, _ in getmembers(calls, isfunction) if not name.startswith("_")
     } - {"resume"}
-    others = {"/healthz", "/api/v1/openapi.json", "/api/v1/docs"}
+    others = {"/healthz", "/readyz", "/api/v1/openapi.json", "/api/v1/docs"}
     assert len(asked) == len([each for each in ROUTES if each.path not in others]), sorted(asked)
 
 
