@@ -145,6 +145,29 @@ def test_a_timer_runs_from_reading_on_and_nothing_changes_it(kept: Kept) -> None
     assert kept.found() == {other} != {timed}
 
 
+def test_the_timer_of_ones_own_message_runs_from_sending_on(kept: Kept) -> None:
+    group = uuid4()
+    own = Arrived(1, ALICE, b"secret", kept.clock.now(), 60, is_own=True)
+    late = Arrived(2, ALICE, b"late", kept.clock.now() - 100, 60, is_own=True)
+    plain = Arrived(3, ALICE, b"plain", kept.clock.now() - 100, is_own=True)
+    kept.history.store(group, 0, 3, [own, late, plain])
+    assert kept.shown(group) == [1, 3]
+    kept.clock.advance(60)
+    assert kept.shown(group) == [3]
+    assert kept.history.enforce() == [(group, 2), (group, 1)]
+
+
+def test_what_is_not_here_was_not_read(kept: Kept) -> None:
+    group = uuid4()
+    kept.arrive(group, seconds=60)
+    kept.history.read(group, 100)
+    assert kept.history.untold() == {group: 1}
+    kept.history.told(group, 1)
+    kept.arrive(group, seconds=60)
+    kept.history.read(group, 2)
+    assert kept.history.untold() == {group: 2}
+
+
 def test_what_the_server_tells_to_forget_is_gone(kept: Kept) -> None:
     group, other = uuid4(), uuid4()
     first, second, third = kept.arrive(group, seconds=60), kept.arrive(group), kept.arrive(other)
