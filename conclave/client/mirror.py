@@ -156,9 +156,9 @@ class Mirror:
                 if text is None:
                     continue
                 content = text.encode()
-            arrived.append(
-                Arrived(each.sequence_num, each.sender_id, content, each.created_at, each.self_destruct_seconds)
-            )
+            is_own = each.sender_id == self._client.session.user_id
+            what = each.sequence_num, each.sender_id, content, each.created_at, each.self_destruct_seconds
+            arrived.append(Arrived(*what, is_own=is_own))
         return arrived
 
     def _contradicts(self, group_id: UUID, page: Sequence[StoredMessage]) -> bool:

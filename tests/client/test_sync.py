@@ -288,6 +288,9 @@ async def test_what_another_device_has_read_goes_here_too(
     await until(lambda: not phone.history.untold())
     running.clock.advance(60)
     await phone.hear_a(MessagesGone)
+    for pending in ("timers WHERE NOT told", "missed_redactions"):
+        while await running.query(f"SELECT 1 FROM {pending}"):
+            await asyncio.sleep(0.05)
     await bob.connect()
     await until(lambda: bob.shown(group) == ["plain"])
 

@@ -46,13 +46,22 @@ _SETTLE = f"""
 
 @dataclass(frozen=True)
 class Arrived:
-    """A message to store. ``content``: its text in UTF-8; None if it cannot be read."""
+    """A message to store. ``content``: its text in UTF-8; None if it cannot be read.
+
+    ``is_own``: the user sent it, and so has read it by sending.
+    """
 
     sequence_num: int
     sender_id: UUID
     content: bytes | None = field(repr=False)
     created_at: int
     self_destruct_seconds: int = 0
+    is_own: bool = False
+
+    @property
+    def redact_at(self) -> int | None:
+        """The first second at which a timer that runs already has ended."""
+        return self.created_at + self.self_destruct_seconds if self.is_own and self.self_destruct_seconds else None
 
 
 class Erased(NamedTuple):
@@ -168,10 +177,10 @@ class History:
                 segment, body_id = bodies.put(connection, each.content or b"")
                 connection.execute(
                     "INSERT INTO messages (group_key, sequence_num, sender_id, is_readable, created_at, arrived_at,"
-                    " self_destruct_seconds, segment, body_id) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                    " self_destruct_seconds, redact_at, segment, body_id) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
                     (
                         *(group_key, each.sequence_num, each.sender_id.bytes, each.content is not None),
-                        *(each.created_at, now, each.self_destruct_seconds, segment, body_id),
+                        *(each.created_at, now, each.self_destruct_seconds, each.redact_at, segment, body_id),
                     ),
                 )
             self._settle(connection, group_key, after)
@@ -197,6 +206,7 @@ class History:
         """Note that the user has seen everything up to a number: timers of what it newly covers run from now on."""
         with self._transaction() as connection:
             group_key, _ = _group(connection, group_id)
+            up_to = min(up_to, self.fetched_up_to(group_id))  # what is not here was not seen
             connection.execute(
                 "UPDATE messages SET redact_at = ? + self_destruct_seconds WHERE group_key = ? AND sequence_num <= ?"
                 " AND self_destruct_seconds > 0 AND redact_at IS NULL",

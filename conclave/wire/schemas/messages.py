@@ -39,7 +39,7 @@ class SendMessage:
 
     mls_message: bytes
     self_destruct_seconds: int
-    send_id: bytes = b""
+    send_id: bytes
 
 
 def _quick_send(written_in: Format, body: bytes) -> SendMessage | None:
@@ -58,7 +58,7 @@ def _quick_send(written_in: Format, body: bytes) -> SendMessage | None:
         message = base64.b64decode(values["mls_message"].encode("ascii"), validate=True)
     except (DecodeError, ValueError):  # the long way says what is wrong
         return None
-    return SendMessage(message, 0) if message else None
+    return SendMessage(message, 0, b"") if message else None
 
 
 class SendMessageRequest(RequestSchema):
