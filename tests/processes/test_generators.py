@@ -29,7 +29,7 @@ class Generators:
         """Run a command and return what it has printed."""
         path = os.pathsep.join([str(Path(self.clients).parent), os.environ.get("PATH", "")])
         env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | {"PATH": path}
-        ran = subprocess.run(command, capture_output=True, text=True, cwd=within, env=env, timeout=PATIENCE)
+        ran = subprocess.run(command, capture_output=True, text=True, cwd=within, env=env, timeout=5 * PATIENCE)
         assert ran.returncode == 0, ran.stdout + ran.stderr
         return ran.stdout
 
@@ -47,7 +47,7 @@ def generators() -> Generators:
     if not clients or not models:
         assert not folder, f"{FOLDER} names a folder without {CLIENTS} and {MODELS}"
         pytest.skip(f"no {CLIENTS} and {MODELS}: make generators installs both and runs this")
-    return Generators(clients, models)
+    return Generators(str(Path(clients).absolute()), str(Path(models).absolute()))
 
 
 @pytest.fixture(scope="module")
