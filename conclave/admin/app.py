@@ -1,4 +1,4 @@
-"""The operators' listener: faults, the last cleanup run, metrics. On loopback unless configured otherwise.
+"""The operators' listener: the page, faults, the last cleanup run, metrics. On loopback unless configured otherwise.
 
 ``guard`` stands before everything here, so a further page only has to add its routes.
 """
@@ -15,6 +15,7 @@ from conclave import keys
 from conclave.admin.guard import IS_OPERATOR, Guard
 from conclave.admin.lag import Lag
 from conclave.admin.metrics import registry
+from conclave.admin.page.routes import Page
 from conclave.admin.sizes import Sizes
 from conclave.health.readiness import Standing, standing
 from conclave.wire.ready import HEADERS
@@ -41,6 +42,7 @@ def create_admin_app(served: web.Application, guard: Guard) -> web.Application:
     app.router.add_get("/healthz", _health)
     app.router.add_get("/readyz", _ready)
     app.router.add_get("/metrics", _metrics)
+    Page(served, sizes).add_routes(app)
     return app
 
 

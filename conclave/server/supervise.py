@@ -5,6 +5,7 @@ import contextlib
 import os
 import signal
 import sys
+import time
 from asyncio.subprocess import PIPE, Process
 from collections.abc import AsyncIterator
 from typing import Any, Self
@@ -134,6 +135,7 @@ class Supervisor:
         finally:
             self._process = None
             self._health.worker = None
+            self._note_schedule(None)
             await _end(process)
 
     def _patience(self, told: Message) -> float:
@@ -147,6 +149,7 @@ class Supervisor:
 
     def _hear(self, told: Message) -> bool:
         """Take in a message of the worker. Return whether it completed a run well."""
+        self._note_schedule(told)
         match told:
             case Fault():
                 self._fault = told.reason
@@ -160,6 +163,12 @@ class Supervisor:
             case Ended():
                 return self._note_run(told.report)
         return False
+
+    def _note_schedule(self, told: Message | None) -> None:
+        """Note whether the worker is in a run, and when the next one begins. None: there is no worker."""
+        due_in = told.due_in if isinstance(told, Ended | Fault) else None
+        self._health.is_in_run = told == State.BEGAN
+        self._health.next_run_at = None if due_in is None else time.time() + due_in
 
     def _note_run(self, report: dict[str, Any]) -> bool:
         """Note the report of a run; return whether it went well."""
