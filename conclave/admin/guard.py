@@ -41,7 +41,7 @@ class Guard:
 
     def __init__(self, config: AdminConfig) -> None:
         """Read the token, if it is in a file. Raises TokenError."""
-        token = config.token or (_read(Path(config.token_file)) if config.token_file else None)
+        token = token_of(config)
         self._token = _digest(token) if token else None
         named = {_host(each) for each in config.hosts}
         is_checked = config.is_on_loopback or bool(named)
@@ -84,6 +84,11 @@ def _password(credentials: str) -> str:
         return base64.b64decode(credentials.strip(), validate=True).decode("ascii").partition(":")[2]
     except ValueError:
         return ""
+
+
+def token_of(config: AdminConfig) -> str | None:
+    """Return the token that requests have to bring, if there is one. Raises TokenError."""
+    return config.token or (_read(Path(config.token_file)) if config.token_file else None)
 
 
 def _digest(token: str) -> bytes:
