@@ -15,6 +15,7 @@ from conclave import keys
 from conclave.admin.guard import IS_OPERATOR, Guard
 from conclave.admin.lag import Lag
 from conclave.admin.metrics import registry
+from conclave.admin.page.doing import Doing, Worker
 from conclave.admin.page.routes import Page
 from conclave.admin.sizes import Sizes
 from conclave.health.readiness import Standing, standing
@@ -30,8 +31,8 @@ SCRAPE = web.AppKey("scrape", asyncio.Lock)
 """Held while metrics are written: one thread works for those who ask at the same time, one after the other."""
 
 
-def create_admin_app(served: web.Application, guard: Guard) -> web.Application:
-    """Build the operators' application beside ``served``, the clients'."""
+def create_admin_app(served: web.Application, guard: Guard, worker: Worker | None = None) -> web.Application:
+    """Build the operators' application beside ``served``, the clients'. ``worker``: what does cleanup, if anything."""
     app = web.Application(middlewares=[guard.middleware()])
     app[SERVED] = served
     app[LAG] = lag = Lag()
@@ -42,7 +43,7 @@ def create_admin_app(served: web.Application, guard: Guard) -> web.Application:
     app.router.add_get("/healthz", _health)
     app.router.add_get("/readyz", _ready)
     app.router.add_get("/metrics", _metrics)
-    Page(served, sizes).add_routes(app)
+    Page(served, sizes, Doing(served, worker)).add_routes(app)
     return app
 
 

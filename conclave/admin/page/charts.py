@@ -5,12 +5,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from conclave.plain import counted, second
+from conclave.plain import second
 
-WIDTH, HEIGHT = 720, 180
+WIDTH, HEIGHT, TOP = 720, 190, 16
 """The plane of a chart, in units of its own: it is shown as wide as the page is."""
 
-LEFT, BOTTOM = 56, 24
+LEFT, BOTTOM = 72, 26
 """What the numbers and the times beside the axes take of the plane."""
 
 MOST_BARS = 48
@@ -85,7 +85,7 @@ def stacked(amounts: Iterable[Amount], kinds: Sequence[str], now: int) -> Chart 
     totals = {kind: sum(each[kind] for each in sums) for kind in kinds}
     times = [Mark(_x(place, count), second(begin + place * step)[5:16]) for place in _labelled(count)]
     heights = [Mark(_y(value, top), _short(value)) for value in (0, top // 2, top) if value in (0, top) or top > 1]
-    gone = ", ".join(f"{counted(totals[kind], kind)}" for kind in kinds if totals[kind]) or "nothing"
+    gone = _said(totals, kinds) or "nothing"
     text = f"From {second(begin)} to {second(now)} UTC: {gone}."
     return Chart(bars, totals, heights, times, step, text)
 
@@ -98,8 +98,11 @@ def _bar(place: int, at: int, amount: Counter[str], kinds: Sequence[str], count:
             y = _y(below + amount[kind], top)
             pieces.append(Piece(number, _x(place, count), y, max(1.0, width * 0.85), _y(below, top) - y))
             below += amount[kind]
-    said = ", ".join(f"{amount[kind]:,} {kind}" for kind in kinds if amount[kind])
-    return Bar(pieces, f"{second(at)} UTC: {said}")
+    return Bar(pieces, f"{second(at)} UTC: {_said(amount, kinds)}")
+
+
+def _said(amount: Mapping[str, int], kinds: Sequence[str]) -> str:
+    return ", ".join(f"{amount[kind]:,} {kind.replace('_', ' ')}" for kind in kinds if amount[kind])
 
 
 def _x(place: int, count: int) -> float:
@@ -107,7 +110,7 @@ def _x(place: int, count: int) -> float:
 
 
 def _y(value: int, top: int) -> float:
-    return round((HEIGHT - BOTTOM) * (1 - value / top) + 6 * value / top, 1)
+    return round((HEIGHT - BOTTOM) * (1 - value / top) + TOP * value / top, 1)
 
 
 def _labelled(count: int) -> Sequence[int]:
