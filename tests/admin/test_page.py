@@ -76,6 +76,7 @@ async def test_it_shows_what_an_operator_asks_for(operators: Operators) -> None:
     store, now = running.app[keys.STORE], running.clock.now()
     bad = Run("sql", now - 7200, now - 7190, "failed", "the disk is full")
     await store.write(runs.add, bad)
+    await store.write(runs.add, Run("sql", now - 3660, now - 3659, "ok", "", deleted={}))
     await store.write(runs.add, Run("sql", now - 60, now - 58, "ok", "", deleted={"expired": 40, "fetched": 2}))
     operators.health.fault(HealthPart.CLEANUP, "java <b>died</b>")
     html = await page(operators)
@@ -86,6 +87,8 @@ async def test_it_shows_what_an_operator_asks_for(operators: Operators) -> None:
     gone = section(html, "gone")
     assert "expired: 40" in gone
     assert "fetched: 2" in gone
+    assert "Set cleanup_interval to" in section(html, "advice")
+    assert "1h (now) 1h" in section(html, "advice")
     assert "2 groups, 2 users" in section(html, "policies")
     for policy in ("1h group 1", "delete-after-fetch group 1"):
         assert policy in section(html, "policies")

@@ -17,8 +17,10 @@ from conclave.admin.sizes import Measured, Sizes
 from conclave.config.settings import Config
 from conclave.health.parts import Health, HealthPart
 from conclave.plain import about, counted, second, size_text, visible
+from conclave.retention.advice import Advice, rounded, span_text
 from conclave.retention.jobs import schedule
 from conclave.retention.reasons import lifetime_text
+from conclave.store import runs
 from conclave.store.overview import Overview
 from conclave.store.runs import Run
 
@@ -54,7 +56,16 @@ def environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    made.filters.update(second=second, about=about, size=size_text, lifetime=lifetime_text, rule=_rule, number=_number)
+    made.filters.update(
+        second=second,
+        about=about,
+        size=size_text,
+        lifetime=lifetime_text,
+        rule=_rule,
+        number=_number,
+        span=span_text,
+        rounded=rounded,
+    )
     made.globals["counted"] = counted
     return made
 
@@ -79,7 +90,7 @@ def told(sources: Sources) -> dict[str, Any]:
         "streams": served[keys.EVENTS].rota.size,
         "rate": sources.rate.rate,
         "certificate": _certificate(sources.looking.certificate_ends, now),
-        "advice": [],
+        "advice": _advice(config, seen),
     }
 
 
@@ -120,6 +131,12 @@ def _chart(seen: Overview | None) -> charts.Chart | None:
     if not seen:
         return None
     return charts.stacked((Amount(each.started_at, each.deleted) for each in seen.runs), RULES, seen.at)
+
+
+def _advice(config: Config, seen: Overview | None) -> list[Advice]:
+    """Return what to do about the intervals of cleanup."""
+    jobs = schedule(config.retention.purge_jobs, config.cleanup_interval)
+    return runs.advices(seen.runs, jobs, seen.at) if seen else []
 
 
 def _bytes(measured: Measured, seen: Overview | None) -> Iterator[tuple[str, str]]:
