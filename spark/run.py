@@ -15,7 +15,7 @@ from conclave.failpoints import reach
 from conclave.logs import get_logger
 from conclave.retention.jobs import ALL, Scope
 from conclave.retention.resolve import PolicySettings
-from conclave.store import audit, overdue, receipts, registration_tokens, runs, schema, sqlite, state
+from conclave.store import audit, overdue, receipts, registration_tokens, runs, schema, send_ids, sqlite, state
 from conclave.store.archive.restore import RestoreError
 from conclave.store.faults import StoreError, is_of_the_disk
 from conclave.store.ledger import book, changes
@@ -212,7 +212,7 @@ def _emptied(hot: Hot) -> Iterator[sqlite3.Connection]:
 
 
 def _write_receipts(engine: Engine, settings: PolicySettings, done: Report, scope: Scope) -> None:
-    """Make receipts of what was erased, by this run or by one that did not get as far as this; let go of old ones.
+    """Make receipts of what was erased, by this run or by one that did not get as far as this; keep house.
 
     The report names what failed. While the clock is wrong nothing is done, since receipts say when they were made.
     """
@@ -225,6 +225,7 @@ def _write_receipts(engine: Engine, settings: PolicySettings, done: Report, scop
                 yield partial(receipts.prune, connection, now - kept.keep_receipts)
                 yield partial(audit.prune, connection, now - kept.keep_audit)
                 yield partial(registration_tokens.prune, connection, now)
+                yield partial(send_ids.prune, connection, now - send_ids.KEPT_SECONDS)
 
     hot = _hot(engine, settings, now).unhurried()
     if scope.keeps_house:
