@@ -88,6 +88,7 @@ WAYS: Mapping[str, Way] = {
     "admin.token": Way.RESTART,
     "admin.token_file": Way.RESTART,
     "admin.hosts": Way.RESTART,
+    "admin.allow_actions": Way.RESTART,
     "ledger.path": Way.RESTART,
     "ledger.keep": Way.WORKER,
     "log.level": Way.SERVER,

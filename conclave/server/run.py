@@ -128,7 +128,10 @@ async def _serve(
         again.set()
     app = create_app(config, accepts_change=accepts_change)
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=SHUTDOWN_SECONDS, handler_cancellation=False)
-    operators = web.AppRunner(create_admin_app(app, guard), access_log=None, shutdown_timeout=SHUTDOWN_SECONDS)
+    supervisor = Supervisor(config, app[keys.HEALTH])
+    operators = web.AppRunner(
+        create_admin_app(app, guard, supervisor), access_log=None, shutdown_timeout=SHUTDOWN_SECONDS
+    )
     try:
         files = raise_file_limit()
         await operators.setup()
@@ -141,7 +144,7 @@ async def _serve(
         )
         _settle_memory()
         log.info("listening", url=url, admin_url=admin_url, database=str(config.database), **_facts(config, source))
-        async with Supervisor(config, app[keys.HEALTH]) as supervisor, Reloader(app, supervisor, tls, source, again):
+        async with supervisor, Reloader(app, supervisor, tls, source, again):
             await stop.wait()
             app[keys.HEALTH].phase = Phase.STOPPING  # at once: ending the worker may take a second
             log.info("stopping")
