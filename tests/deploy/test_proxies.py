@@ -47,9 +47,11 @@ def front(request: pytest.FixtureRequest, tmp_path: Path, server: ServerProcess)
 
 @asynccontextmanager
 async def connection(address: str = "127.0.0.1") -> AsyncIterator[ClientSession]:
-    async with ClientSession(connector=TCPConnector(ssl=False, limit=0, local_addr=(address, 0))) as http:
+    connector = TCPConnector(ssl=False, limit=0, local_addr=(address, 0))
+    async with ClientSession(connector=connector) as http:
         yield http
-    await asyncio.sleep(0.25)  # connections with TLS end a little later
+        await connector.close(abort_ssl=True)
+    await asyncio.sleep(0.25)  # a connection that was closed before may not have ended yet
 
 
 def bodies() -> tuple[bytes, list[bytes]]:
