@@ -25,7 +25,7 @@ def whole(folder: Path) -> list[Figure]:
         server.wait_for("cleanup_run")
         new, again = [], []
         for _ in range(LOOKS):
-            time.sleep(looking.FRESH_SECONDS * 2)
+            time.sleep(looking.FRESH_SECONDS * 4)
             new.append(_seconds(url))
             again += [_seconds(url) for _ in range(AGAIN // LOOKS)]
     what = f"the page, {GROUPS:,} groups of {MEMBERS}"

@@ -1,25 +1,34 @@
 """The operators' page: what it shows, to whom, and what it never runs."""
 
+import asyncio
 import base64
 import re
+import time
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from html.parser import HTMLParser
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from conclave import keys
+from conclave.admin.page import rate
 from conclave.admin.page.routes import POLICY
 from conclave.config.admin import AdminConfig
 from conclave.config.settings import Config
 from conclave.health.parts import HealthPart
-from conclave.store import holds, runs
+from conclave.measures import Requests
+from conclave.store import holds, overview, runs
 from conclave.store.runs import Run
+from conclave.system import certificate
 from tests.admin.conftest import Operators, operating_beside
 from tests.conftest import StartServer
 
 TOKEN = "0123456789abcdef" * 2
 MARKUP = "<script>alert(1)</script>\"'><img src=x onerror=alert(1)>"
+YEAR = 365 * 86_400
 DECEIVING = "safe\u202egnp.exe\u200b\x1b[31m"
 
 
@@ -166,3 +175,64 @@ async def test_a_store_that_cannot_be_read_is_told(operators: Operators) -> None
     running.app[keys.HEALTH].phase = running.app[keys.HEALTH].phase.STOPPING
     operators.looking.expire()
     assert "could not be read anew" in section(await page(operators), "health")
+
+
+async def test_what_is_overdue_is_named_with_its_reason(operators: Operators) -> None:
+    running = operators.running
+    alice = await running.user("alice")
+    group = await alice.create_group("friends", expiry=60)
+    gone = await alice.create_group("gone")
+    for each in (group, gone):
+        await alice.send(each)
+    await alice.leave(gone)
+    running.clock.advance(10_000)
+    told = section(await page(operators), "overdue")
+    assert "2 groups with something that could be erased already, 2 groups late" in told
+    assert f"friends {group} 2h expired, or fetched by all late" in told
+    assert f"(deleted) {gone}" in told
+    assert "hidden for good, redacted or deleted" in told
+    running.clock.set_wrong(YEAR)
+    operators.health.fault(HealthPart.CLOCK, "the wall clock was set forward")
+    operators.looking.expire()
+    html = await page(operators)
+    assert "Not healthy: clock" in section(html, "cleanup")
+    assert section(html, "overdue").startswith("Overdue While the clock is wrong nothing is erased")
+
+
+async def test_many_who_look_at_once_have_one_look(operators: Operators, monkeypatch: pytest.MonkeyPatch) -> None:
+    looks = []
+    look = overview.look
+
+    def counting(*arguments: Any) -> overview.Overview:
+        looks.append(arguments)
+        return look(*arguments)
+
+    monkeypatch.setattr(overview, "look", counting)
+    await asyncio.gather(*(page(operators) for _ in range(20)))
+    assert len(looks) == 1
+
+
+async def test_the_certificate_is_told(
+    config: Config, start_server: StartServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = int(time.time())
+    config = replace(config, tls_cert_path=str(tmp_path / "cert.pem"), tls_key_path=str(tmp_path / "key.pem"))
+    for ends, text in ((now + 30 * 86_400, "expires "), (now - 1, "has expired "), (None, None)):
+        monkeypatch.setattr(certificate, "expires_at", lambda _, ends=ends: ends)
+        async with start_server(config) as running, operating_beside(running) as operators:
+            told = section(await page(operators), "amounts")
+            assert (f"certificate {text}" in told) if text else ("certificate" not in told)
+
+
+async def test_the_send_rate_is_of_successes_by_the_second(monkeypatch: pytest.MonkeyPatch) -> None:
+    requests, now = Requests(), [1000.0]
+    monkeypatch.setattr(rate, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    measured = rate.SendRate(requests)
+    assert measured.rate == 0
+    measured.begin()
+    for status in (200, 200, 200, 429, 507):
+        requests.note("POST", rate.SENDS, status, 0.1)
+    requests.note("GET", rate.SENDS, 200, 0.1)
+    now[0] += 6
+    assert measured.rate == 0.5
+    measured.end()

@@ -8,12 +8,17 @@ from pathlib import Path
 from aiohttp import web
 
 from conclave import keys
+from conclave.admin.page.charts import Amount, Chart, stacked
 from conclave.health.parts import Phase
+from conclave.retention.advice import Advice
 from conclave.retention.jobs import schedule
-from conclave.store import overview
+from conclave.store import overview, runs
 from conclave.store.faults import StoreError
 from conclave.store.overview import Overview
 from conclave.system import certificate
+
+RULES = ("expired", "fetched", "redacted", "deleted_group", "deleted_account")
+"""The reasons for which messages go. Sessions and invites are not shown: nobody asks for them by night."""
 
 FRESH_SECONDS = 3.0
 """What was seen is shown for 3 seconds."""
@@ -26,12 +31,18 @@ WAIT_SECONDS = 1.0
 
 
 class Looking:
-    """Looks at the store of one server. ``last``: what was seen; None before the first time."""
+    """Looks at the store of one server.
+
+    ``last``: what was seen; None before the first time. ``chart`` and ``advice``: what the history of runs shows.
+    ``fault``: why it could not be seen anew; "" if it could. ``certificate_ends``: a Unix second; None: there is none.
+    """
 
     def __init__(self, served: web.Application) -> None:
         """``served``: the clients' application."""
         self._served = served
         self.last: Overview | None = None
+        self.chart: Chart | None = None
+        self.advice: list[Advice] = []
         self.fault = ""
         self.certificate_ends: int | None = None
         self._next = 0.0
@@ -66,8 +77,15 @@ class Looking:
         policy, now = self._served[keys.CONTEXT].policy, self._served[keys.CLOCK].now()
         jobs = schedule(config.retention.purge_jobs, config.cleanup_interval)
         path = config.tls_cert_path
+
+        def look(connection: sqlite3.Connection) -> tuple[Overview, Chart | None, list[Advice]]:
+            """In the reader's thread: what is made of 1,000 runs need not hold up the event loop."""
+            seen = overview.look(connection, policy, jobs, now)
+            amounts = (Amount(each.started_at, each.deleted) for each in seen.runs)
+            return seen, stacked(amounts, RULES, now), runs.advices(seen.runs, jobs, now)
+
         try:
-            self.last = await self._served[keys.STORE].read(overview.look, policy, jobs, now)
+            self.last, self.chart, self.advice = await self._served[keys.STORE].read(look)
             self.fault = ""
         except (StoreError, sqlite3.Error, ValueError) as error:  # ValueError: the store has been closed meanwhile
             self.fault = str(error)

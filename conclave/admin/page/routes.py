@@ -1,5 +1,6 @@
 """The routes of the operators' page: the page itself, its style, and the script that renews it."""
 
+import asyncio
 from collections.abc import AsyncIterator, Coroutine
 from importlib import resources
 from typing import Any
@@ -70,8 +71,7 @@ class Page:
 
     async def show(self, _: web.Request) -> web.Response:
         """GET /: the page."""
-        await self.looking.refresh()
-        await self._sources.sizes.refresh()
+        await asyncio.gather(self.looking.refresh(), self._sources.sizes.refresh())
         return self._answer("page.html.j2", **view.told(self._sources), allows_actions=self._allows)
 
     async def give(self, request: web.Request) -> web.Response:

@@ -10,25 +10,20 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from conclave import __version__, keys
 from conclave.admin.page import charts
-from conclave.admin.page.charts import Amount
-from conclave.admin.page.looking import Looking
+from conclave.admin.page.looking import RULES, Looking
 from conclave.admin.page.rate import SendRate
 from conclave.admin.sizes import Measured, Sizes
 from conclave.config.settings import Config
 from conclave.health.parts import Health, HealthPart
 from conclave.plain import about, counted, second, size_text, visible
-from conclave.retention.advice import Advice, rounded, span_text
+from conclave.retention.advice import rounded, span_text
 from conclave.retention.jobs import schedule
 from conclave.retention.reasons import lifetime_text
-from conclave.store import runs
 from conclave.store.overview import Overview
 from conclave.store.runs import Run
 
 OF_CLEANUP = (HealthPart.CLEANUP, HealthPart.CLOCK, HealthPart.OVERDUE, HealthPart.LEDGER, HealthPart.ARCHIVE)
 """The parts of health without which nothing, or not all, is erased."""
-
-RULES = ("expired", "fetched", "redacted", "deleted_group", "deleted_account")
-"""The reasons for which messages go. Sessions and invites are not shown: nobody asks for them by night."""
 
 RUNS_SHOWN = 10
 
@@ -82,7 +77,7 @@ def told(sources: Sources) -> dict[str, Any]:
         "unseen": sources.looking.fault,
         "faults": health.faults,
         "cleanup": _cleanup(health, config, seen, now),
-        "chart": _chart(seen),
+        "chart": sources.looking.chart,
         "chart_plane": (charts.WIDTH, charts.HEIGHT, charts.LEFT, charts.BOTTOM),
         "rules": RULES,
         "last_runs": [_run(each) for each in seen.runs[:RUNS_SHOWN]] if seen else [],
@@ -90,7 +85,7 @@ def told(sources: Sources) -> dict[str, Any]:
         "streams": served[keys.EVENTS].rota.size,
         "rate": sources.rate.rate,
         "certificate": _certificate(sources.looking.certificate_ends, now),
-        "advice": _advice(config, seen),
+        "advice": sources.looking.advice,
     }
 
 
@@ -125,18 +120,6 @@ def _run(run: Run) -> dict[str, Any]:
         "archived": run.archived,
         "returned": run.bytes_returned + run.archive_bytes_returned,
     }
-
-
-def _chart(seen: Overview | None) -> charts.Chart | None:
-    if not seen:
-        return None
-    return charts.stacked((Amount(each.started_at, each.deleted) for each in seen.runs), RULES, seen.at)
-
-
-def _advice(config: Config, seen: Overview | None) -> list[Advice]:
-    """Return what to do about the intervals of cleanup."""
-    jobs = schedule(config.retention.purge_jobs, config.cleanup_interval)
-    return runs.advices(seen.runs, jobs, seen.at) if seen else []
 
 
 def _bytes(measured: Measured, seen: Overview | None) -> Iterator[tuple[str, str]]:
