@@ -5,7 +5,6 @@ temporary directory, and time that really passes. Exits with 1 if anything diffe
 """
 
 import asyncio
-import base64
 import contextlib
 import json
 import sys
@@ -14,15 +13,18 @@ import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from uuid import UUID
 
-from aiohttp import ClientSession
 from rich.console import Console
 from rich.table import Table
 
+from conclave.client import Client, PlaintextCodec
+from conclave.client.membership import Membership
 from conclave.store import runs
 from conclave.store.sqlite import connect
 
+NAMES = ("alice", "bob", "carol")
+CODEC = PlaintextCodec()
 EXPIRY_SECONDS = 6
 CLEANUP_INTERVAL_SECONDS = 1
 PATIENCE_SECONDS = 90.0
@@ -35,40 +37,6 @@ cleanup_interval = "{interval}s"
 [admin]
 listen_port = 0
 """
-
-
-@dataclass
-class User:
-    """A user of the demo's server."""
-
-    http: ClientSession
-    url: str
-    name: str
-    token: str = ""
-
-    async def call(self, method: str, path: str, **body: Any) -> dict[str, Any]:
-        """Send a request and return the answer. Raises RuntimeError unless it is a success."""
-        headers = {"Authorization": f"Bearer {self.token}"}
-        url = f"{self.url}/api/v1{path}"
-        async with self.http.request(method, url, json=body or None, headers=headers) as response:
-            answer: dict[str, Any] = await response.json()
-            if response.status >= 400:
-                raise RuntimeError(f"{self.name}: {method} {path}: {answer}")
-            return answer
-
-    async def begin(self) -> None:
-        """Register and log in."""
-        await self.call("POST", "/register", username=self.name, password="a long password")  # noqa: S106 - of a demo
-        self.token = (await self.call("POST", "/login", username=self.name, password="a long password"))["token"]  # noqa: S106 - of a demo
-
-    async def send(self, group: str, text: str) -> None:
-        """Send a message; a client would encrypt it first."""
-        await self.call("POST", f"/groups/{group}/messages", mls_message=base64.b64encode(text.encode()).decode())
-
-    async def read(self, group: str, limit: int = 100) -> list[str]:
-        """Fetch the messages of a group."""
-        page = await self.call("GET", f"/groups/{group}/messages?limit={limit}")
-        return [base64.b64decode(each["mls_message"]).decode() for each in page["messages"]]
 
 
 @dataclass(frozen=True)
@@ -96,47 +64,55 @@ async def main() -> int:
     console = Console(width=110)
     with tempfile.TemporaryDirectory(prefix="conclave-demo-") as folder:
         database = Path(folder) / "conclave.db"
-        async with _server(Path(folder)) as url, ClientSession() as http:
+        async with _server(Path(folder)) as url, contextlib.AsyncExitStack() as stack:
             console.print(f"A server on {url}, a database in {folder}.")
-            users = [User(http, url, name) for name in ("alice", "bob", "carol")]
+            users = [await stack.enter_async_context(Client(url)) for _ in NAMES]
             groups = await _talk(users)
             console.print("Three users have talked in four groups; time passes, and Spark cleans up.")
             await _clean_up(database, users[1], groups["expiring"])
-            served = {name: await users[0].read(group) for name, group in groups.items() if name != "deleted"}
+            served = {name: await _texts(users[0], group) for name, group in groups.items() if name != "deleted"}
         stored = _bytes_under(Path(folder))
         return _show(console, served, stored)
 
 
-async def _talk(users: list[User]) -> dict[str, str]:
+async def _talk(users: list[Client]) -> dict[str, UUID]:
     """Let everybody talk in a group of each policy; return the groups' ids by name."""
     alice, bob, carol = users
-    for user in users:
-        await user.begin()
+    for user, name in zip(users, NAMES, strict=True):
+        await user.register(name, "a long password")
+        await user.login(name, "a long password")
     groups = {}
     for name in ("keep", "expiring", "fetched", "deleted"):
-        group = groups[name] = (await alice.call("POST", "/groups", group_name=name))["group_id"]
-        await alice.call("POST", f"/groups/{group}/commit", group_info=base64.b64encode(b"MLS group info").decode())
-        await alice.call("PATCH", f"/groups/{group}", visibility="public")
+        group = groups[name] = await Membership(alice, CODEC).create(name, public=True)
         for user in (bob, carol):
-            await user.call("POST", f"/groups/{group}/join")
+            await user.join(group)
     for name, expiry in (("expiring", EXPIRY_SECONDS), ("fetched", 0)):
-        settings = {"message_expiry_seconds": expiry, "update_message_expiry": True}
-        await alice.call("PATCH", f"/groups/{groups[name]}", **settings)
+        await alice.update_group(groups[name], expiry=expiry)
     for message in EXPECTED:
         if message.text != "fresh news":
-            await bob.send(groups[message.group], message.text)
-    await alice.read(groups["fetched"])
-    await bob.read(groups["fetched"])
-    await carol.read(groups["fetched"], limit=1)
-    await alice.call("POST", f"/groups/{groups['deleted']}/delete")
+            await _send(bob, groups[message.group], message.text)
+    await alice.fetch(groups["fetched"])
+    await bob.fetch(groups["fetched"])
+    await carol.fetch(groups["fetched"], limit=1)
+    await alice.delete_group(groups["deleted"])
     return groups
 
 
-async def _clean_up(database: Path, bob: User, expiring: str) -> None:
+async def _send(user: Client, group: UUID, text: str) -> None:
+    """Send a message; a real client would encrypt it."""
+    await user.send(group, CODEC.encode(group, text))
+
+
+async def _texts(user: Client, group: UUID) -> list[str]:
+    """Fetch the texts of a group."""
+    return [CODEC.decode(group, each.sender_id, each.mls_message) or "" for each in await user.fetch(group)]
+
+
+async def _clean_up(database: Path, bob: Client, expiring: UUID) -> None:
     """Let the old news expire, send fresh news, and wait for a run after that."""
     await asyncio.sleep(EXPIRY_SECONDS + 1)
     await _wait_for_run(database, began_after=0)  # Spark is warm from here on
-    await bob.send(expiring, "fresh news")
+    await _send(bob, expiring, "fresh news")
     await _wait_for_run(database, began_after=int(time.time()))
 
 

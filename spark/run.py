@@ -15,11 +15,13 @@ from conclave.failpoints import reach
 from conclave.logs import get_logger
 from conclave.retention.jobs import ALL, Scope
 from conclave.retention.resolve import PolicySettings
-from conclave.store import audit, overdue, receipts, registration_tokens, runs, schema, sqlite, state
+from conclave.store import audit, overdue, receipts, registration_tokens, runs, schema, send_ids, sqlite, state
 from conclave.store.archive.restore import RestoreError
 from conclave.store.faults import StoreError, is_of_the_disk
-from conclave.store.ledger import book
+from conclave.store.ledger import book, changes
+from conclave.store.ledger.book import LedgerError
 from conclave.store.ledger.drain import drain
+from conclave.store.ledger.replay import is_older
 from conclave.store.runs import Run
 from conclave.store.sqlite import Step
 from conclave.system import reserve
@@ -116,6 +118,8 @@ def _settings(engine: Engine, *, writing: bool) -> PolicySettings:
     """
     with closing(sqlite.connect(engine.path, readonly=True)) as connection:
         stored = state.stored_policy(connection)
+        if writing:
+            _require_no_copy(engine, connection)
         engine.clock.resume(state.standing(connection).floor, None)
     if stored is None:
         raise CleanupError(f"{engine.path}: has not been served yet: start `conclave serve` on it first")
@@ -125,6 +129,19 @@ def _settings(engine: Engine, *, writing: bool) -> PolicySettings:
             " server last ran with; restart or reload the server with it first, or use the server's"
         )
     return stored
+
+
+def _require_no_copy(engine: Engine, connection: sqlite3.Connection) -> None:
+    """Raise CleanupError if the database is a restored copy that does not know yet what it must not bring back."""
+    try:
+        is_copy = is_older(changes.standing(connection), engine.config.ledger_path)
+    except LedgerError:
+        return  # what is wrong with the ledger is told when it is to be written
+    if is_copy:
+        raise CleanupError(
+            f"{engine.path}: is a restored copy, and has yet to learn from {engine.config.ledger_path} what it must not"
+            " bring back: start `conclave serve` on it first"
+        )
 
 
 def _require_clock(engine: Engine) -> int:
@@ -193,7 +210,7 @@ def _emptied(hot: Hot) -> Iterator[sqlite3.Connection]:
 
 
 def _write_receipts(engine: Engine, settings: PolicySettings, done: Report, scope: Scope) -> None:
-    """Make receipts of what was erased, by this run or by one that did not get as far as this; let go of old ones.
+    """Make receipts of what was erased, by this run or by one that did not get as far as this; keep house.
 
     The report names what failed. While the clock is wrong nothing is done, since receipts say when they were made.
     """
@@ -206,6 +223,7 @@ def _write_receipts(engine: Engine, settings: PolicySettings, done: Report, scop
                 yield partial(receipts.prune, connection, now - kept.keep_receipts)
                 yield partial(audit.prune, connection, now - kept.keep_audit)
                 yield partial(registration_tokens.prune, connection, now)
+                yield partial(send_ids.prune, connection, now - send_ids.KEPT_SECONDS)
 
     hot = _hot(engine, settings, now).unhurried()
     if scope.keeps_house:

@@ -33,28 +33,28 @@ class Orders:
 
     def __init__(self, config: Config) -> None:
         """Begin with ``config``."""
-        self._newest = config
-        self._news = threading.Event()
+        self.newest = config
+        self._has_other_jobs = threading.Event()
 
     def receive(self, config: Config) -> None:
         """Take other settings. Those of the log count at once, all others from the next run on."""
         configure_logging(config.log)
-        is_news = _of_runs(config) != _of_runs(self._newest)
-        self._newest = config
-        if is_news:
-            self._news.set()
+        is_other = _jobs(config) != _jobs(self.newest)
+        self.newest = config
+        if is_other:
+            self._has_other_jobs.set()
 
-    def wait(self, seconds: float) -> Config | None:
-        """Wait for at most so many seconds; return other settings as soon as there are any, None for none."""
-        if not self._news.wait(seconds):
-            return None
-        self._news.clear()
-        return self._newest
+    def wait(self, seconds: float) -> bool:
+        """Wait for at most so many seconds; return at once, and True, if there are other jobs to do."""
+        if not self._has_other_jobs.wait(seconds):
+            return False
+        self._has_other_jobs.clear()
+        return True
 
 
-def _of_runs(config: Config) -> tuple[object, ...]:
-    """Return the settings that a worker goes by."""
-    return config.cleanup_interval, config.retention, config.cleanup
+def _jobs(config: Config) -> list[tuple[Scope, int]]:
+    """Return what is done, and the seconds from run to run."""
+    return schedule(config.retention.purge_jobs, config.cleanup_interval)
 
 
 def main() -> None:
@@ -75,7 +75,7 @@ def main() -> None:
 
 
 def _work(engine: Engine, orders: Orders, tell: TextIO) -> None:
-    """Do each job when it is due, and all of them anew whenever the settings change."""
+    """Do each job when it is due, and all of them anew when there are others."""
     try:
         engine.warm_up()
     except CleanupError as error:
@@ -83,22 +83,21 @@ def _work(engine: Engine, orders: Orders, tell: TextIO) -> None:
         raise SystemExit(1 if isinstance(error, SparkStartError) else EXIT_GIVE_UP) from None
     _say(tell, State.READY)
     while True:
-        config = engine.config
-        jobs = schedule(config.retention.purge_jobs, config.cleanup_interval)
-        engine.config = _work_by(jobs, config.cleanup_interval, engine, orders, tell)
+        _work_by(_jobs(orders.newest), orders.newest.cleanup_interval, engine, orders, tell)
 
 
-def _work_by(jobs: list[tuple[Scope, int]], again: int, engine: Engine, orders: Orders, tell: TextIO) -> Config:
+def _work_by(jobs: list[tuple[Scope, int]], again: int, engine: Engine, orders: Orders, tell: TextIO) -> None:
     """Do each of ``jobs``, with the seconds from run to run, when it is due: one at a time, the longest due first.
 
-    ``again``: one that failed is tried again after so many seconds at most. Returns other settings when there are any.
+    ``again``: one that failed is tried again after so many seconds at most. Returns when there are other jobs.
     """
     table = Timetable([interval for _, interval in jobs], again, time.monotonic())
     while True:
         chosen, due = table.next()
         while (left := due - time.monotonic()) > 0:
-            if changed := orders.wait(min(left, LONGEST_SLEEP_SECONDS)):
-                return changed
+            if orders.wait(min(left, LONGEST_SLEEP_SECONDS)):
+                return
+        engine.config = orders.newest
         table.begin(chosen, time.monotonic())
         try:
             done = clean_up(engine, scope=jobs[chosen][0], tell=lambda state: _say(tell, state))
@@ -112,8 +111,8 @@ def _work_by(jobs: list[tuple[Scope, int]], again: int, engine: Engine, orders: 
             table.fail(chosen, time.monotonic())
             _say(tell, Fault(str(error), table.next().due - time.monotonic()))
         time.sleep(PAUSE_SECONDS)
-        if changed := orders.wait(0):
-            return changed
+        if orders.wait(0):
+            return
 
 
 def _log_fault(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:

@@ -131,6 +131,17 @@ def test_the_rules_of_retention_are_pure(module: str) -> None:
     assert not imported(module) & {"sqlite3", "time", "asyncio", "pathlib", "os"}
 
 
+@pytest.mark.parametrize("module", sorted(each for each in modules() if is_within(each, "conclave.client")))
+def test_the_client_library_knows_of_the_server_only_the_wire_formats(module: str) -> None:
+    of_wire = ("conclave_pb2", "fields", "json_text", "negotiate", "protobuf", "schemas")
+    known = ("conclave.client", "conclave.errors", "conclave.clock", *(f"conclave.wire.{each}" for each in of_wire))
+    assert [each for each in imported(module) if is_within(each, "conclave") and not is_within(each, *known)] == []
+
+
+def test_the_server_does_not_need_the_client_library() -> None:
+    assert {room_of(module) for module in importers("conclave.client")} <= {"conclave.demo", "conclave.cli"}
+
+
 def test_no_modules_import_each_other_in_a_circle() -> None:
     assert in_a_circle({module: imported(module) & modules().keys() - {module} for module in modules()}) == []
 
@@ -178,7 +189,10 @@ def test_every_package_is_installed() -> None:
 
 def test_each_dependency_has_a_line() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    needed = [*project["dependencies"], *project["optional-dependencies"]["dev"]]
+    needed = [
+        *project["dependencies"],
+        *(each for extra in project["optional-dependencies"].values() for each in extra),
+    ]
     named = set(re.findall(r"`([a-z0-9-]+)`", PAGE.partition("## Dependencies")[2]))
     assert {re.split(r"[\[<>=]", each)[0] for each in needed} - named == set()
 

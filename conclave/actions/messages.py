@@ -13,12 +13,13 @@ from conclave.budget import NoRoomError, Share
 from conclave.cache.groups import Fetched, Reader, RememberedGroups
 from conclave.cache.recipients import GroupMembers, Recipients
 from conclave.errors import ApiError, BadRequestError, NotMemberError
-from conclave.store import members, messages, timers
+from conclave.store import members, messages, send_ids, timers
 from conclave.store.connection import of_store
 from conclave.store.database import Database
 from conclave.store.group_commit import NotAtHandError
 from conclave.store.messages import Draft
 from conclave.store.news import announce
+from conclave.store.send_ids import Sent
 from conclave.wire import pages
 from conclave.wire.negotiate import Format
 
@@ -27,12 +28,16 @@ UNCOUNTED_BYTES = 64 * 1024
 
 
 class Send(NamedTuple):
-    """A message that a user sends to a group. ``self_destruct_seconds``: see ``store.messages.Draft``."""
+    """A message that a user sends to a group. ``self_destruct_seconds``: see ``store.messages.Draft``.
+
+    ``send_id``: see ``store.send_ids``; b"": it has none.
+    """
 
     group_id: bytes
     user_id: bytes
     body: bytes
     self_destruct_seconds: int = 0
+    send_id: bytes = b""
 
 
 class JointSend:
@@ -46,34 +51,34 @@ class JointSend:
     def __call__(self, connection: sqlite3.Connection, sends: Sequence[Send]) -> list[int | Exception]:
         """Store each message and tell the others of it. Return its number, or a NotMemberError, or why it is too much.
 
-        Raises StoreFullError.
+        One that was sent before, by its ``send_id``, keeps its former number: nothing is stored, nobody is told. Raises
+        StoreFullError.
         """
         self._recipients.catch_up(connection)
         limited = Sends(self._context.quotas) if self._context.quotas else None
         outcomes: list[int | Exception] = [NotMemberError() for _ in sends]
-        drafts: list[Draft] = []
         accepted: list[tuple[int, GroupMembers]] = []
         timed: Counter[int] = Counter()
+        ids = _SendIds(sends)
         for place, each in enumerate(sends):
             group = self._recipients.find(connection, each.group_id)
-            if group and each.user_id in group.members:
-                if (limited or each.self_destruct_seconds) and (
-                    refused := _refusal(connection, group, each, timed, limited)
-                ):
-                    outcomes[place] = refused
-                    continue
-                drafts.append(
-                    Draft(
-                        group.group_key,
-                        each.user_id,
-                        each.body,
-                        self_destruct_seconds=each.self_destruct_seconds,
-                    )
-                )
-                accepted.append((place, group))
-        if not drafts:
+            if not group or each.user_id not in group.members:
+                continue
+            if each.send_id and ids.is_known(connection, place, group.group_key, outcomes):
+                continue
+            if (limited or each.self_destruct_seconds) and (
+                refused := _refusal(connection, group, each, timed, limited)
+            ):
+                outcomes[place] = refused
+                continue
+            accepted.append((place, group))
+            if each.send_id:
+                ids.add(place, group.group_key)
+        if not accepted:
             return outcomes
-        numbers = messages.append_all(connection, drafts, self._context.now())
+        now = self._context.now()
+        drafts = [_draft(sends[place], group.group_key) for place, group in accepted]
+        numbers = messages.append_all(connection, drafts, now)
         if limited:
             limited.stored()
         for (place, group), number in zip(accepted, numbers, strict=True):
@@ -81,6 +86,7 @@ class JointSend:
             outcomes[place] = number
             values = {"group_id": sent.group_id, "sequence_num": number, "sender_id": sent.user_id}
             announce(connection, group.members, "new_message", but_not=sent.user_id, **values)
+        ids.settle(connection, outcomes, now)
         return outcomes
 
 
@@ -102,6 +108,49 @@ def _refusal(
     return refused
 
 
+def _draft(sent: Send, group_key: int) -> Draft:
+    return Draft(group_key, sent.user_id, sent.body, self_destruct_seconds=sent.self_destruct_seconds)
+
+
+class _SendIds:
+    """The ids that the sends of one transaction have: an id may have been used before, or by two of them."""
+
+    def __init__(self, sends: Sequence[Send]) -> None:
+        self._sends = sends
+        self._first: dict[Sent, int] = {}
+        self._again: list[tuple[int, Sent]] = []
+
+    def is_known(
+        self, connection: sqlite3.Connection, place: int, group_key: int, outcomes: list[int | Exception]
+    ) -> bool:
+        """Tell whether the send at ``place`` was sent before. Its outcome is the former number, or follows later."""
+        sent = self._sent(place, group_key)
+        if sent in self._first:
+            self._again.append((place, sent))
+            return True
+        former = send_ids.find(connection, sent)
+        if former is not None:
+            outcomes[place] = former
+        return former is not None
+
+    def add(self, place: int, group_key: int) -> None:
+        """Note that the send at ``place`` is stored in this transaction."""
+        self._first[self._sent(place, group_key)] = place
+
+    def settle(self, connection: sqlite3.Connection, outcomes: list[int | Exception], now: int) -> None:
+        """Remember the ids once their messages have numbers. Raises StoreFullError."""
+        if not self._first:
+            return
+        numbers = {sent: outcomes[place] for sent, place in self._first.items()}
+        send_ids.remember(connection, {sent: each for sent, each in numbers.items() if isinstance(each, int)}, now)
+        for place, sent in self._again:
+            outcomes[place] = numbers[sent]
+
+    def _sent(self, place: int, group_key: int) -> Sent:
+        each = self._sends[place]
+        return Sent(group_key, each.user_id, each.send_id)
+
+
 class Sending:
     """Sends messages."""
 
@@ -116,17 +165,15 @@ class Sending:
         if self._context.quotas:
             await self._context.quotas.prepare(self._store, group_id, user_id, size)
 
-    async def send(self, group_id: bytes, user_id: bytes, body: bytes, self_destruct_seconds: int = 0) -> int:
+    async def send(self, sent: Send) -> int:
         """Store a message and tell the others of it; return its number once it is durable.
 
-        ``self_destruct_seconds``: how long each reader may see it once it was read; 0: for ever. Raises NotMemberError,
-        BadRequestError if the group has too many that destroy themselves, TooManyRequestsError, QuotaError or
-        StoreError.
+        Raises NotMemberError, BadRequestError if the group has too many that destroy themselves, TooManyRequestsError,
+        QuotaError or StoreError.
         """
         if self._context.quotas:
-            await self._context.quotas.prepare(self._store, group_id, user_id, len(body))
-        sent = Send(group_id, user_id, body, self_destruct_seconds)
-        return await self._store.write_joint(self._write, sent, len(body))
+            await self._context.quotas.prepare(self._store, sent.group_id, sent.user_id, len(sent.body))
+        return await self._store.write_joint(self._write, sent, len(sent.body))
 
 
 class Receipt(NamedTuple):

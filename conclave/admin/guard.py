@@ -37,7 +37,7 @@ class Guard:
 
     def __init__(self, config: AdminConfig) -> None:
         """Read the token, if it is in a file. Raises TokenError."""
-        token = config.token or (_read(Path(config.token_file)) if config.token_file else None)
+        token = token_of(config)
         self._token = _digest(token) if token else None
         named = {_host(each) for each in config.hosts}
         is_checked = config.is_on_loopback or bool(named)
@@ -70,6 +70,11 @@ class Guard:
         self.refused[reason] += 1
         challenge = {"WWW-Authenticate": "Bearer"} if status == web.HTTPUnauthorized.status_code else {}
         return web.json_response({"message": message}, status=status, headers={**HEADERS, **challenge})
+
+
+def token_of(config: AdminConfig) -> str | None:
+    """Return the token that requests have to bring, if there is one. Raises TokenError."""
+    return config.token or (_read(Path(config.token_file)) if config.token_file else None)
 
 
 def _digest(token: str) -> bytes:

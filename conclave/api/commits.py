@@ -18,7 +18,8 @@ async def upload(request: web.Request) -> web.Response:
     group_id, user_id = path_id(request, "group_id"), request[tokens.CALLER].user_id
     body = await read_body(request, UploadCommit)
     commit = Commit(body.commit_message, body.group_info, body.mls_group_id)
-    await request.app[keys.SENDING].prepare(group_id, user_id, len(commit.commit_message))
+    if commit.commit_message:
+        await request.app[keys.SENDING].prepare(group_id, user_id, len(commit.commit_message))
     await act(request, commits.upload, request.app[keys.CONTEXT], group_id, user_id, commit)
     return reply_empty(request)
 

@@ -3,7 +3,7 @@
 from aiohttp import web
 
 from conclave import keys
-from conclave.actions.messages import Receipt
+from conclave.actions.messages import Receipt, Send
 from conclave.auth import tokens
 from conclave.wire import pages
 from conclave.wire.exchange import FORMAT, named_id, path_id, read_body, read_query, ready, reply_empty
@@ -42,7 +42,8 @@ async def send_to(request: web.Request, app: web.Application, group: str) -> web
     """Send a message to the group whose id is written as ``group``. ``request`` need not know ``app``."""
     group_id, user_id = named_id(_GROUP, group), request[tokens.CALLER].user_id
     body = await read_body(request, SendMessage)
-    number = await app[keys.SENDING].send(group_id, user_id, body.mls_message, body.self_destruct_seconds)
+    sent = Send(group_id, user_id, body.mls_message, body.self_destruct_seconds, body.send_id)
+    number = await app[keys.SENDING].send(sent)
     return ready(request, [write_number(request[FORMAT], number)])
 
 

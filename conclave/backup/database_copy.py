@@ -1,19 +1,21 @@
-"""Copies the database while a server writes to it: as it was at one moment, page by page.
+"""Copies the database while a server writes to it: as it was at one moment, and only what lives.
 
-One read transaction lasts for the whole copy. So no commit of the server makes SQLite begin anew, however many there
-are, and the copy is what this transaction sees. SQLite overwrites what is deleted (``secure_delete``), and pages of the
-write-ahead log that are older than the moment are not read: what had been erased by then is not in the copy.
+`VACUUM INTO` reads within one read transaction. So no commit of the server makes it begin anew, however many there are.
+It builds each table anew: what was deleted is not in the copy, nor are free pages and bytes that belong to nothing, in
+which traces of deleted rows may be readable.
 
-As long as the transaction lasts, the write-ahead log grows, and cannot be emptied. So nothing else is done meanwhile:
-the copy is checked later. If the log becomes too large, the copy is given up.
+As long as that lasts, the write-ahead log grows, and cannot be emptied. So nothing else is done meanwhile: the copy is
+checked later. If the log becomes too large, the copy is given up.
 """
 
 import os
 import sqlite3
-from contextlib import closing
+import threading
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 
-from conclave.backup.files import CHUNK_BYTES, FLUSHED_BYTES
+from conclave.backup.files import CHUNK_BYTES
 from conclave.backup.manifest import BackupError
 from conclave.store import sqlite
 from conclave.store.faults import file_size, free_bytes
@@ -24,11 +26,11 @@ MOST_LOG_BYTES = 1024 * 1024 * 1024
 LEFT_FREE_BYTES = 64 * 1024 * 1024
 """The copy is given up if the disk of the database has less than 64 MiB free, and room for the write-ahead log."""
 
-_PRAGMAS = """
-PRAGMA journal_mode = OFF;
-PRAGMA synchronous = OFF;
-"""
-"""Nobody needs a copy that was not finished, and what is written goes to the disk by steps."""
+FLUSH_SECONDS = 0.02
+"""What was written goes to the disk fifty times a second, so that the commits of a server never wait for much of it."""
+
+LOOK_STEPS = 100_000
+"""After so many steps of SQLite's machine it is looked how large the log is: about a hundred times a second."""
 
 
 def copy(database: Path, target: Path) -> None:
@@ -43,40 +45,57 @@ def copy(database: Path, target: Path) -> None:
         with (
             closing(sqlite.connect(database)) as copier,
             closing(sqlite.connect(database, readonly=True)) as source,
-            closing(sqlite3.connect(target, isolation_level=None)) as copied,
         ):
-            source.execute("BEGIN")
-            page_bytes = source.execute("PRAGMA page_size").fetchone()[0]
-            source.execute("SELECT 1 FROM sqlite_schema").fetchone()  # from here on, the moment is held
-            copied.executescript(_PRAGMAS)
-
-            def flush(*_: int) -> None:
-                os.fdatasync(descriptor)
-                _require_room(database, log)
-
-            source.backup(copied, pages=FLUSHED_BYTES // page_bytes, progress=flush)
-            source.execute("ROLLBACK")
+            source.set_progress_handler(lambda: bool(_shortage(database, log)), LOOK_STEPS)
+            try:
+                with _flushed(descriptor):
+                    source.execute("VACUUM INTO ?", (str(target),))
+            except sqlite3.Error as error:
+                if shortage := _shortage(database, log):
+                    raise BackupError(shortage) from error
+                raise
             # Otherwise the server's writer would have to copy what has gathered in the log, and senders would wait.
             sqlite.checkpoint(copier)
-            copied.execute("PRAGMA journal_mode = DELETE").fetchone()  # so that whoever reads it makes no other files
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
 
 
-def _require_room(database: Path, log: Path) -> None:
-    """Raise BackupError if the write-ahead log takes too much, since the copy keeps it from being emptied."""
-    size = file_size(log)
+@contextmanager
+def _flushed(descriptor: int) -> Iterator[None]:
+    """Have what the block writes to a file on the disk soon after. Raises OSError, at the end of the block."""
+    ended = threading.Event()
+    failed: list[OSError] = []
+
+    def flush() -> None:
+        try:
+            while not ended.wait(FLUSH_SECONDS):
+                os.fdatasync(descriptor)
+        except OSError as error:
+            failed.append(error)
+
+    thread = threading.Thread(target=flush)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+        if failed:
+            raise failed[0]
+
+
+def _shortage(database: Path, log: Path) -> str:
+    """Return in one line why the copy, which keeps the log from being emptied, has to be given up; "" for nothing."""
+    size, free = file_size(log), free_bytes(database.parent)
     if size > MOST_LOG_BYTES:
-        raise BackupError(
+        return (
             f"{log}: has grown to {size:,} bytes while the database was copied: the copy was given up; repeat it while"
             " less is sent, or to a faster disk"
         )
-    free = free_bytes(database.parent)
     if free < size + LEFT_FREE_BYTES:
-        raise BackupError(
-            f"{database.parent}: only {free:,} bytes are left while the database is copied: the copy was given up"
-        )
+        return f"{database.parent}: only {free:,} bytes are left while the database is copied: the copy was given up"
+    return ""
 
 
 def size_of(database: Path) -> int:

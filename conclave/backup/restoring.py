@@ -128,10 +128,10 @@ class _Restoring:
             self._copy()
             self._settle()
             self._erase()
+            self._put_in_place()
         except BaseException:
             self._clear_leftovers()  # a process that is killed leaves that to the next restore
             raise
-        self._put_in_place()
         return self._done
 
     def _clear_leftovers(self) -> None:
@@ -154,12 +154,8 @@ class _Restoring:
                 raise BackupError(f"{path}: is there already: move the database and its log away first, and keep them")
         if not archive.is_relative_to(data) and not archive.parent.is_dir():
             raise BackupError(f"{archive}: there is no folder {archive.parent}; is its disk mounted?")
-        own = {data_folder.MARK, "reserve"}
-        own |= (
-            {database.name + suffix for suffix in (*data_folder.LOCKS, ".reserve")}
-            if data == database.parent
-            else set()
-        )
+        own = {data_folder.MARK, "reserve", self._config.ledger_path.name}
+        own |= {database.name + suffix for suffix in (*data_folder.LOCKS, ".reserve")}
         folders = [(data, own), *([] if archive.is_relative_to(data) else [(archive, set())])]
         for folder, allowed in folders:
             for each in folder.iterdir() if folder.is_dir() else ():
@@ -214,7 +210,12 @@ class _Restoring:
             due = status.overdue(connection, stored, self._clock.now())
         if due.expired_parts or due.deleted_groups or due.deleted_accounts or due.restored_messages:
             self._note("the archive has messages that are due: they are hidden")
-        if clock_fault:
+        if self._without_ledger:
+            self._note(
+                "without the ledger, legal holds that were added since the backup are not in force: add them again"
+                " before you start the server; nothing was erased yet"
+            )
+        elif clock_fault:
             self._note(f"{clock_fault}: nothing was erased; see the chapter on the clock guard in docs/operations.md")
         elif stored != self._config.policy:
             self._note(

@@ -37,11 +37,16 @@ class _Backup(click.Group):
         return super().parse_args(ctx, args)
 
 
-@click.group(cls=_Backup, subcommand_metavar="[--keep N] DEST | COMMAND [ARGS]...")
+@click.group(
+    cls=_Backup,
+    short_help="Make a backup, and see and check those that are there.",
+    subcommand_metavar="[--keep N] DEST | COMMAND [ARGS]...",
+)
 def backup() -> None:
     """Make a backup in the folder DEST, or see and check the backups that are there.
 
-    A folder whose name is that of a command is written as ./list.
+    With --keep N, the oldest complete ones are then removed until N are left. --config PATH names the TOML file, as for
+    other commands. A folder whose name is that of a command is written as ./list.
     """
 
 

@@ -14,6 +14,7 @@ from uuid import UUID
 import click
 
 from conclave.actions import explain, export as actions
+from conclave.actions.context import Context
 from conclave.actions.explain import SettingsError
 from conclave.actions.outside import Outside, OutsideError
 from conclave.archive import own
@@ -91,11 +92,11 @@ def _told(where: Path | str) -> Iterator[None]:
 
 def _write(file: BinaryIO, outside: Outside, config: Config, user_id: bytes, about: dict[str, Any]) -> int:
     """Write one JSON object, its messages a line each; return how many there are."""
-    now = outside.context().now()
-    head = json.dumps({"exported_at": now, **about}, default=_base64, indent=1)
+    context = outside.context()
+    head = json.dumps({"exported_at": context.now(), **about}, default=_base64, indent=1)
     file.write(head.removesuffix("\n}").encode() + b',\n "messages": [')
     count = 0
-    for each in _messages(outside, config, user_id, now):
+    for each in _messages(outside, config, user_id, context):
         line = json.dumps(each, default=_base64)
         file.write(f"{',' if count else ''}\n  {line}".encode())
         count += 1
@@ -103,19 +104,22 @@ def _write(file: BinaryIO, outside: Outside, config: Config, user_id: bytes, abo
     return count
 
 
-def _messages(outside: Outside, config: Config, user_id: bytes, now: int) -> Iterator[dict[str, Any]]:
-    """Yield the user's messages group by group: those of the archive first, in any order, then the others."""
+def _messages(outside: Outside, config: Config, user_id: bytes, context: Context) -> Iterator[dict[str, Any]]:
+    """Yield the user's messages group by group: those of the archive first, in any order, then the others.
+
+    What expires while it works is left out from then on.
+    """
     settings = config.policy
     for group_id in outside.read(actions.groups_of_sender, user_id):
         of_group = {"group_id": str(UUID(bytes=group_id))}
         try:
-            stretch = outside.read(actions.stretch, group_id, settings, now)
+            stretch = outside.read(actions.stretch, group_id, settings, context.now())
             if stretch:
                 for old in own.read(config.archive_path, partial(archive_state, config), stretch, user_id):
                     yield of_group | old._asdict() | {"self_destruct_seconds": 0}
             after: int | None = 0
             while after is not None:
-                page = outside.read(actions.page, group_id, user_id, after, settings, now)
+                page = outside.read(actions.page, group_id, user_id, after, settings, context.now())
                 for message in page.messages:
                     yield of_group | message._asdict()
                 after = page.after

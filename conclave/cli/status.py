@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 import click
 from prometheus_client.parser import text_string_to_metric_families
 
+from conclave.admin.guard import TokenError, token_of
 from conclave.cli.common import InputError, config_option, one_line_errors
 from conclave.cli.tables import about, counted, second, visible
 from conclave.config.load import ConfigError, load_config
@@ -58,10 +59,10 @@ def status(path: Path | None, url: str | None, *, as_json: bool) -> None:
 
     It asks the listener of [admin], and nothing else. If no server answers there, the exit status is 1.
     """
-    with one_line_errors(ConfigError, InputError):
+    with one_line_errors(ConfigError, InputError, TokenError):
         config = load_config(path)
         asked = url or _url(config)
-        told = _ask(asked)
+        told = _ask(asked, token_of(config.admin))
     if as_json:
         metrics = [
             {"name": name, "labels": dict(labels), "value": value}
@@ -82,15 +83,16 @@ def _url(config: Config) -> str:
     return f"http://[{address}]:{port}" if ":" in address else f"http://{address}:{port}"
 
 
-def _ask(url: str) -> Told:
-    """Ask the listener. Raises InputError if no server answers."""
+def _ask(url: str, token: str | None) -> Told:
+    """Ask the listener, with the token of [admin] if there is one. Raises InputError if no server answers."""
+    headers = {"Authorization": f"Bearer {token}"} if token else {}
     try:
         parts = urlsplit(url)
         if parts.scheme != "http" or not parts.hostname:
             raise InputError(f"{url}: is not the URL of the operators' listener, as in http://127.0.0.1:9090")
         where = parts.hostname, parts.port or 80
-        health = json.loads(_get(*where, "/healthz", (200, 503)))
-        samples = _samples(_get(*where, "/metrics", (200,)).decode())
+        health = json.loads(_get(*where, "/healthz", headers, (200, 503)))
+        samples = _samples(_get(*where, "/metrics", headers, (200,)).decode())
     except (OSError, http.client.HTTPException) as error:
         reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
         raise InputError(f"no server answers at {url}: {reason}") from error
@@ -101,9 +103,9 @@ def _ask(url: str) -> Told:
     return Told(health, samples)
 
 
-def _get(host: str, port: int, path: str, expected: tuple[int, ...]) -> bytes:
+def _get(host: str, port: int, path: str, headers: Mapping[str, str], expected: tuple[int, ...]) -> bytes:
     with closing(http.client.HTTPConnection(host, port, timeout=PATIENCE_SECONDS)) as connection:
-        connection.request("GET", path)
+        connection.request("GET", path, headers=headers)
         response = connection.getresponse()
         body = response.read(MOST_BYTES)
     if response.status not in expected:

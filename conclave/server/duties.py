@@ -155,15 +155,15 @@ async def keep_ledger(app: web.Application) -> AsyncIterator[None]:
     store, health, clock = app[keys.STORE], app[keys.HEALTH], app[keys.CLOCK]
     path, next_alive = app[keys.IN_FORCE].config.ledger_path, 0.0
     standing = await store.read(changes.standing)
-    flaw: LedgerError | None = None
+    is_copy, flaw = False, None
     try:
-        found = await asyncio.to_thread(book.look, path)
-        if not is_older(standing, found):
-            book.require_sound(path, found, standing.ledger_id, standing.written)
+        is_copy = await asyncio.to_thread(is_older, standing, path)
+        if not is_copy:
+            await asyncio.to_thread(book.require_sound, path, standing.ledger_id, standing.written)
     except LedgerError as error:
-        found, flaw = None, error
+        flaw = error
     flawed_file = book.identity(path)
-    if is_older(standing, found):
+    if is_copy:
         done = await store.write(replay, path, clock.now())
         log.warning("ledger_replayed", **done.counts)
 

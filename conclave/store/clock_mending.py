@@ -23,6 +23,7 @@ PLAIN = {
     "archive_moves": ("fixed_at", "finished_at"),
     "holds": ("added_at",),
     "registration_tokens": ("created_at",),
+    "send_ids": ("sent_at",),
 }
 """Times that depend on nothing else, by table: one that lies ahead becomes the present."""
 

@@ -312,12 +312,14 @@ class ExternalJoinRequest(_message.Message):
     def __init__(self, commit_message: _Optional[bytes] = ..., mls_group_id: _Optional[str] = ...) -> None: ...
 
 class SendMessageRequest(_message.Message):
-    __slots__ = ("mls_message", "self_destruct_seconds")
+    __slots__ = ("mls_message", "self_destruct_seconds", "send_id")
     MLS_MESSAGE_FIELD_NUMBER: _ClassVar[int]
     SELF_DESTRUCT_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    SEND_ID_FIELD_NUMBER: _ClassVar[int]
     mls_message: bytes
     self_destruct_seconds: int
-    def __init__(self, mls_message: _Optional[bytes] = ..., self_destruct_seconds: _Optional[int] = ...) -> None: ...
+    send_id: bytes
+    def __init__(self, mls_message: _Optional[bytes] = ..., self_destruct_seconds: _Optional[int] = ..., send_id: _Optional[bytes] = ...) -> None: ...
 
 class SendMessageResponse(_message.Message):
     __slots__ = ("sequence_num",)

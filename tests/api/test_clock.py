@@ -6,6 +6,7 @@ import sqlite3
 from contextlib import closing
 from dataclasses import replace
 from typing import Any
+from uuid import uuid4
 
 import pytest
 
@@ -287,7 +288,10 @@ def test_every_column_of_numbers_is_known_to_be_a_time_or_not(config: Config) ->
         "archive_senders": {"group_key"},
         "holds": {"hold_id", "group_key"},
         "registration_tokens": {"token_id", "most_uses", "uses", "lifetime"},
+        "send_ids": {"send_key", "group_key", "sequence_num"},
         "self_destructing": {"group_key", "sequence_num", "seconds", "ended"},
+        "ledger_changes": {"change", "since"},
+        "ledger_state": {"id", "claimed", "written", "restored"},
         "ended_timers": {"group_key", "sequence_num"},
         "missed_redactions": {"missed_id", "group_key", "sequence_num"},
         "audit": {"audit_id"},
@@ -310,7 +314,7 @@ def test_every_column_of_numbers_is_known_to_be_a_time_or_not(config: Config) ->
 async def test_each_time_that_lies_ahead_is_brought_back(running: Running) -> None:
     alice, bob, carol = await running.users("alice", "bob", "carol")
     group, doomed = await alice.create_group("g"), await alice.create_group("doomed")
-    await alice.send(group)
+    await alice.send(group, send_id=str(uuid4()))
     await alice.send(doomed)
     await alice.invite(group, carol)
     await alice.act("ban", group, bob)

@@ -217,6 +217,7 @@ MEDIA_TYPES = {route.path: route.media_type for route in ROUTES if route.media_t
 MESSAGE = base64_of(b"\x00hello")
 TOO_MUCH = base64_of(bytes(5000))
 INFO = base64_of(b"group info")
+SEND_ID = "0f6c2b1e-7a5d-4c3f-9e80-1b2a3c4d5e6f"
 WELCOME = base64_of(b"welcome")
 PACKAGE = base64_of(b"\x00\x01\x00\x05 a key package")
 COMMIT = {"commit_message": MESSAGE, "group_info": INFO}
@@ -529,6 +530,10 @@ TABLE: dict[str, list[Row]] = {
             body={"mls_message": MESSAGE, "self_destruct_seconds": 60},
             answers=lambda _: {"sequence_num": 3},
         ),
+        Row(
+            "sent with an id", body={"mls_message": MESSAGE, "send_id": SEND_ID}, answers=lambda _: {"sequence_num": 4}
+        ),
+        Row("sent again", body={"mls_message": MESSAGE, "send_id": SEND_ID}, answers=lambda _: {"sequence_num": 4}),
         Row("too much", 403, 302, body={"mls_message": TOO_MUCH}),
         Row("too fast", 429, 100, body={"mls_message": MESSAGE}, times=8),
     ],

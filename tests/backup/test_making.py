@@ -15,6 +15,7 @@ from conclave.backup.destination import MARK, UNFINISHED, kept_in
 from conclave.backup.making import Made
 from conclave.backup.manifest import BackupError
 from conclave.store import sqlite
+from conclave.store.faults import free_bytes
 from conclave.system import locks
 from tests.support.archived import DAY
 from tests.support.backups import Backed
@@ -337,7 +338,8 @@ def test_the_copy_is_given_up_if_the_write_ahead_log_becomes_too_large(
     with closing(sqlite.connect(store.config.database)) as other:
         other.execute("PRAGMA wal_autocheckpoint = 0")
         other.execute("UPDATE users SET alias = 'in the log'")
-        monkeypatch.setattr("conclave.backup.database_copy.MOST_LOG_BYTES", 1)
+        monkeypatch.setattr(database_copy, "MOST_LOG_BYTES", 1)
+        monkeypatch.setattr(database_copy, "LOOK_STEPS", 100)
         assert "the copy was given up" in refusal(store)
     monkeypatch.undo()
     store.back_up()
@@ -357,16 +359,15 @@ def test_a_backup_is_one_state_however_much_is_sent_meanwhile(
 ) -> None:
     store, group = archived
     store.send(group, 20, size=300_000)
-    flushed = os.fdatasync
-
-    def send_and_flush(descriptor: int) -> None:
-        if Path(f"/proc/self/fd/{descriptor}").readlink().name == manifest.DATABASE:
-            store.send(group, 3)
-        flushed(descriptor)
-
     before = store.served()
+
+    def send_and_look(folder: Path) -> int:
+        store.send(group)
+        return free_bytes(folder)
+
     with monkeypatch.context() as patch:
-        patch.setattr("conclave.backup.database_copy.os.fdatasync", send_and_flush)
+        patch.setattr(database_copy, "LOOK_STEPS", 200)
+        patch.setattr(database_copy, "free_bytes", send_and_look)
         made: Made = store.back_up()
     assert len(store.served()) > len(before) + 3
     assert store.restored(made.path)[0].served() == before

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from conclave.backup import checking, manifest, restoring
+from conclave.backup import checking, manifest
 from conclave.backup.files import sum_of
 from conclave.backup.manifest import BackupError, FileEntry, Manifest
 from conclave.clock import FakeClock
@@ -17,6 +17,7 @@ from conclave.store.audit import Action
 from conclave.store.faults import StoreError
 from conclave.store.ledger.replay import NUMBERS
 from conclave.system import data_folder, locks
+from tests.proof.stores import examined, kinds
 from tests.support.archived import DAY, USERS
 from tests.support.backups import Backed, everything_in
 
@@ -58,6 +59,7 @@ def test_what_has_expired_since_is_erased_before_anything_is_served(store: Backe
     assert len(there.served()) == 20
     with closing(sqlite.connect(there.config.database, readonly=True)) as connection:
         assert state.standing(connection).floor.acted_until == store.now, "what has expired stays expired"
+    assert kinds(examined(there.config, store.now)) == {}, "the proof finds nothing either"
 
 
 def delete_the_group(store: Backed, group: int) -> None:
@@ -143,6 +145,16 @@ def test_without_a_whole_ledger_nothing_is_restored_unless_that_is_accepted(stor
     assert '"without_ledger": true' in details
 
 
+def test_without_the_ledger_nothing_is_erased_before_an_operator_could_hold_it(store: Backed) -> None:
+    store.send(store.add_group(DAY), 3)
+    made = store.back_up()
+    store.now += 2 * DAY
+    there, done = store.restored(made.path, without_ledger=True)
+    assert there.served() == {}, "it is hidden all the same"
+    assert there.query("SELECT count(*) FROM messages") == [(3,)]
+    assert done.notes[0].startswith("without the ledger, legal holds that were added since")
+
+
 def test_sessions_end_and_numbers_go_on_where_none_was_given(store: Backed) -> None:
     group = store.add_group()
     store.send(group, 3)
@@ -223,6 +235,18 @@ def test_the_restored_files_are_for_the_operator_alone_and_nothing_else_is_left(
     names = {path.name for path in there.folder.iterdir()}
     assert names == {"hot.db", "hot.db.server-lock", "hot.data"}
     assert {path.name for path in there.config.data.iterdir()} == {"archive", data_folder.MARK}
+
+
+def test_a_database_may_lie_in_the_data_directory(archived: tuple[Backed, int]) -> None:
+    store, _ = archived
+    ledger = replace(store.config.ledger, path=str(store.elsewhere / "ledger"))
+    store.elsewhere.mkdir(mode=0o700)
+    shutil.copy(store.config.ledger_path, ledger.path or "")
+    (store.elsewhere / data_folder.MARK).touch()
+    store.config = replace(store.config, ledger=ledger)
+    there, _ = store.restored(store.back_up().path, data_path=str(store.elsewhere))
+    assert len(there.served()) == 5
+    assert place.restoring(there.config.database).exists() is False
 
 
 def test_a_restore_is_in_the_audit_log(store: Backed) -> None:
@@ -383,11 +407,12 @@ def test_a_failure_leaves_nothing_and_the_restore_can_be_repeated(
     def fail(*_: object) -> None:
         raise OSError(28, "No space left on device", "somewhere")
 
-    with monkeypatch.context() as patch:
-        patch.setattr(restoring, "sync_tree", fail)
-        assert "the disk is full: nothing was restored" in refusal(store, made.path)
-    assert not place.restoring(store.elsewhere / "hot.db").exists()
-    assert [each.name for each in (store.elsewhere / "hot.data").iterdir()] == [data_folder.MARK]
+    for name in ("sync_tree", "duplicate", "write", "schema.prepare"):
+        with monkeypatch.context() as patch:
+            patch.setattr(f"conclave.backup.restoring.{name}", fail)
+            assert "the disk is full: nothing was restored" in refusal(store, made.path)
+        assert not place.restoring(store.elsewhere / "hot.db").exists()
+        assert [each.name for each in (store.elsewhere / "hot.data").iterdir()] == [data_folder.MARK]
     assert len(store.restored(made.path)[0].served()) == 5
 
 

@@ -62,9 +62,6 @@ class Health:
         return before
 
     async def _told(self) -> dict[str, str]:
-        async with self.http.get(f"{self.operators}/metrics") as response:
-            assert response.status == 200
-            assert read(await response.text()).one("conclave_ready") == 1, "what is stored is served"
         async with self.http.get(f"{self.operators}/healthz") as response:
             return dict((await response.json())["faults"])
 
@@ -72,7 +69,13 @@ class Health:
         deadline = time.monotonic() + PATIENCE
         while faults := await self.faults():
             assert time.monotonic() < deadline, faults
+            await self._scrape()
             await asyncio.sleep(0.2)
+
+    async def _scrape(self) -> None:
+        async with self.http.get(f"{self.operators}/metrics") as response:
+            assert response.status == 200
+            assert read(await response.text()).one("conclave_ready") == 1, "what is stored is served"
 
 
 async def refusal(request: Awaitable[Any]) -> RefusedError:

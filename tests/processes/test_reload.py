@@ -3,10 +3,13 @@
 import asyncio
 import os
 import signal
+import sqlite3
 import ssl
 import subprocess
+import time
 from collections import Counter
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -221,3 +224,23 @@ def test_a_request_to_reload_that_comes_while_the_server_starts_is_not_its_end(t
     with ServerProcess(tmp_path, SQL) as server:
         os.kill(server.process.pid, signal.SIGHUP)
         server.wait_for("reloaded")
+
+
+def test_the_next_run_goes_by_settings_that_change_no_interval(tmp_path: Path) -> None:
+    with ServerProcess(tmp_path, f'cleanup_interval = "1s"\nretention.keep_audit = "1y"\n{SQL}') as server:
+        server.wait_for("cleanup_run")
+        with closing(sqlite3.connect(tmp_path / "conclave.db")) as connection:
+            entry = (int(time.time()) - 1000,)
+            connection.execute("INSERT INTO audit (at, actor, action) VALUES (?, 'server', 'settings_changed')", entry)
+            connection.commit()
+            known = len(events(server, "cleanup_run"))
+            for _ in waiting("a run that keeps the entry"):
+                if len(events(server, "cleanup_run")) > known + 1:
+                    break
+            count = "SELECT count(*) FROM audit"
+            assert connection.execute(count).fetchone()[0] == 1
+            rewrite(server, '"1y"', '"500s"')
+            hang_up(server)
+            for _ in waiting("a run that lets go of it"):
+                if not connection.execute(count).fetchone()[0]:
+                    break

@@ -34,6 +34,23 @@ def test_a_server_that_runs_is_shown_on_a_screen(tmp_path: Path) -> None:
         assert (without.returncode, "--url" in without.stderr) == (1, True)
 
 
+@pytest.mark.parametrize("kind", ["token", "token_file"])
+def test_a_listener_that_wants_the_token_of_the_configuration_gets_it(tmp_path: Path, kind: str) -> None:
+    token = "t" * 40
+    (tmp_path / "token").write_text(f"{token}\n")
+    (tmp_path / "token").chmod(0o600)
+    settings = f'{kind} = "{token if kind == "token" else tmp_path / "token"}"\n'
+    with ServerProcess(tmp_path, SQL, admin=settings) as server:
+        url = server.wait_for("listening")["admin_url"]
+        done = conclave("status", "--config", server.config, "--url", url, cwd=tmp_path)
+        assert (done.returncode, done.stderr) == (0, "")
+        assert "overdue:" in done.stdout
+        (tmp_path / "other.toml").write_text(f'[admin]\ntoken = "{"u" * 40}"\n')
+        refused = conclave("status", "--config", "other.toml", "--url", url, cwd=tmp_path)
+        assert (refused.returncode, refused.stdout) == (1, "")
+        assert refused.stderr.endswith("/metrics: 401 Unauthorized\n")
+
+
 def test_without_a_server_one_line_says_so(tmp_path: Path) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))

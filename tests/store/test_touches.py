@@ -14,7 +14,11 @@ from conclave.store import clock_mending, schema, sqlite, touches
 from conclave.store.touches import Touched
 
 PROGRAM = Path(conclave.__file__).parent
-SOURCES = [*PROGRAM.rglob("*.py"), *PROGRAM.with_name("spark").rglob("*.py")]
+CLIENT = PROGRAM / "client"  # has a database of its own
+SOURCES = [
+    *(each for each in PROGRAM.rglob("*.py") if CLIENT not in each.parents),
+    *PROGRAM.with_name("spark").rglob("*.py"),
+]
 
 WATCHED = {
     "groups": {"message_expiry_seconds", "gone_below", "expired_before", "archived_seq"},

@@ -152,10 +152,12 @@ class Client:
         """Fetch a key package of somebody."""
         return base64.b64decode((await self.get(f"/key-packages/{user.user_id}"))["key_package_data"])
 
-    async def send(self, group: str, body: bytes = b"hello", seconds: int = 0) -> int:
+    async def send(self, group: str, body: bytes = b"hello", seconds: int = 0, send_id: str = "") -> int:
         """Send a message, which destroys itself ``seconds`` after it was read if they are given."""
-        timer = {"self_destruct_seconds": seconds} if seconds else {}
-        return int((await self.post(f"/groups/{group}/messages", mls_message=encode(body), **timer))["sequence_num"])
+        more: dict[str, Any] = {"self_destruct_seconds": seconds} if seconds else {}
+        if send_id:
+            more["send_id"] = send_id
+        return int((await self.post(f"/groups/{group}/messages", mls_message=encode(body), **more))["sequence_num"])
 
     async def read(self, group: str, up_to: int) -> None:
         await self.post(f"/groups/{group}/read", sequence_num=up_to)

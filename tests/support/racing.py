@@ -16,8 +16,8 @@ def right_after(
     store = running.app[keys.STORE]
     original, once = store.read, [happens]
 
-    async def racing(fn: Callable[..., Any], *values: Any) -> Any:
-        found = await original(fn, *values)
+    async def racing(fn: Callable[..., Any], *values: Any, **named: Any) -> Any:
+        found = await original(fn, *values, **named)
         if fn is read and once:
             await once.pop()()
         return found

@@ -43,7 +43,7 @@ effective_expiry_seconds=100 int64, min_lifetime_seconds=101 int64, policy_sourc
 held_by=104 bytes[]
 GetGroupInfoResponse        group_info=1 bytes
 UploadCommitRequest         commit_message=1 bytes, group_info=2 bytes, mls_group_id=3 string
-SendMessageRequest          mls_message=1 bytes, self_destruct_seconds=100 uint32
+SendMessageRequest          mls_message=1 bytes, self_destruct_seconds=100 uint32, send_id=101 bytes
 SendMessageResponse         sequence_num=1 uint64
 StoredMessage               sequence_num=1 uint64, sender_id=2 bytes, mls_message=3 bytes, created_at=4 uint64, \
 self_destruct_seconds=100 uint32, redacted=101 bool, expires_at=102 uint64

@@ -16,7 +16,7 @@ from conclave.wire import conclave_pb2, exchange, json_text, protobuf, schemas
 from conclave.wire.fields import REQUIRED, Bytes, Id, Identifier, required
 from conclave.wire.schemas.base import RequestSchema, ResponseSchema
 from conclave.wire.schemas.groups import UpdateGroup, UpdateGroupRequest
-from conclave.wire.schemas.health import HealthResponse
+from conclave.wire.schemas.health import HealthResponse, ReadyResponse
 from conclave.wire.schemas.retention import RetentionConfigurationResponse
 from conclave.wire.schemas.sessions import ListSessionsResponse, SessionInfo
 from tests.support.protobuf import decode, encode
@@ -35,7 +35,7 @@ def subclasses(base: type[Any]) -> Iterator[type[Any]]:
 for module in pkgutil.iter_modules(schemas.__path__):
     importlib.import_module(f"{schemas.__name__}.{module.name}")
 REQUESTS = sorted(set(subclasses(RequestSchema)), key=lambda schema: schema.__name__)
-JSON_ONLY = {HealthResponse, ListSessionsResponse, RetentionConfigurationResponse, SessionInfo}
+JSON_ONLY = {HealthResponse, ReadyResponse, ListSessionsResponse, RetentionConfigurationResponse, SessionInfo}
 """Never written in protobuf."""
 
 RESPONSES = sorted(set(subclasses(ResponseSchema)) - JSON_ONLY, key=lambda schema: schema.__name__)

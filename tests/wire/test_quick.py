@@ -52,8 +52,8 @@ def expect_agreement(written_in: Format, body: bytes) -> bool:
 
 TEXTS = st.binary(max_size=40).map(lambda body: base64.b64encode(body).decode())
 DAMAGED = st.text('AQgw=+/-_ \n\\"é,[{', max_size=12) | st.tuples(TEXTS, st.text("=A \n", max_size=3)).map("".join)
-VALUES = TEXTS | DAMAGED | st.none() | st.integers() | st.booleans() | st.lists(TEXTS, max_size=2)
-BODIES = st.dictionaries(st.sampled_from(["mls_message", "mls_message ", "x", ""]), VALUES, max_size=3)
+VALUES = TEXTS | DAMAGED | st.none() | st.integers(-(2**63), 2**63 - 1) | st.booleans() | st.lists(TEXTS, max_size=2)
+BODIES = st.dictionaries(st.sampled_from(["mls_message", "mls_message ", "send_id", "x", ""]), VALUES, max_size=3)
 
 
 @many
@@ -94,6 +94,9 @@ FIELDS = st.lists(
 @example(b"\x0a\x01A\x0a\x01B")
 @example(b"\x0a\x01A\x12\x01B")
 @example(b"\x0a\x01A\x0a\x00")
+@example(b"\x0a\x01A\xaa\x06\x10" + bytes(16))
+@example(b"\x0a\x01A\xaa\x06\x00")
+@example(b"\x0a\x01A\xaa\x06\x03abc")
 def test_quick_protobuf_is_the_schemas(body: bytes) -> None:
     expect_agreement(Format.PROTOBUF, body)
 

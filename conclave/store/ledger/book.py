@@ -39,6 +39,7 @@ UNFINISHED = ".new"
 """The suffix of a file that a compaction has not finished. The next one begins it again."""
 
 _SUM = b',"sum":"'
+_HEAD = b'{"ledger":"'
 
 
 class LedgerError(StoreError):
@@ -110,6 +111,18 @@ def _write(file: IO[bytes], data: bytes) -> None:
         data = data[file.write(data) :]
 
 
+def tip(path: Path) -> tuple[str, int] | None:
+    """Return whose ledger a file is, and the greatest number in it, without reading it all; None if there is none.
+
+    Raises LedgerError.
+    """
+    if not path.exists():
+        return None
+    with _told(path), path.open("rb") as file:
+        last = _last(path, file)
+        return (_head(path, file), last.change) if last else None
+
+
 def look(path: Path) -> Contents | None:
     """Read the whole file, and tell what it is; None if there is none. Raises LedgerError."""
     if not path.exists():
@@ -130,13 +143,11 @@ def look(path: Path) -> Contents | None:
             last = max(last, value["change"])
             if value["kind"] == RESTORE:
                 restored = max(restored, value["state"]["number"])
+        if head is None:
+            if _last(path, file):
+                raise LedgerError(f"{path}: its first line is damaged: {_BEGIN_ANEW}")
+            return None
     damaged = tuple(number for number in bad if number < torn_from)
-    if head is None:
-        if bad and torn_from > 1:
-            raise LedgerError(f"{path}: its first line is damaged, so it cannot be used")
-        if path.stat().st_size and torn_from == 1 and len(bad) > 1:
-            raise LedgerError(f"{path}: is not a ledger")
-        return None
     return Contents(head["ledger"], head["complete_after"], last, restored, damaged)
 
 
@@ -149,11 +160,12 @@ def entries(path: Path, after: int) -> Iterator[Entry]:
                     yield Entry(**{name: value[name] for name in Entry._fields})
 
 
-def require_sound(path: Path, found: Contents | None, ledger_id: str, written: int) -> None:
-    """Raise LedgerError if the file is damaged, another database's, or lacks what it is known to have.
+def require_sound(path: Path, ledger_id: str, written: int) -> None:
+    """Read the whole file; raise LedgerError if it is damaged, another database's, or lacks what it is known to have.
 
     If there is none, the next append begins one, and says so if there had been one.
     """
+    found = look(path)
     if found is None:
         return
     _require_own(path, found.ledger_id, ledger_id)
@@ -266,38 +278,59 @@ def _value(line: bytes, former: bytes) -> dict[str, Any] | None:
     return value
 
 
-def _end(path: Path, file: IO[bytes], ledger_id: str, written: int) -> tuple[bytes, int]:
-    """Cut a torn end off; return the checksum and the change of the last line: nothing and 0 for a new file."""
+class _Last(NamedTuple):
+    """The last sound line. ``end``: where it ends. ``change``: the greatest number that the file has told of."""
+
+    stored_sum: bytes
+    change: int
+    end: int
+
+
+def _last(path: Path, file: IO[bytes]) -> _Last | None:
+    """Find the last sound line; None if the file is empty, or torn in its first line. Raises LedgerError."""
     size = file.seek(0, os.SEEK_END)
     length = TAIL_BYTES
     while size:
         begin = max(0, size - length)
         file.seek(begin)
-        lines = file.read().splitlines(keepends=True)
+        data = file.read()
+        lines = data.splitlines(keepends=True)
         first = 0 if begin == 0 else 2  # the first may lack its begin, and the second the checksum of the first
         for place in range(len(lines) - 1, first - 1, -1):
             value = _value(lines[place], _stored_sum(lines[place - 1]) if place else b"")
             if value is not None:
-                file.seek(0)
-                _require_head(path, file, ledger_id)
-                if value.get("change", value.get("complete_after", 0)) < written:
-                    raise LedgerError(_cut(path))
-                os.ftruncate(file.fileno(), size - sum(map(len, lines[place + 1 :])))
-                return _stored_sum(lines[place]), value.get("change", 0)
+                change = value.get("change", value.get("complete_after", 0))
+                return _Last(_stored_sum(lines[place]), change, size - sum(map(len, lines[place + 1 :])))
         if begin == 0:
+            if not (_HEAD.startswith(data[: len(_HEAD)]) or data.startswith(_HEAD) or not data.strip(b"\0")):
+                raise LedgerError(f"{path}: is not a ledger")
             if len(lines) > 1:
-                raise LedgerError(f"{path}: is not a ledger, or is damaged: {_BEGIN_ANEW}")
-            os.ftruncate(file.fileno(), 0)
-            break
+                raise LedgerError(f"{path}: its first line is damaged: {_BEGIN_ANEW}")
+            return None
         length *= 8
-    return b"", 0
+    return None
 
 
-def _require_head(path: Path, file: IO[bytes], ledger_id: str) -> None:
+def _end(path: Path, file: IO[bytes], ledger_id: str, written: int) -> tuple[bytes, int]:
+    """Cut a torn end off; return the checksum and the change of the last line: nothing and 0 for a new file."""
+    last = _last(path, file)
+    if last is None:
+        os.ftruncate(file.fileno(), 0)
+        return b"", 0
+    _require_own(path, _head(path, file), ledger_id)
+    if last.change < written:
+        raise LedgerError(_cut(path))
+    os.ftruncate(file.fileno(), last.end)
+    return last.stored_sum, last.change
+
+
+def _head(path: Path, file: IO[bytes]) -> str:
+    """Return the id in the first line. Raises LedgerError."""
+    file.seek(0)
     head = _value(file.read(HEAD_BYTES).partition(b"\n")[0] + b"\n", b"")
     if head is None or "ledger" not in head:
         raise LedgerError(f"{path}: its first line is damaged: {_BEGIN_ANEW}")
-    _require_own(path, head["ledger"], ledger_id)
+    return str(head["ledger"])
 
 
 def _require_own(path: Path, found: str, ledger_id: str) -> None:

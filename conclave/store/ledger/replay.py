@@ -44,9 +44,10 @@ class Replayed:
     locked: list[str] = field(default_factory=list)
 
 
-def is_older(standing: Standing, found: Contents | None) -> bool:
-    """Tell whether the database is an older copy of the one that its ledger speaks of."""
-    return bool(found and found.ledger_id == standing.ledger_id and found.last_change > standing.counter)
+def is_older(standing: Standing, path: Path) -> bool:
+    """Tell whether the database is an older copy of the one that its ledger speaks of. Raises LedgerError."""
+    tip = book.tip(path)
+    return tip is not None and tip[0] == standing.ledger_id and tip[1] > standing.counter
 
 
 def replay(connection: sqlite3.Connection, path: Path, now: int, *, despite: bool = False) -> Replayed:

@@ -1,6 +1,7 @@
 -- What the purge ledger, a file outside this database, has still to be told: what was hidden, ended or taken away.
 -- Triggers note it in the transaction that does it, whichever process that is: see conclave/store/ledger/.
 -- Who restores an older copy of this database learns from the ledger what that copy must not bring back.
+-- A plus sign takes the type of a column away: without it SQLite would look through all changes of a kind.
 
 CREATE TABLE ledger_changes (
     change INTEGER PRIMARY KEY AUTOINCREMENT,   -- counts up for as long as the database lives; a copy knows its last
@@ -27,12 +28,12 @@ WHEN new.floor_seq != old.floor_seq OR new.gone_below != old.gone_below OR new.e
     OR new.commits_below != old.commits_below OR new.message_expiry_seconds != old.message_expiry_seconds
     OR new.min_lifetime_seconds != old.min_lifetime_seconds OR new.visibility != old.visibility
 BEGIN
-    DELETE FROM ledger_changes WHERE kind = 'group' AND subject = new.group_key;
+    DELETE FROM ledger_changes WHERE kind = 'group' AND subject = +new.group_key;
     INSERT INTO ledger_changes (kind, subject) VALUES ('group', new.group_key);
 END;
 
 CREATE TRIGGER ledger_group_removed AFTER DELETE ON groups BEGIN
-    DELETE FROM ledger_changes WHERE kind = 'group' AND subject = old.group_key;
+    DELETE FROM ledger_changes WHERE kind = 'group' AND subject = +old.group_key;
     INSERT INTO ledger_changes (kind, subject) VALUES ('group', old.group_key);
 END;
 
@@ -40,12 +41,12 @@ END;
 CREATE TRIGGER ledger_member_removed AFTER DELETE ON members
 WHEN EXISTS (SELECT 1 FROM groups WHERE group_key = old.group_key)
 BEGIN
-    DELETE FROM ledger_changes WHERE kind = 'member' AND subject = old.member_id;
+    DELETE FROM ledger_changes WHERE kind = 'member' AND subject = +old.member_id;
     INSERT INTO ledger_changes (kind, subject) VALUES ('member', old.member_id);
 END;
 
 CREATE TRIGGER ledger_role_changed AFTER UPDATE OF role ON members WHEN new.role != old.role BEGIN
-    DELETE FROM ledger_changes WHERE kind = 'member' AND subject = new.member_id;
+    DELETE FROM ledger_changes WHERE kind = 'member' AND subject = +new.member_id;
     INSERT INTO ledger_changes (kind, subject) VALUES ('member', new.member_id);
 END;
 
@@ -56,10 +57,10 @@ WHEN new.read_up_to > old.read_up_to
 BEGIN
     INSERT INTO ledger_changes (kind, subject, since)
     SELECT 'unread', new.member_id,
-        min(old.read_up_to, ifnull((SELECT since FROM ledger_changes WHERE kind = 'read' AND subject = new.member_id),
+        min(old.read_up_to, ifnull((SELECT since FROM ledger_changes WHERE kind = 'read' AND subject = +new.member_id),
             old.read_up_to));
-    DELETE FROM ledger_changes WHERE kind = 'read' AND subject = new.member_id;
-    UPDATE ledger_changes SET kind = 'read' WHERE kind = 'unread' AND subject = new.member_id;
+    DELETE FROM ledger_changes WHERE kind = 'read' AND subject = +new.member_id;
+    UPDATE ledger_changes SET kind = 'read' WHERE kind = 'unread' AND subject = +new.member_id;
 END;
 
 CREATE TRIGGER ledger_message_ended AFTER UPDATE OF ended ON self_destructing WHEN new.ended AND NOT old.ended BEGIN
@@ -68,55 +69,55 @@ CREATE TRIGGER ledger_message_ended AFTER UPDATE OF ended ON self_destructing WH
 END;
 
 CREATE TRIGGER ledger_banned AFTER INSERT ON bans BEGIN
-    DELETE FROM ledger_changes WHERE kind = 'ban' AND subject = new.ban_key;
+    DELETE FROM ledger_changes WHERE kind = 'ban' AND subject = +new.ban_key;
     INSERT INTO ledger_changes (kind, subject) VALUES ('ban', new.ban_key);
 END;
 
 CREATE TRIGGER ledger_unbanned AFTER DELETE ON bans
 WHEN EXISTS (SELECT 1 FROM groups WHERE group_key = old.group_key)
 BEGIN
-    DELETE FROM ledger_changes WHERE kind = 'ban' AND subject = old.ban_key;
+    DELETE FROM ledger_changes WHERE kind = 'ban' AND subject = +old.ban_key;
     INSERT INTO ledger_changes (kind, subject) VALUES ('ban', old.ban_key);
 END;
 
 CREATE TRIGGER ledger_invite_ended AFTER DELETE ON invites
 WHEN EXISTS (SELECT 1 FROM groups WHERE group_key = old.group_key)
 BEGIN
-    DELETE FROM ledger_changes WHERE kind = 'invite' AND subject = old.invite_key;
+    DELETE FROM ledger_changes WHERE kind = 'invite' AND subject = +old.invite_key;
     INSERT INTO ledger_changes (kind, subject) VALUES ('invite', old.invite_key);
 END;
 
 CREATE TRIGGER ledger_welcome_ended AFTER DELETE ON welcomes
 WHEN EXISTS (SELECT 1 FROM groups WHERE group_key = old.group_key)
 BEGIN
-    DELETE FROM ledger_changes WHERE kind = 'welcome' AND subject = old.welcome_key;
+    DELETE FROM ledger_changes WHERE kind = 'welcome' AND subject = +old.welcome_key;
     INSERT INTO ledger_changes (kind, subject) VALUES ('welcome', old.welcome_key);
 END;
 
 CREATE TRIGGER ledger_account_removed AFTER DELETE ON users BEGIN
-    DELETE FROM ledger_changes WHERE kind IN ('account', 'password') AND subject = old.user_id;
+    DELETE FROM ledger_changes WHERE kind IN ('account', 'password') AND subject = +old.user_id;
     INSERT INTO ledger_changes (kind, subject) VALUES ('account', old.user_id);
 END;
 
 CREATE TRIGGER ledger_account_disabled AFTER UPDATE OF disabled ON users WHEN new.disabled != old.disabled BEGIN
-    DELETE FROM ledger_changes WHERE kind = 'account' AND subject = new.user_id;
+    DELETE FROM ledger_changes WHERE kind = 'account' AND subject = +new.user_id;
     INSERT INTO ledger_changes (kind, subject) VALUES ('account', new.user_id);
 END;
 
 CREATE TRIGGER ledger_password_changed AFTER UPDATE OF password_hash ON users
 WHEN new.password_hash != old.password_hash
 BEGIN
-    DELETE FROM ledger_changes WHERE kind = 'password' AND subject = new.user_id;
+    DELETE FROM ledger_changes WHERE kind = 'password' AND subject = +new.user_id;
     INSERT INTO ledger_changes (kind, subject) VALUES ('password', new.user_id);
 END;
 
 CREATE TRIGGER ledger_held AFTER INSERT ON holds BEGIN
-    DELETE FROM ledger_changes WHERE kind = 'hold' AND subject = new.hold_id;
+    DELETE FROM ledger_changes WHERE kind = 'hold' AND subject = +new.hold_id;
     INSERT INTO ledger_changes (kind, subject) VALUES ('hold', new.hold_id);
 END;
 
 CREATE TRIGGER ledger_released AFTER DELETE ON holds BEGIN
-    DELETE FROM ledger_changes WHERE kind = 'hold' AND subject = old.hold_id;
+    DELETE FROM ledger_changes WHERE kind = 'hold' AND subject = +old.hold_id;
     INSERT INTO ledger_changes (kind, subject) VALUES ('hold', old.hold_id);
 END;
 

@@ -62,6 +62,7 @@ _VALUES: dict[str, Any] = {
     "registration_token": "let-me-in",
     "role": "member",
     "self_destruct_seconds": 3_600,
+    "send_id": "0f6c2b1e-7a5d-4c3f-9e80-1b2a3c4d5e6f",
     "sequence_num": 1,
     "server_retention_seconds": -1,
     "signing_key_fingerprint": _FINGERPRINT,

@@ -11,6 +11,7 @@ from marshmallow import fields, validate
 from conclave.fields import StrictBoolean, StrictInteger
 from conclave.wire import conclave_pb2, json_text
 from conclave.wire.fields import (
+    ID_BYTES,
     MOST_SELF_DESTRUCT_SECONDS,
     SELF_DESTRUCT_RULE,
     Bytes,
@@ -31,19 +32,24 @@ _AFTER_LIMIT = re.compile(r"after=([0-9]{1,18})&limit=([1-9][0-9]{0,3})", re.ASC
 
 @dataclass(frozen=True)
 class SendMessage:
-    """What to send. ``self_destruct_seconds``: how long each reader may see it once it was read; 0: for ever."""
+    """What to send. ``self_destruct_seconds``: how long each reader may see it once it was read; 0: for ever.
+
+    ``send_id``: its sender's own name for it, by which it is known if it is sent again; b"": it has none.
+    """
 
     mls_message: bytes
     self_destruct_seconds: int
+    send_id: bytes
 
 
 def _quick_send(written_in: Format, body: bytes) -> SendMessage | None:
-    """Return what an ordinary body makes: in JSON, one without a timer."""
+    """Return what an ordinary body makes: in JSON, one with nothing but the message."""
     try:
         if written_in is Format.PROTOBUF:
             parsed = conclave_pb2.SendMessageRequest.FromString(body)
-            message, seconds = parsed.mls_message, parsed.self_destruct_seconds
-            return SendMessage(message, seconds) if message and seconds <= MOST_SELF_DESTRUCT_SECONDS else None
+            message, seconds, send_id = parsed.mls_message, parsed.self_destruct_seconds, parsed.send_id
+            is_right = message and seconds <= MOST_SELF_DESTRUCT_SECONDS and len(send_id) in (0, ID_BYTES)
+            return SendMessage(message, seconds, send_id) if is_right else None
         if json_text.marks(body) != 1:  # more would be more values, which may be very many
             return None
         values = orjson.loads(body)
@@ -52,16 +58,20 @@ def _quick_send(written_in: Format, body: bytes) -> SendMessage | None:
         message = base64.b64decode(values["mls_message"].encode("ascii"), validate=True)
     except (DecodeError, ValueError):  # the long way says what is wrong
         return None
-    return SendMessage(message, 0) if message else None
+    return SendMessage(message, 0, b"") if message else None
 
 
 class SendMessageRequest(RequestSchema):
-    """An opaque MLS message. ``self_destruct_seconds``: how long each reader may see it once it was read."""
+    """An opaque MLS message. ``self_destruct_seconds``: how long each reader may see it once it was read.
+
+    ``send_id``: an id that the client makes, so that sending again after a lost answer does not store it twice.
+    """
 
     makes = SendMessage
 
     mls_message = required(Bytes)
     self_destruct_seconds = StrictInteger(load_default=0, validate=SELF_DESTRUCT_RULE)
+    send_id = Identifier(load_default=b"")
 
     quick = staticmethod(_quick_send)
 

@@ -84,7 +84,7 @@ def test_a_damaged_line_is_told_and_the_others_are_read(path: Path, number: int)
     assert found.damaged == (number + 1,)
     assert changes(path) == [each for each in (1, 2, 3, 4) if each != number]
     with pytest.raises(LedgerError, match=f"line {number + 1} is damaged: move it away"):
-        book.require_sound(path, found, ID, 4)
+        book.require_sound(path, ID, 4)
     book.append(path, ID, 4, [entry(5)])
     assert changes(path)[-1] == 5, "what is new is more useful than nothing"
 
@@ -97,7 +97,7 @@ def test_a_line_that_was_taken_out_is_told(path: Path) -> None:
     assert found
     assert found.last_change == 1
     with pytest.raises(LedgerError, match="lacks its end"):
-        book.require_sound(path, found, ID, 3)
+        book.require_sound(path, ID, 3)
 
 
 def test_an_older_file_in_its_place_is_told(path: Path) -> None:
@@ -118,13 +118,14 @@ def test_the_ledger_of_another_database_is_left_alone(path: Path) -> None:
     assert path.read_bytes() == before
 
 
-def test_what_is_no_ledger_is_left_alone(path: Path) -> None:
-    path.write_text("some\nother\nfile\n")
+@pytest.mark.parametrize("text", ["a setting that names another file", "some\nother\nfile\n", "{}\n"])
+def test_what_is_no_ledger_is_left_alone(path: Path, text: str) -> None:
+    path.write_text(text)
     with pytest.raises(LedgerError, match="is not a ledger"):
         book.append(path, ID, 0, [entry(1)])
     with pytest.raises(LedgerError, match="is not a ledger"):
         book.look(path)
-    assert path.read_text() == "some\nother\nfile\n"
+    assert path.read_text() == text
 
 
 def test_a_ledger_that_is_gone_begins_anew_and_knows_that_it_is_not_whole(path: Path) -> None:

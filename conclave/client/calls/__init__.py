@@ -1,0 +1,1 @@
+"""The calls of the protocol, a module a resource."""

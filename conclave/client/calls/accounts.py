@@ -1,0 +1,92 @@
+"""Accounts, sessions, other users."""
+
+from contextlib import suppress
+from uuid import UUID
+
+from conclave.client.calls.caller import Caller
+from conclave.client.errors import SessionOverError
+from conclave.client.results import LoggedIn, Registered, SessionInfo, Sessions, User
+from conclave.client.session import Session
+from conclave.client.transport import Call
+from conclave.wire.negotiate import Format
+from conclave.wire.schemas import accounts as wire
+
+
+class AccountCalls(Caller):
+    """What a user does about accounts."""
+
+    async def register(self, username: str, password: str, alias: str = "", registration_token: str = "") -> UUID:
+        """Open an account and return its id. Raises ClientError."""
+        body = wire.Register(username, password, alias, registration_token)
+        return (await self.transport.ask(Call("POST", "/register", wire.RegisterRequest, body), Registered)).user_id
+
+    async def login(self, username: str, password: str) -> Session:
+        """Begin a session, and use it from here on. Raises SessionOverError for a wrong name or password."""
+        transport = self.transport
+        call = Call("POST", "/login", wire.LoginRequest, wire.Login(username, password))
+        found = await transport.ask(call, LoggedIn)
+        self.resume(Session(str(transport.url), found.user_id, found.username, found.token, transport.written_in))
+        return self.session
+
+    def resume(self, session: Session) -> None:
+        """Use a session that has begun before. Raises ValueError if it is one of another server."""
+        if session.url != str(self.transport.url):
+            raise ValueError(f"this session is one of {session.url}")
+        self._session = session
+        self.transport.token = session.token
+
+    @property
+    def session(self) -> Session:
+        """The session in use. Raises RuntimeError if there is none."""
+        found: Session | None = getattr(self, "_session", None)
+        if found is None:
+            raise RuntimeError("log in, or resume a session, first")
+        return found
+
+    async def logout(self) -> None:
+        """End the session. If it is over already, all is well."""
+        if not self.transport.token:
+            return
+        with suppress(SessionOverError):  # as after a first try whose answer was lost
+            await self.transport.tell(Call("POST", "/logout", repeatable=True))
+        self.transport.token = ""
+
+    async def me(self) -> User:
+        """Return the user's own account."""
+        return await self.transport.ask(Call("GET", "/me", repeatable=True), User)
+
+    async def set_alias(self, alias: str) -> None:
+        """Change the user's own alias; "" clears it."""
+        body = wire.UpdateProfile(alias)
+        await self.transport.tell(Call("PATCH", "/me", wire.UpdateProfileRequest, body, repeatable=True))
+
+    async def change_password(self, current: str, new: str) -> None:
+        """Change the password, which ends all sessions: log in again."""
+        body = wire.ChangePassword(current, new)
+        await self.transport.tell(Call("POST", "/change-password", wire.ChangePasswordRequest, body))
+
+    async def reset_account(self) -> None:
+        """Delete all own key packages."""
+        await self.transport.tell(Call("POST", "/reset-account", repeatable=True))
+
+    async def delete_account(self, password: str) -> None:
+        """Delete the account and what it has sent."""
+        body = wire.DeleteAccount(password)
+        await self.transport.tell(Call("POST", "/delete-account", wire.DeleteAccountRequest, body))
+
+    async def user(self, username: str) -> User:
+        """Find somebody by name."""
+        return await self.transport.ask(Call("GET", f"/users/{username}", repeatable=True), User)
+
+    async def user_by_id(self, user_id: UUID) -> User:
+        """Find somebody by id."""
+        return await self.transport.ask(Call("GET", f"/users/by-id/{user_id}", repeatable=True), User)
+
+    async def sessions(self) -> tuple[SessionInfo, ...]:
+        """List the user's sessions, the newest first."""
+        call = Call("GET", "/sessions", repeatable=True)
+        return (await self.transport.ask(call, Sessions, written_in=Format.JSON)).sessions
+
+    async def end_session(self, session_id: UUID) -> None:
+        """End a session, of a lost device perhaps."""
+        await self.transport.tell(Call("DELETE", f"/sessions/{session_id}"))

@@ -1,0 +1,105 @@
+"""Groups, their policies, and the parts of MLS that the server keeps for them."""
+
+from uuid import UUID
+
+from conclave.client.calls.caller import Caller
+from conclave.client.results import (
+    Group,
+    GroupCreated,
+    GroupInfoStored,
+    Groups,
+    GroupUpdated,
+    PublicGroup,
+    PublicGroups,
+    Retention,
+    RetentionConfiguration,
+)
+from conclave.client.transport import Call
+from conclave.wire.negotiate import Format
+from conclave.wire.schemas import commits, groups as wire
+
+
+class GroupCalls(Caller):
+    """What a user does about groups."""
+
+    async def create_group(self, group_name: str, alias: str = "") -> UUID:
+        """Create a group whose only member and admin is the user; return its id."""
+        call = Call("POST", "/groups", wire.CreateGroupRequest, wire.CreateGroup(group_name, alias))
+        return (await self.transport.ask(call, GroupCreated)).group_id
+
+    async def groups(self) -> tuple[Group, ...]:
+        """List the user's groups."""
+        return (await self.transport.ask(Call("GET", "/groups", repeatable=True), Groups)).groups
+
+    async def public_groups(self, pattern: str = "") -> tuple[PublicGroup, ...]:
+        """List public groups whose names contain ``pattern``."""
+        call = Call("GET", "/groups/public", query={"pattern": pattern}, repeatable=True)
+        return (await self.transport.ask(call, PublicGroups)).groups
+
+    async def update_group(
+        self,
+        group_id: UUID,
+        *,
+        alias: str | None = None,
+        group_name: str | None = None,
+        visibility: str | None = None,
+        expiry: int | None = None,
+        min_lifetime: int | None = None,
+        dry_run: bool = False,
+    ) -> GroupUpdated:
+        """Change a group; what is None stays. Return what the change hides, or would with ``dry_run``.
+
+        ``expiry``: -1 inherit, 0 delete-after-fetch, or seconds. ``min_lifetime``: -1 inherit, 0 none, or seconds.
+        ``visibility``: "private" or "public". In protobuf an empty alias changes nothing.
+        """
+        body = wire.UpdateGroup(
+            update_message_expiry=expiry is not None,
+            update_min_lifetime=min_lifetime is not None,
+            dry_run=dry_run,
+            alias=alias,
+            group_name=group_name,
+            message_expiry_seconds=expiry,
+            visibility=visibility,
+            min_lifetime_seconds=min_lifetime,
+        )
+        call = Call("PATCH", f"/groups/{group_id}", wire.UpdateGroupRequest, body, repeatable=True)
+        return await self.transport.ask(call, GroupUpdated)
+
+    async def delete_group(self, group_id: UUID) -> None:
+        """Delete a group with all that it has."""
+        await self.transport.tell(Call("POST", f"/groups/{group_id}/delete"))
+
+    async def retention(self, group_id: UUID) -> Retention:
+        """Return how long a group's messages live."""
+        return await self.transport.ask(Call("GET", f"/groups/{group_id}/retention", repeatable=True), Retention)
+
+    async def retention_configuration(self) -> RetentionConfiguration:
+        """Return what the operator has set."""
+        call = Call("GET", "/retention/configuration", repeatable=True)
+        return await self.transport.ask(call, RetentionConfiguration, written_in=Format.JSON)
+
+    async def group_info(self, group_id: UUID) -> bytes:
+        """Return the group info that members have deposited."""
+        call = Call("GET", f"/groups/{group_id}/group-info", repeatable=True)
+        return (await self.transport.ask(call, GroupInfoStored)).group_info
+
+    async def commit(
+        self, group_id: UUID, *, commit_message: bytes = b"", group_info: bytes = b"", mls_group_id: str = ""
+    ) -> None:
+        """Store a commit as a message, group info, the group's MLS id: any of them. It is not repeated."""
+        body = commits.UploadCommit(commit_message, group_info, mls_group_id)
+        await self.transport.tell(Call("POST", f"/groups/{group_id}/commit", commits.UploadCommitRequest, body))
+
+    async def join(self, group_id: UUID) -> bytes:
+        """Join a public group; return its group info, to make an external commit with."""
+        return (await self.transport.ask(Call("POST", f"/groups/{group_id}/join"), GroupInfoStored)).group_info
+
+    async def external_join(self, group_id: UUID, commit_message: bytes = b"", mls_group_id: str = "") -> None:
+        """Make the user known to the others, with an external commit."""
+        body = commits.ExternalJoin(commit_message, mls_group_id)
+        await self.transport.tell(Call("POST", f"/groups/{group_id}/external-join", commits.ExternalJoinRequest, body))
+
+    async def leave(self, group_id: UUID, commit_message: bytes = b"", group_info: bytes = b"") -> None:
+        """Leave a group."""
+        body = commits.LeaveGroup(commit_message, group_info)
+        await self.transport.tell(Call("POST", f"/groups/{group_id}/leave", commits.LeaveGroupRequest, body))

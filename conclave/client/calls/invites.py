@@ -1,0 +1,69 @@
+"""Invites, welcomes, key packages."""
+
+from collections.abc import Sequence
+from uuid import UUID
+
+from conclave.client.calls.caller import Caller
+from conclave.client.results import Invite, Invites, KeyPackages, KeyPackageTaken, MemberKeyPackage, Welcome, Welcomes
+from conclave.client.transport import Call
+from conclave.wire.schemas import invites as wire, key_packages
+
+
+class InviteCalls(Caller):
+    """What a user does about invites."""
+
+    async def upload_key_packages(
+        self, regular: Sequence[bytes], last_resort: bytes | None = None, fingerprint: str = ""
+    ) -> None:
+        """Upload key packages, all or none. It is not repeated: a package must not be handed out twice."""
+        entries = [key_packages.KeyPackage(each, is_last_resort=False) for each in regular]
+        if last_resort is not None:
+            entries.append(key_packages.KeyPackage(last_resort, is_last_resort=True))
+        body = key_packages.UploadKeyPackages(entries, fingerprint)
+        await self.transport.tell(Call("POST", "/key-packages", key_packages.UploadKeyPackageRequest, body))
+
+    async def take_key_package(self, user_id: UUID) -> bytes:
+        """Take a key package of somebody. It is not repeated: each is handed out once."""
+        return (await self.transport.ask(Call("GET", f"/key-packages/{user_id}"), KeyPackageTaken)).key_package_data
+
+    async def key_packages_for(self, group_id: UUID, user_ids: Sequence[UUID]) -> tuple[MemberKeyPackage, ...]:
+        """Take a key package of each who is to be invited, all or none. It is not repeated."""
+        body = key_packages.InviteToGroup([each.bytes for each in user_ids])
+        call = Call("POST", f"/groups/{group_id}/invite", key_packages.InviteToGroupRequest, body)
+        return (await self.transport.ask(call, KeyPackages)).member_key_packages
+
+    async def deposit_invite(
+        self, group_id: UUID, invitee_id: UUID, commit_message: bytes, welcome_message: bytes, group_info: bytes
+    ) -> None:
+        """Invite somebody, with everything that is needed once the invite is accepted."""
+        body = wire.EscrowInvite(invitee_id.bytes, commit_message, welcome_message, group_info)
+        await self.transport.tell(Call("POST", f"/groups/{group_id}/escrow-invite", wire.EscrowInviteRequest, body))
+
+    async def invites(self) -> tuple[Invite, ...]:
+        """List the user's invites."""
+        return (await self.transport.ask(Call("GET", "/invites", repeatable=True), Invites)).invites
+
+    async def invites_of(self, group_id: UUID) -> tuple[Invite, ...]:
+        """List a group's invites."""
+        return (await self.transport.ask(Call("GET", f"/groups/{group_id}/invites", repeatable=True), Invites)).invites
+
+    async def cancel_invite(self, group_id: UUID, invitee_id: UUID) -> None:
+        """Withdraw an invite."""
+        body = wire.CancelInvite(invitee_id.bytes)
+        await self.transport.tell(Call("POST", f"/groups/{group_id}/cancel-invite", wire.CancelInviteRequest, body))
+
+    async def accept_invite(self, invite_id: UUID) -> None:
+        """Accept an invite. It is not repeated: see the groups if there is no answer."""
+        await self.transport.tell(Call("POST", f"/invites/{invite_id}/accept"))
+
+    async def decline_invite(self, invite_id: UUID) -> None:
+        """Decline an invite."""
+        await self.transport.tell(Call("POST", f"/invites/{invite_id}/decline"))
+
+    async def welcomes(self) -> tuple[Welcome, ...]:
+        """List the user's welcomes."""
+        return (await self.transport.ask(Call("GET", "/welcomes", repeatable=True), Welcomes)).welcomes
+
+    async def accept_welcome(self, welcome_id: UUID) -> None:
+        """Say that a welcome was processed: the server forgets it."""
+        await self.transport.tell(Call("POST", f"/welcomes/{welcome_id}/accept"))

@@ -1,0 +1,61 @@
+"""Sending, fetching, reading."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from uuid import UUID, uuid4
+
+from conclave.client.calls.caller import Caller
+from conclave.client.news import Event, Lagged
+from conclave.client.results import Page, Sent, StoredMessage
+from conclave.client.stream import read_events
+from conclave.client.transport import Call
+from conclave.wire.schemas import messages as wire
+
+
+class MessageCalls(Caller):
+    """What a user does about messages."""
+
+    async def send(
+        self, group_id: UUID, payload: bytes, *, self_destruct_seconds: int = 0, send_id: UUID | None = None
+    ) -> int:
+        """Send a message and return its number. It is repeated until there is an answer, and stored once.
+
+        ``self_destruct_seconds``: how long each reader may see it once it was read; 0: for ever. ``send_id``: give one
+        if you want to go on after a ClientError, or after a restart: with the same one, within a day.
+        """
+        body = wire.SendMessage(payload, self_destruct_seconds, (send_id or uuid4()).bytes)
+        call = Call("POST", f"/groups/{group_id}/messages", wire.SendMessageRequest, body, repeatable=True)
+        return (await self.transport.ask(call, Sent)).sequence_num
+
+    async def fetch(
+        self, group_id: UUID, after: int = 0, limit: int = 100, *, include_redacted: bool = False
+    ) -> tuple[StoredMessage, ...]:
+        """Fetch up to ``limit`` messages with numbers greater than ``after``. Only an empty answer is the end.
+
+        This says that the user has everything up to ``after``. In a group with delete-after-fetch what is returned may
+        be deleted from then on: store it before anything else.
+        """
+        query = {"after": str(after), "limit": str(limit)}
+        if include_redacted:
+            query["include_redacted"] = "true"
+        call = Call("GET", f"/groups/{group_id}/messages", query=query, repeatable=True)
+        return (await self.transport.ask(call, Page)).messages
+
+    async def read(self, group_id: UUID, sequence_num: int) -> None:
+        """Say that the user has really seen everything up to a number. It starts the timers of what it covers."""
+        body = wire.ReadReceipt(sequence_num)
+        call = Call("POST", f"/groups/{group_id}/read", wire.ReadReceiptRequest, body, repeatable=True)
+        await self.transport.tell(call)
+
+    @asynccontextmanager
+    async def listen(self) -> AsyncIterator[AsyncIterator[Event | Lagged]]:
+        """Open one stream of events, which ends when the connection does. Raises ClientError.
+
+        From here on nothing is missed; what was before has to be fetched. ``Sync`` does all that.
+        """
+        word = self.transport.written_in.name.lower()
+        response = await self.transport.stream("/events", {"format": word})
+        try:
+            yield read_events(response, self.transport.written_in)
+        finally:
+            response.close()

@@ -1,0 +1,95 @@
+"""What can go wrong for a client: no answer, or an answer that refuses. A class for each family of codes."""
+
+from collections.abc import Mapping, Sequence
+
+from conclave.errors import ErrorCode
+
+TOO_MANY_REQUESTS, UNAVAILABLE = 429, 503
+
+
+class ClientError(Exception):
+    """Whatever this library raises. No text of it has a token or a password."""
+
+
+class NoAnswerError(ClientError):
+    """There was no answer, or only a part: the server is out of reach, or the connection broke.
+
+    The server may have done what it was asked for.
+    """
+
+
+class AnswerError(ClientError):
+    """The answer is none of this protocol: something else answers at this address."""
+
+
+class RefusedError(ClientError):
+    """An answer that is not a success.
+
+    ``code``: what to decide by, an ErrorCode as far as this version knows it. ``fields``: the fields of the request at
+    fault, with what is wrong with each; in protobuf they are not told. ``retry_after``: seconds after which it is worth
+    trying again, if the server says so.
+    """
+
+    def __init__(
+        self,
+        status: int,
+        code: int,
+        text: str,
+        fields: Mapping[str, Sequence[str]] | None = None,
+        retry_after: float | None = None,
+    ) -> None:
+        """Say what the answer says."""
+        super().__init__(text)
+        self.status = status
+        self.code = code
+        self.fields = fields or {}
+        self.retry_after = retry_after
+
+
+class InputError(RefusedError):
+    """The request is wrong (100, 101)."""
+
+
+class AuthError(RefusedError):
+    """The credentials are missing or wrong (200, 201, 203)."""
+
+
+class SessionOverError(AuthError):
+    """The token is not known any more; at login: username or password is wrong (202). The only reason to log out."""
+
+
+class ResourceError(RefusedError):
+    """What the request names is not there, is there already, or is forbidden (300, 301, 302)."""
+
+
+class GroupError(RefusedError):
+    """The caller may not do that in this group: no member, no admin, banned, or it is private (400 to 403)."""
+
+
+class ServerError(RefusedError):
+    """The server has failed, or has no room (0). What it was asked for may be done in part of the cases."""
+
+
+class BusyError(RefusedError):
+    """The server has done nothing, and asks to come back later (429, 503)."""
+
+
+_FAMILIES = {0: ServerError, 1: InputError, 2: AuthError, 3: ResourceError, 4: GroupError}
+
+
+def refused(
+    status: int, code: int, text: str, fields: Mapping[str, Sequence[str]] | None, retry_after: float | None
+) -> RefusedError:
+    """Return the error that an answer means."""
+    if status in (TOO_MANY_REQUESTS, UNAVAILABLE):
+        kind: type[RefusedError] = BusyError
+    elif code == ErrorCode.AUTH_TOKEN_EXPIRED:
+        kind = SessionOverError
+    else:
+        kind = _FAMILIES.get(code // 100, RefusedError)
+    return kind(status, code, text, fields, retry_after)
+
+
+def is_not_member(error: RefusedError) -> bool:
+    """Tell whether the caller is not in the group, or there is none."""
+    return error.code == ErrorCode.GROUP_NOT_MEMBER

@@ -1,0 +1,357 @@
+"""The local history: each message once, in order, and no longer than the effective policy of its group allows.
+
+What is here is not encrypted: whoever may read the file reads the texts.
+"""
+
+import sqlite3
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import NamedTuple, Self
+from uuid import UUID
+
+from conclave.client.history import bodies
+from conclave.client.history.schema import HistoryError, open_history
+from conclave.client.history.server_clock import Anchor, ServerClock
+from conclave.client.news import Message
+from conclave.clock import Clock, Reading, SystemClock
+
+NOTED_SECONDS = 60
+"""The server's time is written to the file once a minute, since each answer tells it; earlier if a clock was set."""
+
+ERASED_AT_ONCE = 512
+"""A transaction erases at most 512 messages."""
+
+AFTER_FETCH = 0
+"""The effective expiry of a group whose messages the server deletes once all have fetched them."""
+
+_COLUMNS = (
+    "group_id, sequence_num, sender_id, is_readable, created_at, self_destruct_seconds, gone_at, segment, body_id"
+)
+
+_NEVER = 2**63 - 1
+
+_SETTLE = f"""
+    UPDATE messages SET gone_at = (
+        SELECT nullif(min(ifnull(redact_at, {_NEVER}),
+            CASE WHEN expiry > 0 THEN created_at + expiry + 1
+                 WHEN expiry = 0 AND :keep IS NOT NULL THEN arrived_at + :keep + 1
+                 ELSE {_NEVER} END), {_NEVER})
+        FROM groups WHERE groups.group_key = messages.group_key)
+"""
+"""Works out from which second on messages are gone: by their timer, by their group's policy, or never."""
+
+
+@dataclass(frozen=True)
+class Arrived:
+    """A message to store. ``content``: its text in UTF-8; None if it cannot be read.
+
+    ``is_own``: the user sent it, and so has read it by sending.
+    """
+
+    sequence_num: int
+    sender_id: UUID
+    content: bytes | None = field(repr=False)
+    created_at: int
+    self_destruct_seconds: int = 0
+    is_own: bool = False
+
+    @property
+    def redact_at(self) -> int | None:
+        """The first second at which a timer that runs already has ended."""
+        return self.created_at + self.self_destruct_seconds if self.is_own and self.self_destruct_seconds else None
+
+
+class Erased(NamedTuple):
+    """A message that is gone."""
+
+    group_id: UUID
+    sequence_num: int
+
+
+class History:
+    """What one user keeps. Every method is one transaction, and raises sqlite3.Error if the disk fails.
+
+    One process uses it at a time; a second one waits for the first one's transactions.
+    """
+
+    def __init__(
+        self, path: Path | None = None, *, keep_after_fetch: int | None = None, clock: Clock | None = None
+    ) -> None:
+        """``path``: None keeps it in memory only.
+
+        ``keep_after_fetch``: for how many seconds after their arrival messages of delete-after-fetch groups are kept;
+        None: the server deletes its copies, and these stay. Raises HistoryError.
+        """
+        self._keep = keep_after_fetch
+        self._connection = open_history(path)
+        row = self._connection.execute("SELECT server, wall, since_boot, boot_id FROM about").fetchone()
+        anchor = Anchor(row[0], Reading(row[1], row[2], row[3])) if row and row[0] is not None else None
+        self._clock = ServerClock(clock or SystemClock(), anchor)
+        self._noted: Anchor | None = None
+        self._unannounced: list[Erased] = []
+        with self._transaction() as connection:  # the option may be another one than last time
+            connection.execute(
+                f"{_SETTLE} WHERE group_key IN (SELECT group_key FROM groups WHERE expiry = 0)",
+                {"keep": self._keep},
+            )
+        self._erase_due()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the file."""
+        self._connection.close()
+
+    def claim(self, owner: str) -> None:
+        """Note whose history it is, the server's address and the user's id. Raises HistoryError if another's."""
+        with self._transaction() as connection:
+            row = connection.execute("SELECT owner FROM about").fetchone()
+            if row and row[0] != owner:
+                raise HistoryError(f"this history is of {row[0]}, not of {owner}: use one for each account")
+            connection.execute("INSERT OR IGNORE INTO about (id, owner) VALUES (1, ?)", (owner,))
+
+    def hear_time(self, date: int) -> None:
+        """The server says that it is ``date``, Unix seconds rounded down."""
+        self._unannounced += self._erase_due()  # by the time as it was known: hearing revives nothing
+        anchor = self._clock.hear(date)
+        if self._noted and not _differs(self._noted, anchor):
+            return
+        self._noted = anchor
+        with self._transaction() as connection:
+            connection.execute(
+                "UPDATE about SET server = ?, wall = ?, since_boot = ?, boot_id = ?",
+                (anchor.server, anchor.at.wall, anchor.at.since_boot, anchor.at.boot_id),
+            )
+
+    def now(self) -> int:
+        """Return the server's time, as far as it is known here."""
+        return self._clock.now()
+
+    def groups(self) -> dict[UUID, int]:
+        """Return the groups that are known here, and the effective expiry of each."""
+        return {UUID(bytes=row[0]): row[1] for row in self._connection.execute("SELECT group_id, expiry FROM groups")}
+
+    def fetched_up_to(self, group_id: UUID) -> int:
+        """Return the number after which to fetch; 0 for a group that is not known."""
+        return self._number(group_id, "fetched_up_to")
+
+    def set_expiry(self, group_id: UUID, expiry: int) -> bool:
+        """Note a group's effective expiry, which holds for all its messages at once. Tell whether it is another one.
+
+        What it forbids is gone with the next ``enforce``, and not shown before that.
+        """
+        with self._transaction() as connection:
+            group_key, former = _group(connection, group_id)
+            if former == expiry:
+                return False
+            connection.execute("UPDATE groups SET expiry = ? WHERE group_key = ?", (expiry, group_key))
+            self._settle(connection, group_key)
+        return True
+
+    def store(self, group_id: UUID, after: int, up_to: int, arrived: Sequence[Arrived]) -> bool:
+        """Store what was fetched with ``after``, whose last number is ``up_to``; what is expired already is not stored.
+
+        Return False, and store nothing, if the history was not at ``after``: somebody else has fetched meanwhile.
+        """
+        with self._transaction() as connection:
+            now = self.now()
+            group_key, expiry = _group(connection, group_id)
+            moved = connection.execute(
+                "UPDATE groups SET fetched_up_to = ? WHERE group_key = ? AND fetched_up_to = ?",
+                (up_to, group_key, after),
+            ).rowcount
+            if not moved:
+                return False
+            for each in arrived:
+                if expiry > 0 and each.created_at + expiry < now:
+                    continue
+                segment, body_id = bodies.put(connection, each.content or b"")
+                connection.execute(
+                    "INSERT INTO messages (group_key, sequence_num, sender_id, is_readable, created_at, arrived_at,"
+                    " self_destruct_seconds, redact_at, segment, body_id) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                    (
+                        *(group_key, each.sequence_num, each.sender_id.bytes, each.content is not None),
+                        *(each.created_at, now, each.self_destruct_seconds, each.redact_at, segment, body_id),
+                    ),
+                )
+            self._settle(connection, group_key, after)
+        return True
+
+    def messages(self, group_id: UUID, after: int = 0, limit: int = 1_000) -> list[Message]:
+        """Return what may be shown of a group: up to ``limit`` messages with numbers greater than ``after``."""
+        return self._read("sequence_num > ? ORDER BY sequence_num LIMIT ?", group_id, after, limit)
+
+    def last_messages(self, group_id: UUID, limit: int = 100) -> list[Message]:
+        """Return the last messages that may be shown of a group, in ascending order."""
+        return self._read("TRUE ORDER BY sequence_num DESC LIMIT ?", group_id, limit)[::-1]
+
+    def unhandled(self, group_id: UUID, limit: int = 100) -> list[Message]:
+        """Return the first messages that the application has not had yet."""
+        return self.messages(group_id, self._number(group_id, "handled_up_to"), limit)
+
+    def handled(self, group_id: UUID, up_to: int) -> None:
+        """Note that the application has had everything up to a number."""
+        self._raise(group_id, "handled_up_to", up_to)
+
+    def read(self, group_id: UUID, up_to: int) -> None:
+        """Note that the user has seen everything up to a number: timers of what it newly covers run from now on."""
+        with self._transaction() as connection:
+            group_key, _ = _group(connection, group_id)
+            up_to = min(up_to, self.fetched_up_to(group_id))  # what is not here was not seen
+            connection.execute(
+                "UPDATE messages SET redact_at = ? + self_destruct_seconds WHERE group_key = ? AND sequence_num <= ?"
+                " AND self_destruct_seconds > 0 AND redact_at IS NULL",
+                (self.now(), group_key, up_to),
+            )
+            connection.execute(
+                "UPDATE groups SET read_up_to = max(read_up_to, ?) WHERE group_key = ?", (up_to, group_key)
+            )
+            self._settle(connection, group_key)
+
+    def untold(self) -> dict[UUID, int]:
+        """Return what the user has seen and the server does not know of: numbers, by group."""
+        rows = self._connection.execute("SELECT group_id, read_up_to FROM groups WHERE read_up_to > told_up_to")
+        return {UUID(bytes=row[0]): row[1] for row in rows}
+
+    def told(self, group_id: UUID, up_to: int) -> None:
+        """Note that the server knows what the user has seen."""
+        self._raise(group_id, "told_up_to", up_to)
+
+    def self_destructing(self, group_id: UUID) -> list[int]:
+        """Return the numbers of the messages here that destroy themselves, ascending."""
+        rows = self._connection.execute(
+            "SELECT sequence_num FROM messages JOIN groups USING (group_key) WHERE group_id = ?"
+            " AND self_destruct_seconds > 0 ORDER BY sequence_num",
+            (group_id.bytes,),
+        )
+        return [row[0] for row in rows]
+
+    def forget(self, group_id: UUID, sequence_nums: Sequence[int]) -> list[Erased]:
+        """Erase messages, as far as they are here; return those that were."""
+        with self._transaction() as connection:
+            find = (
+                "SELECT message_key FROM messages JOIN groups USING (group_key) WHERE group_id = ? AND sequence_num = ?"
+            )
+            found = [connection.execute(find, (group_id.bytes, number)).fetchone() for number in sequence_nums]
+            return _erase(connection, [row[0] for row in found if row])
+
+    def forget_group(self, group_id: UUID) -> bool:
+        """Erase a group with all that is here of it. Tell whether it was here."""
+        with self._transaction() as connection:
+            row = connection.execute("SELECT group_key FROM groups WHERE group_id = ?", (group_id.bytes,)).fetchone()
+            if row is None:
+                return False
+            keys = connection.execute("SELECT message_key FROM messages WHERE group_key = ?", row).fetchall()
+            _erase(connection, [each[0] for each in keys])
+            connection.execute("DELETE FROM groups WHERE group_key = ?", row)
+        return True
+
+    def enforce(self) -> list[Erased]:
+        """Erase what may not be here any more; return what that was. Call it at least once a second, cheap as it is."""
+        found, self._unannounced = self._unannounced + self._erase_due(), []
+        return found
+
+    def _erase_due(self) -> list[Erased]:
+        now, erased = self.now(), list[Erased]()
+        due = "SELECT message_key FROM messages WHERE gone_at <= ? LIMIT ?"
+        while self._connection.execute(due, (now, 1)).fetchone():
+            with self._transaction() as connection:
+                keys = connection.execute(due, (now, ERASED_AT_ONCE)).fetchall()
+                erased += _erase(connection, [each[0] for each in keys])
+        while (segment := bodies.sparse(self._connection)) is not None:
+            with self._transaction() as connection:
+                _move(connection, segment)
+        return erased
+
+    def _read(self, condition: str, group_id: UUID, *values: int) -> list[Message]:
+        now = self.now()
+        rows = self._connection.execute(
+            f"SELECT {_COLUMNS} FROM messages JOIN groups USING (group_key) WHERE group_id = ?"
+            f" AND (gone_at IS NULL OR gone_at > ?) AND {condition}",
+            (group_id.bytes, now, *values),
+        ).fetchall()
+        return [_message(self._connection, row) for row in rows]
+
+    def _number(self, group_id: UUID, column: str) -> int:
+        row = self._connection.execute(f"SELECT {column} FROM groups WHERE group_id = ?", (group_id.bytes,)).fetchone()
+        return row[0] if row else 0
+
+    def _raise(self, group_id: UUID, column: str, up_to: int) -> None:
+        with self._transaction() as connection:
+            connection.execute(
+                f"UPDATE groups SET {column} = max({column}, ?) WHERE group_id = ?", (up_to, group_id.bytes)
+            )
+
+    def _settle(self, connection: sqlite3.Connection, group_key: int, after: int = 0) -> None:
+        """Work out anew when the messages of a group that come after a number are gone."""
+        connection.execute(
+            f"{_SETTLE} WHERE group_key = :group_key AND sequence_num > :after",
+            {"keep": self._keep, "group_key": group_key, "after": after},
+        )
+
+    @contextmanager
+    def _transaction(self) -> Iterator[sqlite3.Connection]:
+        connection = self._connection
+        connection.execute("BEGIN IMMEDIATE")
+        try:
+            yield connection
+            connection.execute("COMMIT")
+        finally:
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
+
+
+def _group(connection: sqlite3.Connection, group_id: UUID) -> tuple[int, int]:
+    """Return a group's key and effective expiry; it is known from here on."""
+    connection.execute("INSERT OR IGNORE INTO groups (group_id) VALUES (?)", (group_id.bytes,))
+    row = connection.execute("SELECT group_key, expiry FROM groups WHERE group_id = ?", (group_id.bytes,)).fetchone()
+    return row[0], row[1]
+
+
+def _message(connection: sqlite3.Connection, row: Sequence[object]) -> Message:
+    group_id, number, sender_id, is_readable, created_at, seconds, gone_at, segment, body_id = row
+    text = bodies.get(connection, segment, body_id).decode(errors="replace") if is_readable else None  # type: ignore[arg-type]  # rows have no types
+    return Message(UUID(bytes=group_id), number, UUID(bytes=sender_id), text, created_at, seconds, gone_at)  # type: ignore[arg-type]  # as above
+
+
+def _erase(connection: sqlite3.Connection, keys: Sequence[int]) -> list[Erased]:
+    """Erase messages."""
+    erased, places = [], []
+    for key in keys:
+        row = connection.execute(
+            "DELETE FROM messages WHERE message_key = ?"
+            " RETURNING (SELECT group_id FROM groups WHERE groups.group_key = messages.group_key),"
+            " sequence_num, segment, body_id",
+            (key,),
+        ).fetchone()
+        erased.append(Erased(UUID(bytes=row[0]), row[1]))
+        places.append((row[2], row[3]))
+    bodies.erase(connection, places)
+    return erased
+
+
+def _move(connection: sqlite3.Connection, segment: int) -> None:
+    """Copy what is left of a segment to the newest one, and drop it."""
+    left = connection.execute(
+        "SELECT message_key, body_id FROM messages WHERE segment = ? ORDER BY body_id", (segment,)
+    ).fetchall()
+    for key, body_id in left:
+        place = bodies.put(connection, bodies.get(connection, segment, body_id))
+        connection.execute("UPDATE messages SET segment = ?, body_id = ? WHERE message_key = ?", (*place, key))
+    bodies.drop(connection, segment)
+
+
+def _differs(noted: Anchor, anchor: Anchor) -> bool:
+    """Tell whether an anchor says more than the one that is noted. The server's seconds are rounded."""
+    passed = anchor.at.wall - noted.at.wall
+    was_set = abs(anchor.server - noted.server - passed) > 1 or anchor.at.boot_id != noted.at.boot_id
+    return was_set or not 0 <= passed < NOTED_SECONDS

@@ -1,0 +1,104 @@
+"""Writes requests and reads answers, in JSON and in protobuf."""
+
+import base64
+import binascii
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, fields
+from functools import cache
+from types import UnionType
+from typing import Any, TypeVar, get_args, get_origin, get_type_hints
+from uuid import UUID
+
+import orjson
+from google.protobuf.message import DecodeError, Message
+
+from conclave.client.errors import AnswerError
+from conclave.wire import conclave_pb2, json_text, protobuf
+from conclave.wire.negotiate import Format
+from conclave.wire.schemas.base import RequestSchema, the
+
+T = TypeVar("T")
+Convert = Callable[[Any], Any]
+
+
+def write(written_in: Format, schema: type[RequestSchema], request: Any) -> bytes:
+    """Write a request: an object of the class that ``schema`` makes. What is None is left out."""
+    given = {name: value for name, value in vars(request).items() if value is not None}
+    values: Mapping[str, Any] = the(schema).dump(given)
+    # An id that was not given is empty: protobuf has none then, and JSON no such field.
+    present = {name: value for name, value in values.items() if value != b""}
+    if written_in is Format.PROTOBUF:
+        return protobuf.write(schema.__name__, present)
+    return json_text.write(present)
+
+
+def read(written_in: Format, kind: type[T], body: bytes) -> T:
+    """Read an answer. Fields that ``kind`` does not know are left out. Raises AnswerError."""
+    try:
+        if written_in is Format.PROTOBUF:
+            return from_protobuf(kind, getattr(conclave_pb2, kind.wire).FromString(body))  # type: ignore[attr-defined]  # all kinds have it
+        return from_json(kind, orjson.loads(body))
+    except (DecodeError, ValueError, TypeError, KeyError, AttributeError, binascii.Error) as error:
+        raise AnswerError(f"the answer is no {kind.wire}: {error}") from error  # type: ignore[attr-defined]  # as above
+
+
+def _readers_of(kind: Any) -> dict[str, tuple[Convert, Convert]]:
+    return _readers(kind)
+
+
+def from_json(kind: type[T], values: Mapping[str, Any]) -> T:
+    """Return what JSON's values say."""
+    known = {
+        name: convert(values[name])
+        for name, (convert, _) in _readers_of(kind).items()
+        if name in values or name in _required(kind)
+    }
+    return kind(**known)
+
+
+def from_protobuf(kind: type[T], message: Message) -> T:
+    """Return what a protobuf message says."""
+    enums = {each.name: each.enum_type for each in message.DESCRIPTOR.fields if each.enum_type}
+    values = {}
+    for name, (_, convert) in _readers_of(kind).items():
+        value = getattr(message, name)
+        is_word = name in enums and name != "error_code"
+        values[name] = protobuf.words(enums[name]).get(value, "") if is_word else convert(value)
+    return kind(**values)
+
+
+@cache
+def _readers(kind: type[Any]) -> dict[str, tuple[Convert, Convert]]:
+    """Return how each field of a class is read from JSON and from protobuf."""
+    hints = get_type_hints(kind)
+    return {
+        each.name: (_converter(hints[each.name], _JSON), _converter(hints[each.name], _PROTOBUF))
+        for each in fields(kind)
+    }
+
+
+def _required(kind: Any) -> set[str]:
+    return {each.name for each in fields(kind) if each.default is MISSING}
+
+
+def _converter(hint: Any, by_type: Mapping[Any, Convert]) -> Convert:
+    """Return what reads a value of a type: a UUID, bytes, a number, text, one of our classes, or a tuple of these."""
+    if get_origin(hint) is tuple:
+        each = _converter(get_args(hint)[0], by_type)
+        return lambda values: tuple(each(value) for value in values)
+    if isinstance(hint, UnionType):  # UUID | None: empty where there is none
+        some = _converter(get_args(hint)[0], by_type)
+        return lambda value: some(value) if value else None
+    if hint in by_type:
+        return by_type[hint]
+    if isinstance(hint, type) and hasattr(hint, "wire"):
+        return lambda values: by_type[Message](hint, values)  # type: ignore[call-arg]  # the readers of messages take two
+    return lambda value: value
+
+
+def _base64(text: str) -> bytes:
+    return base64.b64decode(text.encode("ascii"), validate=True)
+
+
+_JSON: dict[Any, Any] = {UUID: UUID, bytes: _base64, Message: from_json}
+_PROTOBUF: dict[Any, Any] = {UUID: lambda value: UUID(bytes=value), Message: from_protobuf}

@@ -1,0 +1,208 @@
+"""Brings a local history in step with the server: what was missed is fetched, what is gone is erased."""
+
+import contextlib
+from collections.abc import AsyncIterator, Sequence
+from uuid import UUID
+
+from conclave.client import news as n
+from conclave.client.api import Client
+from conclave.client.codec import Codec, UnreadableError
+from conclave.client.errors import AnswerError, GroupError, ResourceError, is_not_member
+from conclave.client.history.store import Arrived, Erased, History
+from conclave.client.results import StoredMessage
+
+PAGE = 200
+"""At most 200 messages are fetched at once."""
+
+
+class Mirror:
+    """A history that follows the server. Every method raises ClientError, and may be called again after that."""
+
+    def __init__(self, client: Client, history: History, codec: Codec) -> None:
+        self._client = client
+        self._history = history
+        self._codec = codec
+        self._own: dict[tuple[UUID, bytes], str] = {}
+        self._told_invites: set[UUID] = set()
+        self._gone: list[n.MessagesGone] = []
+
+    def expect(self, group_id: UUID, payload: bytes, text: str) -> None:
+        """The user sends a payload, whose text is known: a codec cannot always read what it has made itself."""
+        self._own[group_id, payload] = text
+
+    def refuse(self, group_id: UUID, payload: bytes) -> None:
+        """A payload was not sent after all."""
+        self._own.pop((group_id, payload), None)
+
+    async def catch_up(self) -> AsyncIterator[n.News]:
+        """Read the whole state, and fetch what was missed."""
+        current = {each.group_id for each in await self._client.groups()}
+        for group_id in self._history.groups().keys() - current:
+            for each in self.forget_group(group_id):
+                yield each
+        await self.take_welcomes()
+        for group_id in sorted(current):
+            async for each in self.refresh(group_id):
+                yield each
+        await self.tell_read()
+        for invite in await self._client.invites():
+            if invite.invite_id not in self._told_invites:
+                ids = invite.invite_id, invite.group_id
+                yield self.invited(n.InviteReceived(*ids, invite.group_name, invite.group_alias, invite.inviter_id))
+
+    def invited(self, invite: n.InviteReceived) -> n.InviteReceived:
+        """Note that the application hears of an invite."""
+        self._told_invites.add(invite.invite_id)
+        return invite
+
+    async def refresh(self, group_id: UUID) -> AsyncIterator[n.News]:
+        """Read a group's policy, and fetch what is new."""
+        try:
+            async for each in self._read_policy(group_id):
+                yield each
+            await self._compare_self_destructing(group_id)
+        except GroupError as error:
+            if not is_not_member(error):
+                raise
+            for each in self.forget_group(group_id):
+                yield each
+            return
+        async for each in self.fetch(group_id):
+            yield each
+
+    async def _read_policy(self, group_id: UUID) -> AsyncIterator[n.News]:
+        expiry = (await self._client.retention(group_id)).effective_expiry_seconds
+        if self._history.set_expiry(group_id, expiry):
+            yield n.PolicyChanged(group_id, expiry)
+        self.note_gone(self._history.enforce())
+        for gone in self.take_gone():
+            yield gone
+
+    async def _compare_self_destructing(self, group_id: UUID) -> None:
+        """Forget what the user may not see any more: another device of the user's may have read it."""
+        numbers = self._history.self_destructing(group_id)
+        if not numbers:
+            return
+        after, shown = numbers[0] - 1, set[int]()
+        while after < numbers[-1]:
+            page = await self._client.fetch(group_id, after, PAGE, include_redacted=True)
+            if not page:
+                break
+            shown |= {each.sequence_num for each in page if not each.redacted}
+            after = page[-1].sequence_num
+        self.note_gone(self._history.forget(group_id, [each for each in numbers if each not in shown]))
+
+    async def fetch(self, group_id: UUID) -> AsyncIterator[n.News]:
+        """Fetch all that comes after what the history has, store it, and tell it.
+
+        The last page is empty: only that says that nothing follows, and it confirms the one before.
+        """
+        if group_id not in self._history.groups():
+            async for each in self._read_policy_if_member(group_id):
+                yield each
+        while (page := await self._page(group_id, after := self._history.fetched_up_to(group_id))) is not None:
+            # Before anything is stored: by a former policy the history would refuse what is served now.
+            if self._contradicts(group_id, page):
+                async for each in self._read_policy_if_member(group_id):
+                    yield each
+            if page:
+                self._history.store(group_id, after, page[-1].sequence_num, self._decoded(group_id, page))
+            self.note_gone(self._history.enforce())
+            async for each in self._deliver(group_id):
+                yield each
+            if not page:
+                return
+        for each in self.forget_group(group_id):
+            yield each
+
+    async def _page(self, group_id: UUID, after: int) -> tuple[StoredMessage, ...] | None:
+        """Fetch the next page of a group. Return None if the user is no member."""
+        try:
+            page = await self._client.fetch(group_id, after, PAGE)
+        except GroupError as error:
+            if is_not_member(error):
+                return None
+            raise
+        if any(each.sequence_num <= former for each, former in zip(page, _numbers(after, page), strict=False)):
+            raise AnswerError("the server's messages are out of order")  # or the same page would come for ever
+        return page
+
+    async def _read_policy_if_member(self, group_id: UUID) -> AsyncIterator[n.News]:
+        try:
+            async for each in self._read_policy(group_id):
+                yield each
+        except GroupError as error:
+            if not is_not_member(error):  # the fetch that follows says so too
+                raise
+
+    async def _deliver(self, group_id: UUID) -> AsyncIterator[n.News]:
+        """Tell messages that the application has not had. One counts as had once the next thing is asked for."""
+        while waiting := self._history.unhandled(group_id):
+            for message in waiting:
+                if message.gone_at is None or message.gone_at > self._history.now():
+                    yield n.MessageArrived(message)
+                self._history.handled(group_id, message.sequence_num)
+
+    def _decoded(self, group_id: UUID, page: Sequence[StoredMessage]) -> list[Arrived]:
+        """Return what is for people in a page. What a codec keeps for itself is not stored."""
+        arrived = []
+        for each in page:
+            own = self._own.pop((group_id, each.mls_message), None)
+            try:
+                text = own if own is not None else self._codec.decode(group_id, each.sender_id, each.mls_message)
+            except UnreadableError:
+                content = None
+            else:
+                if text is None:
+                    continue
+                content = text.encode()
+            is_own = each.sender_id == self._client.session.user_id
+            what = each.sequence_num, each.sender_id, content, each.created_at, each.self_destruct_seconds
+            arrived.append(Arrived(*what, is_own=is_own))
+        return arrived
+
+    def _contradicts(self, group_id: UUID, page: Sequence[StoredMessage]) -> bool:
+        """Tell whether a page goes by another policy than the one that is known here, or has commits that are kept."""
+        expiry = self._history.groups().get(group_id, -1)
+        return any(each.expires_at != (each.created_at + expiry + 1 if expiry > 0 else 0) for each in page)
+
+    async def tell_read(self) -> None:
+        """Tell the server what the user has seen, as far as it does not know."""
+        for group_id, up_to in self._history.untold().items():
+            try:
+                await self._client.read(group_id, up_to)
+            except GroupError:
+                continue  # no member any more: the group goes with the next catch-up
+            self._history.told(group_id, up_to)
+
+    async def take_welcomes(self) -> None:
+        """Hand welcomes to the codec."""
+        for welcome in await self._client.welcomes():
+            try:
+                self._codec.welcomed(welcome.group_id, welcome.welcome_message)
+            except UnreadableError:
+                continue  # it may be for another device
+            with contextlib.suppress(ResourceError):  # accepted before, and the answer was lost
+                await self._client.accept_welcome(welcome.welcome_id)
+
+    def forget_group(self, group_id: UUID) -> list[n.News]:
+        """Erase what is here of a group that the user is not in any more."""
+        self._codec.forget(group_id)
+        return [n.GroupGone(group_id)] if self._history.forget_group(group_id) else []
+
+    def note_gone(self, erased: Sequence[Erased]) -> None:
+        """Keep what is gone until it is told."""
+        by_group: dict[UUID, list[int]] = {}
+        for group_id, number in erased:
+            by_group.setdefault(group_id, []).append(number)
+        self._gone += [n.MessagesGone(group_id, tuple(sorted(numbers))) for group_id, numbers in by_group.items()]
+
+    def take_gone(self) -> list[n.MessagesGone]:
+        """Return what is gone and was not told."""
+        gone, self._gone = self._gone, []
+        return gone
+
+
+def _numbers(after: int, page: Sequence[StoredMessage]) -> list[int]:
+    """Return the number that comes before each message of a page."""
+    return [after, *(each.sequence_num for each in page)]

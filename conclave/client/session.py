@@ -1,0 +1,60 @@
+"""A session, and the file that keeps it from one start to the next. The file has the token: its mode is 0600."""
+
+import json
+import os
+import tempfile
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from uuid import UUID
+
+from conclave.wire.negotiate import Format
+
+
+class SessionFileError(Exception):
+    """A session file cannot be used; the text says why, in a line."""
+
+
+@dataclass(frozen=True)
+class Session:
+    """Who is logged in where. The token is not shown by repr."""
+
+    url: str
+    user_id: UUID
+    username: str
+    token: str = field(repr=False)
+    written_in: Format = Format.JSON
+
+    def save(self, path: Path) -> None:
+        """Write it to ``path`` in one step, readable by nobody else. Raises OSError."""
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        values = asdict(self) | {"user_id": str(self.user_id), "written_in": self.written_in.name.lower()}
+        descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")  # mode 0600
+        new = Path(name)
+        try:
+            with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+                json.dump(values, file)
+                file.flush()
+                os.fsync(file.fileno())
+            new.rename(path)
+        except BaseException:
+            new.unlink(missing_ok=True)
+            raise
+
+
+def load(path: Path) -> Session | None:
+    """Return the session that a file has; None if there is no such file.
+
+    Raises SessionFileError if others may read it, or if it is no session.
+    """
+    try:
+        if path.stat().st_mode & 0o077:
+            raise SessionFileError(f"{path}: others may read this session: chmod 600 it, or remove it and log in again")
+        values = json.loads(path.read_text(encoding="utf-8"))
+        written_in = Format[values.pop("written_in").upper()]
+        return Session(**values | {"user_id": UUID(values["user_id"]), "written_in": written_in})
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise SessionFileError(f"{path}: cannot be read: {error.strerror}") from error
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise SessionFileError(f"{path}: is no session: remove it and log in again") from error

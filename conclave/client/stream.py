@@ -1,0 +1,50 @@
+"""Reads one stream of server-sent events."""
+
+from collections.abc import AsyncIterator
+
+import orjson
+from aiohttp import ClientError as HttpError, ClientResponse
+from google.protobuf.message import DecodeError
+
+from conclave.client import marshal
+from conclave.client.errors import AnswerError, NoAnswerError
+from conclave.client.news import EVENTS, Event, Lagged
+from conclave.wire import conclave_pb2
+from conclave.wire.negotiate import Format
+
+_LAGGED = "lagged"
+
+
+async def read_events(response: ClientResponse, written_in: Format) -> AsyncIterator[Event | Lagged]:
+    """Yield the events of a stream until it ends. Those that this version does not know are left out.
+
+    Raises NoAnswerError if the connection breaks, or falls silent, and AnswerError.
+    """
+    name, data = "", ""
+    try:
+        async for line in response.content:
+            field, _, value = line.decode().rstrip("\r\n").partition(": ")
+            if field == "event":
+                name = value
+            elif field == "data":
+                data = value
+            elif not field and data:
+                event = _event(name, data, written_in)
+                name, data = "", ""
+                if event:
+                    yield event
+    except (HttpError, TimeoutError, OSError) as error:
+        raise NoAnswerError(f"the stream of events broke: {error or type(error).__name__}") from error
+
+
+def _event(name: str, data: str, written_in: Format) -> Event | Lagged | None:
+    try:
+        if name == _LAGGED:
+            return Lagged(int(data))
+        if written_in is Format.JSON:
+            return marshal.from_json(EVENTS[name], orjson.loads(data)) if name in EVENTS else None
+        heard = conclave_pb2.ServerEvent.FromString(bytes.fromhex(data))
+        kind = next((field.name for field, _ in heard.ListFields()), "")
+        return marshal.from_protobuf(EVENTS[kind], getattr(heard, kind)) if kind in EVENTS else None
+    except (ValueError, TypeError, KeyError, DecodeError) as error:
+        raise AnswerError(f"the stream has what is no event: {error}") from error

@@ -1,0 +1,269 @@
+"""Keeps a local history in step with the server, and tells an application what is new.
+
+It subscribes first, then fetches everything after what the history has, and from then on takes events as hints to
+fetch. Whatever is lost on the way is fetched later; what was fetched is stored in one transaction with how far the
+history is. So each message is there exactly once, in order.
+"""
+
+import asyncio
+import contextlib
+import random
+import sqlite3
+from collections.abc import AsyncIterator, Callable, Iterable
+from types import TracebackType
+from typing import Self
+from uuid import UUID
+
+from conclave.client import news as n
+from conclave.client.api import Client
+from conclave.client.codec import Codec
+from conclave.client.errors import (
+    AnswerError,
+    BusyError,
+    ClientError,
+    NoAnswerError,
+    RefusedError,
+    ServerError,
+)
+from conclave.client.history.store import History
+from conclave.client.membership import Membership
+from conclave.client.mirror import Mirror
+from conclave.client.retry import GATEWAY_STATUSES, Backoff
+from conclave.client.upkeep import KeyPackageUpkeep
+
+DEFAULT = Backoff()
+
+ENFORCED_EVERY = 0.5
+"""What may not be in the history any more goes within half a second."""
+
+
+class Sync:
+    """One user's conversation. Use it within ``async with``, and iterate over it: it goes on until the session is over.
+
+    The history is kept in order as long as somebody iterates; expiry is enforced all the time.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        history: History,
+        codec: Codec,
+        *,
+        backoff: Backoff = DEFAULT,
+        chance: Callable[[], float] = random.random,
+    ) -> None:
+        """``client``: logged in. ``backoff``: how long to wait before the connection is tried again."""
+        self.client = client
+        self.history = history
+        self.codec = codec
+        self.membership = Membership(client, codec)
+        self._backoff = backoff
+        self._chance = chance
+        self._upkeep = KeyPackageUpkeep(client, codec)
+        self._mirror = Mirror(client, history, codec)
+        self._to_fetch: set[UUID] = set()
+        self._wake = asyncio.Event()
+        self._enforcing: asyncio.Task[None] | None = None
+        self._news: AsyncIterator[n.News] | None = None
+
+    async def __aenter__(self) -> Self:
+        session = self.client.session
+        self.history.claim(f"{session.url} {session.user_id}")
+        self.client.transport.on_time = self.history.hear_time
+        self._enforcing = asyncio.create_task(self._enforce())
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.client.transport.on_time = lambda _: None
+        if self._enforcing:
+            self._enforcing.cancel()
+            await asyncio.gather(self._enforcing, return_exceptions=True)
+        if self._news:
+            await self._news.aclose()  # type: ignore[attr-defined]  # it is a generator
+
+    def __aiter__(self) -> AsyncIterator[n.News]:
+        self._news = self._run()
+        return self._news
+
+    async def send(
+        self, group_id: UUID, text: str, *, self_destruct_seconds: int = 0, send_id: UUID | None = None
+    ) -> int:
+        """Send a text; return its number. It comes as a MessageArrived too, in its order. Raises ClientError.
+
+        ``send_id``: see ``Client.send``. After a NoAnswerError, send again with the same one.
+        """
+        payload = self.codec.encode(group_id, text)
+        self._mirror.expect(group_id, payload, text)
+        try:
+            number = await self.client.send(
+                group_id, payload, self_destruct_seconds=self_destruct_seconds, send_id=send_id
+            )
+        except RefusedError:
+            self._mirror.refuse(group_id, payload)
+            raise
+        self._to_fetch.add(group_id)
+        self._wake.set()
+        return number
+
+    def read(self, group_id: UUID, up_to: int) -> None:
+        """Note that the user has really seen everything up to a number: the last that was shown, not that was fetched.
+
+        Timers of self-destructing messages run from now on, here at once, at the server as soon as it hears of it.
+        """
+        self.history.read(group_id, up_to)
+        self._wake.set()
+
+    async def _run(self) -> AsyncIterator[n.News]:
+        failures = 0
+        while True:
+            try:
+                async with self.client.listen() as stream:
+                    yield n.Online()
+                    await self._upkeep.refill()
+                    async for each in self._mirror.catch_up():
+                        yield each
+                    failures = 0
+                    async for each in self._follow(stream):
+                        yield each
+                why = "the server has ended the stream"
+            except ClientError as error:
+                if not _passes(error):
+                    raise
+                why = str(error)
+            failures += 1
+            wait = self._backoff.delay(failures, self._chance())
+            yield n.Offline(why, wait)
+            async for each in self._pause(wait):
+                yield each
+
+    async def _follow(self, stream: AsyncIterator[n.Event | n.Lagged]) -> AsyncIterator[n.News]:
+        """Go by the events of a stream until it ends. Raises ClientError."""
+        reading: asyncio.Task[n.Event | n.Lagged | None] | None = None
+        try:
+            while True:
+                async for each in self._wishes():
+                    yield each
+                reading = reading or asyncio.create_task(_next(stream))
+                await self._wait_for(reading)
+                if reading.done():
+                    event, reading = reading.result(), None
+                    if event is None:
+                        return
+                    async for each in self._on(event):
+                        yield each
+        finally:
+            if reading:
+                reading.cancel()
+                await asyncio.gather(reading, return_exceptions=True)
+
+    async def _wait_for(self, task: "asyncio.Task[n.Event | n.Lagged | None]") -> None:
+        """Wait until there is an event, or something to do without one."""
+        waking = asyncio.create_task(self._wake.wait())
+        try:
+            await asyncio.wait({task, waking}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            waking.cancel()
+            await asyncio.gather(waking, return_exceptions=True)
+
+    async def _pause(self, seconds: float) -> AsyncIterator[n.News]:
+        """Wait for the next try; what goes meanwhile is told."""
+        deadline = asyncio.get_running_loop().time() + seconds
+        while (left := deadline - asyncio.get_running_loop().time()) > 0:
+            for gone in self._take_gone():
+                yield gone
+            self._wake.clear()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._wake.wait(), left)
+
+    async def _wishes(self) -> AsyncIterator[n.News]:
+        """Do what does not wait for an event: fetch what was sent, tell what was read and what is gone."""
+        self._wake.clear()
+        for gone in self._take_gone():
+            yield gone
+        while self._to_fetch:
+            group_id = next(iter(self._to_fetch))
+            async for each in self._mirror.fetch(group_id):
+                yield each
+            self._to_fetch.discard(group_id)
+        await self._mirror.tell_read()
+        await self._upkeep.refill()
+
+    def _effects(self, event: n.Event | n.Lagged) -> AsyncIterator[n.News]:
+        """Return what an event leads to, before it is told."""
+        mirror = self._mirror
+        match event:
+            case n.Lagged():
+                return mirror.catch_up()
+            case n.NewMessage():
+                return self._fetch_news(event)
+            case n.GroupDeleted():
+                return _each(mirror.forget_group(event.group_id))
+            case n.MemberRemoved() if event.removed_user_id == self.client.session.user_id:
+                return _each(mirror.forget_group(event.group_id))
+            case n.MessageRedacted():
+                mirror.note_gone(self.history.forget(event.group_id, [event.sequence_num]))
+            case n.WelcomeWaits():
+                return self._welcomed(event.group_id)
+            case n.InviteReceived():
+                self._upkeep.taken()
+                mirror.invited(event)
+            case n.GroupUpdate(update_type="commit") | n.MemberRemoved() | n.IdentityReset():
+                return mirror.fetch(event.group_id)  # a commit may have come with it
+            case n.GroupUpdate():
+                return mirror.refresh(event.group_id)
+        return _each([])
+
+    async def _on(self, event: n.Event | n.Lagged) -> AsyncIterator[n.News]:
+        """Do what an event hints at, then tell it, unless all was told with that."""
+        async for each in self._effects(event):
+            yield each
+        if not isinstance(event, (n.NewMessage, n.MessageRedacted)):
+            yield event
+
+    async def _fetch_news(self, event: n.NewMessage) -> AsyncIterator[n.News]:
+        if event.sequence_num > self.history.fetched_up_to(event.group_id):
+            async for each in self._mirror.fetch(event.group_id):
+                yield each
+
+    async def _welcomed(self, group_id: UUID) -> AsyncIterator[n.News]:
+        self._upkeep.taken()
+        await self._mirror.take_welcomes()
+        async for each in self._mirror.refresh(group_id):
+            yield each
+
+    def _take_gone(self) -> list[n.MessagesGone]:
+        """Return what is gone and was not told. Raises what enforcing has raised: then the disk fails."""
+        if self._enforcing and self._enforcing.done():
+            self._enforcing.result()
+        return self._mirror.take_gone()
+
+    async def _enforce(self) -> None:
+        """Enforce expiry, whether there is a connection or not."""
+        try:
+            while True:
+                erased = self.history.enforce()
+                self._mirror.note_gone(erased)
+                if erased:
+                    self._wake.set()
+                await asyncio.sleep(ENFORCED_EVERY)
+        except sqlite3.Error:
+            self._wake.set()
+            raise
+
+
+def _passes(error: ClientError) -> bool:
+    """Tell whether it is worth trying again later."""
+    if isinstance(error, RefusedError) and error.status in GATEWAY_STATUSES:
+        return True
+    return isinstance(error, (NoAnswerError, AnswerError, BusyError, ServerError))
+
+
+async def _next(stream: AsyncIterator[n.Event | n.Lagged]) -> n.Event | n.Lagged | None:
+    return await anext(stream, None)
+
+
+async def _each(some: Iterable[n.News]) -> AsyncIterator[n.News]:
+    for each in some:
+        yield each

@@ -1,0 +1,217 @@
+"""Sends requests and reads their answers: time-outs, repeats, TLS, the token."""
+
+import asyncio
+import json
+import random
+import ssl
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC
+from email.utils import parsedate_to_datetime
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from aiohttp import ClientError as HttpError, ClientResponse, ClientSession, ClientTimeout, TCPConnector
+from yarl import URL
+
+from conclave.client import marshal
+from conclave.client.errors import AnswerError, ClientError, NoAnswerError, RefusedError, refused
+from conclave.client.results import Empty, Refusal
+from conclave.client.retry import GATEWAY_STATUSES, Backoff
+from conclave.errors import ErrorCode
+from conclave.wire.negotiate import Format, body_format
+from conclave.wire.schemas.base import RequestSchema
+
+API = "/api/v1"
+
+QUIET_SECONDS = 45.0
+"""A stream on which nothing comes for 45 seconds is dead: the server writes something every 15."""
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Timeouts:
+    """Seconds for opening a connection, and for a whole request with its answer."""
+
+    connect: float = 10.0
+    request: float = 60.0
+
+
+@dataclass(frozen=True)
+class Call:
+    """A request. ``body``: an object of the class that ``schema`` makes.
+
+    ``repeatable``: it does no harm if the server does it twice.
+    """
+
+    method: str
+    path: str
+    schema: type[RequestSchema] | None = None
+    body: Any = None
+    query: Mapping[str, str] | None = None
+    repeatable: bool = False
+
+
+def secure(ca: Path | None) -> ssl.SSLContext:
+    """Return what checks the server's certificate: by the system's authorities, or only by those of the file ``ca``."""
+    return ssl.create_default_context(cafile=str(ca) if ca else None)
+
+
+class Transport:
+    """Talks to one server. ``async with`` opens and closes its connections."""
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        written_in: Format = Format.JSON,
+        ca: Path | None = None,
+        timeouts: Timeouts = Timeouts(),
+        backoff: Backoff = Backoff(),  # noqa: B008 - as above
+        auth_header: str = "Authorization",
+        chance: Callable[[], float] = random.random,
+    ) -> None:
+        """``url``: as "https://chat.example.org". ``ca``: a file of authorities to trust in place of the system's.
+
+        ``auth_header``: the header that the operator has set for the token. Raises ValueError for a URL that is none,
+        or that has a name, a password or a query in it.
+        """
+        self.url = URL(url.rstrip("/"))
+        if self.url.scheme not in ("http", "https") or not self.url.host:
+            raise ValueError("the server's address must begin with http:// or https://")
+        if self.url.user or self.url.password or self.url.query_string or self.url.fragment:
+            raise ValueError("the server's address must have nothing but a host, a port and a path")
+        self.written_in = written_in
+        self.backoff = backoff
+        self.token = ""
+        self.on_time: Callable[[int], None] = lambda _: None
+        self._ca = ca
+        self._timeouts = timeouts
+        self._auth_header = auth_header
+        self._chance = chance
+        self._http: ClientSession | None = None
+
+    def __repr__(self) -> str:
+        return f"Transport({str(self.url)!r})"
+
+    async def __aenter__(self) -> Self:
+        connector = TCPConnector(ssl=secure(self._ca)) if self.url.scheme == "https" else TCPConnector()
+        self._http = ClientSession(connector=connector)
+        # By itself aiohttp repeats every GET, also that of a key package, of which each is handed out once. It has no
+        # public option against that.
+        self._http._retry_connection = False  # noqa: SLF001 - see above
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._http:
+            await self._http.close()
+
+    async def ask(self, call: Call, kind: type[T], *, written_in: Format | None = None) -> T:
+        """Send a request, again if that may help, and return its answer.
+
+        ``written_in``: the format of both, where the protocol has only one. Raises ClientError.
+        """
+        failures = 0
+        while True:
+            try:
+                return await self._once(call, kind, written_in or self.written_in)
+            except ClientError as error:
+                failures += 1
+                wait = self.backoff.wait_after(error, failures, self._chance(), repeatable=call.repeatable)
+                if wait is None:
+                    raise
+            await asyncio.sleep(wait)
+
+    async def tell(self, call: Call) -> None:
+        """Send a request whose answer has nothing to tell. Raises ClientError."""
+        await self.ask(call, Empty)
+
+    async def stream(self, path: str, query: Mapping[str, str]) -> ClientResponse:
+        """Open a stream: the caller closes it. Raises ClientError."""
+        timeout = ClientTimeout(total=None, sock_connect=self._timeouts.connect, sock_read=QUIET_SECONDS)
+        try:
+            response = await self._session.get(
+                *(self._full(path),), params=query, headers=self._headers(), timeout=timeout, allow_redirects=False
+            )
+        except (HttpError, TimeoutError, OSError) as error:
+            raise _no_answer(error) from error
+        if response.status == 200:
+            return response
+        async with response:
+            raise await self._refusal(response)
+
+    async def _once(self, call: Call, kind: type[T], written_in: Format) -> T:
+        headers = self._headers() | {"Accept": written_in.value}
+        body = None
+        if call.schema:
+            body = marshal.write(written_in, call.schema, call.body)
+            headers["Content-Type"] = written_in.value
+        timeout = ClientTimeout(total=self._timeouts.request, sock_connect=self._timeouts.connect)
+        try:
+            async with self._session.request(
+                *(call.method, self._full(call.path)),
+                data=body,
+                params=call.query,
+                headers=headers,
+                timeout=timeout,
+                allow_redirects=False,  # the token is for nobody else
+                skip_auto_headers=("Content-Type",),
+            ) as response:
+                if response.status >= 300:
+                    raise await self._refusal(response)
+                found = await response.read()
+                self._tell_time(response)
+        except (HttpError, TimeoutError, OSError) as error:
+            raise _no_answer(error) from error
+        return marshal.read(written_in, kind, found) if kind is not Empty else kind()
+
+    async def _refusal(self, response: ClientResponse) -> ClientError:
+        """Return the error that an answer means."""
+        try:
+            body = await response.read()
+        except (HttpError, TimeoutError, OSError) as error:
+            return _no_answer(error)
+        after = _seconds(response.headers.get("Retry-After", ""))
+        written_in = body_format(response.content_type)
+        if written_in is None:
+            # Not the server's own: a proxy's, perhaps while the server is away.
+            if response.status in GATEWAY_STATUSES:
+                return RefusedError(response.status, ErrorCode.UNSPECIFIED, f"the gateway says {response.status}")
+            return AnswerError(f"no Conclave server answers at {self.url}: status {response.status}")
+        told = marshal.read(written_in, Refusal, body)
+        fields = json.loads(body).get("errors", {}) if written_in is Format.JSON else {}
+        return refused(response.status, told.error_code, told.message, fields, after)
+
+    def _tell_time(self, response: ClientResponse) -> None:
+        """Hand the server's time on, if the answer has one."""
+        try:
+            date = parsedate_to_datetime(response.headers.get("Date", ""))
+        except ValueError:
+            return
+        self.on_time(int(date.replace(tzinfo=date.tzinfo or UTC).timestamp()))
+
+    def _headers(self) -> dict[str, str]:
+        if not self.token:
+            return {}
+        return {self._auth_header: f"Bearer {self.token}" if self._auth_header == "Authorization" else self.token}
+
+    def _full(self, path: str) -> URL:
+        return URL(f"{self.url}{API}{path}", encoded=True)
+
+    @property
+    def _session(self) -> ClientSession:
+        if self._http is None or self._http.closed:
+            raise RuntimeError("use the client within `async with`")
+        return self._http
+
+
+def _no_answer(error: Exception) -> NoAnswerError:
+    return NoAnswerError(f"no answer from the server: {error or type(error).__name__}")
+
+
+def _seconds(text: str) -> float | None:
+    return float(text) if text.isascii() and text.isdigit() and len(text) < 10 else None

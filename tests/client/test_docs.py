@@ -1,0 +1,82 @@
+"""The bot of docs/client.md runs as it is written there, and the page's table of errors is that of the library."""
+
+import asyncio
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from uuid import UUID
+
+from conclave import client as library
+from conclave.client import Client, History, MessageArrived, PlaintextCodec, Sync
+from tests.support.client import PASSWORD
+from tests.support.server import ServerProcess
+
+PAGE = (Path(__file__).parents[2] / "docs" / "client.md").read_text(encoding="utf-8")
+
+
+async def test_the_bot_answers_and_goes_on_where_it_was(tmp_path: Path) -> None:
+    [program] = re.findall(r"```python\n(.*?)```", PAGE, flags=re.DOTALL)
+    assert len(program.splitlines()) <= 30
+    (tmp_path / "bot.py").write_text(program)
+    (tmp_path / "server").mkdir()
+    with ServerProcess(tmp_path / "server", '[cleanup]\nengine = "sql"\ndisk_reserve = "0"\n') as server:
+        variables = {"CONCLAVE_URL": server.url, "CONCLAVE_USER": "bot", "CONCLAVE_PASSWORD": PASSWORD}
+        async with Client(server.url) as client, asyncio.timeout(60):
+            await client.register("bot", PASSWORD)
+            await client.register("alice", PASSWORD)
+            await client.login("alice", PASSWORD)
+            with History() as history:
+                async with Sync(client, history, PlaintextCodec()) as sync:
+                    first = subprocess.Popen([sys.executable, "-P", "bot.py"], cwd=tmp_path, env=os.environ | variables)
+                    try:
+                        group = await sync.membership.create("club")
+                        await invite(sync, group)
+                        await sync.send(group, "ping")
+                        assert await texts(sync, 2) == ["ping", "pong"]
+                    finally:
+                        first.kill()
+                        first.wait()
+                    await sync.send(group, "ping")
+                    again = subprocess.Popen([sys.executable, "-P", "bot.py"], cwd=tmp_path, env=os.environ | variables)
+                    try:
+                        assert await texts(sync, 2) == ["ping", "pong"], "also what was said while it was away"
+                    finally:
+                        again.kill()
+                        again.wait()
+
+
+async def invite(sync: Sync, group: UUID) -> None:
+    """Invite the bot as soon as it has key packages, and wait until it has accepted."""
+    while True:
+        try:
+            await sync.membership.invite(group, "bot")
+        except library.ResourceError:
+            await asyncio.sleep(0.05)
+        else:
+            break
+    while len((await sync.client.groups())[0].members) < 2:
+        await asyncio.sleep(0.05)
+
+
+async def texts(sync: Sync, count: int) -> list[str | None]:
+    heard: list[str | None] = []
+    news = aiter(sync)
+    while len(heard) < count:
+        each = await anext(news)
+        if isinstance(each, MessageArrived):
+            heard.append(each.message.text)
+    sync.history.handled(each.message.group_id, each.message.sequence_num)  # type: ignore[union-attr]  # the last one is a message
+    await news.aclose()  # type: ignore[attr-defined]  # it is a generator
+    return heard
+
+
+def test_the_table_of_errors_has_every_class() -> None:
+    table = set(re.findall(r"^\| `(\w+Error)` \|", PAGE, flags=re.MULTILINE))
+    classes = {
+        name
+        for name, value in vars(library).items()
+        if isinstance(value, type) and issubclass(value, library.ClientError)
+    }
+    assert table == classes - {"ClientError", "RefusedError"}

@@ -1,0 +1,373 @@
+"""A history in step with the server: what is told, what is forgotten, what is caught up with."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any, TypeVar
+from uuid import UUID
+
+import pytest
+
+from conclave import keys
+from conclave.client import (
+    Backoff,
+    Client,
+    Format,
+    GroupGone,
+    History,
+    MessageArrived,
+    MessagesGone,
+    News,
+    Offline,
+    Online,
+    PlaintextCodec,
+    PolicyChanged,
+    SessionOverError,
+    Sync,
+    sync as sync_module,
+    upkeep,
+)
+from conclave.client.news import InviteReceived, Lagged, MemberRemoved
+from conclave.clock import Clock
+from conclave.wire.listener import Listener as Connection
+from tests.conftest import Running
+from tests.support.client import PASSWORD
+
+HOUR, DAY = 3_600, 86_400
+QUICK = Backoff(first=0.01, most=0.05)
+T = TypeVar("T")
+
+
+class Device:
+    """A user's client with its history. What it tells is kept; ``hear`` waits for more."""
+
+    def __init__(self, running: Running, name: str, written_in: Format, clock: Clock, path: Path | None = None) -> None:
+        self.client = Client(running.url, written_in=written_in, backoff=QUICK)
+        self.name = name
+        self.told: list[News] = []
+        self.history = History(path, clock=clock)
+        self._clock, self._path = clock, path
+        self._more = asyncio.Event()
+        self._listening: asyncio.Task[None] | None = None
+
+    async def begin(self, *, register: bool = True) -> None:
+        await self.client.__aenter__()
+        if register:
+            await self.client.register(self.name, PASSWORD)
+        await self.client.login(self.name, PASSWORD)
+        self.history.close()
+
+    async def connect(self) -> None:
+        self.history = History(self._path, clock=self._clock)
+        self.sync = Sync(self.client, self.history, PlaintextCodec(), backoff=QUICK)
+        self._listening = asyncio.create_task(self._listen())
+        await self.hear(lambda news: isinstance(news, Online))
+
+    async def _listen(self) -> None:
+        async with self.sync:
+            # The server's clock stands still in these tests, and its answers have the real date.
+            self.client.transport.on_time = lambda _: None
+            async for news in self.sync:
+                self.told.append(news)
+                self._more.set()
+
+    async def hear(self, condition: Callable[[News], object]) -> News:
+        """Wait for news, and take them with all that came before."""
+        async with asyncio.timeout(10):
+            while True:
+                for place, news in enumerate(self.told):
+                    if condition(news):
+                        del self.told[: place + 1]
+                        return news
+                self._more.clear()
+                assert self._listening
+                waiting = asyncio.create_task(self._more.wait())
+                await asyncio.wait({waiting, self._listening}, return_when=asyncio.FIRST_COMPLETED)
+                waiting.cancel()
+                if self._listening.done():
+                    self._listening.result()
+
+    async def hear_a(self, kind: type[T]) -> T:
+        news = await self.hear(lambda each: isinstance(each, kind))
+        assert isinstance(news, kind)
+        return news
+
+    async def hear_text(self, text: str) -> int:
+        news = await self.hear(lambda each: isinstance(each, MessageArrived) and each.message.text == text)
+        assert isinstance(news, MessageArrived)
+        return news.message.sequence_num
+
+    async def disconnect(self) -> None:
+        """Stop, as at the end of a program."""
+        if self._listening:
+            self._listening.cancel()
+            await asyncio.gather(self._listening, return_exceptions=True)
+            self._listening = None
+            self.history.close()
+            self.told.clear()
+
+    async def end(self) -> None:
+        await self.disconnect()
+        await self.client.__aexit__(None, None, None)
+
+    def shown(self, group: UUID) -> list[str | None]:
+        return [each.text for each in self.history.messages(group)]
+
+
+NewDevice = Callable[..., Awaitable[Device]]
+
+
+@pytest.fixture(params=Format, ids=lambda each: each.name.lower())
+async def device(running: Running, request: pytest.FixtureRequest) -> AsyncIterator[NewDevice]:
+    async with AsyncExitStack() as stack:
+
+        async def make(name: str, path: Path | None = None, **options: Any) -> Device:
+            made = Device(running, name, request.param, running.clock, path)
+            await made.begin(**options)
+            stack.push_async_callback(made.end)
+            return made
+
+        yield make
+
+
+@pytest.fixture
+async def pair(device: NewDevice, tmp_path: Path) -> tuple[Device, Device, UUID]:
+    """Alice and Bob in a group, both connected, each with a history on a file."""
+    alice, bob = await device("alice", tmp_path / "alice.db"), await device("bob", tmp_path / "bob.db")
+    await alice.connect()
+    group = await alice.sync.membership.create("club", public=True)
+    await bob.client.join(group)
+    await bob.connect()
+    return alice, bob, group
+
+
+async def test_both_hear_what_either_sends(pair: tuple[Device, Device, UUID]) -> None:
+    alice, bob, group = pair
+    assert await alice.sync.send(group, "hello") == 1
+    assert await bob.sync.send(group, "hello too") == 2
+    for each in pair[:2]:
+        assert [await each.hear_text("hello"), await each.hear_text("hello too")] == [1, 2]
+        assert each.shown(group) == ["hello", "hello too"]
+
+
+async def test_what_was_missed_comes_first_and_nothing_twice(pair: tuple[Device, Device, UUID]) -> None:
+    alice, bob, group = pair
+    await alice.sync.send(group, "one")
+    await bob.hear_text("one")
+    await bob.disconnect()
+    for text in ("two", "three"):
+        await alice.sync.send(group, text)
+    await bob.connect()
+    await alice.sync.send(group, "four")
+    arrived = [(await bob.hear_a(MessageArrived)).message.text for _ in range(3)]
+    assert arrived == ["two", "three", "four"]
+    assert bob.shown(group) == ["one", "two", "three", "four"]
+
+
+async def test_a_message_that_the_application_had_not_finished_with_comes_again(
+    pair: tuple[Device, Device, UUID],
+) -> None:
+    alice, bob, group = pair
+    await bob.disconnect()
+    await alice.sync.send(group, "one")
+    with History(bob._path, clock=bob._clock) as history:
+        async with Sync(bob.client, history, PlaintextCodec()) as sync:
+            bob.client.transport.on_time = lambda _: None
+            async for news in sync:
+                if isinstance(news, MessageArrived):
+                    break
+    await bob.connect()
+    await bob.hear_text("one")
+
+
+async def test_a_connection_that_breaks_is_opened_again(pair: tuple[Device, Device, UUID], running: Running) -> None:
+    alice, bob, group = pair
+    break_streams(running, bob)
+    await bob.hear_a(Offline)
+    await alice.sync.send(group, "while away, perhaps")
+    await bob.hear_a(Online)
+    await bob.hear_text("while away, perhaps")
+
+
+def break_streams(running: Running, device: Device) -> None:
+    for stream in list(running.app[keys.EVENTS]._streams[device.client.session.user_id.bytes]):
+        assert isinstance(stream, Connection)
+        assert stream._transport
+        stream._transport.abort()
+
+
+async def test_a_stream_that_lags_reads_everything_again(pair: tuple[Device, Device, UUID]) -> None:
+    alice, bob, _ = pair
+    other = await alice.sync.membership.create("other", public=True)
+    await bob.client.join(other)
+    await alice.client.send(other, b"unheard")
+    events = bob.sync._on(Lagged(3))
+    told = [each async for each in events]
+    assert Lagged(3) in told
+    assert "unheard" in [each.message.text for each in told if isinstance(each, MessageArrived)] + bob.shown(other)
+
+
+async def test_an_expiry_is_enforced_and_holds_for_what_is_here_already(
+    pair: tuple[Device, Device, UUID], running: Running
+) -> None:
+    alice, bob, group = pair
+    await alice.sync.send(group, "old")
+    await bob.hear_text("old")
+    running.clock.advance(HOUR)
+    await alice.sync.send(group, "young")
+    await bob.hear_text("young")
+    await alice.client.update_group(group, expiry=60)
+    assert await bob.hear_a(PolicyChanged) == PolicyChanged(group, 60)
+    assert await bob.hear_a(MessagesGone) == MessagesGone(group, (1,))
+    assert bob.shown(group) == ["young"]
+    running.clock.advance(61)
+    assert bob.shown(group) == []
+    assert await bob.hear_a(MessagesGone) == MessagesGone(group, (2,)), "by a timer, without an event"
+
+
+async def test_a_longer_policy_that_nobody_has_told_of_yet_loses_no_message(
+    pair: tuple[Device, Device, UUID], running: Running
+) -> None:
+    alice, bob, group = pair
+    await alice.client.update_group(group, expiry=60)
+    await bob.hear_a(PolicyChanged)
+    await bob.disconnect()
+    await alice.client.update_group(group, expiry=-1)
+    await alice.sync.send(group, "kept")
+    running.clock.advance(HOUR)
+    bob.history = History(bob._path, clock=bob._clock)
+    sync = Sync(bob.client, bob.history, PlaintextCodec())
+    bob.client.transport.on_time = lambda _: None
+    told = [each async for each in sync._mirror.fetch(group)]
+    assert PolicyChanged(group, -1) in told
+    assert bob.shown(group) == ["kept"]
+    bob.history.close()
+
+
+async def test_expiry_is_enforced_without_a_connection(pair: tuple[Device, Device, UUID], running: Running) -> None:
+    alice, bob, group = pair
+    await alice.client.update_group(group, expiry=60)
+    await bob.hear_a(PolicyChanged)
+    await alice.sync.send(group, "short")
+    await bob.hear_text("short")
+    bob.client.transport.url = bob.client.transport.url.with_port(1)
+    break_streams(running, bob)
+    await bob.hear_a(Offline)
+    running.clock.advance(61)
+    assert await bob.hear_a(MessagesGone) == MessagesGone(group, (1,))
+
+
+async def test_a_self_destructing_message_goes_after_it_was_really_shown(
+    pair: tuple[Device, Device, UUID], running: Running
+) -> None:
+    alice, bob, group = pair
+    await alice.sync.send(group, "secret", self_destruct_seconds=60)
+    number = await bob.hear_text("secret")
+    running.clock.advance(DAY)
+    assert bob.shown(group) == ["secret"], "fetched is not shown"
+    bob.sync.read(group, number)
+    await until(lambda: not bob.history.untold())
+    running.clock.advance(60)
+    assert bob.shown(group) == []
+    assert await bob.hear_a(MessagesGone) == MessagesGone(group, (number,))
+    assert await bob.client.fetch(group) == (), "the server's timer has run too"
+
+
+async def test_what_another_device_has_read_goes_here_too(
+    pair: tuple[Device, Device, UUID], device: NewDevice, running: Running
+) -> None:
+    alice, bob, group = pair
+    await alice.sync.send(group, "secret", self_destruct_seconds=60)
+    await alice.sync.send(group, "plain")
+    await bob.hear_text("plain")
+    await bob.disconnect()
+    phone = await device("bob", register=False)
+    await phone.connect()
+    phone.sync.read(group, await phone.hear_text("secret"))
+    await until(lambda: not phone.history.untold())
+    running.clock.advance(60)
+    await phone.hear_a(MessagesGone)
+    for pending in ("timers WHERE NOT told", "missed_redactions"):
+        while await running.query(f"SELECT 1 FROM {pending}"):
+            await asyncio.sleep(0.05)
+    await bob.connect()
+    await until(lambda: bob.shown(group) == ["plain"])
+
+
+async def test_a_group_that_is_over_leaves_nothing(pair: tuple[Device, Device, UUID]) -> None:
+    alice, bob, group = pair
+    other = await alice.sync.membership.create("other", public=True)
+    third = await alice.sync.membership.create("third", public=True)
+    for each in (other, third):
+        await bob.client.join(each)
+        await alice.sync.send(each, "hello")
+        await bob.hear_text("hello")
+    await alice.client.remove(group, bob.client.session.user_id)
+    assert isinstance(await bob.hear_a(MemberRemoved), MemberRemoved)
+    await alice.client.delete_group(other)
+    assert await bob.hear_a(GroupGone) == GroupGone(other)
+    await bob.disconnect()
+    await alice.client.remove(third, bob.client.session.user_id)
+    await bob.connect()
+    assert await bob.hear_a(GroupGone) == GroupGone(third), "also if it happened while away"
+    assert bob.history.groups() == {}
+    assert b"hello" not in Path(str(bob._path)).read_bytes()
+
+
+async def test_invites_are_told_once_and_a_welcome_brings_the_group(
+    device: NewDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alice, bob = await device("alice"), await device("bob")
+    await bob.connect()
+    await alice.connect()
+    group = await alice.sync.membership.create("club")
+    await alice.sync.send(group, "before")
+    await alice.sync.membership.invite(group, "bob")
+    invite = await bob.hear_a(InviteReceived)
+    await bob.client.accept_invite(invite.invite_id)
+    await alice.hear(lambda news: getattr(news, "update_type", "") == "commit")
+    await alice.sync.send(group, "after")
+    await bob.hear_text("after")
+    assert await bob.client.welcomes() == ()
+    assert not [each for each in bob.told if isinstance(each, InviteReceived)]
+
+
+async def test_key_packages_are_kept_at_the_server(device: NewDevice) -> None:
+    alice, bob = await device("alice"), await device("bob")
+    await bob.connect()
+    await alice.connect()
+    taken = {await alice.client.take_key_package(bob.client.session.user_id) for _ in range(upkeep.REGULAR)}
+    assert len(taken) == upkeep.REGULAR
+    last = await alice.client.take_key_package(bob.client.session.user_id)
+    assert last not in taken
+    assert await alice.client.take_key_package(bob.client.session.user_id) == last, "the last resort stays"
+
+
+async def test_a_payload_that_is_no_text_is_told_without_a_text(pair: tuple[Device, Device, UUID]) -> None:
+    alice, bob, group = pair
+    await alice.client.send(group, b"\x00\x01\x00\x02 of MLS")
+    await alice.client.send(group, b"\xff\xfe")
+    assert [(await bob.hear_a(MessageArrived)).message.text for _ in range(2)] == [None, None]
+    await alice.sync.membership.remove(group, bob.client.session.user_id)
+    await alice.hear_a(MemberRemoved)
+    assert alice.shown(group) == [None, None], "what stands for a commit is no message"
+    assert alice.history.fetched_up_to(group) == 3
+
+
+async def test_the_end_of_the_session_is_the_end(pair: tuple[Device, Device, UUID]) -> None:
+    _, bob, _ = pair
+    await bob.client.change_password(PASSWORD, "battery staple")
+    with pytest.raises(SessionOverError):
+        await bob.hear(lambda _: False)
+
+
+async def until(condition: Callable[[], object]) -> None:
+    async with asyncio.timeout(10):
+        while not condition():
+            await asyncio.sleep(0.01)
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sync_module, "ENFORCED_EVERY", 0.02)
