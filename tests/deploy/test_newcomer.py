@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -67,6 +68,7 @@ def test_every_command_of_ours_is_one() -> None:
         while isinstance(command, click.Group):
             command = command.commands[words.pop(0)]
         # Options that are not known, and arguments that lack, raise an error. Files are not looked for.
+        command = deepcopy(command)
         for parameter in command.params:
             parameter.type = click.STRING if isinstance(parameter.type, click.Path) else parameter.type
         command.make_context("conclave", words, resilient_parsing=False)
