@@ -4,7 +4,7 @@ COMPILED = PYTHONDONTWRITEBYTECODE=
 PIP = $(PYTHON) -m pip install --quiet --disable-pip-version-check --no-build-isolation
 
 .DEFAULT_GOAL := help
-.PHONY: help setup serve test test-all java fuzz histories lint format layout proto demo bench pin clean
+.PHONY: help setup serve test test-all java fuzz generators histories lint format layout proto demo bench pin clean
 
 help:  ## Print this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' Makefile
@@ -23,6 +23,9 @@ test-all: setup .venv/development lint java  ## Check and test everything: takes
 
 fuzz: setup .venv/development  ## Send 5,000 requests made of the OpenAPI document, others each time
 	@CONCLAVE_FUZZ=5000 $(PYTHON) -m pytest tests/api/test_schemathesis.py
+
+generators: .venv/development .generators/ready  ## Have clients made by two generators talk to a server
+	@CONCLAVE_GENERATORS=$(CURDIR)/.generators/bin $(PYTHON) -m pytest tests/processes/test_generators.py
 
 histories: setup .venv/development java  ## Play 40 random histories of each kind, others each time
 	@CONCLAVE_HISTORIES=$$(date +%s):40 $(PYTHON) -m pytest -n 3 --dist worksteal -k random tests/spark/archive/test_agrees.py tests/spark/test_governed_histories.py
@@ -52,11 +55,12 @@ pin: .venv/development  ## Renew the pinned requirements from pyproject.toml
 	$(PYTHON) -m uv pip compile $(PIN) --extra server -o requirements.txt pyproject.toml
 	$(PYTHON) -m uv pip compile $(PIN) --extra server --extra dev -o requirements-dev.txt pyproject.toml
 	$(PYTHON) -m uv pip compile $(PIN) -o requirements-build.txt requirements-build.in
+	$(PYTHON) -m uv pip compile $(PIN) -o requirements-generators.txt requirements-generators.in
 
 PIN = --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-emit-find-links
 
 clean:  ## Remove .venv and the caches
-	rm -rf .venv .java_cache .mypy_cache .pytest_cache .ruff_cache .hypothesis conclave.egg-info
+	rm -rf .venv .generators .java_cache .mypy_cache .pytest_cache .ruff_cache .hypothesis conclave.egg-info
 
 # Build tools first and pinned too: pip would otherwise fetch whichever are newest to build pyspark.
 .venv/runtime: requirements-build.txt requirements.txt pyproject.toml
@@ -74,4 +78,10 @@ java: .venv/development
 
 .venv/development: .venv/runtime requirements-dev.txt
 	@$(PIP) --require-hashes -r requirements-dev.txt
+	@touch $@
+
+# Apart from .venv: they bring some forty packages, which nothing else needs.
+.generators/ready: requirements-generators.txt | .venv/development
+	@$(PYTHON) -m venv --clear .generators
+	@.generators/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements-generators.txt
 	@touch $@

@@ -7,8 +7,11 @@ from aiohttp import web
 
 from conclave import keys
 from conclave.errors import NotFoundError
+from conclave.wire.exchange import read_query
 from conclave.wire.handover import SHARE
+from conclave.wire.negotiate import Format
 from conclave.wire.openapi import document as openapi
+from conclave.wire.schemas.docs import Describe
 
 _PAGE = """<!DOCTYPE html>
 <html lang="en">
@@ -46,9 +49,10 @@ _LIBRARY = ("swagger-ui.css", "swagger-ui-bundle.js", "favicon-32x32.png")
 
 async def document(request: web.Request) -> web.Response:
     """GET /openapi.json: This document."""
-    app = request.app
+    app, wanted = request.app, read_query(request, Describe)
+    formats = (Format.JSON,) if wanted.format else tuple(Format)
     endpoints = tuple(app[keys.ENDPOINTS].values())
-    body = openapi.written(endpoints, app[keys.IN_FORCE].config.auth_header)
+    body = openapi.written(endpoints, app[keys.IN_FORCE].config.auth_header, formats)
     await request[SHARE].reserve(len(body))
     return web.Response(body=body, content_type="application/json")
 

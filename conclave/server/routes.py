@@ -25,6 +25,7 @@ from conclave.wire.negotiate import Format
 from conclave.wire.schemas import (
     accounts as account_schemas,
     commits as commit_schemas,
+    docs as docs_schemas,
     events as event_schemas,
     groups as group_schemas,
     health as health_schemas,
@@ -58,7 +59,15 @@ ROUTES = (
         answer=health_schemas.ReadyResponse,
         format=Format.JSON,
     ),
-    Endpoint("GET", f"{API}/openapi.json", docs.document, Who.ANYBODY, media_type="application/json"),
+    Endpoint(
+        "GET",
+        f"{API}/openapi.json",
+        docs.document,
+        Who.ANYBODY,
+        query=docs_schemas.DocumentQuery,
+        format=Format.JSON,
+        media_type="application/json",
+    ),
     Endpoint("GET", f"{API}/docs", docs.page, Who.ANYBODY, media_type="text/html"),
     Endpoint(
         "POST",

@@ -20,7 +20,7 @@ from conclave.wire.endpoint import Endpoint
 from conclave.wire.negotiate import Format
 from tests.conftest import Running, StartServer
 from tests.support.client import PASSWORD, Client, encode as base64_of
-from tests.support.openapi import DOCUMENT, answers_of, check_answer
+from tests.support.openapi import DOCUMENT, IN_JSON, answers_of, check_answer
 from tests.support.protobuf import MESSAGES, ProtobufClient, decode, encode, messages_of
 from tests.test_docs import doc, rows
 
@@ -208,7 +208,7 @@ class Row:
     answers: Callable[[World], dict[str, Any]] = lambda _: {}
 
 
-ALWAYS_JSON = ("/healthz", "/readyz", f"{API}/sessions", f"{API}/retention/configuration")
+ALWAYS_JSON = ("/healthz", "/readyz", f"{API}/openapi.json", f"{API}/sessions", f"{API}/retention/configuration")
 """Paths that are answered in JSON whatever was negotiated."""
 
 MEDIA_TYPES = {route.path: route.media_type for route in ROUTES if route.media_type}
@@ -270,7 +270,11 @@ TABLE: dict[str, list[Row]] = {
         Row("serving", answers=lambda _: {"status": "ready"}),
         Row("stopping", 503, 0, before=begin_to_stop),
     ],
-    f"GET {API}/openapi.json": [Row("the document", answers=lambda _: DOCUMENT)],
+    f"GET {API}/openapi.json": [
+        Row("the document", answers=lambda _: DOCUMENT),
+        Row("without protobuf", query={"format": "json"}, answers=lambda _: IN_JSON),
+        Row("a format that it does not leave alone", 400, 101, query={"format": "protobuf"}),
+    ],
     f"GET {API}/docs": [Row("the page")],
     f"POST {API}/register": [
         Row("no password", 400, 100, body={"username": "dora", "registration_token": INVITATION}),

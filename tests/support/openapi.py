@@ -8,9 +8,13 @@ import jsonschema_rs
 
 from conclave.server.routes import ROUTES
 from conclave.wire.endpoint import Endpoint
+from conclave.wire.negotiate import Format
 from conclave.wire.openapi.document import document
 
 DOCUMENT = document(ROUTES, "Authorization")
+
+IN_JSON = document(ROUTES, "Authorization", (Format.JSON,))
+"""The document without protobuf."""
 
 JSON = "application/json"
 

@@ -5,6 +5,7 @@ import re
 from dataclasses import replace
 from typing import Any
 
+import jsonschema_rs
 import pytest
 from openapi_spec_validator import validate
 
@@ -12,10 +13,12 @@ from conclave import errors as e
 from conclave.config.settings import Config
 from conclave.server.routes import API, ROUTES
 from conclave.wire.endpoint import Endpoint, Who
+from conclave.wire.openapi import examples
 from conclave.wire.openapi.document import document, summary_of
 from conclave.wire.schemas.base import the
+from conclave.wire.schemas.events import EVENTS
 from tests.conftest import Running, StartServer
-from tests.support.openapi import DOCUMENT, JSON, answers_of, check, operation_of, resolve
+from tests.support.openapi import DOCUMENT, IN_JSON, JSON, answers_of, check, operation_of, resolve
 
 PROTOBUF = "application/x-protobuf"
 each_route = pytest.mark.parametrize("route", ROUTES, ids=lambda each: f"{each.method} {each.path}")
@@ -24,6 +27,44 @@ each_route = pytest.mark.parametrize("route", ROUTES, ids=lambda each: f"{each.m
 def test_the_document_is_valid_openapi() -> None:
     validate(json.loads(json.dumps(DOCUMENT)))
     assert DOCUMENT["openapi"].startswith("3.1.")
+
+
+def test_the_document_without_protobuf_is_valid_and_lacks_nothing_else() -> None:
+    validate(json.loads(json.dumps(IN_JSON)))
+    assert f'"{PROTOBUF}":' not in json.dumps(IN_JSON)
+    assert IN_JSON["components"] == DOCUMENT["components"]
+    assert IN_JSON["paths"] == _without_protobuf(DOCUMENT["paths"])
+
+
+def _without_protobuf(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_without_protobuf(each) for each in value]
+    if isinstance(value, dict):
+        return {name: _without_protobuf(each) for name, each in value.items() if name != PROTOBUF}
+    return value
+
+
+def test_every_event_has_a_type_of_its_own_by_its_name() -> None:
+    described = DOCUMENT["components"]["schemas"]["ServerEvent"]
+    assert set(described["discriminator"]["mapping"]) == {*EVENTS, "lagged"}
+    assert [each["$ref"] for each in described["oneOf"]] == list(described["discriminator"]["mapping"].values())
+    for name, kind in EVENTS.items():
+        said = {"event": name, "data": examples.example(the(kind))}
+        assert [_fits(said, each) for each in described["oneOf"]].count(True) == 1
+        assert _fits(said, resolve({"$ref": described["discriminator"]["mapping"][name]}))
+        assert not _fits(said | {"data": {}}, described)
+    assert _fits({"event": "lagged", "data": 3}, described)
+    assert not _fits({"event": "unheard_of", "data": 3}, described)
+
+
+def _fits(value: Any, schema: dict[str, Any]) -> bool:
+    whole = schema | {"components": DOCUMENT["components"]}
+    return jsonschema_rs.Draft202012Validator(whole, validate_formats=True).is_valid(value)
+
+
+def test_the_stream_says_what_its_events_are() -> None:
+    stream = DOCUMENT["paths"][f"{API}/events"]["get"]["responses"]["200"]["content"]["text/event-stream"]
+    assert stream["x-itemSchema"] == {"$ref": "#/components/schemas/ServerEvent"}
 
 
 def test_every_endpoint_is_an_operation_and_nothing_else_is() -> None:
@@ -144,6 +185,20 @@ def test_who_has_to_wait_learns_for_how_long() -> None:
     endpoint = Endpoint("GET", "/", _handler, refuses=(e.TooManyRequestsError,))
     responses = document((endpoint,), "Authorization")["paths"]["/"]["get"]["responses"]
     assert list(responses["429"]["headers"]) == ["Retry-After"]
+
+
+@pytest.mark.parametrize("accept", ["application/json", PROTOBUF])
+async def test_the_document_is_always_in_json_and_knows_no_format_but_that(running: Running, accept: str) -> None:
+    path, headers = f"{running.url}{API}/openapi.json", {"Accept": accept}
+    async with running.http.get(path, params={"format": "json"}, headers=headers) as response:
+        assert (response.content_type, await response.json()) == (JSON, IN_JSON)
+    for unknown in ("protobuf", "JSON", "xml"):
+        async with running.http.get(path, params={"format": unknown}, headers=headers) as response:
+            refused = await response.json()
+            assert (response.status, refused["error_code"], response.content_type) == (400, 101, JSON)
+            assert refused["message"] == 'format: must be "json"'
+    async with running.http.get(path, params={"format": ""}, headers=headers) as response:
+        assert response.status == 400
 
 
 async def test_the_document_is_served_to_anybody_and_has_the_header_that_the_operator_chose(

@@ -17,16 +17,24 @@ from conclave.wire import conclave_pb2
 from conclave.wire.endpoint import Endpoint, Who
 from conclave.wire.negotiate import Format
 from conclave.wire.openapi import examples
+from conclave.wire.openapi.events import STREAMED, streamed
 from conclave.wire.openapi.json_schema import Plugin, text_of
 from conclave.wire.schemas.base import ResponseSchema, the
 from conclave.wire.schemas.events import EVENTS
 
 ABOUT = """A group messaging server for end-to-end encrypted clients.
 
-Every message can be written in JSON or in protobuf, with the same fields; `proto/conclave.proto` has their numbers.
+{formats}
 Decide by the `error_code` of an error: `message` is for people and may change. Checks come in this order: token,
 ids in the path, content type, body, membership and role, the rest.
 """
+
+_ABOUT_FORMATS = {
+    tuple(Format): "Every message can be written in JSON or in protobuf, with the same fields; `proto/conclave.proto` "
+    "has their numbers.\nWith `?format=json` this document leaves protobuf out, for generators that do not know it.",
+    (Format.JSON,): "Every message can be written in JSON, which is what this document shows. Do not send an `Accept` "
+    "that names another\nformat: answers are JSON then, as the login was.",
+}
 
 _SECURITY = "token"
 
@@ -41,7 +49,10 @@ class ErrorResponse(ResponseSchema):
     """The message of every error. Protobuf has `message` and `error_code` only."""
 
     message = Text(metadata={"description": "For people; may change."})
-    error_code = fields.Integer(validate=validate.OneOf([code.value for code in e.ErrorCode]))
+    error_code = fields.Integer(
+        validate=validate.OneOf([code.value for code in e.ErrorCode]),
+        metadata={"x-enum-varnames": [code.name for code in e.ErrorCode]},  # generators name constants by these
+    )
     error = Text(validate=validate.OneOf([code.name.lower() for code in e.ErrorCode]))
     errors = fields.Dict(
         Text(),
@@ -51,31 +62,38 @@ class ErrorResponse(ResponseSchema):
 
 
 @cache
-def written(endpoints: tuple[Endpoint, ...], auth_header: str) -> bytes:
-    """Return the OpenAPI document of the ``endpoints`` as JSON, for tokens in the header ``auth_header``."""
-    return orjson.dumps(document(endpoints, auth_header))
+def written(endpoints: tuple[Endpoint, ...], auth_header: str, formats: tuple[Format, ...]) -> bytes:
+    """Return the OpenAPI document of the ``endpoints`` as JSON. The rest is as in ``document``."""
+    return orjson.dumps(document(endpoints, auth_header, formats))
 
 
-def document(endpoints: Sequence[Endpoint], auth_header: str) -> dict[str, Any]:
-    """Return the OpenAPI document of the ``endpoints``, for tokens in the header ``auth_header``."""
+def document(
+    endpoints: Sequence[Endpoint], auth_header: str, formats: tuple[Format, ...] = tuple(Format)
+) -> dict[str, Any]:
+    """Return the OpenAPI document of the ``endpoints``, for tokens in the header ``auth_header``.
+
+    ``formats``: those in which it shows bodies: all, or JSON alone. Many generators know no protobuf.
+    """
     spec = APISpec(
         "Conclave",
         __version__,
         "3.1.0",
         plugins=[Plugin()],
-        info={"description": ABOUT},
+        info={"description": ABOUT.format(formats=_ABOUT_FORMATS[formats])},
         servers=[{"url": "/", "description": "this server"}],
     )
     spec.components.security_scheme(_SECURITY, _security(auth_header))
     kinds: list[type[ResponseSchema]] = [ErrorResponse, *EVENTS.values()]
     for kind in kinds:
         spec.components.schema(kind.__name__, schema=the(kind))
+    for name, schema in streamed().items():
+        spec.components.schema(name, schema)
     for error in dict.fromkeys(error for endpoint in endpoints for error in errors_of(endpoint)):
         spec.components.example(_name(error), _example(error))
     for tag, module in {_tag(endpoint): inspect.getmodule(endpoint.handler) for endpoint in endpoints}.items():
         spec.tag({"name": tag, "description": text_of(module)})
     for endpoint in endpoints:
-        spec.path(endpoint.path, operations={endpoint.method.lower(): _operation(endpoint)})
+        spec.path(endpoint.path, operations={endpoint.method.lower(): _operation(endpoint, formats)})
     return spec.to_dict()
 
 
@@ -98,7 +116,7 @@ def _security(auth_header: str) -> dict[str, str]:
     return {"type": "apiKey", "in": "header", "name": auth_header, "description": "The token of a login, bare."}
 
 
-def _operation(endpoint: Endpoint) -> dict[str, Any]:
+def _operation(endpoint: Endpoint, formats: tuple[Format, ...]) -> dict[str, Any]:
     name = f"{_module(endpoint)}_{endpoint.handler.__name__}"
     summary, _, description = summary_of(endpoint).partition("\n\n")
     operation: dict[str, Any] = {
@@ -107,7 +125,7 @@ def _operation(endpoint: Endpoint) -> dict[str, Any]:
         "tags": [_tag(endpoint)],
         "security": [] if endpoint.public else [{_SECURITY: []}],
         "parameters": [_path_parameter(each) for each in _names_in(endpoint.path)],
-        "responses": {str(endpoint.status): _success(endpoint)} | _refusals(endpoint),
+        "responses": {str(endpoint.status): _success(endpoint, formats)} | _refusals(endpoint, formats),
     }
     if description:
         operation["description"] = " ".join(description.split())
@@ -118,7 +136,7 @@ def _operation(endpoint: Endpoint) -> dict[str, Any]:
         operation["requestBody"] = {
             "description": text_of(endpoint.body),
             "required": any(field.required for field in schema.fields.values()),
-            "content": _content(tuple(Format), endpoint.body.__name__, schema, {"example": examples.example(schema)}),
+            "content": _content(formats, endpoint.body.__name__, schema, {"example": examples.example(schema)}),
         }
     return operation
 
@@ -149,11 +167,11 @@ def _path_parameter(name: str) -> dict[str, Any]:
     return {"in": "path", "name": name, "required": True, "schema": schema, "example": examples.example_of(name)}
 
 
-def _success(endpoint: Endpoint) -> dict[str, Any]:
+def _success(endpoint: Endpoint, formats: tuple[Format, ...]) -> dict[str, Any]:
     if endpoint.media_type:
         shown: dict[str, Any] = {"schema": {"type": "object" if endpoint.media_type == Format.JSON.value else "string"}}
         if endpoint.media_type == "text/event-stream":
-            shown["example"] = "".join(_event(name, kind) for name, kind in EVENTS.items())
+            shown |= {"example": "".join(_event(name, kind) for name, kind in EVENTS.items()), "x-itemSchema": STREAMED}
         return {"description": HTTPStatus(endpoint.status).phrase, "content": {endpoint.media_type: shown}}
     if endpoint.answer is None:
         return {"description": "Done; nothing to tell."}
@@ -161,7 +179,7 @@ def _success(endpoint: Endpoint) -> dict[str, Any]:
     return {
         "description": text_of(endpoint.answer),
         "content": _content(
-            (endpoint.format,) if endpoint.format else tuple(Format),
+            (endpoint.format,) if endpoint.format else formats,
             endpoint.answer.__name__,
             schema,
             {"example": examples.example(schema)},
@@ -173,21 +191,21 @@ def _event(name: str, kind: type[ResponseSchema]) -> str:
     return f"event: {name}\ndata: {orjson.dumps(examples.example(the(kind))).decode()}\n\n"
 
 
-def _refusals(endpoint: Endpoint) -> dict[str, Any]:
+def _refusals(endpoint: Endpoint, formats: tuple[Format, ...]) -> dict[str, Any]:
     """Return the responses of errors by their HTTP status; one status may have several codes."""
     by_status: dict[int, list[type[e.ApiError]]] = {}
     for error in sorted(errors_of(endpoint), key=lambda each: each.code):
         by_status.setdefault(error.status, []).append(error)
-    return {str(status): _refusal(endpoint, by_status[status]) for status in sorted(by_status)}
+    return {str(status): _refusal(endpoint, by_status[status], formats) for status in sorted(by_status)}
 
 
-def _refusal(endpoint: Endpoint, kinds: Sequence[type[e.ApiError]]) -> dict[str, Any]:
+def _refusal(endpoint: Endpoint, kinds: Sequence[type[e.ApiError]], formats: tuple[Format, ...]) -> dict[str, Any]:
     shown = {_name(kind): {"$ref": f"#/components/examples/{_name(kind)}"} for kind in kinds}
     lines = [f"- {kind.code} `{kind.code.name.lower()}`: {_when(kind)}" for kind in kinds]
     answer: dict[str, Any] = {
         "description": "\n".join([HTTPStatus(kinds[0].status).phrase, "", *lines]),
         "content": _content(
-            (endpoint.format,) if endpoint.format else tuple(Format),
+            (endpoint.format,) if endpoint.format else formats,
             "ErrorResponse",
             the(ErrorResponse),
             {"examples": shown},

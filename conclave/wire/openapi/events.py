@@ -1,0 +1,41 @@
+"""Describes the events of a stream as types, for which OpenAPI 3.1 has no word of its own."""
+
+from typing import Any
+
+from conclave.wire.openapi.json_schema import text_of
+from conclave.wire.schemas.events import EVENTS
+
+_ALL = "ServerEvent"
+
+STREAMED = {"$ref": f"#/components/schemas/{_ALL}"}
+"""What each event of a stream is. OpenAPI 3.2 says this by ``itemSchema``, 3.1 cannot: so it is an extension there."""
+
+_LAGGED = "lagged"
+_COUNT = {"type": "integer", "minimum": 1}
+
+
+def streamed() -> dict[str, dict[str, Any]]:
+    """Return the schemas of events by their names: one for each event, and ServerEvent, which is one of them.
+
+    Each has the name of the event and its data, once the data was read as JSON.
+    """
+    described = {_LAGGED: ("Events were lost: read your whole state again. The data says how many.", _COUNT)} | {
+        name: (text_of(kind), {"$ref": f"#/components/schemas/{kind.__name__}"}) for name, kind in EVENTS.items()
+    }
+    found = {_type_name(name): _event(name, about, data) for name, (about, data) in described.items()}
+    to = {name: f"#/components/schemas/{_type_name(name)}" for name in described}
+    found[_ALL] = {
+        "description": "An event of `GET /events`: the value of its `event` line, and that of its `data` line as JSON.",
+        "oneOf": [{"$ref": each} for each in to.values()],
+        "discriminator": {"propertyName": "event", "mapping": to},
+    }
+    return found
+
+
+def _type_name(event: str) -> str:
+    return "Streamed" + "".join(word.capitalize() for word in event.split("_"))
+
+
+def _event(name: str, about: str, data: dict[str, Any]) -> dict[str, Any]:
+    properties = {"event": {"type": "string", "const": name}, "data": data}
+    return {"type": "object", "description": about, "properties": properties, "required": ["event", "data"]}
