@@ -6,6 +6,7 @@ import sqlite3
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -49,7 +50,8 @@ def _fill(connection: sqlite3.Connection, now: int) -> None:
     for ago in range(48, 0, -1):
         deleted = {"expired": 400 + 37 * (ago % 7), "fetched": 120 + 11 * (ago % 5), "deleted_account": 9 * (ago % 3)}
         began = now - ago * 3600
-        runs.add(connection, Run("sql", began, began + 2, "ok", "", deleted=deleted, bytes_returned=4096 * ago))
+        done = Run("sql", began, began + 2, "ok", "", deleted=deleted, bytes_returned=4096 * ago)
+        runs.add(connection, replace(done, cpu_seconds=0.4, lock_seconds=0.1, longest_lock_seconds=0.009))
 
 
 @pytest.fixture
