@@ -111,9 +111,9 @@ def advise(job: str, setting: str, costs: Sequence[Cost], interval: int) -> Advi
 
 
 def _in_a_day(known: Sequence[tuple[int, float | None]], daily: float, interval: int) -> float | None:
-    """Return what a day costs at an interval. ``known``: the rows and the cost of each run; None: none is known."""
+    """Return what a day costs at an interval. ``known``: the rows and the cost of each run; None: too few are known."""
     told = sorted((rows, cost) for rows, cost in known if cost is not None)
-    if not told:
+    if len(told) < LEAST_RUNS:
         return None
     idle = told[: max(1, len(told) // 4)]
     fixed = statistics.median(cost for _, cost in idle)

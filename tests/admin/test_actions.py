@@ -11,12 +11,15 @@ from aiohttp import FormData
 from aiohttp.test_utils import TestServer
 from yarl import URL
 
+from conclave import keys
 from conclave.admin.app import create_admin_app
 from conclave.admin.guard import Guard
 from conclave.admin.page import tickets
 from conclave.config.admin import AdminConfig
 from conclave.config.load import ConfigError, parse_config
 from conclave.config.settings import Config
+from conclave.health.parts import Phase
+from conclave.store.faults import StoreFullError
 from spark.report import Report
 from tests.admin.conftest import Operators
 from tests.admin.test_page import Parsed, page, section
@@ -271,3 +274,35 @@ async def test_a_form_in_an_unknown_charset_is_refused(acting: Acting) -> None:
     header = "application/x-www-form-urlencoded; charset=nothing"
     assert (await acting.send("/actions/run", H_Content_Type=header))[0] == 400
     assert acting.worker.runs == 0
+
+
+@pytest.mark.parametrize("phase", [Phase.STARTING, Phase.STOPPING])
+async def test_while_the_server_does_not_serve_nothing_is_done(acting: Acting, phase: Phase) -> None:
+    """The listener answers before the server serves, and after."""
+    sent = {action: await acting.ticket(action) for action in ("/actions/run", "/dry-run")}
+    acting.health.phase = phase
+    acting.looking.expire()
+    assert "could not be read anew" in section(await page(acting, **BROUGHT), "health")
+    for action, ticket in sent.items():
+        status, text = await acting.send(action, ticket)
+        assert (status, "does not serve now" in text) == (503, True)
+    acting.health.phase = Phase.SERVING
+    assert (await acting.send("/actions/run", sent["/actions/run"]))[0] == 200, "the ticket still counts"
+
+
+async def test_a_store_that_is_full_is_told(acting: Acting, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def full(*_: Any) -> None:
+        raise StoreFullError("/var/lib/conclave: No space left on device")
+
+    await acting.running.user("alice")
+    monkeypatch.setattr(acting.running.app[keys.CLOCK_WATCH], "write", full)
+    status, text = await acting.send("/actions/disable", name="alice")
+    assert (status, "No space left on device" in text, "Nothing was done" in text) == (503, True, True)
+
+
+async def test_a_wrong_clock_is_told(acting: Acting) -> None:
+    alice = await acting.running.user("alice")
+    await alice.create_group("friends")
+    acting.running.clock.set_wrong(700)
+    status, text = await acting.send("/actions/hold", covers="group", name="friends", reason="x")
+    assert (status, "Hold 1 is in force" in text) == (200, True), "a hold deletes nothing, so it need not wait"

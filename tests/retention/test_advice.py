@@ -141,3 +141,10 @@ def test_lengths_are_rounded_a_little(seconds: int, text: str) -> None:
 )
 def test_amounts_of_time_are_short(seconds: float, text: str) -> None:
     assert span_text(seconds) == text
+
+
+def test_one_run_of_which_the_cost_is_known_is_not_enough() -> None:
+    [first, *others] = costs(3600, cpu=None, lock=None)
+    found = of([Cost(first.began, first.ended, 5000, 9.0, 2.0, 0.5), *others])
+    assert {(each.cpu, each.lock) for each in found.projections} == {(None, None)}
+    assert (found.cpu, found.longest_lock) == (9.0, 0.5), "it is told all the same"

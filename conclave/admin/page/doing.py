@@ -11,7 +11,8 @@ from conclave import keys
 from conclave.actions import accounts, holds
 from conclave.actions.audit import note_ordered
 from conclave.actions.holds import LONGEST_REASON
-from conclave.errors import BadRequestError, ConflictError
+from conclave.errors import BadRequestError, ConflictError, UnavailableError
+from conclave.health.parts import Phase
 from conclave.ids import id_of
 from conclave.logs import get_logger
 from conclave.store import users
@@ -53,6 +54,11 @@ class Doing:
             "disable": self._disable,
             "enable": self._enable,
         }
+
+    def require_serving(self) -> None:
+        """Raise UnavailableError unless the server serves: before that, and after, there is nothing to act on."""
+        if self._served[keys.HEALTH].phase is not Phase.SERVING:
+            raise UnavailableError("the server does not serve now: it starts, or it stops", seconds=5)
 
     async def count(self) -> dict[str, Any]:
         """Return the report of a dry run over everything. Raises ConflictError: there is none."""

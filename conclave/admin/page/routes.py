@@ -106,6 +106,7 @@ class Page:
     async def _form(self, request: web.Request) -> dict[str, str]:
         """Return the fields of a form that this page has written. Raises ForbiddenError or BadRequestError."""
         _require_own(request)
+        self._doing.require_serving()
         if request.content_type != "application/x-www-form-urlencoded":
             raise BadRequestError("this is no form of this page")
         try:
