@@ -13,10 +13,9 @@ from conclave.store.ledger import changes
 USER = "x'75'"
 
 NOTED: tuple[tuple[str, list[tuple[str, int | str | bytes]]], ...] = (
-    *(
-        (f"UPDATE groups SET {mark} = 9 WHERE group_key = 7", [("group", 7)])
-        for mark in ("floor_seq", "gone_below", "expired_before")
-    ),
+    ("UPDATE groups SET floor_seq = 9 WHERE group_key = 7", [("group", 7)]),
+    ("UPDATE groups SET gone_below = 9 WHERE group_key = 7", [("group", 7)]),
+    ("UPDATE groups SET expired_before = 9 WHERE group_key = 7", [("group", 7)]),
     ("UPDATE groups SET commits_below = 9 WHERE group_key = 7", [("group", 7)]),
     ("UPDATE groups SET message_expiry_seconds = 9 WHERE group_key = 7", [("group", 7)]),
     ("UPDATE groups SET min_lifetime_seconds = 9 WHERE group_key = 7", [("group", 7)]),
