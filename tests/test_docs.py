@@ -20,6 +20,7 @@ from conclave.config.doubts import doubts
 from conclave.config.load import parse_config
 from conclave.config.retention import LifetimesSchema, LimitSchema, LimitsSchema, PurgeJobSchema, RetentionSchema
 from conclave.config.settings import Config, setting_names
+from conclave.demo import EXPECTED
 from conclave.errors import ErrorCode
 from conclave.health.parts import HealthPart
 from conclave.server import duties
@@ -250,6 +251,12 @@ def bodies(line: str) -> list[str]:
 
 
 CONVERSATIONS = ("README.md", "docs/quickstart.md", "docs/protocol.md")
+
+
+def test_the_readme_shows_what_the_demo_does() -> None:
+    shown = rows(doc("README.md"), "keep|expiring|fetched|deleted")
+    ends = {True: ["kept", "yes", "yes"], False: ["gone", "no", "none"]}
+    assert shown == [[each.group, each.text, *ends[each.stays], each.why] for each in EXPECTED]
 
 
 @dataclass
