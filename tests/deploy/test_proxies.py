@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-from aiohttp import ClientError, ClientSession, TCPConnector
+from aiohttp import ClientError, ClientResponse, ClientSession, TCPConnector
 
 from conclave.wire.exchange import MAX_BODY_BYTES
 from tests.support.client import Client, encode
@@ -55,6 +55,13 @@ async def connection(address: str = "127.0.0.1") -> AsyncIterator[ClientSession]
         yield http
         await connector.close(abort_ssl=True)
     await asyncio.sleep(0.25)  # a connection that was closed before may not have ended yet
+
+
+def cut(stream: ClientResponse) -> None:
+    """End a stream's connection at once. Closed within TLS, it would wait for the other end."""
+    assert stream.connection
+    assert stream.connection.transport
+    stream.connection.transport.abort()
 
 
 def bodies() -> tuple[bytes, list[bytes]]:
@@ -123,6 +130,7 @@ async def test_a_stream_is_passed_on_at_once_and_stays_open(front: Proxy) -> Non
                 assert json.loads(line.removeprefix(b"data:"))["sequence_num"] == number
                 while not (line := await stream.content.readline()).startswith(b":"):  # 10 seconds without an event
                     assert line, "it has ended"
+            cut(stream)
 
 
 @with_curl
@@ -183,6 +191,8 @@ async def test_nginx_limits_the_connections_of_an_address(tmp_path: Path, server
                 for session, status in ((http, 429), (other, 200)):
                     async with session.get(f"{front.url}/healthz") as answer:
                         assert answer.status == status
+                cut(first)
+                cut(second)
 
 
 @pytest.mark.parametrize(
