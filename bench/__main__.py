@@ -21,6 +21,7 @@ from bench import (
     curves,
     hot,
     oversized,
+    page,
     policies,
     scale,
     sending,
@@ -47,6 +48,7 @@ PARTS: dict[str, Callable[[Path], list[Figure]]] = {
     "archive": archive.runs,
     "archive-pages": archive_serving.pages,
     "oversized": oversized.largest,
+    "page": page.whole,
     "scale": scale.runs,
     "plots": curves.sends,
 }

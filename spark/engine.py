@@ -1,6 +1,7 @@
 """The engine: what runs need of the machine, such as a warm Spark session, the run lock and the time."""
 
 import contextlib
+import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from typing import TYPE_CHECKING
@@ -132,6 +133,10 @@ class Engine:
             self._spark.stop()
         self._spark = None
         self._java.end()
+
+    def cpu_seconds(self) -> float:
+        """Return for how long this process and its Java have worked so far."""
+        return time.process_time() + self._java.cpu_seconds()
 
     def is_sound(self) -> bool:
         """Tell whether the Spark session still answers; its Java process may have died."""

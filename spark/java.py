@@ -69,6 +69,16 @@ class Java:
         """Tell whether Java was started by this process and has ended."""
         return self._process is not None and self._process.poll() is not None
 
+    def cpu_seconds(self) -> float:
+        """Return for how long Java has worked so far; 0 if it does not run, or where the system does not tell."""
+        if not self._process:
+            return 0.0
+        try:
+            stat = Path(f"/proc/{self._process.pid}/stat").read_text(encoding="utf-8", errors="replace")
+        except OSError:
+            return 0.0
+        return sum(map(int, stat.rpartition(")")[2].split()[11:13])) / os.sysconf("SC_CLK_TCK")
+
     def freeze(self) -> None:
         """Stop Java from writing anything more. It dies when this process ends, which must be soon."""
         if self._process:

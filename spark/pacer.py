@@ -49,6 +49,9 @@ class Pacer:
     commits = 0
     """How many transactions the pacers of this process have committed."""
 
+    lock_seconds = longest_lock_seconds = 0.0
+    """For how long they have held the write lock, in all and at the longest, since ``Costs`` began."""
+
     def __init__(
         self,
         connection: sqlite3.Connection,
@@ -83,6 +86,7 @@ class Pacer:
                 raise RunTooLongError("max_run_time is over; the next run goes on from here")
             began = time.monotonic()
             with write_transaction(self.connection):
+                held_from = time.monotonic()
                 reach("apply.begun")
                 self._require()
                 locked = time.monotonic()
@@ -95,6 +99,8 @@ class Pacer:
             Pacer.commits += 1
             reach("apply.after_commit")
             ended = time.monotonic()
+            Pacer.lock_seconds += ended - held_from
+            Pacer.longest_lock_seconds = max(Pacer.longest_lock_seconds, ended - held_from)
             rested = ended + max(ended - began, SHARED_REST_SECONDS if is_shared else 0.0)
             # The last transaction is left to the next call, or to empty_wal.
             if step is not None:

@@ -16,7 +16,8 @@ class Report:
     how many messages moved to the archive. ``held``: how many messages would be gone without legal holds, see
     ``due.held_back``. ``overdue_groups`` and ``overdue_seconds``: what is left although it could be erased, see
     ``overdue.worst``. ``brought_back``: rows by table whose times were ahead of the clock that was accepted. ``error``:
-    "" if the run succeeded. ``differing``: of a dry run, the settings that are not those in force.
+    "" if the run succeeded. ``differing``: of a dry run, the settings that are not those in force. ``cpu_seconds``,
+    ``lock_seconds`` and ``longest_lock_seconds``: what it cost, see ``costs.py``.
     """
 
     engine: str
@@ -33,6 +34,9 @@ class Report:
     overdue_seconds: int = 0
     brought_back: Counter[str] = field(default_factory=Counter)
     error: str = ""
+    cpu_seconds: float = 0.0
+    lock_seconds: float = 0.0
+    longest_lock_seconds: float = 0.0
     differing: list[str] = field(default_factory=list)
 
     @property
@@ -58,4 +62,7 @@ class Report:
             "overdue_seconds": self.overdue_seconds,
             "deleted": {rule: self.counts[rule] for rule in rules.RULES},
             "brought_back": dict(+self.brought_back),
+            "cpu_seconds": self.cpu_seconds,
+            "lock_seconds": self.lock_seconds,
+            "longest_lock_seconds": self.longest_lock_seconds,
         }

@@ -28,6 +28,7 @@ from conclave.system import reserve
 from conclave.system.worker_protocol import State
 from spark import apply, clock_mending, dry, due
 from spark.clock_mending import ClockUnsteadyError
+from spark.costs import Costs
 from spark.engine import CleanupError, Engine, Tell
 from spark.hot import ArchiveError, Hot
 from spark.pacer import Pacer, RunTooLongError, WalBusyError, empty_wal
@@ -71,7 +72,7 @@ def clean_up(
     """
     with _ready(engine) as settings, engine.only_run(tell):
         tell(State.BEGAN)
-        done = Report(engine.config.cleanup.engine, engine.clock.now(), scope.name)
+        done, costs = Report(engine.config.cleanup.engine, engine.clock.now(), scope.name), Costs(engine)
         try:
             if accept_clock:
                 hot = _hot(engine, settings, done.started_at)
@@ -90,6 +91,7 @@ def clean_up(
         _write_receipts(engine, settings, done, scope)
         _empty_work(engine, done)
         done.finished_at = engine.clock.now()
+        costs.note(done)
         _store(engine, done)
         return done
 

@@ -12,9 +12,19 @@ from conclave.clock import SystemClock
 from conclave.config.settings import Config
 from conclave.logs import configure_logging, get_logger
 from conclave.retention.jobs import Scope, Timetable, schedule
-from conclave.system.worker_protocol import EXIT_GIVE_UP, Ended, Fault, Message, State, to_line
+from conclave.system.worker_protocol import (
+    EXIT_GIVE_UP,
+    Counted,
+    Ended,
+    Fault,
+    Message,
+    Order,
+    State,
+    order_of,
+    to_line,
+)
 from spark.engine import CleanupError, Engine, SparkStartError
-from spark.run import clean_up
+from spark.run import clean_up, dry_run
 
 log = get_logger(__name__)
 
@@ -29,12 +39,13 @@ Otherwise others who wait for the run lock, such as a backup, might never get it
 
 
 class Orders:
-    """What the server has the worker go by: its settings, which may change while the worker works or waits."""
+    """What the server has the worker go by, and what an operator wants at once, while the worker works or waits."""
 
     def __init__(self, config: Config) -> None:
         """Begin with ``config``."""
         self.newest = config
-        self._has_other_jobs = threading.Event()
+        self._given: set[Order] = set()
+        self._news = threading.Event()
 
     def receive(self, config: Config) -> None:
         """Take other settings. Those of the log count at once, all others from the next run on."""
@@ -42,14 +53,23 @@ class Orders:
         is_other = _jobs(config) != _jobs(self.newest)
         self.newest = config
         if is_other:
-            self._has_other_jobs.set()
+            self.give(Order.RUN)  # other jobs begin with a run of each
 
-    def wait(self, seconds: float) -> bool:
-        """Wait for at most so many seconds; return at once, and True, if there are other jobs to do."""
-        if not self._has_other_jobs.wait(seconds):
-            return False
-        self._has_other_jobs.clear()
-        return True
+    def give(self, order: Order) -> None:
+        """Have the worker do something at once, or as soon as the run under way has ended."""
+        self._given.add(order)
+        self._news.set()
+
+    def wait(self, seconds: float) -> Order | None:
+        """Wait for at most so many seconds; return what is to be done at once, None for nothing."""
+        if not self._given:
+            self._news.wait(seconds)
+        self._news.clear()  # before the look: what is given after it is found by the next one
+        for order in Order:
+            if order in self._given:
+                self._given.discard(order)
+                return order
+        return None
 
 
 def _jobs(config: Config) -> list[tuple[Scope, int]]:
@@ -89,14 +109,20 @@ def _work(engine: Engine, orders: Orders, tell: TextIO) -> None:
 def _work_by(jobs: list[tuple[Scope, int]], again: int, engine: Engine, orders: Orders, tell: TextIO) -> None:
     """Do each of ``jobs``, with the seconds from run to run, when it is due: one at a time, the longest due first.
 
-    ``again``: one that failed is tried again after so many seconds at most. Returns when there are other jobs.
+    ``again``: one that failed is tried again after so many seconds at most. Returns when there are other jobs, or all
+    of them shall be done at once.
     """
     table = Timetable([interval for _, interval in jobs], again, time.monotonic())
     while True:
         chosen, due = table.next()
-        while (left := due - time.monotonic()) > 0:
-            if orders.wait(min(left, LONGEST_SLEEP_SECONDS)):
-                return
+        left = due - time.monotonic()
+        order = orders.wait(min(max(0.0, left), LONGEST_SLEEP_SECONDS))
+        if order is Order.RUN:
+            return
+        if order is Order.COUNT:
+            _count(engine, orders.newest, due, tell)
+        if order or left > 0:
+            continue
         engine.config = orders.newest
         table.begin(chosen, time.monotonic())
         try:
@@ -111,8 +137,20 @@ def _work_by(jobs: list[tuple[Scope, int]], again: int, engine: Engine, orders: 
             table.fail(chosen, time.monotonic())
             _say(tell, Fault(str(error), table.next().due - time.monotonic()))
         time.sleep(PAUSE_SECONDS)
-        if orders.wait(0):
-            return
+
+
+def _count(engine: Engine, config: Config, due: float, tell: TextIO) -> None:
+    """Do a dry run, and tell what a run would delete, or why that could not be counted."""
+    engine.config = config
+    _say(tell, State.COUNTING)
+    try:
+        counted = dry_run(engine).to_mapping()
+    except CleanupError as error:
+        counted = {"error": str(error)}
+    except Exception as error:
+        log.exception("cleanup_failed", engine=config.cleanup.engine)
+        counted = {"error": f"{type(error).__name__}: {error}"}
+    _say(tell, Counted(counted, due - time.monotonic()))
 
 
 def _log_fault(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
@@ -134,7 +172,10 @@ def _say(tell: TextIO, message: Message) -> None:
 def _listen_to_server(engine: Engine, orders: Orders) -> None:
     """Take what the server sends until it ends, then end. Its side of the pipe closes even if it crashes."""
     while line := sys.stdin.readline():
-        orders.receive(Config.from_json(line))
+        if order := order_of(line):
+            orders.give(order)
+        else:
+            orders.receive(Config.from_json(line))
     _end(engine)
 
 

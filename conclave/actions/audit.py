@@ -1,4 +1,4 @@
-"""Reading the audit log, for operators. Entries are written by the actions that they speak of."""
+"""Reading the audit log, for operators. Other entries are written by the actions that they speak of."""
 
 import sqlite3
 
@@ -24,6 +24,11 @@ def list_last(
     elif user is not None:
         wanted = _about(OF_USERS, user, named.user_id(connection, user))
     return audit.last(connection, limit, begin, wanted)
+
+
+def note_ordered(connection: sqlite3.Connection, context: Context, actor: str) -> None:
+    """Note that an operator has cleanup run now. ``actor``: as the audit log names one."""
+    audit.note(connection, context.now(), actor, Action.CLEANUP_ORDERED)
 
 
 def _about(actions: tuple[Action, ...], text: str, subject_id: bytes | None) -> Wanted:

@@ -1,4 +1,4 @@
-"""The operators' listener: faults, the last cleanup run, metrics. On loopback unless configured otherwise.
+"""The operators' listener: the page, faults, the last cleanup run, metrics. On loopback unless configured otherwise.
 
 ``guard`` stands before everything here, so a further page only has to add its routes.
 """
@@ -15,6 +15,8 @@ from conclave import keys
 from conclave.admin.guard import IS_OPERATOR, Guard
 from conclave.admin.lag import Lag
 from conclave.admin.metrics import registry
+from conclave.admin.page.doing import Doing, Worker
+from conclave.admin.page.routes import Page
 from conclave.admin.sizes import Sizes
 from conclave.health.readiness import Standing, standing
 from conclave.wire.ready import HEADERS
@@ -29,8 +31,8 @@ SCRAPE = web.AppKey("scrape", asyncio.Lock)
 """Held while metrics are written: one thread works for those who ask at the same time, one after the other."""
 
 
-def create_admin_app(served: web.Application, guard: Guard) -> web.Application:
-    """Build the operators' application beside ``served``, the clients'."""
+def create_admin_app(served: web.Application, guard: Guard, worker: Worker | None = None) -> web.Application:
+    """Build the operators' application beside ``served``, the clients'. ``worker``: what does cleanup, if anything."""
     app = web.Application(middlewares=[guard.middleware()])
     app[SERVED] = served
     app[LAG] = lag = Lag()
@@ -41,6 +43,7 @@ def create_admin_app(served: web.Application, guard: Guard) -> web.Application:
     app.router.add_get("/healthz", _health)
     app.router.add_get("/readyz", _ready)
     app.router.add_get("/metrics", _metrics)
+    Page(served, sizes, Doing(served, worker)).add_routes(app)
     return app
 
 

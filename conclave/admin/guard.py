@@ -4,6 +4,7 @@ A browser of somebody on this machine reaches loopback too, and a page from else
 127.0.0.1. The Host header shows that name, so on loopback only names of this machine are answered.
 """
 
+import base64
 import hashlib
 import hmac
 from collections import Counter
@@ -23,6 +24,9 @@ LOOPBACK_HOSTS = frozenset(("localhost", "127.0.0.1", "[::1]"))
 
 LONGEST_FILE = 4096
 """A file with more than 4 KiB holds something else than a token."""
+
+PROGRAMS, BROWSERS = "Bearer", 'Basic realm="Conclave: the token of [admin] is the password", charset="UTF-8"'
+"""How the token is asked for. A browser shows its own window for that; a page has no part in it, and cannot read it."""
 
 IS_OPERATOR = web.RequestKey("is_operator", bool)
 """Whether the request may learn what is for operators: it has brought the token, or none is set."""
@@ -54,7 +58,8 @@ class Guard:
                 return self._refuse("host", 421, "this name is not one of [admin] hosts")
             request[IS_OPERATOR] = is_operator = self._is_operator(request)
             if not is_operator and request.path not in OPEN_PATHS:
-                return self._refuse("token", 401, "the token of [admin] is missing or wrong")
+                asks = BROWSERS if "text/html" in request.headers.get("Accept", "") else PROGRAMS
+                return self._refuse("token", 401, "the token of [admin] is missing or wrong", asks)
             return await handler(request)
 
         return guard
@@ -63,13 +68,22 @@ class Guard:
         """Tell whether a request has brought the token. The time that takes says nothing about the token."""
         if self._token is None:
             return True
-        scheme, _, token = request.headers.get("Authorization", "").partition(" ")
-        return scheme.lower() == "bearer" and hmac.compare_digest(_digest(token.strip()), self._token)
+        scheme, _, brought = request.headers.get("Authorization", "").partition(" ")
+        token = _password(brought) if scheme.lower() == "basic" else brought.strip()
+        return scheme.lower() in ("bearer", "basic") and hmac.compare_digest(_digest(token), self._token)
 
-    def _refuse(self, reason: str, status: int, message: str) -> web.Response:
+    def _refuse(self, reason: str, status: int, message: str, challenge: str | None = None) -> web.Response:
         self.refused[reason] += 1
-        challenge = {"WWW-Authenticate": "Bearer"} if status == web.HTTPUnauthorized.status_code else {}
-        return web.json_response({"message": message}, status=status, headers={**HEADERS, **challenge})
+        headers = {"WWW-Authenticate": challenge} if challenge else {}
+        return web.json_response({"message": message}, status=status, headers={**HEADERS, **headers})
+
+
+def _password(credentials: str) -> str:
+    """Return the password of HTTP Basic, which is the token; the name before it is anybody's. "" if there is none."""
+    try:
+        return base64.b64decode(credentials.strip(), validate=True).decode("ascii").partition(":")[2]
+    except ValueError:
+        return ""
 
 
 def token_of(config: AdminConfig) -> str | None:

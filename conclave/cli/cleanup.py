@@ -13,6 +13,7 @@ from conclave.cli.purge import purge
 from conclave.clock import SystemClock
 from conclave.config.load import ConfigError, load_config
 from conclave.logs import configure_logging
+from conclave.retention.jobs import schedule
 from conclave.store import runs, schema, sqlite
 from conclave.store.faults import StoreError
 from spark import run
@@ -61,6 +62,23 @@ def history(path: Path | None, limit: int) -> None:
         schema.require_current(config.database)
         with closing(sqlite.connect(config.database)) as connection:
             reports.show_history(runs.last(connection, limit), Console())
+
+
+@cleanup.command(short_help="Advise how often to clean up.")
+@config_option
+def advise(path: Path | None) -> None:
+    """Advise how often to clean up: what runs have cost, and what other intervals would change.
+
+    It goes by the history, so it knows more after some days of operation. It changes nothing.
+    """
+    with one_line_errors(ConfigError, StoreError):
+        config = load_config(path)
+        schema.require_current(config.database)
+        with closing(sqlite.connect(config.database)) as connection:
+            history = runs.last(connection, runs.HISTORY_ROWS)
+        jobs = schedule(config.retention.purge_jobs, config.cleanup_interval)
+        for each in runs.advices(history, jobs, SystemClock().read().wall):
+            reports.show_advice(each, Console())
 
 
 cleanup.add_command(purge)

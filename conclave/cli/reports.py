@@ -9,6 +9,8 @@ from rich.progress import Progress as Bar
 from rich.table import Table
 
 from conclave.cli.tables import WIDTH_OF_FILES, counted, second
+from conclave.retention.advice import Advice, rounded, span_text
+from conclave.retention.durations import duration_text
 from conclave.store.runs import Run
 from spark import rules
 from spark.report import Report
@@ -97,6 +99,39 @@ def show_history(runs: Iterable[Run], console: Console) -> None:
     console.print(table if table.row_count else "no runs yet")
     for line in failed:
         console.print(line, soft_wrap=True, markup=False, highlight=False)
+
+
+def show_advice(advice: Advice, console: Console) -> None:
+    """Print a sentence of advice, what a run costs, and what it would cost at other intervals."""
+    if not console.is_terminal:
+        console.width = WIDTH_OF_FILES
+    if advice.projections:
+        table = Table(title=f"{advice.job}: estimated from {counted(advice.runs, 'run')}", box=SIMPLE_HEAD)
+        table.add_column("interval", no_wrap=True)
+        for name in ("expired lies at most", "messages, on average", "runs a day", "CPU a day", "write lock a day"):
+            table.add_column(name, justify="right")
+        for each in advice.projections:
+            table.add_row(
+                f"{duration_text(each.interval)}{' (now)' if each.is_current else ''}",
+                rounded(each.lies),
+                f"{each.waiting:,.0f}",
+                f"{each.runs:,.1f}",
+                *("unknown" if cost is None else span_text(cost) for cost in (each.cpu, each.lock)),
+            )
+        console.print(table)
+        console.print(f"a run: {', '.join(_costs(advice))}", highlight=False, soft_wrap=True)
+    console.print(advice.sentence, highlight=False, soft_wrap=True, markup=False)
+
+
+def _costs(advice: Advice) -> Iterator[str]:
+    """Yield what a run costs, as far as it is known."""
+    yield f"lasts {span_text(advice.seconds)}"
+    if advice.cpu is not None:
+        yield f"takes {span_text(advice.cpu)} of CPU"
+    if advice.lock is not None:
+        yield f"holds the write lock for {span_text(advice.lock)} in all"
+    if advice.longest_lock is not None:
+        yield f"and for {span_text(advice.longest_lock)} at the longest, which a send may have had to wait"
 
 
 def _list(counts: Mapping[str, int]) -> str:

@@ -9,7 +9,7 @@ from marshmallow import validate
 from marshmallow.fields import List
 
 from conclave.config.section import NOT_EMPTY, PATH, PORT, Section
-from conclave.fields import StrictInteger, Text
+from conclave.fields import StrictBoolean, StrictInteger, Text
 
 TOKEN = re.compile(r"[!-~]{32,1024}\Z")
 """A token has at least 32 characters, so that nobody guesses it. It goes into a header: visible ASCII, no spaces."""
@@ -22,7 +22,7 @@ class AdminConfig:
     """``[admin]``: the listener for operators, which tells more than clients may know.
 
     ``token``, or what ``token_file`` holds: what a request has to bring. ``hosts``: the names beside those of loopback
-    under which the listener may be asked.
+    under which the listener may be asked. ``allow_actions``: whether the page has forms that change something.
     """
 
     listen_address: str = "127.0.0.1"
@@ -30,6 +30,7 @@ class AdminConfig:
     token: str | None = field(default=None, repr=False)
     token_file: str | None = None
     hosts: tuple[str, ...] = ()
+    allow_actions: bool = False
 
     def __post_init__(self) -> None:
         """Take a list too, since TOML and JSON have no tuples."""
@@ -48,6 +49,11 @@ def contradictions(admin: AdminConfig) -> Iterator[str]:
     """Yield a line for each setting that does not go with another."""
     if admin.token and admin.token_file:
         yield "admin.token and admin.token_file: set one of them"
+    if admin.allow_actions and not (admin.token or admin.token_file):
+        yield (
+            "admin.allow_actions: whoever can log in to this machine could do what only operators may: set admin.token"
+            " or admin.token_file"
+        )
     if not (admin.is_on_loopback or admin.token or admin.token_file):
         yield (
             f'admin.listen_address: "{admin.listen_address}" is not loopback, so others could read what is for'
@@ -62,6 +68,7 @@ class AdminSchema(Section):
     listen_port = StrictInteger(validate=PORT)
     token = Text(validate=validate.Regexp(TOKEN, error=UNFIT))
     token_file = Text(validate=PATH)
+    allow_actions = StrictBoolean()
     hosts = List(
         Text(
             validate=validate.Regexp(

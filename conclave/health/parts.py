@@ -50,7 +50,8 @@ class Health:
     ``run_seconds``: how long all of each job took. ``deleted``: what these have deleted, by rule. ``returned``: the
     bytes that they gave back, by tier. ``archived``: how many messages they moved to the archive. ``overdue``: as of
     the last look. ``worker``: the process id of the cleanup worker while there is one. ``worker_ends``: how often one
-    has ended and was to be started again.
+    has ended and was to be started again. ``is_in_run``: whether the worker is in a run. ``next_run_at``: when it does
+    the next one, Unix seconds; None if that is not known.
     """
 
     def __init__(self) -> None:
@@ -66,6 +67,8 @@ class Health:
         self.archived = 0
         self.worker: int | None = None
         self.worker_ends = 0
+        self.is_in_run = False
+        self.next_run_at: float | None = None
         self.phase = Phase.STARTING
         self.overdue = Worst()
 

@@ -22,6 +22,7 @@ from conclave.server.supervise import Supervisor
 from conclave.server.tls import Tls, TlsError, context_of
 from conclave.store.faults import StoreError
 from conclave.store.state import PolicyChangeError, PolicyFrozenError
+from conclave.system.notify import ServiceManager
 
 log = get_logger(__name__)
 
@@ -88,6 +89,7 @@ WAYS: Mapping[str, Way] = {
     "admin.token": Way.RESTART,
     "admin.token_file": Way.RESTART,
     "admin.hosts": Way.RESTART,
+    "admin.allow_actions": Way.RESTART,
     "ledger.path": Way.RESTART,
     "ledger.keep": Way.WORKER,
     "log.level": Way.SERVER,
@@ -95,6 +97,8 @@ WAYS: Mapping[str, Way] = {
     "log.requests": Way.SERVER,
 }
 """Every setting, and how it is taken over. ``follow`` in this module is where that of the server happens."""
+
+REFUSED = "nothing has changed: the log says why the last reload was refused"
 
 _UNTOLD = ("token",)
 """The values of settings whose names end in one of these are in no log."""
@@ -107,15 +111,25 @@ class Reloader:
     """
 
     def __init__(
-        self, app: web.Application, supervisor: Supervisor, tls: Tls | None, source: Path | None, again: asyncio.Event
+        self,
+        app: web.Application,
+        supervisor: Supervisor,
+        tls: Tls | None,
+        source: Path | None,
+        again: asyncio.Event,
+        manager: ServiceManager,
     ) -> None:
-        """``source``: the file to read; None where the start has found none. ``again``: set to ask for a reload."""
+        """``source``: the file to read; None where the start has found none. ``again``: set to ask for a reload.
+
+        ``manager`` is told when a reload begins and ends.
+        """
         self._app = app
         self._supervisor = supervisor
         self._tls = tls
         # Not looked for again: while somebody replaces the file, other settings must not count for a moment.
         self._source = source
         self._again = again
+        self._manager = manager
         self._adopting: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Self:
@@ -135,13 +149,16 @@ class Reloader:
         while True:
             await self._again.wait()
             self._again.clear()
+            self._manager.reloading()
+            taken = False
             try:
-                await self.reload()
+                taken = await self.reload()
             except Exception:
                 log.exception("reload_failed")
+            self._manager.ready("serving; " + ("the configuration was read again" if taken else REFUSED))
 
-    async def reload(self) -> None:
-        """Take over what the file says now. Faults are logged, and then nothing has changed."""
+    async def reload(self) -> bool:
+        """Take over what the file says now; tell whether it was. Faults are logged, and then nothing has changed."""
         try:
             read, context = await asyncio.to_thread(self._read)
             former = self._app[keys.IN_FORCE].config
@@ -157,6 +174,8 @@ class Reloader:
                 log.warning("needs_restart", settings=left)
             changed = described(former, config)
             log.info("reloaded", changed=changed, certificate="read again" if context else "none")
+            return True
+        return False
 
     def _read(self) -> tuple[Config, ssl.SSLContext | None]:
         """Read the settings and the certificate. Raises ConfigError and TlsError."""

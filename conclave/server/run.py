@@ -26,11 +26,12 @@ from conclave.server.reload import Reloader
 from conclave.server.shortcut import take_shortcut
 from conclave.server.supervise import Supervisor
 from conclave.server.tls import Tls, TlsError, context_of
-from conclave.store import place, schema
+from conclave.store import place, schema, state
 from conclave.store.faults import StoreError
 from conclave.store.state import PolicyChangeError, PolicyFrozenError
 from conclave.system import data_folder, locks
 from conclave.system.memory import give_back_large
+from conclave.system.notify import ServiceManager
 from conclave.system.reserve import give_up_to_start
 
 log = get_logger(__name__)
@@ -55,6 +56,7 @@ def serve(config: Config, source: Path | None = None, *, accepts_change: bool = 
     ``source``: the file that the settings are from, which SIGHUP has read again; None for the defaults.
     ``accepts_change``: an operator agrees to a large change of the policy.
     """
+    manager = ServiceManager.from_environment()
     asked: list[int] = []
     signal.signal(signal.SIGHUP, lambda number, _: asked.append(number))  # until the event loop takes it
     give_back_large()
@@ -66,7 +68,7 @@ def serve(config: Config, source: Path | None = None, *, accepts_change: bool = 
     tls = Tls(context) if context else None
     with _only_server(config), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         try:
-            runner.run(_serve(config, source, tls, guard, asked, accepts_change=accepts_change))
+            runner.run(_serve(config, source, tls, guard, manager, asked, accepts_change=accepts_change))
         except (StoreError, PolicyFrozenError, PolicyChangeError) as error:
             raise ServeError(str(error)) from error
 
@@ -116,7 +118,14 @@ def _unshared(refusal: str) -> Iterator[None]:
 
 
 async def _serve(
-    config: Config, source: Path | None, tls: Tls | None, guard: Guard, asked: Sequence[int], *, accepts_change: bool
+    config: Config,
+    source: Path | None,
+    tls: Tls | None,
+    guard: Guard,
+    manager: ServiceManager,
+    asked: Sequence[int],
+    *,
+    accepts_change: bool,
 ) -> None:
     """Serve until told to end. ``asked``: not empty if SIGHUP came before this."""
     stop, again = asyncio.Event(), asyncio.Event()
@@ -128,7 +137,10 @@ async def _serve(
         again.set()
     app = create_app(config, accepts_change=accepts_change)
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=SHUTDOWN_SECONDS, handler_cancellation=False)
-    operators = web.AppRunner(create_admin_app(app, guard), access_log=None, shutdown_timeout=SHUTDOWN_SECONDS)
+    supervisor = Supervisor(config, app[keys.HEALTH])
+    operators = web.AppRunner(
+        create_admin_app(app, guard, supervisor), access_log=None, shutdown_timeout=SHUTDOWN_SECONDS
+    )
     try:
         files = raise_file_limit()
         await operators.setup()
@@ -141,11 +153,18 @@ async def _serve(
         )
         _settle_memory()
         log.info("listening", url=url, admin_url=admin_url, database=str(config.database), **_facts(config, source))
-        async with Supervisor(config, app[keys.HEALTH]) as supervisor, Reloader(app, supervisor, tls, source, again):
+        async with (
+            supervisor,
+            manager.watched(lambda: app[keys.STORE].read(state.stored_policy)),
+            Reloader(app, supervisor, tls, source, again, manager),
+        ):
+            manager.ready(f"serving at {url}")
             await stop.wait()
             app[keys.HEALTH].phase = Phase.STOPPING  # at once: ending the worker may take a second
             log.info("stopping")
+            manager.stopping()
     finally:
+        manager.close()
         await runner.cleanup()
         await operators.cleanup()
     log.info("stopped")

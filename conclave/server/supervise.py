@@ -5,6 +5,7 @@ import contextlib
 import os
 import signal
 import sys
+import time
 from asyncio.subprocess import PIPE, Process
 from collections.abc import AsyncIterator
 from typing import Any, Self
@@ -13,7 +14,17 @@ from conclave.config.settings import Config
 from conclave.health.parts import Health, HealthPart
 from conclave.logs import get_logger
 from conclave.system.tied import tied
-from conclave.system.worker_protocol import EXIT_GIVE_UP, Ended, Fault, Message, State, from_line
+from conclave.system.worker_protocol import (
+    EXIT_GIVE_UP,
+    Counted,
+    Ended,
+    Fault,
+    Message,
+    Order,
+    State,
+    from_line,
+    order_line,
+)
 
 log = get_logger(__name__)
 
@@ -47,6 +58,7 @@ class Supervisor:
         self._fault = ""
         self._process: Process | None = None
         self._failing: dict[str, str] = {}
+        self._counting: asyncio.Future[dict[str, Any]] | None = None
 
     async def __aenter__(self) -> Self:
         """Start the worker in the background."""
@@ -84,8 +96,33 @@ class Supervisor:
         The settings of the log count at once.
         """
         self._config = config
+        self._send(_line(config))
+
+    def run_now(self) -> bool:
+        """Have the worker do each of its jobs at once, or after the run under way; False: there is no worker."""
+        return self._send(order_line(Order.RUN).encode())
+
+    async def count(self) -> dict[str, Any] | None:
+        """Have the worker count what a run would delete, and return its report; None: there is no worker.
+
+        If ``error`` is not empty, the rest may be missing. All who ask at the same time get the same report.
+        """
+        if self._counting is None:
+            if not self._send(order_line(Order.COUNT).encode()):
+                return None
+            self._counting = asyncio.get_running_loop().create_future()
+        return await asyncio.shield(self._counting)
+
+    def _send(self, line: bytes) -> bool:
         if self._process and self._process.stdin and not self._process.stdin.is_closing():
-            self._process.stdin.write(_line(config))
+            self._process.stdin.write(line)
+            return True
+        return False
+
+    def _note_counted(self, report: dict[str, Any]) -> None:
+        if self._counting and not self._counting.done():
+            self._counting.set_result(report)
+        self._counting = None
 
     async def _keep_running(self) -> None:
         pause = FIRST_PAUSE_SECONDS
@@ -134,19 +171,22 @@ class Supervisor:
         finally:
             self._process = None
             self._health.worker = None
+            self._note_schedule(None)
+            self._note_counted({"error": "the cleanup worker ended meanwhile"})
             await _end(process)
 
     def _patience(self, told: Message) -> float:
         """Return the seconds until the worker has to send its next message. A run ends itself in time."""
-        if told in (State.BEGAN, State.WAITING):
-            self._doing = "in a run" if told == State.BEGAN else "waiting for another run"
+        if told in (State.BEGAN, State.WAITING, State.COUNTING):
+            self._doing = {State.BEGAN: "in a run", State.WAITING: "waiting for another run"}.get(told, "in a dry run")
             return self._config.cleanup.max_run_time + KILL_SECONDS
         self._doing = "between runs"
-        due_in = told.due_in if isinstance(told, Ended | Fault) else None
+        due_in = told.due_in if isinstance(told, Ended | Counted | Fault) else None
         return max(0.0, due_in or 0.0) + KILL_SECONDS
 
     def _hear(self, told: Message) -> bool:
         """Take in a message of the worker. Return whether it completed a run well."""
+        self._note_schedule(told)
         match told:
             case Fault():
                 self._fault = told.reason
@@ -159,7 +199,15 @@ class Supervisor:
                 log.debug("cleanup_began", engine=self._config.cleanup.engine)
             case Ended():
                 return self._note_run(told.report)
+            case Counted():
+                self._note_counted(told.report)
         return False
+
+    def _note_schedule(self, told: Message | None) -> None:
+        """Note whether the worker is in a run, and when the next one begins. None: there is no worker."""
+        due_in = told.due_in if isinstance(told, Ended | Counted | Fault) else None
+        self._health.is_in_run = told == State.BEGAN
+        self._health.next_run_at = None if due_in is None else time.time() + due_in
 
     def _note_run(self, report: dict[str, Any]) -> bool:
         """Note the report of a run; return whether it went well."""

@@ -32,6 +32,7 @@ class Action(StrEnum):
     GROUP_PURGED = "group_purged"
     GROUP_RESTORED = "group_restored"
     CLOCK_ACCEPTED = "clock_accepted"
+    CLEANUP_ORDERED = "cleanup_ordered"
     PASSWORD_RESET = "password_reset"  # noqa: S105 - the name of an action
     ACCOUNT_DISABLED = "account_disabled"
     ACCOUNT_ENABLED = "account_enabled"
@@ -100,7 +101,8 @@ def note(
 ) -> None:
     """Add an entry, in the transaction of what it speaks of.
 
-    ``at``: Unix seconds. ``actor``: "operator NAME", "admin NAME" or SERVER. ``details``: what JSON can hold.
+    ``at``: Unix seconds. ``actor``: "operator NAME", "operator page at ADDRESS", "admin NAME" or SERVER.
+    ``details``: what JSON can hold.
     """
     connection.execute(
         "INSERT INTO audit (at, actor, action, subject_id, subject, details) VALUES (?, ?, ?, ?, ?, ?)",

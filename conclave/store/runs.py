@@ -2,10 +2,11 @@
 
 import json
 import sqlite3
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from conclave.retention.jobs import EVERYTHING
+from conclave.retention.advice import Advice, Cost, advise
+from conclave.retention.jobs import EVERYTHING, Scope
 
 HISTORY_ROWS = 1000
 """The history has the last 1000 runs."""
@@ -21,6 +22,9 @@ _COUNTS = (
     "overdue_seconds",
     "deleted",
     "brought_back",
+    "cpu_seconds",
+    "lock_seconds",
+    "longest_lock_seconds",
 )
 """Fields of a run that are stored in one column, as JSON."""
 
@@ -30,7 +34,7 @@ class Run:
     """One run, as the history has it. Times are Unix seconds.
 
     ``outcome``: ok or failed. ``deleted``: rows by rule. ``brought_back``: rows by table. Counts that an older version
-    did not write have their defaults.
+    did not write have their defaults. ``cpu_seconds``, ``lock_seconds`` and ``longest_lock_seconds``: see ``Cost``.
     """
 
     engine: str
@@ -48,6 +52,9 @@ class Run:
     held: int = 0
     overdue_groups: int = 0
     overdue_seconds: int = 0
+    cpu_seconds: float | None = None
+    lock_seconds: float | None = None
+    longest_lock_seconds: float | None = None
 
 
 def add(connection: sqlite3.Connection, run: Run) -> None:
@@ -76,6 +83,22 @@ def last_successes(connection: sqlite3.Connection) -> dict[str, int]:
         (EVERYTHING,),
     )
     return {row[0]: row[1] for row in rows}
+
+
+def advices(history: Iterable[Run], jobs: Iterable[tuple[Scope, int]], now: int) -> list[Advice]:
+    """Advise on the interval of each of ``jobs``, by its runs in the history. Runs from after ``now`` do not count."""
+    known = [run for run in history if run.outcome == "ok" and run.started_at <= now]
+    found = []
+    for scope, interval in jobs:
+        setting = "cleanup_interval" if scope.keeps_house else f"the interval of the purge job {scope.name}"
+        found.append(advise(scope.name, setting, [_cost(run) for run in known if run.job == scope.name], interval))
+    return found
+
+
+def _cost(run: Run) -> Cost:
+    rows = sum(run.deleted.values())
+    costs = run.cpu_seconds, run.lock_seconds, run.longest_lock_seconds
+    return Cost(run.started_at, run.finished_at, rows, *costs)
 
 
 def _run(row: sqlite3.Row) -> Run:

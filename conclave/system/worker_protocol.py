@@ -1,7 +1,7 @@
 """What the cleanup worker tells its server: lines of JSON on the worker's standard output.
 
-The server sends the settings to the worker's standard input, as a line, and again whenever they change. The end of that
-input is the server's end.
+The server sends the settings to the worker's standard input, as a line, and again whenever they change; and orders, a
+line each. The end of that input is the server's end.
 """
 
 import json
@@ -13,12 +13,20 @@ EXIT_GIVE_UP = 78
 """The worker's exit status if starting it again would change nothing (EX_CONFIG)."""
 
 
+class Order(StrEnum):
+    """What an operator has the worker do at once: each of its jobs, or a dry run over everything."""
+
+    RUN = "run"
+    COUNT = "count"
+
+
 class State(StrEnum):
-    """What the worker does: it is ready for runs, waits for another process's run, or has begun a run."""
+    """What the worker does: it is ready for runs, waits for another process's run, has begun a run, or a dry one."""
 
     READY = "ready"
     WAITING = "waiting"
     BEGAN = "began"
+    COUNTING = "counting"
 
 
 @dataclass(frozen=True)
@@ -27,6 +35,14 @@ class Ended:
 
     ``report``: as a log line has it. ``due_in``: seconds until the next run.
     """
+
+    report: dict[str, Any]
+    due_in: float
+
+
+@dataclass(frozen=True)
+class Counted:
+    """A dry run has ended. Fields as those of Ended."""
 
     report: dict[str, Any]
     due_in: float
@@ -43,7 +59,18 @@ class Fault:
     due_in: float | None = None
 
 
-Message = State | Ended | Fault
+Message = State | Ended | Counted | Fault
+
+
+def order_line(order: Order) -> str:
+    """Write an order as one line, with its line end. Settings are an object of JSON, an order is a text."""
+    return json.dumps(order) + "\n"
+
+
+def order_of(line: str) -> Order | None:
+    """Return the order in a line for the worker; None: it has settings. Raises ValueError."""
+    told = json.loads(line)
+    return Order(told) if isinstance(told, str) else None
 
 
 def to_line(message: Message) -> str:
@@ -61,6 +88,8 @@ def from_line(line: bytes) -> Message:
             return Fault(reason)
         case {"run": dict(report), "due_in": float(due_in) | int(due_in)}:
             return Ended(report, due_in)
+        case {"counted": dict(report), "due_in": float(due_in) | int(due_in)}:
+            return Counted(report, due_in)
         case dict() if list(told.values()) == [True]:
             return State(next(iter(told)))
     raise ValueError(f"no message: {line[:100]!r}")
@@ -72,6 +101,8 @@ def _mapping(message: Message) -> dict[str, Any]:
             return {message: True}
         case Ended():
             return {"run": message.report, "due_in": message.due_in}
+        case Counted():
+            return {"counted": message.report, "due_in": message.due_in}
         case Fault(due_in=None):
             return {"fault": message.reason}
         case Fault():

@@ -12,6 +12,7 @@ from yarl import URL
 from conclave import keys
 from conclave.admin.app import SIZES, create_admin_app
 from conclave.admin.guard import Guard
+from conclave.admin.page.routes import PAGE
 from conclave.health.parts import Health
 from tests.conftest import Running
 from tests.support.scrape import Samples, read
@@ -25,6 +26,7 @@ class Operators:
         self.server = server
         self.app = server.app
         self.sizes = server.app[SIZES]
+        self.looking = server.app[PAGE].looking
         self.health: Health = running.app[keys.HEALTH]
 
     async def ask(self, path: str, method: str = "GET", **headers: str) -> tuple[int, Any, ClientResponse]:

@@ -36,6 +36,12 @@ def test_the_server_never_imports_pyspark_or_pyarrow() -> None:
     assert subprocess.run([sys.executable, "-c", program], capture_output=True, text=True).stderr.strip() == ""
 
 
+def test_nothing_is_wrong_with_a_first_start(tmp_path: Path) -> None:
+    with ServerProcess(tmp_path, SQL) as server:
+        server.wait_for("cleanup_run")
+        assert [each for each in server.events() if each.get("level") != "info"] == []
+
+
 async def test_a_stop_finishes_what_is_under_way_and_empties_the_wal(tmp_path: Path) -> None:
     with ServerProcess(tmp_path, SQL) as server:
         async with ClientSession() as http:

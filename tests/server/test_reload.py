@@ -21,6 +21,7 @@ from conclave.server.reload import WAYS, Reloader, Way, described, differing, ta
 from conclave.server.supervise import Supervisor
 from conclave.store import consequences
 from conclave.store.consequences import Change
+from conclave.system.notify import ServiceManager
 from tests.conftest import Running
 from tests.support.client import Client, RefusedError
 
@@ -48,7 +49,7 @@ class Server:
         self.running = running
         self.path = path
         self.worker = Worker()
-        self.reloader = Reloader(running.app, self.worker, None, path, asyncio.Event())
+        self.reloader = Reloader(running.app, self.worker, None, path, asyncio.Event(), ServiceManager())
 
     @property
     def config(self) -> Config:
@@ -327,7 +328,7 @@ async def test_however_often_it_is_asked_one_reload_is_under_way_and_one_waits(
         begun += 1
         await goes_on.wait()
 
-    reloader = Reloader(server.running.app, server.worker, None, server.path, again)
+    reloader = Reloader(server.running.app, server.worker, None, server.path, again, ServiceManager())
     monkeypatch.setattr(reloader, "reload", reload)
     async with reloader:
         for _ in range(100):

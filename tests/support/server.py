@@ -28,16 +28,18 @@ class ServerProcess:
         within: tuple[str, ...] = (),
         options: tuple[str, ...] = (),
         admin: str = "",
+        file: tuple[Path, str] | None = None,
     ) -> None:
         """``within``: a command that ends by executing what follows on it. ``options``: more of `conclave serve`.
 
-        ``admin``: more of its table.
+        ``admin``: more of its table. ``file``: another file of settings, and all that is in it.
         """
         self.folder = folder
-        self.config = folder / "conclave.toml"
-        self.config.write_text(
-            f'listen_address = "{address}"\nlisten_port = 0\n{settings}\n[admin]\nlisten_port = 0\n{admin}\n'
+        self.config, text = file or (
+            folder / "conclave.toml",
+            f'listen_address = "{address}"\nlisten_port = 0\n{settings}\n[admin]\nlisten_port = 0\n{admin}\n',
         )
+        self.config.write_text(text)
         self._log = folder / "server.log"
         with self._log.open("w") as log:
             self.process = subprocess.Popen(

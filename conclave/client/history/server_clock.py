@@ -1,5 +1,6 @@
 """Tells the server's time, also offline and when the machine's clock is set."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from conclave.clock import Clock, Reading
@@ -33,12 +34,22 @@ class ServerClock:
         return self.anchor
 
     def now(self) -> int:
-        """Return the server's time, Unix seconds; rather a second too late than too early a time."""
+        """Return the latest that the server's time may be, Unix seconds: by it things end."""
+        return self._goes_on(max, 0)
+
+    def earliest(self) -> int:
+        """Return the earliest that the server's time may be, Unix seconds: from it on timers run.
+
+        A timer that began by a clock that was set forward would end too late once the server is heard again.
+        """
+        return self._goes_on(min, -1)
+
+    def _goes_on(self, which: Callable[[list[int]], int], rounded: int) -> int:
         reading = self._clock.read()
         if self.anchor is None:
             return reading.wall
         at = self.anchor.at
-        passed = max(0, reading.wall - at.wall)
+        passed = [reading.wall - at.wall]
         if reading.boot_id == at.boot_id:
-            passed = max(passed, reading.since_boot - at.since_boot)
-        return self.anchor.server + passed
+            passed.append(reading.since_boot - at.since_boot)
+        return self.anchor.server + rounded + max(0, which(passed))

@@ -210,7 +210,7 @@ class History:
             connection.execute(
                 "UPDATE messages SET redact_at = ? + self_destruct_seconds WHERE group_key = ? AND sequence_num <= ?"
                 " AND self_destruct_seconds > 0 AND redact_at IS NULL",
-                (self.now(), group_key, up_to),
+                (self._clock.earliest(), group_key, up_to),
             )
             connection.execute(
                 "UPDATE groups SET read_up_to = max(read_up_to, ?) WHERE group_key = ?", (up_to, group_key)

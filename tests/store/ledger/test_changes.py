@@ -1,7 +1,7 @@
 """What the database notes for the ledger: every change that hides, ends or takes away, and nothing else."""
 
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -12,11 +12,10 @@ from conclave.store.ledger import changes
 
 USER = "x'75'"
 
-NOTED: tuple[tuple[str, Sequence[tuple[str, object]]], ...] = (
-    *(
-        (f"UPDATE groups SET {mark} = 9 WHERE group_key = 7", [("group", 7)])
-        for mark in ("floor_seq", "gone_below", "expired_before")
-    ),
+NOTED: tuple[tuple[str, list[tuple[str, int | str | bytes]]], ...] = (
+    ("UPDATE groups SET floor_seq = 9 WHERE group_key = 7", [("group", 7)]),
+    ("UPDATE groups SET gone_below = 9 WHERE group_key = 7", [("group", 7)]),
+    ("UPDATE groups SET expired_before = 9 WHERE group_key = 7", [("group", 7)]),
     ("UPDATE groups SET commits_below = 9 WHERE group_key = 7", [("group", 7)]),
     ("UPDATE groups SET message_expiry_seconds = 9 WHERE group_key = 7", [("group", 7)]),
     ("UPDATE groups SET min_lifetime_seconds = 9 WHERE group_key = 7", [("group", 7)]),

@@ -1,0 +1,94 @@
+"""Looks at the store for the operators' page: at most every few seconds, whoever asks how often."""
+
+import asyncio
+import sqlite3
+import time
+from pathlib import Path
+
+from aiohttp import web
+
+from conclave import keys
+from conclave.admin.page.charts import Amount, Chart, stacked
+from conclave.health.parts import Phase
+from conclave.retention.advice import Advice
+from conclave.retention.jobs import schedule
+from conclave.store import overview, runs
+from conclave.store.faults import StoreError
+from conclave.store.overview import Overview
+from conclave.system import certificate
+
+RULES = ("expired", "fetched", "redacted", "deleted_group", "deleted_account")
+"""The reasons for which messages go. Sessions and invites are not shown: nobody asks for them by night."""
+
+FRESH_SECONDS = 3.0
+"""What was seen is shown for 3 seconds."""
+
+SHARE = 20
+"""Looks take at most a twentieth of the time of a reader: after one that was slow the next one comes later."""
+
+WAIT_SECONDS = 1.0
+"""Who asks waits at most a second for a new look, if there was one before."""
+
+
+class Looking:
+    """Looks at the store of one server.
+
+    ``last``: what was seen; None before the first time. ``chart`` and ``advice``: what the history of runs shows.
+    ``fault``: why it could not be seen anew; "" if it could. ``certificate_ends``: a Unix second; None: there is none.
+    """
+
+    def __init__(self, served: web.Application) -> None:
+        """``served``: the clients' application."""
+        self._served = served
+        self.last: Overview | None = None
+        self.chart: Chart | None = None
+        self.advice: list[Advice] = []
+        self.fault = ""
+        self.certificate_ends: int | None = None
+        self._next = 0.0
+        self._task: asyncio.Task[None] | None = None
+
+    def expire(self) -> None:
+        """Look again when somebody asks next: something has changed."""
+        self._next = 0.0
+
+    async def refresh(self) -> None:
+        """Look anew if it is time; wait for it, but not for long if there is something to show."""
+        if self._task is None or self._task.done():
+            if time.monotonic() < self._next:
+                return
+            self._task = asyncio.create_task(self._look())
+        await asyncio.wait({self._task}, timeout=WAIT_SECONDS if self.last else None)
+        if self._task.done():
+            self._task.result()
+
+    async def close(self) -> None:
+        """Look no more."""
+        if self._task:
+            self._task.cancel()
+            await asyncio.wait({self._task})
+
+    async def _look(self) -> None:
+        if self._served[keys.HEALTH].phase is not Phase.SERVING:
+            self.fault = "the server does not serve: it starts, or it stops"
+            return
+        began = time.monotonic()
+        config = self._served[keys.IN_FORCE].config
+        policy, now = self._served[keys.CONTEXT].policy, self._served[keys.CLOCK].now()
+        jobs = schedule(config.retention.purge_jobs, config.cleanup_interval)
+        path = config.tls_cert_path
+
+        def look(connection: sqlite3.Connection) -> tuple[Overview, Chart | None, list[Advice]]:
+            """In the reader's thread: what is made of 1,000 runs need not hold up the event loop."""
+            seen = overview.look(connection, policy, jobs, now)
+            amounts = (Amount(each.started_at, each.deleted) for each in seen.runs)
+            return seen, stacked(amounts, RULES, now), runs.advices(seen.runs, jobs, now)
+
+        try:
+            self.last, self.chart, self.advice = await self._served[keys.STORE].read(look)
+            self.fault = ""
+        except (StoreError, sqlite3.Error, ValueError) as error:  # ValueError: the store has been closed meanwhile
+            self.fault = str(error)
+        self.certificate_ends = await asyncio.to_thread(certificate.expires_at, Path(path)) if path else None
+        ended = time.monotonic()
+        self._next = ended + max(FRESH_SECONDS, SHARE * (ended - began))

@@ -1,0 +1,147 @@
+"""The routes of the operators' page: the page itself, its style, and the script that renews it."""
+
+import asyncio
+from collections.abc import AsyncIterator, Coroutine
+from importlib import resources
+from typing import Any
+from urllib.parse import urlsplit
+
+from aiohttp import web
+
+from conclave import keys
+from conclave.admin.page import view
+from conclave.admin.page.doing import Doing
+from conclave.admin.page.looking import Looking
+from conclave.admin.page.rate import SendRate
+from conclave.admin.page.tickets import TicketError, Tickets
+from conclave.admin.page.view import Sources
+from conclave.admin.sizes import Sizes
+from conclave.errors import ApiError, BadRequestError, ForbiddenError, UnavailableError
+from conclave.store.faults import StoreError
+from conclave.wire.ready import HEADERS
+
+POLICY = (
+    "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; img-src data:; form-action 'self';"
+    " base-uri 'none'; frame-ancestors 'none'"
+)
+"""The page runs only what this listener serves, asks only it, and stands in no other page."""
+
+SECURED = {
+    **HEADERS,
+    "Content-Security-Policy": POLICY,
+    "Referrer-Policy": "same-origin",  # "no-referrer" would take the Origin from the page's own forms
+    "X-Frame-Options": "DENY",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+}
+
+FILES = {"page.css": "text/css", "page.js": "text/javascript"}
+
+
+class Page:
+    """The operators' page of one server."""
+
+    def __init__(self, served: web.Application, sizes: Sizes, doing: Doing) -> None:
+        """``served``: the clients' application. ``sizes``: measures its files. ``doing``: does what forms ask for."""
+        self.looking = Looking(served)
+        self._sources = Sources(served, self.looking, sizes, SendRate(served[keys.REQUESTS]))
+        self._doing = doing
+        self._tickets = Tickets()
+        self._allows = served[keys.IN_FORCE].config.admin.allow_actions
+        self._environment = view.environment()
+        self._environment.globals["ticket"] = self._tickets.make
+        folder = resources.files("conclave.admin.page").joinpath("static")
+        self._files = {name: folder.joinpath(name).read_text(encoding="utf-8") for name in FILES}
+
+    def add_routes(self, app: web.Application) -> None:
+        """Add the page to the operators' application."""
+        app[PAGE] = self
+        app.router.add_get("/", self.show)
+        for name in FILES:
+            app.router.add_get(f"/{name}", self.give)
+        app.router.add_post("/dry-run", self.count)
+        app.router.add_post("/actions/{action}", self.act)
+        app.cleanup_ctx.append(self._working)
+
+    async def _working(self, _: web.Application) -> AsyncIterator[None]:
+        self._sources.rate.begin()
+        yield
+        self._sources.rate.end()
+        await self.looking.close()
+
+    async def show(self, _: web.Request) -> web.Response:
+        """GET /: the page."""
+        await asyncio.gather(self.looking.refresh(), self._sources.sizes.refresh())
+        return self._answer("page.html.j2", **view.told(self._sources), allows_actions=self._allows)
+
+    async def give(self, request: web.Request) -> web.Response:
+        """GET /page.css and /page.js."""
+        name = request.path.removeprefix("/")
+        return web.Response(text=self._files[name], content_type=FILES[name], charset="utf-8", headers=SECURED)
+
+    async def count(self, request: web.Request) -> web.Response:
+        """POST /dry-run: what a run would delete now. Changes nothing."""
+
+        async def counted() -> web.Response:
+            await self._form(request)
+            return self._answer("counted.html.j2", report=await self._doing.count())
+
+        return await self._told(counted())
+
+    async def act(self, request: web.Request) -> web.Response:
+        """POST /actions/NAME: what an operator does, if the settings allow it."""
+
+        async def done() -> web.Response:
+            if not self._allows:
+                raise ForbiddenError("this page changes nothing: [admin] allow_actions is false")
+            act = self._doing.forms.get(request.match_info["action"])
+            if act is None:
+                raise BadRequestError("there is no such action")
+            sentence = await act(f"operator page at {request.remote}", await self._form(request))
+            self.looking.expire()
+            return self._answer("outcome.html.j2", title="Done", sentence=sentence, is_good=True)
+
+        return await self._told(done())
+
+    async def _form(self, request: web.Request) -> dict[str, str]:
+        """Return the fields of a form that this page has written. Raises ForbiddenError or BadRequestError."""
+        _require_own(request)
+        self._doing.require_serving()
+        if request.content_type != "application/x-www-form-urlencoded":
+            raise BadRequestError("this is no form of this page")
+        try:
+            form = {name: value for name, value in (await request.post()).items() if isinstance(value, str)}
+        except (ValueError, LookupError) as error:
+            raise BadRequestError("this form cannot be read") from error
+        try:
+            self._tickets.take(form.get("ticket", ""))
+        except TicketError as error:
+            raise ForbiddenError(str(error)) from error
+        return form
+
+    async def _told(self, doing: Coroutine[Any, Any, web.Response]) -> web.Response:
+        """Return the answer of ``doing``, or a page that says why it did nothing."""
+        try:
+            return await doing
+        except (ApiError, StoreError) as error:
+            refused = error if isinstance(error, ApiError) else UnavailableError(str(error), seconds=1)
+            values = {"title": "Nothing was done", "sentence": refused.message, "is_good": False}
+            return self._answer("outcome.html.j2", refused.status, **values)
+
+    def _answer(self, template: str, status: int = 200, **values: object) -> web.Response:
+        text = self._environment.get_template(template).render(values)
+        return web.Response(text=text, status=status, content_type="text/html", charset="utf-8", headers=SECURED)
+
+
+def _require_own(request: web.Request) -> None:
+    """Raise ForbiddenError if a page from elsewhere has a browser send this. Browsers say where a form comes from."""
+    origin, site = request.headers.get("Origin"), request.headers.get("Sec-Fetch-Site", "same-origin")
+    if origin is not None and urlsplit(origin).netloc.lower() != request.headers.get("Host", "").lower():
+        raise ForbiddenError(
+            "this form comes from another page; if a reverse proxy is in front, have it pass on the Host of the browser"
+        )
+    if site != "same-origin":
+        raise ForbiddenError("this form comes from another page")
+
+
+PAGE = web.AppKey("page", Page)

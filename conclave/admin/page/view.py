@@ -1,0 +1,158 @@
+"""Writes the operators' page: what was seen and measured, as HTML. Nothing here asks the store."""
+
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from aiohttp import web
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from conclave import __version__, keys
+from conclave.admin.page import charts
+from conclave.admin.page.looking import RULES, Looking
+from conclave.admin.page.rate import SendRate
+from conclave.admin.sizes import Measured, Sizes
+from conclave.config.settings import Config
+from conclave.health.parts import Health, HealthPart
+from conclave.plain import about, counted, second, size_text, visible
+from conclave.retention.advice import rounded, span_text
+from conclave.retention.jobs import schedule
+from conclave.retention.reasons import lifetime_text
+from conclave.store.overview import Overview
+from conclave.store.runs import Run
+
+OF_CLEANUP = (HealthPart.CLEANUP, HealthPart.CLOCK, HealthPart.OVERDUE, HealthPart.LEDGER, HealthPart.ARCHIVE)
+"""The parts of health without which nothing, or not all, is erased."""
+
+RUNS_SHOWN = 10
+
+SOON_SECONDS = 14 * 86_400
+"""A certificate that ends within two weeks is told in red."""
+
+
+@dataclass(frozen=True)
+class Sources:
+    """Where the page has everything from."""
+
+    served: web.Application
+    looking: Looking
+    sizes: Sizes
+    rate: SendRate
+
+
+def environment() -> Environment:
+    """Return what writes pages: each value is made visible and escaped, and one that is missing is an error."""
+    made = Environment(
+        loader=PackageLoader("conclave.admin.page"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        finalize=_shown,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    made.filters.update(
+        second=second,
+        about=about,
+        size=size_text,
+        lifetime=lifetime_text,
+        rule=_rule,
+        number=_number,
+        span=span_text,
+        rounded=rounded,
+    )
+    made.globals["counted"] = counted
+    return made
+
+
+def told(sources: Sources) -> dict[str, Any]:
+    """Return what the template shows."""
+    served = sources.served
+    health, config = served[keys.HEALTH], served[keys.IN_FORCE].config
+    seen, now = sources.looking.last, int(time.time())
+    return {
+        "version": __version__,
+        "written_at": now,
+        "seen": seen,
+        "unseen": sources.looking.fault,
+        "faults": health.faults,
+        "cleanup": _cleanup(health, config, seen, now),
+        "chart": sources.looking.chart,
+        "chart_plane": (charts.WIDTH, charts.HEIGHT, charts.LEFT, charts.BOTTOM),
+        "rules": RULES,
+        "last_runs": [_run(each) for each in seen.runs[:RUNS_SHOWN]] if seen else [],
+        "bytes": list(_bytes(sources.sizes.last, seen)),
+        "streams": served[keys.EVENTS].rota.size,
+        "rate": sources.rate.rate,
+        "certificate": _certificate(sources.looking.certificate_ends, now),
+        "advice": sources.looking.advice,
+    }
+
+
+def _cleanup(health: Health, config: Config, seen: Overview | None, now: int) -> dict[str, Any]:
+    """Return whether cleanup is healthy, when it ran last, and when it runs next."""
+    faults = {part: text for part, text in health.faults.items() if part in OF_CLEANUP}
+    last = seen.runs[0] if seen and seen.runs else None
+    intervals = schedule(config.retention.purge_jobs, config.cleanup_interval)
+    return {
+        "faults": faults,
+        "erases": config.retention.enabled,
+        "last": _run(last) if last else None,
+        "ago": about(now - last.finished_at) if last else "",
+        "is_running": health.is_in_run,
+        "has_worker": health.worker is not None,
+        "next": None if health.next_run_at is None else about(max(0, round(health.next_run_at - now))),
+        "jobs": [(scope.name, seconds) for scope, seconds in intervals],
+        "engine": config.cleanup.engine,
+    }
+
+
+def _run(run: Run) -> dict[str, Any]:
+    gone = sum(run.deleted.get(rule, 0) for rule in RULES)
+    return {
+        "began": run.started_at,
+        "ended": run.finished_at,
+        "took": run.finished_at - run.started_at,
+        "job": run.job,
+        "is_good": run.outcome == "ok",
+        "error": run.error,
+        "messages": gone,
+        "archived": run.archived,
+        "returned": run.bytes_returned + run.archive_bytes_returned,
+    }
+
+
+def _bytes(measured: Measured, seen: Overview | None) -> Iterator[tuple[str, str]]:
+    """Yield what lies where: names and values. What is not known is left out."""
+    if seen:
+        yield "messages and other bodies in the database", size_text(seen.hot_bytes)
+        if seen.archived_messages:
+            amount = counted(seen.archived_messages, "message")
+            yield "messages in the archive", f"{size_text(seen.archived_bytes)} in {amount}"
+    names = {"database": "file of the database", "wal": "write-ahead log", "archive": "files of the archive"}
+    for name, text in names.items():
+        if name in measured.files:
+            yield text, size_text(measured.files[name])
+    if measured.free_pages is not None:
+        yield "unused in the file of the database", size_text(measured.free_pages)
+    for place, (free, whole) in measured.disks.items():
+        yield f"free where the {place} lies", f"{size_text(free)} of {size_text(whole)}"
+
+
+def _certificate(ends: int | None, now: int) -> Mapping[str, Any] | None:
+    if ends is None:
+        return None
+    return {"ends": ends, "left": about(ends - now), "is_over": ends <= now, "is_soon": ends <= now + SOON_SECONDS}
+
+
+def _shown(value: Any) -> Any:
+    """Make visible what would deceive in any value that a template shows; what a template has made stays as it is."""
+    return visible(value) if isinstance(value, str) and not hasattr(value, "__html__") else value
+
+
+def _rule(name: str) -> str:
+    return name.replace("_", " ")
+
+
+def _number(value: float) -> str:
+    return f"{value:,.1f}" if isinstance(value, float) else f"{value:,}"

@@ -1,0 +1,51 @@
+"""Tells until when a certificate is valid. Python's own library would tell it only of a connection's other side."""
+
+import ssl
+from datetime import UTC, datetime
+from pathlib import Path
+
+_BEGIN, _END = "-----BEGIN CERTIFICATE-----", "-----END CERTIFICATE-----"
+_VERSION, _SHORT_TIME = 0xA0, 0x17
+
+
+def expires_at(path: Path) -> int | None:
+    """Return the Unix second after which the first certificate of a PEM file is not valid; None if nothing tells it.
+
+    It is the server's own: those that have signed it follow.
+    """
+    try:
+        text = path.read_text(encoding="ascii", errors="replace")
+        pem = text[text.index(_BEGIN) : text.index(_END) + len(_END)]
+        return _not_after(ssl.PEM_cert_to_DER_cert(pem))
+    except (OSError, ValueError, IndexError):
+        return None
+
+
+def _not_after(der: bytes) -> int:
+    """Return the end of the validity of a certificate. Raises ValueError or IndexError.
+
+    RFC 5280: version (if it is not 1), number, algorithm, issuer, validity: that is a sequence of two times.
+    """
+    _, certificate, _ = _element(der)
+    _, fields, _ = _element(certificate)
+    tag, _, rest = _element(fields)
+    for _ in range(3 if tag == _VERSION else 2):
+        _, _, rest = _element(rest)
+    _, validity, _ = _element(rest)
+    _, _, rest = _element(validity)
+    tag, written, _ = _element(rest)
+    text = written.decode("ascii")
+    if tag == _SHORT_TIME:  # years from 1950 to 2049, in two digits
+        text = ("19" if text[:2] >= "50" else "20") + text
+    return int(datetime.strptime(text, "%Y%m%d%H%M%SZ").replace(tzinfo=UTC).timestamp())
+
+
+def _element(der: bytes) -> tuple[int, bytes, bytes]:
+    """Return the tag and the content of the first element, and what follows it."""
+    tag, length, begin = der[0], der[1], 2
+    if length & 0x80:
+        begin += length & 0x7F
+        length = int.from_bytes(der[2:begin], "big")
+    if begin + length > len(der):
+        raise ValueError("cut off")
+    return tag, der[begin : begin + length], der[begin + length :]

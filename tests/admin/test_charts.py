@@ -1,0 +1,42 @@
+"""Charts as numbers: what is counted into which bar, and that nothing sticks out."""
+
+import pytest
+
+from conclave.admin.page.charts import BOTTOM, HEIGHT, LEFT, MOST_BARS, TOP, WIDTH, Amount, stacked
+
+KINDS = ("expired", "deleted_group")
+NOW = 1_700_000_000
+
+
+def test_without_amounts_there_is_no_chart() -> None:
+    assert stacked([], KINDS, NOW) is None
+    assert stacked([Amount(NOW + 1, {"expired": 1})], KINDS, NOW) is None, "a clock that was ahead"
+
+
+@pytest.mark.parametrize("span", [0, 59, 3600, 86_400, 30 * 86_400, 3 * 365 * 86_400])
+@pytest.mark.parametrize("count", [1, 2, 47, 1000])
+def test_everything_is_counted_and_lies_within_the_plane(span: int, count: int) -> None:
+    amounts = [Amount(NOW - span * n // count, {"expired": n, "deleted_group": 7, "sessions": 9}) for n in range(count)]
+    chart = stacked(amounts, KINDS, NOW)
+    assert chart
+    assert chart.totals == {"expired": count * (count - 1) // 2, "deleted_group": 7 * count}
+    assert 1 <= len(chart.bars) <= MOST_BARS
+    for bar in chart.bars:
+        for piece in bar.pieces:
+            assert LEFT <= piece.x < WIDTH
+            assert piece.x + piece.width <= WIDTH + 1
+            assert TOP <= piece.y <= piece.y + piece.height <= HEIGHT - BOTTOM + 0.1
+    assert f"{7 * count:,} deleted group" in chart.text
+
+
+def test_what_is_older_than_the_bars_reach_is_left_out() -> None:
+    chart = stacked([Amount(0, {"expired": 5}), Amount(NOW, {"expired": 1})], KINDS, 100 * 365 * 86_400)
+    assert chart
+    assert (chart.totals["expired"], len(chart.bars)) == (1, 1)
+
+
+def test_a_run_that_erased_nothing_has_no_bar() -> None:
+    chart = stacked([Amount(NOW, {"sessions": 4})], KINDS, NOW)
+    assert chart
+    assert [bar.pieces for bar in chart.bars] == [[]]
+    assert chart.text.endswith(" UTC: nothing.")

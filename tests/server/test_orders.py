@@ -1,0 +1,136 @@
+"""What the server has its worker do at once: each order is done once, and everybody who asks gets an answer."""
+
+import asyncio
+import threading
+import time
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from conclave.config.settings import Config
+from conclave.health.parts import Health
+from conclave.server.supervise import Supervisor
+from conclave.system.worker_protocol import Counted, Ended, Fault, Message, Order, State, order_of
+from spark.report import Report
+from spark.worker import Orders
+
+LONG = 3600.0
+
+
+def test_an_order_is_found_once_also_if_it_was_given_before() -> None:
+    orders = Orders(Config())
+    assert orders.wait(0) is None
+    for order in Order:
+        orders.give(order)
+        orders.give(order)
+        assert orders.wait(LONG) is order
+        assert orders.wait(0) is None
+
+
+def test_two_orders_are_both_found() -> None:
+    orders = Orders(Config())
+    for order in Order:
+        orders.give(order)
+    assert {orders.wait(LONG), orders.wait(LONG)} == set(Order)
+    assert orders.wait(0) is None
+
+
+def test_an_order_wakes_who_waits() -> None:
+    orders = Orders(Config())
+    threading.Timer(0.05, orders.give, [Order.COUNT]).start()
+    assert orders.wait(LONG) is Order.COUNT
+
+
+def test_other_jobs_begin_with_a_run_of_each_and_other_settings_do_not() -> None:
+    orders = Orders(Config())
+    orders.receive(Config(token_ttl_seconds=7200))
+    assert orders.wait(0) is None
+    orders.receive(Config(cleanup_interval=60))
+    assert orders.wait(0) is Order.RUN
+
+
+class Pipe:
+    """The input of a worker that never reads it."""
+
+    def __init__(self) -> None:
+        self.lines: list[bytes] = []
+
+    def write(self, line: bytes) -> None:
+        self.lines.append(line)
+
+    def is_closing(self) -> bool:
+        return False
+
+
+@pytest.fixture
+def pipe() -> Pipe:
+    return Pipe()
+
+
+@pytest.fixture
+def supervisor(pipe: Pipe) -> Supervisor:
+    made = Supervisor(Config(), Health())
+    made._process = cast(Any, SimpleNamespace(stdin=pipe))
+    return made
+
+
+async def test_without_a_worker_nothing_is_done() -> None:
+    supervisor = Supervisor(Config(), Health())
+    assert supervisor.run_now() is False
+    assert await supervisor.count() is None
+
+
+async def test_all_who_ask_at_once_get_the_same_count(supervisor: Supervisor, pipe: Pipe) -> None:
+    asking = [asyncio.create_task(supervisor.count()) for _ in range(3)]
+    await asyncio.sleep(0)
+    assert [order_of(line.decode()) for line in pipe.lines] == [Order.COUNT]
+    asking[0].cancel()
+    await asyncio.sleep(0)
+    supervisor._hear(Counted({"error": "", "held": 4}, 5.0))
+    assert [await each for each in asking[1:]] == [{"error": "", "held": 4}] * 2
+    again = asyncio.create_task(supervisor.count())
+    await asyncio.sleep(0)
+    assert len(pipe.lines) == 2, "who asks later gets another count"
+    supervisor._note_counted({"error": "the cleanup worker ended meanwhile"})
+    assert await again == {"error": "the cleanup worker ended meanwhile"}
+
+
+async def test_a_count_that_nobody_waits_for_any_more_is_let_go(supervisor: Supervisor) -> None:
+    asking = asyncio.create_task(supervisor.count())
+    await asyncio.sleep(0)
+    asking.cancel()
+    await asyncio.sleep(0)
+    supervisor._hear(Counted({"error": ""}, 5.0))
+    supervisor._hear(Counted({"error": ""}, 5.0))
+
+
+@pytest.mark.parametrize(
+    ("told", "is_in_run", "due_in"),
+    [
+        (State.READY, False, None),
+        (State.BEGAN, True, None),
+        (State.COUNTING, False, None),
+        (Ended(Report("sql", 1, finished_at=2).to_mapping(), 60.0), False, 60.0),
+        (Counted({"error": ""}, 7.0), False, 7.0),
+        (Fault("no database", 30.0), False, 30.0),
+        (Fault("no Java"), False, None),
+    ],
+)
+def test_health_knows_of_the_run_and_of_the_next(
+    supervisor: Supervisor, told: Message, is_in_run: bool, due_in: float | None
+) -> None:
+    before = time.time()
+    supervisor._hear(told)
+    health = supervisor._health
+    assert health.is_in_run is is_in_run
+    if due_in is None:
+        assert health.next_run_at is None
+    else:
+        assert health.next_run_at is not None
+        assert before + due_in <= health.next_run_at <= time.time() + due_in
+
+
+@pytest.mark.parametrize("told", [State.BEGAN, State.WAITING, State.COUNTING])
+def test_work_may_take_as_long_as_a_run(supervisor: Supervisor, told: State) -> None:
+    assert supervisor._patience(told) > Config().cleanup.max_run_time

@@ -1,0 +1,130 @@
+"""A browser without a window that tests steer: Chromium, by its DevTools protocol. It reaches only this machine."""
+
+import asyncio
+import base64
+import contextlib
+import shutil
+import subprocess
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import ClientSession, ClientWebSocketResponse
+
+from tests.support.server import PATIENCE
+
+BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
+
+FLAGS = (
+    *("--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run"),
+    *("--disable-background-networking", "--disable-component-update", "--disable-sync", "--hide-scrollbars"),
+    *("--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1", "--remote-debugging-port=0", "about:blank"),
+)
+
+
+def found() -> str:
+    """Return the program of a browser; without one the test is skipped."""
+    program = next(filter(None, map(shutil.which, BROWSERS)), None)
+    if not program:
+        pytest.skip(f"no browser: none of {', '.join(BROWSERS)} is installed (Debian: apt install chromium)")
+    return program
+
+
+class Tab:
+    """A page in the browser. ``complaints``: what the console and the log have, ``asked``: every URL."""
+
+    def __init__(self, socket: ClientWebSocketResponse) -> None:
+        self._socket = socket
+        self._number = 0
+        self.complaints: list[str] = []
+        self.asked: list[str] = []
+        self._loaded = 0
+
+    async def do(self, method: str, **parameters: Any) -> dict[str, Any]:
+        self._number += 1
+        await self._socket.send_json({"id": self._number, "method": method, "params": parameters})
+        while True:
+            told = await self._hear()
+            if told.get("id") == self._number:
+                assert "error" not in told, told
+                result: dict[str, Any] = told["result"]
+                return result
+
+    async def _hear(self) -> dict[str, Any]:
+        told: dict[str, Any] = await self._socket.receive_json(timeout=PATIENCE)
+        match told.get("method"):
+            case "Log.entryAdded":
+                self.complaints.append(told["params"]["entry"]["text"])
+            case "Runtime.exceptionThrown":
+                self.complaints.append(str(told["params"]["exceptionDetails"]))
+            case "Network.requestWillBeSent":
+                self.asked.append(told["params"]["request"]["url"])
+            case "Page.loadEventFired":
+                self._loaded += 1
+        return told
+
+    async def begin(self, token: str = "") -> None:
+        for domain in ("Page", "Log", "Runtime", "Network"):
+            await self.do(f"{domain}.enable")
+        if token:
+            await self.do("Network.setExtraHTTPHeaders", headers={"Authorization": f"Bearer {token}"})
+
+    async def look(self, width: int, height: int, scheme: str) -> None:
+        """Show pages in so many pixels, on a device that prefers ``scheme``: light or dark."""
+        is_phone = width < 500
+        await self.do(
+            "Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=is_phone
+        )
+        await self.do("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
+
+    async def open(self, url: str) -> None:
+        await self._load(self.do("Page.navigate", url=url))
+
+    async def click(self, selector: str) -> None:
+        """Click on what leads to another page, and wait until that is there."""
+        await self._load(self.run(f"document.querySelector({selector!r}).click()"))
+
+    async def _load(self, doing: Any) -> None:
+        before = self._loaded
+        await doing
+        while self._loaded == before:
+            await self._hear()
+
+    async def run(self, script: str) -> Any:
+        """Return what a script says."""
+        told = await self.do("Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True)
+        assert "exceptionDetails" not in told, told
+        return told["result"].get("value")
+
+    async def picture(self) -> bytes:
+        return base64.b64decode((await self.do("Page.captureScreenshot", format="png"))["data"])
+
+
+@contextlib.asynccontextmanager
+async def browsing(folder: Path, token: str = "") -> AsyncIterator[Tab]:
+    """Have a browser with one tab while the block lasts. ``token``: brought with every request."""
+    profile = folder / "profile"
+    with (folder / "browser.log").open("w") as log:
+        process = subprocess.Popen([found(), f"--user-data-dir={profile}", *FLAGS], stdout=log, stderr=log)
+    try:
+        port = await _port(profile, process, folder / "browser.log")
+        async with ClientSession() as http:
+            async with http.get(f"http://127.0.0.1:{port}/json/list") as response:
+                [page] = [each for each in await response.json() if each["type"] == "page"]
+            async with http.ws_connect(page["webSocketDebuggerUrl"], max_msg_size=0) as socket:
+                tab = Tab(socket)
+                await tab.begin(token)
+                yield tab
+    finally:
+        process.terminate()
+        process.wait(PATIENCE)
+
+
+async def _port(profile: Path, process: subprocess.Popen[bytes], log: Path) -> str:
+    told = profile / "DevToolsActivePort"
+    async with asyncio.timeout(PATIENCE):
+        while not told.exists() or not told.read_text().strip():
+            assert process.poll() is None, log.read_text()
+            await asyncio.sleep(0.05)
+    return told.read_text().split()[0]
