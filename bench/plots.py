@@ -103,9 +103,10 @@ def _ticks(values: Sequence[float], *, is_log: bool) -> list[float]:
     """Round numbers of which the first and the last enclose ``values``."""
     least, most = min(values), max(values)
     if is_log:
-        powers = range(math.floor(math.log10(least)), math.ceil(math.log10(most)) + 1)
-        factors = (1, 2, 5) if len(powers) <= FEW_POWERS else (1,)
-        found = [factor * 10.0**power for power in powers for factor in factors]
+        low, high = math.floor(math.log10(least)), math.ceil(math.log10(most))
+        factors = (1, 2, 5) if high - low < FEW_POWERS else (1,)
+        # A logarithm may have been rounded to a whole number.
+        found = [factor * 10.0**power for power in range(low - 1, high + 2) for factor in factors]
         first = max(each for each in found if each <= least)
         last = min(each for each in found if each >= most and each > first)
         return [each for each in found if first <= each <= last]

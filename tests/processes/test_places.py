@@ -191,6 +191,7 @@ def test_odd_names_are_names(tmp_path: Path) -> None:
     assert sorted(path.name for path in folder.iterdir() if not path.name.endswith("-lock")) == [
         "ch?at#.data",
         name,
+        f"{name}.ledger",
     ]
     assert conclave("user", "list", "--config", server.config, cwd=tmp_path).returncode == 0
 

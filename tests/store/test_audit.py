@@ -65,7 +65,7 @@ def test_entries_are_found_by_id_or_by_the_name_of_that_time_the_newest_first(co
 def test_each_action_is_about_a_group_a_user_or_the_server() -> None:
     of_server = {
         *(Action.SETTINGS_CHANGED, Action.CLOCK_ACCEPTED, Action.BACKUP_RESTORED),
-        *(Action.TOKEN_ADDED, Action.TOKEN_REVOKED),
+        *(Action.TOKEN_ADDED, Action.TOKEN_REVOKED, Action.CLEANUP_ORDERED),
     }
     assert {*audit.OF_GROUPS, *audit.OF_USERS, *of_server} == set(Action)
     assert len(audit.OF_GROUPS) + len(audit.OF_USERS) + len(of_server) == len(Action)
