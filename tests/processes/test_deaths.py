@@ -52,7 +52,7 @@ ROUNDS, LATEST_SECONDS = amount(4, 1), 8.0
 FEW = amount(len(DEATHS), 1)
 """So many deaths has a round; where these are not all, one more that comes late and leaves files."""
 
-LEAVING = ("server and worker", "worker and server", "server, while the worker is stopped")
+LEAVING = ("server and worker", "worker and server")
 
 EXPIRY = 4
 
