@@ -52,8 +52,8 @@ bench: setup .venv/development  ## Measure what docs/performance.md says
 	@$(PYTHON) -m bench
 
 pin: .venv/development  ## Renew the pinned requirements from pyproject.toml
-	$(PYTHON) -m uv pip compile $(PIN) --extra server -o requirements.txt pyproject.toml
-	$(PYTHON) -m uv pip compile $(PIN) --extra server --extra dev -o requirements-dev.txt pyproject.toml
+	$(PYTHON) -m uv pip compile $(PIN) --extra server --extra client -o requirements.txt pyproject.toml
+	$(PYTHON) -m uv pip compile $(PIN) --extra server --extra client --extra dev -o requirements-dev.txt pyproject.toml
 	$(PYTHON) -m uv pip compile $(PIN) -o requirements-build.txt requirements-build.in
 	$(PYTHON) -m uv pip compile $(PIN) -o requirements-generators.txt requirements-generators.in
 

@@ -39,6 +39,7 @@ def main() -> None:
 
 main.add_command(Family("archive", "archive", "Check the archive of older messages, or restore a group."))
 main.add_command(Family("backup", "backup", "Make a backup, and see and check those that are there."))
+main.add_command(Family("chat", "chat", "Talk in groups that forget on time, in the terminal."))
 main.add_command(Family("check-config", "check_config", "Check a configuration, and tell what it would do."))
 main.add_command(Family("audit", "audit", "Print who decided what, and when: policies, holds, accounts."))
 main.add_command(Family("cleanup", "cleanup", "Delete what is due."))

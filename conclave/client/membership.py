@@ -43,6 +43,6 @@ class Membership:
         await remove(group_id, user_id, change.commit, change.group_info)
 
     async def leave(self, group_id: UUID) -> None:
-        """Leave a group. Its history here goes with the next catch-up, or by ``Sync.forget``."""
+        """Leave a group. ``Sync.leave`` erases what is here of it too."""
         await self._client.leave(group_id)
         self._codec.forget(group_id)

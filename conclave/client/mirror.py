@@ -24,7 +24,7 @@ class Mirror:
         self._codec = codec
         self._own: dict[tuple[UUID, bytes], str] = {}
         self._told_invites: set[UUID] = set()
-        self._gone: list[n.MessagesGone] = []
+        self._gone: list[n.MessagesGone | n.GroupGone] = []
 
     def expect(self, group_id: UUID, payload: bytes, text: str) -> None:
         """The user sends a payload, whose text is known: a codec cannot always read what it has made itself."""
@@ -38,8 +38,8 @@ class Mirror:
         """Read the whole state, and fetch what was missed."""
         current = {each.group_id for each in await self._client.groups()}
         for group_id in self._history.groups().keys() - current:
-            for each in self.forget_group(group_id):
-                yield each
+            for gone in self.forget_group(group_id):
+                yield gone
         await self.take_welcomes()
         for group_id in sorted(current):
             async for each in self.refresh(group_id):
@@ -185,7 +185,7 @@ class Mirror:
             with contextlib.suppress(ResourceError):  # accepted before, and the answer was lost
                 await self._client.accept_welcome(welcome.welcome_id)
 
-    def forget_group(self, group_id: UUID) -> list[n.News]:
+    def forget_group(self, group_id: UUID) -> list[n.GroupGone]:
         """Erase what is here of a group that the user is not in any more."""
         self._codec.forget(group_id)
         return [n.GroupGone(group_id)] if self._history.forget_group(group_id) else []
@@ -197,7 +197,11 @@ class Mirror:
             by_group.setdefault(group_id, []).append(number)
         self._gone += [n.MessagesGone(group_id, tuple(sorted(numbers))) for group_id, numbers in by_group.items()]
 
-    def take_gone(self) -> list[n.MessagesGone]:
+    def left(self, group_id: UUID) -> None:
+        """The user has left a group: erase what is here of it, and tell that later."""
+        self._gone += self.forget_group(group_id)
+
+    def take_gone(self) -> list[n.MessagesGone | n.GroupGone]:
         """Return what is gone and was not told."""
         gone, self._gone = self._gone, []
         return gone

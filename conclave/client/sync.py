@@ -24,6 +24,7 @@ from conclave.client.errors import (
     NoAnswerError,
     RefusedError,
     ServerError,
+    is_not_member,
 )
 from conclave.client.history.store import History
 from conclave.client.membership import Membership
@@ -100,12 +101,24 @@ class Sync:
             number = await self.client.send(
                 group_id, payload, self_destruct_seconds=self_destruct_seconds, send_id=send_id
             )
-        except RefusedError:
+        except RefusedError as error:
             self._mirror.refuse(group_id, payload)
+            if is_not_member(error):
+                self._look_at(group_id)  # left from another device, which no event tells
             raise
+        self._look_at(group_id)
+        return number
+
+    async def leave(self, group_id: UUID) -> None:
+        """Leave a group, and erase what is here of it: a GroupGone follows. Raises ClientError."""
+        await self.membership.leave(group_id)
+        self._mirror.left(group_id)
+        self._wake.set()
+
+    def _look_at(self, group_id: UUID) -> None:
+        """Have a group fetched, without an event."""
         self._to_fetch.add(group_id)
         self._wake.set()
-        return number
 
     def read(self, group_id: UUID, up_to: int) -> None:
         """Note that the user has really seen everything up to a number: the last that was shown, not that was fetched.
@@ -233,7 +246,7 @@ class Sync:
         async for each in self._mirror.refresh(group_id):
             yield each
 
-    def _take_gone(self) -> list[n.MessagesGone]:
+    def _take_gone(self) -> list[n.MessagesGone | n.GroupGone]:
         """Return what is gone and was not told. Raises what enforcing has raised: then the disk fails."""
         if self._enforcing and self._enforcing.done():
             self._enforcing.result()

@@ -194,6 +194,23 @@ class History:
         """Return the last messages that may be shown of a group, in ascending order."""
         return self._read("TRUE ORDER BY sequence_num DESC LIMIT ?", group_id, limit)[::-1]
 
+    def earlier_messages(self, group_id: UUID, before: int, limit: int = 100) -> list[Message]:
+        """Return the last messages that may be shown of those with numbers less than ``before``, in ascending order."""
+        return self._read("sequence_num < ? ORDER BY sequence_num DESC LIMIT ?", group_id, before, limit)[::-1]
+
+    def read_up_to(self, group_id: UUID) -> int:
+        """Return the number up to which the user has seen a group; 0 for a group that is not known."""
+        return self._number(group_id, "read_up_to")
+
+    def unread(self, group_id: UUID, user_id: UUID) -> int:
+        """Return how many messages of others the user, ``user_id``, has not seen yet."""
+        row = self._connection.execute(
+            "SELECT count(*) FROM messages JOIN groups USING (group_key) WHERE group_id = ?"
+            " AND sequence_num > read_up_to AND sender_id != ? AND (gone_at IS NULL OR gone_at > ?)",
+            (group_id.bytes, user_id.bytes, self.now()),
+        ).fetchone()
+        return int(row[0])
+
     def unhandled(self, group_id: UUID, limit: int = 100) -> list[Message]:
         """Return the first messages that the application has not had yet."""
         return self.messages(group_id, self._number(group_id, "handled_up_to"), limit)
@@ -254,6 +271,13 @@ class History:
             _erase(connection, [each[0] for each in keys])
             connection.execute("DELETE FROM groups WHERE group_key = ?", row)
         return True
+
+    def forget_all(self) -> None:
+        """Erase everything, whose history it is included."""
+        for group_id in self.groups():
+            self.forget_group(group_id)
+        with self._transaction() as connection:
+            connection.execute("DELETE FROM about")
 
     def enforce(self) -> list[Erased]:
         """Erase what may not be here any more; return what that was. Call it at least once a second, cheap as it is."""

@@ -1,0 +1,108 @@
+"""Where the chat keeps what it knows of each account: a folder with the session and the local history.
+
+Nobody else may read them: folders have mode 0700, files 0600.
+"""
+
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import quote
+
+from yarl import URL
+
+from conclave.client.history.store import History
+from conclave.client.session import Session, SessionFileError, load
+
+_SESSION = "session"
+
+
+class AccountInUseError(Exception):
+    """Another chat uses the account; the text says so, in a line."""
+
+
+@dataclass(frozen=True)
+class Account:
+    """The folder of an account."""
+
+    folder: Path
+
+    @property
+    def session_path(self) -> Path:
+        """Where the session is."""
+        return self.folder / _SESSION
+
+    @property
+    def history_path(self) -> Path:
+        """Where the local history is."""
+        return self.folder / "history"
+
+    def save(self, session: Session) -> None:
+        """Keep a session for the next start."""
+        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        session.save(self.session_path)
+
+    @contextmanager
+    def in_use(self) -> Iterator[None]:
+        """Use the account alone: two chats with one history would each miss what the other has shown.
+
+        Raises AccountInUseError.
+        """
+        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        descriptor = os.open(self.folder / "lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        try:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise AccountInUseError(
+                    f"another conclave chat has {self.folder} open: use that one, or another --home"
+                ) from None
+            yield
+        finally:
+            os.close(descriptor)
+
+    def end_session(self) -> None:
+        """Forget the session."""
+        self.session_path.unlink(missing_ok=True)
+
+    def forget(self) -> None:
+        """Forget the session and the history, which is not open. Raises HistoryError, AccountInUseError and OSError."""
+        self.end_session()
+        if self.history_path.exists():
+            with self.in_use(), History(self.history_path) as history:
+                history.forget_all()
+            self.history_path.unlink()
+
+
+class Accounts:
+    """The accounts that were used here."""
+
+    def __init__(self, home: Path) -> None:
+        """``home``: the folder that has a folder for each of them."""
+        self.home = home
+
+    def of(self, session: Session) -> Account:
+        """Return the account of a session."""
+        url = URL(session.url)
+        where = quote(f"{session.username}@{url.host}-{url.port}{url.path.rstrip('/')}", safe="@")
+        return Account(self.home / f"{where}-{session.user_id.hex[:8]}")
+
+    def last(self, *, url: str = "", username: str = "") -> Session | None:
+        """Return the session that began last, of those with this server and this name. Raises SessionFileError."""
+        try:
+            found = sorted(self.home.glob(f"*/{_SESSION}"), key=lambda each: each.stat().st_mtime, reverse=True)
+        except OSError as error:
+            raise SessionFileError(f"{self.home}: cannot be read: {error.strerror}") from error
+        for path in found:
+            session = load(path)
+            if session and (not url or session.url == url) and (not username or session.username == username):
+                return session
+        return None
+
+
+def default_home() -> Path:
+    """Return where accounts are kept unless something else is asked for: by the XDG rules, state of a user."""
+    state = os.environ.get("XDG_STATE_HOME", "")
+    return (Path(state) if state.startswith("/") else Path.home() / ".local" / "state") / "conclave"

@@ -1,0 +1,161 @@
+"""The program: logs in, holds the conversation, and shows it."""
+
+import sqlite3
+from contextlib import AsyncExitStack
+from typing import ClassVar
+
+from textual.app import App
+from textual.binding import Binding, BindingType
+from textual.theme import Theme
+
+from conclave.client.chat.accounts import Account, AccountInUseError
+from conclave.client.chat.conversation import Conversation
+from conclave.client.chat.dialogs import Ask
+from conclave.client.chat.login import LoginScreen
+from conclave.client.chat.options import ChatOptions
+from conclave.client.chat.palette import Doings
+from conclave.client.chat.screen import ChatScreen
+from conclave.client.errors import SessionOverError
+from conclave.client.history.schema import HistoryError
+from conclave.client.session import Session, SessionFileError
+
+DARK = Theme(
+    name="conclave-dark",
+    primary="#7aa6da",
+    secondary="#6b8299",
+    accent="#e8a35c",
+    warning="#e8a35c",
+    error="#e06c75",
+    success="#8fbf7f",
+    foreground="#d8dee6",
+    background="#12161c",
+    surface="#181d25",
+    panel="#1f2630",
+    dark=True,
+)
+
+LIGHT = Theme(
+    name="conclave-light",
+    primary="#2f6299",
+    secondary="#5b6f85",
+    accent="#a8570c",
+    warning="#a8570c",
+    error="#b3303c",
+    success="#2f7d32",
+    foreground="#1d242c",
+    background="#fbfaf7",
+    surface="#f3f1ec",
+    panel="#e8e5dd",
+    dark=False,
+)
+
+
+class ChatApp(App[str]):
+    """The chat. It ends with a line that says why, or with ""."""
+
+    CSS_PATH = "chat.tcss"
+    TITLE = "conclave"
+    COMMANDS: ClassVar = {Doings}
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("ctrl+q", "quit", "Quit", priority=True, key_display="^q")]
+
+    def __init__(self, options: ChatOptions) -> None:
+        """Take what a start was told."""
+        super().__init__()
+        self._options = options
+        self._stack = AsyncExitStack()
+        self._account: Account | None = None
+        self.conversation: Conversation | None = None
+
+    async def on_mount(self) -> None:
+        """Go on with the last session, or ask who the user is."""
+        for theme in (DARK, LIGHT):
+            self.register_theme(theme)
+        self.theme = DARK.name
+        self.set_class(self._options.is_plain, "plain")
+        if self._options.is_plain:
+            self.animation_level = "none"
+        try:
+            session = self._options.accounts.last(url=self._options.url, username=self._options.username)
+        except SessionFileError as error:
+            self.exit(str(error))
+            return
+        if session:
+            await self._begin(session)
+        else:
+            await self.push_screen(LoginScreen(self._options))
+
+    async def close_conversation(self) -> None:
+        """Close connections and files."""
+        self.conversation = None
+        stack, self._stack = self._stack, AsyncExitStack()
+        await stack.aclose()
+
+    async def action_quit(self) -> None:
+        """Leave, unless something was typed that is not sent."""
+        unsent = self.conversation.unsent() if self.conversation else 0
+        if unsent and isinstance(self.screen, ChatScreen):
+            text = f"{unsent} of your messages could not be sent. They are kept nowhere: they are lost if you leave."
+            await self.push_screen(Ask("Leave?", text, ("Leave", "Stay"), is_grave=True), self._leave)
+        else:
+            self.exit("")
+
+    def _leave(self, answer: str | None) -> None:
+        if answer == "Leave":
+            self.exit("")
+
+    async def on_login_screen_done(self, event: LoginScreen.Done) -> None:
+        """Begin the conversation."""
+        self._options.accounts.of(event.session).save(event.session)
+        await self._begin(event.session)
+
+    async def on_chat_screen_logged_out(self) -> None:
+        """Forget everything here."""
+        account = self._account
+        await self.close_conversation()
+        if account:
+            account.forget()
+        await self.switch_screen(
+            LoginScreen(self._options, why="You are logged out, and nothing of it is here any more.")
+        )
+
+    async def on_chat_screen_ended(self, event: ChatScreen.Ended) -> None:
+        """The session is over, or the disk fails."""
+        account = self._account
+        if isinstance(event.why, SessionOverError):
+            await self.close_conversation()
+            if account:
+                account.end_session()
+            await self.switch_screen(LoginScreen(self._options, why="Your session is over: log in again."))
+        else:
+            self.exit(f"conclave chat: {described(event.why)}")
+
+    async def _begin(self, session: Session) -> None:
+        options = self._options
+        account = options.accounts.of(session)
+        try:
+            self._stack.enter_context(account.in_use())
+            history = self._stack.enter_context(options.history(account))
+            client = await self._stack.enter_async_context(options.client(session.url))
+            client.resume(session)
+            codec = options.codec(account, session.user_id)
+            screen = ChatScreen(encrypts=options.make_codec is not None, is_plain=options.is_plain)
+            self.conversation = Conversation(client, history, codec, screen)
+            screen.conversation = self.conversation
+            await self._stack.enter_async_context(self.conversation)
+        except (AccountInUseError, HistoryError, OSError, sqlite3.Error, ValueError) as error:
+            await self.close_conversation()
+            self.exit(f"conclave chat: {described(error)}")
+            return
+        self._account = account
+        await (self.switch_screen(screen) if isinstance(self.screen, LoginScreen) else self.push_screen(screen))
+
+    def _fatal_error(self) -> None:
+        """Leave by an error of the program, without showing the values of its variables: they have texts and tokens."""
+        self.exit(f"conclave chat: {described(self._exception)}", return_code=1)
+
+
+def described(error: BaseException | None) -> str:
+    """Say what went wrong, in a line."""
+    if isinstance(error, sqlite3.Error):
+        return f"the local history cannot be written: {error}"
+    return str(error) or type(error).__name__

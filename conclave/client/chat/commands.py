@@ -1,0 +1,371 @@
+"""What can be typed behind a slash: one table, from which the help and the completion are made too."""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Protocol
+from uuid import UUID
+
+from conclave.client.chat import words
+from conclave.client.chat.conversation import Conversation
+from conclave.client.chat.rooms import Room
+from conclave.client.results import GroupUpdated, Invite
+
+
+class CommandError(Exception):
+    """What was typed cannot be done; the text says why, in a line."""
+
+
+class Desk(Protocol):
+    """What commands work with: the conversation, the open group, and ways of asking and telling the user."""
+
+    @property
+    def conversation(self) -> Conversation:
+        """What goes on with the server."""
+        ...
+
+    @property
+    def room(self) -> Room | None:
+        """The open group."""
+        ...
+
+    async def ask(self, title: str, text: str, yes: str) -> bool:
+        """Ask for a decision; ``yes``: what the button says that does it."""
+        ...
+
+    async def tell(self, title: str, text: str) -> None:
+        """Show a text until it is put away."""
+        ...
+
+    def say(self, text: str, *, is_bad: bool = False) -> None:
+        """Say something in passing."""
+        ...
+
+    def go(self, group_id: UUID) -> None:
+        """Open a group."""
+        ...
+
+    async def help(self) -> None:
+        """Show the help."""
+        ...
+
+    async def info(self) -> None:
+        """Show what there is to know of the open group."""
+        ...
+
+    async def change_password(self) -> None:
+        """Ask for the passwords, and change them."""
+        ...
+
+    async def log_out(self) -> None:
+        """End the session, and forget what is here."""
+        ...
+
+    async def leave_chat(self) -> None:
+        """End the program."""
+        ...
+
+
+Work = Callable[[Desk, str], Awaitable[None]]
+
+
+@dataclass(frozen=True)
+class Command:
+    """A command. ``takes``: what follows its name; in brackets what may be left out. ``says``: its line in the help."""
+
+    name: str
+    takes: str
+    says: str
+    work: Work
+    in_group: bool = True
+
+    @property
+    def usage(self) -> str:
+        """How it is typed."""
+        return f"/{self.name} {self.takes}".rstrip()
+
+
+async def run(desk: Desk, line: str) -> None:
+    """Do what a line says that begins with a slash. Raises CommandError, and ClientError."""
+    name, _, rest = line[1:].partition(" ")
+    command = find(name)
+    if command is None:
+        raise CommandError(f"/{words.harmless(name)} is no command; /help lists all of them")
+    if command.in_group and desk.room is None:
+        raise CommandError(f"/{command.name} is about a group: open one first, or make one with /new NAME")
+    if command.takes and not command.takes.startswith("[") and not rest.strip():
+        raise CommandError(f"type it as {command.usage}")
+    if rest.strip() and not command.takes and command.work is not _password:  # which says itself what is wrong
+        raise CommandError(f"nothing follows {command.usage}")
+    await command.work(desk, rest.strip())
+
+
+def find(name: str) -> Command | None:
+    """Find a command by its name, or by as much of it as only one has."""
+    if name in COMMANDS:
+        return COMMANDS[name]
+    found = [each for each in COMMANDS.values() if name and each.name.startswith(name.lower())]
+    return found[0] if len(found) == 1 else None
+
+
+def matching(line: str) -> list[Command]:
+    """Return the commands that a line could become."""
+    name, space, _ = line[1:].partition(" ")
+    if space:
+        command = find(name)
+        return [command] if command else []
+    return [each for each in COMMANDS.values() if each.name.startswith(name.lower())]
+
+
+async def _new(desk: Desk, rest: str) -> None:
+    name, _, kind = rest.partition(" ")
+    if kind not in ("", "public", "private"):
+        raise CommandError("type it as /new NAME, or /new NAME public")
+    group_id = await desk.conversation.sync.membership.create(name, public=kind == "public")
+    await desk.conversation.renew()
+    desk.go(group_id)
+    desk.say(f"{name} is yours: bring people in with /invite NAME, and let it forget with /expire 1h")
+
+
+async def _find(desk: Desk, rest: str) -> None:
+    found = await desk.conversation.client.public_groups(rest)
+    lines = [
+        f"{words.harmless(each.group_name)}  {words.count(each.member_count, 'member')}  {words.harmless(each.alias)}"
+        for each in found
+    ]
+    await desk.tell("Public groups", "\n".join(lines) + "\n\n/join NAME takes you in" if lines else "There are none.")
+
+
+async def _join(desk: Desk, rest: str) -> None:
+    found = await desk.conversation.client.public_groups(rest)
+    group = next((each for each in found if each.group_name.lower() == rest.lower()), None)
+    if group is None:
+        raise CommandError(f"there is no public group {words.harmless(rest)}; /find lists those that there are")
+    await desk.conversation.sync.membership.join(group.group_id)
+    await desk.conversation.renew()
+    desk.go(group.group_id)
+
+
+async def _go(desk: Desk, rest: str) -> None:
+    room = desk.conversation.rooms.by_name(rest)
+    if room is None:
+        raise CommandError(f"you are in no group {words.harmless(rest)}")
+    desk.go(room.group.group_id)
+
+
+async def _invite(desk: Desk, rest: str) -> None:
+    room = _room(desk)
+    await desk.conversation.sync.membership.invite(room.group.group_id, rest)
+    desk.say(f"{words.harmless(rest)} is invited to {room.name}")
+
+
+async def _uninvite(desk: Desk, rest: str) -> None:
+    room = _room(desk)
+    user = await desk.conversation.client.user(rest)
+    await desk.conversation.client.cancel_invite(room.group.group_id, user.user_id)
+    desk.say(f"{words.harmless(rest)} is not invited to {room.name} any more")
+
+
+async def _accept(desk: Desk, rest: str) -> None:
+    invite = _one_invite(desk, rest)
+    await desk.conversation.answer(invite.invite_id, accept=True)
+    if invite.group_id in desk.conversation.rooms.all:
+        desk.go(invite.group_id)
+
+
+async def _decline(desk: Desk, rest: str) -> None:
+    await desk.conversation.answer(_one_invite(desk, rest).invite_id, accept=False)
+
+
+def _one_invite(desk: Desk, name: str) -> Invite:
+    invites = desk.conversation.rooms.invites
+    found = [each for each in invites if not name or each.group_name.lower() == name.lower()]
+    if len(found) == 1:
+        return found[0]
+    names = words.listed([words.harmless(each.group_name) for each in invites])
+    raise CommandError(f"name one of the groups that you are invited to: {names}" if names else "you have no invites")
+
+
+async def _expire(desk: Desk, rest: str) -> None:
+    room, conversation = _room(desk), desk.conversation
+    group_id = room.group.group_id
+    try:
+        expiry = words.parse_expiry(rest)
+    except ValueError as error:
+        raise CommandError(f"{error}; or fetched: until all have fetched it; or off: as the server has it") from error
+    would = await conversation.change_expiry(group_id, expiry, dry_run=True)
+    becomes = words.policy(await conversation.effective(group_id, expiry))
+    text = f"From now on messages of {room.name} are {becomes}.\n\n{_hidden(would)}"
+    if await desk.ask("Change how long messages live?", text, "Change it"):
+        await conversation.change_expiry(group_id, expiry, dry_run=False)
+
+
+def _hidden(would: GroupUpdated) -> str:
+    if not would.messages_expiring:
+        return "No message goes at once."
+    number, since = words.count(would.messages_expiring, "message"), words.date_and_time(would.oldest_expiring)
+    return f"{number}, the oldest of {since}, will be hidden at once, for everybody. Nothing brings them back."
+
+
+async def _burn(desk: Desk, rest: str) -> None:
+    room = _room(desk)
+    time, _, text = rest.partition(" ")
+    if time == "off":
+        room.self_destruct_seconds = 0
+        desk.say("What you send stays as long as the group's messages do")
+        return
+    try:
+        seconds = words.parse_lifetime(time)
+    except ValueError as error:
+        raise CommandError(f"{error}: /burn 30s hello") from error
+    if text.strip():
+        desk.conversation.send(room, text.strip(), seconds)
+        return
+    room.self_destruct_seconds = seconds
+    desk.say(f"What you send here goes {words.remaining(seconds)} after each has read it, until /burn off")
+
+
+async def _about_member(desk: Desk, name: str, what: str) -> None:
+    room, client = _room(desk), desk.conversation.client
+    group_id = room.group.group_id
+    user_id = desk.conversation.rooms.member(room, name) or (await client.user(name)).user_id
+    membership = desk.conversation.sync.membership
+    does = {
+        "promote": lambda: client.promote(group_id, user_id),
+        "demote": lambda: client.demote(group_id, user_id),
+        "remove": lambda: membership.remove(group_id, user_id),
+        "ban": lambda: membership.remove(group_id, user_id, ban=True),
+        "unban": lambda: client.unban(group_id, user_id),
+    }
+    if what in ("remove", "ban"):
+        more = "and cannot come back until /unban" if what == "ban" else "and can come back by an invite"
+        text = f"{words.harmless(name)} will not be a member of {room.name} any more, {more}."
+        if not await desk.ask(f"{what.capitalize()} {words.harmless(name)}?", text, what.capitalize()):
+            return
+    await does[what]()
+    if what in ("ban", "unban"):
+        desk.say(
+            f"{words.harmless(name)} is {'banned from' if what == 'ban' else 'not banned any more from'} {room.name}"
+        )
+
+
+def _member_command(what: str) -> Work:
+    async def work(desk: Desk, rest: str) -> None:
+        await _about_member(desk, rest, what)
+
+    return work
+
+
+async def _rename(desk: Desk, rest: str) -> None:
+    await desk.conversation.client.update_group(_room(desk).group.group_id, group_name=rest)
+
+
+async def _title(desk: Desk, rest: str) -> None:
+    await desk.conversation.client.update_group(_room(desk).group.group_id, alias=rest)
+
+
+async def _public(desk: Desk, _: str) -> None:
+    room = _room(desk)
+    text = f"Everybody at this server will be able to find {room.name} and to join it."
+    if await desk.ask("Open it to everybody?", text, "Open it"):
+        await desk.conversation.client.update_group(room.group.group_id, visibility="public")
+
+
+async def _private(desk: Desk, _: str) -> None:
+    await desk.conversation.client.update_group(_room(desk).group.group_id, visibility="private")
+
+
+async def _alias(desk: Desk, rest: str) -> None:
+    await desk.conversation.client.set_alias(rest)
+    desk.say(f"Your alias is {words.harmless(rest)} now" if rest else "You have no alias any more")
+
+
+async def _retry(desk: Desk, _: str) -> None:
+    if not desk.conversation.send_again(_room(desk)):
+        desk.say("Nothing was refused here")
+
+
+async def _discard(desk: Desk, _: str) -> None:
+    if not desk.conversation.discard(_room(desk)):
+        desk.say("Nothing was refused here")
+
+
+async def _leave(desk: Desk, _: str) -> None:
+    room = _room(desk)
+    last = " You are its last member: it goes, with all its messages." if len(room.group.members) == 1 else ""
+    text = f"What is here of {room.name} is erased, and you see nothing of it any more.{last}"
+    if await desk.ask(f"Leave {room.name}?", text, "Leave"):
+        await desk.conversation.leave(room.group.group_id)
+
+
+async def _delete(desk: Desk, _: str) -> None:
+    room = _room(desk)
+    text = f"{room.name} and all its messages go, for all {words.count(len(room.group.members), 'member')}."
+    if await desk.ask(f"Delete {room.name}?", f"{text} Nothing brings them back.", "Delete"):
+        await desk.conversation.client.delete_group(room.group.group_id)
+
+
+async def _help(desk: Desk, _: str) -> None:
+    await desk.help()
+
+
+async def _info(desk: Desk, _: str) -> None:
+    await desk.info()
+
+
+async def _password(desk: Desk, rest: str) -> None:
+    if rest:
+        raise CommandError("a password is not typed into the line: /password alone asks for it")
+    await desk.change_password()
+
+
+async def _logout(desk: Desk, _: str) -> None:
+    text = "The session ends, and this machine forgets your messages and drafts. The server keeps what it has."
+    if await desk.ask("Log out?", text, "Log out"):
+        await desk.log_out()
+
+
+async def _quit(desk: Desk, _: str) -> None:
+    await desk.leave_chat()
+
+
+def _room(desk: Desk) -> Room:
+    if desk.room is None:
+        raise CommandError("open a group first")
+    return desk.room
+
+
+COMMANDS = {
+    each.name: each
+    for each in (
+        Command("new", "NAME [public]", "make a group", _new, in_group=False),
+        Command("find", "[TEXT]", "list public groups, all or those with TEXT in their names", _find, in_group=False),
+        Command("join", "NAME", "join a public group", _join, in_group=False),
+        Command("go", "NAME", "open one of your groups", _go, in_group=False),
+        Command("accept", "[GROUP]", "accept an invite", _accept, in_group=False),
+        Command("decline", "[GROUP]", "decline an invite", _decline, in_group=False),
+        Command("invite", "USER", "invite somebody", _invite),
+        Command("uninvite", "USER", "withdraw an invite", _uninvite),
+        Command("expire", "TIME | fetched | off", "how long messages live: 1h, 2d; first shows what would go", _expire),
+        Command("burn", "TIME [TEXT] | off", "send what goes TIME after each has read it", _burn),
+        Command("info", "", "who is in, what the policy is, who holds it back", _info),
+        Command("promote", "USER", "make a member an admin", _member_command("promote")),
+        Command("demote", "USER", "make an admin a member", _member_command("demote")),
+        Command("remove", "USER", "remove a member", _member_command("remove")),
+        Command("ban", "USER", "remove somebody for good", _member_command("ban")),
+        Command("unban", "USER", "allow somebody back", _member_command("unban")),
+        Command("rename", "NAME", "give the group another name", _rename),
+        Command("title", "[TEXT]", "set or clear the group's title", _title),
+        Command("public", "", "let everybody find and join the group", _public),
+        Command("private", "", "let people in by invite only", _private),
+        Command("retry", "", "send again what was refused", _retry),
+        Command("discard", "", "drop what was refused", _discard),
+        Command("leave", "", "leave the group, and erase it here", _leave),
+        Command("delete", "", "delete the group for all", _delete),
+        Command("alias", "[TEXT]", "set or clear how you are called beside your name", _alias, in_group=False),
+        Command("password", "", "change your password", _password, in_group=False),
+        Command("logout", "", "end the session, and forget everything here", _logout, in_group=False),
+        Command("help", "", "keys and commands", _help, in_group=False),
+        Command("quit", "", "leave the chat", _quit, in_group=False),
+    )
+}
+"""All commands by their names, in the order in which the help lists them."""

@@ -1,0 +1,101 @@
+"""Where the user types: messages, and commands that complete themselves."""
+
+from typing import Any
+
+from textual import events
+from textual.message import Message as UiMessage
+from textual.widgets import TextArea
+
+from conclave.client.chat import commands
+
+MOST_REMEMBERED = 50
+"""The last 50 commands can be had again. Messages cannot: they are to be forgotten."""
+
+
+class Composer(TextArea):
+    """A field that grows with its text. Enter sends, Alt+Enter begins a new line, Tab completes a command."""
+
+    class Sent(UiMessage):
+        """The user wants this text sent, or this command done."""
+
+        def __init__(self, text: str) -> None:
+            self.text = text
+            super().__init__()
+
+    class Scrolled(UiMessage):
+        """The user wants to see what is above, -1, or below, 1, without leaving the field."""
+
+        def __init__(self, by: int) -> None:
+            self.by = by
+            super().__init__()
+
+    def __init__(self, **others: Any) -> None:
+        """Take what every widget takes."""
+        super().__init__(**others, show_line_numbers=False, highlight_cursor_line=False, compact=True)
+        self._former: list[str] = []
+        self._at = 0
+
+    def prefill(self, text: str) -> None:
+        """Put a text into the field, with the cursor after it."""
+        self.text = text
+        self.move_cursor(self.document.end)
+        self.focus()
+
+    def send(self) -> None:
+        """Hand over what was typed."""
+        text = self.text.strip()
+        if not text:
+            return
+        if text.startswith("/"):
+            self._former = [*(each for each in self._former[-MOST_REMEMBERED + 1 :] if each != text), text]
+        self._at = len(self._former)
+        self.text = ""
+        self.history.clear()  # or undo would bring a message back
+        self.post_message(self.Sent(text))
+
+    async def _on_key(self, event: events.Key) -> None:
+        """Send, complete, recall, scroll; anything else is typed.
+
+        Not by bindings with priority: those would overtake what was typed just before.
+        """
+        if self._does(event.key):
+            event.stop()
+            event.prevent_default()
+        else:
+            await super()._on_key(event)
+
+    def _does(self, key: str) -> bool:
+        """Do what a key means here. Tell whether it means something."""
+        match key:
+            case "enter":
+                self.send()
+            case "alt+enter" | "shift+enter" | "ctrl+j":
+                self.insert("\n")
+            case "pageup" | "pagedown":
+                self.post_message(self.Scrolled(-1 if key == "pageup" else 1))
+            case "tab":
+                return self._completes()
+            case "up" | "down":
+                return self._recalls(-1 if key == "up" else 1)
+            case _:
+                return False
+        return True
+
+    def _completes(self) -> bool:
+        if not self.text.startswith("/") or " " in self.text:
+            return False
+        found = commands.matching(self.text)
+        if len(found) == 1:
+            self.prefill(f"/{found[0].name}{' ' if found[0].takes else ''}")
+        return bool(found)
+
+    def _recalls(self, step: int) -> bool:
+        """Bring back a former command, if nothing else is being typed."""
+        if self.text and self.text not in self._former:
+            return False
+        at = self._at + step
+        if not 0 <= at <= len(self._former):
+            return False
+        self._at = at
+        self.prefill([*self._former, ""][at])
+        return True

@@ -1,0 +1,452 @@
+"""What goes on between the server and the screen: follows the news, sends what was typed, keeps the rooms right.
+
+It knows nothing of textual: whoever shows it is told by a ``Listener`` what to show anew.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Coroutine
+from types import TracebackType
+from typing import Any, Protocol, Self
+from uuid import UUID
+
+from conclave.client import news as n
+from conclave.client.api import Client
+from conclave.client.chat import words
+from conclave.client.chat.rooms import Draft, Room, Rooms
+from conclave.client.codec import Codec
+from conclave.client.errors import ClientError, GroupError, RefusedError, ResourceError, SessionOverError
+from conclave.client.history.store import History
+from conclave.client.results import GroupUpdated, Retention
+from conclave.client.retry import GATEWAY_STATUSES, Backoff
+from conclave.client.sync import Sync
+
+PAGE = 200
+"""Messages are loaded from the local history 200 at a time."""
+
+MOST_LOADED = 2_000
+"""Of a group at most 2,000 messages stay loaded while its newest ones are shown."""
+
+RENEWED_AFTER = 0.2
+"""After an event the groups are read again, at most five times a second."""
+
+HOLDING_READ_EVERY = 10.0
+"""Who holds a group back is read again every 10 seconds while it is open: no event tells that somebody has fetched."""
+
+
+class Listener(Protocol):
+    """Shows a conversation."""
+
+    def rooms_changed(self) -> None:
+        """Show groups, invites and the connection anew."""
+        ...
+
+    def room_changed(self, group_id: UUID) -> None:
+        """Show what is in a group anew."""
+        ...
+
+    def say(self, text: str, *, is_bad: bool = False) -> None:
+        """Tell something that belongs to no group, or to one that is gone."""
+        ...
+
+    def ended(self, why: Exception) -> None:
+        """It cannot go on: the session is over, or the disk fails."""
+        ...
+
+
+class Conversation:
+    """A user at a server. Use it within ``async with``: it goes on from there until the session is over."""
+
+    def __init__(self, client: Client, history: History, codec: Codec, listener: Listener) -> None:
+        """``client``: logged in."""
+        self.client = client
+        self.history = history
+        self.sync = Sync(client, history, codec)
+        self.rooms = Rooms(client.session.user_id)
+        self.offline: n.Offline | None = n.Offline("connecting", 0)
+        self.open_room: UUID | None = None
+        self._listener = listener
+        self._wants_renewal = asyncio.Event()
+        self._online = asyncio.Event()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._sending: dict[UUID, asyncio.Task[None]] = {}
+        self._backoff = Backoff()
+
+    async def __aenter__(self) -> Self:
+        await self.sync.__aenter__()
+        for each in (self._follow, self._renew, self._watch_holding):
+            self._start(each())
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self.sync.__aexit__(kind, error, trace)
+
+    @property
+    def user_id(self) -> UUID:
+        """Who the user is."""
+        return self.rooms.user_id
+
+    def now(self) -> int:
+        """Return the server's time, as far as it is known here."""
+        return self.history.now()
+
+    # What the user does.
+
+    def enter(self, group_id: UUID) -> Room | None:
+        """Open a group: load its last messages, and note where the unread ones begin."""
+        room = self.rooms.all.get(group_id)
+        self.open_room = group_id if room else None
+        if room:
+            self._load(room)
+            room.read_before = self.history.read_up_to(group_id) if room.unread else None
+            if self._online.is_set():
+                self._start(self._read_retention(group_id))
+        return room
+
+    def load_earlier(self, room: Room) -> bool:
+        """Load a page of messages before those that are loaded. Tell whether there were some."""
+        first = min(room.messages, default=0)
+        earlier = self.history.earlier_messages(room.group.group_id, first, PAGE) if room.has_earlier else []
+        room.load([*earlier, *room.messages.values()])
+        room.has_earlier = len(earlier) == PAGE
+        return bool(earlier)
+
+    def seen(self, group_id: UUID, up_to: int) -> None:
+        """Note that everything up to a number was really on the screen: timers of self-destructing messages begin."""
+        room = self.rooms.all.get(group_id)
+        if room is None or up_to <= self.history.read_up_to(group_id):
+            return
+        self.sync.read(group_id, up_to)
+        self._count(room)
+        if any(each.self_destruct_seconds for each in room.messages.values()):
+            self._reload(room)
+        self._listener.room_changed(group_id)
+        self._listener.rooms_changed()
+
+    def send(self, room: Room, text: str, self_destruct_seconds: int = 0) -> None:
+        """Send a text as soon as there is a connection, after what was typed before it."""
+        room.read_before = None
+        room.drafts.append(Draft(room.group.group_id, text, self_destruct_seconds))
+        self._go_on_sending(room)
+
+    def send_again(self, room: Room) -> int:
+        """Try again to send what the server has refused. Return how many texts these are."""
+        refused = [each for each in room.drafts if each.refused]
+        for draft in refused:
+            draft.refused = ""
+        self._go_on_sending(room)
+        return len(refused)
+
+    def discard(self, room: Room) -> int:
+        """Drop what the server has refused. Return how many texts these were."""
+        refused = [each for each in room.drafts if each.refused]
+        room.drafts = [each for each in room.drafts if not each.refused]
+        self._listener.room_changed(room.group.group_id)
+        return len(refused)
+
+    def unsent(self) -> int:
+        """Return how many texts were not sent."""
+        drafts = [each for room in self.rooms.all.values() for each in room.drafts]
+        return sum(each.number is None and not each.is_stored for each in drafts)
+
+    async def change_expiry(self, group_id: UUID, expiry: int, *, dry_run: bool) -> GroupUpdated:
+        """Set how long a group's messages live, or only ask what that would hide. Raises ClientError."""
+        done = await self.client.update_group(group_id, expiry=expiry, dry_run=dry_run)
+        if not dry_run:
+            await self._read_retention(group_id)
+        return done
+
+    async def effective(self, group_id: UUID, expiry: int) -> int:
+        """Return what a group's setting comes to together with the server's. Raises ClientError."""
+        server = (await self.client.retention(group_id)).server_retention_seconds
+        if words.AFTER_FETCH in (server, expiry):
+            return words.AFTER_FETCH
+        return min((each for each in (server, expiry) if each != words.KEEP), default=words.KEEP)
+
+    async def answer(self, invite_id: UUID, *, accept: bool) -> None:
+        """Accept or decline an invite. Raises ClientError."""
+        await (self.client.accept_invite if accept else self.client.decline_invite)(invite_id)
+        await self.renew()
+
+    async def leave(self, group_id: UUID) -> None:
+        """Leave a group. Raises ClientError."""
+        await self.sync.leave(group_id)
+        await self.renew()
+
+    async def renew(self) -> None:
+        """Read groups and invites again. Raises ClientError."""
+        groups, invites = await self.client.groups(), await self.client.invites()
+        self.rooms.invites = invites
+        known = set(self.rooms.all)
+        self.rooms.renew(groups, self.now())
+        for room in self.rooms.all.values():
+            self._count(room)
+            if room.group.group_id not in known or room.retention is None:
+                await self._read_retention(room.group.group_id)
+        self._listener.rooms_changed()
+        if self.open_room:
+            self._listener.room_changed(self.open_room)
+
+    async def name(self, user_id: UUID) -> str:
+        """Return the name of somebody who need not be a member any more."""
+        known = self.rooms.person(user_id)
+        if known is None:
+            try:
+                known = (await self.client.user_by_id(user_id)).username
+            except ResourceError:
+                known = "deleted account"
+            except ClientError:
+                return self.rooms.called(user_id)
+            self.rooms.learn(user_id, known)
+        return known
+
+    # What the server says.
+
+    async def _follow(self) -> None:
+        """Follow the news until the session is over."""
+        async for each in self.sync:
+            await self._on(each)
+
+    async def _on(self, news: n.News) -> None:
+        match news:
+            case n.Online():
+                self.offline = None
+                self._online.set()
+                self._want_renewal()
+                self._listener.rooms_changed()
+            case n.Offline():
+                self.offline = news
+                self._online.clear()
+                self._listener.rooms_changed()
+            case n.MessageArrived():
+                self._arrived(news.message)
+            case n.MessagesGone():
+                self._gone(news)
+            case n.PolicyChanged():
+                self._policy_changed(news)
+            case n.GroupGone():
+                self._left(news.group_id)
+            case n.Lagged():
+                self._listener.say(f"{words.count(news.lost, 'event')} lost on a slow connection; all was read again")
+                self._want_renewal()
+            case _:
+                self._told(news)
+
+    def _told(self, event: n.Event) -> None:
+        """An event that says only that something is to be read again, or that is for people."""
+        name = self.rooms.name_of(event.group_id)
+        match event:
+            case n.GroupDeleted():
+                self._listener.say(f"{name} was deleted, with all its messages")
+            case n.MemberRemoved() if event.removed_user_id == self.user_id:
+                self._listener.say(f"You were removed from {name}; what was here of it is erased", is_bad=True)
+            case n.MemberRemoved():
+                self._start(self._tell_ban(event))
+            case n.IdentityReset():
+                self._start(self._tell_new_keys(event))
+            case n.InviteReceived():
+                who = self.rooms.person(event.inviter_id)
+                by = f" by {who}" if who else ""
+                self._listener.say(f"You are invited to {words.harmless(event.group_name)}{by}")
+            case n.InviteCancelled():
+                self._listener.say("An invite was withdrawn, or it has expired")
+            case n.InviteDeclined():
+                self._start(self._tell_declined(event))
+        self._want_renewal()
+
+    def _arrived(self, message: n.Message) -> None:
+        room = self.rooms.all.get(message.group_id)
+        if room is None:
+            self._want_renewal()
+            return
+        if message.sender_id == self.user_id:
+            self._own_arrived(room, message)
+        if room.is_loaded:
+            room.messages[message.sequence_num] = message
+            if len(room.messages) > MOST_LOADED:
+                room.load(list(room.messages.values())[-PAGE:])
+                room.has_earlier = True
+        if self.rooms.person(message.sender_id) is None:
+            self._start(self._learn_name(message))
+        self._count(room)
+        self._show(room)
+
+    def _own_arrived(self, room: Room, message: n.Message) -> None:
+        """What the user has sent is there: perhaps before the answer to the request, which may be lost."""
+        draft = next((each for each in room.drafts if each.waits and not each.is_stored), None)
+        if draft and draft.text == message.text:
+            draft.is_stored = True
+
+    def _gone(self, news: n.MessagesGone) -> None:
+        room = self.rooms.all.get(news.group_id)
+        if room:
+            for number in news.sequence_nums:
+                room.messages.pop(number, None)
+            self._count(room)
+            self._show(room)
+
+    def _policy_changed(self, news: n.PolicyChanged) -> None:
+        room = self.rooms.all.get(news.group_id)
+        if room is None:
+            return
+        self._reload(room)
+        self._start(self._read_retention(news.group_id))
+        self._show(room)
+
+    def _left(self, group_id: UUID) -> None:
+        """The user is not in a group any more: what was typed for it goes too."""
+        if task := self._sending.pop(group_id, None):
+            task.cancel()
+        self.rooms.drop(group_id)
+        if self.open_room == group_id:
+            self.open_room = None
+        self._listener.rooms_changed()
+
+    async def _tell_ban(self, event: n.MemberRemoved) -> None:
+        """Say that somebody was banned; only admins can know that."""
+        room = self.rooms.all.get(event.group_id)
+        if room is None or not room.is_admin(self.user_id):
+            return
+        banned = await self.client.banned(event.group_id)
+        if any(each.user_id == event.removed_user_id for each in banned):
+            room.notice(f"{await self.name(event.removed_user_id)} is banned from the group", self.now())
+            self._show(room)
+
+    async def _tell_new_keys(self, event: n.IdentityReset) -> None:
+        if room := self.rooms.all.get(event.group_id):
+            room.notice(f"{await self.name(event.user_id)} is back with new keys", self.now())
+            self._show(room)
+
+    async def _tell_declined(self, event: n.InviteDeclined) -> None:
+        who, where = await self.name(event.declined_user_id), self.rooms.name_of(event.group_id)
+        self._listener.say(
+            f"{who} has not taken the invite to {where}: it was declined or withdrawn, or it has expired"
+        )
+
+    async def _learn_name(self, message: n.Message) -> None:
+        await self.name(message.sender_id)
+        self._listener.room_changed(message.group_id)
+
+    # How it is kept right.
+
+    def _load(self, room: Room) -> None:
+        """Load the last messages of a group."""
+        group_id = room.group.group_id
+        room.load(self.history.last_messages(group_id, PAGE))
+        room.has_earlier = len(room.messages) == PAGE
+        self._count(room)
+        for message in room.messages.values():
+            if self.rooms.person(message.sender_id) is None:
+                self._start(self._learn_name(message))
+
+    def _reload(self, room: Room) -> None:
+        """Read anew when messages are gone; those that are loaded stay so."""
+        if room.is_loaded:
+            first = min(room.messages, default=0)
+            room.load(self.history.messages(room.group.group_id, first - 1, MOST_LOADED))
+        self._count(room)
+
+    def _count(self, room: Room) -> None:
+        """Note how far a group is here, and how many of its messages are unread. Drafts that came are none any more."""
+        group_id = room.group.group_id
+        room.unread = self.history.unread(group_id, self.user_id)
+        room.fetched_up_to = self.history.fetched_up_to(group_id)
+        room.drafts = [each for each in room.drafts if each.number is None or each.number > room.fetched_up_to]
+
+    def _show(self, room: Room) -> None:
+        self._listener.room_changed(room.group.group_id)
+        self._listener.rooms_changed()
+
+    def _want_renewal(self) -> None:
+        self._wants_renewal.set()
+
+    async def _renew(self) -> None:
+        """Read groups and invites again whenever an event says that they may have changed."""
+        while True:
+            await self._wants_renewal.wait()
+            await self._online.wait()
+            self._wants_renewal.clear()
+            with contextlib.suppress(ClientError):  # the next connection brings it about again
+                await self.renew()
+            await asyncio.sleep(RENEWED_AFTER)
+
+    async def _watch_holding(self) -> None:
+        """Read again who holds the open group back."""
+        while True:
+            await asyncio.sleep(HOLDING_READ_EVERY)
+            room = self.rooms.all.get(self.open_room) if self.open_room else None
+            if room and room.expiry == words.AFTER_FETCH and self._online.is_set():
+                with contextlib.suppress(ClientError):
+                    await self._read_retention(room.group.group_id)
+
+    async def _read_retention(self, group_id: UUID) -> Retention | None:
+        try:
+            found = await self.client.retention(group_id)
+        except GroupError:
+            return None  # no member any more: news of that follow
+        room = self.rooms.all.get(group_id)
+        if room and room.retention != found:
+            if room.expiry not in (None, found.effective_expiry_seconds):
+                room.notice(f"messages are {words.policy(found.effective_expiry_seconds)} from now on", self.now())
+            room.retention = found
+            self._show(room)
+        return found
+
+    def _go_on_sending(self, room: Room) -> None:
+        group_id = room.group.group_id
+        task = self._sending.get(group_id)
+        if task is None or task.done():
+            self._sending[group_id] = self._start(self._send_drafts(room))
+        self._listener.room_changed(group_id)
+
+    async def _send_drafts(self, room: Room) -> None:
+        """Send what was typed in a group, in its order. One that the server refuses does not stop the others."""
+        failures = 0
+        while draft := next((each for each in room.drafts if each.waits), None):
+            try:
+                draft.number = await self.sync.send(
+                    draft.group_id,
+                    draft.text,
+                    self_destruct_seconds=draft.self_destruct_seconds,
+                    send_id=draft.send_id,
+                )
+            except ValueError as error:
+                draft.refused = str(error)
+            except SessionOverError:
+                raise
+            except ClientError as error:
+                if isinstance(error, RefusedError) and error.status < 500 and error.status not in GATEWAY_STATUSES:
+                    draft.refused = str(error)
+                else:
+                    failures += 1
+                    await asyncio.sleep(self._backoff.delay(failures, 1.0))
+            else:
+                failures = 0
+                self._count(room)
+            self._listener.room_changed(draft.group_id)
+
+    def _start(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[None]:
+        task = asyncio.create_task(self._guarded(work))
+        self._tasks.add(task)
+        task.add_done_callback(self._done)
+        return task
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if isinstance(error, Exception):
+            self._listener.ended(error)
+
+    async def _guarded(self, work: Coroutine[Any, Any, Any]) -> None:
+        """Do something in the background. What only the connection is to blame for is left to the next time."""
+        try:
+            await work
+        except SessionOverError:
+            raise
+        except ClientError as error:
+            self._listener.say(str(error), is_bad=True)

@@ -1,0 +1,120 @@
+"""Asks the user, and tells what does not fit into a line."""
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Horizontal, Vertical, VerticalScroll
+from textual.content import Content
+from textual.screen import ModalScreen
+from textual.widgets import Button, Input, Label, Static
+
+
+class Ask(ModalScreen[str]):
+    """A question with answers, of which the last one is the harmless one. Escape chooses it."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape", "give_up", "Cancel"),
+        Binding("left", "app.focus_previous", show=False),
+        Binding("right", "app.focus_next", show=False),
+    ]
+
+    def __init__(self, title: str, text: str, answers: Sequence[str], *, is_grave: bool = False) -> None:
+        """``answers``: the words on the buttons."""
+        super().__init__()
+        self._title, self._text, self._answers, self._is_grave = title, text, answers, is_grave
+
+    def compose(self) -> ComposeResult:
+        """Put it together."""
+        with Vertical(classes="dialog"):
+            yield Label(Content(self._title), classes="dialog-title")
+            yield Static(Content(self._text), classes="dialog-text")
+            with Horizontal(classes="dialog-answers"):
+                for index, answer in enumerate(self._answers):
+                    button = Button(Content(answer), id=f"answer-{index}", compact=True)
+                    if index == 0:
+                        button.variant = "error" if self._is_grave else "primary"
+                    yield button
+
+    def on_mount(self) -> None:
+        """The harmless answer is the one that Enter gives."""
+        self.query(Button).last().focus()
+
+    def on_button_pressed(self, event: Button.Pressed) -> None:
+        """Give the answer."""
+        self.dismiss(self._answers[int((event.button.id or "answer-0").removeprefix("answer-"))])
+
+    def action_give_up(self) -> None:
+        """Give the harmless answer."""
+        self.dismiss(self._answers[-1])
+
+
+class Tell(ModalScreen[None]):
+    """A text to read. Escape or Enter puts it away."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,enter,q", "put_away", "Close")]
+
+    def __init__(self, title: str, text: str | Content) -> None:
+        super().__init__()
+        self._title, self._text = title, text
+
+    def compose(self) -> ComposeResult:
+        """Put it together."""
+        with Vertical(classes="dialog tall"):
+            yield Label(Content(self._title), classes="dialog-title")
+            with VerticalScroll():
+                yield Static(Content(self._text) if isinstance(self._text, str) else self._text)
+            yield Label("Escape puts this away", classes="dialog-hint")
+
+    def on_mount(self) -> None:
+        """Arrows scroll."""
+        self.query_one(VerticalScroll).focus()
+
+    def action_put_away(self) -> None:
+        """Close it."""
+        self.dismiss(None)
+
+
+class NewPassword(ModalScreen[tuple[str, str] | None]):
+    """Asks for the current password, and twice for a new one."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "give_up", "Cancel")]
+
+    def compose(self) -> ComposeResult:
+        """Put it together."""
+        with Vertical(classes="dialog"):
+            yield Label("Change your password", classes="dialog-title")
+            yield Static("All your sessions end, on other devices too. Log in again after it.", classes="dialog-text")
+            yield Input(password=True, placeholder="current password", id="current", compact=True)
+            yield Input(password=True, placeholder="new password, 8 characters or more", id="new", compact=True)
+            yield Input(password=True, placeholder="new password again", id="again", compact=True)
+            yield Label("", id="wrong", classes="wrong")
+            with Horizontal(classes="dialog-answers"):
+                yield Button("Change it", variant="primary", id="change", compact=True)
+                yield Button("Cancel", id="cancel", compact=True)
+
+    def on_input_submitted(self, event: Input.Submitted) -> None:
+        """Enter goes on to the next field, and from the last one changes it."""
+        if event.input.id == "again":
+            self._change()
+        else:
+            self.focus_next()
+
+    def on_button_pressed(self, event: Button.Pressed) -> None:
+        """Do what the button says."""
+        if event.button.id == "change":
+            self._change()
+        else:
+            self.dismiss(None)
+
+    def action_give_up(self) -> None:
+        """Leave it as it is."""
+        self.dismiss(None)
+
+    def _change(self) -> None:
+        current, new, again = (self.query_one(f"#{each}", Input).value for each in ("current", "new", "again"))
+        if new != again:
+            self.query_one("#wrong", Label).update("The new passwords are not the same.")
+            return
+        self.dismiss((current, new))

@@ -1,0 +1,202 @@
+"""What the chat knows of the user's groups, and what it makes of their changes. It is in memory only, and pure."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from uuid import UUID, uuid4
+
+from conclave.client.chat import words
+from conclave.client.news import Message
+from conclave.client.results import Group, Invite, Retention
+
+MOST_NOTICES = 100
+"""A group shows its last 100 notices."""
+
+_ADMIN = "admin"
+
+
+@dataclass(frozen=True)
+class Notice:
+    """Something that happened in a group, told between its messages. ``after``: the number that it stands after."""
+
+    after: int
+    at: int
+    text: str
+
+
+@dataclass
+class Draft:
+    """A text that is to be sent. ``refused``: why the server does not take it; "": it has not said so.
+
+    ``number``: what it got; it is shown as a draft until it comes as a message. ``is_stored``: it has come already,
+    before the answer to the request, which may be lost.
+    """
+
+    group_id: UUID
+    text: str = field(repr=False)
+    self_destruct_seconds: int = 0
+    send_id: UUID = field(default_factory=uuid4)
+    refused: str = ""
+    number: int | None = None
+    is_stored: bool = False
+
+    @property
+    def waits(self) -> bool:
+        """Whether it is still to be sent."""
+        return not self.refused and self.number is None
+
+
+@dataclass
+class Room:
+    """A group, and what is shown of it. ``messages``: those that are loaded, by number, ascending.
+
+    ``fetched_up_to``: the number of the last message that came, gone or not. ``read_before``: up to which number it was
+    read when it was opened; None: everything was.
+    """
+
+    group: Group
+    retention: Retention | None = None
+    messages: dict[int, Message] = field(default_factory=dict)
+    is_loaded: bool = False
+    has_earlier: bool = False
+    notices: list[Notice] = field(default_factory=list)
+    drafts: list[Draft] = field(default_factory=list)
+    unread: int = 0
+    fetched_up_to: int = 0
+    read_before: int | None = None
+    self_destruct_seconds: int = 0
+    typed: str = ""
+
+    @property
+    def name(self) -> str:
+        """How the group is called: by its name, which no other group of the server has."""
+        return words.harmless(self.group.group_name)
+
+    @property
+    def expiry(self) -> int | None:
+        """The effective expiry; None until it is known."""
+        return self.retention.effective_expiry_seconds if self.retention else None
+
+    def is_admin(self, user_id: UUID) -> bool:
+        """Tell whether somebody is an admin of the group."""
+        return any(each.user_id == user_id and each.role == _ADMIN for each in self.group.members)
+
+    def load(self, messages: Iterable[Message]) -> None:
+        """Show these messages, and no others."""
+        self.messages = {each.sequence_num: each for each in messages}
+        self.is_loaded = True
+
+    def notice(self, text: str, at: int) -> None:
+        """Tell something after the last message."""
+        self.notices.append(Notice(self.fetched_up_to, at, text))
+        del self.notices[:-MOST_NOTICES]
+
+    def items(self, now: int) -> Iterator[Message | Notice | Draft]:
+        """Return what is shown, in its order: messages that are there now, notices between them, then drafts."""
+        notices = list(self.notices)
+        for number, message in self.messages.items():
+            while notices and notices[0].after < number:
+                yield notices.pop(0)
+            if message.gone_at is None or message.gone_at > now:
+                yield message
+        yield from notices
+        yield from (each for each in self.drafts if not each.is_stored)
+
+
+class Rooms:
+    """All groups of the user, and the invites to others."""
+
+    def __init__(self, user_id: UUID) -> None:
+        self.user_id = user_id
+        self.all: dict[UUID, Room] = {}
+        self.invites: tuple[Invite, ...] = ()
+        self._names: dict[UUID, str] = {}
+        self._former: dict[UUID, str] = {}
+
+    def ordered(self) -> list[Room]:
+        """Return the groups by their names."""
+        return sorted(self.all.values(), key=lambda each: each.name.lower())
+
+    def name_of(self, group_id: UUID) -> str:
+        """Return how a group is called, or was."""
+        room = self.all.get(group_id)
+        return room.name if room else self._former.get(group_id, "a group")
+
+    def by_name(self, name: str) -> Room | None:
+        """Find a group by its name."""
+        return next((each for each in self.all.values() if each.group.group_name.lower() == name.lower()), None)
+
+    def person(self, user_id: UUID) -> str | None:
+        """Return the name of somebody, if it is known. It is the username: two people can have the same alias."""
+        return self._names.get(user_id)
+
+    def called(self, user_id: UUID) -> str:
+        """Return a name for somebody in any case."""
+        return self._names.get(user_id, "somebody")
+
+    def learn(self, user_id: UUID, username: str) -> None:
+        """Note how somebody is called."""
+        self._names[user_id] = words.harmless(username)
+
+    def member(self, room: Room, username: str) -> UUID | None:
+        """Find a member of a group by name."""
+        found = (each.user_id for each in room.group.members if each.username.lower() == username.lower())
+        return next(found, None)
+
+    def renew(self, groups: Sequence[Group], now: int) -> None:
+        """Take the groups as they are now; what has changed is told in them."""
+        for group in groups:
+            for each in group.members:
+                self.learn(each.user_id, each.username)
+            room = self.all.get(group.group_id)
+            if room is None:
+                self.all[group.group_id] = Room(group)
+                continue
+            for text in changes(room.group, group, self.user_id):
+                room.notice(text, now)
+            room.group = group
+        for group_id in self.all.keys() - {each.group_id for each in groups}:
+            self.drop(group_id)
+
+    def drop(self, group_id: UUID) -> Room | None:
+        """Forget a group."""
+        room = self.all.pop(group_id, None)
+        if room:
+            self._former[group_id] = room.name
+        return room
+
+
+def changes(old: Group, new: Group, user_id: UUID) -> Iterator[str]:
+    """Say what has changed in a group. What was done to members is told of others than the user."""
+    before, after = ({each.user_id: each for each in group.members} for group in (old, new))
+    for each in new.members:
+        if each.user_id not in before:
+            yield f"{_who(each.user_id, each.username, user_id)} came in"
+    for each in old.members:
+        if each.user_id not in after:
+            yield f"{words.harmless(each.username)} is not a member any more"
+    for member_id in before.keys() & after.keys():
+        if before[member_id].role != after[member_id].role:
+            who = _who(member_id, after[member_id].username, user_id, be=True)
+            yield f"{who} an admin now" if after[member_id].role == _ADMIN else f"{who} no admin any more"
+    yield from _settings(old, new)
+
+
+def _settings(old: Group, new: Group) -> Iterator[str]:
+    if old.group_name != new.group_name:
+        yield f"the group is called {words.harmless(new.group_name)} now"
+    if old.alias != new.alias:
+        yield f"the title is {words.harmless(new.alias)} now" if new.alias else "the title is gone"
+    if old.visibility != new.visibility:
+        yield "everybody can find and join the group now" if new.visibility == "public" else "the group is private now"
+
+
+def _who(who: UUID, username: str, user_id: UUID, *, be: bool = False) -> str:
+    name = "you" if who == user_id else words.harmless(username)
+    return name + (" are" if who == user_id else " is") * be
+
+
+def held_by(room: Room, names: Mapping[UUID, str] | None = None) -> list[str]:
+    """Return who holds a delete-after-fetch group back, by not having fetched; told to admins only."""
+    known = {each.user_id: each.username for each in room.group.members} | dict(names or {})
+    holding = room.retention.held_by if room.retention else ()
+    return [words.harmless(known.get(each, "somebody")) for each in holding]

@@ -1,0 +1,340 @@
+"""The screen of the chat: groups on the left, the open one on the right, and a line to type into."""
+
+from typing import Any, ClassVar
+from uuid import UUID
+
+from textual import work
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Horizontal, Vertical
+from textual.content import Content
+from textual.message import Message as UiMessage
+from textual.screen import Screen
+from textual.widgets import Footer, Static
+
+from conclave.client.chat import commands, help_text, words
+from conclave.client.chat.composer import Composer
+from conclave.client.chat.conversation import Conversation
+from conclave.client.chat.dialogs import Ask, NewPassword, Tell
+from conclave.client.chat.rooms import Room, held_by
+from conclave.client.chat.rows import Look
+from conclave.client.chat.sidebar import Sidebar
+from conclave.client.chat.timeline import Timeline
+from conclave.client.errors import ClientError, NoAnswerError, SessionOverError
+
+LOOKED_EVERY = 0.2
+"""Five times a second it is looked whether a second has passed: what is gone vanishes within 0.2 seconds."""
+
+GATHERED = 0.03
+"""Changes that come within 30 ms are shown together."""
+
+
+class ChatScreen(Screen[None]):
+    """Shows a conversation, and does what is typed."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("f1", "help", "Help"),
+        Binding("f2", "info", "Group"),
+        Binding("ctrl+n", "prefill('/new ')", "New"),
+        Binding("ctrl+up,alt+up", "step(-1)", "Groups", key_display="Alt+↑↓"),
+        Binding("ctrl+down,alt+down", "step(1)", show=False),
+        Binding("ctrl+g", "step_unread", "Unread", key_display="^g"),
+        Binding("escape", "type", "Type", show=False),
+    ]
+
+    class Ended(UiMessage):
+        """The conversation cannot go on."""
+
+        def __init__(self, why: Exception) -> None:
+            self.why = why
+            super().__init__()
+
+    class LoggedOut(UiMessage):
+        """The user has logged out."""
+
+    conversation: Conversation
+    """What goes on with the server. It is set before the screen is shown."""
+
+    def __init__(self, *, encrypts: bool, is_plain: bool) -> None:
+        """``encrypts``: whether the codec does; if not, the screen says so."""
+        super().__init__()
+        self._encrypts = encrypts
+        self._is_plain = is_plain
+        self._second = 0
+        self._is_leaving = False
+        self._is_stale: set[str] = set()
+
+    @property
+    def room(self) -> Room | None:
+        """The open group."""
+        open_room = self.conversation.open_room
+        return self.conversation.rooms.all.get(open_room) if open_room else None
+
+    def compose(self) -> ComposeResult:
+        """Put it together."""
+        yield Static(id="bar")
+        with Horizontal():
+            yield Sidebar(id="sidebar", compact=True)
+            with Vertical(id="room"):
+                yield Static(id="head")
+                yield Timeline(id="timeline")
+                yield Static(id="welcome")
+                yield Static(id="hint")
+                yield Composer(id="composer", placeholder="a message, or / for commands")
+        yield Footer(compact=True, show_command_palette=True)
+
+    def on_mount(self) -> None:
+        """Begin to count."""
+        self.set_interval(LOOKED_EVERY, self._tick)
+        self.query_one(Composer).focus()
+        self._show()
+
+    # What the conversation tells.
+
+    def rooms_changed(self) -> None:
+        """Show groups, invites and the connection anew, with what else changes just now."""
+        self._later("rooms")
+
+    def room_changed(self, group_id: UUID) -> None:
+        """Show what is in a group anew, if it is the open one."""
+        if group_id == self.conversation.open_room:
+            self._later("room")
+
+    def say(self, text: str, *, is_bad: bool = False) -> None:
+        """Say something in passing."""
+        self.app.notify(words.harmless(text), severity="error" if is_bad else "information", markup=False)
+
+    def ended(self, why: Exception) -> None:
+        """Leave it to the program: the conversation cannot go on. That a session is over is no news at a log-out."""
+        if not (self._is_leaving and isinstance(why, SessionOverError)):
+            self.app.post_message(self.Ended(why))
+
+    def _later(self, what: str) -> None:
+        if not self._is_stale:
+            self.set_timer(GATHERED, self._show)
+        self._is_stale.add(what)
+
+    # What is shown.
+
+    def _show(self) -> None:
+        self._is_stale.clear()
+        conversation, room = self.conversation, self.room
+        if room is None and conversation.rooms.all:
+            self.go(conversation.rooms.ordered()[0].group.group_id)
+            return
+        self.query_one(Sidebar).show(conversation.rooms, conversation.open_room)
+        self.query_one("#bar", Static).update(self._bar())
+        self.query_one("#head", Static).update(self._head(room) if room else Content(""))
+        self.query_one("#head").display = room is not None
+        timeline, welcome = self.query_one(Timeline), self.query_one("#welcome", Static)
+        timeline.display, welcome.display = room is not None, room is None
+        welcome.update(Content(help_text.WELCOME if conversation.offline is None else help_text.CONNECTING))
+        items = list(room.items(conversation.now())) if room else []
+        timeline.show(conversation.open_room, items, self._look(room))
+        self._show_hint()
+
+    def _look(self, room: Room | None) -> Look:
+        rooms = self.conversation.rooms
+        read_before = room.read_before if room else None
+        return Look(0, rooms.called, rooms.user_id, self.conversation.now(), read_before, self._is_plain)
+
+    def _bar(self) -> Content:
+        """Who is where, whether there is a connection, and whether the server can read along."""
+        conversation = self.conversation
+        session = conversation.client.session
+        offline = conversation.offline
+        state = ("● online", "$success") if offline is None else (f"○ no connection: {offline.why}", "$warning")
+        end = "" if self._encrypts else "not encrypted: the server can read this"
+        who = f" {session.username} at {words.harmless(conversation.client.transport.url.authority)}  "
+        left = Content.assemble((who, "bold"), (words.harmless(state[0]), state[1]))
+        gap = self.size.width - left.cell_length - len(end) - 1
+        if gap < 2:
+            return left.truncate(self.size.width - 1, ellipsis=True)
+        return Content.assemble(left, " " * gap, (end, "$warning"))
+
+    def _head(self, room: Room) -> Content:
+        """How the open group is called, how long its messages live, and who holds them back."""
+        title = f"  {words.harmless(room.group.alias)}" if room.group.alias else ""
+        parts = [words.count(len(room.group.members), "member")]
+        if room.expiry is not None:
+            parts.insert(0, words.policy(room.expiry))
+        if room.is_admin(self.conversation.user_id):
+            parts.append("you are an admin")
+        if room.retention and room.retention.legal_hold:
+            parts.append("legal hold")
+        if room.expiry == words.AFTER_FETCH and (holding := held_by(room)):
+            parts.append(f"waits for {words.listed(holding, 3)}")
+        if room.self_destruct_seconds:
+            parts.append(f"✶ yours go {words.remaining(room.self_destruct_seconds)} after reading")
+        width = max(1, self.query_one("#room").size.width - 2)
+        name = Content.assemble((room.name, "bold $accent"), title).truncate(width, ellipsis=True)
+        return Content.assemble(name, "\n", (" · ".join(parts), "$text-muted"))
+
+    def _show_hint(self) -> None:
+        """Show what a command could become while it is typed."""
+        text = self.query_one(Composer).text
+        hint = self.query_one("#hint", Static)
+        found = commands.matching(text) if text.startswith("/") and "\n" not in text else []
+        hint.display = bool(found)
+        if len(found) == 1:
+            hint.update(Content.assemble((found[0].usage, "bold"), f"  {found[0].says}"))
+        elif found:
+            hint.update(Content("  ".join(f"/{each.name}" for each in found)))
+
+    def _tick(self) -> None:
+        """Count down with each second of the server's."""
+        now = self.conversation.now()
+        if now != self._second:
+            self._second = now
+            self.query_one(Timeline).tick(now)
+
+    # What the user does.
+
+    def on_text_area_changed(self) -> None:
+        """Help with what is typed."""
+        self._show_hint()
+
+    def on_composer_sent(self, event: Composer.Sent) -> None:
+        """Do a command, or send a message."""
+        if event.text.startswith("/") and not event.text.startswith("//"):
+            self._do(event.text)
+        elif self.room is None:
+            self.say("Open a group first, or make one: /new NAME", is_bad=True)
+            self.query_one(Composer).prefill(event.text)
+        else:
+            text = event.text[1:] if event.text.startswith("//") else event.text
+            self.conversation.send(self.room, text, self.room.self_destruct_seconds)
+            self.query_one(Timeline).go_to_end()
+
+    def on_composer_scrolled(self, event: Composer.Scrolled) -> None:
+        """Scroll by a page without leaving the field."""
+        timeline = self.query_one(Timeline)
+        (timeline.scroll_page_down if event.by > 0 else timeline.scroll_page_up)(animate=False)
+
+    def on_sidebar_chosen(self, event: Sidebar.Chosen) -> None:
+        """Open a group, or answer an invite."""
+        if event.group_id:
+            self.go(event.group_id)
+            self.query_one(Composer).focus()
+        elif event.invite_id:
+            self._answer(event.invite_id)
+
+    def on_timeline_seen(self, event: Timeline.Seen) -> None:
+        """What was on the screen was read."""
+        self.conversation.seen(event.group_id, event.up_to)
+
+    def on_timeline_begins(self) -> None:
+        """Load what comes before, if there is something."""
+        if self.room and self.room.has_earlier and self.conversation.load_earlier(self.room):
+            self._later("room")
+
+    def on_screen_resume(self) -> None:
+        """A dialog is gone: the timeline is looked at again."""
+        self.query_one(Timeline).look_again()
+
+    def on_resize(self) -> None:
+        """Fit into another width."""
+        self._later("room")
+
+    def action_help(self) -> None:
+        """Show keys and commands."""
+        self.app.push_screen(Tell("Keys and commands", help_text.help_content()))
+
+    def action_info(self) -> None:
+        """Show what there is to know of the open group."""
+        self._do("/info")
+
+    def action_prefill(self, text: str) -> None:
+        """Begin a command for the user."""
+        self.query_one(Composer).prefill(text)
+
+    def action_type(self) -> None:
+        """Go back to typing."""
+        self.query_one(Composer).focus()
+
+    def action_step(self, by: int) -> None:
+        """Open the next group, or the one before."""
+        rooms = self.conversation.rooms.ordered()
+        if rooms:
+            here = next((index for index, each in enumerate(rooms) if each is self.room), 0)
+            self.go(rooms[(here + by) % len(rooms)].group.group_id)
+
+    def action_step_unread(self) -> None:
+        """Open the next group with something unread."""
+        unread = [each for each in self.conversation.rooms.ordered() if each.unread and each is not self.room]
+        if unread:
+            self.go(unread[0].group.group_id)
+        else:
+            self.say("Nothing else is unread")
+
+    @work
+    async def _do(self, line: str) -> None:
+        """Do a command; what went wrong is said, and the line is there again to be corrected."""
+        try:
+            await commands.run(self, line)
+        except SessionOverError as error:
+            self.ended(error)
+        except NoAnswerError as error:
+            self.say(f"{error}. It may be done all the same: look before you try again", is_bad=True)
+        except (ClientError, commands.CommandError, ValueError) as error:
+            self.say(str(error), is_bad=True)
+            if not self.query_one(Composer).text:
+                self.query_one(Composer).prefill(line)
+
+    @work
+    async def _answer(self, invite_id: UUID) -> None:
+        invite = next((each for each in self.conversation.rooms.invites if each.invite_id == invite_id), None)
+        if invite is None:
+            return
+        who, where = words.harmless(invite.inviter_username), words.harmless(invite.group_name)
+        text = f"{who} invites you to {where}, since {words.date_and_time(invite.created_at)}."
+        answer = await self.app.push_screen_wait(Ask(f"Join {where}?", text, ("Accept", "Decline", "Later")))
+        if answer != "Later":
+            self._do(f"/{answer.lower()} {invite.group_name}")
+
+    # What commands need.
+
+    async def ask(self, title: str, text: str, yes: str) -> bool:
+        """Ask for a decision."""
+        return await self.app.push_screen_wait(Ask(title, text, (yes, "Cancel"), is_grave=True)) == yes
+
+    async def tell(self, title: str, text: str) -> None:
+        """Show a text until it is put away."""
+        await self.app.push_screen_wait(Tell(title, text))
+
+    def go(self, group_id: UUID) -> None:
+        """Open a group. What was typed in the one before is there again when that is opened."""
+        composer, former = self.query_one(Composer), self.room
+        if former and former.group.group_id != group_id:
+            former.typed, former.read_before = composer.text, None
+        room = self.conversation.enter(group_id)
+        if room and room is not former:
+            composer.text = room.typed
+            composer.move_cursor(composer.document.end)
+        self._show()
+
+    async def help(self) -> None:
+        """Show keys and commands."""
+        self.action_help()
+
+    async def info(self) -> None:
+        """Show what there is to know of the open group."""
+        if self.room:
+            await self.tell(self.room.name, await help_text.about(self.conversation, self.room))
+
+    async def change_password(self) -> None:
+        """Ask for the passwords, and change them."""
+        passwords: Any = await self.app.push_screen_wait(NewPassword())
+        if passwords:
+            await self.conversation.client.change_password(*passwords)
+            self.say("The password is changed: log in with it")
+
+    async def log_out(self) -> None:
+        """End the session, and forget what is here."""
+        self._is_leaving = True
+        await self.conversation.client.logout()
+        self.app.post_message(self.LoggedOut())
+
+    async def leave_chat(self) -> None:
+        """End the program."""
+        await self.app.run_action("quit")

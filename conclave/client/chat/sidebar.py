@@ -1,0 +1,81 @@
+"""Lists the user's groups and invites."""
+
+from typing import Any
+from uuid import UUID
+
+from textual.content import Content
+from textual.message import Message as UiMessage
+from textual.widgets import OptionList
+from textual.widgets.option_list import Option
+
+from conclave.client.chat import words
+from conclave.client.chat.rooms import Room, Rooms
+
+WIDTH = 22
+"""The column of groups has 22 cells, so that 80 columns have room for texts."""
+
+
+class Sidebar(OptionList):
+    """Groups with how long their messages live and how much is unread, then invites."""
+
+    COMPONENT_CLASSES = {"sidebar--policy", "sidebar--unread", "sidebar--heading", "sidebar--open"}
+
+    class Chosen(UiMessage):
+        """A group or an invite was chosen."""
+
+        def __init__(self, *, group_id: UUID | None = None, invite_id: UUID | None = None) -> None:
+            self.group_id = group_id
+            self.invite_id = invite_id
+            super().__init__()
+
+    def __init__(self, **others: Any) -> None:
+        super().__init__(**others)
+        self._shown: list[tuple[str | None, str, bool]] = []
+
+    def show(self, rooms: Rooms, open_room: UUID | None) -> None:
+        """Show these groups and invites; what was highlighted stays so."""
+        options = [self._room(each, is_open=each.group.group_id == open_room) for each in rooms.ordered()]
+        if not options:
+            options.append(Option(Content("no groups yet"), disabled=True))
+        if rooms.invites:
+            options.append(Option(Content("Invites").stylize(self._style("heading")), disabled=True))
+            options += [
+                Option(
+                    Content(f"✉ {words.harmless(each.group_name)}").truncate(WIDTH - 2, ellipsis=True),
+                    f"i{each.invite_id}",
+                )
+                for each in rooms.invites
+            ]
+        shown = [(each.id, str(each.prompt), each.id == f"g{open_room}") for each in options]
+        if shown == self._shown:
+            return
+        self._shown = shown
+        highlighted = self.highlighted_option.id if self.highlighted_option else None
+        self.set_options(options)
+        kept = next((index for index, each in enumerate(options) if each.id and each.id == highlighted), None)
+        here = next((index for index, each in enumerate(options) if each.id == f"g{open_room}"), None)
+        self.highlighted = kept if kept is not None and self.has_focus else here
+
+    def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
+        """Say what was chosen."""
+        event.stop()
+        chosen = event.option_id or ""
+        if chosen.startswith("g"):
+            self.post_message(self.Chosen(group_id=UUID(chosen[1:])))
+        elif chosen.startswith("i"):
+            self.post_message(self.Chosen(invite_id=UUID(chosen[1:])))
+
+    def _room(self, room: Room, *, is_open: bool) -> Option:
+        policy = words.short_policy(room.expiry) if room.expiry is not None else ""
+        unread = f" {room.unread if room.unread < 1000 else '999+'}" if room.unread else ""
+        width = WIDTH - 2 - len(policy) - len(unread) - 1
+        name = Content(room.name).truncate(width, ellipsis=True, pad=True)
+        if is_open or room.unread:
+            name = name.stylize(self._style("open"))
+        return Option(
+            Content.assemble(name, " ", (policy, self._style("policy")), (unread, self._style("unread"))),
+            f"g{room.group.group_id}",
+        )
+
+    def _style(self, name: str) -> Any:
+        return self.get_visual_style(f"sidebar--{name}", partial=True)

@@ -1,0 +1,194 @@
+"""Shows what is in a group, and lets it vanish at its second."""
+
+from collections.abc import Iterable
+from typing import Any
+from uuid import UUID
+
+from textual import events
+from textual.content import Content
+from textual.geometry import Size
+from textual.message import Message as UiMessage
+from textual.scroll_view import ScrollView
+from textual.strip import Strip
+
+from conclave.client.chat import rows
+from conclave.client.chat.rows import Item, Key, Look, Row
+
+_NAMES = {f"timeline--name-{number}" for number in range(rows.NAME_COLOURS)}
+
+
+class Timeline(ScrollView, can_focus=True):
+    """The messages of the open group. It keeps its place: the end, or whatever was at the top."""
+
+    COMPONENT_CLASSES = _NAMES | {
+        "timeline--own",
+        "timeline--text",
+        "timeline--unreadable",
+        "timeline--draft",
+        "timeline--refused",
+        "timeline--notice",
+        "timeline--day",
+        "timeline--new",
+        "timeline--time",
+        "timeline--fuse",
+        "timeline--fuse-short",
+        "timeline--fuse-ends",
+    }
+
+    class Seen(UiMessage):
+        """Everything up to a number was on the screen."""
+
+        def __init__(self, group_id: UUID, up_to: int) -> None:
+            self.group_id = group_id
+            self.up_to = up_to
+            super().__init__()
+
+    class Begins(UiMessage):
+        """The first row is on the screen: earlier messages could be loaded."""
+
+    def __init__(self, **others: Any) -> None:
+        super().__init__(**others)
+        self._rows: list[Row] = []
+        self._items: list[Item] = []
+        self._look: Look | None = None
+        self._group_id: UUID | None = None
+        self._at_end = True
+
+    def show(self, group_id: UUID | None, items: Iterable[Item], look: Look) -> None:
+        """Show the items of a group, in this widget's width, whatever ``look`` says.
+
+        Another group is shown from its end, or from where its unread messages begin.
+        """
+        is_other = group_id != self._group_id
+        self._at_end = self._at_end or is_other
+        self._group_id, self._items, self._look = group_id, list(items), look
+        self._lay_out()
+        if is_other:
+            self._go_to_new()
+        self.call_after_refresh(self._look_around)
+
+    def tick(self, now: int) -> None:
+        """Count down. What is gone by now is taken away at once, whoever else will say so."""
+        if self._look is None:
+            return
+        self._look = Look(**(vars(self._look) | {"now": now}))
+        left = [each for each in self._items if not rows.is_gone(each, now)]
+        if len(left) < len(self._items):
+            self._items = left
+            self._lay_out()
+        elif not self._look.is_plain:
+            self.refresh()
+
+    @property
+    def text(self) -> str:
+        """What is shown, as text."""
+        return "\n".join(self._line(each).plain.rstrip() for each in self._rows)
+
+    def go_to_end(self) -> None:
+        """Show the end, and stay there."""
+        self._at_end = True
+        self._scroll(len(self._rows))
+
+    def is_at_end(self) -> bool:
+        """Tell whether the last row is on the screen."""
+        return self.scroll_offset.y >= self.max_scroll_y
+
+    def render_line(self, y: int) -> Strip:
+        """Return a row of the screen."""
+        index = self.scroll_offset.y + y
+        if index >= len(self._rows):
+            return Strip.blank(self.size.width, self.visual_style.rich_style)
+        line = self._line(self._rows[index])
+        width = self.size.width
+        return Strip(line.render_segments(self.visual_style), line.cell_length).adjust_cell_length(
+            width, self.visual_style.rich_style
+        )
+
+    def on_resize(self, event: events.Resize) -> None:
+        """Lay out for another width."""
+        if self._look and self._look.width != self._width():
+            self._look = Look(**(vars(self._look) | {"width": self._width()}))
+            self._lay_out()
+
+    def watch_scroll_y(self, old_value: float, new_value: float) -> None:
+        """Note where the user has gone."""
+        super().watch_scroll_y(old_value, new_value)
+        self._at_end = self.is_at_end()
+        self._look_around()
+
+    def _width(self) -> int:
+        return self.scrollable_content_region.width
+
+    def _look_around(self) -> None:
+        """Tell what is on the screen now, unless nobody looks at it."""
+        if not self._rows or self._group_id is None or self.size.height == 0:
+            return
+        if self.scroll_offset.y == 0:
+            self.post_message(self.Begins())
+        if not self.app.app_focus or not self.screen.is_current:
+            return
+        end = self.scroll_offset.y + self.size.height
+        following = {each.key for each in self._rows[end:]}
+        seen = [each.number for each in self._rows[:end] if each.number and each.key not in following]
+        if seen:
+            self.post_message(self.Seen(self._group_id, max(seen)))
+
+    def look_again(self) -> None:
+        """Somebody may look at the screen now who has not before."""
+        self._look_around()
+
+    def _lay_out(self) -> None:
+        if self._look is None:
+            return
+        following = list(dict.fromkeys(each.key for each in self._rows[self.scroll_offset.y :]))
+        within = self._index_within(self._rows, following[0] if following else None, self.scroll_offset.y)
+        self._rows = rows.lay_out(self._items, Look(**(vars(self._look) | {"width": self._width()})))
+        at_end = self._at_end
+        self.virtual_size = Size(self._width(), len(self._rows))
+        if at_end:
+            self._scroll(len(self._rows))
+        else:  # what was at the top, or the first after it that is still there
+            places = {each.key: index for index, each in reversed(list(enumerate(self._rows)))}
+            kept = next((key for key in following if key in places), None)
+            if kept is not None:
+                self._scroll(places[kept] + (within if kept == following[0] else 0))
+        self._at_end = at_end
+        self.refresh()
+
+    def _scroll(self, y: int) -> None:
+        self.scroll_to(y=max(0, min(y, len(self._rows) - self.size.height)), animate=False, force=True, immediate=True)
+
+    def _go_to_new(self) -> None:
+        """Show where unread messages begin, if they do not all fit at the end."""
+        new = next((index for index, each in enumerate(self._rows) if each.style == "new"), None)
+        if new is not None and len(self._rows) - new > self.size.height:
+            self._at_end = False
+            self._scroll(new)
+
+    @staticmethod
+    def _index_within(found: list[Row], key: Key | None, index: int) -> int:
+        """Return how many rows of the same item come before one."""
+        within = 0
+        while within < index and found[index - within - 1].key == key:
+            within += 1
+        return within
+
+    def _line(self, row: Row) -> Content:
+        """Put a row together: its text, and on the right the time or what is left of it."""
+        text = row.text.stylize(self._style(row.style))
+        text = Content(" " * row.indent) + text
+        if row.right:
+            return self._with_right(text, [(row.right, "time")])
+        if row.message and self._look and not self._look.is_plain:
+            left, circle, style = rows.left(row.message, self._look.now)
+            if circle:
+                return self._with_right(text, [(f"{left} ", style), (circle, style)])
+        return text
+
+    def _with_right(self, text: Content, parts: list[tuple[str, str]]) -> Content:
+        right = Content.assemble(*((part, self._style(style)) for part, style in parts))
+        gap = max(1, self._width() - text.cell_length - right.cell_length)
+        return Content.assemble(text, " " * gap, right)
+
+    def _style(self, name: str) -> Any:
+        return self.get_visual_style(f"timeline--{name}", partial=True)

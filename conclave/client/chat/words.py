@@ -1,0 +1,163 @@
+"""What the chat says in words: lifetimes, times, names. Pure functions."""
+
+import re
+import unicodedata
+from datetime import datetime
+
+from conclave.retention.durations import (
+    UNITS,
+    InvalidDurationError,
+    duration_text,
+    duration_words,
+    is_in_bare_months,
+    parse_duration,
+)
+
+KEEP = -1
+"""The effective expiry of a group whose messages live for ever; as a group's own setting: that of the server."""
+
+AFTER_FETCH = 0
+"""The expiry of a group whose messages the server deletes once all members have fetched them."""
+
+LONGEST = 8_000
+"""A message is shown up to 8,000 characters."""
+
+_SETTINGS = {
+    "fetched": AFTER_FETCH,
+    "read": AFTER_FETCH,
+    "off": KEEP,
+    "server": KEEP,
+    "inherit": KEEP,
+    "never": KEEP,
+}
+
+_UNIT_WORDS = {
+    "sec": "s",
+    "secs": "s",
+    "second": "s",
+    "seconds": "s",
+    "mins": "min",
+    "minute": "min",
+    "minutes": "min",
+    "hour": "h",
+    "hours": "h",
+    "day": "d",
+    "days": "d",
+    "week": "w",
+    "weeks": "w",
+    "month": "mo",
+    "months": "mo",
+    "year": "y",
+    "years": "y",
+}
+
+_FUSES = "○◔◑◕●"
+
+_DANGEROUS = {"Cc", "Cf", "Cs", "Zl", "Zp"}
+"""Categories of characters that could move the cursor, or turn the direction of what follows."""
+
+_JOINERS = "\u200c\u200d"
+"""These join letters and emoji, and do no harm."""
+
+
+def harmless(text: str, *, lines: bool = False) -> str:
+    """Return a text of somebody else's so that it can do nothing to a terminal, or to what stands beside it.
+
+    Control characters, and those that change the direction of writing, become visible as ``�``. ``lines``: keep ends
+    of lines.
+    """
+    text = text.replace("\r\n", "\n").replace("\t", "    ")
+    return "".join(
+        each
+        if (each == "\n" and lines) or each in _JOINERS or unicodedata.category(each) not in _DANGEROUS
+        else " "
+        if each == "\n"
+        else "\N{REPLACEMENT CHARACTER}"
+        for each in text
+    )
+
+
+def shown(text: str) -> str:
+    """Return a message as it is shown: harmless, and cut where it is longer than LONGEST."""
+    text = text.strip("\n")
+    if len(text) <= LONGEST:
+        return harmless(text, lines=True)
+    return f"{harmless(text[:LONGEST], lines=True)}\n… {len(text) - LONGEST:,} more characters are not shown"
+
+
+def parse_lifetime(text: str) -> int:
+    """Return the seconds that somebody has typed, as ``1h``, ``2 days`` or ``30 s``. Raises ValueError."""
+    spelled = re.fullmatch(r"([0-9]+) *([a-z]+)", text.strip().lower())
+    written = f"{spelled[1]}{_UNIT_WORDS.get(spelled[2], spelled[2])}" if spelled else text
+    if is_in_bare_months(written):
+        raise ValueError(f"{text} could mean minutes or months: write {spelled[1]}min or {spelled[1]}mo")  # type: ignore[index]  # it has matched
+    try:
+        return parse_duration(written)
+    except InvalidDurationError as error:
+        raise ValueError(f"{text or 'that'} is no time: write a number and one of {', '.join(UNITS)}, as 1h") from error
+
+
+def parse_expiry(text: str) -> int:
+    """Return the setting that somebody has typed: a lifetime, ``fetched``, or ``off``. Raises ValueError."""
+    word = text.strip().lower()
+    return _SETTINGS[word] if word in _SETTINGS else parse_lifetime(text)
+
+
+def policy(effective: int) -> str:
+    """Say how long messages live, as the end of a sentence."""
+    if effective == KEEP:
+        return "kept for good"
+    if effective == AFTER_FETCH:
+        return "deleted at the server once all have fetched them"
+    return f"gone after {duration_words(effective)}"
+
+
+def short_policy(effective: int) -> str:
+    """Say how long messages live, in a few cells."""
+    return {KEEP: "∞", AFTER_FETCH: "fetched"}.get(effective) or duration_text(effective)
+
+
+def remaining(seconds: int) -> str:
+    """Say how much time is left, in at most 8 cells: by the second below an hour."""
+    seconds = max(0, seconds)
+    if seconds < 60:
+        return f"{seconds} s"
+    if seconds < 3600:
+        return f"{seconds // 60}:{seconds % 60:02}"
+    if seconds < 86_400:
+        return f"{seconds // 3600} h {seconds % 3600 // 60:02}"
+    return f"{seconds // 86_400:,} d"
+
+
+def fuse(left: int, whole: int) -> str:
+    """Show as a circle how much of a lifetime is left: full, three quarters, a half, a quarter, empty."""
+    quarters = -(-4 * max(0, left) // max(1, whole))
+    return _FUSES[min(4, quarters)]
+
+
+def time_of_day(at: int) -> str:
+    """Write when something was, by the clock of this machine's place."""
+    return datetime.fromtimestamp(at).astimezone().strftime("%H:%M")
+
+
+def day(at: int) -> str:
+    """Write on which day something was."""
+    when = datetime.fromtimestamp(at).astimezone()
+    return f"{when:%A} {when.day} {when:%B %Y}"
+
+
+def date_and_time(at: int) -> str:
+    """Write when something was, with its day."""
+    return f"{day(at)}, {time_of_day(at)}"
+
+
+def count(number: int, thing: str) -> str:
+    """Write a number of things: 1 message, 2 messages."""
+    return f"{number:,} {thing}" + ("" if number == 1 else "s")
+
+
+def listed(names: list[str], most: int = 4) -> str:
+    """Write names: a, b and c; of more than ``most`` how many follow."""
+    if len(names) > most:
+        return f"{', '.join(names[:most])} and {len(names) - most:,} more"
+    return " and ".join(filter(None, (", ".join(names[:-1]), *names[-1:])))
