@@ -168,7 +168,7 @@ class ChatScreen(Screen[None]):
             parts.append(f"✶ yours go {words.remaining(room.self_destruct_seconds)} after reading")
         width = max(1, self.query_one("#room").size.width - 2)
         name = Content.assemble((room.name, "bold $accent"), title).truncate(width, ellipsis=True)
-        return Content.assemble(name, "\n", (" · ".join(parts), "$text-muted"))
+        return Content.assemble(name, "\n", (" · ".join(parts), "$foreground 60%"))
 
     def _show_hint(self) -> None:
         """Show what a command could become while it is typed."""
