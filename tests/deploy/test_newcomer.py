@@ -1,4 +1,4 @@
-"""Whoever follows docs/operations/install.md reaches a server: the commands, files and settings of its first section."""
+"""Whoever follows docs/operations/install.md reaches a server: commands, files and settings of its first section."""
 
 import re
 import shlex
