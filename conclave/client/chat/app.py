@@ -1,6 +1,7 @@
 """The program: logs in, holds the conversation, and shows it."""
 
 import sqlite3
+import traceback
 from contextlib import AsyncExitStack
 from typing import ClassVar
 
@@ -15,7 +16,7 @@ from conclave.client.chat.login import LoginScreen
 from conclave.client.chat.options import ChatOptions
 from conclave.client.chat.palette import Doings
 from conclave.client.chat.screen import ChatScreen
-from conclave.client.errors import SessionOverError
+from conclave.client.errors import ClientError, SessionOverError
 from conclave.client.history.schema import HistoryError
 from conclave.client.session import Session, SessionFileError
 
@@ -77,7 +78,7 @@ class ChatApp(App[str]):
         try:
             session = self._options.accounts.last(url=self._options.url, username=self._options.username)
         except SessionFileError as error:
-            self.exit(str(error))
+            self.exit(described(error), return_code=1)
             return
         if session:
             await self._begin(session)
@@ -127,7 +128,7 @@ class ChatApp(App[str]):
                 account.end_session()
             await self.switch_screen(LoginScreen(self._options, why="Your session is over: log in again."))
         else:
-            self.exit(f"conclave chat: {described(event.why)}")
+            self.exit(described(event.why), return_code=1)
 
     async def _begin(self, session: Session) -> None:
         options = self._options
@@ -144,18 +145,25 @@ class ChatApp(App[str]):
             await self._stack.enter_async_context(self.conversation)
         except (AccountInUseError, HistoryError, OSError, sqlite3.Error, ValueError) as error:
             await self.close_conversation()
-            self.exit(f"conclave chat: {described(error)}")
+            self.exit(described(error), return_code=1)
             return
         self._account = account
+        account.used()
         await (self.switch_screen(screen) if isinstance(self.screen, LoginScreen) else self.push_screen(screen))
 
     def _fatal_error(self) -> None:
         """Leave by an error of the program, without showing the values of its variables: they have texts and tokens."""
-        self.exit(f"conclave chat: {described(self._exception)}", return_code=1)
+        self.exit(described(self._exception), return_code=1)
+
+
+_EXPECTED = (AccountInUseError, HistoryError, SessionFileError, ClientError, OSError, ValueError)
 
 
 def described(error: BaseException | None) -> str:
-    """Say what went wrong, in a line."""
+    """Say what went wrong: in a line, or, of an error of the program, where it was, without any value."""
     if isinstance(error, sqlite3.Error):
-        return f"the local history cannot be written: {error}"
-    return str(error) or type(error).__name__
+        return f"the local history cannot be used: {error}"
+    if isinstance(error, _EXPECTED):
+        return str(error)
+    places = traceback.format_list(traceback.extract_tb(error.__traceback__)) if error else []
+    return f"an error of the program, {type(error).__name__}:\n{''.join(places)}".rstrip()

@@ -126,6 +126,17 @@ async def _new(desk: Desk, rest: str) -> None:
     desk.say(f"{name} is yours: bring people in with /invite NAME, and let it forget with /expire 1h")
 
 
+async def _groups(desk: Desk, _: str) -> None:
+    rooms = desk.conversation.rooms
+    lines = [
+        f"{each.name}: {words.policy(each.expiry)}" + (f", {each.unread:,} unread" if each.unread else "")
+        for each in rooms.ordered()
+        if each.expiry is not None
+    ]
+    lines += [f"invited to {words.harmless(each.group_name)} by {each.inviter_username}" for each in rooms.invites]
+    await desk.tell("Your groups", "\n".join(lines) or "There are none yet.")
+
+
 async def _find(desk: Desk, rest: str) -> None:
     found = await desk.conversation.client.public_groups(rest)
     lines = [
@@ -338,6 +349,7 @@ COMMANDS = {
     each.name: each
     for each in (
         Command("new", "NAME [public]", "make a group", _new, in_group=False),
+        Command("groups", "", "list your groups and invites", _groups, in_group=False),
         Command("find", "[TEXT]", "list public groups, all or those with TEXT in their names", _find, in_group=False),
         Command("join", "NAME", "join a public group", _join, in_group=False),
         Command("go", "NAME", "open one of your groups", _go, in_group=False),

@@ -28,9 +28,9 @@ def server_url(text: str) -> str:
     """Return the address that somebody means: without a scheme it is https, on this machine http. Raises ValueError."""
     text = text.strip().rstrip("/")
     if "://" in text:
-        return text
-    host = URL(f"http://{text}").host
-    return f"{'http' if host in _LOOPBACK else 'https'}://{text}"
+        return str(URL(text))
+    url = URL(f"http://{text}")
+    return str(url if url.host in _LOOPBACK else URL(f"https://{text}"))
 
 
 def is_open(url: str) -> bool:

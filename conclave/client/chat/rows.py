@@ -59,6 +59,7 @@ class Look:
     now: int
     read_before: int | None = None
     is_plain: bool = False
+    is_online: bool = True
 
 
 def style_of(user_id: UUID, own_id: UUID) -> str:
@@ -123,16 +124,18 @@ def _item(item: Item, above: Item | None, width: int, fuse: int, look: Look) -> 
     if not _goes_on(above, item, look):
         name = "you" if who == look.user_id else look.name(who)
         yield Row(Content(name), style_of(who, look.user_id), _key(item), right=words.time_of_day(_at(item, look.now)))
-    yield from _body(item, width - INDENT - fuse)
+    yield from _body(item, width - INDENT - fuse, "" if look.is_online else "waits")
 
 
-def _body(item: Message | Draft, width: int) -> Iterator[Row]:
+def _body(item: Message | Draft, width: int, state: str) -> Iterator[Row]:
+    """``state``: what is said of a draft that is neither sent nor refused."""
     key = _key(item)
     if isinstance(item, Draft):
-        text = words.shown(item.text)
+        right = "" if item.refused else state
+        for line in Content(words.shown(item.text)).wrap(width - len(right)):
+            yield Row(line, "draft", key, right=right, indent=INDENT)
+            right = ""
         state = f"not sent: {item.refused}  (/retry, /discard)" if item.refused else ""
-        for line in Content(text).wrap(width):
-            yield Row(line, "draft", key, indent=INDENT)
         if state:
             for line in Content(words.harmless(state)).wrap(width):
                 yield Row(line, "refused", key, indent=INDENT)
@@ -146,7 +149,8 @@ def _plain(item: Message | Draft, width: int, look: Look) -> Iterator[Row]:
     """One sentence, in which nothing changes until it is gone: a screen reader reads each row once."""
     at = words.time_of_day(_at(item, look.now))
     if isinstance(item, Draft):
-        state = f"not sent, {words.harmless(item.refused)}" if item.refused else "sending"
+        waits = "sending" if look.is_online else "waits for a connection"
+        state = f"not sent, {words.harmless(item.refused)}" if item.refused else waits
         text, style, number = f"you, {at}: {words.shown(item.text)} ({state})", "draft", 0
     else:
         who = "you" if item.sender_id == look.user_id else look.name(item.sender_id)

@@ -32,6 +32,8 @@ GATHERED = 0.03
 class ChatScreen(Screen[None]):
     """Shows a conversation, and does what is typed."""
 
+    HORIZONTAL_BREAKPOINTS: ClassVar[list[tuple[int, str]]] = [(0, "-narrow"), (60, "-wide")]
+
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("f1", "help", "Help"),
         Binding("f2", "info", "Group"),
@@ -101,7 +103,11 @@ class ChatScreen(Screen[None]):
             self._later("room")
 
     def say(self, text: str, *, is_bad: bool = False) -> None:
-        """Say something in passing."""
+        """Say something in passing; in plain mode where it can be read again."""
+        if self._is_plain and self.room:
+            self.room.notice(words.harmless(text), self.conversation.now())
+            self._later("room")
+            return
         self.app.notify(words.harmless(text), severity="error" if is_bad else "information", markup=False)
 
     def ended(self, why: Exception) -> None:
@@ -136,7 +142,8 @@ class ChatScreen(Screen[None]):
     def _look(self, room: Room | None) -> Look:
         rooms = self.conversation.rooms
         read_before = room.read_before if room else None
-        return Look(0, rooms.called, rooms.user_id, self.conversation.now(), read_before, self._is_plain)
+        is_online = self.conversation.offline is None
+        return Look(0, rooms.called, rooms.user_id, self.conversation.now(), read_before, self._is_plain, is_online)
 
     def _bar(self) -> Content:
         """Who is where, whether there is a connection, and whether the server can read along."""
