@@ -56,6 +56,7 @@ class ChatApp(App[str]):
 
     CSS_PATH = "chat.tcss"
     TITLE = "conclave"
+    HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (60, "-wide")]
     COMMANDS: ClassVar = {Doings}
     BINDINGS: ClassVar[list[BindingType]] = [Binding("ctrl+q", "quit", "Quit", priority=True, key_display="^q")]
 
@@ -93,7 +94,7 @@ class ChatApp(App[str]):
 
     async def action_quit(self) -> None:
         """Leave, unless something was typed that is not sent."""
-        unsent = self.conversation.unsent() if self.conversation else 0
+        unsent = self.conversation.rooms.unsent() if self.conversation else 0
         if unsent and isinstance(self.screen, ChatScreen):
             text = f"{unsent} of your messages could not be sent. They are kept nowhere: they are lost if you leave."
             await self.push_screen(Ask("Leave?", text, ("Leave", "Stay"), is_grave=True), self._leave)

@@ -229,7 +229,7 @@ async def _burn(desk: Desk, rest: str) -> None:
     except ValueError as error:
         raise CommandError(f"{error}: /burn 30s hello") from error
     if text.strip():
-        desk.conversation.send(room, text.strip(), seconds)
+        desk.conversation.outbox.send(room, text.strip(), seconds)
         return
     room.self_destruct_seconds = seconds
     desk.say(f"What you send here goes {words.remaining(seconds)} after each has read it, until /burn off")
@@ -291,12 +291,12 @@ async def _alias(desk: Desk, rest: str) -> None:
 
 
 async def _retry(desk: Desk, _: str) -> None:
-    if not desk.conversation.send_again(_room(desk)):
+    if not desk.conversation.outbox.send_again(_room(desk)):
         desk.say("Nothing was refused here")
 
 
 async def _discard(desk: Desk, _: str) -> None:
-    if not desk.conversation.discard(_room(desk)):
+    if not desk.conversation.outbox.discard(_room(desk)):
         desk.say("Nothing was refused here")
 
 

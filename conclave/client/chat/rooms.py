@@ -142,6 +142,11 @@ class Rooms:
         found = (each.user_id for each in room.group.members if each.username.lower() == username.lower())
         return next(found, None)
 
+    def unsent(self) -> int:
+        """Return how many texts were not sent."""
+        drafts = [each for room in self.all.values() for each in room.drafts]
+        return sum(each.number is None and not each.is_stored for each in drafts)
+
     def renew(self, groups: Sequence[Group], now: int) -> None:
         """Take the groups as they are now; what has changed is told in them."""
         for group in groups:

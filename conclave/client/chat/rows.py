@@ -164,10 +164,9 @@ def _plain(item: Message | Draft, width: int, look: Look) -> Iterator[Row]:
 
 
 def _clock(at: int, now: int) -> str:
-    """Write when something will be: with seconds if that is within the hour, with the day if it is not today."""
-    if at - now < 3600:
-        return f"{datetime.fromtimestamp(at).astimezone():%H:%M:%S}"
-    return words.time_of_day(at) if words.day(at) == words.day(now) else words.date_and_time(at)
+    """Write when something will be, with the day if it is not today."""
+    second = f"{datetime.fromtimestamp(at).astimezone():%H:%M:%S}"
+    return second if words.day(at) == words.day(now) else f"{words.day(at)}, {second}"
 
 
 def _text(message: Message) -> tuple[str, str]:

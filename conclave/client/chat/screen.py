@@ -32,8 +32,6 @@ GATHERED = 0.03
 class ChatScreen(Screen[None]):
     """Shows a conversation, and does what is typed."""
 
-    HORIZONTAL_BREAKPOINTS: ClassVar[list[tuple[int, str]]] = [(0, "-narrow"), (60, "-wide")]
-
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("f1", "help", "Help"),
         Binding("f2", "info", "Group"),
@@ -210,7 +208,7 @@ class ChatScreen(Screen[None]):
             self.query_one(Composer).prefill(event.text)
         else:
             text = event.text[1:] if event.text.startswith("//") else event.text
-            self.conversation.send(self.room, text, self.room.self_destruct_seconds)
+            self.conversation.outbox.send(self.room, text, self.room.self_destruct_seconds)
             self.query_one(Timeline).go_to_end()
 
     def on_composer_scrolled(self, event: Composer.Scrolled) -> None:
