@@ -8,6 +8,7 @@ from typing import ClassVar
 from textual.app import App
 from textual.binding import Binding, BindingType
 from textual.theme import Theme
+from textual.worker import WorkerFailed
 
 from conclave.client.chat.accounts import Account, AccountInUseError
 from conclave.client.chat.conversation import Conversation
@@ -162,6 +163,8 @@ _EXPECTED = (AccountInUseError, HistoryError, SessionFileError, ClientError, OSE
 
 def described(error: BaseException | None) -> str:
     """Say what went wrong: in a line, or, of an error of the program, where it was, without any value."""
+    if isinstance(error, WorkerFailed):
+        error = error.error
     if isinstance(error, sqlite3.Error):
         return f"the local history cannot be used: {error}"
     if isinstance(error, _EXPECTED):

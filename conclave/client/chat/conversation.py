@@ -34,6 +34,10 @@ HOLDING_READ_EVERY = 10.0
 """Who holds a group back is read again every 10 seconds while it is open: no event tells that somebody has fetched."""
 
 
+EVENT_FOLLOWS_WITHIN = 1.0
+"""If an event says why a group is gone, it comes within a second."""
+
+
 class Listener(Protocol):
     """Shows a conversation."""
 
@@ -66,6 +70,7 @@ class Conversation:
         self.offline: n.Offline | None = n.Offline("connecting", 0)
         self.open_room: UUID | None = None
         self._listener = listener
+        self._untold: set[UUID] = set()
         self._wants_renewal = asyncio.Event()
         self._online = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -213,6 +218,7 @@ class Conversation:
     def _told(self, event: n.Event) -> None:
         """An event that says only that something is to be read again, or that is for people."""
         name = self.rooms.name_of(event.group_id)
+        self._untold.discard(event.group_id)
         match event:
             case n.GroupDeleted():
                 self._listener.say(f"{name} was deleted, with all its messages")
@@ -268,10 +274,20 @@ class Conversation:
     def _left(self, group_id: UUID) -> None:
         """The user is not in a group any more: what was typed for it goes too."""
         self.outbox.drop(group_id)
+        if group_id in self.rooms.all:
+            self._start(self._tell_left(group_id))
         self.rooms.drop(group_id)
         if self.open_room == group_id:
             self.open_room = None
         self._listener.rooms_changed()
+
+    async def _tell_left(self, group_id: UUID) -> None:
+        """Say that a group is gone which went without an event: while there was no connection, or from elsewhere."""
+        self._untold.add(group_id)
+        await asyncio.sleep(EVENT_FOLLOWS_WITHIN)
+        if group_id in self._untold:
+            self._untold.discard(group_id)
+            self._listener.say(f"You are not in {self.rooms.name_of(group_id)} any more; what was here of it is erased")
 
     async def _tell_ban(self, event: n.MemberRemoved) -> None:
         """Say that somebody was banned; only admins can know that."""

@@ -152,10 +152,11 @@ class ChatScreen(Screen[None]):
         end = "" if self._encrypts else "not encrypted: the server can read this"
         who = f" {session.username} at {words.harmless(conversation.client.transport.url.authority)}  "
         left = Content.assemble((who, "bold"), (words.harmless(state[0]), state[1]))
-        gap = self.size.width - left.cell_length - len(end) - 1
-        if gap < 2:
-            return left.truncate(self.size.width - 1, ellipsis=True)
-        return Content.assemble(left, " " * gap, (end, "$warning"))
+        room = self.size.width - 1
+        if left.cell_length + len(end) + 2 > room:
+            end = end.partition(":")[0]  # who has a small screen is to know it too
+        left = left.truncate(max(1, room - len(end) - 2), ellipsis=True, pad=True)
+        return Content.assemble(left, "  ", (end, "$warning"))
 
     def _head(self, room: Room) -> Content:
         """How the open group is called, how long its messages live, and who holds them back."""
