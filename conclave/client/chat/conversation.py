@@ -275,6 +275,7 @@ class Conversation:
         """The user is not in a group any more: what was typed for it goes too."""
         self.outbox.drop(group_id)
         if group_id in self.rooms.all:
+            self._untold.add(group_id)
             self._start(self._tell_left(group_id))
         self.rooms.drop(group_id)
         if self.open_room == group_id:
@@ -283,7 +284,6 @@ class Conversation:
 
     async def _tell_left(self, group_id: UUID) -> None:
         """Say that a group is gone which went without an event: while there was no connection, or from elsewhere."""
-        self._untold.add(group_id)
         await asyncio.sleep(EVENT_FOLLOWS_WITHIN)
         if group_id in self._untold:
             self._untold.discard(group_id)
