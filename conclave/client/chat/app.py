@@ -3,6 +3,7 @@
 import sqlite3
 import traceback
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from typing import ClassVar
 
 from textual.app import App
@@ -67,6 +68,7 @@ class ChatApp(App[str]):
         self._options = options
         self._stack = AsyncExitStack()
         self._account: Account | None = None
+        self._last = options
         self.conversation: Conversation | None = None
 
     async def on_mount(self) -> None:
@@ -117,9 +119,7 @@ class ChatApp(App[str]):
         await self.close_conversation()
         if account:
             account.forget()
-        await self.switch_screen(
-            LoginScreen(self._options, why="You are logged out, and nothing of it is here any more.")
-        )
+        await self.switch_screen(LoginScreen(self._last, why="You are logged out, and nothing of it is here any more."))
 
     async def on_chat_screen_ended(self, event: ChatScreen.Ended) -> None:
         """The session is over, or the disk fails."""
@@ -128,12 +128,13 @@ class ChatApp(App[str]):
             await self.close_conversation()
             if account:
                 account.end_session()
-            await self.switch_screen(LoginScreen(self._options, why="Your session is over: log in again."))
+            await self.switch_screen(LoginScreen(self._last, why="Your session is over: log in again."))
         else:
             self.exit(described(event.why), return_code=1)
 
     async def _begin(self, session: Session) -> None:
         options = self._options
+        self._last = replace(options, url=session.url, username=session.username)
         account = options.accounts.of(session)
         try:
             self._stack.enter_context(account.in_use())

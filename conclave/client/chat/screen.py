@@ -1,5 +1,7 @@
 """The screen of the chat: groups on the left, the open one on the right, and a line to type into."""
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any, ClassVar
 from uuid import UUID
 
@@ -80,7 +82,12 @@ class ChatScreen(Screen[None]):
                 yield Timeline(id="timeline")
                 yield Static(id="welcome")
                 yield Static(id="hint")
-                yield Composer(id="composer", placeholder="a message, or / for commands")
+                yield Composer(
+                    id="composer",
+                    placeholder="a message, or / for commands",
+                    hands_over=self._take,
+                    does=self._does,
+                )
         yield Footer(compact=True, show_command_palette=True)
 
     def on_mount(self) -> None:
@@ -200,22 +207,31 @@ class ChatScreen(Screen[None]):
         """Help with what is typed."""
         self._show_hint()
 
-    def on_composer_sent(self, event: Composer.Sent) -> None:
+    def _take(self, text: str) -> None:
         """Do a command, or send a message."""
-        if event.text.startswith("/") and not event.text.startswith("//"):
-            self._do(event.text)
+        if text.startswith("/") and not text.startswith("//"):
+            self._do(text)
         elif self.room is None:
             self.say("Open a group first, or make one: /new NAME", is_bad=True)
-            self.query_one(Composer).prefill(event.text)
+            self.query_one(Composer).prefill(text)
         else:
-            text = event.text[1:] if event.text.startswith("//") else event.text
+            text = text.removeprefix("/")
             self.conversation.outbox.send(self.room, text, self.room.self_destruct_seconds)
             self.query_one(Timeline).go_to_end()
 
-    def on_composer_scrolled(self, event: Composer.Scrolled) -> None:
-        """Scroll by a page without leaving the field."""
+    def _does(self, key: str) -> bool:
+        """Do what a key means beside the field. Tell whether it means something."""
         timeline = self.query_one(Timeline)
-        (timeline.scroll_page_down if event.by > 0 else timeline.scroll_page_up)(animate=False)
+        keys: dict[str, Callable[[], None]] = {
+            "pageup": partial(timeline.scroll_page_up, animate=False),
+            "pagedown": partial(timeline.scroll_page_down, animate=False),
+            "ctrl+g": self.action_step_unread,
+            **dict.fromkeys(("alt+up", "ctrl+up"), partial(self.action_step, -1)),
+            **dict.fromkeys(("alt+down", "ctrl+down"), partial(self.action_step, 1)),
+        }
+        if key in keys:
+            keys[key]()
+        return key in keys
 
     def on_sidebar_chosen(self, event: Sidebar.Chosen) -> None:
         """Open a group, or answer an invite."""
