@@ -24,8 +24,8 @@ from conclave.client.sync import Sync
 PAGE = 200
 """Messages are loaded from the local history 200 at a time."""
 
-MOST_LOADED = 2_000
-"""Of a group at most 2,000 messages stay loaded while its newest ones are shown."""
+MOST_LOADED = 1_000
+"""Of a group at most 1,000 messages stay loaded while its newest ones are shown."""
 
 RENEWED_AFTER = 0.2
 """After an event the groups are read again, at most five times a second."""
