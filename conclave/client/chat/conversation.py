@@ -247,7 +247,7 @@ class Conversation:
             self.outbox.has_arrived(room, message.text)
         if room.is_loaded:
             room.messages[message.sequence_num] = message
-            if len(room.messages) > MOST_LOADED:
+            if len(room.messages) > MOST_LOADED and room.is_at_end:
                 room.load(list(room.messages.values())[-PAGE:])
                 room.has_earlier = True
         if self.rooms.person(message.sender_id) is None:
@@ -330,7 +330,7 @@ class Conversation:
         """Read anew when messages are gone; those that are loaded stay so."""
         if room.is_loaded:
             first = min(room.messages, default=0)
-            room.load(self.history.messages(room.group.group_id, first - 1, MOST_LOADED))
+            room.load(self.history.messages(room.group.group_id, first - 1, len(room.messages) + MOST_LOADED))
         self._count(room)
 
     def _count(self, room: Room) -> None:

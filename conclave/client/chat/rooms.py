@@ -50,7 +50,7 @@ class Room:
     """A group, and what is shown of it. ``messages``: those that are loaded, by number, ascending.
 
     ``fetched_up_to``: the number of the last message that came, gone or not. ``read_before``: up to which number it was
-    read when it was opened; None: everything was.
+    read when it was opened; None: everything was. ``is_at_end``: its newest messages are on the screen.
     """
 
     group: Group
@@ -58,6 +58,7 @@ class Room:
     messages: dict[int, Message] = field(default_factory=dict)
     is_loaded: bool = False
     has_earlier: bool = False
+    is_at_end: bool = True
     notices: list[Notice] = field(default_factory=list)
     drafts: list[Draft] = field(default_factory=list)
     unread: int = 0

@@ -142,6 +142,8 @@ class ChatScreen(Screen[None]):
         welcome.update(Content(help_text.WELCOME if conversation.offline is None else help_text.CONNECTING))
         items = list(room.items(conversation.now())) if room else []
         timeline.show(conversation.open_room, items, self._look(room))
+        if room:
+            room.is_at_end = timeline.is_at_end()
         self._show_hint()
 
     def _look(self, room: Room | None) -> Look:
