@@ -366,7 +366,7 @@ async def test_what_a_former_policy_has_hidden_goes_although_it_was_over_when_th
 async def test_what_a_deleted_account_has_sent_goes_and_what_somebody_who_left_has_sent_stays(
     pair: tuple[Device, Device, UUID], device: NewDevice
 ) -> None:
-    alice, bob, group = pair
+    _, bob, group = pair
     others = [await device(name) for name in ("carol", "dave", "eve")]
     for each in others:
         await each.connect()
