@@ -6,7 +6,7 @@ Nobody else may read them: folders have mode 0700, files 0600.
 import fcntl
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
@@ -73,12 +73,19 @@ class Account:
         self.session_path.unlink(missing_ok=True)
 
     def forget(self) -> None:
-        """Forget the session and the history, which is not open. Raises HistoryError, AccountInUseError and OSError."""
+        """Forget the session and the history, which is not open, and the folder, unless something else is in it.
+
+        Raises HistoryError, AccountInUseError, OSError, and sqlite3.Error.
+        """
         self.end_session()
-        if self.history_path.exists():
-            with self.in_use(), History(self.history_path) as history:
-                history.forget_all()
-            self.history_path.unlink()
+        with self.in_use():
+            if self.history_path.exists():
+                with History(self.history_path) as history:
+                    history.forget_all()
+            for name in ("history", "history-journal", "lock"):
+                (self.folder / name).unlink(missing_ok=True)
+            with suppress(OSError):
+                self.folder.rmdir()
 
 
 class Accounts:
