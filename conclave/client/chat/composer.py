@@ -1,6 +1,8 @@
 """Where the user types: messages, and commands that complete themselves."""
 
+from collections.abc import Callable, Mapping
 from typing import Any
+from uuid import UUID
 
 from textual import events
 from textual.message import Message as UiMessage
@@ -16,10 +18,14 @@ class Composer(TextArea):
     """A field that grows with its text. Enter sends, Alt+Enter begins a new line, Tab completes a command."""
 
     class Sent(UiMessage):
-        """The user wants this text sent, or this command done."""
+        """The user wants this text sent to a group, or this command done.
 
-        def __init__(self, text: str) -> None:
+        ``group_id``: the group that was open when Enter was pressed, which need not be the one that is open now.
+        """
+
+        def __init__(self, text: str, group_id: UUID | None) -> None:
             self.text = text
+            self.group_id = group_id
             super().__init__()
 
     class Scrolled(UiMessage):
@@ -29,9 +35,11 @@ class Composer(TextArea):
             self.by = by
             super().__init__()
 
-    def __init__(self, **others: Any) -> None:
-        """Take what every widget takes."""
+    def __init__(self, keys: Mapping[str, Callable[[], None]], **others: Any) -> None:
+        """``keys``: what is to be done at once at a key, before what is typed after it, as going to another group."""
         super().__init__(**others, show_line_numbers=False, highlight_cursor_line=False, compact=True)
+        self.group_id: UUID | None = None
+        self._keys = keys
         self._former: list[str] = []
         self._at = 0
 
@@ -46,12 +54,12 @@ class Composer(TextArea):
         text = self.text.strip()
         if not text:
             return
-        if text.startswith("/"):
+        if text.startswith("/") and not commands.has_message(text):
             self._former = [*(each for each in self._former[-MOST_REMEMBERED + 1 :] if each != text), text]
         self._at = len(self._former)
         self.text = ""
         self.history.clear()  # or undo would bring a message back
-        self.post_message(self.Sent(text))
+        self.post_message(self.Sent(text, self.group_id))
 
     async def _on_key(self, event: events.Key) -> None:
         """Send, complete, recall, scroll; anything else is typed.
@@ -66,6 +74,9 @@ class Composer(TextArea):
 
     def _does(self, key: str) -> bool:
         """Do what a key means here. Tell whether it means something."""
+        if key in self._keys:
+            self._keys[key]()
+            return True
         match key:
             case "enter":
                 self.send()

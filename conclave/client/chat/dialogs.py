@@ -3,12 +3,36 @@
 from collections.abc import Sequence
 from typing import ClassVar
 
+from textual.actions import SkipAction
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical, VerticalScroll
 from textual.content import Content
-from textual.screen import ModalScreen
+from textual.screen import ModalScreen, Screen, ScreenResultType
 from textual.widgets import Button, Input, Label, Static
+
+
+class Form(Screen[ScreenResultType]):
+    """A screen with fields. Enter and Tab go on from one to the next.
+
+    They do so before the next key is taken, however fast keys come: a program that types a name, Tab and a password
+    must not write the password into the field of the name, where everybody can read it.
+    """
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("tab", "app.focus_next", show=False, priority=True),
+        Binding("shift+tab", "app.focus_previous", show=False, priority=True),
+        Binding("enter", "go_on", show=False, priority=True),
+    ]
+
+    LAST: ClassVar[tuple[str, ...]] = ()
+    """The fields in which Enter does what the form is for."""
+
+    def action_go_on(self) -> None:
+        """Go on to the next field, if this is one and not the last."""
+        if not isinstance(self.focused, Input) or self.focused.id in self.LAST:
+            raise SkipAction
+        self.focus_next()
 
 
 class Ask(ModalScreen[str]):
@@ -76,10 +100,11 @@ class Tell(ModalScreen[None]):
         self.dismiss(None)
 
 
-class NewPassword(ModalScreen[tuple[str, str] | None]):
+class NewPassword(Form[tuple[str, str] | None], ModalScreen[tuple[str, str] | None]):
     """Asks for the current password, and twice for a new one."""
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "give_up", "Cancel")]
+    LAST = ("again",)
 
     def compose(self) -> ComposeResult:
         """Put it together."""
@@ -94,12 +119,9 @@ class NewPassword(ModalScreen[tuple[str, str] | None]):
                 yield Button("Change it", variant="primary", id="change", compact=True)
                 yield Button("Cancel", id="cancel", compact=True)
 
-    def on_input_submitted(self, event: Input.Submitted) -> None:
-        """Enter goes on to the next field, and from the last one changes it."""
-        if event.input.id == "again":
-            self._change()
-        else:
-            self.focus_next()
+    def on_input_submitted(self) -> None:
+        """Enter in the last field changes it."""
+        self._change()
 
     def on_button_pressed(self, event: Button.Pressed) -> None:
         """Do what the button says."""

@@ -8,12 +8,12 @@ from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
 from textual.content import Content
 from textual.message import Message as UiMessage
-from textual.screen import Screen
 from textual.widgets import Button, Footer, Input, Label, Static
 from yarl import URL
 
 from conclave.client.api import Client
 from conclave.client.chat import words
+from conclave.client.chat.dialogs import Form
 from conclave.client.chat.options import LOCAL_URL, ChatOptions
 from conclave.client.errors import ClientError, RefusedError, ResourceError, SessionOverError
 from conclave.client.session import Session
@@ -39,14 +39,16 @@ def is_open(url: str) -> bool:
     return parsed.scheme == "http" and parsed.host not in _LOOPBACK
 
 
-class LoginScreen(Screen[None]):
-    """A form. Enter goes from field to field, and logs in from the last one."""
+class LoginScreen(Form[None]):
+    """Enter goes from field to field, and logs in from the last one."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("f1", "help", "Help", show=False),
         Binding("up", "app.focus_previous", show=False),
         Binding("down", "app.focus_next", show=False),
     ]
+
+    AUTO_FOCUS = ""  # or what is typed at once would begin in the wrong field
+    LAST = ("password", "token")
 
     class Done(UiMessage):
         """The user is logged in."""
@@ -96,11 +98,8 @@ class LoginScreen(Screen[None]):
             self._say("http:// is not encrypted: whoever is on the way reads your password" if warns else "")
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
-        """Enter goes on, and at the end logs in."""
-        if event.input.id in ("password", "token"):
-            self._enter(is_new=event.input.id == "token")
-        else:
-            self.focus_next()
+        """Enter in the last field logs in; a registration token opens an account."""
+        self._enter(is_new=event.input.id == "token")
 
     def on_button_pressed(self, event: Button.Pressed) -> None:
         """Log in, or open an account and log in."""

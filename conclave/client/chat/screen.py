@@ -1,5 +1,7 @@
 """The screen of the chat: groups on the left, the open one on the right, and a line to type into."""
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any, ClassVar
 from uuid import UUID
 
@@ -39,7 +41,7 @@ class ChatScreen(Screen[None]):
         Binding("ctrl+up,alt+up", "step(-1)", "Groups", key_display="Alt+↑↓"),
         Binding("ctrl+down,alt+down", "step(1)", show=False),
         Binding("ctrl+g", "step_unread", "Unread", key_display="^g"),
-        Binding("escape", "type", "Type", show=False),
+        Binding("escape", "type", "Type", show=False, priority=True),
     ]
 
     class Ended(UiMessage):
@@ -80,8 +82,14 @@ class ChatScreen(Screen[None]):
                 yield Timeline(id="timeline")
                 yield Static(id="welcome")
                 yield Static(id="hint")
-                yield Composer(id="composer", placeholder="a message, or / for commands")
+                yield Composer(self._keys(), id="composer", placeholder="a message, or / for commands")
         yield Footer(compact=True, show_command_palette=True)
+
+    def _keys(self) -> dict[str, Callable[[], None]]:
+        """Return which keys lead to other groups, also while something is typed."""
+        former, following = partial(self.action_step, -1), partial(self.action_step, 1)
+        steps = dict.fromkeys(("ctrl+up", "alt+up"), former) | dict.fromkeys(("ctrl+down", "alt+down"), following)
+        return {**steps, "ctrl+g": self.action_step_unread}
 
     def on_mount(self) -> None:
         """Begin to count."""
@@ -196,15 +204,17 @@ class ChatScreen(Screen[None]):
 
     def on_composer_sent(self, event: Composer.Sent) -> None:
         """Do a command, or send a message."""
+        room = self.conversation.rooms.all.get(event.group_id) if event.group_id else None
         if event.text.startswith("/") and not event.text.startswith("//"):
             self._do(event.text)
-        elif self.room is None:
+        elif room is None:
             self.say("Open a group first, or make one: /new NAME", is_bad=True)
             self.query_one(Composer).prefill(event.text)
         else:
             text = event.text[1:] if event.text.startswith("//") else event.text
-            self.conversation.send(self.room, text, self.room.self_destruct_seconds)
-            self.query_one(Timeline).go_to_end()
+            self.conversation.send(room, text, room.self_destruct_seconds)
+            if room is self.room:
+                self.query_one(Timeline).go_to_end()
 
     def on_composer_scrolled(self, event: Composer.Scrolled) -> None:
         """Scroll by a page without leaving the field."""
@@ -249,8 +259,8 @@ class ChatScreen(Screen[None]):
         self.query_one(Composer).prefill(text)
 
     def action_type(self) -> None:
-        """Go back to typing."""
-        self.query_one(Composer).focus()
+        """Go back to typing, before the next key is taken."""
+        self.set_focus(self.query_one(Composer))
 
     def action_step(self, by: int) -> None:
         """Open the next group, or the one before."""
@@ -308,6 +318,7 @@ class ChatScreen(Screen[None]):
         if former and former.group.group_id != group_id:
             former.typed, former.read_before = composer.text, None
         room = self.conversation.enter(group_id)
+        composer.group_id = group_id if room else None
         if room and room is not former:
             composer.text = room.typed
             composer.move_cursor(composer.document.end)
