@@ -192,6 +192,8 @@ async def chatting(
             if online:
                 await chat.is_online()
             yield chat
+            if not app._exit:
+                await pilot.pause()  # or keys would come to an app that has no screen any more
     finally:
         if app in _RUNNING:
             _RUNNING.remove(app)

@@ -56,6 +56,8 @@ class ChatApp(App[str]):
     CSS_PATH = "chat.tcss"
     TITLE = "conclave"
     COMMANDS: ClassVar = {Doings}
+    HORIZONTAL_BREAKPOINTS: ClassVar = [(0, "-narrow"), (60, "-wide")]
+    VERTICAL_BREAKPOINTS: ClassVar = [(0, "-low"), (20, "-high")]
     BINDINGS: ClassVar[list[BindingType]] = [Binding("ctrl+q", "quit", "Quit", priority=True, key_display="^q")]
 
     def __init__(self, options: ChatOptions) -> None:

@@ -151,7 +151,9 @@ class ChatScreen(Screen[None]):
         conversation = self.conversation
         session = conversation.client.session
         offline = conversation.offline
-        state = ("● online", "$success") if offline is None else (f"○ no connection: {offline.why}", "$warning")
+        marks = ("", "") if self._is_plain else ("● ", "○ ")
+        online = f"{marks[0]}online", "$success"
+        state = online if offline is None else (f"{marks[1]}no connection: {offline.why}", "$warning")
         end = "" if self._encrypts else "not encrypted: the server can read this"
         who = f" {session.username} at {words.harmless(conversation.client.transport.url.authority)}  "
         left = Content.assemble((who, "bold"), (words.harmless(state[0]), state[1]))
@@ -173,10 +175,11 @@ class ChatScreen(Screen[None]):
         if room.expiry == words.AFTER_FETCH and (holding := held_by(room)):
             parts.append(f"waits for {words.listed(holding, 3)}")
         if room.self_destruct_seconds:
-            parts.append(f"✶ yours go {words.remaining(room.self_destruct_seconds)} after reading")
+            mark = "" if self._is_plain else "✶ "
+            parts.append(f"{mark}yours go {words.remaining(room.self_destruct_seconds)} after reading")
         width = max(1, self.query_one("#room").size.width - 2)
         name = Content.assemble((room.name, "bold $accent"), title).truncate(width, ellipsis=True)
-        return Content.assemble(name, "\n", (" · ".join(parts), "$foreground 60%"))
+        return Content.assemble(name, "\n", ((", " if self._is_plain else " · ").join(parts), "$foreground 60%"))
 
     def _show_hint(self) -> None:
         """Show what a command could become while it is typed."""

@@ -172,7 +172,9 @@ async def test_invite_and_accept_with_the_keyboard_alone(server: ServerProcess, 
         await inviting.shows("guest came in", "thank you", "2 members")
 
 
-async def test_invite_and_accept_with_the_mouse_alone(server: ServerProcess, http: ClientSession, tmp_path: Path) -> None:
+async def test_invite_and_accept_with_the_mouse_alone(
+    server: ServerProcess, http: ClientSession, tmp_path: Path
+) -> None:
     await signed_up(tmp_path, server.url, "clicker")
     host = await Client.register(http, server.url, "click_host")
     async with chatting(tmp_path) as chat:
