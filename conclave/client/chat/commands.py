@@ -116,6 +116,15 @@ def matching(line: str) -> list[Command]:
     return [each for each in COMMANDS.values() if each.name.startswith(name.lower())]
 
 
+def has_message(line: str) -> bool:
+    """Tell whether a line has the text of a message in it, which nothing may bring back, or a password."""
+    name, _, rest = line[1:].partition(" ")
+    command = find(name)
+    if command and command.work is _burn:
+        return " " in rest.strip()
+    return line.startswith("//") or (command is not None and command.work is _password and bool(rest.strip()))
+
+
 async def _new(desk: Desk, rest: str) -> None:
     name, _, kind = rest.partition(" ")
     if kind not in ("", "public", "private"):
