@@ -5,7 +5,7 @@ It knows nothing of textual: whoever shows it is told by a ``Listener`` what to 
 
 import asyncio
 import contextlib
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterable
 from types import TracebackType
 from typing import Any, Protocol, Self
 from uuid import UUID
@@ -15,10 +15,18 @@ from conclave.client.api import Client
 from conclave.client.chat import words
 from conclave.client.chat.rooms import Draft, Room, Rooms
 from conclave.client.codec import Codec
-from conclave.client.errors import ClientError, GroupError, RefusedError, ResourceError, SessionOverError
+from conclave.client.errors import (
+    BusyError,
+    ClientError,
+    GroupError,
+    NoAnswerError,
+    RefusedError,
+    ResourceError,
+    SessionOverError,
+)
 from conclave.client.history.store import History
 from conclave.client.results import GroupUpdated, Retention
-from conclave.client.retry import GATEWAY_STATUSES, Backoff
+from conclave.client.retry import Backoff
 from conclave.client.sync import Sync
 
 PAGE = 200
@@ -67,10 +75,12 @@ class Conversation:
         self.open_room: UUID | None = None
         self._listener = listener
         self._wants_renewal = asyncio.Event()
+        self._renewing = asyncio.Lock()  # or an answer that came late would undo a later one
         self._online = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
         self._sending: dict[UUID, asyncio.Task[None]] = {}
         self._backoff = Backoff()
+        self._has_ended = False
 
     async def __aenter__(self) -> Self:
         await self.sync.__aenter__()
@@ -114,6 +124,7 @@ class Conversation:
         earlier = self.history.earlier_messages(room.group.group_id, first, PAGE) if room.has_earlier else []
         room.load([*earlier, *room.messages.values()])
         room.has_earlier = len(earlier) == PAGE
+        self._learn_names(earlier)
         return bool(earlier)
 
     def seen(self, group_id: UUID, up_to: int) -> None:
@@ -180,14 +191,15 @@ class Conversation:
 
     async def renew(self) -> None:
         """Read groups and invites again. Raises ClientError."""
-        groups, invites = await self.client.groups(), await self.client.invites()
-        self.rooms.invites = invites
-        known = set(self.rooms.all)
-        self.rooms.renew(groups, self.now())
-        for room in self.rooms.all.values():
-            self._count(room)
-            if room.group.group_id not in known or room.retention is None:
-                await self._read_retention(room.group.group_id)
+        async with self._renewing:
+            groups, self.rooms.invites = await self.client.groups(), await self.client.invites()
+            for group_id in self.rooms.all.keys() - {each.group_id for each in groups}:
+                self._left(group_id)
+            self.rooms.renew(groups, self.now())
+            for room in list(self.rooms.all.values()):
+                self._count(room)
+                if room.retention is None:
+                    await self._read_retention(room.group.group_id)
         self._listener.rooms_changed()
         if self.open_room:
             self._listener.room_changed(self.open_room)
@@ -231,6 +243,7 @@ class Conversation:
                 self._policy_changed(news)
             case n.GroupGone():
                 self._left(news.group_id)
+                self._want_renewal()  # one that is under way may have read it as it was
             case n.Lagged():
                 self._listener.say(f"{words.count(news.lost, 'event')} lost on a slow connection; all was read again")
                 self._want_renewal()
@@ -267,12 +280,11 @@ class Conversation:
         if message.sender_id == self.user_id:
             self._own_arrived(room, message)
         if room.is_loaded:
-            room.messages[message.sequence_num] = message
+            room.add(message)
             if len(room.messages) > MOST_LOADED:
                 room.load(list(room.messages.values())[-PAGE:])
                 room.has_earlier = True
-        if self.rooms.person(message.sender_id) is None:
-            self._start(self._learn_name(message))
+        self._learn_names([message])
         self._count(room)
         self._show(room)
 
@@ -287,6 +299,8 @@ class Conversation:
         if room:
             for number in news.sequence_nums:
                 room.messages.pop(number, None)
+            if room.is_loaded and not room.messages:
+                self._load(room)  # there may be earlier ones that stay
             self._count(room)
             self._show(room)
 
@@ -328,9 +342,15 @@ class Conversation:
             f"{who} has not taken the invite to {where}: it was declined or withdrawn, or it has expired"
         )
 
-    async def _learn_name(self, message: n.Message) -> None:
-        await self.name(message.sender_id)
-        self._listener.room_changed(message.group_id)
+    def _learn_names(self, messages: Iterable[n.Message]) -> None:
+        """Ask for the names of senders that are not known, once each."""
+        strangers = {each.sender_id: each.group_id for each in messages if self.rooms.person(each.sender_id) is None}
+        for user_id, group_id in strangers.items():
+            self._start(self._learn_name(user_id, group_id))
+
+    async def _learn_name(self, user_id: UUID, group_id: UUID) -> None:
+        await self.name(user_id)
+        self._listener.room_changed(group_id)
 
     # How it is kept right.
 
@@ -340,15 +360,15 @@ class Conversation:
         room.load(self.history.last_messages(group_id, PAGE))
         room.has_earlier = len(room.messages) == PAGE
         self._count(room)
-        for message in room.messages.values():
-            if self.rooms.person(message.sender_id) is None:
-                self._start(self._learn_name(message))
+        self._learn_names(room.messages.values())
 
     def _reload(self, room: Room) -> None:
-        """Read anew when messages are gone; those that are loaded stay so."""
-        if room.is_loaded:
-            first = min(room.messages, default=0)
-            room.load(self.history.messages(room.group.group_id, first - 1, MOST_LOADED))
+        """Read anew when messages are gone; the others that are loaded stay so."""
+        if room.messages:
+            after = min(room.messages) - 1
+            room.load(self.history.messages(room.group.group_id, after, len(room.messages) + MOST_LOADED))
+        if room.is_loaded and not room.messages:
+            self._load(room)  # there may be earlier ones that stay
         self._count(room)
 
     def _count(self, room: Room) -> None:
@@ -367,13 +387,22 @@ class Conversation:
 
     async def _renew(self) -> None:
         """Read groups and invites again whenever an event says that they may have changed."""
+        failures = 0
         while True:
             await self._wants_renewal.wait()
             await self._online.wait()
             self._wants_renewal.clear()
-            with contextlib.suppress(ClientError):  # the next connection brings it about again
+            try:
                 await self.renew()
-            await asyncio.sleep(RENEWED_AFTER)
+            except SessionOverError:
+                raise
+            except ClientError:
+                failures += 1
+                self._want_renewal()
+                await asyncio.sleep(self._backoff.delay(failures, 1.0))
+            else:
+                failures = 0
+                await asyncio.sleep(RENEWED_AFTER)
 
     async def _watch_holding(self) -> None:
         """Read again who holds the open group back."""
@@ -416,19 +445,27 @@ class Conversation:
                     send_id=draft.send_id,
                 )
             except ValueError as error:
-                draft.refused = str(error)
+                draft.refuse(str(error))
             except SessionOverError:
                 raise
             except ClientError as error:
-                if isinstance(error, RefusedError) and error.status < 500 and error.status not in GATEWAY_STATUSES:
-                    draft.refused = str(error)
+                if _is_final(error):
+                    draft.refuse(str(error))
                 else:
                     failures += 1
-                    await asyncio.sleep(self._backoff.delay(failures, 1.0))
+                    await self._pause(self._backoff.delay(failures, 1.0))
             else:
                 failures = 0
                 self._count(room)
             self._listener.room_changed(draft.group_id)
+
+    async def _pause(self, seconds: float) -> None:
+        """Wait; while there is no connection at most until there is one."""
+        if self._online.is_set():
+            await asyncio.sleep(seconds)
+        else:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._online.wait(), seconds)
 
     def _start(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[None]:
         task = asyncio.create_task(self._guarded(work))
@@ -439,14 +476,24 @@ class Conversation:
     def _done(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         error = None if task.cancelled() else task.exception()
-        if isinstance(error, Exception):
+        if isinstance(error, Exception) and not self._has_ended:
+            self._has_ended = True
             self._listener.ended(error)
 
     async def _guarded(self, work: Coroutine[Any, Any, Any]) -> None:
-        """Do something in the background. What only the connection is to blame for is left to the next time."""
+        """Do something in the background. What only the connection is to blame for is not told: it shows itself."""
         try:
             await work
         except SessionOverError:
             raise
+        except NoAnswerError:
+            pass
         except ClientError as error:
             self._listener.say(str(error), is_bad=True)
+
+
+def _is_final(error: ClientError) -> bool:
+    """Tell whether the server does not take a message, however often it is sent."""
+    if isinstance(error, BusyError):
+        return error.retry_after is not None and error.retry_after > Backoff().patience
+    return isinstance(error, RefusedError) and error.status < 500

@@ -3,15 +3,16 @@
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from datetime import datetime
 from typing import NamedTuple
 from uuid import UUID
+from weakref import WeakKeyDictionary
 
 from textual.content import Content
 
 from conclave.client.chat import words
 from conclave.client.chat.rooms import Draft, Notice
 from conclave.client.news import Message
+from conclave.retention.durations import duration_words
 
 Item = Message | Notice | Draft
 
@@ -27,6 +28,15 @@ LEAST_WIDTH = 20
 """A narrower screen is treated as if it had 20 columns."""
 
 NAME_COLOURS = 8
+
+TIME_WIDTH = 6
+"""The column of the time beside a name: a space, and 5 cells."""
+
+_wrapped: WeakKeyDictionary[Message, tuple[tuple[int, str, str], list[Content]]] = WeakKeyDictionary()
+"""The lines of messages, with what they were made for: to wrap all of them at each change would take seconds.
+
+Lines go with their messages, so that no text stays in memory longer than its message.
+"""
 
 
 class Key(NamedTuple):
@@ -96,10 +106,10 @@ def _rows(items: list[Item], look: Look) -> Iterator[Row]:
         key = _key(item)
         at = _at(item, look.now)
         if above is None or words.day(_at(above, look.now)) != words.day(at):
-            yield Row(_ruled(words.day(at), width, look), "day", key)
+            yield from _ruled(words.day(at), "day", key, width, look)
             above = None
         if not is_new_told and _is_new(item, look):
-            yield Row(_ruled("new", width, look), "new", key)
+            yield from _ruled("new", "new", key, width, look)
             is_new_told, above = True, None
         yield from _item(item, above, width, fuse, look)
         above = item
@@ -121,8 +131,8 @@ def _item(item: Item, above: Item | None, width: int, fuse: int, look: Look) -> 
         return
     who = item.sender_id if isinstance(item, Message) else look.user_id
     if not _goes_on(above, item, look):
-        name = "you" if who == look.user_id else look.name(who)
-        yield Row(Content(name), style_of(who, look.user_id), _key(item), right=words.time_of_day(_at(item, look.now)))
+        name = Content("you" if who == look.user_id else look.name(who)).truncate(width - TIME_WIDTH, ellipsis=True)
+        yield Row(name, style_of(who, look.user_id), _key(item), right=words.time_of_day(_at(item, look.now)))
     yield from _body(item, width - INDENT - fuse)
 
 
@@ -137,9 +147,16 @@ def _body(item: Message | Draft, width: int) -> Iterator[Row]:
             for line in Content(words.harmless(state)).wrap(width):
                 yield Row(line, "refused", key, indent=INDENT)
         return
-    text, style = _text(item)
-    for index, line in enumerate(Content(text).wrap(width)):
-        yield Row(line, style, key, item.sequence_num, None if index else item, indent=INDENT)
+    for index, line in enumerate(_lines(item, width)):
+        yield Row(line, _style(item), key, item.sequence_num, None if index else item, indent=INDENT)
+
+
+def _lines(message: Message, width: int, before: str = "", after: str = "") -> list[Content]:
+    """Return the lines of a message with what stands before and after it; made anew only if that is not the same."""
+    made_for, known = (width, before, after), _wrapped.get(message)
+    if known is None or known[0] != made_for:
+        known = _wrapped[message] = (made_for, list(Content(f"{before}{_text(message)}{after}").wrap(width)))
+    return known[1]
 
 
 def _plain(item: Message | Draft, width: int, look: Look) -> Iterator[Row]:
@@ -147,29 +164,30 @@ def _plain(item: Message | Draft, width: int, look: Look) -> Iterator[Row]:
     at = words.time_of_day(_at(item, look.now))
     if isinstance(item, Draft):
         state = f"not sent, {words.harmless(item.refused)}" if item.refused else "sending"
-        text, style, number = f"you, {at}: {words.shown(item.text)} ({state})", "draft", 0
+        for line in Content(f"you, {at}: {words.shown(item.text)} ({state})").wrap(width):
+            yield Row(line, "draft", _key(item))
     else:
         who = "you" if item.sender_id == look.user_id else look.name(item.sender_id)
         ends = f" (gone at {_clock(item.gone_at, look.now)})" if item.gone_at else ""
         if item.self_destruct_seconds and not item.gone_at:
-            ends = f" (gone {words.remaining(item.self_destruct_seconds)} after you have read it)"
-        body, style = _text(item)
-        text, number = f"{who}, {at}: {body}{ends}", item.sequence_num
-    for line in Content(text).wrap(width):
-        yield Row(line, style, _key(item), number)
+            ends = f" (gone {duration_words(item.self_destruct_seconds)} after you have read it)"
+        for line in _lines(item, width, f"{who}, {at}: ", ends):
+            yield Row(line, _style(item), _key(item), item.sequence_num)
 
 
 def _clock(at: int, now: int) -> str:
     """Write when something will be: with seconds if that is within the hour, with the day if it is not today."""
     if at - now < 3600:
-        return f"{datetime.fromtimestamp(at).astimezone():%H:%M:%S}"
+        return f"{words.moment(at):%H:%M:%S}"
     return words.time_of_day(at) if words.day(at) == words.day(now) else words.date_and_time(at)
 
 
-def _text(message: Message) -> tuple[str, str]:
-    if message.text is None:
-        return "a message that this client cannot read", "unreadable"
-    return words.shown(message.text), "text"
+def _text(message: Message) -> str:
+    return "a message that this client cannot read" if message.text is None else words.shown(message.text)
+
+
+def _style(message: Message) -> str:
+    return "unreadable" if message.text is None else "text"
 
 
 def _goes_on(above: Item | None, item: Message | Draft, look: Look) -> bool:
@@ -180,12 +198,10 @@ def _goes_on(above: Item | None, item: Message | Draft, look: Look) -> bool:
     return who[0] == who[1] and _at(item, look.now) - _at(above, look.now) <= TOGETHER_SECONDS
 
 
-def _ruled(text: str, width: int, look: Look) -> Content:
-    if look.is_plain:
-        return Content(text)
-    label = f" {text} "
-    before = max(0, (width - len(label)) // 2)
-    return Content("─" * before + label + "─" * max(0, width - before - len(label)))
+def _ruled(text: str, style: str, key: Key, width: int, look: Look) -> Iterator[Row]:
+    for line in Content(text).wrap(width - 2):
+        label = line.plain.strip()
+        yield Row(Content(label if look.is_plain else f" {label} ".center(width, "─")), style, key)
 
 
 def _ends(item: Item) -> bool:
