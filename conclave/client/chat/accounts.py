@@ -44,6 +44,11 @@ class Account:
         self._make()
         session.save(self.session_path)
 
+    def used(self) -> None:
+        """Note that it is used now: the next start goes on with it."""
+        if self.session_path.exists():
+            self.session_path.touch()
+
     @contextmanager
     def in_use(self) -> Iterator[None]:
         """Use the account alone: two chats with one history would each miss what the other has shown.
@@ -109,7 +114,7 @@ class Accounts:
         return Account(self.home / f"{where}-{session.user_id.hex[:8]}")
 
     def last(self, *, url: str = "", username: str = "") -> Session | None:
-        """Return the session that began last, of those with this server and this name. Raises SessionFileError."""
+        """Return the session that was used last, of those with this server and this name. Raises SessionFileError."""
         try:
             found = sorted(self.home.glob(f"*/{_SESSION}"), key=lambda each: each.stat().st_mtime, reverse=True)
         except OSError as error:

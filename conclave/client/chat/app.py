@@ -1,12 +1,15 @@
 """The program: logs in, holds the conversation, and shows it."""
 
 import sqlite3
+import traceback
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from typing import ClassVar
 
 from textual.app import App
 from textual.binding import Binding, BindingType
 from textual.theme import Theme
+from textual.worker import WorkerFailed
 
 from conclave.client.chat.accounts import Account, AccountInUseError
 from conclave.client.chat.conversation import Conversation
@@ -15,7 +18,7 @@ from conclave.client.chat.login import LoginScreen
 from conclave.client.chat.options import ChatOptions
 from conclave.client.chat.palette import Doings
 from conclave.client.chat.screen import ChatScreen
-from conclave.client.errors import SessionOverError
+from conclave.client.errors import ClientError, SessionOverError
 from conclave.client.history.schema import HistoryError
 from conclave.client.session import Session, SessionFileError
 
@@ -55,6 +58,7 @@ class ChatApp(App[str]):
 
     CSS_PATH = "chat.tcss"
     TITLE = "conclave"
+    HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (60, "-wide")]
     COMMANDS: ClassVar = {Doings}
     BINDINGS: ClassVar[list[BindingType]] = [Binding("ctrl+q", "quit", "Quit", priority=True, key_display="^q")]
 
@@ -64,6 +68,7 @@ class ChatApp(App[str]):
         self._options = options
         self._stack = AsyncExitStack()
         self._account: Account | None = None
+        self._last = options
         self.conversation: Conversation | None = None
 
     async def on_mount(self) -> None:
@@ -77,7 +82,7 @@ class ChatApp(App[str]):
         try:
             session = self._options.accounts.last(url=self._options.url, username=self._options.username)
         except SessionFileError as error:
-            self.exit(str(error))
+            self.exit(described(error), return_code=1)
             return
         if session:
             await self._begin(session)
@@ -92,7 +97,7 @@ class ChatApp(App[str]):
 
     async def action_quit(self) -> None:
         """Leave, unless something was typed that is not sent."""
-        unsent = self.conversation.unsent() if self.conversation else 0
+        unsent = self.conversation.rooms.unsent() if self.conversation else 0
         if unsent and isinstance(self.screen, ChatScreen):
             text = f"{unsent} of your messages could not be sent. They are kept nowhere: they are lost if you leave."
             await self.push_screen(Ask("Leave?", text, ("Leave", "Stay"), is_grave=True), self._leave)
@@ -114,9 +119,7 @@ class ChatApp(App[str]):
         await self.close_conversation()
         if account:
             account.forget()
-        await self.switch_screen(
-            LoginScreen(self._options, why="You are logged out, and nothing of it is here any more.")
-        )
+        await self.switch_screen(LoginScreen(self._last, why="You are logged out, and nothing of it is here any more."))
 
     async def on_chat_screen_ended(self, event: ChatScreen.Ended) -> None:
         """The session is over, or the disk fails."""
@@ -125,12 +128,13 @@ class ChatApp(App[str]):
             await self.close_conversation()
             if account:
                 account.end_session()
-            await self.switch_screen(LoginScreen(self._options, why="Your session is over: log in again."))
+            await self.switch_screen(LoginScreen(self._last, why="Your session is over: log in again."))
         else:
-            self.exit(f"conclave chat: {described(event.why)}")
+            self.exit(described(event.why), return_code=1)
 
     async def _begin(self, session: Session) -> None:
         options = self._options
+        self._last = replace(options, url=session.url, username=session.username)
         account = options.accounts.of(session)
         try:
             self._stack.enter_context(account.in_use())
@@ -144,18 +148,27 @@ class ChatApp(App[str]):
             await self._stack.enter_async_context(self.conversation)
         except (AccountInUseError, HistoryError, OSError, sqlite3.Error, ValueError) as error:
             await self.close_conversation()
-            self.exit(f"conclave chat: {described(error)}")
+            self.exit(described(error), return_code=1)
             return
         self._account = account
+        account.used()
         await (self.switch_screen(screen) if isinstance(self.screen, LoginScreen) else self.push_screen(screen))
 
     def _fatal_error(self) -> None:
         """Leave by an error of the program, without showing the values of its variables: they have texts and tokens."""
-        self.exit(f"conclave chat: {described(self._exception)}", return_code=1)
+        self.exit(described(self._exception), return_code=1)
+
+
+_EXPECTED = (AccountInUseError, HistoryError, SessionFileError, ClientError, OSError, ValueError)
 
 
 def described(error: BaseException | None) -> str:
-    """Say what went wrong, in a line."""
+    """Say what went wrong: in a line, or, of an error of the program, where it was, without any value."""
+    if isinstance(error, WorkerFailed):
+        error = error.error
     if isinstance(error, sqlite3.Error):
-        return f"the local history cannot be written: {error}"
-    return str(error) or type(error).__name__
+        return f"the local history cannot be used: {error}"
+    if isinstance(error, _EXPECTED):
+        return str(error)
+    places = traceback.format_list(traceback.extract_tb(error.__traceback__)) if error else []
+    return f"an error of the program, {type(error).__name__}:\n{''.join(places)}".rstrip()

@@ -10,6 +10,8 @@ from textual.content import Content
 from textual.screen import ModalScreen
 from textual.widgets import Button, Input, Label, Static
 
+from conclave.client.chat.forms import FORM_KEYS, Form
+
 
 class Ask(ModalScreen[str]):
     """A question with answers, of which the last one is the harmless one. Escape chooses it."""
@@ -76,10 +78,10 @@ class Tell(ModalScreen[None]):
         self.dismiss(None)
 
 
-class NewPassword(ModalScreen[tuple[str, str] | None]):
+class NewPassword(Form[tuple[str, str] | None], ModalScreen[tuple[str, str] | None]):
     """Asks for the current password, and twice for a new one."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "give_up", "Cancel")]
+    BINDINGS: ClassVar[list[BindingType]] = [*FORM_KEYS, Binding("escape", "give_up", "Cancel")]
 
     def compose(self) -> ComposeResult:
         """Put it together."""
@@ -94,17 +96,10 @@ class NewPassword(ModalScreen[tuple[str, str] | None]):
                 yield Button("Change it", variant="primary", id="change", compact=True)
                 yield Button("Cancel", id="cancel", compact=True)
 
-    def on_input_submitted(self, event: Input.Submitted) -> None:
-        """Enter goes on to the next field, and from the last one changes it."""
-        if event.input.id == "again":
-            self._change()
-        else:
-            self.focus_next()
-
     def on_button_pressed(self, event: Button.Pressed) -> None:
         """Do what the button says."""
         if event.button.id == "change":
-            self._change()
+            self.hand_in()
         else:
             self.dismiss(None)
 
@@ -112,7 +107,8 @@ class NewPassword(ModalScreen[tuple[str, str] | None]):
         """Leave it as it is."""
         self.dismiss(None)
 
-    def _change(self) -> None:
+    def hand_in(self) -> None:
+        """Change it, if the new one was typed twice."""
         current, new, again = (self.query_one(f"#{each}", Input).value for each in ("current", "new", "again"))
         if new != again:
             self.query_one("#wrong", Label).update("The new passwords are not the same.")

@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 from uuid import UUID
-from weakref import WeakKeyDictionary
 
 from textual.content import Content
 
@@ -32,11 +31,8 @@ NAME_COLOURS = 8
 TIME_WIDTH = 6
 """The column of the time beside a name: a space, and 5 cells."""
 
-_wrapped: WeakKeyDictionary[Message, tuple[tuple[int, str, str], list[Content]]] = WeakKeyDictionary()
-"""The lines of messages, with what they were made for: to wrap all of them at each change would take seconds.
-
-Lines go with their messages, so that no text stays in memory longer than its message.
-"""
+_DAY_SECONDS = 86_400 + 3600
+"""The longest day, on which clocks are put back."""
 
 
 class Key(NamedTuple):
@@ -69,6 +65,7 @@ class Look:
     now: int
     read_before: int | None = None
     is_plain: bool = False
+    is_online: bool = True
 
 
 def style_of(user_id: UUID, own_id: UUID) -> str:
@@ -76,9 +73,32 @@ def style_of(user_id: UUID, own_id: UUID) -> str:
     return "own" if user_id == own_id else f"name-{zlib.crc32(user_id.bytes) % NAME_COLOURS}"
 
 
-def lay_out(items: Iterable[Item], look: Look) -> list[Row]:
-    """Return the rows of a group, from the oldest."""
-    return list(_rows(list(items), look))
+class Wraps:
+    """Remembers how texts are wrapped, of those that are shown and of no others."""
+
+    def __init__(self) -> None:
+        self._former: dict[tuple[str, int, str, str], list[Content]] = {}
+        self._current: dict[tuple[str, int, str, str], list[Content]] = {}
+
+    def end(self) -> None:
+        """Forget the texts that were not asked for since the last call: they are not shown any more."""
+        self._former, self._current = self._current, {}
+
+    def lines(self, text: str, width: int, before: str = "", after: str = "") -> list[Content]:
+        """Return the lines of a message in a width, with what stands before and after it."""
+        key = text, width, before, after
+        if key not in self._current:
+            made = self._former.get(key) or Content(f"{before}{words.shown(text)}{after}").wrap(width)
+            self._current[key] = list(made)
+        return self._current[key]
+
+
+def lay_out(items: Iterable[Item], look: Look, wraps: Wraps | None = None) -> list[Row]:
+    """Return the rows of a group, from the oldest. ``wraps``: what is known of the last time."""
+    wraps = wraps or Wraps()
+    made = list(_rows(list(items), look, wraps))
+    wraps.end()
+    return made
 
 
 def is_gone(item: Item, now: int) -> bool:
@@ -97,7 +117,7 @@ def left(message: Message, now: int) -> tuple[str, str, str]:
     return words.remaining(seconds), "✶" if timed else words.fuse(seconds, whole), style
 
 
-def _rows(items: list[Item], look: Look) -> Iterator[Row]:
+def _rows(items: list[Item], look: Look, wraps: Wraps) -> Iterator[Row]:
     fuse = FUSE_WIDTH if any(_ends(each) for each in items) and not look.is_plain else 0
     width = max(LEAST_WIDTH, look.width)
     above: Item | None = None
@@ -105,13 +125,13 @@ def _rows(items: list[Item], look: Look) -> Iterator[Row]:
     for item in items:
         key = _key(item)
         at = _at(item, look.now)
-        if above is None or words.day(_at(above, look.now)) != words.day(at):
+        if above is None or not _is_same_day(_at(above, look.now), at):
             yield from _ruled(words.day(at), "day", key, width, look)
             above = None
         if not is_new_told and _is_new(item, look):
             yield from _ruled("new", "new", key, width, look)
             is_new_told, above = True, None
-        yield from _item(item, above, width, fuse, look)
+        yield from _item(item, above, look, width, fuse, wraps)
         above = item
 
 
@@ -120,74 +140,71 @@ def _is_new(item: Item, look: Look) -> bool:
     return isinstance(item, Message) and item.sender_id != look.user_id and item.sequence_num > (look.read_before or 0)
 
 
-def _item(item: Item, above: Item | None, width: int, fuse: int, look: Look) -> Iterator[Row]:
+def _item(item: Item, above: Item | None, look: Look, width: int, fuse: int, wraps: Wraps) -> Iterator[Row]:
     if isinstance(item, Notice):
         mark = "" if look.is_plain else "· "
         for line in Content(f"{mark}{item.text}").wrap(width):
             yield Row(line, "notice", _key(item))
         return
     if look.is_plain:
-        yield from _plain(item, width, look)
+        yield from _plain(item, look, width, wraps)
         return
     who = item.sender_id if isinstance(item, Message) else look.user_id
     if not _goes_on(above, item, look):
         name = Content("you" if who == look.user_id else look.name(who)).truncate(width - TIME_WIDTH, ellipsis=True)
         yield Row(name, style_of(who, look.user_id), _key(item), right=words.time_of_day(_at(item, look.now)))
-    yield from _body(item, width - INDENT - fuse)
+    yield from _body(item, width - INDENT - fuse, wraps, "" if look.is_online else "waits")
 
 
-def _body(item: Message | Draft, width: int) -> Iterator[Row]:
+def _body(item: Message | Draft, width: int, wraps: Wraps, state: str) -> Iterator[Row]:
+    """``state``: what is said of a draft that is neither sent nor refused."""
     key = _key(item)
     if isinstance(item, Draft):
-        text = words.shown(item.text)
+        right = "" if item.refused else state
+        for line in wraps.lines(item.text, width - len(right)):
+            yield Row(line, "draft", key, right=right, indent=INDENT)
+            right = ""
         state = f"not sent: {item.refused}  (/retry, /discard)" if item.refused else ""
-        for line in Content(text).wrap(width):
-            yield Row(line, "draft", key, indent=INDENT)
         if state:
             for line in Content(words.harmless(state)).wrap(width):
                 yield Row(line, "refused", key, indent=INDENT)
         return
-    for index, line in enumerate(_lines(item, width)):
-        yield Row(line, _style(item), key, item.sequence_num, None if index else item, indent=INDENT)
+    text, style = _text(item)
+    for index, line in enumerate(wraps.lines(text, width)):
+        yield Row(line, style, key, item.sequence_num, None if index else item, indent=INDENT)
 
 
-def _lines(message: Message, width: int, before: str = "", after: str = "") -> list[Content]:
-    """Return the lines of a message with what stands before and after it; made anew only if that is not the same."""
-    made_for, known = (width, before, after), _wrapped.get(message)
-    if known is None or known[0] != made_for:
-        known = _wrapped[message] = (made_for, list(Content(f"{before}{_text(message)}{after}").wrap(width)))
-    return known[1]
-
-
-def _plain(item: Message | Draft, width: int, look: Look) -> Iterator[Row]:
+def _plain(item: Message | Draft, look: Look, width: int, wraps: Wraps) -> Iterator[Row]:
     """One sentence, in which nothing changes until it is gone: a screen reader reads each row once."""
     at = words.time_of_day(_at(item, look.now))
     if isinstance(item, Draft):
-        state = f"not sent, {words.harmless(item.refused)}" if item.refused else "sending"
-        for line in Content(f"you, {at}: {words.shown(item.text)} ({state})").wrap(width):
-            yield Row(line, "draft", _key(item))
+        waits = "sending" if look.is_online else "waits for a connection"
+        state = f"not sent, {words.harmless(item.refused)}" if item.refused else waits
+        who, ends, text, style, number = "you", f" ({state})", item.text, "draft", 0
     else:
         who = "you" if item.sender_id == look.user_id else look.name(item.sender_id)
         ends = f" (gone at {_clock(item.gone_at, look.now)})" if item.gone_at else ""
         if item.self_destruct_seconds and not item.gone_at:
             ends = f" (gone {duration_words(item.self_destruct_seconds)} after you have read it)"
-        for line in _lines(item, width, f"{who}, {at}: ", ends):
-            yield Row(line, _style(item), _key(item), item.sequence_num)
+        (text, style), number = _text(item), item.sequence_num
+    for line in wraps.lines(text, width, f"{who}, {at}: ", ends):
+        yield Row(line, style, _key(item), number)
 
 
 def _clock(at: int, now: int) -> str:
-    """Write when something will be: with seconds if that is within the hour, with the day if it is not today."""
-    if at - now < 3600:
-        return f"{words.moment(at):%H:%M:%S}"
-    return words.time_of_day(at) if words.day(at) == words.day(now) else words.date_and_time(at)
+    """Write when something will be, with the day if it is not today."""
+    second = f"{words.moment(at):%H:%M:%S}"
+    return second if words.day(at) == words.day(now) else f"{words.day(at)}, {second}"
 
 
-def _text(message: Message) -> str:
-    return "a message that this client cannot read" if message.text is None else words.shown(message.text)
+def _text(message: Message) -> tuple[str, str]:
+    if message.text is None:
+        return "a message that this client cannot read", "unreadable"
+    return message.text, "text"
 
 
-def _style(message: Message) -> str:
-    return "unreadable" if message.text is None else "text"
+def _is_same_day(one: int, other: int) -> bool:
+    return abs(one - other) < _DAY_SECONDS and words.day(one) == words.day(other)
 
 
 def _goes_on(above: Item | None, item: Message | Draft, look: Look) -> bool:

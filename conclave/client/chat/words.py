@@ -3,6 +3,7 @@
 import re
 import unicodedata
 from datetime import datetime
+from functools import lru_cache
 
 from conclave.retention.durations import (
     UNITS,
@@ -155,6 +156,7 @@ def time_of_day(at: int) -> str:
     return moment(at).strftime("%H:%M")
 
 
+@lru_cache(maxsize=4096)
 def day(at: int) -> str:
     """Write on which day something was."""
     when = moment(at)

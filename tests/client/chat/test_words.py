@@ -20,9 +20,11 @@ def zone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """This machine stands in a place half an hour off, which has no summer time."""
     monkeypatch.setenv("TZ", "Asia/Kolkata")
     time.tzset()
+    words.day.cache_clear()
     yield
     monkeypatch.undo()
     time.tzset()
+    words.day.cache_clear()
 
 
 @pytest.mark.parametrize(
