@@ -153,15 +153,15 @@ def _item(item: Item, above: Item | None, look: Look, width: int, fuse: int, wra
     if not _goes_on(above, item, look):
         name = Content("you" if who == look.user_id else look.name(who)).truncate(width - TIME_WIDTH, ellipsis=True)
         yield Row(name, style_of(who, look.user_id), _key(item), right=words.time_of_day(_at(item, look.now)))
-    yield from _body(item, width - INDENT - fuse, wraps, "" if look.is_online else "waits")
+    yield from _body(item, width - INDENT, fuse, wraps, "" if look.is_online else "waits")
 
 
-def _body(item: Message | Draft, width: int, wraps: Wraps, state: str) -> Iterator[Row]:
-    """``state``: what is said of a draft that is neither sent nor refused."""
+def _body(item: Message | Draft, width: int, aside: int, wraps: Wraps, state: str) -> Iterator[Row]:
+    """``aside``: the cells of the column on the right. ``state``: of a draft that is neither sent nor refused."""
     key = _key(item)
     if isinstance(item, Draft):
         right = "" if item.refused else state
-        for line in wraps.lines(item.text, width - len(right)):
+        for line in wraps.lines(item.text, width - max(aside, len(right) + 1 if right else 0)):
             yield Row(line, "draft", key, right=right, indent=INDENT)
             right = ""
         state = f"not sent: {item.refused}  (/retry, /discard)" if item.refused else ""
@@ -170,7 +170,7 @@ def _body(item: Message | Draft, width: int, wraps: Wraps, state: str) -> Iterat
                 yield Row(line, "refused", key, indent=INDENT)
         return
     text, style = _text(item)
-    for index, line in enumerate(wraps.lines(text, width)):
+    for index, line in enumerate(wraps.lines(text, width - aside)):
         yield Row(line, style, key, item.sequence_num, None if index else item, indent=INDENT)
 
 
