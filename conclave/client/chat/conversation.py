@@ -72,6 +72,7 @@ class Conversation:
         self.open_room: UUID | None = None
         self._listener = listener
         self._untold: set[UUID] = set()
+        self._asked_for: set[UUID] = set()
         self._wants_renewal = asyncio.Event()
         self._renewing = asyncio.Lock()  # or an answer that came late would undo a later one
         self._online = asyncio.Event()
@@ -320,12 +321,16 @@ class Conversation:
 
     def _learn_names(self, messages: Iterable[n.Message]) -> None:
         """Ask for the names of senders that are not known, once each."""
-        strangers = {each.sender_id: each.group_id for each in messages if self.rooms.person(each.sender_id) is None}
-        for user_id, group_id in strangers.items():
-            self._start(self._learn_name(user_id, group_id))
+        for each in messages:
+            if self.rooms.person(each.sender_id) is None and each.sender_id not in self._asked_for:
+                self._asked_for.add(each.sender_id)
+                self._start(self._learn_name(each.sender_id, each.group_id))
 
     async def _learn_name(self, user_id: UUID, group_id: UUID) -> None:
-        await self.name(user_id)
+        try:
+            await self.name(user_id)
+        finally:
+            self._asked_for.discard(user_id)
         self._listener.room_changed(group_id)
 
     # How it is kept right.
@@ -410,6 +415,7 @@ class Conversation:
         task = asyncio.create_task(self._guarded(work))
         self._tasks.add(task)
         task.add_done_callback(self._done)
+        task.add_done_callback(lambda _: work.close())  # it has not begun if the task was cancelled before
         return task
 
     def _done(self, task: asyncio.Task[None]) -> None:
