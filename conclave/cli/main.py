@@ -31,7 +31,7 @@ class Family(click.Command):
                 raise
             extra = "client" if self.name in OF_CLIENTS else "server"
             raise click.ClickException(
-                f"{needed} is not installed: conclave {self.name} needs the extra {extra}, as in pip install '.[{extra}]'"
+                f"{needed} is not installed: conclave {self.name} needs the extra {extra}: pip install '.[{extra}]'"
             ) from error
         command: click.Command = getattr(module, name)
         return command

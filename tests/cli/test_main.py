@@ -48,5 +48,5 @@ def test_what_is_not_installed_is_named_with_the_extra_that_brings_it(command: s
     asked = subprocess.run([sys.executable, "-P", "-c", program], capture_output=True, text=True)
     assert (asked.returncode, asked.stdout) == (1, "")
     assert asked.stderr == (
-        f"Error: {missing} is not installed: conclave {command} needs the extra {extra}, as in pip install '.[{extra}]'\n"
+        f"Error: {missing} is not installed: conclave {command} needs the extra {extra}: pip install '.[{extra}]'\n"
     )

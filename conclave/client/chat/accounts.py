@@ -74,9 +74,9 @@ class Account:
         self.session_path.unlink(missing_ok=True)
 
     def forget(self) -> None:
-        """Forget the session and the history, which is not open. Raises HistoryError, AccountInUseError and OSError.
+        """Forget the session and the history, which is not open, and the folder, unless something else is in it.
 
-        Of the folder only what somebody else has put there is left, as a codec.
+        Raises HistoryError, AccountInUseError, OSError, and sqlite3.Error.
         """
         with self.in_use():
             self.end_session()

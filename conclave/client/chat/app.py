@@ -8,6 +8,7 @@ from typing import ClassVar
 
 from textual.app import App
 from textual.binding import Binding, BindingType
+from textual.screen import Screen
 from textual.theme import Theme
 from textual.worker import WorkerFailed
 
@@ -110,27 +111,40 @@ class ChatApp(App[str]):
 
     async def on_login_screen_done(self, event: LoginScreen.Done) -> None:
         """Begin the conversation."""
-        self._options.accounts.of(event.session).save(event.session)
-        await self._begin(event.session)
+        try:
+            self._options.accounts.of(event.session).save(event.session)
+        except OSError as error:
+            self.exit(f"the session cannot be kept: {error}", return_code=1)
+        else:
+            await self._begin(event.session)
 
     async def on_chat_screen_logged_out(self) -> None:
         """Forget everything here."""
         account = self._account
+        await self._show_only(LoginScreen(self._last, why="You are logged out, and nothing of it is here any more."))
         await self.close_conversation()
-        if account:
-            account.forget()
-        await self.switch_screen(LoginScreen(self._last, why="You are logged out, and nothing of it is here any more."))
+        try:
+            if account:
+                account.forget()
+        except (HistoryError, AccountInUseError, OSError, sqlite3.Error) as error:
+            self.exit(f"you are logged out, but something is still here: {described(error)}", return_code=1)
 
     async def on_chat_screen_ended(self, event: ChatScreen.Ended) -> None:
         """The session is over, or the disk fails."""
-        account = self._account
-        if isinstance(event.why, SessionOverError):
+        if not isinstance(event.why, SessionOverError):
+            self.exit(described(event.why), return_code=1)
+        elif self.conversation:  # more than one task may have noticed
+            account = self._account
+            await self._show_only(LoginScreen(self._last, why="Your session is over: log in again."))
             await self.close_conversation()
             if account:
                 account.end_session()
-            await self.switch_screen(LoginScreen(self._last, why="Your session is over: log in again."))
-        else:
-            self.exit(described(event.why), return_code=1)
+
+    async def _show_only(self, screen: Screen[None]) -> None:
+        """Show a screen, and nothing below it: dialogs go too. What is shown must not be closed before."""
+        while len(self.screen_stack) > 1:
+            await self.pop_screen()
+        await self.push_screen(screen)
 
     async def _begin(self, session: Session) -> None:
         options = self._options
@@ -152,7 +166,7 @@ class ChatApp(App[str]):
             return
         self._account = account
         account.used()
-        await (self.switch_screen(screen) if isinstance(self.screen, LoginScreen) else self.push_screen(screen))
+        await self._show_only(screen)
 
     def _fatal_error(self) -> None:
         """Leave by an error of the program, without showing the values of its variables: they have texts and tokens."""

@@ -212,7 +212,10 @@ async def _expire(desk: Desk, rest: str) -> None:
         raise CommandError(f"{error}; or fetched: until all have fetched it; or off: as the server has it") from error
     would = await conversation.change_expiry(group_id, expiry, dry_run=True)
     becomes = words.policy(await conversation.effective(group_id, expiry))
-    text = f"From now on messages of {room.name} are {becomes}.\n\n{_hidden(would)}"
+    decided = ""
+    if room.retention and room.retention.policy_source == "override":
+        decided = " The operator has decided that for this group: what you set is stored, and has no effect."
+    text = f"From now on messages of {room.name} are {becomes}.{decided}\n\n{_hidden(would)}"
     if await desk.ask("Change how long messages live?", text, "Change it"):
         await conversation.change_expiry(group_id, expiry, dry_run=False)
 

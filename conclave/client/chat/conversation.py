@@ -14,6 +14,7 @@ from conclave.client import news as n
 from conclave.client.api import Client
 from conclave.client.chat import words
 from conclave.client.chat.outbox import Outbox
+from conclave.client.chat.policies import effective
 from conclave.client.chat.rooms import Room, Rooms
 from conclave.client.codec import Codec
 from conclave.client.errors import ClientError, GroupError, NoAnswerError, ResourceError, SessionOverError
@@ -146,11 +147,9 @@ class Conversation:
         return done
 
     async def effective(self, group_id: UUID, expiry: int) -> int:
-        """Return what a group's setting comes to together with the server's. Raises ClientError."""
+        """Return what a group's setting comes to together with what the operator has set. Raises ClientError."""
         server = (await self.client.retention(group_id)).server_retention_seconds
-        if words.AFTER_FETCH in (server, expiry):
-            return words.AFTER_FETCH
-        return min((each for each in (server, expiry) if each != words.KEEP), default=words.KEEP)
+        return effective(group_id, expiry, server, await self.client.retention_configuration())
 
     async def answer(self, invite_id: UUID, *, accept: bool) -> None:
         """Accept or decline an invite. Raises ClientError."""

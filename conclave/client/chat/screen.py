@@ -121,6 +121,8 @@ class ChatScreen(Screen[None]):
             self.app.post_message(self.Ended(why))
 
     def _later(self, what: str) -> None:
+        if not self.is_running:
+            return  # not shown yet, which shows everything, or not any more
         if not self._is_stale:
             self.set_timer(GATHERED, self._show)
         self._is_stale.add(what)
