@@ -7,8 +7,9 @@ from uuid import UUID
 
 from conclave.client.chat import words
 from conclave.client.chat.conversation import Conversation
-from conclave.client.chat.rooms import Room
+from conclave.client.chat.rooms import Room, named
 from conclave.client.results import GroupUpdated, Invite
+from conclave.retention.durations import duration_words
 
 
 class CommandError(Exception):
@@ -89,7 +90,9 @@ async def run(desk: Desk, line: str) -> None:
     name, _, rest = line[1:].partition(" ")
     command = find(name)
     if command is None:
-        raise CommandError(f"/{words.harmless(name)} is no command; /help lists all of them")
+        could = words.listed([f"/{each.name}" for each in matching(f"/{name}")] if name else [], last="or")
+        wrong = f"could be {could}: type more of it" if could else "is no command; /help lists all of them"
+        raise CommandError(f"/{words.harmless(name)} {wrong}")
     if command.in_group and desk.room is None:
         raise CommandError(f"/{command.name} is about a group: open one first, or make one with /new NAME")
     if command.takes and not command.takes.startswith("[") and not rest.strip():
@@ -156,8 +159,12 @@ async def _find(desk: Desk, rest: str) -> None:
 
 
 async def _join(desk: Desk, rest: str) -> None:
+    own = desk.conversation.rooms.by_name(rest)
+    if own and own.group.group_name == rest:
+        desk.go(own.group.group_id)
+        return
     found = await desk.conversation.client.public_groups(rest)
-    group = next((each for each in found if each.group_name.lower() == rest.lower()), None)
+    group = named(rest, found, lambda each: each.group_name)
     if group is None:
         raise CommandError(f"there is no public group {words.harmless(rest)}; /find lists those that there are")
     await desk.conversation.sync.membership.join(group.group_id)
@@ -198,9 +205,9 @@ async def _decline(desk: Desk, rest: str) -> None:
 
 def _one_invite(desk: Desk, name: str) -> Invite:
     invites = desk.conversation.rooms.invites
-    found = [each for each in invites if not name or each.group_name.lower() == name.lower()]
-    if len(found) == 1:
-        return found[0]
+    found = named(name, invites, lambda each: each.group_name) if name else invites[0] if len(invites) == 1 else None
+    if found:
+        return found
     names = words.listed([words.harmless(each.group_name) for each in invites])
     raise CommandError(f"name one of the groups that you are invited to: {names}" if names else "you have no invites")
 
@@ -231,7 +238,7 @@ def _hidden(would: GroupUpdated) -> str:
 
 async def _burn(desk: Desk, rest: str) -> None:
     room = _room(desk)
-    time, _, text = rest.partition(" ")
+    time, text = [*rest.split(maxsplit=1), ""][:2]
     if time == "off":
         room.self_destruct_seconds = 0
         desk.say("What you send stays as long as the group's messages do")
@@ -240,11 +247,11 @@ async def _burn(desk: Desk, rest: str) -> None:
         seconds = words.parse_lifetime(time)
     except ValueError as error:
         raise CommandError(f"{error}: /burn 30s hello") from error
-    if text.strip():
-        desk.conversation.outbox.send(room, text.strip(), seconds)
+    if text:
+        desk.conversation.outbox.send(room, text, seconds)
         return
     room.self_destruct_seconds = seconds
-    desk.say(f"What you send here goes {words.remaining(seconds)} after each has read it, until /burn off")
+    desk.say(f"What you send here goes {duration_words(seconds)} after each has read it, until /burn off")
 
 
 async def _about_member(desk: Desk, name: str, what: str) -> None:
