@@ -73,7 +73,7 @@ Work = Callable[[Desk, str], Awaitable[None]]
 class Command:
     """A command. ``takes``: what follows its name; in brackets what may be left out. ``says``: its line in the help.
 
-    ``in_group``: it is about the open group. ``at_once``: it waits for nothing, neither for the server nor for a dialog.
+    ``in_group``: it is about the open group. ``at_once``: it waits neither for the server nor for a dialog.
     """
 
     name: str
