@@ -154,7 +154,7 @@ async def _serve(
         async with (
             supervisor,
             manager.watched(lambda: app[keys.STORE].read(state.stored_policy)),
-            Reloader(app, supervisor, tls, source, again, manager),
+            Reloader(app, supervisor, tls, source, again, manager, guard),
         ):
             manager.ready(f"serving at {url}")
             await stop.wait()
