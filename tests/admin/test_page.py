@@ -3,6 +3,7 @@
 import asyncio
 import base64
 import re
+import threading
 import time
 from collections.abc import AsyncIterator
 from dataclasses import replace
@@ -14,7 +15,7 @@ from typing import Any
 import pytest
 
 from conclave import keys
-from conclave.admin.page import rate
+from conclave.admin.page import looking, rate
 from conclave.admin.page.routes import POLICY
 from conclave.config.admin import AdminConfig
 from conclave.config.settings import Config
@@ -175,6 +176,31 @@ async def test_a_store_that_cannot_be_read_is_told(operators: Operators) -> None
     running.app[keys.HEALTH].phase = running.app[keys.HEALTH].phase.STOPPING
     operators.looking.expire()
     assert "could not be read anew" in section(await page(operators), "health")
+
+
+async def test_a_store_that_does_not_answer_holds_up_nothing_else(
+    operators: Operators, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    look, goes_on = overview.look, threading.Event()
+
+    def hanging(*arguments: Any) -> overview.Overview:
+        assert goes_on.wait(30)
+        return look(*arguments)
+
+    monkeypatch.setattr(overview, "look", hanging)
+    monkeypatch.setattr(looking, "LATE_SECONDS", 0.01)
+    operators.health.fault(HealthPart.STORAGE, "the disk hangs")
+    try:
+        told = section(await page(operators), "health")
+        assert "the disk hangs" in told
+        assert "could not be read anew: the store has not answered for" in told
+    finally:
+        goes_on.set()
+    while operators.looking.last is None:
+        await operators.looking.refresh()
+    html = await page(operators)
+    assert "could not be read anew" not in section(html, "health")
+    assert "No groups yet" in section(html, "policies")
 
 
 async def test_what_is_overdue_is_named_with_its_reason(operators: Operators) -> None:

@@ -10,6 +10,7 @@ from aiohttp import web
 from conclave import keys
 from conclave.admin.page.charts import Amount, Chart, stacked
 from conclave.health.parts import Phase
+from conclave.plain import about
 from conclave.retention.advice import Advice
 from conclave.retention.jobs import schedule
 from conclave.store import overview, runs
@@ -29,6 +30,9 @@ SHARE = 20
 WAIT_SECONDS = 1.0
 """Who asks waits at most a second for a new look, if there was one before."""
 
+LATE_SECONDS = 5.0
+"""A look that lasts for 5 seconds is a fault: nobody waits longer for the first one either."""
+
 
 class Looking:
     """Looks at the store of one server.
@@ -45,7 +49,7 @@ class Looking:
         self.advice: list[Advice] = []
         self.fault = ""
         self.certificate_ends: int | None = None
-        self._next = 0.0
+        self._began = self._next = 0.0
         self._task: asyncio.Task[None] | None = None
 
     def expire(self) -> None:
@@ -53,14 +57,18 @@ class Looking:
         self._next = 0.0
 
     async def refresh(self) -> None:
-        """Look anew if it is time; wait for it, but not for long if there is something to show."""
+        """Look anew if it is time; wait for it, but not for long: what works has to be shown while the store hangs."""
         if self._task is None or self._task.done():
             if time.monotonic() < self._next:
                 return
+            self._began = time.monotonic()
             self._task = asyncio.create_task(self._look())
-        await asyncio.wait({self._task}, timeout=WAIT_SECONDS if self.last else None)
+        await asyncio.wait({self._task}, timeout=WAIT_SECONDS if self.last else LATE_SECONDS)
+        waited = time.monotonic() - self._began
         if self._task.done():
             self._task.result()
+        elif self.last is None or waited >= LATE_SECONDS:
+            self.fault = f"the store has not answered for {about(round(waited))}"
 
     async def close(self) -> None:
         """Look no more."""
