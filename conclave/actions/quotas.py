@@ -77,7 +77,7 @@ class Quotas:
             if is_limited and self._is_wanted(owner, size):
                 async with self._measuring:
                     if self._is_wanted(owner, size):  # nobody has measured it meanwhile
-                        await self._measure(store, owner)
+                        await self._measure(store, owner, user_id)
 
     def require_few_groups(self, connection: sqlite3.Connection, user_id: bytes) -> None:
         """Raise QuotaError if a user is an admin of as many groups as the operator allows."""
@@ -118,14 +118,14 @@ class Quotas:
             return False
         return age >= MEASURED_ANYWAY_SECONDS or self.full(owner, Stored(1, size)) is not None
 
-    async def _measure(self, store: Database, owner: Owner) -> None:
+    async def _measure(self, store: Database, owner: Owner, sender: bytes) -> None:
         self._measured, self._since = owner, Stored(0, 0)
         try:
             if owner.is_user:
                 found: Stored | None = await store.read(stored.of_user, owner.owner_id)
             else:
                 bytes_too = self._limits.group_stored_bytes > 0
-                found = await store.read(stored.of_group, owner.owner_id, bytes_too=bytes_too)
+                found = await store.read(stored.of_group, owner.owner_id, sender, bytes_too=bytes_too)
             if found:
                 self._counts[owner] = _Count(*_sum(found, self._since), self.now())
                 self._counts.move_to_end(owner)
