@@ -149,8 +149,10 @@ class Reloader:
         self._task.cancel()
         with suppress(asyncio.CancelledError):
             await self._task
-        if self._adopting:
-            await asyncio.wait([self._adopting])
+        if self._adopting and not self._adopting.done():
+            [failure] = await asyncio.gather(self._adopting, return_exceptions=True)
+            if failure:
+                _refuse(str(failure).splitlines())
 
     async def _keep_reloading(self) -> None:
         while True:

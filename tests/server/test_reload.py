@@ -24,6 +24,7 @@ from conclave.server.reload import WAYS, Reloader, Way, described, differing, ta
 from conclave.server.supervise import Supervisor
 from conclave.store import consequences
 from conclave.store.consequences import Change
+from conclave.store.faults import StoreError
 from conclave.system.notify import ServiceManager
 from tests.conftest import Running
 from tests.support.client import Client, RefusedError
@@ -388,3 +389,26 @@ async def test_however_often_it_is_asked_one_reload_is_under_way_and_one_waits(
         for _ in range(100):
             await asyncio.sleep(0)
         assert begun == 2
+
+
+async def test_a_reload_that_fails_while_the_server_stops_is_refused_as_any_other(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, goes_on, again = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    async def change(*_: Any) -> None:
+        begun.set()
+        await goes_on.wait()
+        raise StoreError("the database is locked")
+
+    app = server.running.app
+    monkeypatch.setattr(app[keys.CLOCK_WATCH], "change", change)
+    server.path.write_text('message_retention = "100s"\n')
+    guard = Guard(server.config.admin)
+    with structlog.testing.capture_logs() as logged:
+        async with Reloader(app, server.worker, None, server.path, again, ServiceManager(), guard):
+            again.set()
+            await begun.wait()
+            asyncio.get_running_loop().call_later(0.01, goes_on.set)
+    refused = [line["fault"] for line in logged if line["event"] == "reload_refused"]
+    assert refused == ["the database is locked"]
