@@ -2,8 +2,9 @@
 
 What is stored is measured by a query when it is asked for first. From then on what is sent is added. So the count is
 never too low, but for what was on its way to the disk while it was measured. It is too high by what was erased since:
-when it reaches the quota, it is measured again, at most once a minute. What is never refused, such as the commit of
-somebody who leaves, counts from the next measurement on, so there is one each hour. Nothing is kept over a restart.
+when it reaches the quota, it is measured again, at most once a minute, and each hour anyway. What is never refused,
+such as the commit of somebody who leaves, counts too. So that nobody stores without end by it, what comes before it may
+be refused: joining, and inviting. Nothing is kept over a restart.
 """
 
 import asyncio
@@ -183,6 +184,28 @@ class Sends:
                     pace.record(owner, self._now, count)
         for owner, more in self._admitted.items():
             self._quotas.add(owner, more)
+
+    def stored_anyway(self, group_id: bytes, user_id: bytes, size: int) -> None:
+        """Count a commit of ``size`` bytes that is never refused."""
+        user, group = Owner(user_id, is_user=True), Owner(group_id, is_user=False)
+        self._admitted[group] = Stored(1, size)
+        self._paced.update((user, group))
+        self.stored()
+
+
+def require_room(quotas: Quotas | None, group_id: bytes, user_id: bytes, size: int) -> None:
+    """Raise TooManyRequestsError or QuotaError if a user may not send a commit of ``size`` bytes to a group now.
+
+    Whoever joins or invites may store commits that nobody refuses, so these ask before. Nothing is counted.
+    """
+    if quotas and (refused := Sends(quotas).refusal(group_id, user_id, size, is_commit=True)):
+        raise refused
+
+
+def count_commit(quotas: Quotas | None, group_id: bytes, user_id: bytes, size: int) -> None:
+    """Count a user's commit of ``size`` bytes that was stored without asking; 0: there was none."""
+    if quotas and size:
+        Sends(quotas).stored_anyway(group_id, user_id, size)
 
 
 def quotas_of(limits: LimitsConfig, clock: Clock) -> Quotas | None:
