@@ -242,6 +242,21 @@ async def test_a_forged_ticket_is_refused(acting: Acting, ticket: str) -> None:
     assert "load the page again" in text
 
 
+def test_used_tickets_take_bounded_memory_and_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a token whoever can log in to the machine may ask for a dry run as often as they like."""
+    monkeypatch.setattr(tickets, "MOST_REMEMBERED", 3)
+    made = tickets.Tickets()
+    first, *others = (made.make() for _ in range(4))
+    for each in (first, *others):
+        made.take(each)
+        with pytest.raises(tickets.TicketError, match="only once"):
+            made.take(each)
+    for each in others:
+        with pytest.raises(tickets.TicketError, match="only once"):
+            made.take(each)
+    made.take(first)
+
+
 async def test_a_ticket_of_before_a_restart_or_of_yesterday_is_refused(
     acting: Acting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
