@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import replace
 from enum import Enum
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 from aiohttp import web
 
@@ -24,6 +24,7 @@ from conclave.server.supervise import Supervisor
 from conclave.server.tls import Tls, TlsError, context_of
 from conclave.store.faults import StoreError
 from conclave.store.state import PolicyChangeError, PolicyFrozenError
+from conclave.system import certificate
 from conclave.system.notify import ServiceManager
 
 log = get_logger(__name__)
@@ -109,6 +110,13 @@ _UNTOLD = ("token",)
 """The values of settings whose names end in one of these are in no log."""
 
 
+class _Renewed(NamedTuple):
+    """A certificate that was read again, and the Unix second after which it is not valid, if that is known."""
+
+    context: ssl.SSLContext
+    ends: int | None
+
+
 class Reloader:
     """Reads the configuration again whenever it is asked to, while the block lasts.
 
@@ -170,9 +178,9 @@ class Reloader:
         """Take over what the file says now; tell whether it was. Faults are logged, and then nothing has changed."""
         try:
             former = self._app[keys.IN_FORCE].config
-            read, context, has_same_token = await asyncio.to_thread(self._read, former)
+            read, renewed, has_same_token = await asyncio.to_thread(self._read, former)
             config = taken_over(former, read, has_tls=bool(self._tls))
-            self._adopting = asyncio.create_task(self._adopt(former, config, context))
+            self._adopting = asyncio.create_task(self._adopt(former, config, renewed))
             await asyncio.shield(self._adopting)
         except ConfigError as error:
             _refuse(error.faults)
@@ -185,11 +193,11 @@ class Reloader:
             if left:
                 log.warning("needs_restart", settings=left)
             changed = described(former, config)
-            log.info("reloaded", changed=changed, certificate="read again" if context else "none")
+            log.info("reloaded", changed=changed, certificate="read again" if renewed else "none")
             return True
         return False
 
-    def _read(self, former: Config) -> tuple[Config, ssl.SSLContext | None, bool]:
+    def _read(self, former: Config) -> tuple[Config, _Renewed | None, bool]:
         """Read the settings, the certificate, and whether operators go by the token that is set.
 
         ``former``: the settings in force. Raises ConfigError, TlsError and TokenError.
@@ -202,9 +210,11 @@ class Reloader:
             raise ConfigError(str(source or BUILT_IN), [_SETS_NOTHING])
         for doubt in doubts(read):
             log.warning("doubtful_setting", **doubt._asdict())
-        return read, context_of(read) if self._tls else None, self._guard.goes_by(read.admin)
+        context = context_of(read) if self._tls else None
+        renewed = _Renewed(context, certificate.expiry(read.tls_cert_path)) if context else None
+        return read, renewed, self._guard.goes_by(read.admin)
 
-    async def _adopt(self, former: Config, config: Config, context: ssl.SSLContext | None) -> None:
+    async def _adopt(self, former: Config, config: Config, renewed: _Renewed | None) -> None:
         """Go by ``config`` from here on: all of it in one step of the event loop.
 
         Raises PolicyChangeError, PolicyFrozenError or StoreError; then nothing has changed.
@@ -213,8 +223,9 @@ class Reloader:
         def adopt() -> None:
             follow(self._app, config)
             self._supervisor.follow(config)
-            if self._tls and context:
-                self._tls.replace(context)
+            if self._tls and renewed:
+                self._tls.replace(renewed.context)
+                self._app[keys.IN_FORCE].certificate_ends = renewed.ends
 
         if config.policy == former.policy:
             adopt()

@@ -250,6 +250,20 @@ async def test_the_certificate_is_told(
             assert (f"certificate {text}" in told) if text else ("certificate" not in told)
 
 
+async def test_a_certificate_that_waits_in_its_file_is_not_taken_for_the_one_that_clients_get(
+    config: Config, start_server: StartServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = int(time.time())
+    config = replace(config, tls_cert_path=str(tmp_path / "cert.pem"), tls_key_path=str(tmp_path / "key.pem"))
+    monkeypatch.setattr(certificate, "expires_at", lambda _: now + 3 * 86_400 + 60)
+    async with start_server(config) as running, operating_beside(running) as operators:
+        assert "takes it over" not in section(await page(operators), "amounts")
+        monkeypatch.setattr(certificate, "expires_at", lambda _: now + 90 * 86_400)
+        operators.looking.expire()
+        told = section(await page(operators), "amounts")
+        assert "in 3d; another one is in its file: systemctl reload conclave takes it over" in told
+
+
 async def test_the_send_rate_is_of_successes_by_the_second(monkeypatch: pytest.MonkeyPatch) -> None:
     requests, now = Requests(), [1000.0]
     monkeypatch.setattr(rate, "time", SimpleNamespace(monotonic=lambda: now[0]))

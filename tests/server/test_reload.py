@@ -22,11 +22,14 @@ from conclave.retention.policy import KEEP
 from conclave.retention.resolve import Lifetimes, PolicySettings
 from conclave.server.reload import WAYS, Reloader, Way, described, differing, taken_over
 from conclave.server.supervise import Supervisor
+from conclave.server.tls import Tls, context_of
 from conclave.store import consequences
 from conclave.store.consequences import Change
 from conclave.store.faults import StoreError
+from conclave.system import certificate
 from conclave.system.notify import ServiceManager
 from tests.conftest import Running
+from tests.support.certificate import make_certificate
 from tests.support.client import Client, RefusedError
 
 
@@ -412,3 +415,23 @@ async def test_a_reload_that_fails_while_the_server_stops_is_refused_as_any_othe
             asyncio.get_running_loop().call_later(0.01, goes_on.set)
     refused = [line["fault"] for line in logged if line["event"] == "reload_refused"]
     assert refused == ["the database is locked"]
+
+
+async def test_a_certificate_that_was_read_again_is_known_by_its_end(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_certificate(tmp_path)
+    app, pair = server.running.app, (str(tmp_path / "cert.pem"), str(tmp_path / "key.pem"))
+    config = app[keys.IN_FORCE].config = replace(server.config, tls_cert_path=pair[0], tls_key_path=pair[1])
+    context = context_of(config)
+    assert context
+    guard, manager = Guard(config.admin), ServiceManager()
+    server.reloader = Reloader(app, server.worker, Tls(context), server.path, asyncio.Event(), manager, guard)
+    text = f'tls_cert_path = "{pair[0]}"\ntls_key_path = "{pair[1]}"'
+    monkeypatch.setattr(certificate, "expires_at", lambda _: 123)
+    assert events(await server.reload(text)) == ["reloaded"]
+    assert app[keys.IN_FORCE].certificate_ends == 123
+    monkeypatch.setattr(certificate, "expires_at", lambda _: 456)
+    (tmp_path / "key.pem").write_text("no key")
+    assert events(await server.reload(text)) == ["reload_refused"]
+    assert app[keys.IN_FORCE].certificate_ends == 123, "handshakes go on with the former one"

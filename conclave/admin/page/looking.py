@@ -3,7 +3,6 @@
 import asyncio
 import sqlite3
 import time
-from pathlib import Path
 
 from aiohttp import web
 
@@ -38,7 +37,8 @@ class Looking:
     """Looks at the store of one server.
 
     ``last``: what was seen; None before the first time. ``chart`` and ``advice``: what the history of runs shows.
-    ``fault``: why it could not be seen anew; "" if it could. ``certificate_ends``: a Unix second; None: there is none.
+    ``fault``: why it could not be seen anew; "" if it could. ``renewed_ends``: the Unix second until which the
+    certificate in its file is valid, which need not be the one that handshakes get; None: there is none.
     """
 
     def __init__(self, served: web.Application) -> None:
@@ -48,7 +48,7 @@ class Looking:
         self.chart: Chart | None = None
         self.advice: list[Advice] = []
         self.fault = ""
-        self.certificate_ends: int | None = None
+        self.renewed_ends: int | None = None
         self._began = self._next = 0.0
         self._task: asyncio.Task[None] | None = None
 
@@ -97,6 +97,6 @@ class Looking:
             self.fault = ""
         except (StoreError, sqlite3.Error, ValueError) as error:  # ValueError: the store has been closed meanwhile
             self.fault = str(error)
-        self.certificate_ends = await asyncio.to_thread(certificate.expires_at, Path(path)) if path else None
+        self.renewed_ends = await asyncio.to_thread(certificate.expiry, path)
         ended = time.monotonic()
         self._next = ended + max(FRESH_SECONDS, SHARE * (ended - began))
