@@ -4,7 +4,7 @@ import sqlite3
 from collections.abc import Sequence
 
 from conclave.actions.context import Context
-from conclave.actions.quotas import count_commit, require_room
+from conclave.actions.quotas import count_as_stored, count_in_rates, require_room
 from conclave.budget import Share
 from conclave.errors import NotFoundError
 from conclave.store import bodies, invites, members
@@ -29,6 +29,7 @@ def escrow(
     require_room(context.quotas, group_id, inviter_id, len(carried[0]))
     now, dead_before = context.now(), context.invites_dead_before()
     invites.add(connection, group, inviter_id, invitee_id, carried, now, dead_before, context.clock.read())
+    count_in_rates(context.quotas, group_id, inviter_id)
 
 
 def list_of_group(
@@ -58,7 +59,7 @@ def accept(connection: sqlite3.Connection, context: Context, invite_id: bytes, u
     invites.accept(connection, invite, context.now())
     if context.quotas:
         [size] = bodies.sizes(connection, [invite.commit_body])
-        count_commit(context.quotas, invite.group_id, invite.inviter_id, size)
+        count_as_stored(context.quotas, invite.group_id, size)
 
 
 def decline(connection: sqlite3.Connection, context: Context, invite_id: bytes, user_id: bytes) -> None:

@@ -185,11 +185,14 @@ class Sends:
         for owner, more in self._admitted.items():
             self._quotas.add(owner, more)
 
-    def stored_anyway(self, group_id: bytes, user_id: bytes, size: int) -> None:
-        """Count a commit of ``size`` bytes that is never refused."""
-        user, group = Owner(user_id, is_user=True), Owner(group_id, is_user=False)
-        self._admitted[group] = Stored(1, size)
-        self._paced.update((user, group))
+    def add_to_rates(self, group_id: bytes, user_id: bytes) -> None:
+        """Count one more, whatever the rates allow."""
+        self._paced.update((Owner(user_id, is_user=True), Owner(group_id, is_user=False)))
+        self.stored()
+
+    def add_to_stored(self, group_id: bytes, size: int) -> None:
+        """Count a commit of ``size`` bytes, whether it fits or not."""
+        self._admitted[Owner(group_id, is_user=False)] = Stored(1, size)
         self.stored()
 
 
@@ -202,10 +205,23 @@ def require_room(quotas: Quotas | None, group_id: bytes, user_id: bytes, size: i
         raise refused
 
 
+def count_in_rates(quotas: Quotas | None, group_id: bytes, user_id: bytes) -> None:
+    """Count in the rates a user's commit, which may wait with an invite."""
+    if quotas:
+        Sends(quotas).add_to_rates(group_id, user_id)
+
+
+def count_as_stored(quotas: Quotas | None, group_id: bytes, size: int) -> None:
+    """Count in what is stored a commit of ``size`` bytes, as that of an invite that is accepted."""
+    if quotas:
+        Sends(quotas).add_to_stored(group_id, size)
+
+
 def count_commit(quotas: Quotas | None, group_id: bytes, user_id: bytes, size: int) -> None:
     """Count a user's commit of ``size`` bytes that was stored without asking; 0: there was none."""
-    if quotas and size:
-        Sends(quotas).stored_anyway(group_id, user_id, size)
+    if size:
+        count_in_rates(quotas, group_id, user_id)
+        count_as_stored(quotas, group_id, size)
 
 
 def quotas_of(limits: LimitsConfig, clock: Clock) -> Quotas | None:

@@ -200,8 +200,13 @@ async def test_who_is_too_fast_neither_joins_nor_invites_and_every_commit_counts
         assert await statuses(alice, group, 2) == {200: 2}
         await expect(alice.invite(group, carol), 429, 100)
         server.clock.advance(MINUTE)
-        await alice.invite(group, carol)
         await bob.join(group)
+        assert await carol.get("/invites") == {"invites": []}
+        await alice.invite(group, carol)
+        await alice.post(f"/groups/{group}/cancel-invite", invitee_id=carol.user_id)
+        await alice.invite(group, carol)
+        await alice.post(f"/groups/{group}/cancel-invite", invitee_id=carol.user_id)
+        await expect(alice.invite(group, carol), 429, 100)
         assert await statuses(bob, group, 3) == {200: 2, 429: 1}, "who joins without a commit has used up nothing"
 
 
