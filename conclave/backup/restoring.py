@@ -25,8 +25,8 @@ from conclave.store import audit, place, schema, sqlite, state
 from conclave.store.archive import status
 from conclave.store.audit import Action
 from conclave.store.faults import StoreError, free_bytes
-from conclave.store.ledger.book import LedgerError
-from conclave.store.ledger.replay import replay
+from conclave.store.ledger import book
+from conclave.store.ledger.replay import IncompleteError, replay
 from conclave.system import data_folder, locks, operators
 from conclave.system.data_folder import DataFolderError
 from conclave.system.locks import LockedError
@@ -48,10 +48,12 @@ class Restored:
     """What a restore did.
 
     ``taken_back``: how many things of each kind the ledger did not let come back. ``locked``: the names of accounts
-    that need a new password. ``notes``: what else the operator has to know, a line each.
+    that need a new password. ``told_until``: up to when the ledger told of changes, Unix seconds; 0 if there was none.
+    ``notes``: what else the operator has to know, a line each.
     """
 
     manifest: Manifest
+    told_until: int = 0
     taken_back: Counter[str] = field(default_factory=Counter)
     locked: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
@@ -85,18 +87,29 @@ def _plainly(config: Config) -> Iterator[None]:
 
 @contextmanager
 def _alone(config: Config) -> Iterator[None]:
-    """Hold the locks of a server, so that none starts while the block lasts. Raises BackupError if one runs."""
+    """Hold the locks of a server, so that none starts while the block lasts. Raises BackupError if one runs.
+
+    The ledger is locked too: what a restored copy tells would be taken for what the server that has been copied tells.
+    """
     mark = config.data / data_folder.MARK
     data_folder.require_own(config.data, config.database, config.archive_path)
     with ExitStack() as held:
         try:
             if not config.database.parent.is_dir():
                 raise BackupError(f"{config.database.parent}: there is no such folder; is its disk mounted?")
+            book.require_writable(config.ledger_path)
             held.enter_context(locks.hold_name(config.database, locks.SERVER))
             if mark.is_file():
                 held.enter_context(locks.hold_file(mark))
         except LockedError as error:
             raise BackupError(f"{error}: a server is running, or another restore: stop it first") from None
+        try:
+            held.enter_context(locks.hold_file(config.ledger_lock))
+        except LockedError:
+            raise BackupError(
+                f"{config.ledger_path}: a server writes to it: stop that one; or, to try a backup out, set ledger.path"
+                " to a copy of it"
+            ) from None
         yield
 
 
@@ -154,12 +167,18 @@ class _Restoring:
                 raise BackupError(f"{path}: is there already: move the database and its log away first, and keep them")
         if not archive.is_relative_to(data) and not archive.parent.is_dir():
             raise BackupError(f"{archive}: there is no folder {archive.parent}; is its disk mounted?")
-        own = {data_folder.MARK, "reserve", self._config.ledger_path.name}
+        if self._done.manifest.archive and archive.is_mount():
+            raise BackupError(
+                f"{archive}: is where a disk is mounted, and cannot be moved into place: set archive.path to a folder"
+                " on that disk"
+            )
+        own = {data_folder.MARK, "reserve", self._config.ledger_path.name, self._config.ledger_lock.name}
         own |= {database.name + suffix for suffix in (*data_folder.LOCKS, ".reserve")}
         folders = [(data, own), *([] if archive.is_relative_to(data) else [(archive, set())])]
         for folder, allowed in folders:
+            of_disk = {"lost+found"} if folder.is_mount() else set()
             for each in folder.iterdir() if folder.is_dir() else ():
-                if each.name not in allowed and not (each.is_dir() and not any(each.iterdir())):
+                if each.name not in allowed | of_disk and not (each.is_dir() and not any(each.iterdir())):
                     raise BackupError(f"{folder}: is not empty: it holds {each.name}: move it away first, and keep it")
 
     def _copy(self) -> None:
@@ -193,10 +212,9 @@ class _Restoring:
                 with sqlite.write_transaction(connection):
                     audit.note(connection, now, operators.current(), Action.BACKUP_RESTORED, details=details)
                     done = replay(connection, self._config.ledger_path, now, despite=self._without_ledger)
-            except LedgerError as error:
-                hint = "" if self._without_ledger else "; to restore nevertheless, give --without-ledger"
-                raise BackupError(f"{error}{hint}") from error
-            self._done.taken_back, self._done.locked = done.counts, done.locked
+            except IncompleteError as error:
+                raise BackupError(f"{error}; to restore nevertheless, give --without-ledger") from error
+            self._done.taken_back, self._done.locked, self._done.told_until = done.counts, done.locked, done.until
             sqlite.truncate_wal(connection)
         reach("return.settled")
 

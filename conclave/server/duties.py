@@ -174,7 +174,8 @@ async def keep_ledger(app: web.Application) -> AsyncIterator[None]:
             claimed = await store.write(changes.claim, is_alive=is_alive)
             next_alive = time.monotonic() + LEDGER_ALIVE_SECONDS
             while entries := await store.read(changes.told, claimed.claimed, clock.now()):
-                await asyncio.to_thread(book.append, path, claimed.ledger_id, claimed.written, entries)
+                last = await asyncio.to_thread(book.append, path, claimed.ledger_id, claimed.written, entries)
+                changes.require_own(await store.read(changes.standing), path, last)
                 await store.write(changes.were_written, entries)
         if flaw and book.identity(path) == flawed_file:
             raise LedgerError(str(flaw))  # it goes on, but what it had is not what it should have

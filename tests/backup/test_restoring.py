@@ -8,14 +8,17 @@ from pathlib import Path
 
 import pytest
 
-from conclave.backup import checking, manifest
+from conclave.backup import checking, manifest, restoring
 from conclave.backup.files import sum_of
 from conclave.backup.manifest import BackupError, FileEntry, Manifest
 from conclave.clock import FakeClock
+from conclave.config.ledger import LedgerConfig
 from conclave.store import marks, place, schema, sessions, sqlite, state
 from conclave.store.audit import Action
 from conclave.store.faults import StoreError
-from conclave.store.ledger.replay import NUMBERS
+from conclave.store.ledger import book, changes
+from conclave.store.ledger.book import Entry, LedgerError
+from conclave.store.ledger.replay import NUMBERS, is_older
 from conclave.system import data_folder, locks
 from tests.proof.stores import examined, kinds
 from tests.support.archived import DAY, USERS
@@ -42,6 +45,10 @@ def refusal(store: Backed, backup: Path) -> str:
         store.restored(backup)
     assert "\n" not in str(refused.value)
     return str(refused.value)
+
+
+def fail(*_: object) -> None:
+    raise OSError(28, "No space left on device", "somewhere")
 
 
 def test_what_has_expired_since_is_erased_before_anything_is_served(store: Backed) -> None:
@@ -143,6 +150,48 @@ def test_without_a_whole_ledger_nothing_is_restored_unless_that_is_accepted(stor
     assert there.served(), "what it does not tell is back"
     [(details,)] = there.query("SELECT details FROM audit WHERE action = 'backup_restored'")
     assert '"without_ledger": true' in details
+
+
+def test_what_without_ledger_does_not_help_against_is_not_said_to_be_mended_by_it(
+    store: Backed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = store.back_up()
+
+    def full(*_: object) -> None:
+        raise LedgerError("purges.ledger: No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(book, "append", full)
+        assert refusal(store, made.path) == "purges.ledger: No space left on device"
+    own = store.config.ledger_path.read_bytes()
+    store.config.ledger_path.unlink()
+    book.append(store.config.ledger_path, "0b" * 16, 0, [Entry(1, 0, "group", 1, None)])
+    assert refusal(store, made.path).endswith("move it away")
+    store.config.ledger_path.write_bytes(own)
+    store.config = replace(store.config, ledger=LedgerConfig(path=str(store.folder / "unmounted" / "ledger")))
+    assert "is its disk mounted?" in refusal(store, made.path)
+
+
+def test_a_restore_that_fails_late_does_not_make_a_copy_of_the_database_that_was_moved_away(
+    store: Backed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is put back, and goes on as if nothing had been."""
+    group = store.add_group()
+    store.set_expiry(group, 0)
+    store.send(group, 3)
+    made = store.back_up()
+    store.fetch_all(group)
+    store.delete_group(store.add_group())
+    store.write_ledger()
+    store.now += 60
+    with monkeypatch.context() as patch:
+        patch.setattr(restoring._Restoring, "_put_in_place", lambda _: fail())
+        assert "the disk is full: nothing was restored" in refusal(store, made.path)
+    with store.opened() as connection:
+        assert not is_older(changes.standing(connection), store.config.ledger_path)
+    there, _ = store.restored(made.path)
+    with there.opened() as connection:
+        assert changes.are_waiting(connection), "whoever goes on with it tells it"
 
 
 def test_without_the_ledger_nothing_is_erased_before_an_operator_could_hold_it(store: Backed) -> None:
@@ -391,6 +440,36 @@ def test_where_something_is_nothing_is_restored(store: Backed, name: str) -> Non
     assert not place.restoring(store.elsewhere / "hot.db").exists()
 
 
+def test_a_backup_is_not_tried_out_with_the_ledger_of_a_server_that_runs(store: Backed) -> None:
+    """What the two of them tell would be taken for the same."""
+    made = store.back_up()
+    before = store.config.ledger_path.read_bytes()
+    with locks.hold_file(store.config.ledger_lock):
+        told = refusal(store, made.path)
+    assert "a server writes to it: stop that one; or, to try a backup out, set ledger.path to a copy of it" in told
+    assert store.config.ledger_path.read_bytes() == before
+
+
+@pytest.mark.parametrize("where", ["data", "archive"])
+def test_a_place_may_be_a_disk_of_its_own(
+    archived: tuple[Backed, int], monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    """The data directory may; the archive's folder could not be moved there, and that is told before anything is."""
+    store, _ = archived
+    made = store.back_up()
+    mounted = store.elsewhere / "hot.data" / ("" if where == "data" else "archive")
+    (mounted / "lost+found" / "found").mkdir(parents=True)
+    (store.elsewhere / "hot.data" / data_folder.MARK).touch()
+    monkeypatch.setattr(Path, "is_mount", lambda path: path == mounted)
+    if where == "data":
+        there, _ = store.restored(made.path)
+        assert len(there.served()) == 5
+        return
+    assert "archive: is where a disk is mounted, and cannot be moved into place: set archive.path" in refusal(
+        store, made.path
+    )
+
+
 def test_while_a_server_runs_there_nothing_is_restored(store: Backed) -> None:
     made = store.back_up()
     store.elsewhere.mkdir()
@@ -403,9 +482,6 @@ def test_a_failure_leaves_nothing_and_the_restore_can_be_repeated(
 ) -> None:
     store, _ = archived
     made = store.back_up()
-
-    def fail(*_: object) -> None:
-        raise OSError(28, "No space left on device", "somewhere")
 
     for name in ("sync_tree", "duplicate", "write", "schema.prepare"):
         with monkeypatch.context() as patch:

@@ -65,7 +65,10 @@ class Contents:
     """What a ledger is found to be.
 
     ``complete_after``: it tells of every change with a greater number. ``last_change``: the greatest number in it.
-    ``restored``: the number of the last restore. ``damaged``: the numbers of damaged lines, from 1.
+    ``restored``: the number of the last restore. ``damaged``: the numbers of damaged lines, from 1. ``altered_end``:
+    that of the first of the last lines, if these are whole and yet not as they were written; 0 if not. Whether they
+    were ever acknowledged is known to the database alone. ``kinds``: what it tells of. ``until``: when its newest
+    line of a database in use was written, Unix seconds.
     """
 
     ledger_id: str
@@ -73,13 +76,17 @@ class Contents:
     last_change: int
     restored: int
     damaged: tuple[int, ...]
+    altered_end: int
+    kinds: frozenset[str]
+    until: int
 
 
-def append(path: Path, ledger_id: str, written: int, entries: Sequence[Entry]) -> None:
+def append(path: Path, ledger_id: str, written: int, entries: Sequence[Entry]) -> int:
     """Add entries, in the order of their changes, and sync the file. Makes the file if there is none.
 
-    ``written``: the number of the last change that the file is known to have. What it has already is left out.
-    Raises LedgerError; then the file is as before.
+    ``written``: the number of the last change that the file is known to have. What it has already is left out. Returns
+    the greatest number that it had: if the database has not come so far, somebody else's changes are in the file, and
+    these entries may not be. Raises LedgerError; then the file is as before.
     """
     with _told(path), _locked(path) as file:
         former, last = _end(path, file, ledger_id, written)
@@ -104,6 +111,7 @@ def append(path: Path, ledger_id: str, written: int, entries: Sequence[Entry]) -
         reach("ledger.synced")
         if written and not size:
             log.warning("ledger_begun", ledger=str(path))
+    return last
 
 
 def _write(file: IO[bytes], data: bytes) -> None:
@@ -127,9 +135,10 @@ def look(path: Path) -> Contents | None:
     """Read the whole file, and tell what it is; None if there is none. Raises LedgerError."""
     if not path.exists():
         return None
-    restored = last = 0
+    restored = last = complete_after = until = 0
     head: dict[str, Any] | None = None
     bad: list[int] = []
+    kinds: set[str] = set()
     torn_from = 1
     with _told(path), path.open("rb") as file:
         for number, value in _lines(file):
@@ -139,16 +148,29 @@ def look(path: Path) -> Contents | None:
             torn_from = number + 1
             if "ledger" in value:
                 head = value
+                complete_after = max(complete_after, value["complete_after"])
                 continue
             last = max(last, value["change"])
+            kinds.add(value["kind"])
             if value["kind"] == RESTORE:
                 restored = max(restored, value["state"]["number"])
+                complete_after = max(complete_after, value["state"].get("complete_after", 0))
+            else:
+                until = value["at"]
         if head is None:
             if _last(path, file):
                 raise LedgerError(f"{path}: its first line is damaged: {_BEGIN_ANEW}")
             return None
+        # An append that a power failure has cut leaves its begin: whole lines, and then at most a part of one.
+        most_torn = 0 if _ends_a_line(file) else 1
     damaged = tuple(number for number in bad if number < torn_from)
-    return Contents(head["ledger"], head["complete_after"], last, restored, damaged)
+    altered_end = torn_from if len(bad) - len(damaged) > most_torn else 0
+    return Contents(head["ledger"], complete_after, last, restored, damaged, altered_end, frozenset(kinds), until)
+
+
+def _ends_a_line(file: IO[bytes]) -> bool:
+    file.seek(-1, os.SEEK_END)
+    return file.read(1) == b"\n"
 
 
 def entries(path: Path, after: int) -> Iterator[Entry]:

@@ -29,6 +29,12 @@ Numbers that were given after the copy was made are unknown. Clients ask for wha
 have seen, so no number may be used again. 2^53, which JSON readers can hold, is reached after 2 million restores.
 """
 
+MOST_HOURS = 2**20
+"""If the ledger may lack a restore, the hours since 1970 count as restores, at most 2^20: those of the year 2089."""
+
+_KEYED = ("groups", "members", "bans", "invites", "welcomes", "holds")
+"""The tables whose keys name things in the ledger."""
+
 HELD_AGAIN = "in force when a backup was restored; who added it and why is in the audit log of that time"
 
 
@@ -37,11 +43,17 @@ class Replayed:
     """What was done to a restored copy.
 
     ``counts``: how many things of each kind were changed. ``locked``: the names of accounts whose password was changed
-    after the copy was made: nobody can log in there until an operator sets a new one.
+    after the copy was made: nobody can log in there until an operator sets a new one. ``until``: up to when the ledger
+    told of changes, Unix seconds; 0 if there was none.
     """
 
     counts: Counter[str] = field(default_factory=Counter)
     locked: list[str] = field(default_factory=list)
+    until: int = 0
+
+
+class IncompleteError(LedgerError):
+    """The ledger does not tell all that a restored copy must not bring back. An operator may go on nevertheless."""
 
 
 def is_older(standing: Standing, path: Path) -> bool:
@@ -55,49 +67,66 @@ def replay(connection: sqlite3.Connection, path: Path, now: int, *, despite: boo
 
     No server or run may use it meanwhile. All is done in one transaction, in that of the caller if there is one. It may
     be repeated. ``path``: of the ledger. ``now``: Unix seconds. ``despite``: go on although the ledger is missing,
-    damaged, or does not reach back to the copy; what it lacks comes back. Raises LedgerError.
+    damaged, or does not reach back to the copy; what it lacks comes back. Raises IncompleteError unless ``despite``,
+    and LedgerError.
     """
     transaction: AbstractContextManager[None] = (
         nullcontext() if connection.in_transaction else write_transaction(connection)
     )
     with transaction:
         standing = changes.standing(connection)
-        found = _found(path, standing, despite=despite)
-        known, restored = (found.last_change, found.restored) if found else (0, 0)
-        number = max(standing.restored, restored) + 1
+        found = _found(path, standing)
+        flaw = _flaw(found, standing)
+        if flaw and not despite:
+            raise IncompleteError(f"{path}: {flaw}")
+        known = found.last_change if found else standing.counter
+        number = max(standing.restored, found.restored if found else 0) + 1
+        if flaw:
+            number = max(number, min(now // 3600, MOST_HOURS))
         changes.number_anew(connection, known)
+        # Copies from before this restore need what the ledger lacks.
+        complete_after = {"complete_after": changes.standing(connection).counter} if flaw else {}
         done = _carry_out(connection, book.entries(path, standing.counter), now)
+        done.until = found.until if found else 0
         _take_back(connection, done)
         _leave_numbers(connection, number)
+        _leave_keys(connection, number)
         connection.execute("UPDATE ledger_state SET restored = ?, written = ?", (number, known))
         reach("ledger.replayed")
-        restore = Entry(known, now, RESTORE, 0, {"number": number})
+        restore = Entry(known, now, RESTORE, 0, {"number": number} | complete_after)
         book.append(path, standing.ledger_id, known, [restore])
     return done
 
 
-def _found(path: Path, standing: Standing, *, despite: bool) -> Contents | None:
-    """Return what the ledger is. Raises LedgerError unless it tells of everything since the copy."""
+def _found(path: Path, standing: Standing) -> Contents | None:
+    """Return what the ledger is. Raises LedgerError if it is not that of the copy."""
     found = book.look(path)
     if found and found.ledger_id != standing.ledger_id:
         raise LedgerError(
             f"{path}: is the ledger of another database; if the backup was made before this database had a ledger, move"
             " it away"
         )
-    if despite:
-        return found
+    return found
+
+
+def _flaw(found: Contents | None, standing: Standing) -> str:
+    """Return in one line why the ledger does not tell of everything since the copy; "" if it does."""
     if found is None:
-        raise LedgerError(f"{path}: there is no ledger, so what was deleted since the backup would come back")
-    if found.damaged:
-        raise LedgerError(
-            f"{path}: line {found.damaged[0]} of the ledger is damaged, so something that was deleted since the backup"
-            " may come back"
+        return "there is no ledger, so what was deleted since the backup would come back"
+    if damaged := [*found.damaged, *([found.altered_end] if found.altered_end else [])]:
+        return (
+            f"line {damaged[0]} of the ledger is damaged, so something that was deleted since the backup may come back"
+        )
+    if found.last_change < standing.written:
+        return (
+            "the ledger knows less than this backup: it lacks its end, or was replaced by an older one, so something"
+            " that was deleted since may come back"
         )
     if standing.counter < found.complete_after:
-        raise LedgerError(
-            f"{path}: the ledger does not reach back to this backup, so something that was deleted since may come back"
-        )
-    return found
+        return "the ledger does not reach back to this backup, so something that was deleted since may come back"
+    if strange := sorted(found.kinds - _KINDS):
+        return f"the ledger tells of {strange[0]!r}, which this program does not know: use a newer Conclave"
+    return ""
 
 
 def _carry_out(connection: sqlite3.Connection, entries: Iterable[Entry], now: int) -> Replayed:
@@ -294,6 +323,8 @@ _STEPS: tuple[tuple[str, str, _Step], ...] = (
 )
 """What is done with the entries of each kind, in this order, and how it is counted."""
 
+_KINDS = {RESTORE, *(kind for _, kind, _ in _STEPS)}
+
 
 def _take_back(connection: sqlite3.Connection, done: Replayed) -> None:
     """End all sessions and registration tokens, and drop all key packages.
@@ -324,6 +355,19 @@ def _leave_numbers(connection: sqlite3.Connection, restore: int) -> None:
         begin,
     )
     connection.execute("UPDATE groups SET last_seq = :begin WHERE last_seq < :begin", begin)
+
+
+def _leave_keys(connection: sqlite3.Connection, restore: int) -> None:
+    """Have what is made from here on get keys that nothing had: see NUMBERS.
+
+    What was made after the copy and lost may have had the next ones. It is still in backups of that time, and to them
+    the ledger must not tell of other things by the same keys.
+    """
+    for table in _KEYED:
+        known = connection.execute("SELECT ifnull(max(seq), 0) FROM sqlite_sequence WHERE name = ?", (table,))
+        last = max(known.fetchone()[0], restore * NUMBERS)
+        connection.execute("DELETE FROM sqlite_sequence WHERE name = ?", (table,))
+        connection.execute("INSERT INTO sqlite_sequence (name, seq) VALUES (?, ?)", (table, last))
 
 
 def _id(entry: Entry) -> bytes:

@@ -40,7 +40,7 @@ def test_what_is_appended_is_read_again(path: Path) -> None:
 
 def test_what_another_process_has_written_already_is_left_out(path: Path) -> None:
     book.append(path, ID, 0, [entry(1), entry(5)])
-    book.append(path, ID, 0, [entry(3), entry(5), entry(6)])
+    assert book.append(path, ID, 0, [entry(3), entry(5), entry(6)]) == 5
     assert changes(path) == [1, 5, 5, 6], "the last change may have been cut in two"
 
 
@@ -52,7 +52,7 @@ def test_a_torn_last_line_is_cut_off_and_written_again(path: Path, cut: int) -> 
     os.truncate(path, path.stat().st_size - cut)
     found = book.look(path)
     assert found
-    assert (found.last_change, found.damaged) == (1, ()), "it was not acknowledged"
+    assert (found.last_change, found.damaged, found.altered_end) == (1, (), 0), "it was not acknowledged"
     book.append(path, ID, 1, [entry(2)])
     assert changes(path) == [1, 2]
     assert b"\n" in path.read_bytes()[whole - 1 : whole]
@@ -62,6 +62,9 @@ def test_a_file_that_grew_but_has_nothing_in_its_end_is_torn(path: Path) -> None
     book.append(path, ID, 0, [entry(1)])
     with path.open("ab") as file:
         file.write(bytes(100_000))
+    found = book.look(path)
+    assert found
+    assert found.altered_end == 0
     book.append(path, ID, 1, [entry(2)])
     assert changes(path) == [1, 2]
 
@@ -71,6 +74,24 @@ def test_a_file_torn_in_its_first_line_begins_anew(path: Path) -> None:
     assert book.look(path) is None
     book.append(path, ID, 0, [entry(1)])
     assert changes(path) == [1]
+
+
+@pytest.mark.parametrize("altered", [1, 2])
+def test_whole_lines_at_the_end_that_were_altered_are_not_torn(path: Path, altered: int) -> None:
+    """A power failure leaves whole lines as they were, and then at most a part of one."""
+    book.append(path, ID, 0, [entry(change) for change in (1, 2, 3)])
+    lines = path.read_bytes().splitlines(keepends=True)
+    for place in range(-altered, 0):
+        lines[place] = lines[place].replace(b'"gone_below":', b'"gone_belov":')
+    path.write_bytes(b"".join(lines))
+    found = book.look(path)
+    assert found
+    assert (found.last_change, found.damaged, found.altered_end) == (3 - altered, (), 5 - altered)
+    book.append(path, ID, 3 - altered, [entry(change) for change in (1, 2, 3)])
+    assert changes(path)[-1] == 3, "the database knows that they were not acknowledged, and writes them again"
+    found = book.look(path)
+    assert found
+    assert found.altered_end == 0
 
 
 @pytest.mark.parametrize("number", [1, 2, 3])
