@@ -112,6 +112,12 @@ def read(folder: Path) -> Manifest:
         raise BackupError(f"{path}: {error}") from error
 
 
+def require_there(folder: Path) -> None:
+    """Raise BackupError if the backup in ``folder`` was removed after its manifest was read."""
+    if not (folder / NAME).exists():
+        raise BackupError(f"{folder}: was removed meanwhile, as `conclave backup --keep` does: take a newer one")
+
+
 def _sum_of(told: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()
 

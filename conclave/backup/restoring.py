@@ -65,7 +65,7 @@ def restore(config: Config, clock: Clock, source: Path, erase: Erase, *, without
     ``without_ledger``: go on although the ledger does not tell all that has happened since. Raises BackupError, and has
     changed nothing then, or has left nothing that a server would start on.
     """
-    with _plainly(config):
+    with _plainly(config, source):
         told = checking.require_whole(source)
         if told.schema > schema.migrations()[-1][0]:
             raise BackupError(f"{source}: was made by Conclave {told.product}, which is newer: use that or a newer one")
@@ -74,7 +74,7 @@ def restore(config: Config, clock: Clock, source: Path, erase: Erase, *, without
 
 
 @contextmanager
-def _plainly(config: Config) -> Iterator[None]:
+def _plainly(config: Config, source: Path) -> Iterator[None]:
     try:
         yield
     except (StoreError, sqlite3.Error, DataFolderError) as error:
@@ -82,6 +82,8 @@ def _plainly(config: Config) -> Iterator[None]:
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise BackupError(f"{config.database.parent}: the disk is full: nothing was restored") from error
+        if error.errno == errno.ENOENT:
+            manifest.require_there(source)
         raise BackupError(f"{error.filename}: {error.strerror}" if error.filename else str(error)) from error
 
 

@@ -389,6 +389,31 @@ DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
 }
 
 
+def remove_when(module: object, name: str, backup: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Remove a backup, as another one that is made with --keep does, before a function is called for the first time."""
+    function = getattr(module, name)
+
+    def called(*args: object) -> object:
+        if backup.exists():
+            backup.rename(backup.with_name(".removed"))
+        return function(*args)
+
+    monkeypatch.setattr(module, name, called)
+
+
+@pytest.mark.parametrize(("module", "name"), [(checking, "sum_of"), (restoring, "duplicate")])
+def test_a_backup_that_is_removed_meanwhile_is_said_to_be(
+    archived: tuple[Backed, int], monkeypatch: pytest.MonkeyPatch, module: object, name: str
+) -> None:
+    store, _ = archived
+    made = store.back_up()
+    remove_when(module, name, made.path, monkeypatch)
+    assert refusal(store, made.path).endswith(
+        "was removed meanwhile, as `conclave backup --keep` does: take a newer one"
+    )
+    assert not (store.elsewhere / "hot.db").exists()
+
+
 @pytest.mark.parametrize("name", DAMAGES)
 def test_what_is_damaged_is_found_and_nothing_is_restored(archived: tuple[Backed, int], name: str) -> None:
     store, _ = archived
