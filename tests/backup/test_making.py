@@ -304,8 +304,8 @@ def refusal(store: Backed) -> str:
 
 def test_a_folder_in_the_data_directory_is_refused_by_any_name(archived: tuple[Backed, int], tmp_path: Path) -> None:
     store, _ = archived
-    for place in (store.config.data, store.config.data / "backups", store.config.archive_path / "backups"):
-        store.backups = place
+    for folder in (store.config.data, store.config.data / "backups", store.config.archive_path / "backups"):
+        store.backups = folder
         assert "where nothing may be that was erased" in refusal(store)
     store.backups = tmp_path / "link"
     store.backups.symlink_to(store.config.data)

@@ -1,10 +1,13 @@
 """A restore: only where nothing is, whole or not at all, and with nothing that has expired since."""
 
+import hashlib
+import json
 import shutil
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -442,6 +445,30 @@ def test_a_manifest_that_names_other_places_is_refused(store: Backed, name: str)
     made = store.back_up()
     rewrite(made.path, files={**made.manifest.files, name: FileEntry(1, "00")})
     assert "names a file that no backup has" in refusal(store, made.path)
+
+
+STRANGE: list[dict[str, Any]] = [
+    *({"schema": "x"}, {"number": None}, {"made_at": -1}, {"made_at": 2**60}, {"made_at": 1.5}, {"product": 1}),
+    *({"rows": [1]}, {"rows": {"messages": "x"}}, {"rows": {"\n": 1}}, {"archive": ["x"]}, {"archive": {"rows": 1}}),
+    *({"archive": {"archive_id": 1, "version": 1, "rows": 1}}, {"files": [1]}, {"colour": 1}, {"number": True}),
+    {"files": {manifest.DATABASE: {"bytes": "x", "sha256": "00"}}},
+    {"files": {manifest.DATABASE: {"bytes": 1, "sha256": 1}}},
+    {"files": {manifest.DATABASE: {"bytes": 1, "sha256": "00"}, "archive/\udcff": {"bytes": 1, "sha256": "00"}}},
+]
+
+
+@pytest.mark.parametrize("changed", STRANGE, ids=str)
+def test_a_manifest_that_somebody_has_written_is_refused_in_a_line(store: Backed, changed: dict[str, Any]) -> None:
+    """Its sum is right, so whoever wrote it meant it."""
+    made = store.back_up()
+    path = made.path / manifest.NAME
+    told = json.loads(path.read_text()) | changed
+    told.pop("sha256")
+    told["sha256"] = hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()
+    path.write_text(json.dumps(told))
+    assert refusal(store, made.path).startswith(f"{path}: ")
+    path.write_text("[" * 100_000)
+    assert refusal(store, made.path).startswith(f"{path}: ")
 
 
 THERE = {
