@@ -124,7 +124,7 @@ def tip(path: Path) -> tuple[str, int] | None:
 
     Raises LedgerError.
     """
-    if not path.exists():
+    if not _is_there(path):
         return None
     with _told(path), path.open("rb") as file:
         last = _last(path, file)
@@ -133,7 +133,7 @@ def tip(path: Path) -> tuple[str, int] | None:
 
 def look(path: Path) -> Contents | None:
     """Read the whole file, and tell what it is; None if there is none. Raises LedgerError."""
-    if not path.exists():
+    if not _is_there(path):
         return None
     restored = last = complete_after = until = 0
     head: dict[str, Any] | None = None
@@ -175,7 +175,7 @@ def _ends_a_line(file: IO[bytes]) -> bool:
 
 def entries(path: Path, after: int) -> Iterator[Entry]:
     """Yield the sound entries of changes with numbers greater than ``after``, in their order."""
-    if path.exists():
+    if _is_there(path):
         with _told(path), path.open("rb") as file:
             for _, value in _lines(file):
                 if value and "ledger" not in value and value["change"] > after:
@@ -195,6 +195,8 @@ def require_sound(path: Path, ledger_id: str, written: int) -> None:
         raise LedgerError(f"{path}: line {found.damaged[0]} is damaged: {_BEGIN_ANEW}")
     if found.last_change < written:
         raise LedgerError(_cut(path))
+    if found.altered_end:
+        raise LedgerError(f"{path}: line {found.altered_end} is damaged: {_BEGIN_ANEW}")
 
 
 def identity(path: Path) -> tuple[int, int] | None:
@@ -209,13 +211,14 @@ def identity(path: Path) -> tuple[int, int] | None:
 def require_writable(path: Path) -> None:
     """Raise LedgerError if the file could not be written, as far as can be seen without writing."""
     folder = path.parent
-    if not folder.is_dir():
-        raise LedgerError(f"{path}: there is no folder {folder}; is its disk mounted?")
-    if path.is_dir() or path.is_symlink():
-        raise LedgerError(f"{path}: is not a file")
-    for each in (path, folder) if path.exists() else (folder,):
-        if not os.access(each, os.W_OK):
-            raise LedgerError(f"{each}: cannot be written to; is it another user's, or its disk read-only?")
+    with _told(path):
+        if not folder.is_dir():
+            raise LedgerError(f"{path}: there is no folder {folder}; is its disk mounted?")
+        if path.is_dir() or path.is_symlink():
+            raise LedgerError(f"{path}: is not a file")
+        for each in (path, folder) if path.exists() else (folder,):
+            if not os.access(each, os.W_OK):
+                raise LedgerError(f"{each}: cannot be written to; is it another user's, or its disk read-only?")
 
 
 def compact(path: Path, before: int, reads_before: int) -> None:
@@ -224,14 +227,15 @@ def compact(path: Path, before: int, reads_before: int) -> None:
     ``before``: older entries go, Unix seconds, exclusive. ``reads_before``: the same for what was read, since those
     messages are hidden by their age. Raises LedgerError, also for a damaged file.
     """
-    if not path.exists() or path.stat().st_size < COMPACTED_BYTES:
+    if not _is_there(path) or path.stat().st_size < COMPACTED_BYTES:
         return
     with _told(path), _locked(path), path.open("rb") as file:
         contents = look(path)
         if contents is None or contents.damaged:
             raise LedgerError(f"{path}: is damaged, and was left as it is: {_BEGIN_ANEW}")
         new = path.with_name(path.name + UNFINISHED)
-        with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as target:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
+        with os.fdopen(os.open(new, flags, 0o600), "wb") as target:
             _rewrite(file, target, contents, before, reads_before)
             target.flush()
             reach("ledger.rewritten")
@@ -384,6 +388,11 @@ def _is_in_place(path: Path, descriptor: int) -> bool:
         return os.path.samestat(os.fstat(descriptor), path.stat())
     except FileNotFoundError:
         return False
+
+
+def _is_there(path: Path) -> bool:
+    with _told(path):
+        return path.exists()
 
 
 @contextmanager

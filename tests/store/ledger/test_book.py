@@ -2,6 +2,7 @@
 
 import errno
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -87,6 +88,8 @@ def test_whole_lines_at_the_end_that_were_altered_are_not_torn(path: Path, alter
     found = book.look(path)
     assert found
     assert (found.last_change, found.damaged, found.altered_end) == (3 - altered, (), 5 - altered)
+    with pytest.raises(LedgerError, match=f"line {5 - altered} is damaged: move it away"):
+        book.require_sound(path, ID, 3 - altered)
     book.append(path, ID, 3 - altered, [entry(change) for change in (1, 2, 3)])
     assert changes(path)[-1] == 3, "the database knows that they were not acknowledged, and writes them again"
     found = book.look(path)
@@ -170,6 +173,28 @@ def test_a_full_disk_leaves_the_file_as_it_was(path: Path, monkeypatch: pytest.M
     assert path.read_bytes() == before
     book.append(path, ID, 1, [entry(2)])
     assert changes(path) == [1, 2]
+
+
+LOOKS: list[Callable[[Path], object]] = [
+    *(book.tip, book.look, book.require_writable),
+    lambda path: list(book.entries(path, 0)),
+    lambda path: book.compact(path, 0, 0),
+]
+
+
+@pytest.mark.parametrize("look", LOOKS)
+def test_a_folder_that_may_not_be_searched_is_told_in_one_line(
+    path: Path, monkeypatch: pytest.MonkeyPatch, look: Callable[[Path], object]
+) -> None:
+    """Whoever runs the tests may be root, who may."""
+
+    def refuse(*_: object, **__: object) -> None:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "stat", refuse)
+        with pytest.raises(LedgerError, match=rf"{path}: Permission denied"):
+            look(path)
 
 
 @pytest.mark.parametrize("place", ["folder", "missing/purges.ledger", "link"])
