@@ -34,6 +34,9 @@ from conclave.system.locks import LockedError
 _PLACING = "placing"
 """A file in the folder of a restore: what is in place from then on is the restore's, and not complete."""
 
+_ARCHIVE = ".archive-path"
+"""A file in that folder which tells where the archive is put. The settings may change until a restore is repeated."""
+
 _SIDE_FILES = ("-wal", "-shm", "-journal")
 
 SPARE_BYTES = 64 * 1024 * 1024
@@ -115,6 +118,11 @@ def _alone(config: Config) -> Iterator[None]:
         yield
 
 
+def _unplaced(archive: Path) -> Path:
+    """Return the folder in which an archive is made that is to be put at the path ``archive``."""
+    return archive.with_name(archive.name + place.RESTORING)
+
+
 class _Restoring:
     """One restore, from its beginning to its end."""
 
@@ -128,7 +136,7 @@ class _Restoring:
         self._without_ledger = without_ledger
         self._folder = place.restoring(config.database)
         self._database = self._folder / config.database.name
-        self._archive = config.archive_path.with_name(config.archive_path.name + place.RESTORING)
+        self._archive = _unplaced(config.archive_path)
         self._done = Restored(told)
 
     def restore(self) -> Restored:
@@ -140,6 +148,7 @@ class _Restoring:
         sync(self._folder.parent)
         reach("return.begun")
         try:
+            write(self._folder / _ARCHIVE, f"{self._config.archive_path}\n")
             self._copy()
             self._settle()
             self._erase()
@@ -151,14 +160,26 @@ class _Restoring:
 
     def _clear_leftovers(self) -> None:
         """Remove what an earlier restore has left that did not end."""
+        if not self._folder.exists():
+            return
+        archive = self._archive_of_leftovers()
         if (self._folder / _PLACING).exists():
             for suffix in ("", *_SIDE_FILES):
                 self._config.database.with_name(self._config.database.name + suffix).unlink(missing_ok=True)
-            shutil.rmtree(self._config.archive_path, ignore_errors=True)
-        if self._folder.exists():
-            shutil.rmtree(self._archive, ignore_errors=True)
-            shutil.rmtree(self._folder)
-            sync(self._folder.parent)
+            if archive:
+                shutil.rmtree(archive, ignore_errors=True)
+        if archive:
+            shutil.rmtree(_unplaced(archive), ignore_errors=True)
+        shutil.rmtree(self._folder)
+        sync(self._folder.parent)
+
+    def _archive_of_leftovers(self) -> Path | None:
+        """Return where the earlier restore was to put the archive; None if it was killed before it could note that."""
+        try:
+            text = (self._folder / _ARCHIVE).read_text(encoding="utf-8")
+        except FileNotFoundError:
+            return None
+        return Path(text.removesuffix("\n")) if text.endswith("\n") else None
 
     def _require_nothing_there(self) -> None:
         """Raise BackupError if anything is where the backup is to be restored to."""
@@ -281,5 +302,7 @@ class _Restoring:
         self._database.rename(self._config.database)
         sync(self._config.database.parent)
         reach("return.database_placed")
+        (self._folder / _PLACING).unlink()  # what is in place is complete: nobody removes it any more
+        sync(self._folder)
         shutil.rmtree(self._folder)
         sync(self._config.database.parent)

@@ -544,6 +544,38 @@ def test_a_failure_leaves_nothing_and_the_restore_can_be_repeated(
     assert len(store.restored(made.path)[0].served()) == 5
 
 
+@pytest.mark.parametrize("point", ["return.settled", "return.archive_placed", "return.database_placed"])
+def test_if_the_archive_is_set_elsewhere_before_a_restore_is_repeated_only_what_the_former_one_put_goes(
+    archived: tuple[Backed, int], monkeypatch: pytest.MonkeyPatch, point: str, tmp_path: Path
+) -> None:
+    """The former one was killed. Somebody's archive may be where the new settings lead."""
+    store, _ = archived
+    made = store.back_up()
+    (tmp_path / "disk").mkdir()
+
+    def die(reached: str) -> None:
+        if reached == point:
+            raise KeyboardInterrupt
+
+    first = replace(store.config.archive, path=str(tmp_path / "disk" / "first"))
+    with monkeypatch.context() as patch:
+        patch.setattr(restoring, "reach", die)
+        patch.setattr(restoring._Restoring, "_clear_leftovers", lambda _: None)  # it is dead
+        with pytest.raises(KeyboardInterrupt):
+            store.restored(made.path, archive=first)
+    assert list((tmp_path / "disk").iterdir())
+    (tmp_path / "disk" / "other").mkdir()
+    (tmp_path / "disk" / "other" / "precious").touch()
+    elsewhere = replace(store.config.archive, path=str(tmp_path / "disk" / "other"))
+    with pytest.raises(BackupError, match="is not empty: it holds precious: move it away first, and keep it"):
+        store.restored(made.path, archive=elsewhere)
+    assert [path.name for path in (tmp_path / "disk").iterdir()] == ["other"]
+    assert [path.name for path in (tmp_path / "disk" / "other").iterdir()] == ["precious"]
+    (tmp_path / "disk" / "other" / "precious").unlink()
+    there, _ = store.restored(made.path, archive=elsewhere)
+    assert len(there.served()) == 5
+
+
 def test_a_server_does_not_start_where_a_restore_did_not_end(store: Backed) -> None:
     place.restoring(store.config.database).mkdir()
     with pytest.raises(StoreError, match="repeat `conclave restore`"):
