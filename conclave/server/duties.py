@@ -23,7 +23,7 @@ from conclave.retention.policy import session_lag
 from conclave.store import consequences, news, outbox, overdue, sessions, state
 from conclave.store.archive import stretches
 from conclave.store.faults import StoreError
-from conclave.store.ledger import book, changes
+from conclave.store.ledger import book, branches, changes
 from conclave.store.ledger.book import LedgerError
 from conclave.store.ledger.replay import is_older, replay
 from conclave.store.overdue import Worst
@@ -163,6 +163,10 @@ async def keep_ledger(app: web.Application) -> AsyncIterator[None]:
     except LedgerError as error:
         flaw = error
     flawed_file = book.identity(path)
+    if not is_copy and not flaw:
+        with contextlib.suppress(LedgerError):  # the first write tells of what is wrong
+            number = await asyncio.to_thread(branches.take_up, standing, path, clock.now())
+            await store.write(changes.know_restored, number)
     if is_copy:
         done = await store.write(replay, path, clock.now())
         log.warning("ledger_replayed", **done.counts)

@@ -84,6 +84,11 @@ def were_written(connection: sqlite3.Connection, entries: Sequence[Entry]) -> No
     connection.execute("UPDATE ledger_state SET written = max(written, ?)", (entries[-1].change,))
 
 
+def know_restored(connection: sqlite3.Connection, number: int) -> None:
+    """Note the number of the last restore."""
+    connection.execute("UPDATE ledger_state SET restored = ?", (number,))
+
+
 def number_anew(connection: sqlite3.Connection, after: int) -> None:
     """Have all changes that wait, and those to come, get numbers greater than ``after``, as in a restored copy."""
     counter = standing(connection).counter

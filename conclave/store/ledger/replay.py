@@ -17,7 +17,7 @@ from conclave.failpoints import reach
 from conclave.retention.policy import FOREVER
 from conclave.store import accounts, audit, bodies, groups, invites, key_packages, members
 from conclave.store.groups import Group
-from conclave.store.ledger import book, changes
+from conclave.store.ledger import book, branches, changes
 from conclave.store.ledger.book import ALIVE, READ, RESTORE, SETTINGS, Contents, Entry, LedgerError
 from conclave.store.ledger.changes import Standing
 from conclave.store.sqlite import write_transaction
@@ -31,9 +31,6 @@ have seen, so no number may be used again. 2^53, which JSON readers can hold, is
 
 MOST_HOURS = 2**20
 """If the ledger may lack a restore, the hours since 1970 count as restores, at most 2^20: those of the year 2089."""
-
-_KEYED = ("groups", "members", "bans", "invites", "welcomes", "holds")
-"""The tables whose keys name things in the ledger."""
 
 HELD_AGAIN = "in force when a backup was restored; who added it and why is in the audit log of that time"
 
@@ -76,24 +73,26 @@ def replay(connection: sqlite3.Connection, path: Path, now: int, *, despite: boo
     with transaction:
         standing = changes.standing(connection)
         found = _found(path, standing)
-        flaw = _flaw(found, standing)
+        end = branches.own_end(path, standing, found.last_change) if found else None
+        flaw = _flaw(found, standing, end)
         if flaw and not despite:
             raise IncompleteError(f"{path}: {flaw}")
         known = found.last_change if found else standing.counter
         number = max(standing.restored, found.restored if found else 0) + 1
         if flaw:
             number = max(number, min(now // 3600, MOST_HOURS))
-        changes.number_anew(connection, known)
+        # Nor has any change of another history the number of one of this one.
+        changes.number_anew(connection, max(known, number * NUMBERS))
         # Copies from before this restore need what the ledger lacks.
-        complete_after = {"complete_after": changes.standing(connection).counter} if flaw else {}
-        done = _carry_out(connection, book.entries(path, standing.counter), now)
+        lacks = {"complete_after": max(known, standing.counter)} if flaw else {}
+        told = (each for each in book.entries(path, standing.counter) if end is None or each.change <= end)
+        done = _carry_out(connection, told, now)
         done.until = found.until if found else 0
         _take_back(connection, done)
         _leave_numbers(connection, number)
-        _leave_keys(connection, number)
         connection.execute("UPDATE ledger_state SET restored = ?, written = ?", (number, known))
         reach("ledger.replayed")
-        restore = Entry(known, now, RESTORE, 0, {"number": number} | complete_after)
+        restore = Entry(known, now, RESTORE, number, {"number": number, "from": standing.counter} | lacks)
         book.append(path, standing.ledger_id, known, [restore])
     return done
 
@@ -109,8 +108,11 @@ def _found(path: Path, standing: Standing) -> Contents | None:
     return found
 
 
-def _flaw(found: Contents | None, standing: Standing) -> str:
-    """Return in one line why the ledger does not tell of everything since the copy; "" if it does."""
+def _flaw(found: Contents | None, standing: Standing, end: int | None) -> str:
+    """Return in one line why the ledger does not tell of everything since the copy; "" if it does.
+
+    ``end``: see ``branches.own_end``.
+    """
     if found is None:
         return "there is no ledger, so what was deleted since the backup would come back"
     if damaged := [*found.damaged, *([found.altered_end] if found.altered_end else [])]:
@@ -124,6 +126,11 @@ def _flaw(found: Contents | None, standing: Standing) -> str:
         )
     if standing.counter < found.complete_after:
         return "the ledger does not reach back to this backup, so something that was deleted since may come back"
+    if end is not None:
+        return (
+            "an older backup was restored since, and used: what has ended on that one need not have ended here, and the"
+            " ledger cannot tell what does"
+        )
     if strange := sorted(found.kinds - _KINDS):
         return f"the ledger tells of {strange[0]!r}, which this program does not know: use a newer Conclave"
     return ""
@@ -355,19 +362,6 @@ def _leave_numbers(connection: sqlite3.Connection, restore: int) -> None:
         begin,
     )
     connection.execute("UPDATE groups SET last_seq = :begin WHERE last_seq < :begin", begin)
-
-
-def _leave_keys(connection: sqlite3.Connection, restore: int) -> None:
-    """Have what is made from here on get keys that nothing had: see NUMBERS.
-
-    What was made after the copy and lost may have had the next ones. It is still in backups of that time, and to them
-    the ledger must not tell of other things by the same keys.
-    """
-    for table in _KEYED:
-        known = connection.execute("SELECT ifnull(max(seq), 0) FROM sqlite_sequence WHERE name = ?", (table,))
-        last = max(known.fetchone()[0], restore * NUMBERS)
-        connection.execute("DELETE FROM sqlite_sequence WHERE name = ?", (table,))
-        connection.execute("INSERT INTO sqlite_sequence (name, seq) VALUES (?, ?)", (table, last))
 
 
 def _id(entry: Entry) -> bytes:

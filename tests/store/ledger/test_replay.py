@@ -11,7 +11,7 @@ import pytest
 from conclave import failpoints
 from conclave.clock import FakeClock
 from conclave.store import accounts, bodies, groups, holds, invites, key_packages, members, sessions, users, welcomes
-from conclave.store.ledger import book, changes
+from conclave.store.ledger import book, branches, changes
 from conclave.store.ledger.book import LedgerError
 from conclave.store.ledger.drain import drain
 from conclave.store.ledger.replay import NUMBERS, IncompleteError, is_older, replay
@@ -489,31 +489,95 @@ def test_a_ledger_that_lacks_a_restore_has_no_number_given_twice(world: Backed) 
     assert max(given) < 2**53, "readers of JSON have to hold it"
 
 
-def test_what_came_after_an_older_backup_is_not_taken_for_what_a_newer_one_has(world: Backed) -> None:
-    """Groups, members and holds that were lost with the store may be in a backup, and others were made instead."""
+def test_what_ended_on_an_older_backup_does_not_end_on_a_newer_one(world: Backed) -> None:
+    """It lacked members, so a group went that has some; and what came on it has the keys of what the newer one has."""
     world.backup(world.folder / "older.db")
+    dave = world.register("dave")
+    world.join(world.group(world.others), dave)
+    for user in (world.alice, world.bob):
+        world.leave(world.member(world.others, user))
     world.beat()
     own = world.create_group("own", world.carol, world.alice)
     world.send(world.member(own, world.carol))
     with world.writing() as connection:
         holds.add(connection, None, world.carol, "carol", "case 1", "operator root", 1)
     world.back_up()
+    world.leave(world.member(world.friends, world.carol))
     world.beat()
+    world.clock.advance(1)
+    groups_then = {each.group_id for each in world.groups()}
     older = world.restored(world.folder / "older.db", world.folder / "older")
     older.replay()
     older.begin()
+    assert [each.group_id for each in older.groups()] == [world.friends], "the others are dave's, who is not there yet"
     other = older.create_group("other", world.bob, world.alice)
     older.delete_group(next(each for each in older.groups() if each.group_id == other))
     with older.writing() as connection:
-        other_hold = holds.add(connection, None, world.bob, "bob", "case 2", "operator root", 2)
-        holds.remove(connection, other_hold)
+        holds.remove(connection, holds.add(connection, None, world.bob, "bob", "case 2", "operator root", 2))
     older.beat()
-    newer = older.restored(world.folder / "copy.db", world.folder / "newer")
-    newer.replay()
-    assert own in {each.group_id for each in newer.groups()}
-    assert {number for _, _, number in newer.shown()} == {1}
+    for lost in (world, newer := world.restored(world.folder / "copy.db", world.folder / "newer")):
+        with pytest.raises(IncompleteError, match="an older backup was restored since, and used"):
+            lost.replay()
+    with newer.reading() as connection:
+        replay(connection, world.ledger, world.clock.now(), despite=True)
+    assert {each.group_id for each in newer.groups()} == groups_then
+    assert world.carol not in {each.user_id for each in newer.memberships() if each.group.group_id == world.friends}, (
+        "what ended before the older one was restored has ended"
+    )
     with newer.reading() as connection:
         assert [each.subject_id for each in holds.list_all(connection)] == [world.carol]
+    newer.begin()
+    newer.beat()
+    with pytest.raises(IncompleteError):
+        older.restored(world.folder / "older.db", world.folder / "again").replay()
+
+
+def test_a_restore_that_nobody_has_used_counts_for_nothing(world: Backed) -> None:
+    """The store that was moved away is put back, and its backups are as good as before."""
+    world.backup(world.folder / "older.db")
+    world.beat()
+    world.back_up()
+    world.beat()
+    world.restored(world.folder / "older.db", world.folder / "tried").replay()
+    newer = world.restored(world.folder / "copy.db", world.folder / "newer")
+    newer.replay()
+    assert len(newer.memberships()) == 5
+    with world.reading() as connection:
+        standing = changes.standing(connection)
+        assert not is_older(standing, world.ledger)
+        changes.know_restored(connection, branches.take_up(standing, world.ledger, world.clock.now()))
+        assert changes.standing(connection).restored == 2
+    world.leave(world.member(world.friends, world.carol))
+    world.beat()
+    world.backup(world.folder / "last.db")
+    world.leave(world.member(world.friends, world.bob))
+    world.beat()
+    for name in ("older.db", "copy.db", "last.db"):
+        again = world.restored(world.folder / name, world.folder / f"again {name}")
+        again.replay()
+        assert {each.member_id for each in again.memberships()} == {each.member_id for each in world.memberships()}
+
+
+@pytest.mark.usefixtures("small")
+def test_compaction_keeps_the_line_of_each_restore(world: Backed) -> None:
+    world.backup(world.folder / "older.db")
+    world.beat()
+    world.back_up()
+    for _ in range(2):
+        older = world.restored(world.folder / "older.db", world.folder / "older")
+        older.replay()
+        older.begin()
+        older.beat()
+        (world.folder / "older" / "hot.db").unlink()
+    book.compact(world.ledger, world.clock.now() + 1, 0)
+    with pytest.raises(IncompleteError, match="an older backup was restored since, and used"):
+        world.restored(world.folder / "copy.db", world.folder / "newer").replay()
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compact files of any size."""
+    monkeypatch.setattr(book, "COMPACTED_BYTES", 0)
 
 
 def test_what_two_servers_tell_one_ledger_is_not_taken_for_the_same(world: Backed) -> None:
