@@ -141,6 +141,7 @@ class _Restoring:
 
     def restore(self) -> Restored:
         """Do it."""
+        self._require_own_leftovers()
         self._clear_leftovers()
         self._require_nothing_there()
         data_folder.prepare(self._config.data, self._config.database, self._config.archive_path)
@@ -157,6 +158,14 @@ class _Restoring:
             self._clear_leftovers()  # a process that is killed leaves that to the next restore
             raise
         return self._done
+
+    def _require_own_leftovers(self) -> None:
+        """Raise BackupError if the folder of a restore, which is removed, is there and no restore has made it."""
+        if self._source.resolve().is_relative_to(self._folder):
+            raise BackupError(f"{self._source}: lies where a restore works, which removes it: move it elsewhere first")
+        is_made = not self._folder.exists() or (self._folder / _ARCHIVE).exists() or not any(self._folder.iterdir())
+        if not is_made:
+            raise BackupError(f"{self._folder}: was not made by a restore: move it away first, and keep it")
 
     def _clear_leftovers(self) -> None:
         """Remove what an earlier restore has left that did not end."""

@@ -576,6 +576,20 @@ def test_if_the_archive_is_set_elsewhere_before_a_restore_is_repeated_only_what_
     assert len(there.served()) == 5
 
 
+def test_a_folder_with_the_name_of_a_restores_is_removed_only_if_a_restore_has_made_it(store: Backed) -> None:
+    made = store.back_up()
+    folder = place.restoring(store.elsewhere / "hot.db")
+    folder.mkdir(parents=True)
+    there = made.path.rename(folder / "backup")
+    assert "lies where a restore works, which removes it: move it elsewhere first" in refusal(store, there)
+    there.rename(made.path)
+    (folder / "letter").touch()
+    assert "was not made by a restore: move it away first, and keep it" in refusal(store, made.path)
+    (folder / "letter").unlink()
+    store.restored(made.path)
+    assert not folder.exists()
+
+
 def test_a_server_does_not_start_where_a_restore_did_not_end(store: Backed) -> None:
     place.restoring(store.config.database).mkdir()
     with pytest.raises(StoreError, match="repeat `conclave restore`"):
