@@ -25,7 +25,7 @@ from conclave.store.archive import stretches
 from conclave.store.faults import StoreError
 from conclave.store.ledger import book, branches, changes
 from conclave.store.ledger.book import LedgerError
-from conclave.store.ledger.replay import is_older, replay
+from conclave.store.ledger.replay import IncompleteError, is_older, replay
 from conclave.store.overdue import Worst
 
 log = get_logger(__name__)
@@ -168,7 +168,10 @@ async def keep_ledger(app: web.Application) -> AsyncIterator[None]:
             number = await asyncio.to_thread(branches.take_up, standing, path, clock.now())
             await store.write(changes.know_restored, number)
     if is_copy:
-        done = await store.write(replay, path, clock.now())
+        try:
+            done = await store.write(replay, path, clock.now())
+        except IncompleteError as error:
+            raise StoreError(f"{error}; see the chapter on the purge ledger in docs/operations.md") from error
         log.warning("ledger_replayed", **done.counts)
 
     async def write(*, is_stopping: bool = False) -> None:
