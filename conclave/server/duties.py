@@ -164,9 +164,10 @@ async def keep_ledger(app: web.Application) -> AsyncIterator[None]:
         flaw = error
     flawed_file = book.identity(path)
     if not is_copy and not flaw:
-        with contextlib.suppress(LedgerError):  # the first write tells of what is wrong
+        with contextlib.suppress(StoreError):  # the first write tells of what is wrong
             number = await asyncio.to_thread(branches.take_up, standing, path, clock.now())
-            await store.write(changes.know_restored, number)
+            if number > standing.restored:
+                await store.write(changes.know_restored, number)
     if is_copy:
         try:
             done = await store.write(replay, path, clock.now())

@@ -231,7 +231,7 @@ def compact(path: Path, before: int, reads_before: int) -> None:
         return
     with _told(path), _locked(path), path.open("rb") as file:
         contents = look(path)
-        if contents is None or contents.damaged:
+        if contents is None or contents.damaged or contents.altered_end:
             raise LedgerError(f"{path}: is damaged, and was left as it is: {_BEGIN_ANEW}")
         new = path.with_name(path.name + UNFINISHED)
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
