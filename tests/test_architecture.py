@@ -168,7 +168,7 @@ def test_the_layout_has_a_line_for_every_module_and_for_nothing_else() -> None:
 
 def test_the_pages_name_only_what_is_there() -> None:
     """Paths of code in the docs; what is to come stands in a section of its own."""
-    for page in (ROOT / "docs").glob("*.md"):
+    for page in (ROOT / "docs").rglob("*.md"):
         present = page.read_text(encoding="utf-8").partition("## Where the coming work will stand")[0]
         for named in re.findall(r"`((?:conclave|spark|tests|bench|scripts|proto)/[\w/.-]*\w)`", present):
             assert (ROOT / named).exists(), f"{page.name} names {named}"

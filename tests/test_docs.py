@@ -30,7 +30,8 @@ from conclave.store.audit import Action
 
 ROOT = Path(__file__).resolve().parents[1]
 EXAMPLE = ROOT / "config.example.toml"
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
+OPERATIONS = sorted(str(page.relative_to(ROOT)) for page in (ROOT / "docs" / "operations").glob("*.md"))
 
 DEFAULTS_IN_WORDS = {
     "listen_port": f"`{Config().port}`; with TLS `{Config(tls_cert_path='c', tls_key_path='k').port}`",
@@ -124,7 +125,7 @@ def test_the_table_of_errors_has_every_code() -> None:
 
 
 def test_the_table_of_health_has_every_part() -> None:
-    health = doc("docs/operations.md").partition("\n## Health\n")[2].partition("\n### ")[0]
+    health = doc("docs/operations/health.md").partition("\n## ")[0]
     assert sorted(cells[0].strip("`") for cells in rows(health, r"`[a-z_]+`")) == sorted(HealthPart)
 
 
@@ -144,8 +145,7 @@ def logged() -> dict[str, set[str]]:
 def test_the_table_of_log_events_has_every_event_and_its_levels() -> None:
     """A row with several events names the level of each, or the one that all have."""
     table: dict[str, set[str]] = {}
-    section = doc("docs/operations.md").partition("## Logs")[2].partition("\n## ")[0]
-    for names, levels, _ in rows(section, r"`\w+`.*"):
+    for names, levels, _ in rows(doc("docs/operations/logs.md"), r"`\w+`.*"):
         events, of_each = re.findall(r"`(\w+)`", names), levels.split(", ")
         if len(events) == 1:
             table[events[0]] = set(of_each)
@@ -156,7 +156,7 @@ def test_the_table_of_log_events_has_every_event_and_its_levels() -> None:
 
 
 def test_the_table_of_the_audit_log_has_every_action() -> None:
-    section = doc("docs/operations.md").partition("\n## The audit log\n")[2].partition("\n## ")[0]
+    section = doc("docs/operations/evidence.md").partition("\n## The audit log\n")[2].partition("\n## ")[0]
     named = [name for cells in rows(section, r"`\w+`.*") for name in re.findall(r"`(\w+)`", cells[0])]
     assert sorted(named) == sorted(Action)
 
@@ -170,13 +170,13 @@ def commands(group: click.Group, *words: str) -> Iterator[str]:
 
 
 def test_every_command_is_told_to_operators() -> None:
-    page = doc("docs/operations.md") + doc("docs/retention.md")
-    missing = [name for name in commands(main) if not re.search(rf"\b{name}\b", page)]
+    told = "\n".join([doc("docs/retention.md"), *map(doc, OPERATIONS)])
+    missing = [name for name in commands(main) if not re.search(rf"\b{name}\b", told)]
     assert missing == []
 
 
 def test_how_soon_what_has_failed_is_tried_again_is_told_of_every_part() -> None:
-    [told] = re.findall(r"(?m)^A duty that has failed is tried again.*$", doc("docs/operations.md"))
+    [told] = re.findall(r"(?m)^A duty that has failed is tried again.*$", doc("docs/operations/health.md"))
     # Nobody tries the clock: it is accepted.
     assert sorted(re.findall(r"`([a-z_]+)`", told)) == sorted(set(HealthPart) - {HealthPart.CLOCK})
     for words in ("every second (`alive`", "`storage_watch` twice a second", "`archive` every 10 seconds"):
@@ -185,20 +185,66 @@ def test_how_soon_what_has_failed_is_tried_again_is_told_of_every_part() -> None
     assert (duties.STORAGE_INTERVAL_SECONDS, duties.ARCHIVE_RETRY_SECONDS) == (1 / 2, 10)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def path_of(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=path_of)
 def test_links_lead_somewhere(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
-    links = [link for link in re.findall(r"\]\(([^)\s]+)\)", text) if not re.match(r"[a-z]+:", link)]
+    links = re.findall(r"\]\(([^)\s]+)\)", text) + re.findall(r'\b(?:src|href)="([^"]+)"', text)
     for link in links:
-        name, _, anchor = link.partition("#")
-        target = (page.parent / name).resolve() if name else page
-        assert target.is_file(), link
-        assert not anchor or anchor in anchors(target), link
+        if not re.match(r"[a-z]+:", link):
+            assert_there(page, link)
+
+
+def assert_there(page: Path, link: str) -> None:
+    """Fail unless the file that a link of the page names is there, and the heading in it."""
+    name, _, anchor = link.partition("#")
+    target = (page.parent / name).resolve() if name else page
+    assert target.is_file(), link
+    assert not anchor or anchor in anchors(target), link
+
+
+def headings(page: Path) -> list[str]:
+    text = re.sub(r"^ *```.*?^ *```$", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+    return re.findall(r"^#+ (.+)$", text, flags=re.MULTILINE)
 
 
 def anchors(page: Path) -> set[str]:
-    headings = re.findall(r"^#+ (.+)$", page.read_text(encoding="utf-8"), flags=re.MULTILINE)
-    return {re.sub(r"[^\w -]", "", heading).lower().replace(" ", "-") for heading in headings}
+    return {re.sub(r"[^\w -]", "", heading).lower().replace(" ", "-") for heading in headings(page)}
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if page.name != "CHANGELOG.md"], ids=path_of)
+def test_no_two_sections_of_a_page_have_the_same_anchor(page: Path) -> None:
+    """A link to it would lead to the first."""
+    assert len(anchors(page)) == len(headings(page))
+
+
+def test_what_code_and_files_name_of_the_docs_is_there() -> None:
+    """Error texts, runbooks of alerts, units, comments: the page, and the section if one is named."""
+    tops = ("bench", "conclave", "deploy", "proto", "scripts", "spark", "tests")
+    files = [
+        path for top in tops for path in (ROOT / top).rglob("*") if path.is_file() and "__pycache__" not in path.parts
+    ]
+    files += [ROOT / "Makefile", ROOT / "pyproject.toml", EXAMPLE, *PAGES]
+    named = {
+        (path_of(path), link)
+        for path in files
+        for link in re.findall(r"\bdocs/[\w/-]+\.md(?:#[\w-]+)?", path.read_text(encoding="utf-8", errors="replace"))
+    }
+    assert len({link for _, link in named if "#" in link}) > 10
+    for path, link in sorted(named):
+        name, _, anchor = link.partition("#")
+        assert (ROOT / name).is_file(), f"{path} names {link}"
+        assert not anchor or anchor in anchors(ROOT / name), f"{path} names {link}"
+
+
+def test_the_entry_for_operators_fits_a_screen_and_leads_to_every_page() -> None:
+    entry = doc("docs/operations.md")
+    assert len(entry.splitlines()) <= 30
+    linked = {f"docs/{name}" for name in re.findall(r"\]\((operations/[\w-]+\.md)", entry)}
+    assert sorted(linked) == OPERATIONS
 
 
 class Server:

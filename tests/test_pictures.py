@@ -6,7 +6,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from tests.test_docs import PAGES, ROOT
+from tests.test_docs import PAGES, ROOT, path_of
 
 PICTURES = sorted((ROOT / "docs").rglob("*.svg"))
 DRAWN = [each for each in PICTURES if each.parent.name == "pictures"]
@@ -19,7 +19,7 @@ def shown(page: Path) -> dict[Path, str]:
     return {(page.parent / link).resolve(): text for text, link in found if "://" not in link}
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=path_of)
 def test_a_page_shows_only_pictures_that_are_there_and_says_what_is_on_them(page: Path) -> None:
     for picture, text in shown(page).items():
         assert picture.is_file(), picture

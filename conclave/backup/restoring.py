@@ -266,7 +266,7 @@ class _Restoring:
                 " before you start the server; nothing was erased yet"
             )
         elif clock_fault:
-            self._note(f"{clock_fault}: nothing was erased; see the chapter on the clock guard in docs/operations.md")
+            self._note(f"{clock_fault}: nothing was erased; see docs/operations/troubleshooting.md#the-clock-guard")
         elif stored != self._config.policy:
             self._note(
                 f"{', '.join(stored.differing(self._config.policy))}: the configuration differs from the one of the"

@@ -53,7 +53,7 @@ def verify_erasure(path: Path | None, *, as_json: bool, canary: bool) -> None:
         for part in parts:
             _show(part)
     if found:
-        click.echo(f"conclave: {counted(found, 'finding')}: see the section on proof in docs/retention.md", err=True)
+        click.echo(f"conclave: {counted(found, 'finding')}: see docs/retention.md#proof", err=True)
         sys.exit(1)
 
 

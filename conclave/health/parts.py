@@ -15,7 +15,7 @@ log = get_logger(__name__)
 
 
 class HealthPart(StrEnum):
-    """A part of the server that may fail while the rest works. docs/operations.md says what each means."""
+    """A part of the server that may fail while the rest works. docs/operations/health.md says what each means."""
 
     STORAGE = "storage"
     STORAGE_WATCH = "storage_watch"

@@ -195,7 +195,7 @@ async def _begin_with_ledger(store: Database, path: Path, clock: Clock) -> Ledge
     try:
         done = await store.write(replay, path, clock.now())
     except IncompleteError as error:
-        raise StoreError(f"{error}; see the chapter on the purge ledger in docs/operations.md") from error
+        raise StoreError(f"{error}; see docs/operations/ledger.md#if-it-cannot-be-written") from error
     log.warning("ledger_replayed", **done.counts)
     return None
 

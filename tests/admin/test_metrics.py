@@ -28,7 +28,7 @@ from tests.conftest import StartServer
 from tests.support.client import API, RefusedError
 from tests.support.listening import listening, until
 
-DOCS = Path(__file__).parents[2] / "docs" / "operations.md"
+DOCS = Path(__file__).parents[2] / "docs" / "operations" / "metrics.md"
 
 MESSAGES = f"{API}/groups/{{group_id}}/messages"
 
@@ -249,8 +249,7 @@ async def test_two_scrapes_at_once_are_both_answered(operators: Operators) -> No
 
 def of_the_docs() -> dict[str, tuple[str, set[str]]]:
     """Return kind and labels of each metric in the table."""
-    section = DOCS.read_text(encoding="utf-8").partition("\n## Metrics\n")[2].partition("\n## ")[0]
-    rows = re.findall(r"^\| (`.*?) \| (\w+) \| (.*?) ?\| ", section, re.MULTILINE)
+    rows = re.findall(r"^\| (`.*?) \| (\w+) \| (.*?) ?\| ", DOCS.read_text(encoding="utf-8"), re.MULTILINE)
     words = [(re.findall(r"`(\w+)`", names), kind, set(re.findall(r"`(\w+)`", labels))) for names, kind, labels in rows]
     return {name: (kind, labels) for names, kind, labels in words for name in names}
 

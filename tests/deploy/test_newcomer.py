@@ -1,4 +1,4 @@
-"""Whoever follows the first section of docs/operations.md reaches a server: its commands, files and settings."""
+"""Whoever follows docs/operations/install.md reaches a server: commands, files and settings of its first section."""
 
 import re
 import shlex
@@ -35,7 +35,7 @@ OF_THE_SYSTEM = {
 
 
 def section() -> str:
-    page = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "operations" / "install.md").read_text(encoding="utf-8")
     return page.partition("\n## From nothing to a protected server\n")[2].partition("\n## ")[0]
 
 

@@ -145,7 +145,7 @@ async def test_a_database_that_was_given_up_does_not_lose_what_ended_only_on_the
     async with start_server(config) as server:
         assert await server.query("SELECT 1 FROM groups") == []
     put(config, own)
-    with pytest.raises(StoreError, match=r"an older backup was restored since, and used.*; see the chapter on the"):
+    with pytest.raises(StoreError, match=r"an older backup was restored since, and used.*; see docs/operations/ledger"):
         async with start_server(config):
             pass
     config.ledger_path.rename(config.ledger_path.with_name("moved away"))
