@@ -594,3 +594,12 @@ def test_a_server_does_not_start_where_a_restore_did_not_end(store: Backed) -> N
     place.restoring(store.config.database).mkdir()
     with pytest.raises(StoreError, match="repeat `conclave restore`"):
         place.require_restored(store.config.database)
+
+
+def test_no_command_works_on_what_a_restore_has_placed_that_did_not_end(store: Backed) -> None:
+    """The next restore removes it, and what the command has done."""
+    place.restoring(store.config.database).mkdir()
+    with pytest.raises(StoreError, match="repeat `conclave restore`"):
+        schema.require_current(store.config.database, writing=True)
+    with pytest.raises(BackupError, match="repeat `conclave restore`"):
+        store.back_up()
