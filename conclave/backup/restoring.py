@@ -34,6 +34,9 @@ from conclave.system.locks import LockedError
 _PLACING = "placing"
 """A file in the folder of a restore: what is in place from then on is the restore's, and not complete."""
 
+_PLACED = "placed"
+"""The name that this file has once all is in place, and complete."""
+
 _ARCHIVE = ".archive-path"
 """A file in that folder which tells where the archive is put. The settings may change until a restore is repeated."""
 
@@ -142,7 +145,10 @@ class _Restoring:
     def restore(self) -> Restored:
         """Do it."""
         self._require_own_leftovers()
+        has_ended = (self._folder / _PLACED).exists()
         self._clear_leftovers()
+        if has_ended:
+            raise BackupError(f"{self._config.database}: the former restore had put all in place: start the server")
         self._require_nothing_there()
         data_folder.prepare(self._config.data, self._config.database, self._config.archive_path)
         self._folder.mkdir(mode=0o700)
@@ -311,7 +317,8 @@ class _Restoring:
         self._database.rename(self._config.database)
         sync(self._config.database.parent)
         reach("return.database_placed")
-        (self._folder / _PLACING).unlink()  # what is in place is complete: nobody removes it any more
+        (self._folder / _PLACING).rename(self._folder / _PLACED)  # nobody removes any more what is in place
         sync(self._folder)
+        reach("return.placed")
         shutil.rmtree(self._folder)
         sync(self._config.database.parent)
