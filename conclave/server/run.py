@@ -4,8 +4,8 @@ import asyncio
 import gc
 import signal
 import sys
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import uvloop
@@ -99,6 +99,8 @@ def _hold(config: Config, held: ExitStack) -> None:
         held.enter_context(locks.hold_name(config.database, locks.SERVER))
         if exists:
             held.enter_context(locks.hold_inode(config.database, locks.SERVER))
+    with _unshared(f"ledger.path: {config.ledger_path}: another server, or a restore, writes to it"):
+        _hold_ledger(config, held)
     data_folder.prepare(config.data, config.database, config.archive_path)
     with _unshared(f"data_path: {config.data}: a server on another database uses this folder"):
         held.enter_context(locks.hold_file(config.data / data_folder.MARK))
@@ -106,6 +108,15 @@ def _hold(config: Config, held: ExitStack) -> None:
     if not exists:
         schema.create(config.database)
         held.enter_context(locks.hold_inode(config.database, locks.SERVER))
+
+
+def _hold_ledger(config: Config, held: ExitStack) -> None:
+    """Keep others with a copy of the database from writing to its ledger. Raises LockedError.
+
+    No start waits for a ledger that cannot be written. Health tells of that.
+    """
+    with suppress(OSError):
+        held.enter_context(locks.hold_file(config.ledger_lock))
 
 
 @contextmanager
