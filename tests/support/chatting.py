@@ -7,6 +7,7 @@ from typing import Any
 from uuid import UUID
 
 from conclave.client import Backoff, Client, History, PlaintextCodec, Session
+from conclave.client.chat import commands
 from conclave.client.chat.conversation import Conversation
 from conclave.client.chat.rooms import Draft, Notice, Room
 from conclave.client.news import Message
@@ -150,3 +151,61 @@ class Chat:
 
 
 NewChat = Callable[..., Awaitable[Chat]]
+
+
+class RecordingDesk:
+    """What commands work with, without a screen: questions are answered as a test says, and all is kept."""
+
+    def __init__(self, chat: Chat) -> None:
+        self.chat = chat
+        self.agrees = True
+        self.asked: list[tuple[str, str, str]] = []
+        self.told: list[tuple[str, str]] = []
+        self.said: list[str] = []
+        self.opened: list[UUID] = []
+        self.done: list[str] = []
+
+    @property
+    def conversation(self) -> Conversation:
+        return self.chat.conversation
+
+    @property
+    def room(self) -> Room | None:
+        open_room = self.conversation.open_room
+        return self.conversation.rooms.all.get(open_room) if open_room else None
+
+    async def ask(self, title: str, text: str, yes: str) -> bool:
+        self.asked.append((title, text, yes))
+        return self.agrees
+
+    async def tell(self, title: str, text: str) -> None:
+        self.told.append((title, text))
+
+    def say(self, text: str, *, is_bad: bool = False) -> None:
+        assert not is_bad
+        self.said.append(text)
+
+    def go(self, group_id: UUID) -> None:
+        self.opened.append(group_id)
+        self.conversation.enter(group_id)
+
+    async def help(self) -> None:
+        self.done.append("help")
+
+    async def info(self) -> None:
+        self.done.append("info")
+
+    async def change_password(self) -> None:
+        self.done.append("change_password")
+
+    async def log_out(self) -> None:
+        self.done.append("log_out")
+
+    async def leave_chat(self) -> None:
+        self.done.append("leave_chat")
+
+    async def does(self, line: str) -> list[str]:
+        """Do what a line says; return what is said in passing."""
+        self.said.clear()
+        await commands.run(self, line)
+        return list(self.said)
