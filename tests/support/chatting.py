@@ -1,211 +1,223 @@
-"""Conversations of the chat at a real server, without a screen: a listener that only records."""
+"""Somebody at the terminal chat: keys and mouse go in as from a terminal, and what the terminal shows comes out."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import contextlib
+import time
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from uuid import UUID
 
-from conclave.client import Backoff, Client, History, PlaintextCodec, Session
-from conclave.client.chat import commands
+from textual import events
+from textual.app import App
+from textual.keys import _character_to_key
+from textual.pilot import Pilot
+from textual.strip import Strip
+from textual.widgets import Button, Input
+
+from conclave.client import Client as LibraryClient, Session
+from conclave.client.chat.app import ChatApp
+from conclave.client.chat.composer import Composer
 from conclave.client.chat.conversation import Conversation
-from conclave.client.chat.rooms import Draft, Notice, Room
-from conclave.client.news import Message
-from conclave.clock import Clock
+from conclave.client.chat.options import ChatOptions
+from conclave.client.chat.rooms import Room
+from conclave.client.chat.screen import ChatScreen
+from conclave.client.chat.sidebar import Sidebar
+from conclave.client.chat.timeline import Timeline
 from tests.support.client import PASSWORD
+from tests.support.server import PATIENCE
 
-QUICK = Backoff(first=0.01, most=0.05)
+SETTINGS = '[cleanup]\nengine = "sql"\ndisk_reserve = "0"\n'
+T = TypeVar("T")
+
+_RUNNING: list[ChatApp] = []
+"""The chats that run now: one that has failed is not waited for."""
 
 
-class Recorder:
-    """A listener that keeps what it is told."""
+async def until(condition: Callable[[], T], what: Callable[[], object] = str) -> T:
+    """Wait until ``condition`` returns something that counts as true, and return it. ``what``: for the failure."""
+    deadline = time.monotonic() + PATIENCE
+    while not (found := condition()):
+        for app in _RUNNING:
+            if app._exception:
+                raise app._exception
+            assert not app._exit, app.return_value
+        assert time.monotonic() < deadline, f"waited in vain: {what()}"
+        await asyncio.sleep(0.02)
+    return found
 
-    def __init__(self) -> None:
-        self.said: list[str] = []
-        self.bad: list[str] = []
-        self.ends: list[Exception] = []
-        self.shown: set[UUID | None] = set()
-        """The groups that were to be shown anew; None: the list of them."""
 
-    def rooms_changed(self) -> None:
-        self.shown.add(None)
+def screen_text(app: App[Any]) -> str:
+    """Return what the terminal shows, row by row."""
+    return "\n".join(strip.text.rstrip() for strip in screen_strips(app))
 
-    def room_changed(self, group_id: UUID) -> None:
-        self.shown.add(group_id)
 
-    def say(self, text: str, *, is_bad: bool = False) -> None:
-        (self.bad if is_bad else self.said).append(text)
-
-    def ended(self, why: Exception) -> None:
-        self.ends.append(why)
+def screen_strips(app: App[Any]) -> list[Strip]:
+    """Return what the terminal shows, with its colours: a strip for each row."""
+    update: Any = app.screen._compositor.render_update(full=True, screen_stack=app._background_screens)
+    return [Strip.join(each) for each in update.strips]
 
 
 class Chat:
-    """A user's conversation, and what it tells. It can be stopped and begun again."""
+    """Somebody at a running chat."""
 
-    def __init__(
-        self,
-        url: str,
-        name: str,
-        clock: Clock | None = None,
-        path: Path | None = None,
-        backoff: Backoff = QUICK,
-        session: Session | None = None,
-    ) -> None:
-        """``clock``: the server's, if it stands still. ``session``: one that has begun; None: ``begin`` logs in."""
-        self.name = name
-        self.client = Client(url, backoff=backoff)
-        self.told = Recorder()
-        self._clock, self._path, self._backoff, self._session = clock, path, backoff, session
-        self.is_open = False
-
-    async def begin(self, *, register: bool = True) -> None:
-        """Log in."""
-        await self.client.__aenter__()
-        if self._session:
-            self.client.resume(self._session)
-            return
-        if register:
-            await self.client.register(self.name, PASSWORD)
-        await self.client.login(self.name, PASSWORD)
-
-    async def connect(self, *, waits: bool = True) -> None:
-        """Begin the conversation; ``waits``: until the groups are there."""
-        self.history = History(self._path, clock=self._clock)
-        self.conversation = Conversation(self.client, self.history, PlaintextCodec(), self.told)
-        self.conversation.sync._backoff = self._backoff
-        self.conversation.outbox._backoff = self._backoff
-        self.conversation._backoff = self._backoff
-        await self.conversation.__aenter__()
-        self.is_open = True
-        if self._clock:  # it stands still in these tests, and the server's answers have the real date
-            self.client.transport.on_time = lambda _: None
-        if waits:
-            await self.until(lambda: self.conversation.offline is None and None in self.told.shown)
-            await self.renew()
-
-    async def disconnect(self) -> None:
-        """Stop, as at the end of a program."""
-        if self.is_open:
-            self.is_open = False
-            await self.conversation.__aexit__(None, None, None)
-            self.history.close()
-
-    async def end(self) -> None:
-        await self.disconnect()
-        await self.client.__aexit__(None, None, None)
+    def __init__(self, app: ChatApp, pilot: Pilot[str]) -> None:
+        self.app = app
+        self.pilot = pilot
 
     @property
-    def user_id(self) -> UUID:
-        return self.client.session.user_id
-
-    async def renew(self) -> None:
-        await self.conversation.renew()
-
-    async def new(self, name: str = "club", *others: "Chat", public: bool = True) -> UUID:
-        """Make a group which others join."""
-        group_id = await self.conversation.sync.membership.create(name, public=public)
-        for each in others:
-            await each.client.join(group_id)
-        for each in (self, *others):
-            if each.is_open:
-                await each.renew()
-        return group_id
-
-    def room(self, group_id: UUID) -> Room:
-        return self.conversation.rooms.all[group_id]
-
-    def items(self, group_id: UUID) -> list[Message | Notice | Draft]:
-        return list(self.room(group_id).items(self.conversation.now()))
-
-    def texts(self, group_id: UUID) -> list[str | None]:
-        """What is shown of a group but for notices."""
-        return [each.text for each in self.items(group_id) if not isinstance(each, Notice)]
-
-    def notices(self, group_id: UUID) -> list[str]:
-        return [each.text for each in self.items(group_id) if isinstance(each, Notice)]
-
-    def send(self, group_id: UUID, *texts: str, **others: Any) -> None:
-        for text in texts:
-            self.conversation.outbox.send(self.room(group_id), text, **others)
-
-    async def shows(self, group_id: UUID, *texts: str | None) -> None:
-        """Wait until a group shows these texts and nothing else, all of them as messages."""
-
-        def is_so() -> bool:
-            items = [each for each in self.items(group_id) if not isinstance(each, Notice)]
-            return [each.text for each in items] == [*texts] and all(isinstance(each, Message) for each in items)
-
-        try:
-            await self.until(is_so)
-        except TimeoutError:
-            raise AssertionError(f"{self.texts(group_id)}, {self.room(group_id).drafts}") from None
-
-    async def until(self, condition: Callable[[], object]) -> None:
-        """Wait for something, as long as the conversation goes on."""
-        async with asyncio.timeout(10):
-            while not condition():
-                if self.told.ends:
-                    raise self.told.ends[0]
-                await asyncio.sleep(0.01)
-
-
-NewChat = Callable[..., Awaitable[Chat]]
-
-
-class RecordingDesk:
-    """What commands work with, without a screen: questions are answered as a test says, and all is kept."""
-
-    def __init__(self, chat: Chat) -> None:
-        self.chat = chat
-        self.agrees = True
-        self.asked: list[tuple[str, str, str]] = []
-        self.told: list[tuple[str, str]] = []
-        self.said: list[str] = []
-        self.opened: list[UUID] = []
-        self.done: list[str] = []
+    def chat_screen(self) -> ChatScreen:
+        """The screen of the chat, whatever dialog is on top of it."""
+        return next(each for each in self.app.screen_stack if isinstance(each, ChatScreen))
 
     @property
     def conversation(self) -> Conversation:
-        return self.chat.conversation
+        assert self.app.conversation
+        return self.app.conversation
 
     @property
-    def room(self) -> Room | None:
-        open_room = self.conversation.open_room
-        return self.conversation.rooms.all.get(open_room) if open_room else None
+    def room(self) -> Room:
+        assert self.chat_screen.room
+        return self.chat_screen.room
 
-    async def ask(self, title: str, text: str, yes: str) -> bool:
-        self.asked.append((title, text, yes))
-        return self.agrees
+    @property
+    def timeline(self) -> Timeline:
+        return self.chat_screen.query_one(Timeline)
 
-    async def tell(self, title: str, text: str) -> None:
-        self.told.append((title, text))
+    @property
+    def composer(self) -> Composer:
+        return self.chat_screen.query_one(Composer)
 
-    def say(self, text: str, *, is_bad: bool = False) -> None:
-        assert not is_bad
-        self.said.append(text)
+    @property
+    def sidebar(self) -> Sidebar:
+        return self.chat_screen.query_one(Sidebar)
 
-    def go(self, group_id: UUID) -> None:
-        self.opened.append(group_id)
-        self.conversation.enter(group_id)
+    @property
+    def screen(self) -> str:
+        """Everything that the terminal shows."""
+        return screen_text(self.app)
 
-    async def help(self) -> None:
-        self.done.append("help")
+    @property
+    def toasts(self) -> list[str]:
+        """What was said in passing, and can still be read."""
+        return [each.message for each in self.app._notifications]
 
-    async def info(self) -> None:
-        self.done.append("info")
+    def press(self, *keys: str) -> None:
+        """Press keys as fast as a terminal hands them over; a text of several characters is one key's name."""
+        driver = self.app._driver
+        assert driver
+        for key in keys:
+            is_character = len(key) == 1
+            event = events.Key(_character_to_key(key) if is_character else key, key if is_character else None)
+            event.set_sender(self.app)
+            driver.send_message(event)
 
-    async def change_password(self) -> None:
-        self.done.append("change_password")
+    def type(self, text: str, *keys: str) -> None:
+        """Type a text, then press keys."""
+        self.press(*text, *keys)
 
-    async def log_out(self) -> None:
-        self.done.append("log_out")
+    def paste(self, text: str) -> None:
+        """Paste a text, as a terminal does that marks what was pasted."""
+        assert self.app._driver
+        event = events.Paste(text)
+        event.set_sender(self.app)
+        self.app._driver.send_message(event)
 
-    async def leave_chat(self) -> None:
-        self.done.append("leave_chat")
+    async def shows(self, *texts: str) -> None:
+        """Wait until the terminal shows some texts."""
+        await until(lambda: all(each in self.screen for each in texts), lambda: f"{texts} in\n{self.screen}")
 
-    async def does(self, line: str) -> list[str]:
-        """Do what a line says; return what is said in passing."""
-        self.said.clear()
-        await commands.run(self, line)
-        return list(self.said)
+    async def hides(self, *texts: str) -> None:
+        """Wait until the terminal shows none of some texts."""
+        await until(lambda: not any(each in self.screen for each in texts), lambda: f"no {texts} in\n{self.screen}")
+
+    async def said(self, text: str) -> None:
+        """Wait until something was said in passing."""
+        await until(lambda: any(text in each for each in self.toasts), lambda: f"{text}: {self.toasts}\n{self.screen}")
+
+    async def do(self, line: str) -> None:
+        """Type a command, and wait until it was taken."""
+        self.press("escape")
+        await until(lambda: self.app.screen is self.chat_screen and self.composer.has_focus, lambda: self.screen)
+        self.composer.prefill("")
+        self.type(line, "enter")
+        await until(lambda: not self.composer.text, lambda: self.composer.text)
+
+    async def is_online(self) -> None:
+        """Wait for a connection, and for the groups."""
+        await until(lambda: self.app.conversation and self.conversation.offline is None, lambda: self.screen)
+
+    async def open(self, name: str) -> Room:
+        """Open a group as soon as it is there."""
+        await until(lambda: self.conversation.rooms.by_name(name), lambda: f"{name} in\n{self.screen}")
+        await self.do(f"/go {name}")
+        await until(lambda: self.chat_screen.room and self.room.name == name, lambda: self.screen)
+        return self.room
+
+    async def click(self, widget: Any, offset: tuple[int, int] = (1, 0)) -> None:
+        """Click with the mouse."""
+        await self.pilot.click(widget, offset=offset)
+
+    def button(self, label: str) -> Button:
+        """A button of the dialog on top, by what stands on it."""
+        return next(each for each in self.app.screen.query(Button) if str(each.label) == label)
+
+    async def asked(self, *texts: str) -> None:
+        """Wait for a dialog that has some texts."""
+        await until(lambda: len(self.app.screen_stack) > 2, lambda: self.screen)
+        await self.shows(*texts)
+
+    async def fill(self, **fields: str) -> None:
+        """Fill in the fields of a form."""
+        for name, text in fields.items():
+            field = self.app.screen.query_one(f"#{name}", Input)
+            field.value = ""
+            field.focus()
+            await until(lambda field=field: field.has_focus)  # type: ignore[misc]  # mypy knows no default in a lambda
+            self.type(text)
+            await until(lambda field=field, text=text: field.value == text, lambda: self.screen)  # type: ignore[misc]  # as above
+
+
+@contextlib.asynccontextmanager
+async def chatting(
+    home: Path, url: str = "", *, size: tuple[int, int] = (80, 24), online: bool = True, **options: Any
+) -> AsyncIterator[Chat]:
+    """Start the chat; it ends with the block. ``online``: wait for the connection."""
+    app = ChatApp(ChatOptions(home=home, url=url, **options))
+    try:
+        async with app.run_test(size=size, notifications=True) as pilot:
+            chat = Chat(app, pilot)
+            _RUNNING.append(app)
+            await until(lambda: app.focused or app._exit)
+            if online:
+                await chat.is_online()
+            yield chat
+            if not app._exit:
+                await pilot.pause()  # or keys would come to an app that has no screen any more
+    finally:
+        if app in _RUNNING:
+            _RUNNING.remove(app)
+        await app.close_conversation()
+
+
+async def signed_up(home: Path, url: str, name: str) -> Session:
+    """Make an account, and leave its session where the chat finds it."""
+    options = ChatOptions(home=home)
+    async with LibraryClient(url) as client:
+        await client.register(name, PASSWORD)
+        session = await client.login(name, PASSWORD)
+    options.accounts.of(session).save(session)
+    return session
+
+
+async def new_group(session: Session, name: str, *, public: bool = True, expiry: int | None = None) -> UUID:
+    """Make a group by other means than the chat."""
+    from conclave.client import PlaintextCodec
+    from conclave.client.membership import Membership
+
+    async with LibraryClient(session.url) as client:
+        client.resume(session)
+        group = await Membership(client, PlaintextCodec()).create(name, public=public)
+        if expiry is not None:
+            await client.update_group(group, expiry=expiry)
+    return group

@@ -59,8 +59,9 @@ class ChatApp(App[str]):
 
     CSS_PATH = "chat.tcss"
     TITLE = "conclave"
-    HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (60, "-wide")]
     COMMANDS: ClassVar = {Doings}
+    HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (60, "-wide")]
+    VERTICAL_BREAKPOINTS = [(0, "-low"), (20, "-high")]
     BINDINGS: ClassVar[list[BindingType]] = [Binding("ctrl+q", "quit", "Quit", priority=True, key_display="^q")]
 
     def __init__(self, options: ChatOptions) -> None:

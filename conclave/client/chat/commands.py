@@ -120,6 +120,15 @@ def matching(line: str) -> list[Command]:
     return [each for each in COMMANDS.values() if each.name.startswith(name.lower())]
 
 
+def has_message(line: str) -> bool:
+    """Tell whether a line has the text of a message in it, which nothing may bring back, or a password."""
+    name, _, rest = line[1:].partition(" ")
+    command = find(name)
+    if command and command.work is _burn:
+        return " " in rest.strip()
+    return line.startswith("//") or (command is not None and command.work is _password and bool(rest.strip()))
+
+
 async def _new(desk: Desk, rest: str) -> None:
     name, _, kind = rest.partition(" ")
     if kind not in ("", "public", "private"):
@@ -133,11 +142,15 @@ async def _new(desk: Desk, rest: str) -> None:
 async def _groups(desk: Desk, _: str) -> None:
     rooms = desk.conversation.rooms
     lines = [
-        f"{each.name}: {words.policy(each.expiry)}" + (f", {each.unread:,} unread" if each.unread else "")
+        each.name
+        + (f": {words.policy(each.expiry)}" if each.expiry is not None else "")
+        + (f", {each.unread:,} unread" if each.unread else "")
         for each in rooms.ordered()
-        if each.expiry is not None
     ]
-    lines += [f"invited to {words.harmless(each.group_name)} by {each.inviter_username}" for each in rooms.invites]
+    lines += [
+        f"invited to {words.harmless(each.group_name)} by {words.harmless(each.inviter_username)}"
+        for each in rooms.invites
+    ]
     await desk.tell("Your groups", "\n".join(lines) or "There are none yet.")
 
 

@@ -38,7 +38,7 @@ class Composer(TextArea):
         text = self.text.strip()
         if not text:
             return
-        if text.startswith("/"):
+        if text.startswith("/") and not commands.has_message(text):
             self._former = [*(each for each in self._former[-MOST_REMEMBERED + 1 :] if each != text), text]
         self._at = len(self._former)
         self.text = ""

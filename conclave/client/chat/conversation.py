@@ -335,10 +335,18 @@ class Conversation:
     # How it is kept right.
 
     def _load(self, room: Room) -> None:
-        """Load the last messages of a group."""
+        """Load the last messages of a group, and of the unread ones all, up to MOST_LOADED.
+
+        What is not loaded cannot be on the screen, but would count as read with what comes after it.
+        """
         group_id = room.group.group_id
-        room.load(self.history.last_messages(group_id, PAGE))
-        room.has_earlier = len(room.messages) == PAGE
+        last = self.history.last_messages(group_id, PAGE)
+        room.has_earlier = len(last) == PAGE
+        if room.has_earlier:
+            read = self.history.read_up_to(group_id)
+            unread = self.history.messages(group_id, read, MOST_LOADED) if read < last[0].sequence_num else []
+            last = [*(each for each in unread if each.sequence_num < last[0].sequence_num), *last]
+        room.load(last)
         self._count(room)
         self._learn_names(room.messages.values())
 

@@ -43,6 +43,7 @@ class LoginScreen(Form[None]):
     """A form. Enter goes from field to field, and logs in from the last one."""
 
     BINDINGS: ClassVar[list[BindingType]] = FORM_KEYS
+    AUTO_FOCUS = ""  # or what is typed at once would begin in the wrong field
 
     class Done(UiMessage):
         """The user is logged in."""

@@ -41,7 +41,7 @@ class ChatScreen(Screen[None]):
         Binding("ctrl+up,alt+up", "step(-1)", "Groups", key_display="Alt+↑↓"),
         Binding("ctrl+down,alt+down", "step(1)", show=False),
         Binding("ctrl+g", "step_unread", "Unread", key_display="^g"),
-        Binding("escape", "type", "Type", show=False),
+        Binding("escape", "type", "Type", show=False, priority=True),
     ]
 
     class Ended(UiMessage):
@@ -159,7 +159,9 @@ class ChatScreen(Screen[None]):
         conversation = self.conversation
         session = conversation.client.session
         offline = conversation.offline
-        state = ("● online", "$success") if offline is None else (f"○ no connection: {offline.why}", "$warning")
+        marks = ("", "") if self._is_plain else ("● ", "○ ")
+        online = f"{marks[0]}online", "$success"
+        state = online if offline is None else (f"{marks[1]}no connection: {offline.why}", "$warning")
         end = "" if self._encrypts else "not encrypted: the server can read this"
         who = f" {session.username} at {words.harmless(conversation.client.transport.url.authority)}  "
         left = Content.assemble((who, "bold"), (words.harmless(state[0]), state[1]))
@@ -182,10 +184,11 @@ class ChatScreen(Screen[None]):
         if room.expiry == words.AFTER_FETCH and (holding := held_by(room)):
             parts.append(f"waits for {words.listed(holding, 3)}")
         if room.self_destruct_seconds:
-            parts.append(f"✶ yours go {words.remaining(room.self_destruct_seconds)} after reading")
+            mark = "" if self._is_plain else "✶ "
+            parts.append(f"{mark}yours go {words.remaining(room.self_destruct_seconds)} after reading")
         width = max(1, self.query_one("#room").size.width - 2)
         name = Content.assemble((room.name, "bold $accent"), title).truncate(width, ellipsis=True)
-        return Content.assemble(name, "\n", (" · ".join(parts), "$foreground 60%"))
+        return Content.assemble(name, "\n", ((", " if self._is_plain else " · ").join(parts), "$foreground 60%"))
 
     def _show_hint(self) -> None:
         """Show what a command could become while it is typed."""
@@ -275,8 +278,8 @@ class ChatScreen(Screen[None]):
         self.query_one(Composer).prefill(text)
 
     def action_type(self) -> None:
-        """Go back to typing."""
-        self.query_one(Composer).focus()
+        """Go back to typing, before the next key is taken."""
+        self.set_focus(self.query_one(Composer))
 
     def action_step(self, by: int) -> None:
         """Open the next group, or the one before."""

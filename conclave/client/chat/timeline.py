@@ -105,11 +105,18 @@ class Timeline(ScrollView, can_focus=True):
             width, self.visual_style.rich_style
         )
 
+    def on_mount(self) -> None:
+        """Look again when the terminal is looked at again."""
+        self.watch(self.app, "app_focus", self.look_again, init=False)
+
     def on_resize(self, event: events.Resize) -> None:
-        """Lay out for another width."""
+        """Lay out for another width. At another height the end stays on the screen."""
         if self._look and self._look.width != self._width():
             self._look = Look(**(vars(self._look) | {"width": self._width()}))
             self._lay_out()
+        elif self._at_end:
+            self.go_to_end()
+        self._look_around()
 
     def watch_scroll_y(self, old_value: float, new_value: float) -> None:
         """Note where the user has gone."""
@@ -126,7 +133,7 @@ class Timeline(ScrollView, can_focus=True):
             return
         if self.scroll_offset.y == 0:
             self.post_message(self.Begins())
-        if not self.app.app_focus or not self.screen.is_current:
+        if not self.app.app_focus or self.app.screen is not self.screen:  # which is "current" below a dialog too
             return
         end = self.scroll_offset.y + self.size.height
         following = {each.key for each in self._rows[end:]}

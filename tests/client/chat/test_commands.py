@@ -13,7 +13,7 @@ from conclave.client import GroupError, InputError, ResourceError, sync as sync_
 from conclave.client.chat import commands, conversation as conversation_module, help_text
 from conclave.client.chat.commands import COMMANDS, CommandError, Desk
 from tests.conftest import Running
-from tests.support.chatting import Chat, NewChat, RecordingDesk
+from tests.support.conversing import Chat, NewChat, RecordingDesk
 
 HOUR = 3_600
 
@@ -230,10 +230,26 @@ class TestGroups:
         await bob.does("/new den")
         await bob.does("/invite alice")
         await alice.chat.until(lambda: alice.conversation.rooms.invites)
+        await alice.does("/new attic")
+        await alice.does("/expire 1h")
+        bob.chat.send(club, "one", "two")
+        await alice.chat.until(lambda: alice.chat.room(club).unread == 2)
         await alice.does("/groups")
-        [(title, text)] = alice.told
-        assert title == "Your groups"
-        assert text == ""
+        assert alice.told == [
+            (
+                "Your groups",
+                "attic: gone after 1 hour\nclub: kept for good, 2 unread\ninvited to den by bob",
+            )
+        ]
+
+    async def test_groups_of_somebody_new(self, alice: RecordingDesk) -> None:
+        await alice.does("/groups")
+        assert alice.told == [("Your groups", "There are none yet.")]
+
+    async def test_groups_whose_policy_is_not_known_yet(self, alice: RecordingDesk, club: UUID) -> None:
+        alice.chat.room(club).retention = None
+        await alice.does("/groups")
+        assert alice.told == [("Your groups", "club")]
 
     async def test_leave(self, alice: RecordingDesk, bob: RecordingDesk, club: UUID) -> None:
         alice.chat.send(club, "secret")
@@ -243,10 +259,10 @@ class TestGroups:
         assert bob.asked == [
             ("Leave club?", "What is here of club is erased, and you see nothing of it any more.", "Leave")
         ]
-        assert bob.room, "who does not agree stays"
+        assert club in bob.conversation.rooms.all, "who does not agree stays"
         bob.agrees = True
         await bob.does("/leave")
-        assert bob.room is None
+        assert club not in bob.conversation.rooms.all
         assert bob.chat.history.groups() == {}
         await alice.chat.until(lambda: len(alice.chat.room(club).group.members) == 1)
         await alice.does("/leave")
@@ -429,7 +445,7 @@ class TestMembers:
     async def test_who_is_not_there(self, alice: RecordingDesk, club: UUID, line: str) -> None:
         with pytest.raises(ResourceError):
             await alice.does(line)
-        assert alice.asked == alice.said == []
+        assert (alice.asked, alice.said) == ([], [])
 
     async def test_who_is_in_already_is_not_invited(self, alice: RecordingDesk, club: UUID) -> None:
         with pytest.raises(ResourceError):

@@ -34,8 +34,8 @@ from conclave.wire.exchange import MAX_BODY_BYTES
 from conclave.wire.listener import Listener as Connection
 from tests.conftest import Running, StartServer
 from tests.support import sample
-from tests.support.chatting import Chat, NewChat, Recorder
 from tests.support.client import PASSWORD
+from tests.support.conversing import Chat, NewChat, Recorder
 from tests.support.cutting import bad_link
 from tests.support.server import ServerProcess
 

@@ -1,0 +1,244 @@
+"""Talking in the chat: typing, sending, commands, invites, with the keyboard and with the mouse."""
+
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+from aiohttp import ClientSession
+
+from conclave.client.chat.rows import Draft
+from tests.support.chatting import SETTINGS, chatting, new_group, signed_up, until
+from tests.support.client import Client
+from tests.support.server import ServerProcess
+
+HOUR = 3_600
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    with ServerProcess(tmp_path_factory.mktemp("server"), SETTINGS) as started:
+        yield started
+
+
+@pytest.fixture
+async def http() -> AsyncIterator[ClientSession]:
+    async with ClientSession() as session:
+        yield session
+
+
+async def test_groups_stand_in_the_list_with_their_policies_and_what_is_unread(
+    server: ServerProcess, http: ClientSession, tmp_path: Path
+) -> None:
+    session = await signed_up(tmp_path, server.url, "lister")
+    await new_group(session, "list_hour", expiry=HOUR)
+    await new_group(session, "list_kept")
+    noisy = await new_group(session, "list_read", expiry=0)
+    other = await Client.register(http, server.url, "lister_friend")
+    await other.join(str(noisy))
+    async with chatting(tmp_path) as chat:
+        await chat.open("list_hour")
+        await chat.shows("gone after 1 hour", "you are an admin", "1 member")
+        for _ in range(3):
+            await other.send(str(noisy), b"are you there")
+
+        def listed() -> list[str]:
+            return [line[:22].strip() for line in chat.screen.splitlines()]
+
+        await until(lambda: "list_read  fetched 3" in listed(), lambda: chat.screen)
+        assert any(line.startswith("list_hour") and line.endswith("1h") for line in listed())
+        assert any(line.startswith("list_kept") and line.endswith("∞") for line in listed())
+        assert "are you there" not in chat.screen
+        chat.press("ctrl+g")
+        await chat.shows("are you there", "deleted at the server once all have fetched them")
+        await until(lambda: not any(line.endswith(" 3") for line in listed()), lambda: chat.screen)
+
+
+async def test_fast_typing_with_enter_loses_and_reorders_nothing(server: ServerProcess, tmp_path: Path) -> None:
+    session = await signed_up(tmp_path, server.url, "typist")
+    await new_group(session, "typed_fast")
+    texts = [f"line {number} of what was typed" for number in range(20)]
+    async with chatting(tmp_path) as chat:
+        await chat.open("typed_fast")
+        for text in texts:
+            chat.type(text, "enter")
+        chat.type("half a li")
+        await until(lambda: len(chat.room.messages) == 20 and not chat.room.drafts, lambda: chat.screen)
+        assert [each.text for each in chat.room.messages.values()] == texts
+        assert chat.composer.text == "half a li"
+        await until(lambda: texts[-1] in chat.timeline.text)
+        assert [line.strip() for line in chat.timeline.text.splitlines() if "line" in line] == texts
+
+
+async def test_whoever_changes_the_group_while_typing_sends_nothing_to_the_wrong_one(
+    server: ServerProcess, tmp_path: Path
+) -> None:
+    session = await signed_up(tmp_path, server.url, "hasty")
+    for name in ("hasty_a", "hasty_b"):
+        await new_group(session, name)
+    async with chatting(tmp_path) as chat:
+        first = await chat.open("hasty_a")
+        second = await until(lambda: chat.conversation.rooms.by_name("hasty_b"))
+        for key in ("alt+down", "ctrl+down"):
+            chat.type("for a only", "enter")
+            chat.type("not finished", key)
+            chat.type("for b only", "enter", "alt+up")
+            chat.type(" yet")
+            await until(lambda: chat.composer.text == "not finished yet", lambda: chat.composer.text)
+            assert chat.room is first
+            chat.press(*["backspace"] * len("not finished yet"))
+            await until(lambda: not chat.composer.text)
+        await until(lambda: len(chat.conversation.history.messages(first.group.group_id)) == 2)
+        await until(lambda: len(chat.conversation.history.messages(second.group.group_id)) == 2)
+        for room, text in ((first, "for a only"), (second, "for b only")):
+            found = chat.conversation.history.messages(room.group.group_id)
+            assert [each.text for each in found] == [text, text]
+
+
+async def test_several_lines_are_one_message(server: ServerProcess, tmp_path: Path) -> None:
+    session = await signed_up(tmp_path, server.url, "liner")
+    await new_group(session, "several_lines")
+    async with chatting(tmp_path) as chat:
+        await chat.open("several_lines")
+        chat.type("one", "alt+enter")
+        chat.type("two", "ctrl+j")
+        chat.type("three", "enter")
+        await until(lambda: [each.text for each in chat.room.messages.values()] == ["one\ntwo\nthree"])
+        chat.paste("four\nfive")
+        await until(lambda: chat.composer.text == "four\nfive")
+        assert len(chat.room.messages) == 1
+        assert not chat.room.drafts
+        await chat.shows("one\n", "two", "three")
+
+
+async def test_commands_come_back_and_messages_never(server: ServerProcess, tmp_path: Path) -> None:
+    session = await signed_up(tmp_path, server.url, "recaller")
+    await new_group(session, "recalled")
+    async with chatting(tmp_path) as chat:
+        await chat.open("recalled")
+        chat.type("a message of mine", "enter")
+        chat.type("//slashed message", "enter")
+        chat.type("/burn 1d burning message", "enter")
+        chat.type("/alias Recaller", "enter")
+        await until(lambda: len(chat.room.messages) == 3)
+        recalled = set()
+        for _ in range(6):
+            chat.press("up")
+            await chat.pilot.pause()
+            recalled.add(chat.composer.text)
+        assert "/alias Recaller" in recalled
+        assert not [each for each in recalled if "message" in each]
+        chat.press("down", "down", "down", "down", "down", "down", "down")
+        await until(lambda: not chat.composer.text)
+        for key in ("ctrl+z", "ctrl+y", "ctrl+z"):
+            chat.press(key)
+            await chat.pilot.pause()
+            assert "message" not in chat.composer.text
+
+
+async def test_tab_completes_commands_and_shows_what_they_take(server: ServerProcess, tmp_path: Path) -> None:
+    session = await signed_up(tmp_path, server.url, "completer")
+    await new_group(session, "completed")
+    async with chatting(tmp_path) as chat:
+        await chat.open("completed")
+        chat.type("last message", "enter")
+        await chat.shows("last message")
+        chat.type("/e")
+        await chat.shows("/expire TIME | fetched | off")
+        assert "last message" in chat.screen, "the hint does not stand before the end"
+        chat.press("tab")
+        await until(lambda: chat.composer.text == "/expire ")
+        await chat.do("/nonsense")
+        await chat.said("/nonsense is no command")
+        await until(lambda: chat.composer.text == "/nonsense", lambda: "the line is there to be corrected")
+
+
+async def test_invite_and_accept_with_the_keyboard_alone(server: ServerProcess, tmp_path: Path) -> None:
+    host = await signed_up(tmp_path / "host", server.url, "host")
+    await signed_up(tmp_path / "guest", server.url, "guest")
+    await new_group(host, "hosted", public=False)
+    async with chatting(tmp_path / "host") as inviting, chatting(tmp_path / "guest") as invited:
+        await inviting.open("hosted")
+        inviting.type("/invite guest", "enter")
+        await inviting.said("guest is invited to hosted")
+        await invited.said("You are invited to hosted")
+        await invited.shows("✉ hosted")
+        invited.press("shift+tab")
+        await until(lambda: not invited.composer.has_focus)
+        invited.press("escape")
+        invited.type("/acc", "tab", "enter")
+        await until(lambda: invited.chat_screen.room, lambda: invited.screen)
+        await invited.hides("✉ hosted")
+        invited.type("thank you", "enter")
+        await inviting.shows("guest came in", "thank you", "2 members")
+
+
+async def test_invite_and_accept_with_the_mouse_alone(
+    server: ServerProcess, http: ClientSession, tmp_path: Path
+) -> None:
+    await signed_up(tmp_path, server.url, "clicker")
+    host = await Client.register(http, server.url, "click_host")
+    async with chatting(tmp_path) as chat:
+        clicker = Client(http, server.url, user_id=str(chat.conversation.user_id))
+        for name in ("clicked", "declined"):
+            group = await host.create_group(name, public=False)
+            await host.invite(group, clicker)
+        await chat.shows("✉ clicked", "✉ declined")
+        await chat.click("#sidebar", (3, row_of(chat.screen, "✉ declined") - 1))
+        await chat.asked("Join declined?", "click_host invites you to declined")
+        await chat.click(chat.button("Decline"))
+        await chat.hides("✉ declined", "Join declined?")
+        await chat.click("#sidebar", (3, row_of(chat.screen, "✉ clicked") - 1))
+        await chat.asked("Join clicked?")
+        await chat.click(chat.button("Later"))
+        await chat.hides("Join clicked?")
+        await chat.shows("✉ clicked")
+        await chat.click("#sidebar", (3, row_of(chat.screen, "✉ clicked") - 1))
+        await chat.asked("Join clicked?")
+        await chat.click(chat.button("Accept"))
+        await until(lambda: chat.chat_screen.room and chat.room.name == "clicked", lambda: chat.screen)
+        assert await host.roles(str(chat.room.group.group_id)) == {"click_host": "admin", "clicker": "member"}
+
+
+def row_of(screen: str, text: str) -> int:
+    return next(index for index, line in enumerate(screen.splitlines()) if text in line)
+
+
+async def test_a_group_is_made_joined_and_left_by_commands(server: ServerProcess, tmp_path: Path) -> None:
+    await signed_up(tmp_path / "maker", server.url, "maker")
+    await signed_up(tmp_path / "joiner", server.url, "joiner")
+    async with chatting(tmp_path / "maker") as maker, chatting(tmp_path / "joiner") as joiner:
+        await maker.shows("You are in no group yet.")
+        maker.press("ctrl+n")
+        await until(lambda: maker.composer.text == "/new ")
+        maker.type("made_here public", "enter")
+        await until(lambda: maker.chat_screen.room)
+        await joiner.do("/find made")
+        await joiner.asked("made_here", "1 member")
+        joiner.press("escape")
+        await joiner.do("/join made_here")
+        await until(lambda: joiner.chat_screen.room)
+        await maker.shows("joiner came in")
+        await joiner.do("/leave")
+        await joiner.asked("Leave made_here?")
+        joiner.press("left", "enter")
+        await joiner.shows("You are in no group yet.")
+        await maker.shows("joiner is not a member any more")
+
+
+@pytest.mark.filterwarnings("ignore:Sending a large body")  # aiohttp's advice about what is refused
+async def test_what_the_server_refuses_stays_to_be_discarded_or_sent_again(
+    server: ServerProcess, http: ClientSession, tmp_path: Path
+) -> None:
+    session = await signed_up(tmp_path, server.url, "refused")
+    await new_group(session, "refusing")
+    async with chatting(tmp_path) as chat:
+        room = await chat.open("refusing")
+        chat.conversation.outbox.send(room, "x" * (1 << 20))
+        chat.type("what follows it", "enter")
+        await until(lambda: len(room.messages) == 1, lambda: chat.screen)
+        [draft] = [each for each in room.items(chat.conversation.now()) if isinstance(each, Draft)]
+        assert draft.refused
+        await chat.shows("not sent: ")
+        await chat.do("/discard")
+        await chat.hides("not sent: ")
+        assert chat.conversation.rooms.unsent() == 0
