@@ -18,16 +18,21 @@ from conclave.client import (
     Backoff,
     Client,
     GroupError,
+    History,
     NoAnswerError,
+    PlaintextCodec,
     RefusedError,
+    Session,
     SessionOverError,
     sync as sync_module,
 )
 from conclave.client.chat import conversation as conversation_module
 from conclave.client.chat.conversation import MOST_LOADED, PAGE
-from conclave.client.chat.rooms import Draft
+from conclave.client.chat.rooms import Draft, Room
 from conclave.client.errors import BusyError, ServerError
+from conclave.client.history.store import Arrived
 from conclave.client.news import Lagged, Message
+from conclave.client.results import Group
 from conclave.clock import FakeClock
 from conclave.config.settings import Config
 from conclave.wire.exchange import MAX_BODY_BYTES
@@ -40,6 +45,8 @@ from tests.support.cutting import bad_link
 from tests.support.server import ServerProcess
 
 HOUR, DAY = 3_600, 86_400
+ME, BOB = UUID(int=1), UUID(int=2)
+CLUB = Group(UUID(int=9), "", (), "club", "", -1, "private")
 
 
 @pytest.fixture(autouse=True)
@@ -103,6 +110,14 @@ async def say(chat: Chat, group: UUID, count: int, seconds: int = 0) -> None:
     """Send many messages."""
     for _ in range(0, count, 50):
         await asyncio.gather(*(chat.client.send(group, b"text", self_destruct_seconds=seconds) for _ in range(50)))
+
+
+def chat_history(count: int) -> History:
+    """Return a history with messages of somebody else's."""
+    history = History(clock=FakeClock())
+    arrived = [Arrived(number, BOB, b"text", FakeClock().now()) for number in range(1, count + 1)]
+    history.store(CLUB.group_id, 0, count, arrived)
+    return history
 
 
 class Held:
@@ -732,6 +747,7 @@ class TestLoading:
 
     async def test_earlier_ones_are_loaded_by_the_page(self, long: Pair) -> None:
         _, bob, group = long
+        bob.conversation.seen(group, self.MANY)
         room = bob.conversation.enter(group)
         assert room
         assert [room.has_earlier] == [True]
@@ -741,6 +757,35 @@ class TestLoading:
         assert loaded == [list(range(first + 1, self.MANY + 1)) for first in range(self.MANY - PAGE, -1, -PAGE)]
         assert not room.has_earlier
         assert len(bob.texts(group)) == self.MANY
+
+    @pytest.mark.parametrize("read", [0, 1, 300, 799, 800, 801, 999, 1_000])
+    async def test_all_unread_ones_are_loaded_at_once(self, read: int) -> None:
+        """Or what is not loaded would count as read with what comes after it."""
+        room, history = Room(CLUB), chat_history(1_000)
+        async with Client("http://localhost:1") as client:
+            client.resume(Session("http://localhost:1", ME, "me", "token"))
+            conversation = conversation_module.Conversation(client, history, PlaintextCodec(), Recorder())
+            conversation.rooms.all[CLUB.group_id] = room
+            history.read(CLUB.group_id, read)
+            assert conversation.enter(CLUB.group_id) is room
+            first = min(read, 1_000 - PAGE) + 1
+            assert list(room.messages) == list(range(first, 1_001))
+            assert (room.unread, room.read_before) == (1_000 - read, read if read < 1_000 else None)
+            while conversation.load_earlier(room):
+                pass
+            assert list(room.messages) == list(range(1, 1_001))
+
+    async def test_of_too_many_unread_ones_the_last_are_loaded_without_a_hole(self) -> None:
+        room, history = Room(CLUB), chat_history(2_500)
+        async with Client("http://localhost:1") as client:
+            client.resume(Session("http://localhost:1", ME, "me", "token"))
+            conversation = conversation_module.Conversation(client, history, PlaintextCodec(), Recorder())
+            conversation.rooms.all[CLUB.group_id] = room
+            conversation.enter(CLUB.group_id)
+            assert list(room.messages) == list(range(2_501 - MOST_LOADED, 2_501))
+            while conversation.load_earlier(room):
+                assert list(room.messages) == list(range(min(room.messages), 2_501))
+            assert min(room.messages) == 1
 
     async def test_all_that_is_loaded_stays_when_a_policy_changes(self, long: Pair, running: Running) -> None:
         alice, bob, group = long
@@ -767,6 +812,7 @@ class TestLoading:
         self, long: Pair, running: Running
     ) -> None:
         alice, bob, group = long
+        bob.conversation.seen(group, self.MANY)
         await say(alice, group, PAGE, seconds=60)
         room = bob.conversation.enter(group)
         assert room
@@ -786,6 +832,7 @@ class TestLoading:
         group = await alice.new("club", bob)
         await say(alice, group, 100)
         await bob.until(lambda: bob.room(group).unread == 100)
+        bob.conversation.seen(group, 100)
         await bob.disconnect()
         with closing(sqlite3.connect(str(bob._path))) as connection, connection:
             connection.execute("UPDATE groups SET handled_up_to = 20")
