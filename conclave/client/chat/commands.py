@@ -2,7 +2,7 @@
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol, cast
 from uuid import UUID
 
 from conclave.client.chat import words
@@ -72,13 +72,17 @@ Work = Callable[[Desk, str], Awaitable[None]]
 
 @dataclass(frozen=True)
 class Command:
-    """A command. ``takes``: what follows its name; in brackets what may be left out. ``says``: its line in the help."""
+    """A command. ``takes``: what follows its name; in brackets what may be left out. ``says``: its line in the help.
+
+    ``in_group``: it is about the open group. ``at_once``: it waits neither for the server nor for a dialog.
+    """
 
     name: str
     takes: str
     says: str
     work: Work
     in_group: bool = True
+    at_once: bool = False
 
     @property
     def usage(self) -> str:
@@ -86,8 +90,29 @@ class Command:
         return f"/{self.name} {self.takes}".rstrip()
 
 
-async def run(desk: Desk, line: str) -> None:
-    """Do what a line says that begins with a slash. Raises CommandError, and ClientError."""
+class _About:
+    """A desk at which another group than the one that is open by now is meant."""
+
+    def __init__(self, desk: Desk, room: Room | None) -> None:
+        self._desk = desk
+        self.room = room
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._desk, name)
+
+
+def is_at_once(line: str) -> bool:
+    """Tell whether a command waits for nothing, so that what is typed after it has to come after it."""
+    command = find(line[1:].partition(" ")[0])
+    return command is not None and command.at_once
+
+
+async def run(desk: Desk, line: str, room: Room | None) -> None:
+    """Do what a line says that begins with a slash. Raises CommandError, and ClientError.
+
+    ``room``: the group that was open when it was typed.
+    """
+    desk = cast(Desk, _About(desk, room))
     name, _, rest = line[1:].partition(" ")
     command = find(name)
     if command is None:
@@ -378,13 +403,13 @@ COMMANDS = {
         Command("groups", "", "list your groups and invites", _groups, in_group=False),
         Command("find", "[TEXT]", "list public groups, all or those with TEXT in their names", _find, in_group=False),
         Command("join", "NAME", "join a public group", _join, in_group=False),
-        Command("go", "NAME", "open one of your groups", _go, in_group=False),
+        Command("go", "NAME", "open one of your groups", _go, in_group=False, at_once=True),
         Command("accept", "[GROUP]", "accept an invite", _accept, in_group=False),
         Command("decline", "[GROUP]", "decline an invite", _decline, in_group=False),
         Command("invite", "USER", "invite somebody", _invite),
         Command("uninvite", "USER", "withdraw an invite", _uninvite),
         Command("expire", "TIME | fetched | off", "how long messages live: 1h, 2d; first shows what would go", _expire),
-        Command("burn", "TIME [TEXT] | off", "send what goes TIME after each has read it", _burn),
+        Command("burn", "TIME [TEXT] | off", "send what goes TIME after each has read it", _burn, at_once=True),
         Command("info", "", "who is in, what the policy is, who holds it back", _info),
         Command("promote", "USER", "make a member an admin", _member_command("promote")),
         Command("demote", "USER", "make an admin a member", _member_command("demote")),
@@ -395,8 +420,8 @@ COMMANDS = {
         Command("title", "[TEXT]", "set or clear the group's title", _title),
         Command("public", "", "let everybody find and join the group", _public),
         Command("private", "", "let people in by invite only", _private),
-        Command("retry", "", "send again what was refused", _retry),
-        Command("discard", "", "drop what was refused", _discard),
+        Command("retry", "", "send again what was refused", _retry, at_once=True),
+        Command("discard", "", "drop what was refused", _discard, at_once=True),
         Command("leave", "", "leave the group, and erase it here", _leave),
         Command("delete", "", "delete the group for all", _delete),
         Command("alias", "[TEXT]", "set or clear how you are called beside your name", _alias, in_group=False),
