@@ -207,5 +207,5 @@ class RecordingDesk:
     async def does(self, line: str) -> list[str]:
         """Do what a line says; return what is said in passing."""
         self.said.clear()
-        await commands.run(self, line)
+        await commands.run(self, line, self.room)
         return list(self.said)

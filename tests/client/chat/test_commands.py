@@ -133,6 +133,31 @@ class TestLines:
         with pytest.raises(CommandError, match=f"^/{command.name} is about a group: open one first, or make one with"):
             await alice.does(f"/{command.name} x")
 
+    async def test_it_is_about_the_group_that_was_open_when_it_was_typed(self, alice: RecordingDesk) -> None:
+        for name in ("den", "attic"):
+            await alice.does(f"/new {name}")
+        den = alice.conversation.rooms.by_name("den")
+        await commands.run(alice, "/title The Den", den)
+        await commands.run(alice, "/burn 1h", den)
+        await alice.chat.renew()
+        assert {each.name: each.group.alias for each in alice.conversation.rooms.ordered()} == {
+            "attic": "",
+            "den": "The Den",
+        }
+        assert [each.self_destruct_seconds for each in alice.conversation.rooms.ordered()] == [0, HOUR]
+        with pytest.raises(CommandError, match="is about a group"):
+            await commands.run(alice, "/title x", None)
+
+    @pytest.mark.parametrize(
+        ("line", "at_once"),
+        [
+            *(("/go den", True), ("/burn 1h", True), ("/bu 1h", True), ("/retry", True), ("/discard", True)),
+            *(("/expire 1h", False), ("/new den", False), ("/r", False), ("/", False), ("/zzz", False)),
+        ],
+    )
+    def test_some_wait_for_nothing(self, line: str, at_once: bool) -> None:
+        assert commands.is_at_once(line) is at_once
+
     @pytest.mark.parametrize(
         "command",
         [each for each in COMMANDS.values() if each.takes and not each.takes.startswith("[")],

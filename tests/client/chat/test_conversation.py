@@ -615,6 +615,30 @@ class TestMembership:
         assert await bob.conversation.name(alice.user_id) == "alice"
         assert asked.count(carol.user_id) <= 1, "not once for each of the 20 messages"
 
+    async def test_a_group_that_is_missed_when_groups_are_read_goes_with_what_was_typed_for_it(
+        self, pair: Pair
+    ) -> None:
+        """The news of it are still on their way."""
+        alice, bob, group = pair
+        held = Held(bob.client.send)
+        bob.client.send = held  # type: ignore[method-assign]
+        bob.send(group, "one", "two")
+        await bob.until(lambda: held.answered)
+        never = asyncio.Event()
+
+        async def wait(news: object) -> None:
+            await never.wait()
+
+        bob.conversation._on = wait  # type: ignore[method-assign]
+        await alice.client.remove(group, bob.user_id)
+        await bob.renew()
+        assert bob.conversation.rooms.all == {}
+        assert bob.conversation.open_room is None
+        held.may_answer.set()
+        await bob.until(lambda: bob.told.said)
+        assert bob.told.said == ["You are not in club any more; what was here of it is erased"]
+        assert held.answered == 1, "the second is not sent"
+
 
 class TestInvites:
     async def test_one_comes_and_is_accepted(self, chat: NewChat) -> None:
