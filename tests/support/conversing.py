@@ -6,12 +6,15 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
+from conclave import keys
 from conclave.client import Backoff, Client, History, PlaintextCodec, Session
 from conclave.client.chat import commands
 from conclave.client.chat.conversation import Conversation
 from conclave.client.chat.rooms import Draft, Notice, Room
 from conclave.client.news import Message
 from conclave.clock import Clock
+from conclave.wire.listener import Listener as Connection
+from tests.conftest import Running
 from tests.support.client import PASSWORD
 
 QUICK = Backoff(first=0.01, most=0.05)
@@ -209,3 +212,51 @@ class RecordingDesk:
         self.said.clear()
         await commands.run(self, line, self.room)
         return list(self.said)
+
+
+Pair = tuple[Chat, Chat, UUID]
+
+
+async def say(chat: Chat, group: UUID, count: int, seconds: int = 0) -> None:
+    """Send many messages."""
+    for _ in range(0, count, 50):
+        await asyncio.gather(*(chat.client.send(group, b"text", self_destruct_seconds=seconds) for _ in range(50)))
+
+
+def break_streams(running: Running, chat: Chat) -> None:
+    for stream in list(running.app[keys.EVENTS]._streams[chat.user_id.bytes]):
+        assert isinstance(stream, Connection)
+        if stream._transport:
+            stream._transport.abort()
+
+
+async def go_offline(running: Running, chat: Chat) -> Callable[[], None]:
+    """Cut a chat off from the server; return what brings it back."""
+    transport, port = chat.client.transport, chat.client.transport.url.port
+    transport.url = transport.url.with_port(1)
+    break_streams(running, chat)
+    await chat.until(lambda: chat.conversation.offline)
+
+    def come_back() -> None:
+        transport.url = transport.url.with_port(port)
+
+    return come_back
+
+
+class Held:
+    """Stands before a call, and holds its answers back: they are there, and nobody has them yet."""
+
+    def __init__(self, call: Callable[..., Any]) -> None:
+        self._call = call
+        self.may_answer = asyncio.Event()
+        self.answered = 0
+        self.fails_with: Exception | None = None
+
+    async def __call__(self, *values: Any, **named: Any) -> Any:
+        answer = await self._call(*values, **named)
+        self.answered += 1
+        await self.may_answer.wait()
+        if error := self.fails_with:
+            self.fails_with = None
+            raise error
+        return answer

@@ -2,40 +2,18 @@
 
 import asyncio
 import re
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack
 from pathlib import Path
 from uuid import UUID
 
 import pytest
 
-from conclave.client import GroupError, InputError, ResourceError, sync as sync_module
-from conclave.client.chat import commands, conversation as conversation_module, help_text
+from conclave.client import GroupError, InputError, ResourceError
+from conclave.client.chat import commands, help_text
 from conclave.client.chat.commands import COMMANDS, CommandError, Desk
 from tests.conftest import Running
-from tests.support.conversing import Chat, NewChat, RecordingDesk
+from tests.support.conversing import NewChat, RecordingDesk
 
 HOUR = 3_600
-
-
-@pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sync_module, "ENFORCED_EVERY", 0.02)
-    monkeypatch.setattr(conversation_module, "RENEWED_AFTER", 0.01)
-
-
-@pytest.fixture
-async def chat(running: Running) -> AsyncIterator[NewChat]:
-    async with AsyncExitStack() as stack:
-
-        async def make(name: str) -> Chat:
-            made = Chat(running.url, name, running.clock)
-            stack.push_async_callback(made.end)
-            await made.begin()
-            await made.connect()
-            return made
-
-        yield make
 
 
 @pytest.fixture
