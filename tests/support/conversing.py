@@ -6,11 +6,15 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
+from conclave import keys
 from conclave.client import Backoff, Client, History, PlaintextCodec, Session
+from conclave.client.chat import commands
 from conclave.client.chat.conversation import Conversation
 from conclave.client.chat.rooms import Draft, Notice, Room
 from conclave.client.news import Message
 from conclave.clock import Clock
+from conclave.wire.listener import Listener as Connection
+from tests.conftest import Running
 from tests.support.client import PASSWORD
 
 QUICK = Backoff(first=0.01, most=0.05)
@@ -150,3 +154,109 @@ class Chat:
 
 
 NewChat = Callable[..., Awaitable[Chat]]
+
+
+class RecordingDesk:
+    """What commands work with, without a screen: questions are answered as a test says, and all is kept."""
+
+    def __init__(self, chat: Chat) -> None:
+        self.chat = chat
+        self.agrees = True
+        self.asked: list[tuple[str, str, str]] = []
+        self.told: list[tuple[str, str]] = []
+        self.said: list[str] = []
+        self.opened: list[UUID] = []
+        self.done: list[str] = []
+
+    @property
+    def conversation(self) -> Conversation:
+        return self.chat.conversation
+
+    @property
+    def room(self) -> Room | None:
+        open_room = self.conversation.open_room
+        return self.conversation.rooms.all.get(open_room) if open_room else None
+
+    async def ask(self, title: str, text: str, yes: str) -> bool:
+        self.asked.append((title, text, yes))
+        return self.agrees
+
+    async def tell(self, title: str, text: str) -> None:
+        self.told.append((title, text))
+
+    def say(self, text: str, *, is_bad: bool = False) -> None:
+        assert not is_bad
+        self.said.append(text)
+
+    def go(self, group_id: UUID) -> None:
+        self.opened.append(group_id)
+        self.conversation.enter(group_id)
+
+    async def help(self) -> None:
+        self.done.append("help")
+
+    async def info(self) -> None:
+        self.done.append("info")
+
+    async def change_password(self) -> None:
+        self.done.append("change_password")
+
+    async def log_out(self) -> None:
+        self.done.append("log_out")
+
+    async def leave_chat(self) -> None:
+        self.done.append("leave_chat")
+
+    async def does(self, line: str) -> list[str]:
+        """Do what a line says; return what is said in passing."""
+        self.said.clear()
+        await commands.run(self, line, self.room)
+        return list(self.said)
+
+
+Pair = tuple[Chat, Chat, UUID]
+
+
+async def say(chat: Chat, group: UUID, count: int, seconds: int = 0) -> None:
+    """Send many messages."""
+    for _ in range(0, count, 50):
+        await asyncio.gather(*(chat.client.send(group, b"text", self_destruct_seconds=seconds) for _ in range(50)))
+
+
+def break_streams(running: Running, chat: Chat) -> None:
+    for stream in list(running.app[keys.EVENTS]._streams[chat.user_id.bytes]):
+        assert isinstance(stream, Connection)
+        if stream._transport:
+            stream._transport.abort()
+
+
+async def go_offline(running: Running, chat: Chat) -> Callable[[], None]:
+    """Cut a chat off from the server; return what brings it back."""
+    transport, port = chat.client.transport, chat.client.transport.url.port
+    transport.url = transport.url.with_port(1)
+    break_streams(running, chat)
+    await chat.until(lambda: chat.conversation.offline)
+
+    def come_back() -> None:
+        transport.url = transport.url.with_port(port)
+
+    return come_back
+
+
+class Held:
+    """Stands before a call, and holds its answers back: they are there, and nobody has them yet."""
+
+    def __init__(self, call: Callable[..., Any]) -> None:
+        self._call = call
+        self.may_answer = asyncio.Event()
+        self.answered = 0
+        self.fails_with: Exception | None = None
+
+    async def __call__(self, *values: Any, **named: Any) -> Any:
+        answer = await self._call(*values, **named)
+        self.answered += 1
+        await self.may_answer.wait()
+        if error := self.fails_with:
+            self.fails_with = None
+            raise error
+        return answer

@@ -114,25 +114,19 @@ class Accounts:
         return Account(self.home / f"{where}-{session.user_id.hex[:8]}")
 
     def last(self, *, url: str = "", username: str = "") -> Session | None:
-        """Return the session that was used last, of those with this server and this name. Raises SessionFileError."""
+        """Return the session that was used last, of those with this server and this name. Raises SessionFileError.
+
+        ``url``: as ``server_url`` writes it, and a session has it.
+        """
         try:
             found = sorted(self.home.glob(f"*/{_SESSION}"), key=lambda each: each.stat().st_mtime, reverse=True)
         except OSError as error:
             raise SessionFileError(f"{self.home}: cannot be read: {error.strerror}") from error
-        wanted = _as_in_sessions(url)
         for path in found:
             session = load(path)
-            if session and (not url or session.url == wanted) and (not username or session.username == username):
+            if session and (not url or session.url == url) and (not username or session.username == username):
                 return session
         return None
-
-
-def _as_in_sessions(url: str) -> str:
-    """Write an address without capitals, and without a port that goes without saying; one that is none as it is."""
-    try:
-        return str(URL(url))
-    except ValueError:
-        return url
 
 
 def default_home() -> Path:

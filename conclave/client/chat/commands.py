@@ -10,6 +10,7 @@ from conclave.client.chat.conversation import Conversation
 from conclave.client.chat.rooms import Room, named
 from conclave.client.results import GroupUpdated, Invite
 from conclave.retention.durations import duration_words
+from conclave.wire.fields import MOST_SELF_DESTRUCT_SECONDS
 
 
 class CommandError(Exception):
@@ -166,11 +167,15 @@ async def _new(desk: Desk, rest: str) -> None:
 async def _groups(desk: Desk, _: str) -> None:
     rooms = desk.conversation.rooms
     lines = [
-        f"{each.name}: {words.policy(each.expiry)}" + (f", {each.unread:,} unread" if each.unread else "")
+        each.name
+        + (f": {words.policy(each.expiry)}" if each.expiry is not None else "")
+        + (f", {each.unread:,} unread" if each.unread else "")
         for each in rooms.ordered()
-        if each.expiry is not None
     ]
-    lines += [f"invited to {words.harmless(each.group_name)} by {each.inviter_username}" for each in rooms.invites]
+    lines += [
+        f"invited to {words.harmless(each.group_name)} by {words.harmless(each.inviter_username)}"
+        for each in rooms.invites
+    ]
     await desk.tell("Your groups", "\n".join(lines) or "There are none yet.")
 
 
@@ -264,7 +269,7 @@ def _hidden(would: GroupUpdated) -> str:
 async def _burn(desk: Desk, rest: str) -> None:
     room = _room(desk)
     time, text = [*rest.split(maxsplit=1), ""][:2]
-    if time == "off":
+    if rest == "off":
         room.self_destruct_seconds = 0
         desk.say("What you send stays as long as the group's messages do")
         return
@@ -272,6 +277,8 @@ async def _burn(desk: Desk, rest: str) -> None:
         seconds = words.parse_lifetime(time)
     except ValueError as error:
         raise CommandError(f"{error}: /burn 30s hello") from error
+    if seconds > MOST_SELF_DESTRUCT_SECONDS:
+        raise CommandError(f"that is too long, at most {duration_words(MOST_SELF_DESTRUCT_SECONDS)}: /burn 30s hello")
     if text:
         desk.conversation.outbox.send(room, text, seconds)
         return

@@ -335,18 +335,16 @@ class Conversation:
     # How it is kept right.
 
     def _load(self, room: Room) -> None:
-        """Load the last messages of a group, and of the unread ones all, up to MOST_LOADED.
+        """Load the last messages of a group, and with them all that are unread: MOST_LOADED at most, without a hole.
 
         What is not loaded cannot be on the screen, but would count as read with what comes after it.
         """
         group_id = room.group.group_id
-        last = self.history.last_messages(group_id, PAGE)
-        room.has_earlier = len(last) == PAGE
-        if room.has_earlier:
-            read = self.history.read_up_to(group_id)
-            unread = self.history.messages(group_id, read, MOST_LOADED) if read < last[0].sequence_num else []
-            last = [*(each for each in unread if each.sequence_num < last[0].sequence_num), *last]
-        room.load(last)
+        last = self.history.last_messages(group_id, MOST_LOADED)
+        read = self.history.read_up_to(group_id)
+        shown = [each for each in last[:-PAGE] if each.sequence_num > read] + last[-PAGE:]
+        room.has_earlier = len(shown) < len(last) or len(last) == MOST_LOADED
+        room.load(shown)
         self._count(room)
         self._learn_names(room.messages.values())
 

@@ -1,10 +1,7 @@
 """What goes on between the server and the screen, told to a listener that only records."""
 
 import asyncio
-import random
 import sqlite3
-from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack, closing
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -13,310 +10,17 @@ from uuid import UUID
 
 import pytest
 
-from conclave import keys
-from conclave.client import (
-    Backoff,
-    Client,
-    GroupError,
-    NoAnswerError,
-    RefusedError,
-    SessionOverError,
-    sync as sync_module,
-)
+from conclave.client import GroupError, NoAnswerError, RefusedError, SessionOverError
 from conclave.client.chat import conversation as conversation_module
-from conclave.client.chat.conversation import MOST_LOADED, PAGE
-from conclave.client.chat.rooms import Draft
-from conclave.client.errors import BusyError, ServerError
+from conclave.client.errors import ServerError
 from conclave.client.news import Lagged, Message
 from conclave.clock import FakeClock
 from conclave.config.settings import Config
-from conclave.wire.exchange import MAX_BODY_BYTES
-from conclave.wire.listener import Listener as Connection
 from tests.conftest import Running, StartServer
-from tests.support import sample
 from tests.support.client import PASSWORD
-from tests.support.conversing import Chat, NewChat, Recorder
-from tests.support.cutting import bad_link
-from tests.support.server import ServerProcess
+from tests.support.conversing import Chat, Held, NewChat, Pair, Recorder, go_offline
 
 HOUR, DAY = 3_600, 86_400
-
-
-@pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sync_module, "ENFORCED_EVERY", 0.02)
-    monkeypatch.setattr(conversation_module, "RENEWED_AFTER", 0.01)
-    monkeypatch.setattr(conversation_module, "HOLDING_READ_EVERY", 0.05)
-    monkeypatch.setattr(conversation_module, "EVENT_FOLLOWS_WITHIN", 0.2)
-
-
-@pytest.fixture
-async def chat(running: Running) -> AsyncIterator[NewChat]:
-    async with AsyncExitStack() as stack:
-
-        async def make(name: str, path: Path | None = None, *, connects: bool = True, register: bool = True) -> Chat:
-            made = Chat(running.url, name, running.clock, path)
-            stack.push_async_callback(made.end)
-            await made.begin(register=register)
-            if connects:
-                await made.connect()
-            return made
-
-        yield make
-
-
-@pytest.fixture
-async def pair(chat: NewChat) -> tuple[Chat, Chat, UUID]:
-    """Alice, who is admin, and Bob in a group that is open at both."""
-    alice, bob = await chat("alice"), await chat("bob")
-    group = await alice.new("club", bob)
-    for each in (alice, bob):
-        each.conversation.enter(group)
-    await bob.until(lambda: bob.room(group).retention)
-    return alice, bob, group
-
-
-Pair = tuple[Chat, Chat, UUID]
-
-
-def break_streams(running: Running, chat: Chat) -> None:
-    for stream in list(running.app[keys.EVENTS]._streams[chat.user_id.bytes]):
-        assert isinstance(stream, Connection)
-        if stream._transport:
-            stream._transport.abort()
-
-
-async def go_offline(running: Running, chat: Chat) -> Callable[[], None]:
-    """Cut a chat off from the server; return what brings it back."""
-    transport, port = chat.client.transport, chat.client.transport.url.port
-    transport.url = transport.url.with_port(1)
-    break_streams(running, chat)
-    await chat.until(lambda: chat.conversation.offline)
-
-    def come_back() -> None:
-        transport.url = transport.url.with_port(port)
-
-    return come_back
-
-
-async def say(chat: Chat, group: UUID, count: int, seconds: int = 0) -> None:
-    """Send many messages."""
-    for _ in range(0, count, 50):
-        await asyncio.gather(*(chat.client.send(group, b"text", self_destruct_seconds=seconds) for _ in range(50)))
-
-
-class Held:
-    """Stands before a call, and holds its answers back: they are there, and nobody has them yet."""
-
-    def __init__(self, call: Callable[..., Any]) -> None:
-        self._call = call
-        self.may_answer = asyncio.Event()
-        self.answered = 0
-        self.fails_with: Exception | None = None
-
-    async def __call__(self, *values: Any, **named: Any) -> Any:
-        answer = await self._call(*values, **named)
-        self.answered += 1
-        await self.may_answer.wait()
-        if error := self.fails_with:
-            self.fails_with = None
-            raise error
-        return answer
-
-
-class TestSending:
-    async def test_what_is_typed_comes_in_its_order(self, pair: Pair) -> None:
-        alice, bob, group = pair
-        said = [f"text {number}" for number in range(20)]
-        alice.send(group, *said)
-        assert alice.texts(group) == said, "at once, as drafts"
-        await bob.shows(group, *said)
-        await alice.shows(group, *said)
-        assert alice.room(group).drafts == []
-
-    async def test_groups_do_not_wait_for_each_other(self, pair: Pair) -> None:
-        alice, _, group = pair
-        other = await alice.new("other")
-        alice.conversation.enter(other)
-        held = Held(alice.client.send)
-        alice.client.send = held  # type: ignore[method-assign]
-        alice.send(group, "one")
-        await alice.until(lambda: held.answered)
-        del alice.client.send
-        alice.send(other, "two")
-        await alice.shows(other, "two")
-        held.may_answer.set()
-
-    @pytest.mark.filterwarnings("ignore:Sending a large body")
-    async def test_one_that_is_refused_does_not_stop_the_others(self, pair: Pair) -> None:
-        alice, bob, group = pair
-        alice.send(group, "one", "\x00begins with NUL", "two")
-        alice.send(group, "for too long", self_destruct_seconds=DAY * 1_000)
-        alice.send(group, "x" * (MAX_BODY_BYTES + 1), "three")
-        await bob.shows(group, "one", "two", "three")
-        refused = [each for each in alice.items(group) if isinstance(each, Draft)]
-        assert [each.text[:12] for each in refused] == ["\x00begins with"[:12], "for too long", "x" * 12]
-        assert all(each.refused for each in refused)
-        assert "must not be empty, nor begin with NUL" in refused[0].refused
-        assert alice.conversation.rooms.unsent() == 3
-        assert (alice.told.bad, alice.told.ends) == ([], [])
-
-    async def test_what_was_refused_is_tried_again_or_dropped(self, pair: Pair) -> None:
-        alice, bob, group = pair
-        room, outbox = alice.room(group), alice.conversation.outbox
-        assert (outbox.send_again(room), outbox.discard(room)) == (0, 0)
-        alice.send(group, "one", "two", self_destruct_seconds=DAY * 1_000)
-        await alice.until(lambda: all(each.refused for each in room.drafts))
-        room.drafts[0].self_destruct_seconds = 60
-        assert outbox.send_again(room) == 2
-        await bob.shows(group, "one")
-        await alice.until(lambda: [bool(each.refused) for each in room.drafts] == [True])
-        alice.told.shown.clear()
-        assert outbox.discard(room) == 1
-        assert group in alice.told.shown
-        await alice.shows(group, "one")
-        assert alice.conversation.rooms.unsent() == 0
-
-    @pytest.mark.parametrize(
-        "error", [NoAnswerError("x"), ServerError(500, 0, "x"), BusyError(429, 0, "x"), BusyError(503, 0, "x")]
-    )
-    async def test_what_only_the_connection_or_the_server_is_to_blame_for_is_tried_again(
-        self, pair: Pair, error: Exception
-    ) -> None:
-        """The answer is lost, or none came: the server stores a text once."""
-        alice, bob, group = pair
-        held = Held(alice.client.send)
-        held.fails_with = error
-        held.may_answer.set()
-        alice.client.send = held  # type: ignore[method-assign]
-        alice.send(group, "one", "two")
-        await bob.shows(group, "one", "two")
-        await alice.shows(group, "one", "two")
-        assert held.answered == 3
-
-    async def test_what_was_typed_without_a_connection_goes_out_with_it(self, pair: Pair, running: Running) -> None:
-        alice, bob, group = pair
-        come_back = await go_offline(running, alice)
-        alice.send(group, "one", "two")
-        await asyncio.sleep(0.3)
-        assert [each.waits for each in alice.room(group).drafts] == [True, True]
-        assert alice.conversation.rooms.unsent() == 2
-        assert bob.texts(group) == []
-        come_back()
-        await bob.shows(group, "one", "two")
-        await alice.shows(group, "one", "two")
-        assert alice.told.bad == [], "the bar says that there was no connection"
-
-    async def test_a_message_that_comes_before_its_answer_is_shown_once(self, pair: Pair) -> None:
-        """Somebody else's, which comes with an event, brings it along."""
-        alice, bob, group = pair
-        held = Held(alice.client.send)
-        alice.client.send = held  # type: ignore[method-assign]
-        alice.send(group, "ok", "ok")
-        await alice.until(lambda: held.answered)
-        bob.send(group, "hello")
-        await alice.until(lambda: alice.room(group).messages)
-        assert held.answered == 1
-        assert alice.texts(group) == ["ok", "hello", "ok"], "the last is a draft"
-        assert alice.conversation.rooms.unsent() == 1
-        held.may_answer.set()
-        await alice.shows(group, "ok", "hello", "ok")
-
-    async def test_also_if_the_answer_is_lost(self, pair: Pair) -> None:
-        alice, bob, group = pair
-        held = Held(alice.client.send)
-        held.fails_with = NoAnswerError("lost")
-        alice.client.send = held  # type: ignore[method-assign]
-        alice.send(group, "once")
-        await alice.until(lambda: held.answered)
-        bob.send(group, "hello")
-        await alice.until(lambda: alice.room(group).messages)
-        held.may_answer.set()
-        await alice.until(lambda: not alice.room(group).drafts)
-        await alice.shows(group, "once", "hello")
-        await bob.shows(group, "once", "hello")
-        assert held.answered == 2
-
-    async def test_the_same_text_from_another_device_hides_no_draft_that_is_refused(
-        self, pair: Pair, chat: NewChat
-    ) -> None:
-        alice, bob, group = pair
-        phone = await chat("alice", register=False)
-        held = Held(alice.client.send)
-        held.fails_with = RefusedError(400, 100, "no")
-        alice.client.send = held  # type: ignore[method-assign]
-        alice.send(group, "ok")
-        await alice.until(lambda: held.answered)
-        phone.send(group, "ok")
-        bob.send(group, "hello")  # no event tells of what one sends oneself
-        await alice.until(lambda: len(alice.room(group).messages) == 3)
-        held.may_answer.set()
-        await alice.until(alice.conversation.rooms.unsent)
-        assert isinstance(alice.items(group)[-1], Draft)
-
-    async def test_what_was_typed_for_a_group_goes_with_it(self, pair: Pair, running: Running) -> None:
-        alice, bob, group = pair
-        come_back = await go_offline(running, bob)
-        bob.send(group, "too late")
-        await alice.client.remove(group, bob.user_id)
-        come_back()
-        await bob.until(lambda: group not in bob.conversation.rooms.all)
-        assert bob.conversation.rooms.unsent() == 0
-        alice.send(group, "end")
-        await alice.shows(group, "end")
-
-    async def test_a_group_that_one_has_left_on_another_device_goes_when_something_is_sent(
-        self, pair: Pair, chat: NewChat
-    ) -> None:
-        alice, bob, group = pair
-        alice.send(group, "hello")
-        await bob.shows(group, "hello")
-        phone = await chat("bob", register=False)
-        await phone.conversation.leave(group)
-        bob.send(group, "anybody here?")
-        await bob.until(lambda: group not in bob.conversation.rooms.all)
-        assert bob.history.groups() == {}
-        assert bob.conversation.open_room is None
-        await bob.until(lambda: bob.told.said)
-        assert bob.told.said == ["You are not in club any more; what was here of it is erased"]
-
-
-class TestBadLink:
-    TEXTS = sample.amount(200, 30)
-    EAGER = Backoff(first=0.002, most=0.02, tries=200)
-
-    async def test_each_text_arrives_exactly_once_and_in_order_though_connections_break(self, tmp_path: Path) -> None:
-        with ServerProcess(tmp_path, '[cleanup]\nengine = "sql"\ndisk_reserve = "0"\n') as server:
-            async with (
-                bad_link(server.url, sample.chance("chat over a bad link")) as (url, link),
-                Client(server.url) as straight,
-                AsyncExitStack() as stack,
-            ):
-                await straight.register("alice", PASSWORD)
-                session = await straight.login("alice", PASSWORD)
-                groups = [await straight.create_group(name) for name in ("one", "two")]
-                alice = Chat(url, "alice", backoff=self.EAGER, session=replace(session, url=url))
-                alice.client.transport._chance = random.Random(1).random
-                stack.push_async_callback(alice.end)
-                await alice.begin()
-                await alice.connect(waits=False)
-                said = [f"text {number}" for number in range(self.TEXTS)]
-                async with asyncio.timeout(120):
-                    while len(alice.conversation.rooms.all) < 2:
-                        await asyncio.sleep(0.01)
-                    for group in groups:
-                        alice.conversation.enter(group)
-                        alice.send(group, *said)
-                    while any(alice.room(each).drafts for each in groups):
-                        assert alice.told.ends == []
-                        await asyncio.sleep(0.05)
-                for group in groups:
-                    assert alice.texts(group) == said
-                    assert list(alice.room(group).messages) == list(range(1, len(said) + 1))
-                    stored = await straight.fetch(group, 0, 1_000)
-                    assert [each.mls_message.decode() for each in stored] == said
-                assert link.cut_early > 5, "the link was bad enough"
-                assert alice.told.bad == []
 
 
 class TestUnread:
@@ -600,6 +304,30 @@ class TestMembership:
         assert await bob.conversation.name(alice.user_id) == "alice"
         assert asked.count(carol.user_id) <= 1, "not once for each of the 20 messages"
 
+    async def test_a_group_that_is_missed_when_groups_are_read_goes_with_what_was_typed_for_it(
+        self, pair: Pair
+    ) -> None:
+        """The news of it are still on their way."""
+        alice, bob, group = pair
+        held = Held(bob.client.send)
+        bob.client.send = held  # type: ignore[method-assign]
+        bob.send(group, "one", "two")
+        await bob.until(lambda: held.answered)
+        never = asyncio.Event()
+
+        async def wait(news: object) -> None:
+            await never.wait()
+
+        bob.conversation._on = wait  # type: ignore[method-assign]
+        await alice.client.remove(group, bob.user_id)
+        await bob.renew()
+        assert bob.conversation.rooms.all == {}
+        assert bob.conversation.open_room is None
+        held.may_answer.set()
+        await bob.until(lambda: bob.told.said)
+        assert bob.told.said == ["You are not in club any more; what was here of it is erased"]
+        assert held.answered == 1, "the second is not sent"
+
 
 class TestInvites:
     async def test_one_comes_and_is_accepted(self, chat: NewChat) -> None:
@@ -712,95 +440,6 @@ class TestRenewal:
         await bob.conversation._on(Lagged(3))
         assert bob.told.said == ["3 events lost on a slow connection; all was read again"]
         await bob.until(lambda: bob.room(group).group.alias == "The Club")
-
-
-class TestLoading:
-    MANY = 1_000
-
-    @pytest.fixture
-    async def long(self, chat: NewChat) -> Pair:
-        """A group with 1,000 messages of Alice's, which Bob has fetched and not seen."""
-        alice, bob = await chat("alice", connects=False), await chat("bob", connects=False)
-        group = await alice.client.create_group("club")
-        await alice.client.commit(group, group_info=b"info")
-        await alice.client.update_group(group, visibility="public")
-        await bob.client.join(group)
-        await say(alice, group, self.MANY)
-        await bob.connect()
-        await bob.until(lambda: bob.room(group).unread == self.MANY)
-        return alice, bob, group
-
-    async def test_earlier_ones_are_loaded_by_the_page(self, long: Pair) -> None:
-        _, bob, group = long
-        room = bob.conversation.enter(group)
-        assert room
-        assert [room.has_earlier] == [True]
-        loaded = [list(room.messages)]
-        while bob.conversation.load_earlier(room):
-            loaded.append(list(room.messages))
-        assert loaded == [list(range(first + 1, self.MANY + 1)) for first in range(self.MANY - PAGE, -1, -PAGE)]
-        assert not room.has_earlier
-        assert len(bob.texts(group)) == self.MANY
-
-    async def test_all_that_is_loaded_stays_when_a_policy_changes(self, long: Pair, running: Running) -> None:
-        alice, bob, group = long
-        room = bob.conversation.enter(group)
-        assert room
-        while bob.conversation.load_earlier(room):
-            pass
-        room.is_at_end = False
-        await say(alice, group, MOST_LOADED - self.MANY + 300)
-        count = MOST_LOADED + 300
-        await bob.until(lambda: len(room.messages) == count)
-        await alice.client.update_group(group, expiry=DAY)
-        await bob.until(lambda: room.expiry == DAY)
-        assert list(room.messages) == list(range(1, count + 1)), "none in the middle is missing, nor at the end"
-        assert all(each.gone_at for each in room.messages.values())
-        room.is_at_end = True
-        await alice.client.send(group, b"last")
-        await bob.until(lambda: len(room.messages) == PAGE)
-        assert list(room.messages) == list(range(count + 2 - PAGE, count + 2))
-        assert room.has_earlier
-        assert bob.conversation.load_earlier(room)
-
-    async def test_when_all_that_is_loaded_is_gone_what_came_before_is_shown(
-        self, long: Pair, running: Running
-    ) -> None:
-        alice, bob, group = long
-        await say(alice, group, PAGE, seconds=60)
-        room = bob.conversation.enter(group)
-        assert room
-        await bob.until(lambda: room.fetched_up_to == self.MANY + PAGE)
-        bob.conversation.enter(group)
-        assert list(room.messages) == list(range(self.MANY + 1, self.MANY + PAGE + 1))
-        bob.conversation.seen(group, self.MANY + PAGE)
-        running.clock.advance(60)
-        await bob.until(lambda: list(room.messages) == list(range(self.MANY - PAGE + 1, self.MANY + 1)))
-
-    async def test_messages_that_were_stored_and_not_told_stand_in_their_order(
-        self, chat: NewChat, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        """A chat was killed between the two. At the next start the group is opened before they are told."""
-        monkeypatch.setattr(conversation_module, "PAGE", 50)
-        alice, bob = await chat("alice"), await chat("bob", tmp_path / "bob")
-        group = await alice.new("club", bob)
-        await say(alice, group, 100)
-        await bob.until(lambda: bob.room(group).unread == 100)
-        await bob.disconnect()
-        with closing(sqlite3.connect(str(bob._path))) as connection, connection:
-            connection.execute("UPDATE groups SET handled_up_to = 20")
-        held = Held(bob.client.welcomes)  # which are asked for before messages
-        bob.client.welcomes = held  # type: ignore[method-assign]
-        await bob.connect()
-        room = bob.conversation.enter(group)
-        assert room
-        assert list(room.messages) == list(range(51, 101))
-        held.may_answer.set()
-        await say(alice, group, 50)
-        await bob.until(lambda: len(room.messages) == 100)
-        assert list(room.messages) == list(range(51, 151))
-        assert bob.conversation.load_earlier(room)
-        assert list(room.messages) == list(range(1, 151))
 
 
 class TestEnds:
