@@ -4,7 +4,7 @@ COMPILED = PYTHONDONTWRITEBYTECODE=
 PIP = $(PYTHON) -m pip install --quiet --disable-pip-version-check --no-build-isolation
 
 .DEFAULT_GOAL := help
-.PHONY: help setup serve test test-all java fuzz generators histories lint format layout proto demo bench pin clean
+.PHONY: help setup serve chat test test-all java fuzz generators histories lint format layout proto demo bench pin clean
 
 help:  ## Print this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' Makefile
@@ -14,6 +14,9 @@ setup: .venv/runtime  ## Create .venv and install what the server needs
 
 serve: setup  ## Start the server on embedded defaults: ./conclave.db, port 8080
 	@.venv/bin/conclave serve
+
+chat: setup  ## Talk in the terminal, at the server on this machine; more with OPTIONS="SERVER --user NAME"
+	@.venv/bin/conclave chat $(OPTIONS)
 
 test: setup .venv/development lint java  ## Check and test; of what is exhaustive a sample, another one each time
 	@$(COMPILED) $(PYTHON) -m pytest -n 3 --dist worksteal

@@ -7,6 +7,7 @@ from conclave.actions import named
 from conclave.actions.context import Context
 from conclave.errors import NotFoundError
 from conclave.store import audit, groups, marks, purges, state
+from conclave.store.news import announce, members_of
 from conclave.store.purges import Amount, Sought
 
 
@@ -43,6 +44,8 @@ def clock_fault(connection: sqlite3.Connection, context: Context) -> str:
 def purge(connection: sqlite3.Connection, context: Context, actor: str, group_id: bytes, before: int) -> None:
     """Hide what was created before the Unix second ``before``, for ever. Repeating it changes nothing.
 
+    Members hear that something of the group has changed: what they have of it is to go too.
+
     ``actor``: an operator, as the audit log names one. ``before`` counts as the present if it lies ahead. Raises
     NotFoundError, and UntrustedClockError if the clock is wrong.
     """
@@ -53,3 +56,5 @@ def purge(connection: sqlite3.Connection, context: Context, actor: str, group_id
     subject = audit.Subject(group_id, group.group_name)
     details = {"before": before, "expired_before": [group.expired_before, max(group.expired_before, before)]}
     audit.note(connection, context.now(), actor, audit.Action.GROUP_PURGED, subject, details)
+    everybody = members_of(connection, group.group_key)
+    announce(connection, everybody, "group_update", group_id=group_id, update_type="group_settings")

@@ -33,7 +33,8 @@ class Retention:
 
     ``server_retention_seconds`` and ``group_expiry_seconds``: both layers, as set. ``effective_expiry_seconds``: what
     counts. ``min_lifetime_seconds``: nothing younger is erased, 0 for no bound. ``policy_source``: a ``Source``.
-    ``held_by``: the members whose missing fetch holds messages back, only for admins.
+    ``held_by``: the members whose missing fetch holds messages back, only for admins. ``hidden_before``: what was
+    created before this Unix second is hidden for ever, by a purge or by a policy that was in force once; 0 for nothing.
     """
 
     server_retention_seconds: int
@@ -43,6 +44,7 @@ class Retention:
     policy_source: str
     legal_hold: bool
     held_by: Sequence[bytes]
+    hidden_before: int
 
 
 def policy(connection: sqlite3.Connection, context: Context, group_id: bytes, user_id: bytes) -> Retention:
@@ -59,6 +61,7 @@ def policy(connection: sqlite3.Connection, context: Context, group_id: bytes, us
         policy_source=sight.policy.source.value,
         legal_hold=policies.is_held(connection, group.group_key),
         held_by=members.holding_back(connection, group, sight) if is_told else (),
+        hidden_before=group.expired_before,
     )
 
 

@@ -8,6 +8,9 @@ import click
 
 from conclave import __version__
 
+OF_CLIENTS = ("chat",)
+"""The commands that an installation for clients alone has."""
+
 
 class Family(click.Command):
     """Stands for a command in another module. Knows only its name and its line in the help."""
@@ -20,7 +23,17 @@ class Family(click.Command):
     def load(self) -> click.Command:
         """Return the command itself."""
         name = str(self.name).replace("-", "_")
-        command: click.Command = getattr(import_module(f"conclave.cli.{self._module}"), name)
+        try:
+            module = import_module(f"conclave.cli.{self._module}")
+        except ModuleNotFoundError as error:
+            needed = str(error.name).partition(".")[0]
+            if needed in ("conclave", "spark"):
+                raise
+            extra = "client" if self.name in OF_CLIENTS else "server"
+            raise click.ClickException(
+                f"{needed} is not installed: conclave {self.name} needs the extra {extra}: pip install '.[{extra}]'"
+            ) from error
+        command: click.Command = getattr(module, name)
         return command
 
     def make_context(

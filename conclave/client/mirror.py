@@ -1,7 +1,7 @@
 """Brings a local history in step with the server: what was missed is fetched, what is gone is erased."""
 
 import contextlib
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from uuid import UUID
 
 from conclave.client import news as n
@@ -36,12 +36,14 @@ class Mirror:
 
     async def catch_up(self) -> AsyncIterator[n.News]:
         """Read the whole state, and fetch what was missed."""
-        current = {each.group_id for each in await self._client.groups()}
-        for group_id in self._history.groups().keys() - current:
+        current = {each.group_id: each for each in await self._client.groups()}
+        for group_id in self._history.groups().keys() - current.keys():
             for gone in self.forget_group(group_id):
                 yield gone
         await self.take_welcomes()
         for group_id in sorted(current):
+            members = {each.user_id for each in current[group_id].members}
+            await self.forget_deleted(group_id, self._history.senders(group_id) - members)
             async for each in self.refresh(group_id):
                 yield each
         await self.tell_read()
@@ -71,9 +73,10 @@ class Mirror:
             yield each
 
     async def _read_policy(self, group_id: UUID) -> AsyncIterator[n.News]:
-        expiry = (await self._client.retention(group_id)).effective_expiry_seconds
-        if self._history.set_expiry(group_id, expiry):
-            yield n.PolicyChanged(group_id, expiry)
+        found = await self._client.retention(group_id)
+        if self._history.set_expiry(group_id, found.effective_expiry_seconds):
+            yield n.PolicyChanged(group_id, found.effective_expiry_seconds)
+        self.note_gone(self._history.forget_before(group_id, found.hidden_before))
         self.note_gone(self._history.enforce())
         for gone in self.take_gone():
             yield gone
@@ -91,6 +94,14 @@ class Mirror:
             shown |= {each.sequence_num for each in page if not each.redacted}
             after = page[-1].sequence_num
         self.note_gone(self._history.forget(group_id, [each for each in numbers if each not in shown]))
+
+    async def forget_deleted(self, group_id: UUID, user_ids: Iterable[UUID]) -> None:
+        """Forget what those of ``user_ids`` have sent who have deleted their accounts: the server serves it no more."""
+        for user_id in user_ids:
+            try:
+                await self._client.user_by_id(user_id)
+            except ResourceError:
+                self.note_gone(self._history.forget_sender(group_id, user_id))
 
     async def fetch(self, group_id: UUID) -> AsyncIterator[n.News]:
         """Fetch all that comes after what the history has, store it, and tell it.

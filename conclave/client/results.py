@@ -118,7 +118,8 @@ class Retention:
     """How long a group's messages live.
 
     ``effective_expiry_seconds``: -1 for ever, 0 until all have fetched, or seconds.
-    ``held_by``: for admins, who has not fetched and so holds a delete-after-fetch group back.
+    ``held_by``: for admins, who has not fetched and so holds a delete-after-fetch group back. ``hidden_before``: what
+    was created before this Unix second is hidden for ever; 0: nothing is.
     """
 
     wire: ClassVar[str] = "GetRetentionPolicyResponse"
@@ -130,6 +131,7 @@ class Retention:
     policy_source: str = ""
     legal_hold: bool = False
     held_by: tuple[UUID, ...] = ()
+    hidden_before: int = 0
 
 
 @dataclass(frozen=True)

@@ -213,8 +213,6 @@ class Sync:
                 return self._fetch_news(event)
             case n.GroupDeleted():
                 return _each(mirror.forget_group(event.group_id))
-            case n.MemberRemoved() if event.removed_user_id == self.client.session.user_id:
-                return _each(mirror.forget_group(event.group_id))
             case n.MessageRedacted():
                 mirror.note_gone(self.history.forget(event.group_id, [event.sequence_num]))
             case n.WelcomeWaits():
@@ -222,7 +220,9 @@ class Sync:
             case n.InviteReceived():
                 self._upkeep.taken()
                 mirror.invited(event)
-            case n.GroupUpdate(update_type="commit") | n.MemberRemoved() | n.IdentityReset():
+            case n.MemberRemoved():
+                return self._removed(event)
+            case n.GroupUpdate(update_type="commit") | n.IdentityReset():
                 return mirror.fetch(event.group_id)  # a commit may have come with it
             case n.GroupUpdate():
                 return mirror.refresh(event.group_id)
@@ -239,6 +239,16 @@ class Sync:
         if event.sequence_num > self.history.fetched_up_to(event.group_id):
             async for each in self._mirror.fetch(event.group_id):
                 yield each
+
+    async def _removed(self, event: n.MemberRemoved) -> AsyncIterator[n.News]:
+        """Somebody is gone: if it is somebody else, perhaps with the account, and perhaps with a commit."""
+        if event.removed_user_id == self.client.session.user_id:
+            for gone in self._mirror.forget_group(event.group_id):
+                yield gone
+            return
+        await self._mirror.forget_deleted(event.group_id, [event.removed_user_id])
+        async for each in self._mirror.fetch(event.group_id):
+            yield each
 
     async def _welcomed(self, group_id: UUID) -> AsyncIterator[n.News]:
         self._upkeep.taken()

@@ -412,7 +412,7 @@ TABLE: dict[str, list[Row]] = {
     f"GET {API}/groups/{{group_id}}/retention": [
         Row(
             "both layers, and what follows",
-            answers=lambda _: {
+            answers=lambda world: {
                 "server_retention_seconds": 30 * DAY,
                 "group_expiry_seconds": DAY,
                 "effective_expiry_seconds": DAY,
@@ -420,6 +420,7 @@ TABLE: dict[str, list[Row]] = {
                 "policy_source": "group",
                 "legal_hold": False,
                 "held_by": [],
+                "hidden_before": world.running.clock.now() - 30 * DAY,
             },
         ),
         Row(
@@ -433,6 +434,7 @@ TABLE: dict[str, list[Row]] = {
                 "policy_source": "group",
                 "legal_hold": False,
                 "held_by": [world.users["bob"].user_id],
+                "hidden_before": world.running.clock.now() - DAY,
             },
         ),
     ],

@@ -95,6 +95,7 @@ async def test_members_learn_which_policy_is_in_force_and_where_it_comes_from(
                 "policy_source": expected[2],
                 "legal_hold": False,
                 "held_by": [],
+                "hidden_before": 0,
             }, why
 
 

@@ -38,3 +38,15 @@ def test_what_no_command_was_asked_for_is_not_imported() -> None:
     helped = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert (helped.returncode, helped.stderr) == (0, "")
     assert "archive" in helped.stdout
+
+
+@pytest.mark.parametrize(
+    ("command", "missing", "extra"), [("serve", "structlog", "server"), ("chat", "textual", "client")]
+)
+def test_what_is_not_installed_is_named_with_the_extra_that_brings_it(command: str, missing: str, extra: str) -> None:
+    program = f"import sys; sys.modules[{missing!r}] = None; from conclave.cli.main import main; main([{command!r}])"
+    asked = subprocess.run([sys.executable, "-P", "-c", program], capture_output=True, text=True)
+    assert (asked.returncode, asked.stdout) == (1, "")
+    assert asked.stderr == (
+        f"Error: {missing} is not installed: conclave {command} needs the extra {extra}: pip install '.[{extra}]'\n"
+    )

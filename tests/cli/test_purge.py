@@ -18,6 +18,7 @@ from tests.conftest import Running, StartServer
 from tests.support.client import encode
 from tests.support.commands import Run, done, refused, runner
 from tests.support.forensics import Search
+from tests.support.listening import listening
 
 HOUR, DAY = 3600, 86_400
 START = 1_700_000_000  # 2023-11-14 22:13:20 UTC
@@ -70,6 +71,18 @@ async def test_what_is_older_is_hidden_at_once_and_erased_and_the_rest_stays(
     assert [each.body for each in await alice.fetch(other)] == [search.body(2 * n + 1, 5000) for n in range(4)]
     assert search.numbers_beside_a_server(tmp_path) == {1, 3, 4, 5, 6, 7}
     assert await running.query(MARKS) == [(START + 2 * DAY,), (0,)]
+
+
+async def test_members_are_told_and_learn_what_they_are_to_delete_too(running: Running, run: Run) -> None:
+    alice, bob = await running.users("alice", "bob")
+    group = await alice.create_group("g")
+    await bob.join(group)
+    running.clock.advance(2 * DAY)
+    assert (await bob.get(f"/groups/{group}/retention"))["hidden_before"] == 0
+    async with listening(bob) as events:
+        done(await purge(run, "g", "1d", "--yes", "--no-run"))
+        assert await events.next() == ("group_update", {"group_id": group, "update_type": "group_settings"})
+    assert (await bob.get(f"/groups/{group}/retention"))["hidden_before"] == START + DAY
 
 
 async def test_a_purge_is_noted_and_the_mark_never_falls(running: Running, run: Run) -> None:

@@ -10,6 +10,8 @@ from uuid import UUID
 import pytest
 
 from conclave import keys
+from conclave.actions import purges
+from conclave.actions.outside import Outside
 from conclave.client import (
     Backoff,
     Client,
@@ -30,6 +32,7 @@ from conclave.client import (
 )
 from conclave.client.news import InviteReceived, Lagged, MemberRemoved
 from conclave.clock import Clock
+from conclave.config.settings import Config
 from conclave.wire.listener import Listener as Connection
 from tests.conftest import Running
 from tests.support.client import PASSWORD
@@ -313,6 +316,76 @@ async def test_a_group_that_is_over_leaves_nothing(pair: tuple[Device, Device, U
     assert await bob.hear_a(GroupGone) == GroupGone(third), "also if it happened while away"
     assert bob.history.groups() == {}
     assert b"hello" not in Path(str(bob._path)).read_bytes()
+
+
+def purge(running: Running, config: Config, group: UUID, before: int) -> None:
+    """As an operator does, in a process of the operator's own."""
+    outside = Outside(config, running.clock)
+    outside.write(purges.purge, outside.context(), "operator", group.bytes, before)
+
+
+async def test_what_an_operator_purges_goes_here_too(
+    pair: tuple[Device, Device, UUID], running: Running, config: Config
+) -> None:
+    alice, bob, group = pair
+    texts = [f"message {number} of several" for number in range(4)]
+    for text in texts:
+        running.clock.advance(HOUR)
+        await alice.sync.send(group, text)
+        await bob.hear_text(text)
+    running.clock.advance(HOUR)
+    now = running.clock.now()
+    await asyncio.to_thread(purge, running, config, group, now - 4 * HOUR + 1)
+    assert (await bob.hear_a(MessagesGone)).sequence_nums == (1,)
+    assert bob.shown(group) == texts[1:]
+    await bob.disconnect()
+    await asyncio.to_thread(purge, running, config, group, now - 2 * HOUR)
+    await bob.connect()
+    assert (await bob.hear_a(MessagesGone)).sequence_nums == (2,), "also if it happened while away"
+    assert bob.shown(group) == texts[2:]
+    kept = Path(str(bob._path)).read_bytes()
+    assert [text.encode() in kept for text in texts] == [False, False, True, True]
+
+
+async def test_what_a_former_policy_has_hidden_goes_although_it_was_over_when_the_client_came_back(
+    pair: tuple[Device, Device, UUID], running: Running
+) -> None:
+    alice, bob, group = pair
+    await alice.sync.send(group, "of yesterday")
+    await bob.hear_text("of yesterday")
+    await bob.disconnect()
+    running.clock.advance(DAY)
+    await alice.client.update_group(group, expiry=HOUR)
+    await alice.client.update_group(group, expiry=-1)
+    await bob.connect()
+    assert (await bob.hear_a(MessagesGone)).sequence_nums == (1,)
+    assert bob.shown(group) == []
+    assert b"of yesterday" not in Path(str(bob._path)).read_bytes()
+
+
+async def test_what_a_deleted_account_has_sent_goes_and_what_somebody_who_left_has_sent_stays(
+    pair: tuple[Device, Device, UUID], device: NewDevice
+) -> None:
+    _, bob, group = pair
+    others = [await device(name) for name in ("carol", "dave", "eve")]
+    for each in others:
+        await each.connect()
+        await each.client.join(group)
+        await each.sync.send(group, f"{each.name} was here")
+        await bob.hear_text(f"{each.name} was here")
+    carol, dave, eve = others
+    await eve.client.leave(group)
+    await carol.client.delete_account(PASSWORD)
+    gone = await bob.hear_a(MessagesGone)
+    assert bob.shown(group) == ["dave was here", "eve was here"]
+    assert gone.group_id == group
+    await bob.disconnect()
+    await dave.client.delete_account(PASSWORD)
+    await bob.connect()
+    await bob.hear_a(MessagesGone)
+    assert bob.shown(group) == ["eve was here"], "also if it happened while away"
+    kept = Path(str(bob._path)).read_bytes()
+    assert [f"{each.name} was here".encode() in kept for each in others] == [False, False, True]
 
 
 async def test_invites_are_told_once_and_a_welcome_brings_the_group(

@@ -6,7 +6,7 @@ Nobody else may read them: folders have mode 0700, files 0600.
 import fcntl
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
@@ -44,6 +44,11 @@ class Account:
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         session.save(self.session_path)
 
+    def used(self) -> None:
+        """Note that it is used now: the next start goes on with it."""
+        if self.session_path.exists():
+            self.session_path.touch()
+
     @contextmanager
     def in_use(self) -> Iterator[None]:
         """Use the account alone: two chats with one history would each miss what the other has shown.
@@ -68,12 +73,19 @@ class Account:
         self.session_path.unlink(missing_ok=True)
 
     def forget(self) -> None:
-        """Forget the session and the history, which is not open. Raises HistoryError, AccountInUseError and OSError."""
+        """Forget the session and the history, which is not open, and the folder, unless something else is in it.
+
+        Raises HistoryError, AccountInUseError, OSError, and sqlite3.Error.
+        """
         self.end_session()
-        if self.history_path.exists():
-            with self.in_use(), History(self.history_path) as history:
-                history.forget_all()
-            self.history_path.unlink()
+        with self.in_use():
+            if self.history_path.exists():
+                with History(self.history_path) as history:
+                    history.forget_all()
+            for name in ("history", "history-journal", "lock"):
+                (self.folder / name).unlink(missing_ok=True)
+            with suppress(OSError):
+                self.folder.rmdir()
 
 
 class Accounts:
@@ -90,7 +102,7 @@ class Accounts:
         return Account(self.home / f"{where}-{session.user_id.hex[:8]}")
 
     def last(self, *, url: str = "", username: str = "") -> Session | None:
-        """Return the session that began last, of those with this server and this name. Raises SessionFileError."""
+        """Return the session that was used last, of those with this server and this name. Raises SessionFileError."""
         try:
             found = sorted(self.home.glob(f"*/{_SESSION}"), key=lambda each: each.stat().st_mtime, reverse=True)
         except OSError as error:

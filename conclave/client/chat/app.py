@@ -1,12 +1,16 @@
 """The program: logs in, holds the conversation, and shows it."""
 
 import sqlite3
+import traceback
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from typing import ClassVar
 
 from textual.app import App
 from textual.binding import Binding, BindingType
+from textual.screen import Screen
 from textual.theme import Theme
+from textual.worker import WorkerFailed
 
 from conclave.client.chat.accounts import Account, AccountInUseError
 from conclave.client.chat.conversation import Conversation
@@ -15,7 +19,7 @@ from conclave.client.chat.login import LoginScreen
 from conclave.client.chat.options import ChatOptions
 from conclave.client.chat.palette import Doings
 from conclave.client.chat.screen import ChatScreen
-from conclave.client.errors import SessionOverError
+from conclave.client.errors import ClientError, SessionOverError
 from conclave.client.history.schema import HistoryError
 from conclave.client.session import Session, SessionFileError
 
@@ -56,8 +60,8 @@ class ChatApp(App[str]):
     CSS_PATH = "chat.tcss"
     TITLE = "conclave"
     COMMANDS: ClassVar = {Doings}
-    HORIZONTAL_BREAKPOINTS: ClassVar = [(0, "-narrow"), (60, "-wide")]
-    VERTICAL_BREAKPOINTS: ClassVar = [(0, "-low"), (20, "-high")]
+    HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (60, "-wide")]
+    VERTICAL_BREAKPOINTS = [(0, "-low"), (20, "-high")]
     BINDINGS: ClassVar[list[BindingType]] = [Binding("ctrl+q", "quit", "Quit", priority=True, key_display="^q")]
 
     def __init__(self, options: ChatOptions) -> None:
@@ -66,6 +70,7 @@ class ChatApp(App[str]):
         self._options = options
         self._stack = AsyncExitStack()
         self._account: Account | None = None
+        self._last = options
         self.conversation: Conversation | None = None
 
     async def on_mount(self) -> None:
@@ -79,7 +84,7 @@ class ChatApp(App[str]):
         try:
             session = self._options.accounts.last(url=self._options.url, username=self._options.username)
         except SessionFileError as error:
-            self.exit(str(error))
+            self.exit(described(error), return_code=1)
             return
         if session:
             await self._begin(session)
@@ -94,7 +99,7 @@ class ChatApp(App[str]):
 
     async def action_quit(self) -> None:
         """Leave, unless something was typed that is not sent."""
-        unsent = self.conversation.unsent() if self.conversation else 0
+        unsent = self.conversation.rooms.unsent() if self.conversation else 0
         if unsent and isinstance(self.screen, ChatScreen):
             text = f"{unsent} of your messages could not be sent. They are kept nowhere: they are lost if you leave."
             await self.push_screen(Ask("Leave?", text, ("Leave", "Stay"), is_grave=True), self._leave)
@@ -107,32 +112,44 @@ class ChatApp(App[str]):
 
     async def on_login_screen_done(self, event: LoginScreen.Done) -> None:
         """Begin the conversation."""
-        self._options.accounts.of(event.session).save(event.session)
-        await self._begin(event.session)
+        try:
+            self._options.accounts.of(event.session).save(event.session)
+        except OSError as error:
+            self.exit(f"the session cannot be kept: {error}", return_code=1)
+        else:
+            await self._begin(event.session)
 
     async def on_chat_screen_logged_out(self) -> None:
         """Forget everything here."""
         account = self._account
+        await self._show_only(LoginScreen(self._last, why="You are logged out, and nothing of it is here any more."))
         await self.close_conversation()
-        if account:
-            account.forget()
-        await self.switch_screen(
-            LoginScreen(self._options, why="You are logged out, and nothing of it is here any more.")
-        )
+        try:
+            if account:
+                account.forget()
+        except (HistoryError, AccountInUseError, OSError, sqlite3.Error) as error:
+            self.exit(f"you are logged out, but something is still here: {described(error)}", return_code=1)
 
     async def on_chat_screen_ended(self, event: ChatScreen.Ended) -> None:
         """The session is over, or the disk fails."""
-        account = self._account
-        if isinstance(event.why, SessionOverError):
+        if not isinstance(event.why, SessionOverError):
+            self.exit(described(event.why), return_code=1)
+        elif self.conversation:  # more than one task may have noticed
+            account = self._account
+            await self._show_only(LoginScreen(self._last, why="Your session is over: log in again."))
             await self.close_conversation()
             if account:
                 account.end_session()
-            await self.switch_screen(LoginScreen(self._options, why="Your session is over: log in again."))
-        else:
-            self.exit(f"conclave chat: {described(event.why)}")
+
+    async def _show_only(self, screen: Screen[None]) -> None:
+        """Show a screen, and nothing below it: dialogs go too. What is shown must not be closed before."""
+        while len(self.screen_stack) > 1:
+            await self.pop_screen()
+        await self.push_screen(screen)
 
     async def _begin(self, session: Session) -> None:
         options = self._options
+        self._last = replace(options, url=session.url, username=session.username)
         account = options.accounts.of(session)
         try:
             self._stack.enter_context(account.in_use())
@@ -146,18 +163,27 @@ class ChatApp(App[str]):
             await self._stack.enter_async_context(self.conversation)
         except (AccountInUseError, HistoryError, OSError, sqlite3.Error, ValueError) as error:
             await self.close_conversation()
-            self.exit(f"conclave chat: {described(error)}")
+            self.exit(str(error) if isinstance(error, ValueError) else described(error), return_code=1)
             return
         self._account = account
-        await (self.switch_screen(screen) if isinstance(self.screen, LoginScreen) else self.push_screen(screen))
+        account.used()
+        await self._show_only(screen)
 
     def _fatal_error(self) -> None:
         """Leave by an error of the program, without showing the values of its variables: they have texts and tokens."""
-        self.exit(f"conclave chat: {described(self._exception)}", return_code=1)
+        self.exit(described(self._exception), return_code=1)
+
+
+_EXPECTED = (AccountInUseError, HistoryError, SessionFileError, ClientError, OSError)
 
 
 def described(error: BaseException | None) -> str:
-    """Say what went wrong, in a line."""
+    """Say what went wrong: in a line, or, of an error of the program, where it was, without any value."""
+    if isinstance(error, WorkerFailed):
+        error = error.error
     if isinstance(error, sqlite3.Error):
-        return f"the local history cannot be written: {error}"
-    return str(error) or type(error).__name__
+        return f"the local history cannot be used: {error}"
+    if isinstance(error, _EXPECTED):
+        return str(error)
+    places = traceback.format_list(traceback.extract_tb(error.__traceback__)) if error else []
+    return f"an error of the program, {type(error).__name__}:\n{''.join(places)}".rstrip()

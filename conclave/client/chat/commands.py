@@ -135,6 +135,17 @@ async def _new(desk: Desk, rest: str) -> None:
     desk.say(f"{name} is yours: bring people in with /invite NAME, and let it forget with /expire 1h")
 
 
+async def _groups(desk: Desk, _: str) -> None:
+    rooms = desk.conversation.rooms
+    lines = [
+        f"{each.name}: {words.policy(each.expiry)}" + (f", {each.unread:,} unread" if each.unread else "")
+        for each in rooms.ordered()
+        if each.expiry is not None
+    ]
+    lines += [f"invited to {words.harmless(each.group_name)} by {each.inviter_username}" for each in rooms.invites]
+    await desk.tell("Your groups", "\n".join(lines) or "There are none yet.")
+
+
 async def _find(desk: Desk, rest: str) -> None:
     found = await desk.conversation.client.public_groups(rest)
     lines = [
@@ -203,7 +214,10 @@ async def _expire(desk: Desk, rest: str) -> None:
         raise CommandError(f"{error}; or fetched: until all have fetched it; or off: as the server has it") from error
     would = await conversation.change_expiry(group_id, expiry, dry_run=True)
     becomes = words.policy(await conversation.effective(group_id, expiry))
-    text = f"From now on messages of {room.name} are {becomes}.\n\n{_hidden(would)}"
+    decided = ""
+    if room.retention and room.retention.policy_source == "override":
+        decided = " The operator has decided that for this group: what you set is stored, and has no effect."
+    text = f"From now on messages of {room.name} are {becomes}.{decided}\n\n{_hidden(would)}"
     if await desk.ask("Change how long messages live?", text, "Change it"):
         await conversation.change_expiry(group_id, expiry, dry_run=False)
 
@@ -227,7 +241,7 @@ async def _burn(desk: Desk, rest: str) -> None:
     except ValueError as error:
         raise CommandError(f"{error}: /burn 30s hello") from error
     if text.strip():
-        desk.conversation.send(room, text.strip(), seconds)
+        desk.conversation.outbox.send(room, text.strip(), seconds)
         return
     room.self_destruct_seconds = seconds
     desk.say(f"What you send here goes {words.remaining(seconds)} after each has read it, until /burn off")
@@ -289,12 +303,12 @@ async def _alias(desk: Desk, rest: str) -> None:
 
 
 async def _retry(desk: Desk, _: str) -> None:
-    if not desk.conversation.send_again(_room(desk)):
+    if not desk.conversation.outbox.send_again(_room(desk)):
         desk.say("Nothing was refused here")
 
 
 async def _discard(desk: Desk, _: str) -> None:
-    if not desk.conversation.discard(_room(desk)):
+    if not desk.conversation.outbox.discard(_room(desk)):
         desk.say("Nothing was refused here")
 
 
@@ -347,6 +361,7 @@ COMMANDS = {
     each.name: each
     for each in (
         Command("new", "NAME [public]", "make a group", _new, in_group=False),
+        Command("groups", "", "list your groups and invites", _groups, in_group=False),
         Command("find", "[TEXT]", "list public groups, all or those with TEXT in their names", _find, in_group=False),
         Command("join", "NAME", "join a public group", _join, in_group=False),
         Command("go", "NAME", "open one of your groups", _go, in_group=False),

@@ -1,11 +1,9 @@
 """Where the user types: messages, and commands that complete themselves."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
-from uuid import UUID
 
 from textual import events
-from textual.message import Message as UiMessage
 from textual.widgets import TextArea
 
 from conclave.client.chat import commands
@@ -17,29 +15,15 @@ MOST_REMEMBERED = 50
 class Composer(TextArea):
     """A field that grows with its text. Enter sends, Alt+Enter begins a new line, Tab completes a command."""
 
-    class Sent(UiMessage):
-        """The user wants this text sent to a group, or this command done.
+    def __init__(self, *, hands_over: Callable[[str], None], does: Callable[[str], bool], **others: Any) -> None:
+        """``hands_over``: takes what is to be sent or done. ``does``: does what a key means, if it means something.
 
-        ``group_id``: the group that was open when Enter was pressed, which need not be the one that is open now.
+        Both are called at once, not by messages: whoever types fast goes to another group before a message would have
+        come, and the text would be sent there.
         """
-
-        def __init__(self, text: str, group_id: UUID | None) -> None:
-            self.text = text
-            self.group_id = group_id
-            super().__init__()
-
-    class Scrolled(UiMessage):
-        """The user wants to see what is above, -1, or below, 1, without leaving the field."""
-
-        def __init__(self, by: int) -> None:
-            self.by = by
-            super().__init__()
-
-    def __init__(self, keys: Mapping[str, Callable[[], None]], **others: Any) -> None:
-        """``keys``: what is to be done at once at a key, before what is typed after it, as going to another group."""
         super().__init__(**others, show_line_numbers=False, highlight_cursor_line=False, compact=True)
-        self.group_id: UUID | None = None
-        self._keys = keys
+        self._hands_over = hands_over
+        self._does_elsewhere = does
         self._former: list[str] = []
         self._at = 0
 
@@ -59,7 +43,7 @@ class Composer(TextArea):
         self._at = len(self._former)
         self.text = ""
         self.history.clear()  # or undo would bring a message back
-        self.post_message(self.Sent(text, self.group_id))
+        self._hands_over(text)
 
     async def _on_key(self, event: events.Key) -> None:
         """Send, complete, recall, scroll; anything else is typed.
@@ -74,22 +58,17 @@ class Composer(TextArea):
 
     def _does(self, key: str) -> bool:
         """Do what a key means here. Tell whether it means something."""
-        if key in self._keys:
-            self._keys[key]()
-            return True
         match key:
             case "enter":
                 self.send()
             case "alt+enter" | "shift+enter" | "ctrl+j":
                 self.insert("\n")
-            case "pageup" | "pagedown":
-                self.post_message(self.Scrolled(-1 if key == "pageup" else 1))
             case "tab":
                 return self._completes()
             case "up" | "down":
                 return self._recalls(-1 if key == "up" else 1)
             case _:
-                return False
+                return self._does_elsewhere(key)
         return True
 
     def _completes(self) -> bool:

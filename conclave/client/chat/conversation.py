@@ -13,25 +13,30 @@ from uuid import UUID
 from conclave.client import news as n
 from conclave.client.api import Client
 from conclave.client.chat import words
-from conclave.client.chat.rooms import Draft, Room, Rooms
+from conclave.client.chat.outbox import Outbox
+from conclave.client.chat.policies import effective
+from conclave.client.chat.rooms import Room, Rooms
 from conclave.client.codec import Codec
-from conclave.client.errors import ClientError, GroupError, RefusedError, ResourceError, SessionOverError
+from conclave.client.errors import ClientError, GroupError, ResourceError, SessionOverError
 from conclave.client.history.store import History
 from conclave.client.results import GroupUpdated, Retention
-from conclave.client.retry import GATEWAY_STATUSES, Backoff
 from conclave.client.sync import Sync
 
 PAGE = 200
 """Messages are loaded from the local history 200 at a time."""
 
-MOST_LOADED = 2_000
-"""Of a group at most 2,000 messages stay loaded while its newest ones are shown."""
+MOST_LOADED = 1_000
+"""Of a group at most 1,000 messages stay loaded while its newest ones are shown."""
 
 RENEWED_AFTER = 0.2
 """After an event the groups are read again, at most five times a second."""
 
 HOLDING_READ_EVERY = 10.0
 """Who holds a group back is read again every 10 seconds while it is open: no event tells that somebody has fetched."""
+
+
+EVENT_FOLLOWS_WITHIN = 1.0
+"""If an event says why a group is gone, it comes within a second."""
 
 
 class Listener(Protocol):
@@ -66,11 +71,11 @@ class Conversation:
         self.offline: n.Offline | None = n.Offline("connecting", 0)
         self.open_room: UUID | None = None
         self._listener = listener
+        self._untold: set[UUID] = set()
         self._wants_renewal = asyncio.Event()
         self._online = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
-        self._sending: dict[UUID, asyncio.Task[None]] = {}
-        self._backoff = Backoff()
+        self.outbox = Outbox(self.sync, self._start, self._count_and_show)
 
     async def __aenter__(self) -> Self:
         await self.sync.__aenter__()
@@ -128,32 +133,6 @@ class Conversation:
         self._listener.room_changed(group_id)
         self._listener.rooms_changed()
 
-    def send(self, room: Room, text: str, self_destruct_seconds: int = 0) -> None:
-        """Send a text as soon as there is a connection, after what was typed before it."""
-        room.read_before = None
-        room.drafts.append(Draft(room.group.group_id, text, self_destruct_seconds))
-        self._go_on_sending(room)
-
-    def send_again(self, room: Room) -> int:
-        """Try again to send what the server has refused. Return how many texts these are."""
-        refused = [each for each in room.drafts if each.refused]
-        for draft in refused:
-            draft.refused = ""
-        self._go_on_sending(room)
-        return len(refused)
-
-    def discard(self, room: Room) -> int:
-        """Drop what the server has refused. Return how many texts these were."""
-        refused = [each for each in room.drafts if each.refused]
-        room.drafts = [each for each in room.drafts if not each.refused]
-        self._listener.room_changed(room.group.group_id)
-        return len(refused)
-
-    def unsent(self) -> int:
-        """Return how many texts were not sent."""
-        drafts = [each for room in self.rooms.all.values() for each in room.drafts]
-        return sum(each.number is None and not each.is_stored for each in drafts)
-
     async def change_expiry(self, group_id: UUID, expiry: int, *, dry_run: bool) -> GroupUpdated:
         """Set how long a group's messages live, or only ask what that would hide. Raises ClientError."""
         done = await self.client.update_group(group_id, expiry=expiry, dry_run=dry_run)
@@ -162,11 +141,9 @@ class Conversation:
         return done
 
     async def effective(self, group_id: UUID, expiry: int) -> int:
-        """Return what a group's setting comes to together with the server's. Raises ClientError."""
+        """Return what a group's setting comes to together with what the operator has set. Raises ClientError."""
         server = (await self.client.retention(group_id)).server_retention_seconds
-        if words.AFTER_FETCH in (server, expiry):
-            return words.AFTER_FETCH
-        return min((each for each in (server, expiry) if each != words.KEEP), default=words.KEEP)
+        return effective(group_id, expiry, server, await self.client.retention_configuration())
 
     async def answer(self, invite_id: UUID, *, accept: bool) -> None:
         """Accept or decline an invite. Raises ClientError."""
@@ -240,6 +217,7 @@ class Conversation:
     def _told(self, event: n.Event) -> None:
         """An event that says only that something is to be read again, or that is for people."""
         name = self.rooms.name_of(event.group_id)
+        self._untold.discard(event.group_id)
         match event:
             case n.GroupDeleted():
                 self._listener.say(f"{name} was deleted, with all its messages")
@@ -265,22 +243,16 @@ class Conversation:
             self._want_renewal()
             return
         if message.sender_id == self.user_id:
-            self._own_arrived(room, message)
+            self.outbox.has_arrived(room, message.text)
         if room.is_loaded:
             room.messages[message.sequence_num] = message
-            if len(room.messages) > MOST_LOADED:
+            if len(room.messages) > MOST_LOADED and room.is_at_end:
                 room.load(list(room.messages.values())[-PAGE:])
                 room.has_earlier = True
         if self.rooms.person(message.sender_id) is None:
             self._start(self._learn_name(message))
         self._count(room)
         self._show(room)
-
-    def _own_arrived(self, room: Room, message: n.Message) -> None:
-        """What the user has sent is there: perhaps before the answer to the request, which may be lost."""
-        draft = next((each for each in room.drafts if each.waits and not each.is_stored), None)
-        if draft and draft.text == message.text:
-            draft.is_stored = True
 
     def _gone(self, news: n.MessagesGone) -> None:
         room = self.rooms.all.get(news.group_id)
@@ -300,12 +272,21 @@ class Conversation:
 
     def _left(self, group_id: UUID) -> None:
         """The user is not in a group any more: what was typed for it goes too."""
-        if task := self._sending.pop(group_id, None):
-            task.cancel()
+        self.outbox.drop(group_id)
+        if group_id in self.rooms.all:
+            self._untold.add(group_id)
+            self._start(self._tell_left(group_id))
         self.rooms.drop(group_id)
         if self.open_room == group_id:
             self.open_room = None
         self._listener.rooms_changed()
+
+    async def _tell_left(self, group_id: UUID) -> None:
+        """Say that a group is gone which went without an event: while there was no connection, or from elsewhere."""
+        await asyncio.sleep(EVENT_FOLLOWS_WITHIN)
+        if group_id in self._untold:
+            self._untold.discard(group_id)
+            self._listener.say(f"You are not in {self.rooms.name_of(group_id)} any more; what was here of it is erased")
 
     async def _tell_ban(self, event: n.MemberRemoved) -> None:
         """Say that somebody was banned; only admins can know that."""
@@ -356,7 +337,7 @@ class Conversation:
         """Read anew when messages are gone; those that are loaded stay so."""
         if room.is_loaded:
             first = min(room.messages, default=0)
-            room.load(self.history.messages(room.group.group_id, first - 1, MOST_LOADED))
+            room.load(self.history.messages(room.group.group_id, first - 1, len(room.messages) + MOST_LOADED))
         self._count(room)
 
     def _count(self, room: Room) -> None:
@@ -364,7 +345,11 @@ class Conversation:
         group_id = room.group.group_id
         room.unread = self.history.unread(group_id, self.user_id)
         room.fetched_up_to = self.history.fetched_up_to(group_id)
-        room.drafts = [each for each in room.drafts if each.number is None or each.number > room.fetched_up_to]
+        self.outbox.tidy(room)
+
+    def _count_and_show(self, room: Room) -> None:
+        self._count(room)
+        self._listener.room_changed(room.group.group_id)
 
     def _show(self, room: Room) -> None:
         self._listener.room_changed(room.group.group_id)
@@ -404,39 +389,6 @@ class Conversation:
             room.retention = found
             self._show(room)
         return found
-
-    def _go_on_sending(self, room: Room) -> None:
-        group_id = room.group.group_id
-        task = self._sending.get(group_id)
-        if task is None or task.done():
-            self._sending[group_id] = self._start(self._send_drafts(room))
-        self._listener.room_changed(group_id)
-
-    async def _send_drafts(self, room: Room) -> None:
-        """Send what was typed in a group, in its order. One that the server refuses does not stop the others."""
-        failures = 0
-        while draft := next((each for each in room.drafts if each.waits), None):
-            try:
-                draft.number = await self.sync.send(
-                    draft.group_id,
-                    draft.text,
-                    self_destruct_seconds=draft.self_destruct_seconds,
-                    send_id=draft.send_id,
-                )
-            except ValueError as error:
-                draft.refused = str(error)
-            except SessionOverError:
-                raise
-            except ClientError as error:
-                if isinstance(error, RefusedError) and error.status < 500 and error.status not in GATEWAY_STATUSES:
-                    draft.refused = str(error)
-                else:
-                    failures += 1
-                    await asyncio.sleep(self._backoff.delay(failures, 1.0))
-            else:
-                failures = 0
-                self._count(room)
-            self._listener.room_changed(draft.group_id)
 
     def _start(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[None]:
         task = asyncio.create_task(self._guarded(work))

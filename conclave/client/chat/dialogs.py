@@ -3,36 +3,14 @@
 from collections.abc import Sequence
 from typing import ClassVar
 
-from textual.actions import SkipAction
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical, VerticalScroll
 from textual.content import Content
-from textual.screen import ModalScreen, Screen, ScreenResultType
+from textual.screen import ModalScreen
 from textual.widgets import Button, Input, Label, Static
 
-
-class Form(Screen[ScreenResultType]):
-    """A screen with fields. Enter and Tab go on from one to the next.
-
-    They do so before the next key is taken, however fast keys come: a program that types a name, Tab and a password
-    must not write the password into the field of the name, where everybody can read it.
-    """
-
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("tab", "app.focus_next", show=False, priority=True),
-        Binding("shift+tab", "app.focus_previous", show=False, priority=True),
-        Binding("enter", "go_on", show=False, priority=True),
-    ]
-
-    LAST: ClassVar[tuple[str, ...]] = ()
-    """The fields in which Enter does what the form is for."""
-
-    def action_go_on(self) -> None:
-        """Go on to the next field, if this is one and not the last."""
-        if not isinstance(self.focused, Input) or self.focused.id in self.LAST:
-            raise SkipAction
-        self.focus_next()
+from conclave.client.chat.forms import FORM_KEYS, Form
 
 
 class Ask(ModalScreen[str]):
@@ -103,8 +81,7 @@ class Tell(ModalScreen[None]):
 class NewPassword(Form[tuple[str, str] | None], ModalScreen[tuple[str, str] | None]):
     """Asks for the current password, and twice for a new one."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "give_up", "Cancel")]
-    LAST = ("again",)
+    BINDINGS: ClassVar[list[BindingType]] = [*FORM_KEYS, Binding("escape", "give_up", "Cancel")]
 
     def compose(self) -> ComposeResult:
         """Put it together."""
@@ -119,14 +96,10 @@ class NewPassword(Form[tuple[str, str] | None], ModalScreen[tuple[str, str] | No
                 yield Button("Change it", variant="primary", id="change", compact=True)
                 yield Button("Cancel", id="cancel", compact=True)
 
-    def on_input_submitted(self) -> None:
-        """Enter in the last field changes it."""
-        self._change()
-
     def on_button_pressed(self, event: Button.Pressed) -> None:
         """Do what the button says."""
         if event.button.id == "change":
-            self._change()
+            self.hand_in()
         else:
             self.dismiss(None)
 
@@ -134,7 +107,8 @@ class NewPassword(Form[tuple[str, str] | None], ModalScreen[tuple[str, str] | No
         """Leave it as it is."""
         self.dismiss(None)
 
-    def _change(self) -> None:
+    def hand_in(self) -> None:
+        """Change it, if the new one was typed twice."""
         current, new, again = (self.query_one(f"#{each}", Input).value for each in ("current", "new", "again"))
         if new != again:
             self.query_one("#wrong", Label).update("The new passwords are not the same.")

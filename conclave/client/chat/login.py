@@ -4,7 +4,7 @@ from typing import ClassVar
 
 from textual import work
 from textual.app import ComposeResult
-from textual.binding import Binding, BindingType
+from textual.binding import BindingType
 from textual.containers import Horizontal, Vertical
 from textual.content import Content
 from textual.message import Message as UiMessage
@@ -13,7 +13,7 @@ from yarl import URL
 
 from conclave.client.api import Client
 from conclave.client.chat import words
-from conclave.client.chat.dialogs import Form
+from conclave.client.chat.forms import FORM_KEYS, Form
 from conclave.client.chat.options import LOCAL_URL, ChatOptions
 from conclave.client.errors import ClientError, RefusedError, ResourceError, SessionOverError
 from conclave.client.session import Session
@@ -28,9 +28,9 @@ def server_url(text: str) -> str:
     """Return the address that somebody means: without a scheme it is https, on this machine http. Raises ValueError."""
     text = text.strip().rstrip("/")
     if "://" in text:
-        return text
-    host = URL(f"http://{text}").host
-    return f"{'http' if host in _LOOPBACK else 'https'}://{text}"
+        return str(URL(text))
+    url = URL(f"http://{text}")
+    return str(url if url.host in _LOOPBACK else URL(f"https://{text}"))
 
 
 def is_open(url: str) -> bool:
@@ -40,15 +40,10 @@ def is_open(url: str) -> bool:
 
 
 class LoginScreen(Form[None]):
-    """Enter goes from field to field, and logs in from the last one."""
+    """A form. Enter goes from field to field, and logs in from the last one."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("up", "app.focus_previous", show=False),
-        Binding("down", "app.focus_next", show=False),
-    ]
-
+    BINDINGS: ClassVar[list[BindingType]] = FORM_KEYS
     AUTO_FOCUS = ""  # or what is typed at once would begin in the wrong field
-    LAST = ("password", "token")
 
     class Done(UiMessage):
         """The user is logged in."""
@@ -97,9 +92,9 @@ class LoginScreen(Form[None]):
                 warns = False
             self._say("http:// is not encrypted: whoever is on the way reads your password" if warns else "")
 
-    def on_input_submitted(self, event: Input.Submitted) -> None:
-        """Enter in the last field logs in; a registration token opens an account."""
-        self._enter(is_new=event.input.id == "token")
+    def hand_in(self) -> None:
+        """Log in, or open an account if a token for that was typed."""
+        self._enter(is_new=self.query_one("#token", Input).display)
 
     def on_button_pressed(self, event: Button.Pressed) -> None:
         """Log in, or open an account and log in."""

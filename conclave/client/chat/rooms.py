@@ -50,7 +50,7 @@ class Room:
     """A group, and what is shown of it. ``messages``: those that are loaded, by number, ascending.
 
     ``fetched_up_to``: the number of the last message that came, gone or not. ``read_before``: up to which number it was
-    read when it was opened; None: everything was.
+    read when it was opened; None: everything was. ``is_at_end``: its newest messages are on the screen.
     """
 
     group: Group
@@ -58,6 +58,7 @@ class Room:
     messages: dict[int, Message] = field(default_factory=dict)
     is_loaded: bool = False
     has_earlier: bool = False
+    is_at_end: bool = True
     notices: list[Notice] = field(default_factory=list)
     drafts: list[Draft] = field(default_factory=list)
     unread: int = 0
@@ -141,6 +142,11 @@ class Rooms:
         """Find a member of a group by name."""
         found = (each.user_id for each in room.group.members if each.username.lower() == username.lower())
         return next(found, None)
+
+    def unsent(self) -> int:
+        """Return how many texts were not sent."""
+        drafts = [each for room in self.all.values() for each in room.drafts]
+        return sum(each.number is None and not each.is_stored for each in drafts)
 
     def renew(self, groups: Sequence[Group], now: int) -> None:
         """Take the groups as they are now; what has changed is told in them."""

@@ -28,6 +28,9 @@ LEAST_WIDTH = 20
 
 NAME_COLOURS = 8
 
+_DAY_SECONDS = 86_400 + 3600
+"""The longest day, on which clocks are put back."""
+
 
 class Key(NamedTuple):
     """Says what a row belongs to, so that it is found again once rows above it are gone."""
@@ -59,6 +62,7 @@ class Look:
     now: int
     read_before: int | None = None
     is_plain: bool = False
+    is_online: bool = True
 
 
 def style_of(user_id: UUID, own_id: UUID) -> str:
@@ -66,9 +70,30 @@ def style_of(user_id: UUID, own_id: UUID) -> str:
     return "own" if user_id == own_id else f"name-{zlib.crc32(user_id.bytes) % NAME_COLOURS}"
 
 
-def lay_out(items: Iterable[Item], look: Look) -> list[Row]:
-    """Return the rows of a group, from the oldest."""
-    return list(_rows(list(items), look))
+class Wraps:
+    """Remembers how texts are wrapped, of those that are shown and of no others."""
+
+    def __init__(self) -> None:
+        self._former: dict[tuple[str, int], list[Content]] = {}
+        self._current: dict[tuple[str, int], list[Content]] = {}
+
+    def begin(self) -> None:
+        """Texts that are not asked for from here on to the next call are forgotten with it."""
+        self._former, self._current = self._current, {}
+
+    def lines(self, text: str, width: int) -> list[Content]:
+        """Return the lines of a message in a width."""
+        key = text, width
+        if key not in self._current:
+            self._current[key] = self._former.get(key) or Content(words.shown(text)).wrap(width)
+        return self._current[key]
+
+
+def lay_out(items: Iterable[Item], look: Look, wraps: Wraps | None = None) -> list[Row]:
+    """Return the rows of a group, from the oldest. ``wraps``: what is known of the last time."""
+    wraps = wraps or Wraps()
+    wraps.begin()
+    return list(_rows(list(items), look, wraps))
 
 
 def is_gone(item: Item, now: int) -> bool:
@@ -87,7 +112,7 @@ def left(message: Message, now: int) -> tuple[str, str, str]:
     return words.remaining(seconds), "✶" if timed else words.fuse(seconds, whole), style
 
 
-def _rows(items: list[Item], look: Look) -> Iterator[Row]:
+def _rows(items: list[Item], look: Look, wraps: Wraps) -> Iterator[Row]:
     fuse = FUSE_WIDTH if any(_ends(each) for each in items) and not look.is_plain else 0
     width = max(LEAST_WIDTH, look.width)
     above: Item | None = None
@@ -95,13 +120,13 @@ def _rows(items: list[Item], look: Look) -> Iterator[Row]:
     for item in items:
         key = _key(item)
         at = _at(item, look.now)
-        if above is None or words.day(_at(above, look.now)) != words.day(at):
+        if above is None or not _is_same_day(_at(above, look.now), at):
             yield Row(_ruled(words.day(at), width, look), "day", key)
             above = None
         if not is_new_told and _is_new(item, look):
             yield Row(_ruled("new", width, look), "new", key)
             is_new_told, above = True, None
-        yield from _item(item, above, width, fuse, look)
+        yield from _item(item, above, look, width, fuse, wraps)
         above = item
 
 
@@ -110,7 +135,7 @@ def _is_new(item: Item, look: Look) -> bool:
     return isinstance(item, Message) and item.sender_id != look.user_id and item.sequence_num > (look.read_before or 0)
 
 
-def _item(item: Item, above: Item | None, width: int, fuse: int, look: Look) -> Iterator[Row]:
+def _item(item: Item, above: Item | None, look: Look, width: int, fuse: int, wraps: Wraps) -> Iterator[Row]:
     if isinstance(item, Notice):
         mark = "" if look.is_plain else "· "
         for line in Content(f"{mark}{item.text}").wrap(width):
@@ -123,22 +148,24 @@ def _item(item: Item, above: Item | None, width: int, fuse: int, look: Look) -> 
     if not _goes_on(above, item, look):
         name = "you" if who == look.user_id else look.name(who)
         yield Row(Content(name), style_of(who, look.user_id), _key(item), right=words.time_of_day(_at(item, look.now)))
-    yield from _body(item, width - INDENT - fuse)
+    yield from _body(item, width - INDENT - fuse, wraps, "" if look.is_online else "waits")
 
 
-def _body(item: Message | Draft, width: int) -> Iterator[Row]:
+def _body(item: Message | Draft, width: int, wraps: Wraps, state: str) -> Iterator[Row]:
+    """``state``: what is said of a draft that is neither sent nor refused."""
     key = _key(item)
     if isinstance(item, Draft):
-        text = words.shown(item.text)
+        right = "" if item.refused else state
+        for line in wraps.lines(item.text, width - len(right)):
+            yield Row(line, "draft", key, right=right, indent=INDENT)
+            right = ""
         state = f"not sent: {item.refused}  (/retry, /discard)" if item.refused else ""
-        for line in Content(text).wrap(width):
-            yield Row(line, "draft", key, indent=INDENT)
         if state:
             for line in Content(words.harmless(state)).wrap(width):
                 yield Row(line, "refused", key, indent=INDENT)
         return
     text, style = _text(item)
-    for index, line in enumerate(Content(text).wrap(width)):
+    for index, line in enumerate(wraps.lines(text, width)):
         yield Row(line, style, key, item.sequence_num, None if index else item, indent=INDENT)
 
 
@@ -146,7 +173,8 @@ def _plain(item: Message | Draft, width: int, look: Look) -> Iterator[Row]:
     """One sentence, in which nothing changes until it is gone: a screen reader reads each row once."""
     at = words.time_of_day(_at(item, look.now))
     if isinstance(item, Draft):
-        state = f"not sent, {words.harmless(item.refused)}" if item.refused else "sending"
+        waits = "sending" if look.is_online else "waits for a connection"
+        state = f"not sent, {words.harmless(item.refused)}" if item.refused else waits
         text, style, number = f"you, {at}: {words.shown(item.text)} ({state})", "draft", 0
     else:
         who = "you" if item.sender_id == look.user_id else look.name(item.sender_id)
@@ -154,22 +182,25 @@ def _plain(item: Message | Draft, width: int, look: Look) -> Iterator[Row]:
         if item.self_destruct_seconds and not item.gone_at:
             ends = f" (gone {words.remaining(item.self_destruct_seconds)} after you have read it)"
         body, style = _text(item)
-        text, number = f"{who}, {at}: {body}{ends}", item.sequence_num
+        text, number = f"{who}, {at}: {words.shown(body)}{ends}", item.sequence_num
     for line in Content(text).wrap(width):
         yield Row(line, style, _key(item), number)
 
 
 def _clock(at: int, now: int) -> str:
-    """Write when something will be: with seconds if that is within the hour, with the day if it is not today."""
-    if at - now < 3600:
-        return f"{datetime.fromtimestamp(at).astimezone():%H:%M:%S}"
-    return words.time_of_day(at) if words.day(at) == words.day(now) else words.date_and_time(at)
+    """Write when something will be, with the day if it is not today."""
+    second = f"{datetime.fromtimestamp(at).astimezone():%H:%M:%S}"
+    return second if words.day(at) == words.day(now) else f"{words.day(at)}, {second}"
 
 
 def _text(message: Message) -> tuple[str, str]:
     if message.text is None:
         return "a message that this client cannot read", "unreadable"
-    return words.shown(message.text), "text"
+    return message.text, "text"
+
+
+def _is_same_day(one: int, other: int) -> bool:
+    return abs(one - other) < _DAY_SECONDS and words.day(one) == words.day(other)
 
 
 def _goes_on(above: Item | None, item: Message | Draft, look: Look) -> bool:

@@ -82,14 +82,13 @@ class ChatScreen(Screen[None]):
                 yield Timeline(id="timeline")
                 yield Static(id="welcome")
                 yield Static(id="hint")
-                yield Composer(self._keys(), id="composer", placeholder="a message, or / for commands")
+                yield Composer(
+                    id="composer",
+                    placeholder="a message, or / for commands",
+                    hands_over=self._take,
+                    does=self._does,
+                )
         yield Footer(compact=True, show_command_palette=True)
-
-    def _keys(self) -> dict[str, Callable[[], None]]:
-        """Return which keys lead to other groups, also while something is typed."""
-        former, following = partial(self.action_step, -1), partial(self.action_step, 1)
-        steps = dict.fromkeys(("ctrl+up", "alt+up"), former) | dict.fromkeys(("ctrl+down", "alt+down"), following)
-        return {**steps, "ctrl+g": self.action_step_unread}
 
     def on_mount(self) -> None:
         """Begin to count."""
@@ -109,7 +108,11 @@ class ChatScreen(Screen[None]):
             self._later("room")
 
     def say(self, text: str, *, is_bad: bool = False) -> None:
-        """Say something in passing."""
+        """Say something in passing; in plain mode where it can be read again."""
+        if self._is_plain and self.room:
+            self.room.notice(words.harmless(text), self.conversation.now())
+            self._later("room")
+            return
         self.app.notify(words.harmless(text), severity="error" if is_bad else "information", markup=False)
 
     def ended(self, why: Exception) -> None:
@@ -118,6 +121,8 @@ class ChatScreen(Screen[None]):
             self.app.post_message(self.Ended(why))
 
     def _later(self, what: str) -> None:
+        if not self.is_running:
+            return  # not shown yet, which shows everything, or not any more
         if not self._is_stale:
             self.set_timer(GATHERED, self._show)
         self._is_stale.add(what)
@@ -139,12 +144,15 @@ class ChatScreen(Screen[None]):
         welcome.update(Content(help_text.WELCOME if conversation.offline is None else help_text.CONNECTING))
         items = list(room.items(conversation.now())) if room else []
         timeline.show(conversation.open_room, items, self._look(room))
+        if room:
+            room.is_at_end = timeline.is_at_end()
         self._show_hint()
 
     def _look(self, room: Room | None) -> Look:
         rooms = self.conversation.rooms
         read_before = room.read_before if room else None
-        return Look(0, rooms.called, rooms.user_id, self.conversation.now(), read_before, self._is_plain)
+        is_online = self.conversation.offline is None
+        return Look(0, rooms.called, rooms.user_id, self.conversation.now(), read_before, self._is_plain, is_online)
 
     def _bar(self) -> Content:
         """Who is where, whether there is a connection, and whether the server can read along."""
@@ -157,10 +165,11 @@ class ChatScreen(Screen[None]):
         end = "" if self._encrypts else "not encrypted: the server can read this"
         who = f" {session.username} at {words.harmless(conversation.client.transport.url.authority)}  "
         left = Content.assemble((who, "bold"), (words.harmless(state[0]), state[1]))
-        gap = self.size.width - left.cell_length - len(end) - 1
-        if gap < 2:
-            return left.truncate(self.size.width - 1, ellipsis=True)
-        return Content.assemble(left, " " * gap, (end, "$warning"))
+        room = self.size.width - 1
+        if left.cell_length + len(end) + 2 > room:
+            end = end.partition(":")[0]  # who has a small screen is to know it too
+        left = left.truncate(max(1, room - len(end) - 2), ellipsis=True, pad=True)
+        return Content.assemble(left, "  ", (end, "$warning"))
 
     def _head(self, room: Room) -> Content:
         """How the open group is called, how long its messages live, and who holds them back."""
@@ -205,24 +214,31 @@ class ChatScreen(Screen[None]):
         """Help with what is typed."""
         self._show_hint()
 
-    def on_composer_sent(self, event: Composer.Sent) -> None:
+    def _take(self, text: str) -> None:
         """Do a command, or send a message."""
-        room = self.conversation.rooms.all.get(event.group_id) if event.group_id else None
-        if event.text.startswith("/") and not event.text.startswith("//"):
-            self._do(event.text)
-        elif room is None:
+        if text.startswith("/") and not text.startswith("//"):
+            self._do(text)
+        elif self.room is None:
             self.say("Open a group first, or make one: /new NAME", is_bad=True)
-            self.query_one(Composer).prefill(event.text)
+            self.query_one(Composer).prefill(text)
         else:
-            text = event.text[1:] if event.text.startswith("//") else event.text
-            self.conversation.send(room, text, room.self_destruct_seconds)
-            if room is self.room:
-                self.query_one(Timeline).go_to_end()
+            text = text.removeprefix("/")
+            self.conversation.outbox.send(self.room, text, self.room.self_destruct_seconds)
+            self.query_one(Timeline).go_to_end()
 
-    def on_composer_scrolled(self, event: Composer.Scrolled) -> None:
-        """Scroll by a page without leaving the field."""
+    def _does(self, key: str) -> bool:
+        """Do what a key means beside the field. Tell whether it means something."""
         timeline = self.query_one(Timeline)
-        (timeline.scroll_page_down if event.by > 0 else timeline.scroll_page_up)(animate=False)
+        keys: dict[str, Callable[[], None]] = {
+            "pageup": partial(timeline.scroll_page_up, animate=False),
+            "pagedown": partial(timeline.scroll_page_down, animate=False),
+            "ctrl+g": self.action_step_unread,
+            **dict.fromkeys(("alt+up", "ctrl+up"), partial(self.action_step, -1)),
+            **dict.fromkeys(("alt+down", "ctrl+down"), partial(self.action_step, 1)),
+        }
+        if key in keys:
+            keys[key]()
+        return key in keys
 
     def on_sidebar_chosen(self, event: Sidebar.Chosen) -> None:
         """Open a group, or answer an invite."""
@@ -285,6 +301,7 @@ class ChatScreen(Screen[None]):
         """Do a command; what went wrong is said, and the line is there again to be corrected."""
         try:
             await commands.run(self, line)
+            self._later("room")
         except SessionOverError as error:
             self.ended(error)
         except NoAnswerError as error:
@@ -321,7 +338,6 @@ class ChatScreen(Screen[None]):
         if former and former.group.group_id != group_id:
             former.typed, former.read_before = composer.text, None
         room = self.conversation.enter(group_id)
-        composer.group_id = group_id if room else None
         if room and room is not former:
             composer.text = room.typed
             composer.move_cursor(composer.document.end)

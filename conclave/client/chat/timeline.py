@@ -53,6 +53,7 @@ class Timeline(ScrollView, can_focus=True):
         self._look: Look | None = None
         self._group_id: UUID | None = None
         self._at_end = True
+        self._wraps = rows.Wraps()
 
     def show(self, group_id: UUID | None, items: Iterable[Item], look: Look) -> None:
         """Show the items of a group, in this widget's width, whatever ``look`` says.
@@ -149,7 +150,8 @@ class Timeline(ScrollView, can_focus=True):
             return
         following = list(dict.fromkeys(each.key for each in self._rows[self.scroll_offset.y :]))
         within = self._index_within(self._rows, following[0] if following else None, self.scroll_offset.y)
-        self._rows = rows.lay_out(self._items, Look(**(vars(self._look) | {"width": self._width()})))
+        look = Look(**(vars(self._look) | {"width": self._width()}))
+        self._rows = rows.lay_out(self._items, look, self._wraps)
         at_end = self._at_end
         self.virtual_size = Size(self._width(), len(self._rows))
         if at_end:

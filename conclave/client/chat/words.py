@@ -3,6 +3,7 @@
 import re
 import unicodedata
 from datetime import datetime
+from functools import lru_cache
 
 from conclave.retention.durations import (
     UNITS,
@@ -140,6 +141,7 @@ def time_of_day(at: int) -> str:
     return datetime.fromtimestamp(at).astimezone().strftime("%H:%M")
 
 
+@lru_cache(maxsize=4096)
 def day(at: int) -> str:
     """Write on which day something was."""
     when = datetime.fromtimestamp(at).astimezone()

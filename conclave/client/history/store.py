@@ -272,6 +272,22 @@ class History:
             connection.execute("DELETE FROM groups WHERE group_key = ?", row)
         return True
 
+    def forget_before(self, group_id: UUID, before: int) -> list[Erased]:
+        """Erase what was created before the Unix second ``before``; return what that was."""
+        return self._forget_where("created_at < ?", group_id, before)
+
+    def forget_sender(self, group_id: UUID, sender_id: UUID) -> list[Erased]:
+        """Erase what somebody has sent to a group; return what that was."""
+        return self._forget_where("sender_id = ?", group_id, sender_id.bytes)
+
+    def senders(self, group_id: UUID) -> set[UUID]:
+        """Return who has sent what is here of a group."""
+        rows = self._connection.execute(
+            "SELECT DISTINCT sender_id FROM messages JOIN groups USING (group_key) WHERE group_id = ?",
+            (group_id.bytes,),
+        )
+        return {UUID(bytes=row[0]) for row in rows}
+
     def forget_all(self) -> None:
         """Erase everything, whose history it is included."""
         for group_id in self.groups():
@@ -283,6 +299,16 @@ class History:
         """Erase what may not be here any more; return what that was. Call it at least once a second, cheap as it is."""
         found, self._unannounced = self._unannounced + self._erase_due(), []
         return found
+
+    def _forget_where(self, condition: str, group_id: UUID, value: bytes | int) -> list[Erased]:
+        erased = list[Erased]()
+        find = (
+            f"SELECT message_key FROM messages JOIN groups USING (group_key) WHERE group_id = ? AND {condition} LIMIT ?"
+        )
+        while keys := self._connection.execute(find, (group_id.bytes, value, ERASED_AT_ONCE)).fetchall():
+            with self._transaction() as connection:
+                erased += _erase(connection, [each[0] for each in keys])
+        return erased
 
     def _erase_due(self) -> list[Erased]:
         now, erased = self.now(), list[Erased]()

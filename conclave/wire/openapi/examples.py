@@ -36,6 +36,7 @@ _VALUES: dict[str, Any] = {
     "group_id": "8d5b1c7e-0f42-4a69-b1d3-6c9e5f20a874",
     "group_info": _bytes(b"group info"),
     "group_name": "book_club",
+    "hidden_before": 1_767_225_600,
     "include_redacted": False,
     "invite_id": "b4a1f6d2-93c5-4e0b-8f27-d15e60c3a9b4",
     "invitee_id": "5e97c0d3-2b84-4f16-a6e9-70d1b8f4c325",

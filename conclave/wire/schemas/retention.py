@@ -15,7 +15,8 @@ class GetRetentionPolicyResponse(ResponseSchema):
 
     ``policy_source``: what the effective expiry comes from. ``min_lifetime_seconds``: nothing younger is erased; 0 for
     no bound. ``legal_hold``: whether the operator keeps everything of the group from being erased. ``held_by``: for
-    admins, the members whose missing fetch holds messages back, at most 100.
+    admins, the members whose missing fetch holds messages back, at most 100. ``hidden_before``: what was created before
+    this Unix second is hidden for ever, whatever the policy becomes; 0 for nothing.
     """
 
     server_retention_seconds = fields.Integer()
@@ -25,6 +26,7 @@ class GetRetentionPolicyResponse(ResponseSchema):
     policy_source = Text(validate=validate.OneOf([each.value for each in Source]))
     legal_hold = fields.Boolean()
     held_by = fields.List(Identifier())
+    hidden_before = fields.Integer()
 
 
 def _milliseconds(*names: str) -> fields.Field[Any]:

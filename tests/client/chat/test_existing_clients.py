@@ -84,7 +84,7 @@ async def test_each_sees_what_the_other_says_and_what_is_sealed_is_shown_as_unre
         await chat.shows("mixed_old", "a message that this client cannot read")
         assert chat.room.messages[number].text is None
         assert "sealed" not in chat.screen
-        await old.client.send(str(group), "text, as it happens".encode())
+        await old.client.send(str(group), b"text, as it happens")
         await chat.shows("text, as it happens")
         chat.type("/burn 1d as new clients do", "enter")
         await old.hears("new_message")

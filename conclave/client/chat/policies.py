@@ -1,0 +1,29 @@
+"""What a group's setting comes to at this server. Pure."""
+
+from uuid import UUID
+
+from conclave.client.chat import words
+from conclave.client.results import RetentionConfiguration
+
+
+def effective(group_id: UUID, expiry: int, server: int, configured: RetentionConfiguration) -> int:
+    """Return the effective expiry that ``expiry`` would have as a group's own setting.
+
+    ``expiry`` and ``server``, the server's message_retention: -1, 0 or seconds. ``configured``: what the operator has
+    set, in milliseconds: a policy for this group alone, which comes first; one for groups without their own, which has
+    the server's in it; and limits. The rule is that of docs/retention.md, "The effective policy".
+    """
+    if (own := configured.policies.get(str(group_id))) is not None:
+        return _seconds(own)
+    if expiry == words.KEEP:
+        return _seconds(configured.policies.get("*", {}))
+    if words.AFTER_FETCH in (server, expiry):
+        return words.AFTER_FETCH
+    limit = configured.limits.get("max_lifetime", {})
+    within = max(expiry, limit.get("min", 0) // 1000)
+    within = min(within, limit["max"] // 1000) if "max" in limit else within
+    return within if server == words.KEEP else min(within, server)
+
+
+def _seconds(policy: dict[str, int]) -> int:
+    return policy["max_lifetime"] // 1000 if "max_lifetime" in policy else words.KEEP
