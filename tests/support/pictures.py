@@ -1,5 +1,6 @@
 """Draws what a terminal shows as a picture for the docs: SVG in two colour schemes, which loads nothing."""
 
+from collections import Counter
 from html import escape
 from typing import NamedTuple
 
@@ -20,14 +21,20 @@ class Look(NamedTuple):
     italic: bool
 
 
+Run = tuple[int, int, str, Look]
+"""Where it begins in its row, its width, its text, its look."""
+
+
 def drawn(by_day: list[Strip], by_night: list[Strip], title: str, description: str) -> str:
     """Return a picture of one screen, drawn in a light and in a dark theme."""
-    colours: dict[tuple[str, str], str] = {}
+    rows = [_runs(day, night) for day, night in zip(by_day, by_night, strict=True)]
+    paper = _paper(rows)
+    colours = {paper: "paper"}
     grounds, texts = [], []
-    for y, (day, night) in enumerate(zip(by_day, by_night, strict=True)):
-        for x, width, text, look in _runs(day, night):
+    for y, row in enumerate(rows):
+        for x, width, text, look in row:
             left, top = MARGIN + x * CELL, MARGIN + y * LINE
-            if look.ground != _paper(by_day, by_night):
+            if look.ground != paper:
                 name = colours.setdefault(look.ground, f"c{len(colours)}")
                 grounds.append(
                     f'<rect class="{name}" x="{left:g}" y="{top}" width="{width * CELL:.1f}" height="{LINE}"/>'
@@ -42,7 +49,6 @@ def drawn(by_day: list[Strip], by_night: list[Strip], title: str, description: s
                     f'<text class="{name}{more}" x="{left + begin * CELL:g}" y="{top + 13}" textLength="{size}">'
                     f"{escape(shown)}</text>"
                 )
-    paper = colours.setdefault(_paper(by_day, by_night), f"c{len(colours)}")
     width = 2 * MARGIN + round(by_day[0].cell_length * CELL)
     height = 2 * MARGIN + len(by_day) * LINE
     styles = [
@@ -63,7 +69,7 @@ def drawn(by_day: list[Strip], by_night: list[Strip], title: str, description: s
             styles[1],
             "    }",
             "  </style>",
-            f'  <rect class="{paper}" width="{width}" height="{height}" rx="8"/>',
+            f'  <rect class="paper" width="{width}" height="{height}" rx="8"/>',
             *(f"  {each}" for each in grounds + texts),
             "</svg>",
             "",
@@ -71,22 +77,18 @@ def drawn(by_day: list[Strip], by_night: list[Strip], title: str, description: s
     )
 
 
-def _paper(by_day: list[Strip], by_night: list[Strip]) -> tuple[str, str]:
+def _paper(rows: list[list[Run]]) -> tuple[str, str]:
     """The ground of most of the screen."""
-    grounds = [
-        (look.ground, width)
-        for day, night in zip(by_day, by_night, strict=True)
-        for _, width, _, look in _runs(day, night)
-    ]
-    totals: dict[tuple[str, str], int] = {}
-    for ground, width in grounds:
-        totals[ground] = totals.get(ground, 0) + width
-    return max(totals, key=lambda each: totals[each])
+    totals: Counter[tuple[str, str]] = Counter()
+    for row in rows:
+        for _, width, _, look in row:
+            totals[look.ground] += width
+    return totals.most_common(1)[0][0]
 
 
-def _runs(day: Strip, night: Strip) -> list[tuple[int, int, str, Look]]:
-    """Return what stands in a row: where it begins, its width, its text, its look."""
-    runs: list[tuple[int, int, str, Look]] = []
+def _runs(day: Strip, night: Strip) -> list[Run]:
+    """Return what stands in a row."""
+    runs: list[Run] = []
     x = 0
     for (character, by_day), (same, by_night) in zip(_cells(day), _cells(night), strict=True):
         assert character == same, "both themes show the same"
