@@ -163,7 +163,7 @@ class ChatApp(App[str]):
             await self._stack.enter_async_context(self.conversation)
         except (AccountInUseError, HistoryError, OSError, sqlite3.Error, ValueError) as error:
             await self.close_conversation()
-            self.exit(described(error), return_code=1)
+            self.exit(str(error) if isinstance(error, ValueError) else described(error), return_code=1)
             return
         self._account = account
         account.used()
@@ -174,7 +174,7 @@ class ChatApp(App[str]):
         self.exit(described(self._exception), return_code=1)
 
 
-_EXPECTED = (AccountInUseError, HistoryError, SessionFileError, ClientError, OSError, ValueError)
+_EXPECTED = (AccountInUseError, HistoryError, SessionFileError, ClientError, OSError)
 
 
 def described(error: BaseException | None) -> str:

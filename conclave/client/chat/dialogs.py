@@ -16,6 +16,8 @@ from conclave.client.chat.forms import FORM_KEYS, Form
 class Ask(ModalScreen[str]):
     """A question with answers, of which the last one is the harmless one. Escape chooses it."""
 
+    AUTO_FOCUS = ""  # or the first answer, which is not harmless, would be the one of Enter for a moment
+
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape", "give_up", "Cancel"),
         Binding("left", "app.focus_previous", show=False),
@@ -41,7 +43,7 @@ class Ask(ModalScreen[str]):
 
     def on_mount(self) -> None:
         """The harmless answer is the one that Enter gives."""
-        self.query(Button).last().focus()
+        self.set_focus(self.query(Button).last())
 
     def on_button_pressed(self, event: Button.Pressed) -> None:
         """Give the answer."""

@@ -29,6 +29,12 @@ def top(chat: Chat) -> str:
     return chat.timeline.text.splitlines()[chat.timeline.scroll_offset.y].strip()
 
 
+async def moved(chat: Chat, before: str) -> None:
+    """Wait until another row is the first one."""
+    await until(lambda: top(chat) != before or "line 0;" in chat.screen)
+    await chat.pilot.pause()
+
+
 async def test_600_unread_messages_open_at_the_first_and_nothing_counts_as_read_that_was_not_shown(
     server: ServerProcess, http: ClientSession, tmp_path: Path
 ) -> None:
@@ -81,8 +87,7 @@ async def test_earlier_pages_come_at_the_top_and_the_place_is_kept(
         for _ in range(200):
             before = top(chat)
             chat.press("pageup")
-            await until(lambda before=before: top(chat) != before or "line 0;" in chat.screen)
-            await chat.pilot.pause()
+            await moved(chat, before)
             if "line 0;" in chat.screen:
                 break
         shown = [line.strip() for line in chat.timeline.text.splitlines() if "line " in line]
@@ -189,6 +194,7 @@ async def test_plain_mode_has_words_in_place_of_marks_and_nothing_that_moves(
         chat.type("I hear you", "enter")
         await chat.shows("speaker, ", ": hear me (gone at ", "you, ", ": I hear you (gone at ")
         await until(lambda: not chat.room.drafts)
+        await chat.pilot.pause(0.5)
         seen = set()
         for _ in range(25):
             seen.add(chat.screen)

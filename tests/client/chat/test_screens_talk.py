@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from aiohttp import ClientSession
 
-from conclave.client.chat.rows import Draft
+from conclave.client.chat.rooms import Draft
 from tests.support.chatting import SETTINGS, chatting, new_group, signed_up, until
 from tests.support.client import Client
 from tests.support.server import ServerProcess
@@ -78,6 +78,8 @@ async def test_whoever_changes_the_group_while_typing_sends_nothing_to_the_wrong
     async with chatting(tmp_path) as chat:
         first = await chat.open("hasty_a")
         second = await until(lambda: chat.conversation.rooms.by_name("hasty_b"))
+        assert second
+        places = [each.group.group_id for each in (first, second)]
         for key in ("alt+down", "ctrl+down"):
             chat.type("for a only", "enter")
             chat.type("not finished", key)
@@ -87,11 +89,10 @@ async def test_whoever_changes_the_group_while_typing_sends_nothing_to_the_wrong
             assert chat.room is first
             chat.press(*["backspace"] * len("not finished yet"))
             await until(lambda: not chat.composer.text)
-        await until(lambda: len(chat.conversation.history.messages(first.group.group_id)) == 2)
-        await until(lambda: len(chat.conversation.history.messages(second.group.group_id)) == 2)
-        for room, text in ((first, "for a only"), (second, "for b only")):
-            found = chat.conversation.history.messages(room.group.group_id)
-            assert [each.text for each in found] == [text, text]
+        history = chat.conversation.history
+        await until(lambda: [len(history.messages(each)) for each in places] == [2, 2])
+        for place, text in zip(places, ("for a only", "for b only"), strict=True):
+            assert [each.text for each in history.messages(place)] == [text, text]
 
 
 async def test_several_lines_are_one_message(server: ServerProcess, tmp_path: Path) -> None:

@@ -75,7 +75,7 @@ async def test_a_message_counts_down_and_is_gone_at_its_second(server: ServerPro
 
 
 async def said_and_gone(text: str, sender: Chat, reader: Chat) -> None:
-    """Say something in a group where that lives for 4 seconds, and watch on both screens that it counts down and is gone in time."""
+    """Say something where it lives for 4 seconds; watch on both screens that it counts down, and goes in time."""
     sender.type(text, "enter")
     await until(lambda: any(each.text == text for each in reader.room.messages.values()), lambda: reader.screen)
     [message] = [each for each in reader.room.messages.values() if each.text == text]

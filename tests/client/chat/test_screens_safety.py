@@ -1,0 +1,244 @@
+"""What the chat must not do: show what is gone, execute what others write, keep or tell what is secret."""
+
+from collections.abc import AsyncIterator, Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import ClientSession
+
+from conclave.client.chat.app import described
+from conclave.client.chat.login import LoginScreen
+from conclave.client.chat.options import ChatOptions
+from conclave.store import sqlite
+from tests.support.chatting import SETTINGS, chatting, new_group, signed_up, until
+from tests.support.client import PACKAGE, PASSWORD, Client
+from tests.support.server import ServerProcess
+
+HOSTILE = "\x1b]0;owned\x07\x1b[2J[bold]loud[/bold] [@click=app.quit]press[/] \u202egnp.exe\u2066 \r\x00\x9b31m \\[/]"
+"""A title, an end of the screen, markup, a link that leaves, a turned direction, a return, a NUL, a C1 code."""
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    with ServerProcess(tmp_path_factory.mktemp("server"), SETTINGS) as started:
+        yield started
+
+
+@pytest.fixture
+async def http() -> AsyncIterator[ClientSession]:
+    async with ClientSession() as session:
+        yield session
+
+
+@pytest.mark.parametrize("how", ["remove", "ban", "delete"])
+async def test_who_is_out_is_told_and_sees_nothing_of_the_group_any_more(
+    server: ServerProcess, http: ClientSession, tmp_path: Path, how: str
+) -> None:
+    session = await signed_up(tmp_path, server.url, f"out_{how}")
+    admin = await Client.register(http, server.url, f"admin_{how}")
+    group = await admin.create_group(f"lost_{how}")
+    member = Client(http, server.url, session.token, str(session.user_id))
+    await member.join(group)
+    async with chatting(tmp_path) as chat:
+        await chat.open(f"lost_{how}")
+        await admin.send(group, b"what was said")
+        await chat.shows("what was said")
+        chat.type("half a reply")
+        await until(lambda: chat.composer.text == "half a reply")
+        if how == "delete":
+            await admin.post(f"/groups/{group}/delete")
+        else:
+            await admin.act(how, group, member)
+        await chat.said("was deleted, with all its messages" if how == "delete" else "You were removed from")
+        await chat.hides("what was said", f"admin_{how}", "half a reply")
+        assert "what was said" not in chat.timeline.text
+        assert not chat.conversation.history.groups()
+        await chat.shows("You are in no group yet.")
+
+
+async def test_what_is_typed_for_a_group_that_vanishes_is_not_sent_to_another_one(
+    server: ServerProcess, http: ClientSession, tmp_path: Path
+) -> None:
+    session = await signed_up(tmp_path, server.url, "left_alone")
+    admin = await Client.register(http, server.url, "vanisher")
+    gone, stays = [await admin.create_group(name) for name in ("vanishing", "lasting")]
+    member = Client(http, server.url, session.token, str(session.user_id))
+    for group in (gone, stays):
+        await member.join(group)
+    async with chatting(tmp_path) as chat:
+        await chat.open("vanishing")
+        chat.type("only for those in va")
+        await until(lambda: chat.composer.text.endswith("va"))
+        await admin.post(f"/groups/{gone}/delete")
+        await chat.said("vanishing was deleted")
+        await until(lambda: "vanishing" not in {each.name for each in chat.conversation.rooms.all.values()})
+        chat.type("nishing", "enter")
+        await until(lambda: not chat.composer.text or "Open a group first" in "".join(chat.toasts))
+        await chat.pilot.pause(0.5)
+        assert await member.fetch(stays) == []
+
+
+async def test_offline_is_told_and_so_is_being_back(tmp_path: Path) -> None:
+    (tmp_path / "server").mkdir()
+    database = f'database_path = "{tmp_path}/server/conclave.db"\n{SETTINGS}'
+    with ServerProcess(tmp_path / "server", database) as server:
+        session = await signed_up(tmp_path / "home", server.url, "returner")
+        await new_group(session, "waiting")
+        port = server.url.rpartition(":")[2]
+        async with chatting(tmp_path / "home") as chat:
+            await chat.open("waiting")
+            await chat.shows("online")
+            server.process.kill()
+            server.process.wait()
+            await chat.shows("no connection")
+            chat.type("typed without one", "enter")
+            await chat.shows("typed without one")
+            chat.press("ctrl+q")
+            await chat.asked("Leave?", "1 of your messages could not be sent")
+            chat.press("enter")
+            await chat.hides("Leave?")
+            settings = f'listen_address = "127.0.0.1"\nlisten_port = {port}\n{database}\n[admin]\nlisten_port = 0\n'
+            with ServerProcess(tmp_path / "server", file=(tmp_path / "server" / "again.toml", settings)) as again:
+                assert again.url == server.url
+                await chat.is_online()
+                await until(lambda: chat.room.messages and not chat.room.drafts, lambda: chat.screen)
+                assert [each.text for each in chat.room.messages.values()] == ["typed without one"]
+                await chat.shows("online", "typed without one")
+                assert "no connection" not in chat.screen
+                chat.press("ctrl+q")
+                await chat.pilot.pause()
+                assert chat.app._exit
+
+
+async def test_a_session_that_is_over_leads_to_the_login_whatever_is_on_the_screen(
+    server: ServerProcess, http: ClientSession, tmp_path: Path
+) -> None:
+    session = await signed_up(tmp_path, server.url, "ended")
+    await new_group(session, "ending")
+    other = Client(http, server.url, user_id=str(session.user_id))
+    async with chatting(tmp_path) as chat:
+        await chat.open("ending")
+        chat.type("before the end", "enter")
+        await until(lambda: chat.room.messages)
+        chat.press("f1")
+        await chat.asked("Keys and commands")
+        await other.login("ended")
+        await other.post("/change-password", current_password=PASSWORD, new_password="battery staple")
+        await chat.shows("Your session is over: log in again.")
+        assert "before the end" not in chat.screen
+        assert [type(each) for each in chat.app.screen_stack[1:]] == [LoginScreen]
+        assert not list(tmp_path.rglob("session"))
+        await chat.fill(password="battery staple")
+        chat.press("enter")
+        await chat.is_online()
+        await chat.shows("before the end")
+
+
+async def test_a_log_out_leaves_no_text_in_any_file(server: ServerProcess, tmp_path: Path) -> None:
+    session = await signed_up(tmp_path, server.url, "forgetful")
+    await new_group(session, "forgotten")
+    async with chatting(tmp_path) as chat:
+        await chat.open("forgotten")
+        texts = [f"secret saying {number} of the forgetful" for number in range(30)]
+        for text in texts:
+            chat.type(text, "enter")
+        await until(lambda: len(chat.room.messages) == 30)
+        assert found(tmp_path, b"of the forgetful"), "the search finds what is there"
+        await chat.do("/logout")
+        await chat.asked("Log out?")
+        chat.press("left", "enter")
+        await chat.shows("You are logged out")
+        await until(lambda: not found(tmp_path, b"of the forgetful"))
+        assert not found(tmp_path, session.token.encode())
+        assert "saying" not in chat.screen
+
+
+def found(folder: Path, text: bytes) -> list[Path]:
+    return [each for each in folder.rglob("*") if each.is_file() and text in each.read_bytes()]
+
+
+async def test_what_others_write_is_shown_and_does_nothing(
+    server: ServerProcess, http: ClientSession, tmp_path: Path
+) -> None:
+    session = await signed_up(tmp_path, server.url, "target")
+    attacker = await Client.register(http, server.url, "attacker")
+    await attacker.call("PATCH", "/me", json={"alias": "[red]alias[/] \u202ebidi"})
+    group = await attacker.create_group("trap")
+    await attacker.patch(group, alias="[bold]title[/] [@click=app.quit]x[/]")
+    target = Client(http, server.url, session.token, str(session.user_id))
+    await target.upload(PACKAGE, last_resort=PACKAGE)
+    await target.join(group)
+    second = await attacker.create_group("second_trap", public=False)
+    await attacker.invite(second, target)
+    with closing(sqlite.connect(server.folder / "conclave.db")) as connection:  # as a hostile server would have it
+        with sqlite.write_transaction(connection):
+            connection.execute("UPDATE groups SET group_name = ? WHERE group_name = 'second_trap'", (HOSTILE,))
+    async with chatting(tmp_path) as chat:
+        await chat.open("trap")
+        await attacker.send(group, HOSTILE.encode())
+        await chat.shows("[bold]title[/]", "[bold]loud[/bold] [@click=app.quit]press[/]")
+        await chat.shows("✉ �]0;owned�")
+        chat.press("f2")
+        await chat.asked("[red]alias[/] �bidi")
+        chat.press("escape")
+        await chat.do("/accept")
+        await until(lambda: len(chat.conversation.rooms.all) == 2, lambda: chat.screen)
+        await chat.shows("�]0;owned�")
+        chat.press("ctrl+p")
+        await chat.asked("owned")
+        for row in chat.screen.splitlines():
+            assert not [each for each in row if ord(each) < 32 or 127 <= ord(each) < 160 or each in "\u202e\u2066"]
+        chat.press("escape")
+        await chat.hides("Search for")
+        for room in list(chat.conversation.rooms.all.values()):
+            chat.chat_screen.go(room.group.group_id)
+            await chat.pilot.pause()
+            for column in range(24, 76, 4):
+                for row in range(1, 20, 3):
+                    await chat.pilot.click(offset=(column, row))
+        assert not chat.app._exit, "no click does what a message says"
+
+
+async def test_a_fault_of_the_program_ends_it_without_the_values_of_its_variables(
+    server: ServerProcess, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = await signed_up(tmp_path, server.url, "unlucky")
+    await new_group(session, "faulty")
+
+    def broken(*_: Any) -> None:
+        secret = "the plum is ripe"
+        raise ValueError(f"cannot do {secret!r} with {session.token}")
+
+    with pytest.raises(ValueError, match="plum"):
+        async with chatting(tmp_path) as chat:
+            await chat.open("faulty")
+            monkeypatch.setattr(type(chat.timeline), "show", broken)
+            chat.type("the plum is ripe", "enter")
+            while not chat.app._exit:
+                await chat.pilot.pause(0.02)
+    assert chat.app.return_code == 1
+    said = (chat.app.return_value or "") + "".join(capsys.readouterr())
+    assert "ValueError" in said
+    for secret in ("plum", session.token, PASSWORD):
+        assert secret not in said
+    assert described(ValueError("the plum is ripe")).count("plum") == 0
+
+
+async def test_no_secret_is_in_a_repr(server: ServerProcess, tmp_path: Path) -> None:
+    session = await signed_up(tmp_path, server.url, "discreet")
+    await new_group(session, "discretion")
+    async with chatting(tmp_path) as chat:
+        room = await chat.open("discretion")
+        chat.type("the plum is ripe", "enter")
+        await until(lambda: room.messages)
+        chat.type("half of it")
+        await until(lambda: chat.composer.text == "half of it")
+        room.typed = "half of it"
+        conversation = chat.conversation
+        things: list[Any] = [room, conversation, conversation.client, conversation.history, chat.app, session]
+        things += [ChatOptions(home=tmp_path), chat.composer, chat.timeline, *room.messages.values()]
+        shown = "".join(map(repr, things))
+        for secret in ("plum", "half of it", session.token):
+            assert secret not in shown

@@ -1,0 +1,185 @@
+"""The chat in a real terminal, once from end to end: tmux is the terminal, and tells what stands on it."""
+
+import contextlib
+import os
+import shutil
+import signal
+import stat
+import subprocess
+import sys
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.chatting import SETTINGS
+from tests.support.client import PASSWORD
+from tests.support.server import PATIENCE, ServerProcess, alive, conclave, waiting
+
+ROOT = Path(__file__).parents[3]
+SAYING = "the heron stands in the reeds"
+
+
+class Terminal:
+    """A terminal of 80 columns and 24 rows, with a shell in it."""
+
+    def __init__(self, folder: Path) -> None:
+        self._name = f"conclave-{uuid.uuid4().hex[:8]}"
+        self._folder = folder
+        variables = {
+            "PYTHONPATH": str(ROOT),
+            "PS1": "$ ",
+            "LANG": "C.UTF-8",
+            "TEXTUAL_LOG": str(folder / "textual.log"),
+        }
+        command = ["env", *(f"{name}={value}" for name, value in variables.items()), "sh"]
+        self._tmux(
+            "-f", "/dev/null", "new-session", "-d", "-s", "it", "-x", "80", "-y", "24", "-c", str(folder), *command
+        )
+
+    def _tmux(self, *arguments: str) -> str:
+        done = subprocess.run(
+            ["tmux", "-L", self._name, *arguments], capture_output=True, text=True, timeout=PATIENCE, check=False
+        )
+        return done.stdout
+
+    def start(self, *arguments: str) -> int:
+        """Start the chat, and return its process id."""
+        self.type(f"{sys.executable} -P -m conclave chat --home {self._folder}/home {' '.join(arguments)}", "Enter")
+        for _ in waiting("the chat to start"):
+            if found := self.processes():
+                return found[0]
+        raise AssertionError
+
+    def processes(self) -> list[int]:
+        """The chats that run in it."""
+        found = []
+        for entry in Path("/proc").iterdir():
+            with contextlib.suppress(OSError):
+                if entry.name.isdigit() and f"{self._folder}/home".encode() in (entry / "cmdline").read_bytes():
+                    found.append(int(entry.name))
+        return [each for each in found if b"-m\0conclave\0chat" in Path(f"/proc/{each}/cmdline").read_bytes()]
+
+    def type(self, text: str, *keys: str) -> None:
+        """Type a text, then press keys by tmux's names."""
+        self._tmux("send-keys", "-t", "it", "-l", text)
+        if keys:
+            self._tmux("send-keys", "-t", "it", *keys)
+
+    def screen(self, *, back: bool = False) -> str:
+        """What stands on it; ``back``: and what was scrolled out of it."""
+        return self._tmux("capture-pane", "-p", "-t", "it", *(("-S", "-") if back else ()))
+
+    def shows(self, *texts: str) -> None:
+        for _ in waiting(f"{texts} in {self.screen()}"):
+            if all(each in self.screen() for each in texts):
+                return
+
+    def ended(self, process: int) -> None:
+        """Wait until the chat is over, and the shell asks again."""
+        for _ in waiting(f"the end of {process}: {self.screen()}"):
+            if not alive(process):
+                break
+        self.type("echo back in the shell", "Enter")
+        self.shows("\nback in the shell")
+
+    def close(self) -> None:
+        self._tmux("kill-server")
+
+
+@pytest.fixture
+def terminal(tmp_path: Path) -> Iterator[Terminal]:
+    if not shutil.which("tmux"):
+        pytest.skip("no terminal to look at: tmux is not installed (Debian: apt install tmux)")
+    opened = Terminal(tmp_path)
+    try:
+        yield opened
+    finally:
+        opened.close()
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    with ServerProcess(tmp_path_factory.mktemp("server"), SETTINGS) as started:
+        yield started
+
+
+def test_from_a_fresh_home_to_quit_and_back_again(server: ServerProcess, terminal: Terminal, tmp_path: Path) -> None:
+    first = terminal.start(server.url)
+    terminal.shows("Password", "Create account", server.url)
+    terminal.type("heron", "Enter")
+    terminal.type(PASSWORD, "Tab", "Tab", "Enter")
+    terminal.shows("You are in no group yet.", "heron at", "online")
+    terminal.type("/new reeds", "Enter")
+    terminal.shows("kept for good", "you are an admin")
+    terminal.type(SAYING, "Enter")
+    terminal.shows(SAYING, "you")
+    terminal.type("/expire 1h", "Enter")
+    terminal.shows("Change how long messages live?", "No message goes at once.")
+    terminal.type("", "Left", "Enter")
+    terminal.shows("gone after 1 hour", "●", SAYING)
+    assert PASSWORD.encode() not in Path(f"/proc/{first}/cmdline").read_bytes()
+    terminal.type("", "C-c")
+    terminal.shows(SAYING)
+    assert alive(first), "Ctrl+C copies, or says how to leave; it loses nothing"
+    terminal.type("/quit", "Enter")
+    terminal.ended(first)
+    for text in (terminal.screen(), terminal.screen(back=True)):
+        assert SAYING not in text
+        assert "reeds" not in text
+
+    second = terminal.start()
+    terminal.shows("heron at", "online", SAYING, "gone after 1 hour")
+    os.kill(second, signal.SIGKILL)
+    terminal.ended(second)
+    terminal.type("reset", "Enter")
+    third = terminal.start()
+    terminal.shows("heron at", "online", SAYING)
+    terminal.type("/quit", "Enter")
+    terminal.ended(third)
+
+    files = [each for each in (tmp_path / "home").rglob("*")]
+    assert {stat.S_IMODE(each.stat().st_mode) for each in files if each.is_file()} == {0o600}
+    assert {stat.S_IMODE(each.stat().st_mode) for each in [tmp_path / "home", *files] if each.is_dir()} == {0o700}
+    log = tmp_path / "textual.log"
+    logged = log.read_text() if log.exists() else ""
+    token = next((tmp_path / "home").rglob("session")).read_text().split('"token": "')[1][:64]
+    for secret in (SAYING, PASSWORD, token):
+        assert secret not in logged
+    assert "key='h'" not in logged, "nor what was typed, key by key"
+
+
+def test_a_terminal_that_closes_ends_it_and_loses_nothing(
+    server: ServerProcess, terminal: Terminal, tmp_path: Path
+) -> None:
+    process = terminal.start(server.url)
+    terminal.shows("Create account")
+    terminal.type("closer", "Enter")
+    terminal.type(PASSWORD, "Tab", "Tab", "Enter")
+    terminal.shows("You are in no group yet.")
+    terminal.type("/new closing", "Enter")
+    terminal.shows("you are an admin")
+    terminal.type(SAYING, "Enter")
+    terminal.shows(SAYING)
+    terminal.close()  # which hangs up
+    for _ in waiting("the end of the chat"):
+        if not alive(process):
+            break
+    again = Terminal(tmp_path)
+    try:
+        process = again.start()
+        again.shows("closer at", "online", SAYING)
+        again.type("/quit", "Enter")
+        again.ended(process)
+    finally:
+        again.close()
+
+
+def test_without_a_terminal_it_says_so_in_a_line(tmp_path: Path) -> None:
+    done = conclave("chat", "--home", tmp_path / "home", cwd=tmp_path, env={"PYTHONPATH": str(ROOT)})
+    assert done.returncode == 1
+    assert done.stdout == ""
+    assert len(done.stderr.splitlines()) == 1
+    assert "needs a terminal" in done.stderr
+    assert not (tmp_path / "home").exists()
