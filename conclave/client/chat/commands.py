@@ -270,7 +270,7 @@ async def _burn(desk: Desk, rest: str) -> None:
     room = _room(desk)
     time, text = [*rest.split(maxsplit=1), ""][:2]
     if rest == "off":
-        room.self_destruct_seconds = 0
+        desk.conversation.burn(room, 0)
         desk.say("What you send stays as long as the group's messages do")
         return
     try:
@@ -282,7 +282,7 @@ async def _burn(desk: Desk, rest: str) -> None:
     if text:
         desk.conversation.outbox.send(room, text, seconds)
         return
-    room.self_destruct_seconds = seconds
+    desk.conversation.burn(room, seconds)
     desk.say(f"What you send here goes {duration_words(seconds)} after each has read it, until /burn off")
 
 

@@ -139,6 +139,11 @@ class Conversation:
         self._listener.room_changed(group_id)
         self._listener.rooms_changed()
 
+    def burn(self, room: Room, seconds: int) -> None:
+        """Let what is sent from now on go so many seconds after each has read it; 0: as the group's messages do."""
+        room.self_destruct_seconds = seconds
+        self._show(room)
+
     async def change_expiry(self, group_id: UUID, expiry: int, *, dry_run: bool) -> GroupUpdated:
         """Set how long a group's messages live, or only ask what that would hide. Raises ClientError."""
         done = await self.client.update_group(group_id, expiry=expiry, dry_run=dry_run)

@@ -527,10 +527,15 @@ class TestTexts:
 
     async def test_burn_until_it_is_off(self, alice: RecordingDesk, club: UUID) -> None:
         assert alice.room
+        await alice.chat.until(lambda: alice.room and alice.room.retention)
+        alice.chat.told.shown.clear()
         said = await alice.does("/burn 1min")
+        assert club in alice.chat.told.shown, "the head says it, whatever else happens"
         assert said == ["What you send here goes 1 minute after each has read it, until /burn off"]
         assert alice.room.self_destruct_seconds == 60
+        alice.chat.told.shown.clear()
         assert await alice.does("/burn off") == ["What you send stays as long as the group's messages do"]
+        assert club in alice.chat.told.shown
         assert [alice.room.self_destruct_seconds] == [0]
 
     @pytest.mark.parametrize("typed", ["soon", "0s", "5m", "-1", "30 seconds x", "fetched", "off hello"])
