@@ -199,10 +199,23 @@ def test_a_folder_in_place_of_a_volume_that_is_not_its_own_is_told(engine: Engin
     )
 
 
-def test_settings_by_a_mount_and_cleanup_without_java(engine: Engine, tmp_path: Path) -> None:
-    settings = tmp_path / "config.toml"
-    settings.write_text((OCI / "config.toml").read_text() + '\n[cleanup]\nengine = "sql"\n')
+async def test_settings_by_a_mount_metrics_and_cleanup_without_java(engine: Engine, tmp_path: Path) -> None:
+    settings, token, [port] = tmp_path / "config.toml", "t" * 32, free_ports(1)
+    told = (
+        (OCI / "config.toml")
+        .read_text()
+        .replace('[admin]\nlisten_address = "127.0.0.1"', '[admin]\nlisten_address = "0.0.0.0"')
+    )
+    settings.write_text(f'{told}token = "{token}"\n\n[cleanup]\nengine = "sql"\n')
     settings.chmod(0o644)
-    with container(engine, f"--volume={settings}:/etc/conclave/config.toml:ro") as running:
+    published = f"--publish=127.0.0.1:{port}:9090"
+    proxy = "--env=http_proxy=http://127.0.0.1:1"
+    with container(engine, f"--volume={settings}:/etc/conclave/config.toml:ro", published, proxy) as running:
         running.wait()
         assert "Cleanup run (sql): ok" in running.conclave("cleanup", "run").stdout
+        async with ClientSession() as http:
+            url = f"http://127.0.0.1:{port}/metrics"
+            async with http.get(url, headers={"Authorization": f"Bearer {token}"}) as answer:
+                assert (answer.status, "conclave_ready 1.0" in await answer.text()) == (200, True)
+            async with http.get(url) as answer:
+                assert answer.status == 401

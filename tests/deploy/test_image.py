@@ -2,6 +2,7 @@
 
 import fnmatch
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -141,7 +142,8 @@ def test_the_health_check_tells_a_server_that_serves(tmp_path: Path) -> None:
         url = server.wait_for("listening")["admin_url"]
         command = [sys.executable, *(word.replace("http://127.0.0.1:9090", url) for word in arguments)]
         assert command[-1].count(url) == 1
-        assert subprocess.run(command).returncode == 0
+        for environment in (os.environ, os.environ | {"http_proxy": "http://127.0.0.1:1", "no_proxy": ""}):
+            assert subprocess.run(command, env=environment).returncode == 0
         server.stop()
         assert subprocess.run(command, capture_output=True).returncode != 0
 
