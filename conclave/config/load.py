@@ -134,7 +134,11 @@ def _left_beside_a_link(config: Config, values: Mapping[str, Any]) -> Iterator[s
     Former versions looked for it there.
     """
     named = Path(values.get("database_path", Config.database_path)).absolute().with_suffix(".data")
-    if not config.data_path and named.is_dir() and not config.data.exists():
+    try:
+        is_left = not config.data_path and named.is_dir() and not config.data.exists()
+    except PermissionError:  # of a folder above; whoever opens the database hears of it
+        return
+    if is_left:
         yield (
             f"data_path: {named} lies beside a link; it is looked for beside the database itself: move it to"
             f" {config.data}, or set data_path to it"

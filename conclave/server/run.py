@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import os
 import signal
 import sys
 from collections.abc import Iterator
@@ -83,6 +84,9 @@ def _only_server(config: Config) -> Iterator[None]:
             _hold(config, held)
         except (StoreError, data_folder.DataFolderError) as error:
             raise ServeError(str(error)) from error
+        except PermissionError as error:
+            remedy = f"the server runs as the user {os.geteuid()}: let it read and write there"
+            raise ServeError(f"{error.filename}: {error.strerror}: {remedy}") from error
         except OSError as error:
             raise ServeError(f"{error.filename}: {error.strerror}") from error
         yield

@@ -1,5 +1,6 @@
 """What keeps a server from starting is told in one line that says what to do, and nothing is begun."""
 
+import os
 import socket
 import subprocess
 from collections.abc import Callable
@@ -144,6 +145,20 @@ def test_files_that_may_not_be_read_are_told(tmp_path: Path) -> None:
     done = capless("-P", "-m", "conclave", "check-config", "conclave.toml", cwd=tmp_path)
     assert done.stderr == (
         "conclave: conclave.toml: cannot be read: Permission denied: let the user that runs this read it\n"
+    )
+
+
+@pytest.mark.parametrize(("mode", "named"), [(0o000, "chat.data"), (0o500, "chat.db.server-lock")])
+def test_a_folder_of_somebody_else_is_told(tmp_path: Path, mode: int, named: str) -> None:
+    """As that of a container's volume may be: it cannot be entered, or not be written to."""
+    (tmp_path / "volume").mkdir()
+    (tmp_path / "conclave.toml").write_text(f'database_path = "{tmp_path}/volume/chat.db"\n')
+    (tmp_path / "volume").chmod(mode)
+    done = capless("-P", "-m", "conclave", "serve", cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (
+        1,
+        f"conclave: {tmp_path}/volume/{named}: Permission denied: the server runs as the user {os.geteuid()}: let it"
+        " read and write there\n",
     )
 
 
