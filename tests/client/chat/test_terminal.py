@@ -76,6 +76,11 @@ class Terminal:
             if all(each in self.screen() for each in texts):
                 return
 
+    def hides(self, text: str) -> None:
+        for _ in waiting(f"no {text} in {self.screen()}"):
+            if text not in self.screen():
+                return
+
     def ended(self, process: int) -> None:
         """Wait until the chat is over, and the shell asks again."""
         for _ in waiting(f"the end of {process}: {self.screen()}"):
@@ -132,14 +137,17 @@ def test_from_a_fresh_home_to_quit_and_back_again(server: ServerProcess, termina
     second = terminal.start()
     terminal.shows("heron at", "online", SAYING, "gone after 1 hour")
     os.kill(second, signal.SIGKILL)
-    terminal.ended(second)
-    terminal.type("reset", "Enter")
+    for _ in waiting("its end"):
+        if not alive(second):
+            break
+    terminal.type("reset", "C-j")  # nobody has put the terminal back
+    terminal.hides(SAYING)
     third = terminal.start()
     terminal.shows("heron at", "online", SAYING)
     terminal.type("/quit", "Enter")
     terminal.ended(third)
 
-    files = [each for each in (tmp_path / "home").rglob("*")]
+    files = list((tmp_path / "home").rglob("*"))
     assert {stat.S_IMODE(each.stat().st_mode) for each in files if each.is_file()} == {0o600}
     assert {stat.S_IMODE(each.stat().st_mode) for each in [tmp_path / "home", *files] if each.is_dir()} == {0o700}
     log = tmp_path / "textual.log"
