@@ -175,7 +175,9 @@ class ChatScreen(Screen[None]):
         online = f"{marks[0]}online", "$success"
         state = online if offline is None else (f"{marks[1]}no connection: {offline.why}", "$warning")
         end = "" if self._encrypts else "not encrypted: the server can read this"
-        who = f" {session.username} at {words.harmless(conversation.client.transport.url.host_port_subcomponent)}  "
+        who = (
+            f" {session.username} at {words.harmless(conversation.client.transport.url.host_port_subcomponent or '')}  "
+        )
         left = Content.assemble((who, "bold"), (words.harmless(state[0]), state[1]))
         room = self.size.width - 1
         if left.cell_length + len(end) + 2 > room:

@@ -152,7 +152,7 @@ def picture(chat: Chat, title: str, description: str) -> str:
         chat.app.theme = theme.name
         chat.app.screen.update_node_styles()
         strips.append(screen_strips(chat.app))
-    return drawn(*strips, title, description)
+    return drawn(strips[0], strips[1], title, description)
 
 
 def kept(name: str, svg: str, folder: Path) -> Path:

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import uuid
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -123,6 +124,7 @@ def test_from_a_fresh_home_to_quit_and_back_again(server: ServerProcess, termina
     terminal.type("/expire 1h", "Enter")
     terminal.shows("Change how long messages live?", "No message goes at once.")
     terminal.type("", "Left", "Enter")
+    terminal.hides("Change how long")
     terminal.shows("gone after 1 hour", "●", SAYING)
     assert PASSWORD.encode() not in Path(f"/proc/{first}/cmdline").read_bytes()
     terminal.type("", "C-c")
@@ -140,12 +142,11 @@ def test_from_a_fresh_home_to_quit_and_back_again(server: ServerProcess, termina
     for _ in waiting("its end"):
         if not alive(second):
             break
-    terminal.type("reset", "C-j")  # nobody has put the terminal back
-    terminal.hides(SAYING)
-    third = terminal.start()
-    terminal.shows("heron at", "online", SAYING)
-    terminal.type("/quit", "Enter")
-    terminal.ended(third)
+    with closing(Terminal(tmp_path)) as another:
+        third = another.start()
+        another.shows("heron at", "online", SAYING)
+        another.type("/quit", "Enter")
+        another.ended(third)
 
     files = list((tmp_path / "home").rglob("*"))
     assert {stat.S_IMODE(each.stat().st_mode) for each in files if each.is_file()} == {0o600}
@@ -174,14 +175,11 @@ def test_a_terminal_that_closes_ends_it_and_loses_nothing(
     for _ in waiting("the end of the chat"):
         if not alive(process):
             break
-    again = Terminal(tmp_path)
-    try:
+    with closing(Terminal(tmp_path)) as again:
         process = again.start()
         again.shows("closer at", "online", SAYING)
         again.type("/quit", "Enter")
         again.ended(process)
-    finally:
-        again.close()
 
 
 def test_without_a_terminal_it_says_so_in_a_line(tmp_path: Path) -> None:
