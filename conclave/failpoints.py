@@ -128,6 +128,7 @@ RETURN_POINTS = (
     "return.placing",
     "return.archive_placed",
     "return.database_placed",
+    "return.placed",
 )
 """Reached only where a backup is restored."""
 

@@ -7,6 +7,8 @@ from conclave.retention.durations import duration_text
 
 def visible(text: str) -> str:
     """Escape what a terminal would obey or hide: controls, marks of direction, characters without width."""
+    if text.isprintable():
+        return text  # most is
     return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
 
 

@@ -53,9 +53,10 @@ class Engine:
     def __init__(self, config: Config, clock: Clock, *, is_hot_only: bool = False) -> None:
         """Take the settings and the time; nothing is opened yet.
 
-        ``is_hot_only``: runs leave an archive to a later run, as a run does that ends before it comes to it.
+        ``is_hot_only``: runs leave an archive to a later run, as a run does that ends before it comes to it. They leave
+        the purge ledger alone too: what waits for it is told by whoever goes on with the database.
         """
-        self._is_hot_only = is_hot_only
+        self.is_hot_only = is_hot_only
         self.config = config
         self.path = config.database
         self.clock = SteadyClock(clock)
@@ -196,7 +197,7 @@ class Engine:
 
     def _uses_archive(self) -> bool:
         """Tell whether messages shall move to the archive, or have moved there."""
-        if self._is_hot_only:
+        if self.is_hot_only:
             return False
         if self.config.archive.after != KEEP:
             return True

@@ -194,6 +194,8 @@ def _tell_ledger(engine: Engine, done: Report) -> None:
 
     What has expired goes even if the ledger cannot be written. It is told later then, and the report says so.
     """
+    if engine.is_hot_only:
+        return
     try:
         drain(engine.path, engine.config.ledger_path, done.started_at)
     except (StoreError, sqlite3.Error) as error:
@@ -241,6 +243,8 @@ def _write_receipts(engine: Engine, settings: PolicySettings, done: Report, scop
 
 
 def _compact_ledger(engine: Engine, settings: PolicySettings, done: Report) -> None:
+    if engine.is_hot_only:
+        return
     try:
         now = done.started_at
         book.compact(engine.config.ledger_path, now - engine.config.ledger.keep, now - settings.self_destruct_max_age)

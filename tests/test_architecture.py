@@ -25,6 +25,22 @@ OF_THE_SERVER_IN_SPARK = (
 """What cleanup may know of the server: its settings and its store, and where messages lie in the archive."""
 
 
+DRAW_THE_CHAT = (
+    "app",
+    "composer",
+    "dialogs",
+    "forms",
+    "help_text",
+    "login",
+    "palette",
+    "rows",
+    "screen",
+    "sidebar",
+    "timeline",
+)
+"""The modules of the chat that know textual."""
+
+
 @cache
 def modules() -> dict[str, Path]:
     """Return the files of all modules by their names, packages too."""
@@ -133,9 +149,25 @@ def test_the_rules_of_retention_are_pure(module: str) -> None:
 
 @pytest.mark.parametrize("module", sorted(each for each in modules() if is_within(each, "conclave.client")))
 def test_the_client_library_knows_of_the_server_only_the_wire_formats(module: str) -> None:
+    """And the chat how lifetimes are written."""
     of_wire = ("conclave_pb2", "fields", "json_text", "negotiate", "protobuf", "schemas")
     known = ("conclave.client", "conclave.errors", "conclave.clock", *(f"conclave.wire.{each}" for each in of_wire))
+    if is_within(module, "conclave.client.chat"):
+        known = (*known, "conclave.retention.durations")
     assert [each for each in imported(module) if is_within(each, "conclave") and not is_within(each, *known)] == []
+
+
+@pytest.mark.parametrize("module", sorted(each for each in modules() if is_within(each, "conclave.client")))
+def test_only_what_draws_the_chat_knows_the_terminal(module: str) -> None:
+    """The library is for programs too, and what goes on in a chat can be tested without a screen."""
+    if is_within(module, *(f"conclave.client.chat.{each}" for each in DRAW_THE_CHAT)):
+        assert not [each for each in imported(module) if is_within(each, "click")]
+    else:
+        assert not [each for each in imported(module) if is_within(each, "textual", "rich", "click")]
+
+
+def test_only_the_command_line_imports_the_chat() -> None:
+    assert {room_of(module) for module in importers("conclave.client.chat")} == {"conclave.cli"}
 
 
 def test_the_server_does_not_need_the_client_library() -> None:

@@ -3,6 +3,7 @@
 import sqlite3
 
 from conclave.actions.context import Context
+from conclave.actions.quotas import count_commit
 from conclave.budget import Share
 from conclave.store import bans, bodies, commits, invites, members, users
 from conclave.store.bans import BannedUser
@@ -30,6 +31,7 @@ def ban(
     if target:
         with bodies.spare_room(connection):
             commits.store(connection, admin, commit, now)
+        count_commit(context.quotas, group_id, user_id, len(commit.commit_message))
         members.remove(connection, target, now, told=True)  # if this was the last member, the ban goes with the group
 
 

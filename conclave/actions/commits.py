@@ -31,12 +31,12 @@ def external_join(
     """Store the commit by which a member has joined the MLS group.
 
     A member who came by /join is new to all. Anybody else was a member before, with keys that are void now. Raises
-    NotMemberError, BadRequestError or TooManyRequestsError.
+    NotMemberError, BadRequestError, TooManyRequestsError, or QuotaError for who was a member before.
     """
     member = members.require_member(connection, group_id, user_id)
     if member.group.group_info_body is None:
         raise BadRequestError("this group has no group info yet")
-    _store(connection, context, member, commit, is_join=True)
+    _store(connection, context, member, commit, must_fit=not member.joining)
     everybody = members_of(connection, member.group.group_key)
     if member.joining:
         members.has_joined(connection, member)
@@ -46,13 +46,13 @@ def external_join(
 
 
 def _store(
-    connection: sqlite3.Connection, context: Context, member: Membership, commit: Commit, *, is_join: bool = False
+    connection: sqlite3.Connection, context: Context, member: Membership, commit: Commit, *, must_fit: bool = True
 ) -> None:
-    """Store a commit whose message counts as one that is sent. ``is_join``: it is not refused for what is stored."""
+    """Store a commit whose message counts as one that is sent. ``must_fit``: it may be refused for what is stored."""
     sends = Sends(context.quotas) if context.quotas and commit.commit_message else None
     if sends:
         size = len(commit.commit_message)
-        refused = sends.refusal(member.group.group_id, member.user_id, size, is_commit=True, must_fit=not is_join)
+        refused = sends.refusal(member.group.group_id, member.user_id, size, is_commit=True, must_fit=must_fit)
         if refused:
             raise refused
     commits.store(connection, member, commit, context.now())

@@ -23,4 +23,4 @@ def begin(connection: sqlite3.Connection, context: Context, actor: str, user: st
         raise NotFoundError(f"no such user: {user!r}")
     username = users.by_id(connection, user_id).username
     audit.note(connection, context.now(), actor, Action.ACCOUNT_EXPORTED, Subject(user_id, username))
-    return user_id, about(connection, user_id)
+    return user_id, about(connection, user_id, context.invites_dead_before())

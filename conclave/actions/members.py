@@ -3,6 +3,7 @@
 import sqlite3
 
 from conclave.actions.context import Context
+from conclave.actions.quotas import count_commit, require_room
 from conclave.store import bodies, commits, invites, members, users
 from conclave.store.commits import Commit
 from conclave.store.members import admins_of as list_admins
@@ -13,10 +14,11 @@ __all__ = ["demote", "join", "leave", "list_admins", "promote", "remove"]
 def join(connection: sqlite3.Connection, context: Context, group_id: bytes, user_id: bytes) -> bytes:
     """Make the user a member of a public group, and return its group info.
 
-    Raises what ``members.require_joinable`` and ``invites.make_way`` raise.
+    Raises what ``members.require_joinable``, ``invites.make_way`` and ``quotas.require_room`` raise.
     """
     group_key, group_info = members.require_joinable(connection, group_id, user_id)
     invites.make_way(connection, group_key, user_id, context.invites_dead_before(), context.clock.read())
+    require_room(context.quotas, group_id, user_id, 0)
     members.add(connection, group_key, user_id, context.now(), joining=True)
     return bodies.get(connection, group_info)
 
@@ -26,6 +28,7 @@ def leave(connection: sqlite3.Connection, context: Context, group_id: bytes, use
     member, now = members.require_member(connection, group_id, user_id), context.now()
     with bodies.spare_room(connection):
         commits.store(connection, member, commit, now)
+    count_commit(context.quotas, group_id, user_id, len(commit.commit_message))
     members.remove(connection, member, now)
 
 
@@ -45,6 +48,7 @@ def remove(
     target = members.require_target(connection, group_id, target_id)
     with bodies.spare_room(connection):
         commits.store(connection, admin, commit, now)
+    count_commit(context.quotas, group_id, user_id, len(commit.commit_message))
     members.remove(connection, target, now, told=True)
 
 

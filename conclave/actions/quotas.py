@@ -2,8 +2,9 @@
 
 What is stored is measured by a query when it is asked for first. From then on what is sent is added. So the count is
 never too low, but for what was on its way to the disk while it was measured. It is too high by what was erased since:
-when it reaches the quota, it is measured again, at most once a minute. What is never refused, such as the commit of
-somebody who leaves, counts from the next measurement on, so there is one each hour. Nothing is kept over a restart.
+when it reaches the quota, it is measured again, at most once a minute, and each hour anyway. What is never refused,
+such as the commit of somebody who leaves, counts too. So that nobody stores without end by it, what comes before it may
+be refused: joining, and inviting. Nothing is kept over a restart.
 """
 
 import asyncio
@@ -77,7 +78,7 @@ class Quotas:
             if is_limited and self._is_wanted(owner, size):
                 async with self._measuring:
                     if self._is_wanted(owner, size):  # nobody has measured it meanwhile
-                        await self._measure(store, owner)
+                        await self._measure(store, owner, user_id)
 
     def require_few_groups(self, connection: sqlite3.Connection, user_id: bytes) -> None:
         """Raise QuotaError if a user is an admin of as many groups as the operator allows."""
@@ -118,14 +119,14 @@ class Quotas:
             return False
         return age >= MEASURED_ANYWAY_SECONDS or self.full(owner, Stored(1, size)) is not None
 
-    async def _measure(self, store: Database, owner: Owner) -> None:
+    async def _measure(self, store: Database, owner: Owner, sender: bytes) -> None:
         self._measured, self._since = owner, Stored(0, 0)
         try:
             if owner.is_user:
                 found: Stored | None = await store.read(stored.of_user, owner.owner_id)
             else:
                 bytes_too = self._limits.group_stored_bytes > 0
-                found = await store.read(stored.of_group, owner.owner_id, bytes_too=bytes_too)
+                found = await store.read(stored.of_group, owner.owner_id, sender, bytes_too=bytes_too)
             if found:
                 self._counts[owner] = _Count(*_sum(found, self._since), self.now())
                 self._counts.move_to_end(owner)
@@ -183,6 +184,44 @@ class Sends:
                     pace.record(owner, self._now, count)
         for owner, more in self._admitted.items():
             self._quotas.add(owner, more)
+
+    def add_to_rates(self, group_id: bytes, user_id: bytes) -> None:
+        """Count one more, whatever the rates allow."""
+        self._paced.update((Owner(user_id, is_user=True), Owner(group_id, is_user=False)))
+        self.stored()
+
+    def add_to_stored(self, group_id: bytes, size: int) -> None:
+        """Count a commit of ``size`` bytes, whether it fits or not."""
+        self._admitted[Owner(group_id, is_user=False)] = Stored(1, size)
+        self.stored()
+
+
+def require_room(quotas: Quotas | None, group_id: bytes, user_id: bytes, size: int) -> None:
+    """Raise TooManyRequestsError or QuotaError if a user may not send a commit of ``size`` bytes to a group now.
+
+    Whoever joins or invites may store commits that nobody refuses, so these ask before. Nothing is counted.
+    """
+    if quotas and (refused := Sends(quotas).refusal(group_id, user_id, size, is_commit=True)):
+        raise refused
+
+
+def count_in_rates(quotas: Quotas | None, group_id: bytes, user_id: bytes) -> None:
+    """Count in the rates a user's commit, which may wait with an invite."""
+    if quotas:
+        Sends(quotas).add_to_rates(group_id, user_id)
+
+
+def count_as_stored(quotas: Quotas | None, group_id: bytes, size: int) -> None:
+    """Count in what is stored a commit of ``size`` bytes, as that of an invite that is accepted."""
+    if quotas:
+        Sends(quotas).add_to_stored(group_id, size)
+
+
+def count_commit(quotas: Quotas | None, group_id: bytes, user_id: bytes, size: int) -> None:
+    """Count a user's commit of ``size`` bytes that was stored without asking; 0: there was none."""
+    if size:
+        count_in_rates(quotas, group_id, user_id)
+        count_as_stored(quotas, group_id, size)
 
 
 def quotas_of(limits: LimitsConfig, clock: Clock) -> Quotas | None:

@@ -29,6 +29,8 @@ async def external_join(request: web.Request) -> web.Response:
     group_id, user_id = path_id(request, "group_id"), request[tokens.CALLER].user_id
     body = await read_body(request, ExternalJoin)
     commit = Commit(body.commit_message, mls_group_id=body.mls_group_id)
+    if commit.commit_message:
+        await request.app[keys.SENDING].prepare(group_id, user_id, len(commit.commit_message))
     await act(request, commits.external_join, request.app[keys.CONTEXT], group_id, user_id, commit)
     return reply_empty(request)
 

@@ -18,6 +18,7 @@ async def join(request: web.Request) -> web.Response:
     """POST /groups/{group_id}/join: Join a public group."""
     await request[SHARE].reserve(cost(MAX_BODY_BYTES))
     group_id, user_id = path_id(request, "group_id"), request[tokens.CALLER].user_id
+    await request.app[keys.SENDING].prepare(group_id, user_id, 0)
     group_info = await act(request, members.join, request.app[keys.CONTEXT], group_id, user_id)
     return reply(request, {"group_info": group_info})
 

@@ -14,7 +14,10 @@ MOST_FAULTS = 1000
 
 
 def faults_of(folder: Path, told: Manifest) -> list[str]:
-    """Read every file of the backup in ``folder``, and return what is not as its manifest says, a line each."""
+    """Read every file of the backup in ``folder``, and return what is not as its manifest says, a line each.
+
+    Raises BackupError if the backup was removed meanwhile.
+    """
     faults = [
         f"{folder / name}: is not in the manifest"
         for name in names_under(folder)
@@ -28,6 +31,8 @@ def faults_of(folder: Path, told: Manifest) -> list[str]:
             archive_copy.require_pair(folder / manifest.DATABASE, folder / manifest.ARCHIVE, told.archive)
         except (BackupError, StoreError, sqlite3.Error) as error:
             faults.append(str(error))
+    if faults:
+        manifest.require_there(folder)
     return faults[:MOST_FAULTS]
 
 

@@ -15,6 +15,7 @@ from conclave.backup.files import sync, write
 from conclave.backup.manifest import BackupError, Manifest
 from conclave.config.settings import Config
 from conclave.failpoints import reach
+from conclave.store import place
 from conclave.system import locks
 from conclave.system.locks import LockedError
 
@@ -63,9 +64,14 @@ class Destination:
     def prune(self, keep: int) -> list[str]:
         """Remove the oldest complete backups until ``keep`` are left; return their names. Raises OSError.
 
-        One whose manifest cannot be read stays, and does not count: somebody has to look at it.
+        One whose manifest cannot be read stays, and does not count: somebody has to look at it. So does one that is a
+        link, since it lies elsewhere.
         """
-        whole = sorted((each.manifest.number, each.path) for each in kept_in(self.folder) if each.manifest is not None)
+        whole = sorted(
+            (each.manifest.number, each.path)
+            for each in kept_in(self.folder)
+            if each.manifest is not None and not each.path.is_symlink()
+        )
         gone = []
         for _, path in whole[: max(0, len(whole) - keep)]:
             path.rename(self.folder / _REMOVED)
@@ -75,7 +81,10 @@ class Destination:
         return gone
 
     def remove_leftovers(self) -> None:
-        """Finish a removal that did not end. Raises OSError."""
+        """Finish a removal that did not end, and remove what is only a link. Raises OSError."""
+        for path in (self.folder / _REMOVED, self.unfinished):
+            if path.is_symlink():
+                path.unlink()
         if (removed := self.folder / _REMOVED).exists():
             shutil.rmtree(removed)
             sync(self.folder)
@@ -105,12 +114,14 @@ def opened(config: Config, folder: Path) -> Iterator[Destination]:
 
 def _require_outside(config: Config, folder: Path) -> None:
     """Raise BackupError if a backup in ``folder`` would lie where no file may hold what was erased."""
-    for place in (config.data, config.archive_path):
-        if folder.is_relative_to(place):
+    for own in (config.data, config.archive_path):
+        if folder.is_relative_to(own):
             raise BackupError(
-                f"{folder}: lies in {place}, where nothing may be that was erased: name a folder elsewhere, best on"
+                f"{folder}: lies in {own}, where nothing may be that was erased: name a folder elsewhere, best on"
                 " another disk"
             )
+    if folder.is_relative_to(place.restoring(config.database)):
+        raise BackupError(f"{folder}: is where a restore works, which removes it: name a folder elsewhere")
 
 
 def _require_own(config: Config, folder: Path) -> None:

@@ -22,6 +22,9 @@ FORMAT = 1
 MOST_BYTES = 1024 * 1024 * 1024
 """A manifest has at most 1 GiB: a file of the archive takes about 200 bytes of it."""
 
+GREATEST = 2**53 - 1
+"""Numbers are at most as great as every JSON reader holds exactly."""
+
 
 class BackupError(Exception):
     """A backup cannot be made, read or restored. The message is one line for the operator."""
@@ -94,7 +97,24 @@ class Manifest:
         if DATABASE not in files:
             raise ValueError("names no database")
         archive = told.pop("archive")
-        return cls(**told, archive=ArchiveEntry(**archive) if archive else None, files=files)
+        found = cls(**told, archive=ArchiveEntry(**archive) if archive else None, files=files)
+        found._require_kinds()
+        return found
+
+    def _require_kinds(self) -> None:
+        """Raise ValueError if a value is not of its kind. A manifest that somebody has written may hold anything."""
+        numbers = [self.schema, self.number, self.made_at, *self.rows.values()]
+        texts = [self.product, *self.rows]
+        if self.archive:
+            numbers += [self.archive.version, self.archive.rows]
+            texts.append(self.archive.archive_id)
+        for each in self.files.values():
+            numbers.append(each.bytes)
+            texts.append(each.sha256)
+        if not all(type(each) is int and 0 <= each <= GREATEST for each in numbers):
+            raise ValueError("has a number that no manifest has")
+        if not all(type(each) is str and each.isprintable() for each in texts):
+            raise ValueError("has a text that no manifest has")
 
 
 def read(folder: Path) -> Manifest:
@@ -108,8 +128,16 @@ def read(folder: Path) -> Manifest:
         raise BackupError(f"{folder}: is no backup: it has no {NAME}") from None
     except OSError as error:
         raise BackupError(f"{path}: {error.strerror}") from error
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
+    except ValueError as error:
         raise BackupError(f"{path}: {error}") from error
+    except (TypeError, KeyError, AttributeError, RecursionError) as error:
+        raise BackupError(f"{path}: is not as a manifest is: was it changed?") from error
+
+
+def require_there(folder: Path) -> None:
+    """Raise BackupError if the backup in ``folder`` was removed after its manifest was read."""
+    if not (folder / NAME).exists():
+        raise BackupError(f"{folder}: was removed meanwhile, as `conclave backup --keep` does: take a newer one")
 
 
 def _sum_of(told: Mapping[str, Any]) -> str:
@@ -120,5 +148,5 @@ def _is_of_backup(name: str) -> bool:
     """Tell whether a manifest may name ``name``: a restore writes under these names."""
     first, *others = name.split("/")
     return name == DATABASE or (
-        first == ARCHIVE and bool(others) and not {"", ".", ".."} & {*others} and "\0" not in name
+        first == ARCHIVE and bool(others) and not {"", ".", ".."} & {*others} and name.isprintable()
     )

@@ -25,14 +25,20 @@ from conclave.store import audit, place, schema, sqlite, state
 from conclave.store.archive import status
 from conclave.store.audit import Action
 from conclave.store.faults import StoreError, free_bytes
-from conclave.store.ledger.book import LedgerError
-from conclave.store.ledger.replay import replay
+from conclave.store.ledger import book
+from conclave.store.ledger.replay import IncompleteError, replay
 from conclave.system import data_folder, locks, operators
 from conclave.system.data_folder import DataFolderError
 from conclave.system.locks import LockedError
 
 _PLACING = "placing"
 """A file in the folder of a restore: what is in place from then on is the restore's, and not complete."""
+
+_PLACED = "placed"
+"""The name that this file has once all is in place, and complete."""
+
+_ARCHIVE = ".archive-path"
+"""A file in that folder which tells where the archive is put. The settings may change until a restore is repeated."""
 
 _SIDE_FILES = ("-wal", "-shm", "-journal")
 
@@ -48,10 +54,12 @@ class Restored:
     """What a restore did.
 
     ``taken_back``: how many things of each kind the ledger did not let come back. ``locked``: the names of accounts
-    that need a new password. ``notes``: what else the operator has to know, a line each.
+    that need a new password. ``told_until``: up to when the ledger told of changes, Unix seconds; 0 if there was none.
+    ``notes``: what else the operator has to know, a line each.
     """
 
     manifest: Manifest
+    told_until: int = 0
     taken_back: Counter[str] = field(default_factory=Counter)
     locked: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
@@ -63,7 +71,7 @@ def restore(config: Config, clock: Clock, source: Path, erase: Erase, *, without
     ``without_ledger``: go on although the ledger does not tell all that has happened since. Raises BackupError, and has
     changed nothing then, or has left nothing that a server would start on.
     """
-    with _plainly(config):
+    with _plainly(config, source):
         told = checking.require_whole(source)
         if told.schema > schema.migrations()[-1][0]:
             raise BackupError(f"{source}: was made by Conclave {told.product}, which is newer: use that or a newer one")
@@ -72,7 +80,7 @@ def restore(config: Config, clock: Clock, source: Path, erase: Erase, *, without
 
 
 @contextmanager
-def _plainly(config: Config) -> Iterator[None]:
+def _plainly(config: Config, source: Path) -> Iterator[None]:
     try:
         yield
     except (StoreError, sqlite3.Error, DataFolderError) as error:
@@ -80,24 +88,42 @@ def _plainly(config: Config) -> Iterator[None]:
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise BackupError(f"{config.database.parent}: the disk is full: nothing was restored") from error
+        if error.errno == errno.ENOENT:
+            manifest.require_there(source)
         raise BackupError(f"{error.filename}: {error.strerror}" if error.filename else str(error)) from error
 
 
 @contextmanager
 def _alone(config: Config) -> Iterator[None]:
-    """Hold the locks of a server, so that none starts while the block lasts. Raises BackupError if one runs."""
+    """Hold the locks of a server, so that none starts while the block lasts. Raises BackupError if one runs.
+
+    The ledger is locked too: what a restored copy tells would be taken for what the server that has been copied tells.
+    """
     mark = config.data / data_folder.MARK
     data_folder.require_own(config.data, config.database, config.archive_path)
     with ExitStack() as held:
         try:
             if not config.database.parent.is_dir():
                 raise BackupError(f"{config.database.parent}: there is no such folder; is its disk mounted?")
+            book.require_writable(config.ledger_path)
             held.enter_context(locks.hold_name(config.database, locks.SERVER))
             if mark.is_file():
                 held.enter_context(locks.hold_file(mark))
         except LockedError as error:
             raise BackupError(f"{error}: a server is running, or another restore: stop it first") from None
+        try:
+            held.enter_context(locks.hold_file(config.ledger_lock))
+        except LockedError:
+            raise BackupError(
+                f"{config.ledger_path}: a server writes to it: stop that one; or, to try a backup out, set ledger.path"
+                " to a copy of it"
+            ) from None
         yield
+
+
+def _unplaced(archive: Path) -> Path:
+    """Return the folder in which an archive is made that is to be put at the path ``archive``."""
+    return archive.with_name(archive.name + place.RESTORING)
 
 
 class _Restoring:
@@ -113,18 +139,23 @@ class _Restoring:
         self._without_ledger = without_ledger
         self._folder = place.restoring(config.database)
         self._database = self._folder / config.database.name
-        self._archive = config.archive_path.with_name(config.archive_path.name + place.RESTORING)
+        self._archive = _unplaced(config.archive_path)
         self._done = Restored(told)
 
     def restore(self) -> Restored:
         """Do it."""
+        self._require_own_leftovers()
+        has_ended = (self._folder / _PLACED).exists()
         self._clear_leftovers()
+        if has_ended:
+            raise BackupError(f"{self._config.database}: the former restore had put all in place: start the server")
         self._require_nothing_there()
         data_folder.prepare(self._config.data, self._config.database, self._config.archive_path)
         self._folder.mkdir(mode=0o700)
         sync(self._folder.parent)
         reach("return.begun")
         try:
+            write(self._folder / _ARCHIVE, f"{self._config.archive_path}\n")
             self._copy()
             self._settle()
             self._erase()
@@ -134,16 +165,36 @@ class _Restoring:
             raise
         return self._done
 
+    def _require_own_leftovers(self) -> None:
+        """Raise BackupError if the folder of a restore, which is removed, is there and no restore has made it."""
+        if self._source.resolve().is_relative_to(self._folder):
+            raise BackupError(f"{self._source}: lies where a restore works, which removes it: move it elsewhere first")
+        is_made = not self._folder.exists() or (self._folder / _ARCHIVE).exists() or not any(self._folder.iterdir())
+        if not is_made:
+            raise BackupError(f"{self._folder}: was not made by a restore: move it away first, and keep it")
+
     def _clear_leftovers(self) -> None:
         """Remove what an earlier restore has left that did not end."""
+        if not self._folder.exists():
+            return
+        archive = self._archive_of_leftovers()
         if (self._folder / _PLACING).exists():
             for suffix in ("", *_SIDE_FILES):
                 self._config.database.with_name(self._config.database.name + suffix).unlink(missing_ok=True)
-            shutil.rmtree(self._config.archive_path, ignore_errors=True)
-        if self._folder.exists():
-            shutil.rmtree(self._archive, ignore_errors=True)
-            shutil.rmtree(self._folder)
-            sync(self._folder.parent)
+            if archive:
+                shutil.rmtree(archive, ignore_errors=True)
+        if archive:
+            shutil.rmtree(_unplaced(archive), ignore_errors=True)
+        shutil.rmtree(self._folder)
+        sync(self._folder.parent)
+
+    def _archive_of_leftovers(self) -> Path | None:
+        """Return where the earlier restore was to put the archive; None if it was killed before it could note that."""
+        try:
+            text = (self._folder / _ARCHIVE).read_text(encoding="utf-8")
+        except FileNotFoundError:
+            return None
+        return Path(text.removesuffix("\n")) if text.endswith("\n") else None
 
     def _require_nothing_there(self) -> None:
         """Raise BackupError if anything is where the backup is to be restored to."""
@@ -154,12 +205,18 @@ class _Restoring:
                 raise BackupError(f"{path}: is there already: move the database and its log away first, and keep them")
         if not archive.is_relative_to(data) and not archive.parent.is_dir():
             raise BackupError(f"{archive}: there is no folder {archive.parent}; is its disk mounted?")
-        own = {data_folder.MARK, "reserve", self._config.ledger_path.name}
+        if self._done.manifest.archive and archive.is_mount():
+            raise BackupError(
+                f"{archive}: is where a disk is mounted, and cannot be moved into place: set archive.path to a folder"
+                " on that disk"
+            )
+        own = {data_folder.MARK, "reserve", self._config.ledger_path.name, self._config.ledger_lock.name}
         own |= {database.name + suffix for suffix in (*data_folder.LOCKS, ".reserve")}
         folders = [(data, own), *([] if archive.is_relative_to(data) else [(archive, set())])]
         for folder, allowed in folders:
+            of_disk = {"lost+found"} if folder.is_mount() else set()
             for each in folder.iterdir() if folder.is_dir() else ():
-                if each.name not in allowed and not (each.is_dir() and not any(each.iterdir())):
+                if each.name not in allowed | of_disk and not (each.is_dir() and not any(each.iterdir())):
                     raise BackupError(f"{folder}: is not empty: it holds {each.name}: move it away first, and keep it")
 
     def _copy(self) -> None:
@@ -193,10 +250,9 @@ class _Restoring:
                 with sqlite.write_transaction(connection):
                     audit.note(connection, now, operators.current(), Action.BACKUP_RESTORED, details=details)
                     done = replay(connection, self._config.ledger_path, now, despite=self._without_ledger)
-            except LedgerError as error:
-                hint = "" if self._without_ledger else "; to restore nevertheless, give --without-ledger"
-                raise BackupError(f"{error}{hint}") from error
-            self._done.taken_back, self._done.locked = done.counts, done.locked
+            except IncompleteError as error:
+                raise BackupError(f"{error}; to restore nevertheless, give --without-ledger") from error
+            self._done.taken_back, self._done.locked, self._done.told_until = done.counts, done.locked, done.until
             sqlite.truncate_wal(connection)
         reach("return.settled")
 
@@ -261,5 +317,8 @@ class _Restoring:
         self._database.rename(self._config.database)
         sync(self._config.database.parent)
         reach("return.database_placed")
+        (self._folder / _PLACING).rename(self._folder / _PLACED)  # nobody removes any more what is in place
+        sync(self._folder)
+        reach("return.placed")
         shutil.rmtree(self._folder)
         sync(self._config.database.parent)

@@ -8,12 +8,11 @@ from uuid import UUID
 
 import click
 from rich.table import Table
-from rich.text import Text
 
 from conclave.actions.audit import list_last
 from conclave.actions.outside import Outside, OutsideError
 from conclave.cli.common import Name, Seconds, config_option, one_line_errors
-from conclave.cli.tables import print_whole, second, visible
+from conclave.cli.tables import print_whole, second
 from conclave.clock import SystemClock
 from conclave.config.load import ConfigError, load_config
 from conclave.store.audit import Entry
@@ -59,12 +58,9 @@ def _object(entry: Entry) -> dict[str, Any]:
 
 def _show(entries: Sequence[Entry]) -> None:
     table = Table("entry", "when (UTC)", "who", "what", "about", "id", "details")
-    for column in ("when (UTC)", "id"):
-        next(each for each in table.columns if each.header == column).no_wrap = True
     for each in entries:
-        # As text: "[red]" is no markup. Nothing that somebody else has chosen begins a line of its own.
         cells = each.actor, each.action, each.subject.name, _id(each.subject.subject_id), _told(each.details)
-        table.add_row(str(each.audit_id), second(each.at), *(Text(visible(cell)) for cell in cells))
+        table.add_row(str(each.audit_id), second(each.at), *cells)
     print_whole(table, "no entries")
 
 

@@ -89,10 +89,14 @@ def chat(
     SERVER is an address, as chat.example.org; without it the last session goes on, or the server on this machine is
     asked. Names and passwords are typed into a form, never here.
     """
+    try:
+        url = server_url(server) if server else ""
+    except ValueError as error:
+        raise click.BadParameter(f"{server} is no address; write one as chat.example.org") from error
     if not sys.stdin.isatty() or not sys.stdout.isatty():
         raise click.ClickException("conclave chat needs a terminal; a program uses conclave.client, see docs/client.md")
     options = ChatOptions(
-        url=server_url(server) if server else "",
+        url=url,
         username=user,
         ca=ca,
         auth_header=auth_header,

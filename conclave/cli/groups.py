@@ -8,7 +8,6 @@ from pathlib import Path
 
 import click
 from rich.table import Table
-from rich.text import Text
 
 from conclave.actions import explain as actions
 from conclave.actions.explain import Amounts, Row, SettingsError
@@ -72,10 +71,9 @@ def opened(path: Path | None) -> Iterator[tuple[Outside, Config]]:
 
 def _show(rows: Sequence[Row], now: int) -> None:
     table = Table("name", "id", "kept", "by", "members", "messages", "archived", "oldest (UTC)", "holds", "overdue")
-    table.columns[1].no_wrap = True
     for each in rows:
         table.add_row(
-            Text("(deleted)" if each.deleted_at is not None else each.name),
+            "(deleted)" if each.deleted_at is not None else each.name,
             each.group_id,
             lifetime_text(each.lifetime),
             each.source,

@@ -8,7 +8,6 @@ from uuid import UUID
 
 import click
 from rich.table import Table
-from rich.text import Text
 
 from conclave.actions import holds
 from conclave.actions.holds import LONGEST_REASON, Hold
@@ -113,9 +112,7 @@ def _described(hold: Hold) -> str:
 
 def _show(listed: Sequence[Hold]) -> None:
     table = Table("hold", "covers", "name", "id", "reason", "added by", "added (UTC)")
-    for column in (table.columns[3], table.columns[6]):
-        column.no_wrap = True
     for each in listed:
         cells = each.covers, each.name, str(UUID(bytes=each.subject_id)), each.reason, each.added_by
-        table.add_row(str(each.hold_id), *(Text(visible(cell)) for cell in cells), second(each.added_at))
+        table.add_row(str(each.hold_id), *cells, second(each.added_at))
     print_whole(table, "no legal holds are in force")

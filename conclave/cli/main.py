@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from conclave import __version__
+from conclave.system import hangups
 
 OF_CLIENTS = ("chat",)
 """The commands that an installation for clients alone has."""
@@ -45,9 +46,12 @@ class Family(click.Command):
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="conclave")
-def main() -> None:
+@click.pass_context
+def main(context: click.Context) -> None:
     """Serve groups that forget on time."""
     os.umask(0o077)  # files in the data directory are the operator's alone
+    if context.invoked_subcommand == "serve":
+        hangups.ignore()  # before the server's modules are loaded, which takes most of a start
 
 
 main.add_command(Family("archive", "archive", "Check the archive of older messages, or restore a group."))

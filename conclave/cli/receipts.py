@@ -98,8 +98,6 @@ def _outside(path: Path | None) -> Iterator[Outside]:
 
 def _print(listed: Sequence[Receipt]) -> None:
     table = Table("receipt", "when (UTC)", "group", "rule", "messages", "up to number", "newest (UTC)", "job")
-    for column in ("when (UTC)", "group", "newest (UTC)"):
-        next(each for each in table.columns if each.header == column).no_wrap = True
     for each in listed:
         table.add_row(
             *(str(each.receipt_id), second(each.at), _id(each.group_id), each.rule),

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import click
 from rich.table import Table
-from rich.text import Text
 
 from conclave.actions import registration_tokens as actions
 from conclave.actions.outside import Outside, OutsideError
@@ -16,7 +15,7 @@ from conclave.actions.registration_tokens import LONGEST_NOTE, MOST_USES, Regist
 from conclave.auth.passwords import new_password
 from conclave.auth.tokens import token_hash
 from conclave.cli.common import Name, Seconds, config_option, one_line_errors
-from conclave.cli.tables import counted, print_whole, second, visible
+from conclave.cli.tables import counted, print_whole, second
 from conclave.clock import SystemClock
 from conclave.config.load import ConfigError, load_config
 from conclave.config.settings import Config
@@ -94,8 +93,6 @@ def _outside(path: Path | None) -> Iterator[tuple[Outside, Config]]:
 
 def _show(listed: Sequence[RegistrationToken], now: int) -> None:
     table = Table("token", "state", "accounts", "expires (UTC)", "made (UTC)", "by", "note")
-    for column in (table.columns[3], table.columns[4]):
-        column.no_wrap = True
     for each in listed:
         table.add_row(
             str(each.token_id),
@@ -103,7 +100,7 @@ def _show(listed: Sequence[RegistrationToken], now: int) -> None:
             f"{each.uses:,} of {each.most_uses:,}",
             second(each.expires_at),
             second(each.created_at),
-            Text(visible(each.added_by)),  # as text: "[red]" is no markup
-            Text(visible(each.note)),
+            each.added_by,
+            each.note,
         )
     print_whole(table, "no registration tokens")

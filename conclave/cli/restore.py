@@ -44,6 +44,8 @@ def restore(path: Path | None, backup: Path, *, without_ledger: bool) -> None:
     click.echo(f"restored to {config.database}: {counted(told.messages, 'message')} of {second(told.made_at)} UTC")
     if found := ", ".join(f"{count:,} {kind}" for kind, count in sorted(done.taken_back.items()) if count):
         click.echo(f"taken back: {found}")
+    if done.told_until:
+        click.echo(f"the ledger told of changes until {second(done.told_until)} UTC")
     if without_ledger:
         click.echo(f"warning: {WITHOUT_LEDGER}", err=True)
     if done.locked:

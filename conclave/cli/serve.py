@@ -9,6 +9,7 @@ from conclave.config.doubts import doubts
 from conclave.config.load import ConfigError, find_config, load_config
 from conclave.logs import configure_logging, get_logger
 from conclave.server.run import ServeError, serve as run_server
+from conclave.system.hangups import Hangups
 
 log = get_logger(__name__)
 
@@ -23,6 +24,7 @@ log = get_logger(__name__)
 )
 def serve(path: Path | None, *, accepts_change: bool) -> None:
     """Serve clients, and clean up every cleanup_interval."""
+    hangups = Hangups()
     ambiguous: list[tuple[str, str]] = []
     source = path or find_config()
     with one_line_errors(ConfigError, ServeError):
@@ -32,4 +34,4 @@ def serve(path: Path | None, *, accepts_change: bool) -> None:
             log.warning("ambiguous_setting", setting=name, means=means)
         for doubt in doubts(config):
             log.warning("doubtful_setting", **doubt._asdict())
-        run_server(config, source.absolute() if source else None, accepts_change=accepts_change)
+        run_server(config, source.absolute() if source else None, hangups, accepts_change=accepts_change)

@@ -14,7 +14,6 @@ from uuid import UUID
 import click
 from marshmallow import ValidationError
 from rich.table import Table
-from rich.text import Text
 
 from conclave.actions import accounts, users
 from conclave.actions.outside import Outside, OutsideError
@@ -251,12 +250,11 @@ def _ask_password() -> str:
 
 def _show(listed: Sequence[Account]) -> None:
     table = Table("name", "id", "alias", "created (UTC)", "last used (UTC)", "groups", "sessions", "disabled")
-    table.columns[1].no_wrap = True
     for each in listed:
         table.add_row(
             each.username,
             str(UUID(bytes=each.user_id)),
-            Text(visible(each.alias)),  # as text: "[red]" is no markup
+            each.alias,
             _minute(each.created_at),
             "" if each.last_used_at is None else _minute(each.last_used_at),
             str(each.groups),

@@ -7,6 +7,11 @@ from conclave.config.settings import Config
 
 @dataclass
 class InForce:
-    """Holds the settings that a request which begins now goes by. Only the event loop's thread replaces them."""
+    """Holds the settings that a request which begins now goes by. Only the event loop's thread replaces them.
+
+    ``certificate_ends``: the Unix second after which the certificate that handshakes get is not valid; None if there is
+    none. Its file may have another one by now.
+    """
 
     config: Config
+    certificate_ends: int | None = None

@@ -76,6 +76,8 @@ def parse_config(text: str, source: str, advise: Advise = lambda *_: None) -> Co
         values = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(source, [f"is not TOML: {error}{remedies.of_syntax(text, str(error))}"]) from error
+    except RecursionError as error:
+        raise ConfigError(source, ["is not TOML: lists or tables in each other, too deep to read"]) from error
     faults: list[str] = []
     loaded: dict[str, Any] = {}
     try:

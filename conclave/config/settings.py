@@ -98,6 +98,11 @@ class Config:
         return Path(self.ledger.path) if self.ledger.path else self.database.with_name(f"{self.database.name}.ledger")
 
     @property
+    def ledger_lock(self) -> Path:
+        """The path of the file that the one server holds locked that writes to the ledger."""
+        return self.ledger_path.with_name(f"{self.ledger_path.name}-lock")
+
+    @property
     def policy(self) -> PolicySettings:
         """The settings that decide what is deleted."""
         return PolicySettings(

@@ -18,23 +18,27 @@ _LOCKS = Path("/proc/locks")
 _FIELDS = 8
 _OTHERS = 0o077
 _WRITERS = 0o022
+_SECRET = 0o027
+"""A group may read secrets: that of the server's user, where the files belong to root."""
 
 
 def permissions(config: Config, source: Path | None) -> Iterator[Finding]:
     """Yield which files others than the server's user may use. ``source``: the configuration file."""
     private = [config.database.with_name(config.database.name + suffix) for suffix in ("", "-wal", "-shm", ".reserve")]
     folders = [config.data, config.archive_path]
+    secrets = [Path(path) for path in (config.tls_key_path, config.admin.token_file) if path]
+    has_secret = bool(config.registration_token or config.admin.token)
     found = [
-        *_too_open(private, _OTHERS, "600"),
+        *_too_open([*private, config.ledger_path], _OTHERS, "600"),
         *_too_open(folders, _OTHERS, "700"),
-        *_too_open([Path(config.tls_key_path)] if config.tls_key_path else [], 0o027, "600"),
-        *_too_open([source] if source else [], 0o027 if config.registration_token else _WRITERS, "600"),
+        *_too_open(secrets, _SECRET, "600"),
+        *_too_open([source] if source else [], _SECRET if has_secret else _WRITERS, "600"),
         *_of_others([config.database, config.data]),
         *_unusable(config),
     ]
     yield from found
     if not found:
-        yield ok("permissions", "only the owner can use the database, the data directory and the key")
+        yield ok("permissions", "only the owner can use the database, the data directory and what is secret")
 
 
 def _too_open(paths: list[Path], forbidden: int, mode: str) -> Iterator[Finding]:
@@ -52,7 +56,11 @@ def _too_open(paths: list[Path], forbidden: int, mode: str) -> Iterator[Finding]
 
 def _unusable(config: Config) -> Iterator[Finding]:
     """Yield what the server needs and this user cannot use."""
-    for setting, path in (("tls_cert_path", config.tls_cert_path), ("tls_key_path", config.tls_key_path)):
+    for setting, path in (
+        ("tls_cert_path", config.tls_cert_path),
+        ("tls_key_path", config.tls_key_path),
+        ("admin.token_file", config.admin.token_file),
+    ):
         if path and not os.access(path, os.R_OK):
             yield wrong(
                 "permissions", f"{setting}: {path}: cannot be read", "correct the path, or let this user read it"

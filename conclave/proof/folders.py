@@ -83,16 +83,16 @@ def _fault(path: Path, config: Config) -> str:
         return "a folder that is not Conclave's: look what is in it, and remove it"
     if path not in expected or not stat.S_ISREG(found.st_mode):
         return f"is not Conclave's ({found.st_size:,} bytes): if it is a copy of the database, it has what was erased"
-    if path.name.endswith(data_folder.LOCKS) and found.st_size:
+    if path.name.endswith("-lock") and found.st_size:
         return f"a lock is empty, and this one has {found.st_size:,} bytes"
     if path in reserves and not _is_zero(path):
         return "a reserve holds nothing but zeros, and this one something else"
     return ""
 
 
-def _ledger(config: Config) -> tuple[Path, Path]:
+def _ledger(config: Config) -> tuple[Path, ...]:
     path = config.ledger_path
-    return path, path.with_name(path.name + book.UNFINISHED)
+    return path, config.ledger_lock, path.with_name(path.name + book.UNFINISHED)
 
 
 def _is_zero(path: Path) -> bool:

@@ -30,6 +30,7 @@ from conclave.server import duties, middleware
 from conclave.server.routes import add_routes
 from conclave.steady_clock import SteadyClock
 from conclave.store.database import Database
+from conclave.system import certificate
 from conclave.system.reserve import reserves
 from conclave.wire.exchange import MAX_BODY_BYTES
 
@@ -40,7 +41,7 @@ def create_app(config: Config, clock: Clock | None = None, *, accepts_change: bo
     ``accepts_change``: an operator agrees to a large change of the policy.
     """
     app = web.Application(middlewares=[middleware.around], client_max_size=MAX_BODY_BYTES)
-    app[keys.IN_FORCE] = InForce(config)
+    app[keys.IN_FORCE] = InForce(config, certificate.expiry(config.tls_cert_path))
     app[keys.ACCEPTS_CHANGE] = accepts_change
     app[keys.CLOCK] = steady = SteadyClock(clock or SystemClock())
     app[keys.HEALTH] = Health()

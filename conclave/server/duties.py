@@ -5,12 +5,14 @@ import contextlib
 import math
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
 
 from aiohttp import web
 
 from conclave import keys
 from conclave.actions import timers
 from conclave.archive.reader import ArchiveError
+from conclave.clock import Clock
 from conclave.config.doubts import of_unknown_group
 from conclave.errors import UntrustedClockError
 from conclave.failpoints import reach
@@ -22,10 +24,11 @@ from conclave.retention.jobs import schedule
 from conclave.retention.policy import session_lag
 from conclave.store import consequences, news, outbox, overdue, sessions, state
 from conclave.store.archive import stretches
+from conclave.store.database import Database
 from conclave.store.faults import StoreError
-from conclave.store.ledger import book, changes
+from conclave.store.ledger import book, branches, changes
 from conclave.store.ledger.book import LedgerError
-from conclave.store.ledger.replay import is_older, replay
+from conclave.store.ledger.replay import IncompleteError, is_older, replay
 from conclave.store.overdue import Worst
 
 log = get_logger(__name__)
@@ -154,18 +157,7 @@ async def keep_ledger(app: web.Application) -> AsyncIterator[None]:
     """
     store, health, clock = app[keys.STORE], app[keys.HEALTH], app[keys.CLOCK]
     path, next_alive = app[keys.IN_FORCE].config.ledger_path, 0.0
-    standing = await store.read(changes.standing)
-    is_copy, flaw = False, None
-    try:
-        is_copy = await asyncio.to_thread(is_older, standing, path)
-        if not is_copy:
-            await asyncio.to_thread(book.require_sound, path, standing.ledger_id, standing.written)
-    except LedgerError as error:
-        flaw = error
-    flawed_file = book.identity(path)
-    if is_copy:
-        done = await store.write(replay, path, clock.now())
-        log.warning("ledger_replayed", **done.counts)
+    flaw, flawed_file = await _begin_with_ledger(store, path, clock), book.identity(path)
 
     async def write(*, is_stopping: bool = False) -> None:
         nonlocal next_alive
@@ -174,7 +166,8 @@ async def keep_ledger(app: web.Application) -> AsyncIterator[None]:
             claimed = await store.write(changes.claim, is_alive=is_alive)
             next_alive = time.monotonic() + LEDGER_ALIVE_SECONDS
             while entries := await store.read(changes.told, claimed.claimed, clock.now()):
-                await asyncio.to_thread(book.append, path, claimed.ledger_id, claimed.written, entries)
+                last = await asyncio.to_thread(book.append, path, claimed.ledger_id, claimed.written, entries)
+                changes.require_own(await store.read(changes.standing), path, last)
                 await store.write(changes.were_written, entries)
         if flaw and book.identity(path) == flawed_file:
             raise LedgerError(str(flaw))  # it goes on, but what it had is not what it should have
@@ -185,6 +178,26 @@ async def keep_ledger(app: web.Application) -> AsyncIterator[None]:
         yield
     with health.duty(HealthPart.LEDGER):
         await write(is_stopping=True)
+
+
+async def _begin_with_ledger(store: Database, path: Path, clock: Clock) -> LedgerError | None:
+    """Have a restored database learn from the ledger; return what is wrong with the file. Raises StoreError."""
+    standing = await store.read(changes.standing)
+    try:
+        if not await asyncio.to_thread(is_older, standing, path):
+            await asyncio.to_thread(book.require_sound, path, standing.ledger_id, standing.written)
+            with contextlib.suppress(StoreError):  # the first write tells of what is wrong
+                number = await asyncio.to_thread(branches.take_up, standing, path, clock.now())
+                await store.write(changes.know_restored, number)
+            return None
+    except LedgerError as error:
+        return error
+    try:
+        done = await store.write(replay, path, clock.now())
+    except IncompleteError as error:
+        raise StoreError(f"{error}; see docs/operations/ledger.md#if-it-cannot-be-written") from error
+    log.warning("ledger_replayed", **done.counts)
+    return None
 
 
 async def forward_news(app: web.Application) -> AsyncIterator[None]:

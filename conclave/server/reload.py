@@ -2,19 +2,21 @@
 
 import asyncio
 import ssl
+import stat
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 from enum import Enum
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 from aiohttp import web
 
 from conclave import keys
 from conclave.actions.quotas import quotas_in, quotas_of
+from conclave.admin.guard import Guard, TokenError
 from conclave.config.doubts import doubts
-from conclave.config.load import ConfigError, find_config, load_config
+from conclave.config.load import BUILT_IN, ConfigError, find_config, load_config
 from conclave.config.settings import Config, setting_names
 from conclave.logs import configure_logging, get_logger
 from conclave.retention.durations import duration_text
@@ -22,6 +24,7 @@ from conclave.server.supervise import Supervisor
 from conclave.server.tls import Tls, TlsError, context_of
 from conclave.store.faults import StoreError
 from conclave.store.state import PolicyChangeError, PolicyFrozenError
+from conclave.system import certificate
 from conclave.system.notify import ServiceManager
 
 log = get_logger(__name__)
@@ -100,8 +103,18 @@ WAYS: Mapping[str, Way] = {
 
 REFUSED = "nothing has changed: the log says why the last reload was refused"
 
+_SETS_NOTHING = "sets nothing, as a file that is just being written; if the defaults are meant, restart the server"
+"""Registration would be open, quotas and policies gone, until somebody finds out."""
+
 _UNTOLD = ("token",)
 """The values of settings whose names end in one of these are in no log."""
+
+
+class _Renewed(NamedTuple):
+    """A certificate that was read again, and the Unix second after which it is not valid, if that is known."""
+
+    context: ssl.SSLContext
+    ends: int | None
 
 
 class Reloader:
@@ -118,12 +131,14 @@ class Reloader:
         source: Path | None,
         again: asyncio.Event,
         manager: ServiceManager,
+        guard: Guard,
     ) -> None:
         """``source``: the file to read; None where the start has found none. ``again``: set to ask for a reload.
 
-        ``manager`` is told when a reload begins and ends.
+        ``manager`` is told when a reload begins and ends. ``guard`` has the token that operators go by.
         """
         self._app = app
+        self._guard = guard
         self._supervisor = supervisor
         self._tls = tls
         # Not looked for again: while somebody replaces the file, other settings must not count for a moment.
@@ -142,8 +157,10 @@ class Reloader:
         self._task.cancel()
         with suppress(asyncio.CancelledError):
             await self._task
-        if self._adopting:
-            await asyncio.wait([self._adopting])
+        if self._adopting and not self._adopting.done():
+            [failure] = await asyncio.gather(self._adopting, return_exceptions=True)
+            if failure:
+                _refuse(str(failure).splitlines())
 
     async def _keep_reloading(self) -> None:
         while True:
@@ -160,32 +177,44 @@ class Reloader:
     async def reload(self) -> bool:
         """Take over what the file says now; tell whether it was. Faults are logged, and then nothing has changed."""
         try:
-            read, context = await asyncio.to_thread(self._read)
             former = self._app[keys.IN_FORCE].config
+            read, renewed, has_same_token = await asyncio.to_thread(self._read, former)
             config = taken_over(former, read, has_tls=bool(self._tls))
-            self._adopting = asyncio.create_task(self._adopt(former, config, context))
+            self._adopting = asyncio.create_task(self._adopt(former, config, renewed))
             await asyncio.shield(self._adopting)
         except ConfigError as error:
             _refuse(error.faults)
-        except (TlsError, PolicyChangeError, PolicyFrozenError, StoreError) as error:
+        except (TlsError, TokenError, PolicyChangeError, PolicyFrozenError, StoreError) as error:
             _refuse(str(error).splitlines())
         else:
-            if left := differing(config, read):
+            left = differing(config, read)
+            if not has_same_token and not {"admin.token", "admin.token_file"} & set(left):
+                left.append("admin.token_file")  # of the same name, with another token in it
+            if left:
                 log.warning("needs_restart", settings=left)
             changed = described(former, config)
-            log.info("reloaded", changed=changed, certificate="read again" if context else "none")
+            log.info("reloaded", changed=changed, certificate="read again" if renewed else "none")
             return True
         return False
 
-    def _read(self) -> tuple[Config, ssl.SSLContext | None]:
-        """Read the settings and the certificate. Raises ConfigError and TlsError."""
+    def _read(self, former: Config) -> tuple[Config, _Renewed | None, bool]:
+        """Read the settings, the certificate, and whether operators go by the token that is set.
+
+        ``former``: the settings in force. Raises ConfigError, TlsError and TokenError.
+        """
         source = self._source or find_config()
+        if source:
+            _require_file(source)
         read = load_config(source, lambda name, means: log.warning("ambiguous_setting", setting=name, means=means))
+        if read == Config() != former:
+            raise ConfigError(str(source or BUILT_IN), [_SETS_NOTHING])
         for doubt in doubts(read):
             log.warning("doubtful_setting", **doubt._asdict())
-        return read, context_of(read) if self._tls else None
+        context = context_of(read) if self._tls else None
+        renewed = _Renewed(context, certificate.expiry(read.tls_cert_path)) if context else None
+        return read, renewed, self._guard.goes_by(read.admin)
 
-    async def _adopt(self, former: Config, config: Config, context: ssl.SSLContext | None) -> None:
+    async def _adopt(self, former: Config, config: Config, renewed: _Renewed | None) -> None:
         """Go by ``config`` from here on: all of it in one step of the event loop.
 
         Raises PolicyChangeError, PolicyFrozenError or StoreError; then nothing has changed.
@@ -194,8 +223,9 @@ class Reloader:
         def adopt() -> None:
             follow(self._app, config)
             self._supervisor.follow(config)
-            if self._tls and context:
-                self._tls.replace(context)
+            if self._tls and renewed:
+                self._tls.replace(renewed.context)
+                self._app[keys.IN_FORCE].certificate_ends = renewed.ends
 
         if config.policy == former.policy:
             adopt()
@@ -268,6 +298,14 @@ def _in_words(name: str, value: Any) -> str:
 def _value(config: Config, name: str) -> Any:
     section, _, inner = name.rpartition(".")
     return getattr(getattr(config, section) if section else config, inner)
+
+
+def _require_file(source: Path) -> None:
+    """Raise ConfigError for what can be read only once, as a pipe: a second reader would wait, or find nothing."""
+    with suppress(OSError):  # load_config tells of it
+        mode = source.stat().st_mode
+        if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+            raise ConfigError(str(source), ["cannot be read again: it is no file; start the server with one"])
 
 
 def _refuse(faults: list[str]) -> None:

@@ -191,7 +191,10 @@ ROUTES = (
         f"{_GROUP}/join",
         members.join,
         answer=commit_schemas.GetGroupInfoResponse,
-        refuses=(e.NotFoundError, e.NotPublicError, e.BannedError, e.ConflictError, e.BadRequestError),
+        refuses=(
+            *(e.NotFoundError, e.NotPublicError, e.BannedError, e.ConflictError, e.BadRequestError),
+            *(e.TooManyRequestsError, e.QuotaError),
+        ),
     ),
     Endpoint(
         "POST",
@@ -209,7 +212,7 @@ ROUTES = (
         Who.ADMIN,
         body=invite_schemas.EscrowInviteRequest,
         answer=Empty,
-        refuses=(e.NotFoundError, e.ConflictError, e.BannedError),
+        refuses=(e.NotFoundError, e.ConflictError, e.BannedError, e.TooManyRequestsError, e.QuotaError),
     ),
     Endpoint(
         "GET",
@@ -349,7 +352,7 @@ ROUTES = (
         Who.MEMBER,
         body=commit_schemas.ExternalJoinRequest,
         answer=Empty,
-        refuses=(e.BadRequestError, e.TooManyRequestsError),
+        refuses=(e.BadRequestError, e.TooManyRequestsError, e.QuotaError),
     ),
     Endpoint(
         "GET", f"{API}/sessions", sessions.list_own, answer=session_schemas.ListSessionsResponse, format=Format.JSON

@@ -4,8 +4,8 @@ import asyncio
 import gc
 import signal
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import uvloop
@@ -30,6 +30,7 @@ from conclave.store import place, schema, state
 from conclave.store.faults import StoreError
 from conclave.store.state import PolicyChangeError, PolicyFrozenError
 from conclave.system import data_folder, locks
+from conclave.system.hangups import Hangups, ignore
 from conclave.system.memory import give_back_large
 from conclave.system.notify import ServiceManager
 from conclave.system.reserve import give_up_to_start
@@ -50,15 +51,13 @@ class ServeError(Exception):
     """The server cannot start. The message is one line for the operator."""
 
 
-def serve(config: Config, source: Path | None = None, *, accepts_change: bool = False) -> None:
+def serve(config: Config, source: Path | None, hangups: Hangups, *, accepts_change: bool = False) -> None:
     """Serve until SIGTERM or SIGINT, then finish what is under way. Raises ServeError.
 
-    ``source``: the file that the settings are from, which SIGHUP has read again; None for the defaults.
-    ``accepts_change``: an operator agrees to a large change of the policy.
+    ``source``: the file that the settings are from, which SIGHUP has read again; None for the defaults. ``hangups``:
+    made before that was read. ``accepts_change``: an operator agrees to a large change of the policy.
     """
     manager = ServiceManager.from_environment()
-    asked: list[int] = []
-    signal.signal(signal.SIGHUP, lambda number, _: asked.append(number))  # until the event loop takes it
     give_back_large()
     sys.setswitchinterval(SWITCH_SECONDS)
     try:
@@ -68,7 +67,7 @@ def serve(config: Config, source: Path | None = None, *, accepts_change: bool = 
     tls = Tls(context) if context else None
     with _only_server(config), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         try:
-            runner.run(_serve(config, source, tls, guard, manager, asked, accepts_change=accepts_change))
+            runner.run(_serve(config, source, tls, guard, manager, hangups, accepts_change=accepts_change))
         except (StoreError, PolicyFrozenError, PolicyChangeError) as error:
             raise ServeError(str(error)) from error
 
@@ -100,6 +99,8 @@ def _hold(config: Config, held: ExitStack) -> None:
         held.enter_context(locks.hold_name(config.database, locks.SERVER))
         if exists:
             held.enter_context(locks.hold_inode(config.database, locks.SERVER))
+    with _unshared(f"ledger.path: {config.ledger_path}: another server, or a restore, writes to it"):
+        _hold_ledger(config, held)
     data_folder.prepare(config.data, config.database, config.archive_path)
     with _unshared(f"data_path: {config.data}: a server on another database uses this folder"):
         held.enter_context(locks.hold_file(config.data / data_folder.MARK))
@@ -107,6 +108,15 @@ def _hold(config: Config, held: ExitStack) -> None:
     if not exists:
         schema.create(config.database)
         held.enter_context(locks.hold_inode(config.database, locks.SERVER))
+
+
+def _hold_ledger(config: Config, held: ExitStack) -> None:
+    """Keep others with a copy of the database from writing to its ledger. Raises LockedError.
+
+    No start waits for a ledger that cannot be written. Health tells of that.
+    """
+    with suppress(OSError):
+        held.enter_context(locks.hold_file(config.ledger_lock))
 
 
 @contextmanager
@@ -123,18 +133,17 @@ async def _serve(
     tls: Tls | None,
     guard: Guard,
     manager: ServiceManager,
-    asked: Sequence[int],
+    hangups: Hangups,
     *,
     accepts_change: bool,
 ) -> None:
-    """Serve until told to end. ``asked``: not empty if SIGHUP came before this."""
+    """Serve until told to end."""
     stop, again = asyncio.Event(), asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    loop.add_signal_handler(signal.SIGHUP, again.set)  # one that comes before the server is ready waits
-    if asked:
-        again.set()
+    # Not by the loop, which would leave SIGHUP to end the process once it is closed.
+    hangups.hand_on(lambda: loop.call_soon_threadsafe(again.set))  # one before the server is ready waits
     app = create_app(config, accepts_change=accepts_change)
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=SHUTDOWN_SECONDS, handler_cancellation=False)
     supervisor = Supervisor(config, app[keys.HEALTH])
@@ -156,7 +165,7 @@ async def _serve(
         async with (
             supervisor,
             manager.watched(lambda: app[keys.STORE].read(state.stored_policy)),
-            Reloader(app, supervisor, tls, source, again, manager),
+            Reloader(app, supervisor, tls, source, again, manager, guard),
         ):
             manager.ready(f"serving at {url}")
             await stop.wait()
@@ -167,6 +176,7 @@ async def _serve(
         manager.close()
         await runner.cleanup()
         await operators.cleanup()
+        ignore()
     log.info("stopped")
 
 

@@ -49,7 +49,7 @@ def context_of(config: Config) -> ssl.SSLContext | None:
     try:
         # Without the empty password OpenSSL would ask for one on the terminal.
         context.load_cert_chain(certificate, key, password="")
-    except (OSError, ssl.SSLError) as error:
+    except OSError as error:
         raise TlsError(_fault(certificate, key, error)) from error
     if doubt := _doubt(context, certificate):
         log.warning("certificate_not_valid", path=certificate, reason=f"{doubt}: clients will refuse it; renew it")
@@ -74,8 +74,16 @@ def _require_pem(setting: str, path: str) -> None:
 
 
 def _fault(certificate: str, key: str, error: Exception) -> str:
-    """Return which of the two readable files cannot be used, and why. OpenSSL does not say which."""
+    """Return which of the two files cannot be used, and why. OpenSSL does not say which."""
     reason = str(getattr(error, "reason", None) or error).replace("_", " ").lower()
+    try:
+        return _looked_at(certificate, key, reason)
+    except OSError as gone:
+        return f"tls_cert_path, tls_key_path: {certificate}, {key}: are being replaced just now: {gone.strerror}"
+
+
+def _looked_at(certificate: str, key: str, reason: str) -> str:
+    """Return what is wrong with two files that OpenSSL has refused for ``reason``. Raises OSError."""
     try:
         ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_verify_locations(certificate)
     except ssl.SSLError:
@@ -104,7 +112,10 @@ def _doubt(context: ssl.SSLContext, certificate: str) -> str:
     client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     client.check_hostname = False
     client.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
-    client.load_verify_locations(certificate)
+    try:
+        client.load_verify_locations(certificate)
+    except OSError:
+        return ""  # the file was replaced just now: what it was is loaded, and serves
     to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
     sides = client.wrap_bio(to_client, to_server), context.wrap_bio(to_server, to_client, server_side=True)
     for side in (*sides, *sides):

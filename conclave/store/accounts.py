@@ -62,15 +62,18 @@ def list_all(connection: sqlite3.Connection, now: int, user_id: bytes | None = N
     return [Account(**dict(row) | {"disabled": bool(row["disabled"])}) for row in rows]
 
 
-def kept(connection: sqlite3.Connection, user_id: bytes) -> Kept:
-    """Return what else is stored of an account. Reads an index entry for each of its messages."""
+def kept(connection: sqlite3.Connection, user_id: bytes, invites_dead_before: int) -> Kept:
+    """Return what else is stored of an account. Reads an index entry for each of its messages.
+
+    ``invites_dead_before``: those created before this Unix second have expired.
+    """
     messages, amounts = survey.amounts_of_user(connection, user_id)
     archived, packages, invited, welcomed = connection.execute(
         "SELECT (SELECT count(*) FROM archive_senders WHERE sender_id = ?1),"
         " (SELECT count(*) FROM key_packages WHERE user_id = ?1),"
-        " (SELECT count(*) FROM invites WHERE invitee_id = ?1),"
+        " (SELECT count(*) FROM invites WHERE invitee_id = ?1 AND created_at >= ?2),"
         " (SELECT count(*) FROM welcomes WHERE user_id = ?1)",
-        (user_id,),
+        (user_id, invites_dead_before),
     ).fetchone()
     holds = connection.execute("SELECT hold_id FROM holds WHERE user_id = ? ORDER BY hold_id", (user_id,))
     return Kept(

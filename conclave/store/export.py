@@ -42,10 +42,11 @@ class Page:
     after: int | None
 
 
-def about(connection: sqlite3.Connection, user_id: bytes) -> dict[str, Any]:
+def about(connection: sqlite3.Connection, user_id: bytes, invites_dead_before: int) -> dict[str, Any]:
     """Return everything about a user but the messages, as JSON has it. Raises NotFoundError.
 
-    No password, no token and no hash of one is in it. Times are Unix seconds.
+    No password, no token and no hash of one is in it. Times are Unix seconds. ``invites_dead_before``: those created
+    before this second have expired.
     """
     users.by_id(connection, user_id)
     account = _rows(
@@ -77,8 +78,10 @@ def about(connection: sqlite3.Connection, user_id: bytes) -> dict[str, Any]:
         "invites": _rows(
             connection,
             "SELECT invite_id, group_id, inviter_id, invitee_id, invites.created_at FROM invites"
-            " JOIN groups USING (group_key) WHERE invitee_id = ?1 OR inviter_id = ?1 ORDER BY invite_key",
+            " JOIN groups USING (group_key) WHERE (invitee_id = ?1 OR inviter_id = ?1) AND invites.created_at >= ?2"
+            " ORDER BY invite_key",
             user_id,
+            invites_dead_before,
         ),
         "welcomes": _rows(
             connection,
@@ -90,6 +93,12 @@ def about(connection: sqlite3.Connection, user_id: bytes) -> dict[str, Any]:
             connection,
             "SELECT group_id, banned_at, banned_by FROM bans JOIN groups USING (group_key) WHERE user_id = ?"
             " ORDER BY ban_key",
+            user_id,
+        ),
+        "bans_made": _rows(
+            connection,
+            "SELECT group_id, user_id AS banned_id, banned_at FROM bans JOIN groups USING (group_key)"
+            " WHERE banned_by = ? ORDER BY ban_key",
             user_id,
         ),
         "holds": _rows(
@@ -114,8 +123,8 @@ def _audited(connection: sqlite3.Connection, user_id: bytes) -> list[dict[str, A
     ]
 
 
-def _rows(connection: sqlite3.Connection, query: str, user_id: bytes) -> list[dict[str, Any]]:
-    rows = connection.execute(query, (user_id,)).fetchall()
+def _rows(connection: sqlite3.Connection, query: str, *values: bytes | int) -> list[dict[str, Any]]:
+    rows = connection.execute(query, values).fetchall()
     return [{name: _plain(name, row[name]) for name in row.keys()} for row in rows]  # noqa: SIM118 - as above
 
 

@@ -54,11 +54,13 @@ def create(path: Path) -> None:
 
 
 def require_current(path: Path, *, writing: bool = False) -> None:
-    """Raise StoreError unless the database at ``path`` has exactly this program's schema.
+    """Raise StoreError unless the database at ``path`` has exactly this program's schema, and no restore is under way.
 
     ``writing``: the database must be writable too. Only the server creates and migrates a database: another process
-    must not change the schema while a server runs.
+    must not change the schema while a server runs. What a restore has put in place that did not end is removed by the
+    next one, and with it what a command had changed there.
     """
+    place.require_restored(path)
     if not place.is_taken(path):
         raise StoreError(f"{path}: no such database; `conclave serve` creates it")
     if writing:

@@ -13,13 +13,19 @@ class Stored(NamedTuple):
     body_bytes: int
 
 
-def of_group(connection: sqlite3.Connection, group_id: bytes, *, bytes_too: bool) -> Stored | None:
-    """Count a group's messages, in the hot store and in the archive; None if there is no such group.
+def of_group(connection: sqlite3.Connection, group_id: bytes, user_id: bytes, *, bytes_too: bool) -> Stored | None:
+    """Count a group's messages, in the hot store and in the archive, for a user who wants to send to it or to join it.
 
-    Reads an index entry for each message in the hot store. ``bytes_too``: measure their bodies as well: those of up to
-    MEASURED messages, of more a random sample of about as many. Otherwise there are 0 bytes.
+    None if the user can do neither, or there is no such group: how long an answer takes tells outsiders neither that it
+    is there nor how much it has. Reads an index entry for each message in the hot store. ``bytes_too``: measure their
+    bodies as well: those of up to MEASURED messages, of more a random sample of about as many. Otherwise there are 0
+    bytes.
     """
-    group = connection.execute("SELECT group_key, archived_seq FROM groups WHERE group_id = ?", (group_id,)).fetchone()
+    group = connection.execute(
+        "SELECT group_key, archived_seq FROM groups WHERE group_id = ? AND (visibility = 'public'"
+        " OR EXISTS (SELECT 1 FROM members WHERE members.group_key = groups.group_key AND user_id = ?))",
+        (group_id, user_id),
+    ).fetchone()
     if group is None:
         return None
     archived, archived_bytes = connection.execute(

@@ -8,6 +8,11 @@ _BEGIN, _END = "-----BEGIN CERTIFICATE-----", "-----END CERTIFICATE-----"
 _VERSION, _SHORT_TIME = 0xA0, 0x17
 
 
+def expiry(path: str | None) -> int | None:
+    """Return what ``expires_at`` tells of a setting; None also where none is set."""
+    return expires_at(Path(path)) if path else None
+
+
 def expires_at(path: Path) -> int | None:
     """Return the Unix second after which the first certificate of a PEM file is not valid; None if nothing tells it.
 

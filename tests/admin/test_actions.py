@@ -216,11 +216,13 @@ async def test_an_unknown_action_and_another_method_do_nothing(acting: Acting) -
         {"H_Origin": "http://evil.example.org"},
         {"H_Origin": "null"},
         {"H_Origin": "http://127.0.0.1:1"},
+        {"H_Origin": "http://["},
         {"H_Origin": "http://127.0.0.1.evil.example.org"},
         {"H_Sec_Fetch_Site": "cross-site"},
         {"H_Sec_Fetch_Site": "same-site"},
         {"H_Sec_Fetch_Site": "none"},
         {"H_Content_Type": "text/plain"},
+        {"H_Content_Type": "application/x-www-form-urlencoded; charset=utf-7"},
         {"H_Host": "evil.example.org"},
         {"H_Authorization": "Bearer wrong"},
     ],
@@ -238,6 +240,21 @@ async def test_a_forged_ticket_is_refused(acting: Acting, ticket: str) -> None:
     status, text = await acting.send("/actions/run", ticket)
     assert (status, acting.worker.runs) == (403, 0)
     assert "load the page again" in text
+
+
+def test_used_tickets_take_bounded_memory_and_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a token whoever can log in to the machine may ask for a dry run as often as they like."""
+    monkeypatch.setattr(tickets, "MOST_REMEMBERED", 3)
+    made = tickets.Tickets()
+    first, *others = (made.make() for _ in range(4))
+    for each in (first, *others):
+        made.take(each)
+        with pytest.raises(tickets.TicketError, match="only once"):
+            made.take(each)
+    for each in others:
+        with pytest.raises(tickets.TicketError, match="only once"):
+            made.take(each)
+    made.take(first)
 
 
 async def test_a_ticket_of_before_a_restart_or_of_yesterday_is_refused(

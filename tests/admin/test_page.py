@@ -3,6 +3,7 @@
 import asyncio
 import base64
 import re
+import threading
 import time
 from collections.abc import AsyncIterator
 from dataclasses import replace
@@ -14,7 +15,7 @@ from typing import Any
 import pytest
 
 from conclave import keys
-from conclave.admin.page import rate
+from conclave.admin.page import looking, rate
 from conclave.admin.page.routes import POLICY
 from conclave.config.admin import AdminConfig
 from conclave.config.settings import Config
@@ -177,6 +178,31 @@ async def test_a_store_that_cannot_be_read_is_told(operators: Operators) -> None
     assert "could not be read anew" in section(await page(operators), "health")
 
 
+async def test_a_store_that_does_not_answer_holds_up_nothing_else(
+    operators: Operators, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    look, goes_on = overview.look, threading.Event()
+
+    def hanging(*arguments: Any) -> overview.Overview:
+        assert goes_on.wait(30)
+        return look(*arguments)
+
+    monkeypatch.setattr(overview, "look", hanging)
+    monkeypatch.setattr(looking, "LATE_SECONDS", 0.01)
+    operators.health.fault(HealthPart.STORAGE, "the disk hangs")
+    try:
+        told = section(await page(operators), "health")
+        assert "the disk hangs" in told
+        assert "could not be read anew: the store has not answered for" in told
+    finally:
+        goes_on.set()
+    while operators.looking.last is None:
+        await operators.looking.refresh()
+    html = await page(operators)
+    assert "could not be read anew" not in section(html, "health")
+    assert "No groups yet" in section(html, "policies")
+
+
 async def test_what_is_overdue_is_named_with_its_reason(operators: Operators) -> None:
     running = operators.running
     alice = await running.user("alice")
@@ -222,6 +248,20 @@ async def test_the_certificate_is_told(
         async with start_server(config) as running, operating_beside(running) as operators:
             told = section(await page(operators), "amounts")
             assert (f"certificate {text}" in told) if text else ("certificate" not in told)
+
+
+async def test_a_certificate_that_waits_in_its_file_is_not_taken_for_the_one_that_clients_get(
+    config: Config, start_server: StartServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = int(time.time())
+    config = replace(config, tls_cert_path=str(tmp_path / "cert.pem"), tls_key_path=str(tmp_path / "key.pem"))
+    monkeypatch.setattr(certificate, "expires_at", lambda _: now + 3 * 86_400 + 60)
+    async with start_server(config) as running, operating_beside(running) as operators:
+        assert "takes it over" not in section(await page(operators), "amounts")
+        monkeypatch.setattr(certificate, "expires_at", lambda _: now + 90 * 86_400)
+        operators.looking.expire()
+        told = section(await page(operators), "amounts")
+        assert "in 3d; another one is in its file: systemctl reload conclave takes it over" in told
 
 
 async def test_the_send_rate_is_of_successes_by_the_second(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,6 +5,7 @@ import io
 import json
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 from unittest.mock import ANY
@@ -19,7 +20,7 @@ from conclave.server.routes import API, ROUTES
 from conclave.wire.endpoint import Endpoint
 from conclave.wire.negotiate import Format
 from tests.conftest import Running, StartServer
-from tests.support.client import PASSWORD, Client, encode as base64_of
+from tests.support.client import PASSWORD, Client, RefusedError, encode as base64_of
 from tests.support.openapi import DOCUMENT, IN_JSON, answers_of, check_answer
 from tests.support.protobuf import MESSAGES, ProtobufClient, decode, encode, messages_of
 from tests.test_docs import doc, rows
@@ -260,6 +261,21 @@ def delete_after_fetch(world: World) -> Awaitable[Any]:
     return world.users["alice"].set_expiry(world.groups["friends"], 0)
 
 
+def fill_friends(world: World) -> Awaitable[Any]:
+    return world.users["bob"].post(f"/groups/{world.groups['friends']}/leave", commit_message=TOO_MUCH)
+
+
+def hurry(name: str, group: str) -> Callable[[World], Awaitable[Any]]:
+    """Have somebody send as fast as the quota allows."""
+
+    async def send(world: World) -> None:
+        with suppress(RefusedError):
+            for _ in range(9):
+                await world.users[name].send(world.groups[group])
+
+    return send
+
+
 async def begin_to_stop(world: World) -> None:
     world.running.app[keys.HEALTH].phase = Phase.STOPPING
 
@@ -448,6 +464,8 @@ TABLE: dict[str, list[Row]] = {
         Row("a member", 409, 301, who="bob"),
         Row("no group info", 400, 100, who="carol", at={"group_id": "bare"}),
         Row("joined", who="carol", answers=lambda _: {"group_info": INFO}),
+        Row("too much", 403, 302, who="erin", before=fill_friends),
+        Row("too fast", 429, 100, who="erin", before=hurry("erin", "club")),
     ],
     f"POST {API}/groups/{{group_id}}/invite": [
         Row("nobody", 400, 100, body={"user_ids": []}),
@@ -473,6 +491,8 @@ TABLE: dict[str, list[Row]] = {
         Row("a banned user", 403, 403, at={"group_id": "club"}, body=INVITE | {"invitee_id": "mallory"}),
         Row("invited", body=INVITE | {"invitee_id": "carol"}),
         Row("pending", 409, 301, body=INVITE | {"invitee_id": "carol"}),
+        Row("too much", 403, 302, body=INVITE | {"invitee_id": "erin", "commit_message": TOO_MUCH}),
+        Row("too fast", 429, 100, body=INVITE | {"invitee_id": "erin"}, before=hurry("alice", "secret")),
     ],
     f"GET {API}/groups/{{group_id}}/invites": [
         Row("pending", at={"group_id": "secret"}, answers=lambda world: {"invites": [world.invitation()]}),
@@ -634,6 +654,7 @@ TABLE: dict[str, list[Row]] = {
         Row("joined", body={"commit_message": MESSAGE}),
         Row("no commit", body={"mls_group_id": "0aFF"}),
         Row("nothing", body={}),
+        Row("too much", 403, 302, body={"commit_message": TOO_MUCH}),
         Row("too fast", 429, 100, body={"commit_message": MESSAGE}, times=8),
     ],
     f"GET {API}/sessions": [

@@ -154,6 +154,62 @@ async def test_what_is_never_refused_counts_from_the_next_measurement_on(
         assert await statuses(alice, group, 4) == {200: 1, 403: 3}
 
 
+async def test_nobody_stores_without_end_by_joining_and_leaving_or_starting_again(
+    config: Config, start_server: StartServer
+) -> None:
+    """Each of these commits has to be taken, and may have a megabyte."""
+    async with start_server(limited(config, group_stored_messages=4)) as server:
+        alice, bob, carol, group = await friends(server)
+        commit = {"commit_message": encode(b"commit")}
+        for _ in range(2):
+            await bob.post(f"/groups/{group}/leave", **commit)
+            await bob.join(group)
+        await alice.post(f"/groups/{group}/remove", user_id=bob.user_id, **commit)
+        await bob.join(group)
+        await alice.post(f"/groups/{group}/ban", user_id=bob.user_id, **commit)
+        await expect(carol.post(f"/groups/{group}/join"), 403, 302)
+        await expect(alice.invite(group, carol), 403, 302)
+        await expect(alice.post(f"/groups/{group}/external-join", **commit), 403, 302)
+        await expect(bob.post(f"/groups/{group}/join"), 403, 403)
+        assert await server.query("SELECT count(*) FROM messages") == [(4,)]
+        private = await alice.create_group("private")
+        await alice.patch(private, visibility="private")
+        await expect(carol.post(f"/groups/{private}/join"), 403, 402)
+
+
+async def test_an_invite_that_is_accepted_counts(config: Config, start_server: StartServer) -> None:
+    async with start_server(limited(config, group_stored_messages=2)) as server:
+        alice, _, carol, group = await friends(server)
+        assert await statuses(alice, group, 1) == {200: 1}
+        await alice.invite(group, carol)
+        [invite] = (await carol.get("/invites"))["invites"]
+        await carol.post(f"/invites/{invite['invite_id']}/accept")
+        assert await statuses(alice, group, 1) == {403: 1}
+
+
+async def test_who_is_too_fast_neither_joins_nor_invites_and_every_commit_counts(
+    config: Config, start_server: StartServer
+) -> None:
+    async with start_server(limited(config, user_sends_per_minute=2)) as server:
+        alice, bob, carol, group = await friends(server)
+        commit = {"commit_message": encode(b"commit")}
+        await bob.post(f"/groups/{group}/leave", **commit)
+        await bob.join(group)
+        await bob.post(f"/groups/{group}/leave", **commit)
+        await expect(bob.post(f"/groups/{group}/join"), 429, 100)
+        assert await statuses(alice, group, 2) == {200: 2}
+        await expect(alice.invite(group, carol), 429, 100)
+        server.clock.advance(MINUTE)
+        await bob.join(group)
+        assert await carol.get("/invites") == {"invites": []}
+        await alice.invite(group, carol)
+        await alice.post(f"/groups/{group}/cancel-invite", invitee_id=carol.user_id)
+        await alice.invite(group, carol)
+        await alice.post(f"/groups/{group}/cancel-invite", invitee_id=carol.user_id)
+        await expect(alice.invite(group, carol), 429, 100)
+        assert await statuses(bob, group, 3) == {200: 2, 429: 1}, "who joins without a commit has used up nothing"
+
+
 async def test_more_than_a_sample_is_measured_without_reading_all(
     config: Config, start_server: StartServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:

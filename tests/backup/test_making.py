@@ -14,7 +14,7 @@ from conclave.backup import checking, database_copy, destination, making, manife
 from conclave.backup.destination import MARK, UNFINISHED, kept_in
 from conclave.backup.making import Made
 from conclave.backup.manifest import BackupError
-from conclave.store import sqlite
+from conclave.store import place, sqlite
 from conclave.store.faults import free_bytes
 from conclave.system import locks
 from tests.support.archived import DAY
@@ -237,6 +237,30 @@ def test_a_damaged_backup_is_told_and_not_removed(store: Backed) -> None:
     assert "its own sum is another one" in next(kept_in(store.backups)).fault
 
 
+def test_a_backup_that_is_a_link_to_another_place_stays_and_does_not_count(store: Backed, tmp_path: Path) -> None:
+    """As one that was moved to a larger disk."""
+    first = store.back_up().path
+    moved = first.rename(tmp_path / "moved")
+    first.symlink_to(moved)
+    names = []
+    for _ in range(3):
+        store.now += 60
+        names.append(store.back_up(keep=1).path.name)
+    assert {path.name for path in store.backups.iterdir()} == {MARK, first.name, names[-1]}
+    assert manifest.read(moved)
+
+
+@pytest.mark.parametrize("name", [UNFINISHED, ".removed"])
+def test_a_link_among_the_backups_has_nothing_removed_elsewhere(store: Backed, tmp_path: Path, name: str) -> None:
+    store.back_up()
+    (tmp_path / "precious").mkdir()
+    (tmp_path / "precious" / "letter").touch()
+    (store.backups / name).symlink_to(tmp_path / "precious")
+    store.now += 60
+    store.back_up()
+    assert [path.name for path in (tmp_path / "precious").iterdir()] == ["letter"]
+
+
 def test_a_removal_that_did_not_end_is_finished(store: Backed, monkeypatch: pytest.MonkeyPatch) -> None:
     store.send(store.add_group())
     store.back_up()
@@ -280,8 +304,8 @@ def refusal(store: Backed) -> str:
 
 def test_a_folder_in_the_data_directory_is_refused_by_any_name(archived: tuple[Backed, int], tmp_path: Path) -> None:
     store, _ = archived
-    for place in (store.config.data, store.config.data / "backups", store.config.archive_path / "backups"):
-        store.backups = place
+    for folder in (store.config.data, store.config.data / "backups", store.config.archive_path / "backups"):
+        store.backups = folder
         assert "where nothing may be that was erased" in refusal(store)
     store.backups = tmp_path / "link"
     store.backups.symlink_to(store.config.data)
@@ -303,6 +327,8 @@ def test_other_places_where_no_backup_can_be_are_refused(store: Backed, tmp_path
     assert "is a file, not a folder" in refusal(store)
     store.backups = tmp_path / "missing" / "backups"
     assert "is its disk mounted?" in refusal(store)
+    store.backups = place.restoring(store.config.database)
+    assert "is where a restore works" in refusal(store)
     store.backups = tmp_path / "open"
     store.backups.mkdir()
     store.backups.chmod(0o777)

@@ -1,21 +1,27 @@
 """A restore: only where nothing is, whole or not at all, and with nothing that has expired since."""
 
+import hashlib
+import json
 import shutil
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from conclave.backup import checking, manifest
+from conclave.backup import checking, manifest, restoring
 from conclave.backup.files import sum_of
 from conclave.backup.manifest import BackupError, FileEntry, Manifest
 from conclave.clock import FakeClock
+from conclave.config.ledger import LedgerConfig
 from conclave.store import marks, place, schema, sessions, sqlite, state
 from conclave.store.audit import Action
 from conclave.store.faults import StoreError
-from conclave.store.ledger.replay import NUMBERS
+from conclave.store.ledger import book, changes
+from conclave.store.ledger.book import Entry, LedgerError
+from conclave.store.ledger.replay import NUMBERS, is_older
 from conclave.system import data_folder, locks
 from tests.proof.stores import examined, kinds
 from tests.support.archived import DAY, USERS
@@ -42,6 +48,10 @@ def refusal(store: Backed, backup: Path) -> str:
         store.restored(backup)
     assert "\n" not in str(refused.value)
     return str(refused.value)
+
+
+def fail(*_: object) -> None:
+    raise OSError(28, "No space left on device", "somewhere")
 
 
 def test_what_has_expired_since_is_erased_before_anything_is_served(store: Backed) -> None:
@@ -143,6 +153,48 @@ def test_without_a_whole_ledger_nothing_is_restored_unless_that_is_accepted(stor
     assert there.served(), "what it does not tell is back"
     [(details,)] = there.query("SELECT details FROM audit WHERE action = 'backup_restored'")
     assert '"without_ledger": true' in details
+
+
+def test_what_without_ledger_does_not_help_against_is_not_said_to_be_mended_by_it(
+    store: Backed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = store.back_up()
+
+    def full(*_: object) -> None:
+        raise LedgerError("purges.ledger: No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(book, "append", full)
+        assert refusal(store, made.path) == "purges.ledger: No space left on device"
+    own = store.config.ledger_path.read_bytes()
+    store.config.ledger_path.unlink()
+    book.append(store.config.ledger_path, "0b" * 16, 0, [Entry(1, 0, "group", 1, None)])
+    assert refusal(store, made.path).endswith("move it away")
+    store.config.ledger_path.write_bytes(own)
+    store.config = replace(store.config, ledger=LedgerConfig(path=str(store.folder / "unmounted" / "ledger")))
+    assert "is its disk mounted?" in refusal(store, made.path)
+
+
+def test_a_restore_that_fails_late_does_not_make_a_copy_of_the_database_that_was_moved_away(
+    store: Backed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is put back, and goes on as if nothing had been."""
+    group = store.add_group()
+    store.set_expiry(group, 0)
+    store.send(group, 3)
+    made = store.back_up()
+    store.fetch_all(group)
+    store.delete_group(store.add_group())
+    store.write_ledger()
+    store.now += 60
+    with monkeypatch.context() as patch:
+        patch.setattr(restoring._Restoring, "_put_in_place", lambda _: fail())
+        assert "the disk is full: nothing was restored" in refusal(store, made.path)
+    with store.opened() as connection:
+        assert not is_older(changes.standing(connection), store.config.ledger_path)
+    there, _ = store.restored(made.path)
+    with there.opened() as connection:
+        assert changes.are_waiting(connection), "whoever goes on with it tells it"
 
 
 def test_without_the_ledger_nothing_is_erased_before_an_operator_could_hold_it(store: Backed) -> None:
@@ -340,6 +392,31 @@ DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
 }
 
 
+def remove_when(module: object, name: str, backup: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Remove a backup, as another one that is made with --keep does, before a function is called for the first time."""
+    function = getattr(module, name)
+
+    def called(*args: object) -> object:
+        if backup.exists():
+            backup.rename(backup.with_name(".removed"))
+        return function(*args)
+
+    monkeypatch.setattr(module, name, called)
+
+
+@pytest.mark.parametrize(("module", "name"), [(checking, "sum_of"), (restoring, "duplicate")])
+def test_a_backup_that_is_removed_meanwhile_is_said_to_be(
+    archived: tuple[Backed, int], monkeypatch: pytest.MonkeyPatch, module: object, name: str
+) -> None:
+    store, _ = archived
+    made = store.back_up()
+    remove_when(module, name, made.path, monkeypatch)
+    assert refusal(store, made.path).endswith(
+        "was removed meanwhile, as `conclave backup --keep` does: take a newer one"
+    )
+    assert not (store.elsewhere / "hot.db").exists()
+
+
 @pytest.mark.parametrize("name", DAMAGES)
 def test_what_is_damaged_is_found_and_nothing_is_restored(archived: tuple[Backed, int], name: str) -> None:
     store, _ = archived
@@ -370,6 +447,30 @@ def test_a_manifest_that_names_other_places_is_refused(store: Backed, name: str)
     assert "names a file that no backup has" in refusal(store, made.path)
 
 
+STRANGE: list[dict[str, Any]] = [
+    *({"schema": "x"}, {"number": None}, {"made_at": -1}, {"made_at": 2**60}, {"made_at": 1.5}, {"product": 1}),
+    *({"rows": [1]}, {"rows": {"messages": "x"}}, {"rows": {"\n": 1}}, {"archive": ["x"]}, {"archive": {"rows": 1}}),
+    *({"archive": {"archive_id": 1, "version": 1, "rows": 1}}, {"files": [1]}, {"colour": 1}, {"number": True}),
+    {"files": {manifest.DATABASE: {"bytes": "x", "sha256": "00"}}},
+    {"files": {manifest.DATABASE: {"bytes": 1, "sha256": 1}}},
+    {"files": {manifest.DATABASE: {"bytes": 1, "sha256": "00"}, "archive/\udcff": {"bytes": 1, "sha256": "00"}}},
+]
+
+
+@pytest.mark.parametrize("changed", STRANGE, ids=str)
+def test_a_manifest_that_somebody_has_written_is_refused_in_a_line(store: Backed, changed: dict[str, Any]) -> None:
+    """Its sum is right, so whoever wrote it meant it."""
+    made = store.back_up()
+    path = made.path / manifest.NAME
+    told = json.loads(path.read_text()) | changed
+    told.pop("sha256")
+    told["sha256"] = hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()
+    path.write_text(json.dumps(told))
+    assert refusal(store, made.path).startswith(f"{path}: ")
+    path.write_text("[" * 100_000)
+    assert refusal(store, made.path).startswith(f"{path}: ")
+
+
 THERE = {
     "hot.db": "is there already: move the database and its log away first",
     "hot.db-wal": "is there already",
@@ -391,6 +492,36 @@ def test_where_something_is_nothing_is_restored(store: Backed, name: str) -> Non
     assert not place.restoring(store.elsewhere / "hot.db").exists()
 
 
+def test_a_backup_is_not_tried_out_with_the_ledger_of_a_server_that_runs(store: Backed) -> None:
+    """What the two of them tell would be taken for the same."""
+    made = store.back_up()
+    before = store.config.ledger_path.read_bytes()
+    with locks.hold_file(store.config.ledger_lock):
+        told = refusal(store, made.path)
+    assert "a server writes to it: stop that one; or, to try a backup out, set ledger.path to a copy of it" in told
+    assert store.config.ledger_path.read_bytes() == before
+
+
+@pytest.mark.parametrize("where", ["data", "archive"])
+def test_a_place_may_be_a_disk_of_its_own(
+    archived: tuple[Backed, int], monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    """The data directory may; the archive's folder could not be moved there, and that is told before anything is."""
+    store, _ = archived
+    made = store.back_up()
+    mounted = store.elsewhere / "hot.data" / ("" if where == "data" else "archive")
+    (mounted / "lost+found" / "found").mkdir(parents=True)
+    (store.elsewhere / "hot.data" / data_folder.MARK).touch()
+    monkeypatch.setattr(Path, "is_mount", lambda path: path == mounted)
+    if where == "data":
+        there, _ = store.restored(made.path)
+        assert len(there.served()) == 5
+        return
+    assert "archive: is where a disk is mounted, and cannot be moved into place: set archive.path" in refusal(
+        store, made.path
+    )
+
+
 def test_while_a_server_runs_there_nothing_is_restored(store: Backed) -> None:
     made = store.back_up()
     store.elsewhere.mkdir()
@@ -404,9 +535,6 @@ def test_a_failure_leaves_nothing_and_the_restore_can_be_repeated(
     store, _ = archived
     made = store.back_up()
 
-    def fail(*_: object) -> None:
-        raise OSError(28, "No space left on device", "somewhere")
-
     for name in ("sync_tree", "duplicate", "write", "schema.prepare"):
         with monkeypatch.context() as patch:
             patch.setattr(f"conclave.backup.restoring.{name}", fail)
@@ -416,7 +544,62 @@ def test_a_failure_leaves_nothing_and_the_restore_can_be_repeated(
     assert len(store.restored(made.path)[0].served()) == 5
 
 
+@pytest.mark.parametrize("point", ["return.settled", "return.archive_placed", "return.database_placed"])
+def test_if_the_archive_is_set_elsewhere_before_a_restore_is_repeated_only_what_the_former_one_put_goes(
+    archived: tuple[Backed, int], monkeypatch: pytest.MonkeyPatch, point: str, tmp_path: Path
+) -> None:
+    """The former one was killed. Somebody's archive may be where the new settings lead."""
+    store, _ = archived
+    made = store.back_up()
+    (tmp_path / "disk").mkdir()
+
+    def die(reached: str) -> None:
+        if reached == point:
+            raise KeyboardInterrupt
+
+    first = replace(store.config.archive, path=str(tmp_path / "disk" / "first"))
+    with monkeypatch.context() as patch:
+        patch.setattr(restoring, "reach", die)
+        patch.setattr(restoring._Restoring, "_clear_leftovers", lambda _: None)  # it is dead
+        with pytest.raises(KeyboardInterrupt):
+            store.restored(made.path, archive=first)
+    assert list((tmp_path / "disk").iterdir())
+    (tmp_path / "disk" / "other").mkdir()
+    (tmp_path / "disk" / "other" / "precious").touch()
+    elsewhere = replace(store.config.archive, path=str(tmp_path / "disk" / "other"))
+    with pytest.raises(BackupError, match="is not empty: it holds precious: move it away first, and keep it"):
+        store.restored(made.path, archive=elsewhere)
+    assert [path.name for path in (tmp_path / "disk").iterdir()] == ["other"]
+    assert [path.name for path in (tmp_path / "disk" / "other").iterdir()] == ["precious"]
+    (tmp_path / "disk" / "other" / "precious").unlink()
+    there, _ = store.restored(made.path, archive=elsewhere)
+    assert len(there.served()) == 5
+
+
+def test_a_folder_with_the_name_of_a_restores_is_removed_only_if_a_restore_has_made_it(store: Backed) -> None:
+    made = store.back_up()
+    folder = place.restoring(store.elsewhere / "hot.db")
+    folder.mkdir(parents=True)
+    there = made.path.rename(folder / "backup")
+    assert "lies where a restore works, which removes it: move it elsewhere first" in refusal(store, there)
+    there.rename(made.path)
+    (folder / "letter").touch()
+    assert "was not made by a restore: move it away first, and keep it" in refusal(store, made.path)
+    (folder / "letter").unlink()
+    store.restored(made.path)
+    assert not folder.exists()
+
+
 def test_a_server_does_not_start_where_a_restore_did_not_end(store: Backed) -> None:
     place.restoring(store.config.database).mkdir()
     with pytest.raises(StoreError, match="repeat `conclave restore`"):
         place.require_restored(store.config.database)
+
+
+def test_no_command_works_on_what_a_restore_has_placed_that_did_not_end(store: Backed) -> None:
+    """The next restore removes it, and what the command has done."""
+    place.restoring(store.config.database).mkdir()
+    with pytest.raises(StoreError, match="repeat `conclave restore`"):
+        schema.require_current(store.config.database, writing=True)
+    with pytest.raises(BackupError, match="repeat `conclave restore`"):
+        store.back_up()

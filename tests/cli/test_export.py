@@ -64,6 +64,9 @@ async def test_everything_about_a_user_is_exported_and_no_secret(running: Runnin
     assert [base64.b64decode(each["body"]) for each in told["key_packages"]] == [PACKAGE]
     assert [(each["inviter_id"], each["invitee_id"]) for each in told["invites"]] == [(alice.user_id, carol.user_id)]
     assert told["bans"] == [{"group_id": other, "banned_at": now, "banned_by": bob.user_id}]
+    assert told["bans_made"] == []
+    made = {"group_id": other, "banned_id": alice.user_id, "banned_at": now}
+    assert (await exported(run, "bob"))["bans_made"] == [made]
     assert [each["reason"] for each in told["holds"]] == ["case 17"]
     assert [each["action"] for each in told["audit"]] == ["policy_changed", "user_held", "account_exported"]
     text = json.dumps(told)
@@ -111,6 +114,19 @@ async def test_what_clients_do_not_get_is_not_exported(running: Running, run: Ru
     assert own(told, group) == [(message.sequence_num, message.body) for message in await alice.fetch(group)]
     assert (2, b"new") in own(told, group)
     assert {each["group_id"] for each in told["messages"]} == {group}
+
+
+async def test_an_invite_that_has_expired_is_not_exported_nor_counted(running: Running, run: Run) -> None:
+    alice, bob = await running.users("alice", "bob")
+    group = await alice.create_group("friends")
+    await alice.invite(group, bob)
+    running.clock.advance(running.config.invite_ttl_seconds)
+    assert [len((await exported(run, name))["invites"]) for name in ("alice", "bob")] == [1, 1]
+    assert json.loads(done(await asyncio.to_thread(run, "user", "show", "bob", "--json")))["invites"] == 1
+    running.clock.advance(1)
+    assert await running.query("SELECT count(*) FROM invites") == [(1,)], "cleanup has not come to it"
+    assert [(await exported(run, name))["invites"] for name in ("alice", "bob")] == [[], []]
+    assert json.loads(done(await asyncio.to_thread(run, "user", "show", "bob", "--json")))["invites"] == 0
 
 
 async def test_messages_of_both_tiers_are_exported_once(running: Running, run: Run) -> None:

@@ -1,4 +1,4 @@
-"""The library runs with nothing installed but what pyproject.toml names for it."""
+"""The library and the chat run with nothing installed but what pyproject.toml names for them."""
 
 import contextlib
 import re
@@ -8,7 +8,11 @@ import tomllib
 from importlib.metadata import PackageNotFoundError, packages_distributions, requires
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parents[2]
+
+OF_THE_SERVER = {"pyspark", "pyarrow", "deltalake", "aiosqlite", "argon2-cffi", "uvloop", "structlog", "jinja2"}
 
 REFUSING = """
 import sys
@@ -21,8 +25,8 @@ class Only:
         known = top in allowed or top in sys.stdlib_module_names
         return self.finder.find_spec(name, path, target) if known else None
 sys.meta_path[:] = [Only(each) for each in sys.meta_path]
-import conclave.client, conclave.client.session, conclave.client.membership
-theirs = ["store", "server", "archive", "config", "actions", "api", "cli", "cache"]
+import {modules}
+theirs = ["store", "server", "archive", "config", "actions", "api", "cache"]
 print([name for name in sys.modules if name.startswith("conclave.") and name.split(".")[1] in theirs])
 """
 
@@ -40,16 +44,28 @@ def closure(needed: list[str]) -> set[str]:
     return found
 
 
-def test_it_imports_only_what_its_requirements_bring() -> None:
+@pytest.mark.parametrize(
+    ("extras", "modules", "without"),
+    [
+        (
+            *([], "conclave.client, conclave.client.session, conclave.client.membership"),
+            {"textual", "rich", "click", *OF_THE_SERVER},
+        ),
+        (["client"], "conclave.cli.main, conclave.cli.chat", OF_THE_SERVER),
+    ],
+    ids=["library", "chat"],
+)
+def test_they_import_only_what_their_requirements_bring(extras: list[str], modules: str, without: set[str]) -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    names = closure(project["dependencies"] + project["optional-dependencies"]["client"])
-    assert not names & {"pyspark", "pyarrow", "deltalake", "aiosqlite", "argon2-cffi", "uvloop"}
+    of_extras = [each for extra in extras for each in project["optional-dependencies"][extra]]
+    names = closure(project["dependencies"] + of_extras)
+    assert not names & without
     allowed = {
         module
         for module, brought_by in packages_distributions().items()
         if any(each.lower().replace("_", "-") in names for each in brought_by)
     }
-    program = REFUSING.format(allowed=sorted({*allowed, "conclave"}))
+    program = REFUSING.format(allowed=sorted({*allowed, "conclave"}), modules=modules)
     done = subprocess.run([sys.executable, "-P", "-c", program], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert done.stdout == "[]\n"

@@ -17,7 +17,7 @@ from tests.support.server import ServerProcess
 
 MESSAGES = sample.amount(2_000, 200)
 EAGER = Backoff(first=0.002, most=0.02, tries=200)
-PATIENCE = 300
+PATIENCE = 900
 
 
 @pytest.fixture

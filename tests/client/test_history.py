@@ -192,6 +192,72 @@ def test_a_page_is_stored_with_how_far_the_history_is_or_not_at_all(kept: Kept) 
     assert len(kept.history.messages(group)) == 1
 
 
+def test_pages_go_back_from_any_message(kept: Kept) -> None:
+    group, other = uuid4(), uuid4()
+    kept.history.set_expiry(group, HOUR)
+    for _ in range(2):
+        kept.arrive(group, created_at=kept.clock.now() - HOUR)
+    for _ in range(8):
+        kept.arrive(group)
+        kept.arrive(other)
+    kept.clock.advance(1)
+
+    def before(number: int, limit: int = 3) -> list[int]:
+        return [each.sequence_num for each in kept.history.earlier_messages(group, number, limit)]
+
+    assert before(11) == [8, 9, 10]
+    assert before(10) == [7, 8, 9]
+    assert before(6) == [3, 4, 5]
+    assert before(5) == [3, 4], "what is hidden is on no page, before it is erased"
+    assert before(3) == before(1) == before(0) == []
+    assert before(100, 100) == [3, 4, 5, 6, 7, 8, 9, 10]
+    assert len(kept.history.earlier_messages(other, 9)) == 8
+    assert kept.history.earlier_messages(uuid4(), 9) == []
+
+
+def test_what_others_have_said_is_unread_until_it_is_seen(kept: Kept) -> None:
+    group, other, bob = uuid4(), uuid4(), uuid4()
+    kept.history.set_expiry(group, HOUR)
+    kept.arrive(group, created_at=kept.clock.now() - HOUR)
+    for _ in range(4):
+        kept.arrive(group)
+    kept.arrive(other)
+    assert (kept.history.unread(group, bob), kept.history.unread(group, ALICE)) == (5, 0), "one's own are read"
+    assert kept.history.read_up_to(group) == 0
+    kept.clock.advance(1)
+    assert kept.history.unread(group, bob) == 4, "what is hidden is not to be read, before it is erased"
+    kept.history.read(group, 3)
+    assert (kept.history.unread(group, bob), kept.history.read_up_to(group)) == (2, 3)
+    kept.history.read(group, 2)
+    assert (kept.history.unread(group, bob), kept.history.read_up_to(group)) == (2, 3), "what was seen stays seen"
+    kept.history.read(group, 100)
+    assert (kept.history.unread(group, bob), kept.history.read_up_to(group)) == (0, 5)
+    assert kept.history.unread(other, bob) == 1
+    assert (kept.history.unread(uuid4(), bob), kept.history.read_up_to(uuid4())) == (0, 0)
+    kept.history.close()
+    kept.open()
+    assert kept.history.read_up_to(group) == 5
+
+
+def test_of_a_history_that_is_forgotten_nothing_is_in_its_files(kept: Kept) -> None:
+    for turn, expiry in enumerate((-1, 0, HOUR)):
+        group = uuid4()
+        kept.history.set_expiry(group, expiry)
+        for _ in range(200):
+            kept.arrive(group, size=100 + 37 * turn)
+    assert len(kept.found()) == 600
+    kept.history.forget_all()
+    assert kept.found() == set()
+    assert kept.history.groups() == {}
+    kept.history.close()
+    assert kept.found() == set()
+    assert b"somebody" not in (kept.folder / "history.db").read_bytes()
+    kept.history = History(kept.folder / "history.db", clock=kept.clock)
+    kept.history.claim("somebody else")
+    kept.history.forget_all()
+    kept.history.forget_all()
+
+
 def test_nobody_else_can_read_the_files(kept: Kept) -> None:
     kept.arrive(uuid4())
     assert {path.name: path.stat().st_mode & 0o777 for path in kept.folder.iterdir()}.items() <= {

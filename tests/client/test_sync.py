@@ -16,11 +16,14 @@ from conclave.client import (
     Backoff,
     Client,
     Format,
+    GroupError,
     GroupGone,
     History,
+    InputError,
     MessageArrived,
     MessagesGone,
     News,
+    NoAnswerError,
     Offline,
     Online,
     PlaintextCodec,
@@ -386,6 +389,63 @@ async def test_what_a_deleted_account_has_sent_goes_and_what_somebody_who_left_h
     assert bob.shown(group) == ["eve was here"], "also if it happened while away"
     kept = Path(str(bob._path)).read_bytes()
     assert [f"{each.name} was here".encode() in kept for each in others] == [False, False, True]
+
+
+async def test_a_group_that_one_leaves_is_erased_at_once_and_told(pair: tuple[Device, Device, UUID]) -> None:
+    alice, bob, group = pair
+    other = await alice.sync.membership.create("other", public=True)
+    await bob.client.join(other)
+    for each in (group, other):
+        await alice.sync.send(each, "hello")
+        await bob.hear_text("hello")
+    await bob.sync.leave(group)
+    assert set(bob.history.groups()) == {other}, "before it is told"
+    assert await bob.hear_a(GroupGone) == GroupGone(group)
+    assert (bob.shown(group), bob.shown(other)) == ([], ["hello"])
+    assert [each.group_id for each in await bob.client.groups()] == [other]
+    with pytest.raises(GroupError):
+        await bob.sync.leave(group)
+    await alice.sync.send(other, "and on")
+    await bob.hear_text("and on")
+    assert not [each for each in bob.told if isinstance(each, GroupGone)], "once"
+
+
+async def test_a_group_is_not_erased_when_leaving_it_fails(pair: tuple[Device, Device, UUID]) -> None:
+    alice, bob, group = pair
+    await alice.sync.send(group, "hello")
+    await bob.hear_text("hello")
+    bob.client.transport.url = bob.client.transport.url.with_port(1)
+    with pytest.raises(NoAnswerError):
+        await bob.sync.leave(group)
+    assert bob.shown(group) == ["hello"]
+
+
+async def test_a_group_that_was_left_on_another_device_is_gone_with_the_next_text(
+    pair: tuple[Device, Device, UUID], device: NewDevice
+) -> None:
+    """No event tells of it, and nothing that is sent would."""
+    alice, bob, group = pair
+    await alice.sync.send(group, "hello")
+    await bob.hear_text("hello")
+    phone = await device("bob", register=False)
+    await phone.connect()
+    await phone.sync.leave(group)
+    assert bob.shown(group) == ["hello"]
+    with pytest.raises(GroupError):
+        await bob.sync.send(group, "anybody here?")
+    assert await bob.hear_a(GroupGone) == GroupGone(group)
+    assert bob.history.groups() == {}
+    assert bob.sync._mirror._own == {}, "and the text is not waited for"
+
+
+async def test_a_text_that_is_refused_for_another_reason_leaves_the_group(pair: tuple[Device, Device, UUID]) -> None:
+    alice, bob, group = pair
+    await alice.sync.send(group, "hello")
+    await bob.hear_text("hello")
+    with pytest.raises(InputError):
+        await bob.sync.send(group, "x", self_destruct_seconds=10**9)
+    await alice.sync.send(group, "still here")
+    await bob.hear_text("still here")
 
 
 async def test_invites_are_told_once_and_a_welcome_brings_the_group(

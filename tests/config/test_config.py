@@ -160,6 +160,7 @@ def test_a_size_is_megabytes_or_gigabytes(text: str, size: int) -> None:
         ('cleanup = "sql"', "cleanup: "),
         ("[nothing]", "nothing: unknown setting"),
         ("= 1", "is not TOML"),
+        ("a = " + "[" * 5000, "is not TOML"),
         # What is in the wrong place.
         (
             '[cleanup]\ncleanup_interval = "1h"',

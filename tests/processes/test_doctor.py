@@ -121,6 +121,25 @@ def test_a_key_that_is_not_there_and_one_that_others_can_read_are_told(tmp_path:
     assert [each["remedy"] for each in found if each["about"] == "permissions"] == ["chmod 600 key.pem"]
 
 
+def test_nobody_else_can_read_the_token_of_operators(tmp_path: Path) -> None:
+    token, config = tmp_path / "admin-token", tmp_path / "conclave.toml"
+    token.write_text("0123456789abcdef" * 2)
+    token.chmod(0o640)
+    config.write_text(f'{SQL}[admin]\nlisten_port = 0\ntoken_file = "{token}"\n')
+    config.chmod(0o644)
+    doctor(tmp_path)
+    token.chmod(0o604)
+    found = doctor(tmp_path, wrong=("permissions",))
+    assert [each["remedy"] for each in found if each["about"] == "permissions"] == [f"chmod 600 {token}"]
+    config.write_text(f'{SQL}[admin]\nlisten_port = 0\ntoken = "{token.read_text()}"\n')
+    found = doctor(tmp_path, wrong=("permissions",))
+    assert [each["remedy"] for each in found if each["about"] == "permissions"] == [f"chmod 600 {config}"]
+    assert token.read_text() not in json.dumps(found)
+    config.write_text(f'{SQL}[admin]\nlisten_port = 0\ntoken_file = "{token}-gone"\n')
+    found = doctor(tmp_path, wrong=("permissions",))
+    assert f"admin.token_file: {token}-gone: cannot be read" in says(found, "permissions")
+
+
 def test_who_waits_for_a_lock_does_not_hold_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = Config(database_path=str(tmp_path / "hot.db"))
     (tmp_path / "hot.db.server-lock").touch()

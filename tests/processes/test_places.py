@@ -71,6 +71,14 @@ def test_a_second_database_in_the_same_data_directory_is_refused(served: ServerP
     assert not (tmp_path / "second.db").exists()
 
 
+def test_a_second_database_on_the_same_ledger_is_refused(served: ServerProcess, tmp_path: Path) -> None:
+    table = f'[ledger]\npath = "{tmp_path}/conclave.db.ledger"\n'
+    config = configure(tmp_path, f'database_path = "second.db"\n{table}')
+    line = refused(conclave("serve", "--config", config, cwd=tmp_path))
+    assert f"ledger.path: {tmp_path}/conclave.db.ledger: another server, or a restore, writes to it" in line
+    assert {path.name for path in tmp_path.glob("second.*")} == {"second.db.server-lock"}, "nothing was begun"
+
+
 @pytest.mark.parametrize("way", ["link", "hard link"])
 def test_a_run_waits_for_a_run_on_the_same_database_by_another_name(
     served: ServerProcess, tmp_path: Path, way: str

@@ -226,6 +226,30 @@ def test_a_request_to_reload_that_comes_while_the_server_starts_is_not_its_end(t
         server.wait_for("reloaded")
 
 
+HANGS_UP = """
+import os, signal
+from conclave.cli.main import Family, main
+load = Family.load
+Family.load = lambda command: (os.kill(os.getpid(), signal.SIGHUP), load(command))[1]
+main()
+"""
+"""The command, which gets SIGHUP as soon as it begins to load the server."""
+
+
+def test_a_signal_does_not_end_a_server_that_is_still_being_loaded(tmp_path: Path) -> None:
+    with ServerProcess(tmp_path, SQL, command=("-c", HANGS_UP)) as server:
+        assert server.stop()[0] == 0
+
+
+def test_signals_until_the_last_moment_leave_a_stop_clean(tmp_path: Path) -> None:
+    with ServerProcess(tmp_path, SQL) as server:
+        server.process.send_signal(signal.SIGTERM)
+        while server.process.poll() is None:
+            hang_up(server)
+        assert server.process.returncode == 0
+        assert server.events()[-1]["event"] == "stopped"
+
+
 def test_the_next_run_goes_by_settings_that_change_no_interval(tmp_path: Path) -> None:
     with ServerProcess(tmp_path, f'cleanup_interval = "1s"\nretention.keep_audit = "1y"\n{SQL}') as server:
         server.wait_for("cleanup_run")

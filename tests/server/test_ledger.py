@@ -18,6 +18,7 @@ from conclave.store import sqlite
 from conclave.store.faults import StoreError
 from conclave.store.ledger import book
 from conclave.store.ledger.book import Entry
+from conclave.store.ledger.replay import replay
 from tests.conftest import Running, StartServer
 from tests.support.cleaner import Cleaner
 from tests.support.client import PASSWORD, Client, expect
@@ -116,6 +117,58 @@ async def test_a_copy_put_in_place_by_hand_is_not_served_as_it_is(start_server: 
     async with start_server(config) as server:
         alice.url, alice.http = server.url, server.http
         assert len(await alice.fetch(group)) == 2, "no second replay: the session lives"
+
+
+def put(config: Config, copy: Path) -> None:
+    """Put a copy in the place of the database."""
+    for suffix in ("-wal", "-shm"):
+        config.database.with_name(config.database.name + suffix).unlink(missing_ok=True)
+    shutil.copy(copy, config.database)
+
+
+async def test_a_database_that_was_given_up_does_not_lose_what_ended_only_on_the_restored_one(
+    start_server: StartServer, config: Config
+) -> None:
+    """A group of members who came after the backup went with the others, who left."""
+    copy, own = config.database.with_name("copy.db"), config.database.with_name("own.db")
+    async with start_server(config) as server:
+        alice, bob, group = await friends(server)
+        with closing(sqlite.connect(config.database)) as connection:
+            connection.execute("VACUUM INTO ?", (str(copy),))
+        [carol] = await server.users("carol")
+        await carol.join(group)
+        for client in (alice, bob):
+            await client.leave(group)
+        await carol.send(group, b"mine")
+    shutil.copy(config.database, own)
+    put(config, copy)
+    async with start_server(config) as server:
+        assert await server.query("SELECT 1 FROM groups") == []
+    put(config, own)
+    with pytest.raises(StoreError, match=r"an older backup was restored since, and used.*; see docs/operations/ledger"):
+        async with start_server(config):
+            pass
+    config.ledger_path.rename(config.ledger_path.with_name("moved away"))
+    async with start_server(config) as server:
+        carol.url, carol.http = server.url, server.http
+        assert [each.body for each in await carol.fetch(group)] == [b"hello", b"mine"]
+
+
+async def test_a_database_goes_on_after_a_backup_was_only_tried_out(start_server: StartServer, config: Config) -> None:
+    copy = config.database.with_name("copy.db")
+    async with start_server(config) as server:
+        alice, _, group = await friends(server)
+        with closing(sqlite.connect(config.database)) as connection:
+            connection.execute("VACUUM INTO ?", (str(copy),))
+    with closing(sqlite.connect(copy)) as connection:
+        replay(connection, config.ledger_path, 0)
+    for _ in range(2):
+        async with start_server(config) as server:
+            alice.url, alice.http = server.url, server.http
+            assert len(await alice.fetch(group)) == 1, "no session has ended"
+            assert await server.query("SELECT restored FROM ledger_state") == [(1,)]
+            await told(server)
+    assert len(entries(config, "restore")) == 2, "that it counts for nothing is told once"
 
 
 async def test_a_copy_is_not_served_if_the_ledger_cannot_tell_all(start_server: StartServer, config: Config) -> None:

@@ -2,9 +2,10 @@
 
 import asyncio
 import contextlib
+import os
 import threading
 from collections.abc import AsyncIterator
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,8 @@ import pytest
 import structlog.testing
 
 from conclave import keys
+from conclave.admin.guard import Guard
+from conclave.config.admin import AdminConfig
 from conclave.config.log import LogConfig
 from conclave.config.retention import RetentionConfig
 from conclave.config.settings import Config, setting_names
@@ -19,10 +22,14 @@ from conclave.retention.policy import KEEP
 from conclave.retention.resolve import Lifetimes, PolicySettings
 from conclave.server.reload import WAYS, Reloader, Way, described, differing, taken_over
 from conclave.server.supervise import Supervisor
+from conclave.server.tls import Tls, context_of
 from conclave.store import consequences
 from conclave.store.consequences import Change
+from conclave.store.faults import StoreError
+from conclave.system import certificate
 from conclave.system.notify import ServiceManager
 from tests.conftest import Running
+from tests.support.certificate import make_certificate
 from tests.support.client import Client, RefusedError
 
 
@@ -49,7 +56,8 @@ class Server:
         self.running = running
         self.path = path
         self.worker = Worker()
-        self.reloader = Reloader(running.app, self.worker, None, path, asyncio.Event(), ServiceManager())
+        guard = Guard(running.config.admin)
+        self.reloader = Reloader(running.app, self.worker, None, path, asyncio.Event(), ServiceManager(), guard)
 
     @property
     def config(self) -> Config:
@@ -164,6 +172,50 @@ async def test_a_faulty_file_changes_nothing_and_each_fault_is_logged(server: Se
     assert line["event"] == "reload_refused"
     assert "cannot be read" in line["fault"]
     assert server.config is former, "a file that is away for a moment does not mean the defaults"
+
+
+@pytest.mark.parametrize("text", ["", "# [retention]\n", "\n\n[cleanup]\n"])
+async def test_a_file_that_sets_nothing_is_refused_and_opens_nothing(server: Server, text: str) -> None:
+    """Editors empty a file before they write it, and a full disk may leave it so."""
+    await server.reload("registration_enabled = false")
+    server.path.write_text(text)
+    with structlog.testing.capture_logs() as logged:
+        assert not await server.reloader.reload()
+    assert "sets nothing" in logged[-1]["fault"]
+    with pytest.raises(RefusedError) as refused:
+        await server.running.user("alice")
+    assert refused.value.status == 403
+
+
+async def test_a_pipe_is_not_read_a_second_time(server: Server) -> None:
+    """As the shell makes one of <(...): whoever opens it again would wait for a writer, or find nothing."""
+    os.mkfifo(server.path)
+    with structlog.testing.capture_logs() as logged:
+        assert not await server.reloader.reload()
+    [line] = logged
+    assert (line["event"], "cannot be read again" in line["fault"]) == ("reload_refused", True)
+
+
+async def test_another_token_in_the_file_of_tokens_takes_a_restart(server: Server, tmp_path: Path) -> None:
+    """Nobody may think that a token which has leaked is void by a reload."""
+    file = tmp_path / "token"
+    file.write_text("0123456789abcdef" * 2)
+    admin = AdminConfig(token_file=str(file))
+    config = server.running.app[keys.IN_FORCE].config = replace(server.config, admin=admin)
+    guard = Guard(config.admin)
+    server.reloader = Reloader(
+        server.running.app, server.worker, None, server.path, asyncio.Event(), ServiceManager(), guard
+    )
+    named = f'admin.token_file = "{file}"'
+    assert events(await server.reload(named)) == ["reloaded"]
+    file.write_text("fedcba9876543210" * 2)
+    lines = await server.reload(named)
+    assert events(lines) == ["needs_restart", "reloaded"]
+    assert lines[0]["settings"] == ["admin.token_file"]
+    file.write_text("short")
+    [line] = await server.reload(named)
+    assert (line["event"], "token_file" in line["fault"]) == ("reload_refused", True)
+    assert "short" not in line["fault"]
 
 
 async def test_what_takes_a_restart_is_named(server: Server) -> None:
@@ -328,7 +380,8 @@ async def test_however_often_it_is_asked_one_reload_is_under_way_and_one_waits(
         begun += 1
         await goes_on.wait()
 
-    reloader = Reloader(server.running.app, server.worker, None, server.path, again, ServiceManager())
+    app, guard = server.running.app, Guard(server.config.admin)
+    reloader = Reloader(app, server.worker, None, server.path, again, ServiceManager(), guard)
     monkeypatch.setattr(reloader, "reload", reload)
     async with reloader:
         for _ in range(100):
@@ -339,3 +392,46 @@ async def test_however_often_it_is_asked_one_reload_is_under_way_and_one_waits(
         for _ in range(100):
             await asyncio.sleep(0)
         assert begun == 2
+
+
+async def test_a_reload_that_fails_while_the_server_stops_is_refused_as_any_other(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, goes_on, again = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    async def change(*_: Any) -> None:
+        begun.set()
+        await goes_on.wait()
+        raise StoreError("the database is locked")
+
+    app = server.running.app
+    monkeypatch.setattr(app[keys.CLOCK_WATCH], "change", change)
+    server.path.write_text('message_retention = "100s"\n')
+    guard = Guard(server.config.admin)
+    with structlog.testing.capture_logs() as logged:
+        async with Reloader(app, server.worker, None, server.path, again, ServiceManager(), guard):
+            again.set()
+            await begun.wait()
+            asyncio.get_running_loop().call_later(0.01, goes_on.set)
+    refused = [line["fault"] for line in logged if line["event"] == "reload_refused"]
+    assert refused == ["the database is locked"]
+
+
+async def test_a_certificate_that_was_read_again_is_known_by_its_end(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_certificate(tmp_path)
+    app, pair = server.running.app, (str(tmp_path / "cert.pem"), str(tmp_path / "key.pem"))
+    config = app[keys.IN_FORCE].config = replace(server.config, tls_cert_path=pair[0], tls_key_path=pair[1])
+    context = context_of(config)
+    assert context
+    guard, manager = Guard(config.admin), ServiceManager()
+    server.reloader = Reloader(app, server.worker, Tls(context), server.path, asyncio.Event(), manager, guard)
+    text = f'tls_cert_path = "{pair[0]}"\ntls_key_path = "{pair[1]}"'
+    monkeypatch.setattr(certificate, "expires_at", lambda _: 123)
+    assert events(await server.reload(text)) == ["reloaded"]
+    assert app[keys.IN_FORCE].certificate_ends == 123
+    monkeypatch.setattr(certificate, "expires_at", lambda _: 456)
+    (tmp_path / "key.pem").write_text("no key")
+    assert events(await server.reload(text)) == ["reload_refused"]
+    assert app[keys.IN_FORCE].certificate_ends == 123, "handshakes go on with the former one"

@@ -18,7 +18,9 @@ def test_a_message_of_the_archive_counts_once_even_while_a_copy_is_in_the_databa
         key = member.group.group_key
         connection.execute("UPDATE groups SET archived_seq = 2")
         connection.execute("INSERT INTO archive_parts VALUES (?, -1, 0, 1, 2, 1, 1, 2, 3, 0)", (key,))
-        assert stored.of_group(connection, group_id, bytes_too=True) == (5, 18)
-        assert stored.of_group(connection, group_id, bytes_too=False) == (5, 0)
+        assert stored.of_group(connection, group_id, alice, bytes_too=True) == (5, 18)
+        assert stored.of_group(connection, group_id, alice, bytes_too=False) == (5, 0)
         assert stored.of_user(connection, alice) == (4, 10)
-        assert stored.of_group(connection, bytes(16), bytes_too=True) is None
+        assert stored.of_group(connection, bytes(16), alice, bytes_too=True) is None
+        bob = users.add(connection, "bob", "", "", 1)
+        assert stored.of_group(connection, group_id, bob, bytes_too=True) is None, "outsiders have nothing counted"

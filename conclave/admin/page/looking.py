@@ -3,13 +3,13 @@
 import asyncio
 import sqlite3
 import time
-from pathlib import Path
 
 from aiohttp import web
 
 from conclave import keys
 from conclave.admin.page.charts import Amount, Chart, stacked
 from conclave.health.parts import Phase
+from conclave.plain import about
 from conclave.retention.advice import Advice
 from conclave.retention.jobs import schedule
 from conclave.store import overview, runs
@@ -29,12 +29,16 @@ SHARE = 20
 WAIT_SECONDS = 1.0
 """Who asks waits at most a second for a new look, if there was one before."""
 
+LATE_SECONDS = 5.0
+"""A look that lasts for 5 seconds is a fault: nobody waits longer for the first one either."""
+
 
 class Looking:
     """Looks at the store of one server.
 
     ``last``: what was seen; None before the first time. ``chart`` and ``advice``: what the history of runs shows.
-    ``fault``: why it could not be seen anew; "" if it could. ``certificate_ends``: a Unix second; None: there is none.
+    ``fault``: why it could not be seen anew; "" if it could. ``renewed_ends``: the Unix second until which the
+    certificate in its file is valid, which need not be the one that handshakes get; None: there is none.
     """
 
     def __init__(self, served: web.Application) -> None:
@@ -44,8 +48,8 @@ class Looking:
         self.chart: Chart | None = None
         self.advice: list[Advice] = []
         self.fault = ""
-        self.certificate_ends: int | None = None
-        self._next = 0.0
+        self.renewed_ends: int | None = None
+        self._began = self._next = 0.0
         self._task: asyncio.Task[None] | None = None
 
     def expire(self) -> None:
@@ -53,14 +57,18 @@ class Looking:
         self._next = 0.0
 
     async def refresh(self) -> None:
-        """Look anew if it is time; wait for it, but not for long if there is something to show."""
+        """Look anew if it is time; wait for it, but not for long: what works has to be shown while the store hangs."""
         if self._task is None or self._task.done():
             if time.monotonic() < self._next:
                 return
+            self._began = time.monotonic()
             self._task = asyncio.create_task(self._look())
-        await asyncio.wait({self._task}, timeout=WAIT_SECONDS if self.last else None)
+        await asyncio.wait({self._task}, timeout=WAIT_SECONDS if self.last else LATE_SECONDS)
+        waited = time.monotonic() - self._began
         if self._task.done():
             self._task.result()
+        elif self.last is None or waited >= LATE_SECONDS:
+            self.fault = f"the store has not answered for {about(round(waited))}"
 
     async def close(self) -> None:
         """Look no more."""
@@ -89,6 +97,6 @@ class Looking:
             self.fault = ""
         except (StoreError, sqlite3.Error, ValueError) as error:  # ValueError: the store has been closed meanwhile
             self.fault = str(error)
-        self.certificate_ends = await asyncio.to_thread(certificate.expires_at, Path(path)) if path else None
+        self.renewed_ends = await asyncio.to_thread(certificate.expiry, path)
         ended = time.monotonic()
         self._next = ended + max(FRESH_SECONDS, SHARE * (ended - began))

@@ -107,7 +107,7 @@ class Page:
         """Return the fields of a form that this page has written. Raises ForbiddenError or BadRequestError."""
         _require_own(request)
         self._doing.require_serving()
-        if request.content_type != "application/x-www-form-urlencoded":
+        if request.content_type != "application/x-www-form-urlencoded" or not _is_utf8(request.charset):
             raise BadRequestError("this is no form of this page")
         try:
             form = {name: value for name, value in (await request.post()).items() if isinstance(value, str)}
@@ -136,12 +136,25 @@ class Page:
 def _require_own(request: web.Request) -> None:
     """Raise ForbiddenError if a page from elsewhere has a browser send this. Browsers say where a form comes from."""
     origin, site = request.headers.get("Origin"), request.headers.get("Sec-Fetch-Site", "same-origin")
-    if origin is not None and urlsplit(origin).netloc.lower() != request.headers.get("Host", "").lower():
+    if origin is not None and _host_of(origin) != request.headers.get("Host", "").lower():
         raise ForbiddenError(
             "this form comes from another page; if a reverse proxy is in front, have it pass on the Host of the browser"
         )
     if site != "same-origin":
         raise ForbiddenError("this form comes from another page")
+
+
+def _host_of(origin: str) -> str | None:
+    """Return the host and port of an Origin; None if it is none."""
+    try:
+        return urlsplit(origin).netloc.lower()
+    except ValueError:
+        return None
+
+
+def _is_utf8(charset: str | None) -> bool:
+    """Tell whether a form may be in ``charset``: browsers take the page's own. By others halves of characters come."""
+    return charset is None or charset.lower() == "utf-8"
 
 
 PAGE = web.AppKey("page", Page)

@@ -9,6 +9,10 @@ VALID_SECONDS = 12 * 3600.0
 """A form may be sent for 12 hours after it was written."""
 
 
+MOST_REMEMBERED = 100_000
+"""Of at most 100,000 used tickets it is remembered that they were used: about 20 MB. Nobody fills in as many forms."""
+
+
 class TicketError(Exception):
     """A form is not taken. The message says why, and what to do."""
 
@@ -38,10 +42,14 @@ class Tickets:
         now = time.monotonic()
         if now > int(body.partition(".")[0]) + VALID_SECONDS:
             raise TicketError("this form is too old: load the page again")
-        self._used = {each: at for each, at in self._used.items() if now <= at + VALID_SECONDS}
         if body in self._used:
             raise TicketError("this form was sent already, and acts only once: load the page again to see what it did")
         self._used[body] = now
+        while (oldest := next(iter(self._used))) != body and self._is_forgotten(oldest, now):
+            del self._used[oldest]
+
+    def _is_forgotten(self, oldest: str, now: float) -> bool:
+        return now > self._used[oldest] + VALID_SECONDS or len(self._used) > MOST_REMEMBERED
 
     def _sign(self, body: str) -> str:
         return hmac.new(self._secret, body.encode("utf-8", "replace"), hashlib.sha256).hexdigest()

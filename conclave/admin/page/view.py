@@ -84,7 +84,7 @@ def told(sources: Sources) -> dict[str, Any]:
         "bytes": list(_bytes(sources.sizes.last, seen)),
         "streams": served[keys.EVENTS].rota.size,
         "rate": sources.rate.rate,
-        "certificate": _certificate(sources.looking.certificate_ends, now),
+        "certificate": _certificate(served[keys.IN_FORCE].certificate_ends, sources.looking.renewed_ends, now),
         "advice": sources.looking.advice,
     }
 
@@ -139,10 +139,16 @@ def _bytes(measured: Measured, seen: Overview | None) -> Iterator[tuple[str, str
         yield f"free where the {place} lies", f"{size_text(free)} of {size_text(whole)}"
 
 
-def _certificate(ends: int | None, now: int) -> Mapping[str, Any] | None:
+def _certificate(ends: int | None, renewed: int | None, now: int) -> Mapping[str, Any] | None:
     if ends is None:
         return None
-    return {"ends": ends, "left": about(ends - now), "is_over": ends <= now, "is_soon": ends <= now + SOON_SECONDS}
+    return {
+        "ends": ends,
+        "left": about(ends - now),
+        "is_over": ends <= now,
+        "is_soon": ends <= now + SOON_SECONDS,
+        "is_renewed": renewed is not None and renewed != ends,
+    }
 
 
 def _shown(value: Any) -> Any:

@@ -16,7 +16,7 @@ from yarl import URL
 from conclave.client.history.store import History
 from conclave.client.session import Session, SessionFileError, load
 
-_SESSION = "session"
+_SESSION, _HISTORY, _LOCK = "session", "history", "lock"
 
 
 class AccountInUseError(Exception):
@@ -37,11 +37,11 @@ class Account:
     @property
     def history_path(self) -> Path:
         """Where the local history is."""
-        return self.folder / "history"
+        return self.folder / _HISTORY
 
     def save(self, session: Session) -> None:
-        """Keep a session for the next start."""
-        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        """Keep a session for the next start. Raises OSError."""
+        self._make()
         session.save(self.session_path)
 
     def used(self) -> None:
@@ -53,14 +53,15 @@ class Account:
     def in_use(self) -> Iterator[None]:
         """Use the account alone: two chats with one history would each miss what the other has shown.
 
-        Raises AccountInUseError.
+        Raises AccountInUseError and OSError.
         """
-        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        descriptor = os.open(self.folder / "lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        self._make()
+        descriptor = os.open(self.folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         try:
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
+                _compare(descriptor, self.folder / _LOCK)
+            except (BlockingIOError, FileNotFoundError):
                 raise AccountInUseError(
                     f"another conclave chat has {self.folder} open: use that one, or another --home"
                 ) from None
@@ -77,15 +78,26 @@ class Account:
 
         Raises HistoryError, AccountInUseError, OSError, and sqlite3.Error.
         """
-        self.end_session()
         with self.in_use():
+            self.end_session()
             if self.history_path.exists():
                 with History(self.history_path) as history:
                     history.forget_all()
-            for name in ("history", "history-journal", "lock"):
+            for name in (_HISTORY, f"{_HISTORY}-journal", _LOCK):
                 (self.folder / name).unlink(missing_ok=True)
-            with suppress(OSError):
-                self.folder.rmdir()
+        with suppress(OSError):  # it is not empty
+            self.folder.rmdir()
+
+    def _make(self) -> None:
+        """Make the folder, and the one that it is in. A mode holds only for the last one that ``mkdir`` makes."""
+        for folder in (self.folder.parent, self.folder):
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+
+
+def _compare(descriptor: int, path: Path) -> None:
+    """Raise FileNotFoundError if the file that is locked is not the one at ``path``: somebody forgets the account."""
+    if not os.path.samestat(os.fstat(descriptor), path.stat()):
+        raise FileNotFoundError(path)
 
 
 class Accounts:
@@ -102,7 +114,10 @@ class Accounts:
         return Account(self.home / f"{where}-{session.user_id.hex[:8]}")
 
     def last(self, *, url: str = "", username: str = "") -> Session | None:
-        """Return the session that was used last, of those with this server and this name. Raises SessionFileError."""
+        """Return the session that was used last, of those with this server and this name. Raises SessionFileError.
+
+        ``url``: as ``server_url`` writes it, and a session has it.
+        """
         try:
             found = sorted(self.home.glob(f"*/{_SESSION}"), key=lambda each: each.stat().st_mtime, reverse=True)
         except OSError as error:

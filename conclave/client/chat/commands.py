@@ -2,13 +2,15 @@
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol, cast
 from uuid import UUID
 
 from conclave.client.chat import words
 from conclave.client.chat.conversation import Conversation
-from conclave.client.chat.rooms import Room
+from conclave.client.chat.rooms import Room, named
 from conclave.client.results import GroupUpdated, Invite
+from conclave.retention.durations import duration_words
+from conclave.wire.fields import MOST_SELF_DESTRUCT_SECONDS
 
 
 class CommandError(Exception):
@@ -70,13 +72,17 @@ Work = Callable[[Desk, str], Awaitable[None]]
 
 @dataclass(frozen=True)
 class Command:
-    """A command. ``takes``: what follows its name; in brackets what may be left out. ``says``: its line in the help."""
+    """A command. ``takes``: what follows its name; in brackets what may be left out. ``says``: its line in the help.
+
+    ``in_group``: it is about the open group. ``at_once``: it waits neither for the server nor for a dialog.
+    """
 
     name: str
     takes: str
     says: str
     work: Work
     in_group: bool = True
+    at_once: bool = False
 
     @property
     def usage(self) -> str:
@@ -84,12 +90,35 @@ class Command:
         return f"/{self.name} {self.takes}".rstrip()
 
 
-async def run(desk: Desk, line: str) -> None:
-    """Do what a line says that begins with a slash. Raises CommandError, and ClientError."""
+class _About:
+    """A desk at which another group than the one that is open by now is meant."""
+
+    def __init__(self, desk: Desk, room: Room | None) -> None:
+        self._desk = desk
+        self.room = room
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._desk, name)
+
+
+def is_at_once(line: str) -> bool:
+    """Tell whether a command waits for nothing, so that what is typed after it has to come after it."""
+    command = find(line[1:].partition(" ")[0])
+    return command is not None and command.at_once
+
+
+async def run(desk: Desk, line: str, room: Room | None) -> None:
+    """Do what a line says that begins with a slash. Raises CommandError, and ClientError.
+
+    ``room``: the group that was open when it was typed.
+    """
+    desk = cast(Desk, _About(desk, room))
     name, _, rest = line[1:].partition(" ")
     command = find(name)
     if command is None:
-        raise CommandError(f"/{words.harmless(name)} is no command; /help lists all of them")
+        could = words.listed([f"/{each.name}" for each in matching(f"/{name}")] if name else [], last="or")
+        wrong = f"could be {could}: type more of it" if could else "is no command; /help lists all of them"
+        raise CommandError(f"/{words.harmless(name)} {wrong}")
     if command.in_group and desk.room is None:
         raise CommandError(f"/{command.name} is about a group: open one first, or make one with /new NAME")
     if command.takes and not command.takes.startswith("[") and not rest.strip():
@@ -138,11 +167,15 @@ async def _new(desk: Desk, rest: str) -> None:
 async def _groups(desk: Desk, _: str) -> None:
     rooms = desk.conversation.rooms
     lines = [
-        f"{each.name}: {words.policy(each.expiry)}" + (f", {each.unread:,} unread" if each.unread else "")
+        each.name
+        + (f": {words.policy(each.expiry)}" if each.expiry is not None else "")
+        + (f", {each.unread:,} unread" if each.unread else "")
         for each in rooms.ordered()
-        if each.expiry is not None
     ]
-    lines += [f"invited to {words.harmless(each.group_name)} by {each.inviter_username}" for each in rooms.invites]
+    lines += [
+        f"invited to {words.harmless(each.group_name)} by {words.harmless(each.inviter_username)}"
+        for each in rooms.invites
+    ]
     await desk.tell("Your groups", "\n".join(lines) or "There are none yet.")
 
 
@@ -156,8 +189,12 @@ async def _find(desk: Desk, rest: str) -> None:
 
 
 async def _join(desk: Desk, rest: str) -> None:
+    own = desk.conversation.rooms.by_name(rest)
+    if own and own.group.group_name == rest:
+        desk.go(own.group.group_id)
+        return
     found = await desk.conversation.client.public_groups(rest)
-    group = next((each for each in found if each.group_name.lower() == rest.lower()), None)
+    group = named(rest, found, lambda each: each.group_name)
     if group is None:
         raise CommandError(f"there is no public group {words.harmless(rest)}; /find lists those that there are")
     await desk.conversation.sync.membership.join(group.group_id)
@@ -198,9 +235,9 @@ async def _decline(desk: Desk, rest: str) -> None:
 
 def _one_invite(desk: Desk, name: str) -> Invite:
     invites = desk.conversation.rooms.invites
-    found = [each for each in invites if not name or each.group_name.lower() == name.lower()]
-    if len(found) == 1:
-        return found[0]
+    found = named(name, invites, lambda each: each.group_name) if name else invites[0] if len(invites) == 1 else None
+    if found:
+        return found
     names = words.listed([words.harmless(each.group_name) for each in invites])
     raise CommandError(f"name one of the groups that you are invited to: {names}" if names else "you have no invites")
 
@@ -231,8 +268,8 @@ def _hidden(would: GroupUpdated) -> str:
 
 async def _burn(desk: Desk, rest: str) -> None:
     room = _room(desk)
-    time, _, text = rest.partition(" ")
-    if time == "off":
+    time, text = [*rest.split(maxsplit=1), ""][:2]
+    if rest == "off":
         room.self_destruct_seconds = 0
         desk.say("What you send stays as long as the group's messages do")
         return
@@ -240,11 +277,13 @@ async def _burn(desk: Desk, rest: str) -> None:
         seconds = words.parse_lifetime(time)
     except ValueError as error:
         raise CommandError(f"{error}: /burn 30s hello") from error
-    if text.strip():
-        desk.conversation.outbox.send(room, text.strip(), seconds)
+    if seconds > MOST_SELF_DESTRUCT_SECONDS:
+        raise CommandError(f"that is too long, at most {duration_words(MOST_SELF_DESTRUCT_SECONDS)}: /burn 30s hello")
+    if text:
+        desk.conversation.outbox.send(room, text, seconds)
         return
     room.self_destruct_seconds = seconds
-    desk.say(f"What you send here goes {words.remaining(seconds)} after each has read it, until /burn off")
+    desk.say(f"What you send here goes {duration_words(seconds)} after each has read it, until /burn off")
 
 
 async def _about_member(desk: Desk, name: str, what: str) -> None:
@@ -364,13 +403,13 @@ COMMANDS = {
         Command("groups", "", "list your groups and invites", _groups, in_group=False),
         Command("find", "[TEXT]", "list public groups, all or those with TEXT in their names", _find, in_group=False),
         Command("join", "NAME", "join a public group", _join, in_group=False),
-        Command("go", "NAME", "open one of your groups", _go, in_group=False),
+        Command("go", "NAME", "open one of your groups", _go, in_group=False, at_once=True),
         Command("accept", "[GROUP]", "accept an invite", _accept, in_group=False),
         Command("decline", "[GROUP]", "decline an invite", _decline, in_group=False),
         Command("invite", "USER", "invite somebody", _invite),
         Command("uninvite", "USER", "withdraw an invite", _uninvite),
         Command("expire", "TIME | fetched | off", "how long messages live: 1h, 2d; first shows what would go", _expire),
-        Command("burn", "TIME [TEXT] | off", "send what goes TIME after each has read it", _burn),
+        Command("burn", "TIME [TEXT] | off", "send what goes TIME after each has read it", _burn, at_once=True),
         Command("info", "", "who is in, what the policy is, who holds it back", _info),
         Command("promote", "USER", "make a member an admin", _member_command("promote")),
         Command("demote", "USER", "make an admin a member", _member_command("demote")),
@@ -381,8 +420,8 @@ COMMANDS = {
         Command("title", "[TEXT]", "set or clear the group's title", _title),
         Command("public", "", "let everybody find and join the group", _public),
         Command("private", "", "let people in by invite only", _private),
-        Command("retry", "", "send again what was refused", _retry),
-        Command("discard", "", "drop what was refused", _discard),
+        Command("retry", "", "send again what was refused", _retry, at_once=True),
+        Command("discard", "", "drop what was refused", _discard, at_once=True),
         Command("leave", "", "leave the group, and erase it here", _leave),
         Command("delete", "", "delete the group for all", _delete),
         Command("alias", "[TEXT]", "set or clear how you are called beside your name", _alias, in_group=False),

@@ -5,7 +5,7 @@ It knows nothing of textual: whoever shows it is told by a ``Listener`` what to 
 
 import asyncio
 import contextlib
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterable
 from types import TracebackType
 from typing import Any, Protocol, Self
 from uuid import UUID
@@ -17,9 +17,10 @@ from conclave.client.chat.outbox import Outbox
 from conclave.client.chat.policies import effective
 from conclave.client.chat.rooms import Room, Rooms
 from conclave.client.codec import Codec
-from conclave.client.errors import ClientError, GroupError, ResourceError, SessionOverError
+from conclave.client.errors import ClientError, GroupError, NoAnswerError, ResourceError, SessionOverError
 from conclave.client.history.store import History
 from conclave.client.results import GroupUpdated, Retention
+from conclave.client.retry import Backoff
 from conclave.client.sync import Sync
 
 PAGE = 200
@@ -72,10 +73,14 @@ class Conversation:
         self.open_room: UUID | None = None
         self._listener = listener
         self._untold: set[UUID] = set()
+        self._asked_for: set[UUID] = set()
         self._wants_renewal = asyncio.Event()
+        self._renewing = asyncio.Lock()  # or an answer that came late would undo a later one
         self._online = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
-        self.outbox = Outbox(self.sync, self._start, self._count_and_show)
+        self._backoff = Backoff()
+        self._has_ended = False
+        self.outbox = Outbox(self.sync, self._online, self._start, self._count_and_show)
 
     async def __aenter__(self) -> Self:
         await self.sync.__aenter__()
@@ -119,6 +124,7 @@ class Conversation:
         earlier = self.history.earlier_messages(room.group.group_id, first, PAGE) if room.has_earlier else []
         room.load([*earlier, *room.messages.values()])
         room.has_earlier = len(earlier) == PAGE
+        self._learn_names(earlier)
         return bool(earlier)
 
     def seen(self, group_id: UUID, up_to: int) -> None:
@@ -157,14 +163,15 @@ class Conversation:
 
     async def renew(self) -> None:
         """Read groups and invites again. Raises ClientError."""
-        groups, invites = await self.client.groups(), await self.client.invites()
-        self.rooms.invites = invites
-        known = set(self.rooms.all)
-        self.rooms.renew(groups, self.now())
-        for room in self.rooms.all.values():
-            self._count(room)
-            if room.group.group_id not in known or room.retention is None:
-                await self._read_retention(room.group.group_id)
+        async with self._renewing:
+            groups, self.rooms.invites = await self.client.groups(), await self.client.invites()
+            for group_id in self.rooms.all.keys() - {each.group_id for each in groups}:
+                self._left(group_id)
+            self.rooms.renew(groups, self.now())
+            for room in list(self.rooms.all.values()):
+                self._count(room)
+                if room.retention is None:
+                    await self._read_retention(room.group.group_id)
         self._listener.rooms_changed()
         if self.open_room:
             self._listener.room_changed(self.open_room)
@@ -208,6 +215,7 @@ class Conversation:
                 self._policy_changed(news)
             case n.GroupGone():
                 self._left(news.group_id)
+                self._want_renewal()  # one that is under way may have read it as it was
             case n.Lagged():
                 self._listener.say(f"{words.count(news.lost, 'event')} lost on a slow connection; all was read again")
                 self._want_renewal()
@@ -245,12 +253,11 @@ class Conversation:
         if message.sender_id == self.user_id:
             self.outbox.has_arrived(room, message.text)
         if room.is_loaded:
-            room.messages[message.sequence_num] = message
+            room.add(message)
             if len(room.messages) > MOST_LOADED and room.is_at_end:
                 room.load(list(room.messages.values())[-PAGE:])
                 room.has_earlier = True
-        if self.rooms.person(message.sender_id) is None:
-            self._start(self._learn_name(message))
+        self._learn_names([message])
         self._count(room)
         self._show(room)
 
@@ -259,6 +266,8 @@ class Conversation:
         if room:
             for number in news.sequence_nums:
                 room.messages.pop(number, None)
+            if room.is_loaded and not room.messages:
+                self._load(room)  # there may be earlier ones that stay
             self._count(room)
             self._show(room)
 
@@ -309,35 +318,43 @@ class Conversation:
             f"{who} has not taken the invite to {where}: it was declined or withdrawn, or it has expired"
         )
 
-    async def _learn_name(self, message: n.Message) -> None:
-        await self.name(message.sender_id)
-        self._listener.room_changed(message.group_id)
+    def _learn_names(self, messages: Iterable[n.Message]) -> None:
+        """Ask for the names of senders that are not known, once each."""
+        for each in messages:
+            if self.rooms.person(each.sender_id) is None and each.sender_id not in self._asked_for:
+                self._asked_for.add(each.sender_id)
+                self._start(self._learn_name(each.sender_id, each.group_id))
+
+    async def _learn_name(self, user_id: UUID, group_id: UUID) -> None:
+        try:
+            await self.name(user_id)
+        finally:
+            self._asked_for.discard(user_id)
+        self._listener.room_changed(group_id)
 
     # How it is kept right.
 
     def _load(self, room: Room) -> None:
-        """Load the last messages of a group, and of the unread ones all, up to MOST_LOADED.
+        """Load the last messages of a group, and with them all that are unread: MOST_LOADED at most, without a hole.
 
         What is not loaded cannot be on the screen, but would count as read with what comes after it.
         """
         group_id = room.group.group_id
-        last = self.history.last_messages(group_id, PAGE)
-        room.has_earlier = len(last) == PAGE
-        if room.has_earlier:
-            read = self.history.read_up_to(group_id)
-            unread = self.history.messages(group_id, read, MOST_LOADED) if read < last[0].sequence_num else []
-            last = [*(each for each in unread if each.sequence_num < last[0].sequence_num), *last]
-        room.load(last)
+        last = self.history.last_messages(group_id, MOST_LOADED)
+        read = self.history.read_up_to(group_id)
+        shown = [each for each in last[:-PAGE] if each.sequence_num > read] + last[-PAGE:]
+        room.has_earlier = len(shown) < len(last) or len(last) == MOST_LOADED
+        room.load(shown)
         self._count(room)
-        for message in room.messages.values():
-            if self.rooms.person(message.sender_id) is None:
-                self._start(self._learn_name(message))
+        self._learn_names(room.messages.values())
 
     def _reload(self, room: Room) -> None:
-        """Read anew when messages are gone; those that are loaded stay so."""
-        if room.is_loaded:
-            first = min(room.messages, default=0)
-            room.load(self.history.messages(room.group.group_id, first - 1, len(room.messages) + MOST_LOADED))
+        """Read anew when messages are gone; the others that are loaded stay so."""
+        if room.messages:
+            after = min(room.messages) - 1
+            room.load(self.history.messages(room.group.group_id, after, len(room.messages) + MOST_LOADED))
+        if room.is_loaded and not room.messages:
+            self._load(room)  # there may be earlier ones that stay
         self._count(room)
 
     def _count(self, room: Room) -> None:
@@ -360,13 +377,22 @@ class Conversation:
 
     async def _renew(self) -> None:
         """Read groups and invites again whenever an event says that they may have changed."""
+        failures = 0
         while True:
             await self._wants_renewal.wait()
             await self._online.wait()
             self._wants_renewal.clear()
-            with contextlib.suppress(ClientError):  # the next connection brings it about again
+            try:
                 await self.renew()
-            await asyncio.sleep(RENEWED_AFTER)
+            except SessionOverError:
+                raise
+            except ClientError:
+                failures += 1
+                self._want_renewal()
+                await asyncio.sleep(self._backoff.delay(failures, 1.0))
+            else:
+                failures = 0
+                await asyncio.sleep(RENEWED_AFTER)
 
     async def _watch_holding(self) -> None:
         """Read again who holds the open group back."""
@@ -394,19 +420,23 @@ class Conversation:
         task = asyncio.create_task(self._guarded(work))
         self._tasks.add(task)
         task.add_done_callback(self._done)
+        task.add_done_callback(lambda _: work.close())  # it has not begun if the task was cancelled before
         return task
 
     def _done(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         error = None if task.cancelled() else task.exception()
-        if isinstance(error, Exception):
+        if isinstance(error, Exception) and not self._has_ended:
+            self._has_ended = True
             self._listener.ended(error)
 
     async def _guarded(self, work: Coroutine[Any, Any, Any]) -> None:
-        """Do something in the background. What only the connection is to blame for is left to the next time."""
+        """Do something in the background. What only the connection is to blame for is not told: it shows itself."""
         try:
             await work
         except SessionOverError:
             raise
+        except NoAnswerError:
+            pass
         except ClientError as error:
             self._listener.say(str(error), is_bad=True)

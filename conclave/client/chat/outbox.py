@@ -6,14 +6,12 @@ from typing import Any
 from uuid import UUID
 
 from conclave.client.chat.rooms import Draft, Room
-from conclave.client.errors import ClientError, RefusedError, SessionOverError
+from conclave.client.errors import BusyError, ClientError, RefusedError, SessionOverError
 from conclave.client.retry import Backoff
 from conclave.client.sync import Sync
 
 SERVER_FAULTS = 500
 """From this status on it is the server that fails: it is worth trying again."""
-
-TOO_MANY_REQUESTS = 429
 
 
 class Outbox:
@@ -22,11 +20,16 @@ class Outbox:
     def __init__(
         self,
         sync: Sync,
+        online: asyncio.Event,
         start: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]],
         changed: Callable[[Room], None],
     ) -> None:
-        """``start``: begins a task that is awaited by others. ``changed``: a group's drafts are others now."""
+        """``online``: set while there is a connection.
+
+        ``start``: begins a task that is awaited by others. ``changed``: a group's drafts are others now.
+        """
         self._sync = sync
+        self._online = online
         self._start = start
         self._changed = changed
         self._sending: dict[UUID, asyncio.Task[None]] = {}
@@ -79,6 +82,7 @@ class Outbox:
         """Send the drafts of a group. One that the server refuses does not stop the others."""
         failures = 0
         while draft := next((each for each in room.drafts if each.waits), None):
+            await self._online.wait()
             try:
                 draft.number = await self._sync.send(
                     draft.group_id,
@@ -91,7 +95,7 @@ class Outbox:
                 raise
             except (ClientError, ValueError) as error:
                 if _is_final(error):
-                    draft.refused = str(error)
+                    draft.refuse(str(error))
                 else:
                     failures += 1
                     await asyncio.sleep(self._backoff.delay(failures, 1.0))
@@ -101,5 +105,5 @@ class Outbox:
 def _is_final(error: Exception) -> bool:
     """Tell whether the same text would be refused again; if not, only the connection or the server is to blame."""
     if isinstance(error, RefusedError):
-        return error.status < SERVER_FAULTS and error.status != TOO_MANY_REQUESTS
+        return error.status < SERVER_FAULTS and not isinstance(error, BusyError)
     return isinstance(error, ValueError)

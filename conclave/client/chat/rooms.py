@@ -1,7 +1,8 @@
 """What the chat knows of the user's groups, and what it makes of their changes. It is in memory only, and pure."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TypeVar
 from uuid import UUID, uuid4
 
 from conclave.client.chat import words
@@ -12,6 +13,8 @@ MOST_NOTICES = 100
 """A group shows its last 100 notices."""
 
 _ADMIN = "admin"
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -43,6 +46,10 @@ class Draft:
     def waits(self) -> bool:
         """Whether it is still to be sent."""
         return not self.refused and self.number is None
+
+    def refuse(self, why: str) -> None:
+        """The server does not take it: what came in its place was another one, with the same text."""
+        self.refused, self.is_stored = why, False
 
 
 @dataclass
@@ -86,6 +93,15 @@ class Room:
         self.messages = {each.sequence_num: each for each in messages}
         self.is_loaded = True
 
+    def add(self, message: Message) -> None:
+        """Show one more message. One from before those that are loaded is there once they are."""
+        if self.has_earlier and message.sequence_num < min(self.messages, default=0):
+            return
+        is_last = message.sequence_num > next(reversed(self.messages), 0)
+        self.messages[message.sequence_num] = message
+        if not is_last:  # it was stored, but not told, when a program ended
+            self.messages = dict(sorted(self.messages.items()))
+
     def notice(self, text: str, at: int) -> None:
         """Tell something after the last message."""
         self.notices.append(Notice(self.fetched_up_to, at, text))
@@ -124,7 +140,7 @@ class Rooms:
 
     def by_name(self, name: str) -> Room | None:
         """Find a group by its name."""
-        return next((each for each in self.all.values() if each.group.group_name.lower() == name.lower()), None)
+        return named(name, self.all.values(), lambda each: each.group.group_name)
 
     def person(self, user_id: UUID) -> str | None:
         """Return the name of somebody, if it is known. It is the username: two people can have the same alias."""
@@ -139,9 +155,8 @@ class Rooms:
         self._names[user_id] = words.harmless(username)
 
     def member(self, room: Room, username: str) -> UUID | None:
-        """Find a member of a group by name."""
-        found = (each.user_id for each in room.group.members if each.username.lower() == username.lower())
-        return next(found, None)
+        """Find a member of a group by name, as it is written: bob and Bob are two people."""
+        return next((each.user_id for each in room.group.members if each.username == username), None)
 
     def unsent(self) -> int:
         """Return how many texts were not sent."""
@@ -171,6 +186,15 @@ class Rooms:
         return room
 
 
+def named(name: str, things: Iterable[T], name_of: Callable[[T], str]) -> T | None:
+    """Return what has a name; if nothing has it, what has it but for capitals, unless more than one does."""
+    found = {name_of(each): each for each in things}
+    if name in found:
+        return found[name]
+    close = [each for key, each in found.items() if key.lower() == name.lower()]
+    return close[0] if len(close) == 1 else None
+
+
 def changes(old: Group, new: Group, user_id: UUID) -> Iterator[str]:
     """Say what has changed in a group. What was done to members is told of others than the user."""
     before, after = ({each.user_id: each for each in group.members} for group in (old, new))
@@ -180,10 +204,10 @@ def changes(old: Group, new: Group, user_id: UUID) -> Iterator[str]:
     for each in old.members:
         if each.user_id not in after:
             yield f"{words.harmless(each.username)} is not a member any more"
-    for member_id in before.keys() & after.keys():
-        if before[member_id].role != after[member_id].role:
-            who = _who(member_id, after[member_id].username, user_id, be=True)
-            yield f"{who} an admin now" if after[member_id].role == _ADMIN else f"{who} no admin any more"
+    for each in new.members:
+        if each.user_id in before and before[each.user_id].role != each.role:
+            who = _who(each.user_id, each.username, user_id, be=True)
+            yield f"{who} an admin now" if each.role == _ADMIN else f"{who} no admin any more"
     yield from _settings(old, new)
 
 

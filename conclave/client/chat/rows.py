@@ -3,7 +3,6 @@
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from datetime import datetime
 from typing import NamedTuple
 from uuid import UUID
 
@@ -12,6 +11,7 @@ from textual.content import Content
 from conclave.client.chat import words
 from conclave.client.chat.rooms import Draft, Notice
 from conclave.client.news import Message
+from conclave.retention.durations import duration_words
 
 Item = Message | Notice | Draft
 
@@ -27,6 +27,9 @@ LEAST_WIDTH = 20
 """A narrower screen is treated as if it had 20 columns."""
 
 NAME_COLOURS = 8
+
+TIME_WIDTH = 6
+"""The column of the time beside a name: a space, and 5 cells."""
 
 _DAY_SECONDS = 86_400 + 3600
 """The longest day, on which clocks are put back."""
@@ -74,26 +77,28 @@ class Wraps:
     """Remembers how texts are wrapped, of those that are shown and of no others."""
 
     def __init__(self) -> None:
-        self._former: dict[tuple[str, int], list[Content]] = {}
-        self._current: dict[tuple[str, int], list[Content]] = {}
+        self._former: dict[tuple[str, int, str, str], list[Content]] = {}
+        self._current: dict[tuple[str, int, str, str], list[Content]] = {}
 
-    def begin(self) -> None:
-        """Texts that are not asked for from here on to the next call are forgotten with it."""
+    def end(self) -> None:
+        """Forget the texts that were not asked for since the last call: they are not shown any more."""
         self._former, self._current = self._current, {}
 
-    def lines(self, text: str, width: int) -> list[Content]:
-        """Return the lines of a message in a width."""
-        key = text, width
+    def lines(self, text: str, width: int, before: str = "", after: str = "") -> list[Content]:
+        """Return the lines of a message in a width, with what stands before and after it."""
+        key = text, width, before, after
         if key not in self._current:
-            self._current[key] = self._former.get(key) or Content(words.shown(text)).wrap(width)
+            made = self._former.get(key) or Content(f"{before}{words.shown(text)}{after}").wrap(width)
+            self._current[key] = list(made)
         return self._current[key]
 
 
 def lay_out(items: Iterable[Item], look: Look, wraps: Wraps | None = None) -> list[Row]:
     """Return the rows of a group, from the oldest. ``wraps``: what is known of the last time."""
     wraps = wraps or Wraps()
-    wraps.begin()
-    return list(_rows(list(items), look, wraps))
+    made = list(_rows(list(items), look, wraps))
+    wraps.end()
+    return made
 
 
 def is_gone(item: Item, now: int) -> bool:
@@ -121,10 +126,10 @@ def _rows(items: list[Item], look: Look, wraps: Wraps) -> Iterator[Row]:
         key = _key(item)
         at = _at(item, look.now)
         if above is None or not _is_same_day(_at(above, look.now), at):
-            yield Row(_ruled(words.day(at), width, look), "day", key)
+            yield from _ruled(words.day(at), "day", key, width, look)
             above = None
         if not is_new_told and _is_new(item, look):
-            yield Row(_ruled("new", width, look), "new", key)
+            yield from _ruled("new", "new", key, width, look)
             is_new_told, above = True, None
         yield from _item(item, above, look, width, fuse, wraps)
         above = item
@@ -142,21 +147,21 @@ def _item(item: Item, above: Item | None, look: Look, width: int, fuse: int, wra
             yield Row(line, "notice", _key(item))
         return
     if look.is_plain:
-        yield from _plain(item, width, look)
+        yield from _plain(item, look, width, wraps)
         return
     who = item.sender_id if isinstance(item, Message) else look.user_id
     if not _goes_on(above, item, look):
-        name = "you" if who == look.user_id else look.name(who)
-        yield Row(Content(name), style_of(who, look.user_id), _key(item), right=words.time_of_day(_at(item, look.now)))
-    yield from _body(item, width - INDENT - fuse, wraps, "" if look.is_online else "waits")
+        name = Content("you" if who == look.user_id else look.name(who)).truncate(width - TIME_WIDTH, ellipsis=True)
+        yield Row(name, style_of(who, look.user_id), _key(item), right=words.time_of_day(_at(item, look.now)))
+    yield from _body(item, width - INDENT, fuse, wraps, "" if look.is_online else "waits")
 
 
-def _body(item: Message | Draft, width: int, wraps: Wraps, state: str) -> Iterator[Row]:
-    """``state``: what is said of a draft that is neither sent nor refused."""
+def _body(item: Message | Draft, width: int, aside: int, wraps: Wraps, state: str) -> Iterator[Row]:
+    """``aside``: the cells of the column on the right. ``state``: of a draft that is neither sent nor refused."""
     key = _key(item)
     if isinstance(item, Draft):
         right = "" if item.refused else state
-        for line in wraps.lines(item.text, width - len(right)):
+        for line in wraps.lines(item.text, width - max(aside, len(right) + 1 if right else 0)):
             yield Row(line, "draft", key, right=right, indent=INDENT)
             right = ""
         state = f"not sent: {item.refused}  (/retry, /discard)" if item.refused else ""
@@ -165,31 +170,30 @@ def _body(item: Message | Draft, width: int, wraps: Wraps, state: str) -> Iterat
                 yield Row(line, "refused", key, indent=INDENT)
         return
     text, style = _text(item)
-    for index, line in enumerate(wraps.lines(text, width)):
+    for index, line in enumerate(wraps.lines(text, width - aside)):
         yield Row(line, style, key, item.sequence_num, None if index else item, indent=INDENT)
 
 
-def _plain(item: Message | Draft, width: int, look: Look) -> Iterator[Row]:
+def _plain(item: Message | Draft, look: Look, width: int, wraps: Wraps) -> Iterator[Row]:
     """One sentence, in which nothing changes until it is gone: a screen reader reads each row once."""
     at = words.time_of_day(_at(item, look.now))
     if isinstance(item, Draft):
         waits = "sending" if look.is_online else "waits for a connection"
         state = f"not sent, {words.harmless(item.refused)}" if item.refused else waits
-        text, style, number = f"you, {at}: {words.shown(item.text)} ({state})", "draft", 0
+        who, ends, text, style, number = "you", f" ({state})", item.text, "draft", 0
     else:
         who = "you" if item.sender_id == look.user_id else look.name(item.sender_id)
         ends = f" (gone at {_clock(item.gone_at, look.now)})" if item.gone_at else ""
         if item.self_destruct_seconds and not item.gone_at:
-            ends = f" (gone {words.remaining(item.self_destruct_seconds)} after you have read it)"
-        body, style = _text(item)
-        text, number = f"{who}, {at}: {words.shown(body)}{ends}", item.sequence_num
-    for line in Content(text).wrap(width):
+            ends = f" (gone {duration_words(item.self_destruct_seconds)} after you have read it)"
+        (text, style), number = _text(item), item.sequence_num
+    for line in wraps.lines(text, width, f"{who}, {at}: ", ends):
         yield Row(line, style, _key(item), number)
 
 
 def _clock(at: int, now: int) -> str:
     """Write when something will be, with the day if it is not today."""
-    second = f"{datetime.fromtimestamp(at).astimezone():%H:%M:%S}"
+    second = f"{words.moment(at):%H:%M:%S}"
     return second if words.day(at) == words.day(now) else f"{words.day(at)}, {second}"
 
 
@@ -211,12 +215,10 @@ def _goes_on(above: Item | None, item: Message | Draft, look: Look) -> bool:
     return who[0] == who[1] and _at(item, look.now) - _at(above, look.now) <= TOGETHER_SECONDS
 
 
-def _ruled(text: str, width: int, look: Look) -> Content:
-    if look.is_plain:
-        return Content(text)
-    label = f" {text} "
-    before = max(0, (width - len(label)) // 2)
-    return Content("─" * before + label + "─" * max(0, width - before - len(label)))
+def _ruled(text: str, style: str, key: Key, width: int, look: Look) -> Iterator[Row]:
+    for line in Content(text).wrap(width - 2):
+        label = line.plain.strip()
+        yield Row(Content(label if look.is_plain else f" {label} ".center(width, "─")), style, key)
 
 
 def _ends(item: Item) -> bool:

@@ -231,7 +231,7 @@ class ChatScreen(Screen[None]):
     def _take(self, text: str) -> None:
         """Do a command, or send a message."""
         if text.startswith("/") and not text.startswith("//"):
-            self._do(text)
+            self._begin(text)
         elif self.room is None:
             self.say("Open a group first, or make one: /new NAME", is_bad=True)
             self.query_one(Composer).prefill(text)
@@ -285,7 +285,7 @@ class ChatScreen(Screen[None]):
 
     def action_info(self) -> None:
         """Show what there is to know of the open group."""
-        self._do("/info")
+        self._begin("/info")
 
     def action_prefill(self, text: str) -> None:
         """Begin a command for the user."""
@@ -310,11 +310,22 @@ class ChatScreen(Screen[None]):
         else:
             self.say("Nothing else is unread")
 
-    @work
-    async def _do(self, line: str) -> None:
+    def _begin(self, line: str) -> None:
+        """Do a command for the group that is open now: at once, or in the background if it has to wait."""
+        work = self._do(line, self.room)
+        if not commands.is_at_once(line):
+            self.run_worker(work)
+            return
+        try:
+            work.send(None)
+        except StopIteration:
+            return
+        raise RuntimeError(f"{line.partition(' ')[0]} does not do at once what it does")
+
+    async def _do(self, line: str, room: Room | None) -> None:
         """Do a command; what went wrong is said, and the line is there again to be corrected."""
         try:
-            await commands.run(self, line)
+            await commands.run(self, line, room)
             self._later("room")
         except SessionOverError as error:
             self.ended(error)
@@ -334,7 +345,7 @@ class ChatScreen(Screen[None]):
         text = f"{who} invites you to {where}, since {words.date_and_time(invite.created_at)}."
         answer = await self.app.push_screen_wait(Ask(f"Join {where}?", text, ("Accept", "Decline", "Later")))
         if answer != "Later":
-            self._do(f"/{answer.lower()} {invite.group_name}")
+            self._begin(f"/{answer.lower()} {invite.group_name}")
 
     # What commands need.
 

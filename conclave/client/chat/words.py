@@ -23,6 +23,12 @@ AFTER_FETCH = 0
 LONGEST = 8_000
 """A message is shown up to 8,000 characters."""
 
+MOST_LINES = 100
+"""A message is shown up to 100 lines: one of nothing but ends of lines would take minutes to lay out."""
+
+LATEST = 253_370_764_800
+"""No time is written as a later one than the year 9999: a lifetime may end in millions of years."""
+
 _SETTINGS = {
     "fetched": AFTER_FETCH,
     "read": AFTER_FETCH,
@@ -79,11 +85,12 @@ def harmless(text: str, *, lines: bool = False) -> str:
 
 
 def shown(text: str) -> str:
-    """Return a message as it is shown: harmless, and cut where it is longer than LONGEST."""
-    text = text.strip("\n")
-    if len(text) <= LONGEST:
+    """Return a message as it is shown: harmless, and cut after LONGEST characters or MOST_LINES lines."""
+    text = text.strip("\r\n")
+    head = "\n".join(text[:LONGEST].split("\n", MOST_LINES)[:MOST_LINES])
+    if len(head) == len(text):
         return harmless(text, lines=True)
-    return f"{harmless(text[:LONGEST], lines=True)}\n… {len(text) - LONGEST:,} more characters are not shown"
+    return f"{harmless(head, lines=True)}\n… {len(text) - len(head):,} more characters are not shown"
 
 
 def parse_lifetime(text: str) -> int:
@@ -119,7 +126,7 @@ def short_policy(effective: int) -> str:
 
 
 def remaining(seconds: int) -> str:
-    """Say how much time is left, in at most 8 cells: by the second below an hour."""
+    """Say how much time is left, in at most 8 cells: by the second below an hour, by the year from 100,000 days on."""
     seconds = max(0, seconds)
     if seconds < 60:
         return f"{seconds} s"
@@ -127,7 +134,10 @@ def remaining(seconds: int) -> str:
         return f"{seconds // 60}:{seconds % 60:02}"
     if seconds < 86_400:
         return f"{seconds // 3600} h {seconds % 3600 // 60:02}"
-    return f"{seconds // 86_400:,} d"
+    if seconds < 100_000 * 86_400:
+        return f"{seconds // 86_400:,} d"
+    years = seconds // UNITS["y"]
+    return f"{years:,} y" if years < 100_000 else "ages"
 
 
 def fuse(left: int, whole: int) -> str:
@@ -136,15 +146,20 @@ def fuse(left: int, whole: int) -> str:
     return _FUSES[min(4, quarters)]
 
 
+def moment(at: int) -> datetime:
+    """Return when something was, by the clock of this machine's place; what is later than LATEST as that."""
+    return datetime.fromtimestamp(min(at, LATEST)).astimezone()
+
+
 def time_of_day(at: int) -> str:
     """Write when something was, by the clock of this machine's place."""
-    return datetime.fromtimestamp(at).astimezone().strftime("%H:%M")
+    return moment(at).strftime("%H:%M")
 
 
 @lru_cache(maxsize=4096)
 def day(at: int) -> str:
     """Write on which day something was."""
-    when = datetime.fromtimestamp(at).astimezone()
+    when = moment(at)
     return f"{when:%A} {when.day} {when:%B %Y}"
 
 
@@ -158,8 +173,8 @@ def count(number: int, thing: str) -> str:
     return f"{number:,} {thing}" + ("" if number == 1 else "s")
 
 
-def listed(names: list[str], most: int = 4) -> str:
-    """Write names: a, b and c; of more than ``most`` how many follow."""
+def listed(names: list[str], most: int = 4, last: str = "and") -> str:
+    """Write names: a, b and c; of more than ``most`` how many follow. ``last``: what stands before the last one."""
     if len(names) > most:
         return f"{', '.join(names[:most])} and {len(names) - most:,} more"
-    return " and ".join(filter(None, (", ".join(names[:-1]), *names[-1:])))
+    return f" {last} ".join(filter(None, (", ".join(names[:-1]), *names[-1:])))

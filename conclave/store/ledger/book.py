@@ -65,7 +65,10 @@ class Contents:
     """What a ledger is found to be.
 
     ``complete_after``: it tells of every change with a greater number. ``last_change``: the greatest number in it.
-    ``restored``: the number of the last restore. ``damaged``: the numbers of damaged lines, from 1.
+    ``restored``: the number of the last restore. ``damaged``: the numbers of damaged lines, from 1. ``altered_end``:
+    that of the first of the last lines, if these are whole and yet not as they were written; 0 if not. Whether they
+    were ever acknowledged is known to the database alone. ``kinds``: what it tells of. ``until``: when its newest
+    line of a database in use was written, Unix seconds.
     """
 
     ledger_id: str
@@ -73,13 +76,17 @@ class Contents:
     last_change: int
     restored: int
     damaged: tuple[int, ...]
+    altered_end: int
+    kinds: frozenset[str]
+    until: int
 
 
-def append(path: Path, ledger_id: str, written: int, entries: Sequence[Entry]) -> None:
+def append(path: Path, ledger_id: str, written: int, entries: Sequence[Entry]) -> int:
     """Add entries, in the order of their changes, and sync the file. Makes the file if there is none.
 
-    ``written``: the number of the last change that the file is known to have. What it has already is left out.
-    Raises LedgerError; then the file is as before.
+    ``written``: the number of the last change that the file is known to have. What it has already is left out. Returns
+    the greatest number that it had: if the database has not come so far, somebody else's changes are in the file, and
+    these entries may not be. Raises LedgerError; then the file is as before.
     """
     with _told(path), _locked(path) as file:
         former, last = _end(path, file, ledger_id, written)
@@ -104,6 +111,7 @@ def append(path: Path, ledger_id: str, written: int, entries: Sequence[Entry]) -
         reach("ledger.synced")
         if written and not size:
             log.warning("ledger_begun", ledger=str(path))
+    return last
 
 
 def _write(file: IO[bytes], data: bytes) -> None:
@@ -116,7 +124,7 @@ def tip(path: Path) -> tuple[str, int] | None:
 
     Raises LedgerError.
     """
-    if not path.exists():
+    if not _is_there(path):
         return None
     with _told(path), path.open("rb") as file:
         last = _last(path, file)
@@ -125,11 +133,12 @@ def tip(path: Path) -> tuple[str, int] | None:
 
 def look(path: Path) -> Contents | None:
     """Read the whole file, and tell what it is; None if there is none. Raises LedgerError."""
-    if not path.exists():
+    if not _is_there(path):
         return None
-    restored = last = 0
+    restored = last = complete_after = until = 0
     head: dict[str, Any] | None = None
     bad: list[int] = []
+    kinds: set[str] = set()
     torn_from = 1
     with _told(path), path.open("rb") as file:
         for number, value in _lines(file):
@@ -139,21 +148,34 @@ def look(path: Path) -> Contents | None:
             torn_from = number + 1
             if "ledger" in value:
                 head = value
+                complete_after = max(complete_after, value["complete_after"])
                 continue
             last = max(last, value["change"])
+            kinds.add(value["kind"])
             if value["kind"] == RESTORE:
                 restored = max(restored, value["state"]["number"])
+                complete_after = max(complete_after, value["state"].get("complete_after", 0))
+            else:
+                until = value["at"]
         if head is None:
             if _last(path, file):
                 raise LedgerError(f"{path}: its first line is damaged: {_BEGIN_ANEW}")
             return None
+        # An append that a power failure has cut leaves its begin: whole lines, and then at most a part of one.
+        most_torn = 0 if _ends_a_line(file) else 1
     damaged = tuple(number for number in bad if number < torn_from)
-    return Contents(head["ledger"], head["complete_after"], last, restored, damaged)
+    altered_end = torn_from if len(bad) - len(damaged) > most_torn else 0
+    return Contents(head["ledger"], complete_after, last, restored, damaged, altered_end, frozenset(kinds), until)
+
+
+def _ends_a_line(file: IO[bytes]) -> bool:
+    file.seek(-1, os.SEEK_END)
+    return file.read(1) == b"\n"
 
 
 def entries(path: Path, after: int) -> Iterator[Entry]:
     """Yield the sound entries of changes with numbers greater than ``after``, in their order."""
-    if path.exists():
+    if _is_there(path):
         with _told(path), path.open("rb") as file:
             for _, value in _lines(file):
                 if value and "ledger" not in value and value["change"] > after:
@@ -173,6 +195,8 @@ def require_sound(path: Path, ledger_id: str, written: int) -> None:
         raise LedgerError(f"{path}: line {found.damaged[0]} is damaged: {_BEGIN_ANEW}")
     if found.last_change < written:
         raise LedgerError(_cut(path))
+    if found.altered_end:
+        raise LedgerError(f"{path}: line {found.altered_end} is damaged: {_BEGIN_ANEW}")
 
 
 def identity(path: Path) -> tuple[int, int] | None:
@@ -187,13 +211,14 @@ def identity(path: Path) -> tuple[int, int] | None:
 def require_writable(path: Path) -> None:
     """Raise LedgerError if the file could not be written, as far as can be seen without writing."""
     folder = path.parent
-    if not folder.is_dir():
-        raise LedgerError(f"{path}: there is no folder {folder}; is its disk mounted?")
-    if path.is_dir() or path.is_symlink():
-        raise LedgerError(f"{path}: is not a file")
-    for each in (path, folder) if path.exists() else (folder,):
-        if not os.access(each, os.W_OK):
-            raise LedgerError(f"{each}: cannot be written to; is it another user's, or its disk read-only?")
+    with _told(path):
+        if not folder.is_dir():
+            raise LedgerError(f"{path}: there is no folder {folder}; is its disk mounted?")
+        if path.is_dir() or path.is_symlink():
+            raise LedgerError(f"{path}: is not a file")
+        for each in (path, folder) if path.exists() else (folder,):
+            if not os.access(each, os.W_OK):
+                raise LedgerError(f"{each}: cannot be written to; is it another user's, or its disk read-only?")
 
 
 def compact(path: Path, before: int, reads_before: int) -> None:
@@ -202,14 +227,15 @@ def compact(path: Path, before: int, reads_before: int) -> None:
     ``before``: older entries go, Unix seconds, exclusive. ``reads_before``: the same for what was read, since those
     messages are hidden by their age. Raises LedgerError, also for a damaged file.
     """
-    if not path.exists() or path.stat().st_size < COMPACTED_BYTES:
+    if not _is_there(path) or path.stat().st_size < COMPACTED_BYTES:
         return
     with _told(path), _locked(path), path.open("rb") as file:
         contents = look(path)
-        if contents is None or contents.damaged:
+        if contents is None or contents.damaged or contents.altered_end:
             raise LedgerError(f"{path}: is damaged, and was left as it is: {_BEGIN_ANEW}")
         new = path.with_name(path.name + UNFINISHED)
-        with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as target:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
+        with os.fdopen(os.open(new, flags, 0o600), "wb") as target:
             _rewrite(file, target, contents, before, reads_before)
             target.flush()
             reach("ledger.rewritten")
@@ -362,6 +388,11 @@ def _is_in_place(path: Path, descriptor: int) -> bool:
         return os.path.samestat(os.fstat(descriptor), path.stat())
     except FileNotFoundError:
         return False
+
+
+def _is_there(path: Path) -> bool:
+    with _told(path):
+        return path.exists()
 
 
 @contextmanager

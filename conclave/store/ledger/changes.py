@@ -2,9 +2,10 @@
 
 import sqlite3
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
-from conclave.store.ledger.book import ALIVE, READ, SETTINGS, Entry
+from conclave.store.ledger.book import ALIVE, READ, SETTINGS, Entry, LedgerError
 
 AT_ONCE = 1_000
 """At most 1,000 changes are told at a time."""
@@ -65,10 +66,27 @@ def told(connection: sqlite3.Connection, claimed: int, now: int) -> list[Entry]:
     return [entry for row in rows for entry in _entries(connection, row, now)]
 
 
+def require_own(standing: Standing, path: Path, last: int) -> None:
+    """Raise LedgerError if the file at ``path`` has had the number ``last``, and the database has not come so far.
+
+    Such a line is of another database with the same past. So the file may not have taken what this one had to tell.
+    """
+    if last > standing.counter:
+        raise LedgerError(
+            f"{path}: tells of later changes than this database has: another server writes to it too, or this database"
+            " is an older copy that was served without it"
+        )
+
+
 def were_written(connection: sqlite3.Connection, entries: Sequence[Entry]) -> None:
     """Forget the changes that are in the file. What has changed since waits still."""
     connection.execute("DELETE FROM ledger_changes WHERE change <= ?", (entries[-1].change,))
     connection.execute("UPDATE ledger_state SET written = max(written, ?)", (entries[-1].change,))
+
+
+def know_restored(connection: sqlite3.Connection, number: int) -> None:
+    """Note the number of the last restore."""
+    connection.execute("UPDATE ledger_state SET restored = ?", (number,))
 
 
 def number_anew(connection: sqlite3.Connection, after: int) -> None:

@@ -23,7 +23,8 @@ def drain(database: Path, ledger: Path, now: int) -> None:
             entries = snapshot(connection, partial(changes.told, connection, standing.claimed, now))
             if not entries:
                 break  # another process has written them
-            book.append(ledger, standing.ledger_id, standing.written, entries)
+            last = book.append(ledger, standing.ledger_id, standing.written, entries)
+            changes.require_own(changes.standing(connection), ledger, last)
             with sqlite.write_transaction(connection):
                 changes.were_written(connection, entries)
             reach("ledger.forgotten")

@@ -17,7 +17,7 @@ from conclave.failpoints import reach
 from conclave.retention.policy import FOREVER
 from conclave.store import accounts, audit, bodies, groups, invites, key_packages, members
 from conclave.store.groups import Group
-from conclave.store.ledger import book, changes
+from conclave.store.ledger import book, branches, changes
 from conclave.store.ledger.book import ALIVE, READ, RESTORE, SETTINGS, Contents, Entry, LedgerError
 from conclave.store.ledger.changes import Standing
 from conclave.store.sqlite import write_transaction
@@ -29,6 +29,9 @@ Numbers that were given after the copy was made are unknown. Clients ask for wha
 have seen, so no number may be used again. 2^53, which JSON readers can hold, is reached after 2 million restores.
 """
 
+MOST_HOURS = 2**20
+"""If the ledger may lack a restore, the hours since 1970 count as restores, at most 2^20: those of the year 2089."""
+
 HELD_AGAIN = "in force when a backup was restored; who added it and why is in the audit log of that time"
 
 
@@ -37,11 +40,17 @@ class Replayed:
     """What was done to a restored copy.
 
     ``counts``: how many things of each kind were changed. ``locked``: the names of accounts whose password was changed
-    after the copy was made: nobody can log in there until an operator sets a new one.
+    after the copy was made: nobody can log in there until an operator sets a new one. ``until``: up to when the ledger
+    told of changes, Unix seconds; 0 if there was none.
     """
 
     counts: Counter[str] = field(default_factory=Counter)
     locked: list[str] = field(default_factory=list)
+    until: int = 0
+
+
+class IncompleteError(LedgerError):
+    """The ledger does not tell all that a restored copy must not bring back. An operator may go on nevertheless."""
 
 
 def is_older(standing: Standing, path: Path) -> bool:
@@ -55,49 +64,76 @@ def replay(connection: sqlite3.Connection, path: Path, now: int, *, despite: boo
 
     No server or run may use it meanwhile. All is done in one transaction, in that of the caller if there is one. It may
     be repeated. ``path``: of the ledger. ``now``: Unix seconds. ``despite``: go on although the ledger is missing,
-    damaged, or does not reach back to the copy; what it lacks comes back. Raises LedgerError.
+    damaged, or does not reach back to the copy; what it lacks comes back. Raises IncompleteError unless ``despite``,
+    and LedgerError.
     """
     transaction: AbstractContextManager[None] = (
         nullcontext() if connection.in_transaction else write_transaction(connection)
     )
     with transaction:
         standing = changes.standing(connection)
-        found = _found(path, standing, despite=despite)
-        known, restored = (found.last_change, found.restored) if found else (0, 0)
-        number = max(standing.restored, restored) + 1
-        changes.number_anew(connection, known)
-        done = _carry_out(connection, book.entries(path, standing.counter), now)
+        found = _found(path, standing)
+        end = branches.own_end(path, standing, found.last_change) if found else None
+        flaw = _flaw(found, standing, end)
+        if flaw and not despite:
+            raise IncompleteError(f"{path}: {flaw}")
+        known = found.last_change if found else standing.counter
+        number = max(standing.restored, found.restored if found else 0) + 1
+        if flaw:
+            number = max(number, min(now // 3600, MOST_HOURS))
+        # Nor has any change of another history the number of one of this one.
+        changes.number_anew(connection, max(known, number * NUMBERS))
+        # Copies from before this restore need what the ledger lacks.
+        lacks = {"complete_after": max(known, standing.counter)} if flaw else {}
+        told = (each for each in book.entries(path, standing.counter) if end is None or each.change <= end)
+        done = _carry_out(connection, told, now)
+        done.until = found.until if found else 0
         _take_back(connection, done)
         _leave_numbers(connection, number)
         connection.execute("UPDATE ledger_state SET restored = ?, written = ?", (number, known))
         reach("ledger.replayed")
-        restore = Entry(known, now, RESTORE, 0, {"number": number})
+        restore = Entry(known, now, RESTORE, number, {"number": number, "from": standing.counter} | lacks)
         book.append(path, standing.ledger_id, known, [restore])
     return done
 
 
-def _found(path: Path, standing: Standing, *, despite: bool) -> Contents | None:
-    """Return what the ledger is. Raises LedgerError unless it tells of everything since the copy."""
+def _found(path: Path, standing: Standing) -> Contents | None:
+    """Return what the ledger is. Raises LedgerError if it is not that of the copy."""
     found = book.look(path)
     if found and found.ledger_id != standing.ledger_id:
         raise LedgerError(
             f"{path}: is the ledger of another database; if the backup was made before this database had a ledger, move"
             " it away"
         )
-    if despite:
-        return found
+    return found
+
+
+def _flaw(found: Contents | None, standing: Standing, end: int | None) -> str:
+    """Return in one line why the ledger does not tell of everything since the copy; "" if it does.
+
+    ``end``: see ``branches.own_end``.
+    """
     if found is None:
-        raise LedgerError(f"{path}: there is no ledger, so what was deleted since the backup would come back")
-    if found.damaged:
-        raise LedgerError(
-            f"{path}: line {found.damaged[0]} of the ledger is damaged, so something that was deleted since the backup"
-            " may come back"
+        return "there is no ledger, so what was deleted since the backup would come back"
+    if damaged := [*found.damaged, *([found.altered_end] if found.altered_end else [])]:
+        return (
+            f"line {damaged[0]} of the ledger is damaged, so something that was deleted since the backup may come back"
+        )
+    if found.last_change < standing.written:
+        return (
+            "the ledger knows less than this backup: it lacks its end, or was replaced by an older one, so something"
+            " that was deleted since may come back"
         )
     if standing.counter < found.complete_after:
-        raise LedgerError(
-            f"{path}: the ledger does not reach back to this backup, so something that was deleted since may come back"
+        return "the ledger does not reach back to this backup, so something that was deleted since may come back"
+    if end is not None:
+        return (
+            "an older backup was restored since, and used: what has ended on that one need not have ended here, and the"
+            " ledger cannot tell what does"
         )
-    return found
+    if strange := sorted(found.kinds - _KINDS):
+        return f"the ledger tells of {strange[0]!r}, which this program does not know: use a newer Conclave"
+    return ""
 
 
 def _carry_out(connection: sqlite3.Connection, entries: Iterable[Entry], now: int) -> Replayed:
@@ -293,6 +329,8 @@ _STEPS: tuple[tuple[str, str, _Step], ...] = (
     ("alive", ALIVE, _alive),
 )
 """What is done with the entries of each kind, in this order, and how it is counted."""
+
+_KINDS = {RESTORE, *(kind for _, kind, _ in _STEPS)}
 
 
 def _take_back(connection: sqlite3.Connection, done: Replayed) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from conclave.retention.policy import KEEP
+from conclave.store.ledger.replay import replay
 from tests.support.archived import DAY, USERS, Store
 from tests.support.cleaner import Cleaner
 from tests.support.sample import some
@@ -72,6 +73,25 @@ def test_a_database_from_an_older_backup_is_served_and_leaves_a_newer_archive_al
     older.restore_archive()
     store.set_expiry(other, 5 * DAY)
     assert OLDER in store.try_run("")["error"]
+
+
+def test_what_is_made_after_a_restore_is_archived_and_expires_as_anything_else(store: Store) -> None:
+    """Its numbers are far greater than those before: without a ledger near the greatest that there can be."""
+    before = store.add_group()
+    store.send(before, 3)
+    with store.opened() as connection:
+        replay(connection, store.config.ledger_path, store.now, despite=True)
+    kept, fading = store.add_group(), store.add_group(20 * DAY)
+    for group_key in (before, kept, fading):
+        store.send(group_key, 3)
+    assert max(number for _, number in store.made) > 2**50
+    store.now += 8 * DAY
+    assert store.run()["archived"] == 12
+    store.expect_served(set(store.made))
+    store.now += 13 * DAY
+    assert store.run()["deleted"]["expired"] == 3
+    store.expect_served({key for key in store.made if key[0] != fading})
+    store.expect_sound()
 
 
 def expire_some(store: Store, kept: int, timed: int) -> None:

@@ -2,6 +2,7 @@
 
 import errno
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -40,7 +41,7 @@ def test_what_is_appended_is_read_again(path: Path) -> None:
 
 def test_what_another_process_has_written_already_is_left_out(path: Path) -> None:
     book.append(path, ID, 0, [entry(1), entry(5)])
-    book.append(path, ID, 0, [entry(3), entry(5), entry(6)])
+    assert book.append(path, ID, 0, [entry(3), entry(5), entry(6)]) == 5
     assert changes(path) == [1, 5, 5, 6], "the last change may have been cut in two"
 
 
@@ -52,7 +53,7 @@ def test_a_torn_last_line_is_cut_off_and_written_again(path: Path, cut: int) -> 
     os.truncate(path, path.stat().st_size - cut)
     found = book.look(path)
     assert found
-    assert (found.last_change, found.damaged) == (1, ()), "it was not acknowledged"
+    assert (found.last_change, found.damaged, found.altered_end) == (1, (), 0), "it was not acknowledged"
     book.append(path, ID, 1, [entry(2)])
     assert changes(path) == [1, 2]
     assert b"\n" in path.read_bytes()[whole - 1 : whole]
@@ -62,6 +63,9 @@ def test_a_file_that_grew_but_has_nothing_in_its_end_is_torn(path: Path) -> None
     book.append(path, ID, 0, [entry(1)])
     with path.open("ab") as file:
         file.write(bytes(100_000))
+    found = book.look(path)
+    assert found
+    assert found.altered_end == 0
     book.append(path, ID, 1, [entry(2)])
     assert changes(path) == [1, 2]
 
@@ -71,6 +75,26 @@ def test_a_file_torn_in_its_first_line_begins_anew(path: Path) -> None:
     assert book.look(path) is None
     book.append(path, ID, 0, [entry(1)])
     assert changes(path) == [1]
+
+
+@pytest.mark.parametrize("altered", [1, 2])
+def test_whole_lines_at_the_end_that_were_altered_are_not_torn(path: Path, altered: int) -> None:
+    """A power failure leaves whole lines as they were, and then at most a part of one."""
+    book.append(path, ID, 0, [entry(change) for change in (1, 2, 3)])
+    lines = path.read_bytes().splitlines(keepends=True)
+    for place in range(-altered, 0):
+        lines[place] = lines[place].replace(b'"gone_below":', b'"gone_belov":')
+    path.write_bytes(b"".join(lines))
+    found = book.look(path)
+    assert found
+    assert (found.last_change, found.damaged, found.altered_end) == (3 - altered, (), 5 - altered)
+    with pytest.raises(LedgerError, match=f"line {5 - altered} is damaged: move it away"):
+        book.require_sound(path, ID, 3 - altered)
+    book.append(path, ID, 3 - altered, [entry(change) for change in (1, 2, 3)])
+    assert changes(path)[-1] == 3, "the database knows that they were not acknowledged, and writes them again"
+    found = book.look(path)
+    assert found
+    assert found.altered_end == 0
 
 
 @pytest.mark.parametrize("number", [1, 2, 3])
@@ -151,6 +175,28 @@ def test_a_full_disk_leaves_the_file_as_it_was(path: Path, monkeypatch: pytest.M
     assert changes(path) == [1, 2]
 
 
+LOOKS: list[Callable[[Path], object]] = [
+    *(book.tip, book.look, book.require_writable),
+    lambda path: list(book.entries(path, 0)),
+    lambda path: book.compact(path, 0, 0),
+]
+
+
+@pytest.mark.parametrize("look", LOOKS)
+def test_a_folder_that_may_not_be_searched_is_told_in_one_line(
+    path: Path, monkeypatch: pytest.MonkeyPatch, look: Callable[[Path], object]
+) -> None:
+    """Whoever runs the tests may be root, who may."""
+
+    def refuse(*_: object, **__: object) -> None:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "stat", refuse)
+        with pytest.raises(LedgerError, match=rf"{path}: Permission denied"):
+            look(path)
+
+
 @pytest.mark.parametrize("place", ["folder", "missing/purges.ledger", "link"])
 def test_a_place_that_cannot_be_written_is_told_in_one_line(tmp_path: Path, place: str) -> None:
     (tmp_path / "folder").mkdir()
@@ -209,9 +255,10 @@ def test_the_last_line_stays_however_old_it_is(path: Path) -> None:
 
 
 @pytest.mark.usefixtures("small")
-def test_a_damaged_file_is_not_compacted(path: Path) -> None:
+@pytest.mark.parametrize("change", [2, 3])
+def test_a_damaged_file_is_not_compacted(path: Path, change: int) -> None:
     book.append(path, ID, 0, [entry(1), entry(2), entry(3)])
-    path.write_bytes(path.read_bytes().replace(b'"change":2', b'"change":9'))
+    path.write_bytes(path.read_bytes().replace(b'"change":%d' % change, b'"change":9'))
     before = path.read_bytes()
     with pytest.raises(LedgerError, match="is damaged, and was left as it is"):
         book.compact(path, 0, 0)

@@ -11,10 +11,10 @@ import pytest
 from conclave import failpoints
 from conclave.clock import FakeClock
 from conclave.store import accounts, bodies, groups, holds, invites, key_packages, members, sessions, users, welcomes
-from conclave.store.ledger import book, changes
+from conclave.store.ledger import book, branches, changes
 from conclave.store.ledger.book import LedgerError
 from conclave.store.ledger.drain import drain
-from conclave.store.ledger.replay import NUMBERS, is_older, replay
+from conclave.store.ledger.replay import NUMBERS, IncompleteError, is_older, replay
 from conclave.store.state import standing
 from spark.engine import CleanupError
 from tests.store.ledger.world import DAY, HOUR, World
@@ -406,6 +406,191 @@ def test_a_copy_is_refused_unless_the_ledger_tells_all(world: Backed, harm: str,
     with restored.reading() as connection:
         replay(connection, world.ledger, world.clock.now(), despite=True)
     assert world.group(world.friends).last_seq < restored.groups()[0].last_seq
+
+
+def test_a_copy_is_refused_if_the_ledger_was_replaced_by_one_from_before_it(world: Backed) -> None:
+    older = world.ledger.read_bytes()
+    world.beat()
+    world.back_up()
+    world.leave(world.member(world.friends, world.carol))
+    world.beat()
+    world.ledger.write_bytes(older)
+    restored = world.restored(world.folder / "copy.db", world.folder / "restored")
+    with pytest.raises(IncompleteError, match="knows less than this backup: it lacks its end, or was replaced by an o"):
+        restored.replay()
+    assert len(restored.memberships()) == 5, "nothing was done"
+    assert world.ledger.read_bytes() == older
+
+
+@pytest.mark.parametrize("lines", [1, 2])
+def test_a_copy_is_refused_if_the_last_lines_of_the_ledger_were_altered(world: Backed, lines: int) -> None:
+    world.back_up()
+    world.leave(world.member(world.friends, world.carol))
+    world.beat()
+    kept = world.ledger.read_bytes().splitlines(keepends=True)
+    kept[-lines:] = [line.replace(b'"at":1', b'"at":2') for line in kept[-lines:]]
+    world.ledger.write_bytes(b"".join(kept))
+    restored = world.restored(world.folder / "copy.db", world.folder / "restored")
+    with pytest.raises(IncompleteError, match=f"line {len(kept) - lines + 1} of the ledger is damaged"):
+        restored.replay()
+
+
+def test_a_copy_is_refused_if_the_ledger_tells_of_what_this_program_does_not_know(world: Backed) -> None:
+    world.back_up()
+    with world.writing() as connection:
+        connection.execute("INSERT INTO ledger_changes (kind, subject) VALUES ('vote', 1)")
+    world.beat()
+    restored = world.restored(world.folder / "copy.db", world.folder / "restored")
+    with pytest.raises(IncompleteError, match="tells of 'vote', which this program does not know: use a newer"):
+        restored.replay()
+
+
+@pytest.mark.parametrize("harm", ["missing", "cut"])
+def test_after_a_restore_without_a_whole_ledger_it_covers_no_older_backup(world: Backed, harm: str) -> None:
+    """What the ledger lacked then it still lacks, although it goes on."""
+    world.backup(world.folder / "older.db")
+    world.beat()
+    early = world.ledger.read_bytes()
+    world.leave(world.member(world.friends, world.carol))
+    world.beat()
+    world.back_up()
+    if harm == "missing":
+        world.ledger.unlink()
+    else:
+        world.ledger.write_bytes(early)
+    restored = world.restored(world.folder / "copy.db", world.folder / "restored")
+    with restored.reading() as connection:
+        replay(connection, world.ledger, world.clock.now(), despite=True)
+    restored.begin()
+    restored.beat()
+    older = restored.restored(world.folder / "older.db", world.folder / "older")
+    with pytest.raises(IncompleteError, match="does not reach back to this backup"):
+        older.replay()
+    restored.backup(world.folder / "newer.db")
+    restored.leave(next(each for each in restored.memberships() if each.user_id == world.bob))
+    restored.beat()
+    newer = restored.restored(world.folder / "newer.db", world.folder / "newer")
+    newer.replay()
+    assert {each.member_id for each in newer.memberships()} == {each.member_id for each in restored.memberships()}
+
+
+def test_a_ledger_that_lacks_a_restore_has_no_number_given_twice(world: Backed) -> None:
+    """Each disaster takes the ledger along, so that nobody knows of the former ones."""
+    world.back_up()
+    given = set()
+    for place in range(3):
+        world.ledger.unlink()
+        restored = world.restored(world.folder / "copy.db", world.folder / f"restored{place}")
+        with restored.reading() as connection:
+            replay(connection, world.ledger, world.clock.now(), despite=True)
+        given.add(restored.send(restored.memberships()[0]))
+        world.clock.advance(HOUR)
+    assert len(given) == 3
+    assert max(given) < 2**53, "readers of JSON have to hold it"
+
+
+def test_what_ended_on_an_older_backup_does_not_end_on_a_newer_one(world: Backed) -> None:
+    """It lacked members, so a group went that has some; and what came on it has the keys of what the newer one has."""
+    world.backup(world.folder / "older.db")
+    dave = world.register("dave")
+    world.join(world.group(world.others), dave)
+    for user in (world.alice, world.bob):
+        world.leave(world.member(world.others, user))
+    world.beat()
+    own = world.create_group("own", world.carol, world.alice)
+    world.send(world.member(own, world.carol))
+    with world.writing() as connection:
+        holds.add(connection, None, world.carol, "carol", "case 1", "operator root", 1)
+    world.back_up()
+    world.leave(world.member(world.friends, world.carol))
+    world.beat()
+    world.clock.advance(1)
+    groups_then = {each.group_id for each in world.groups()}
+    older = world.restored(world.folder / "older.db", world.folder / "older")
+    older.replay()
+    older.begin()
+    assert [each.group_id for each in older.groups()] == [world.friends], "the others are dave's, who is not there yet"
+    other = older.create_group("other", world.bob, world.alice)
+    older.delete_group(next(each for each in older.groups() if each.group_id == other))
+    with older.writing() as connection:
+        holds.remove(connection, holds.add(connection, None, world.bob, "bob", "case 2", "operator root", 2))
+    older.beat()
+    for lost in (world, newer := world.restored(world.folder / "copy.db", world.folder / "newer")):
+        with pytest.raises(IncompleteError, match="an older backup was restored since, and used"):
+            lost.replay()
+    with newer.reading() as connection:
+        replay(connection, world.ledger, world.clock.now(), despite=True)
+    assert {each.group_id for each in newer.groups()} == groups_then
+    assert world.carol not in {each.user_id for each in newer.memberships() if each.group.group_id == world.friends}, (
+        "what ended before the older one was restored has ended"
+    )
+    with newer.reading() as connection:
+        assert [each.subject_id for each in holds.list_all(connection)] == [world.carol]
+    newer.begin()
+    newer.beat()
+    with pytest.raises(IncompleteError):
+        older.restored(world.folder / "older.db", world.folder / "again").replay()
+
+
+def test_a_restore_that_nobody_has_used_counts_for_nothing(world: Backed) -> None:
+    """The store that was moved away is put back, and its backups are as good as before."""
+    world.backup(world.folder / "older.db")
+    world.beat()
+    world.back_up()
+    world.beat()
+    world.restored(world.folder / "older.db", world.folder / "tried").replay()
+    newer = world.restored(world.folder / "copy.db", world.folder / "newer")
+    newer.replay()
+    assert len(newer.memberships()) == 5
+    with world.reading() as connection:
+        standing = changes.standing(connection)
+        assert not is_older(standing, world.ledger)
+        changes.know_restored(connection, branches.take_up(standing, world.ledger, world.clock.now()))
+        assert changes.standing(connection).restored == 2
+    world.leave(world.member(world.friends, world.carol))
+    world.beat()
+    world.backup(world.folder / "last.db")
+    world.leave(world.member(world.friends, world.bob))
+    world.beat()
+    for name in ("older.db", "copy.db", "last.db"):
+        again = world.restored(world.folder / name, world.folder / f"again {name}")
+        again.replay()
+        assert {each.member_id for each in again.memberships()} == {each.member_id for each in world.memberships()}
+
+
+@pytest.mark.usefixtures("small")
+def test_compaction_keeps_the_line_of_each_restore(world: Backed) -> None:
+    world.backup(world.folder / "older.db")
+    world.beat()
+    world.back_up()
+    for _ in range(2):
+        older = world.restored(world.folder / "older.db", world.folder / "older")
+        older.replay()
+        older.begin()
+        older.beat()
+        (world.folder / "older" / "hot.db").unlink()
+    book.compact(world.ledger, world.clock.now() + 1, 0)
+    with pytest.raises(IncompleteError, match="an older backup was restored since, and used"):
+        world.restored(world.folder / "copy.db", world.folder / "newer").replay()
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compact files of any size."""
+    monkeypatch.setattr(book, "COMPACTED_BYTES", 0)
+
+
+def test_what_two_servers_tell_one_ledger_is_not_taken_for_the_same(world: Backed) -> None:
+    """A copy that is served beside the store, by the ledger of the store: what the store tells must not be lost."""
+    world.back_up()
+    for _ in range(5):
+        world.beat()
+    twin = world.restored(world.folder / "copy.db", world.folder / "twin")
+    twin.delete_group(next(each for each in twin.groups() if each.group_id == world.others))
+    with pytest.raises(LedgerError, match="tells of later changes than this database has: another server writes to it"):
+        drain(twin.path, twin.ledger, twin.clock.now())
+    with twin.reading() as connection:
+        assert changes.are_waiting(connection), "nothing is forgotten that was not written"
 
 
 def test_a_copy_from_before_what_the_ledger_keeps_is_refused(world: Backed, monkeypatch: pytest.MonkeyPatch) -> None:

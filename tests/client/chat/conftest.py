@@ -1,0 +1,46 @@
+"""Conversations at a server in this process, on its clock."""
+
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import pytest
+
+from conclave.client import sync as sync_module
+from conclave.client.chat import conversation as conversation_module
+from tests.conftest import Running
+from tests.support.conversing import Chat, NewChat, Pair
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sync_module, "ENFORCED_EVERY", 0.02)
+    monkeypatch.setattr(conversation_module, "RENEWED_AFTER", 0.01)
+    monkeypatch.setattr(conversation_module, "HOLDING_READ_EVERY", 0.05)
+    monkeypatch.setattr(conversation_module, "EVENT_FOLLOWS_WITHIN", 0.2)
+
+
+@pytest.fixture
+async def chat(running: Running, quick: None) -> AsyncIterator[NewChat]:
+    async with AsyncExitStack() as stack:
+
+        async def make(name: str, path: Path | None = None, *, connects: bool = True, register: bool = True) -> Chat:
+            made = Chat(running.url, name, running.clock, path)
+            stack.push_async_callback(made.end)
+            await made.begin(register=register)
+            if connects:
+                await made.connect()
+            return made
+
+        yield make
+
+
+@pytest.fixture
+async def pair(chat: NewChat) -> Pair:
+    """Alice, who is admin, and Bob in a group that is open at both."""
+    alice, bob = await chat("alice"), await chat("bob")
+    group = await alice.new("club", bob)
+    for each in (alice, bob):
+        each.conversation.enter(group)
+    await bob.until(lambda: bob.room(group).retention)
+    return alice, bob, group

@@ -1,0 +1,250 @@
+"""Where accounts are kept: who can read it, who can use it, what is left of one that is forgotten."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from uuid import UUID, uuid4
+
+import pytest
+
+from conclave.client import History, HistoryError, Session, SessionFileError
+from conclave.client.chat.accounts import Account, AccountInUseError, Accounts, default_home
+from conclave.client.chat.login import server_url
+from conclave.client.history.store import Arrived
+from conclave.clock import FakeClock
+from tests.support.forensics import Search
+
+URL = "https://chat.example.org"
+
+
+def session(name: str = "alice", url: str = URL, number: int = 7) -> Session:
+    return Session(url, UUID(int=number << 96), name, "5c" * 32)
+
+
+@pytest.fixture
+def accounts(tmp_path: Path) -> Accounts:
+    return Accounts(tmp_path / "state" / "conclave")
+
+
+@pytest.fixture
+def account(accounts: Accounts) -> Account:
+    return accounts.of(session())
+
+
+def modes(folder: Path) -> dict[str, int]:
+    return {str(path.relative_to(folder)): path.stat().st_mode & 0o777 for path in [folder, *folder.rglob("*")]}
+
+
+@pytest.mark.parametrize("mask", [0o022, 0o000])
+def test_nobody_else_can_read_anything(accounts: Accounts, account: Account, mask: int) -> None:
+    former = os.umask(mask)
+    try:
+        account.save(session())
+        with account.in_use(), History(account.history_path) as history:
+            history.claim("somebody")
+    finally:
+        os.umask(former)
+    found = modes(accounts.home)
+    folder = account.folder.name
+    assert found.pop(".") == 0o700
+    assert found.pop(folder) == 0o700
+    assert set(found) >= {f"{folder}/session", f"{folder}/history", f"{folder}/lock"}
+    assert set(found.values()) == {0o600}
+
+
+@pytest.mark.parametrize(
+    ("url", "folder"),
+    [
+        (URL, "alice@chat.example.org-443-00000007"),
+        ("http://localhost:8080", "alice@localhost-8080-00000007"),
+        ("https://x/a/b", "alice@x-443%2Fa%2Fb-00000007"),
+        ("https://[::1]:1", "alice@%3A%3A1-1-00000007"),
+    ],
+)
+def test_the_folder_says_whose_it_is_and_is_directly_in_the_home(accounts: Accounts, url: str, folder: str) -> None:
+    assert accounts.of(session(url=url)).folder == accounts.home / folder
+
+
+def test_each_account_has_a_folder_of_its_own(accounts: Accounts) -> None:
+    those = [session(), session("bob"), session(url="https://other"), session(url=f"{URL}/b"), session(number=8)]
+    assert len({accounts.of(each).folder for each in those}) == len(those)
+
+
+class TestInUse:
+    def test_an_account_is_used_by_one_chat(self, accounts: Accounts, account: Account) -> None:
+        with account.in_use():
+            with pytest.raises(AccountInUseError, match=r"another conclave chat has .* open: use that one, or"):
+                account.in_use().__enter__()
+            with accounts.of(session("bob")).in_use():
+                pass
+        with account.in_use():
+            pass
+
+    def test_also_by_one_process(self, account: Account) -> None:
+        program = (
+            "import sys; from pathlib import Path; from conclave.client.chat.accounts import *\n"
+            "try:\n    with Account(Path(sys.argv[1])).in_use(): print('mine')\n"
+            "except AccountInUseError: print('in use')"
+        )
+        command = [sys.executable, "-P", "-c", program, str(account.folder)]
+        with account.in_use():
+            assert subprocess.run(command, capture_output=True, text=True).stdout == "in use\n"
+        assert subprocess.run(command, capture_output=True, text=True).stdout == "mine\n"
+
+    def test_a_process_that_died_holds_nothing(self, account: Account) -> None:
+        program = (
+            "import os, sys; from pathlib import Path; from conclave.client.chat.accounts import *\n"
+            "with Account(Path(sys.argv[1])).in_use(): os.kill(os.getpid(), 9)"
+        )
+        assert subprocess.run([sys.executable, "-P", "-c", program, account.folder]).returncode == -9
+        with account.in_use():
+            pass
+
+    def test_a_link_in_place_of_the_lock_is_not_followed(self, account: Account, tmp_path: Path) -> None:
+        account.folder.mkdir(parents=True)
+        (account.folder / "lock").symlink_to(tmp_path / "elsewhere")
+        with pytest.raises(OSError, match="symbolic links"):
+            account.in_use().__enter__()
+        assert not (tmp_path / "elsewhere").exists()
+
+    def test_one_that_is_being_forgotten_is_not_begun(self, account: Account, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Its lock is open already when the file is removed: whoever comes next would have another one."""
+        opened = os.open
+
+        def open_and_lose(path: Path, *others: int) -> int:
+            descriptor = opened(path, *others)
+            path.unlink()
+            return descriptor
+
+        monkeypatch.setattr(os, "open", open_and_lose)
+        with pytest.raises(AccountInUseError):
+            account.in_use().__enter__()
+
+
+class TestSessions:
+    def test_one_that_is_saved_is_there_again(self, accounts: Accounts, account: Account) -> None:
+        assert accounts.last() is None
+        account.save(session())
+        assert accounts.last() == session()
+        account.end_session()
+        account.end_session()
+        assert accounts.last() is None
+
+    def test_a_link_in_place_of_it_is_replaced(self, account: Account, tmp_path: Path) -> None:
+        (tmp_path / "elsewhere").write_text("precious")
+        account.folder.mkdir(parents=True)
+        account.session_path.symlink_to(tmp_path / "elsewhere")
+        account.save(session())
+        assert (tmp_path / "elsewhere").read_text() == "precious"
+        assert not account.session_path.is_symlink()
+
+    def test_one_that_others_may_read_is_not_used(self, accounts: Accounts, account: Account) -> None:
+        account.save(session())
+        account.session_path.chmod(0o640)
+        with pytest.raises(SessionFileError, match=r"session: others may read this session: chmod 600 it, or remove"):
+            accounts.last()
+
+    def test_the_last_is_the_one_that_began_last(self, accounts: Accounts) -> None:
+        those = [session(), session("bob"), session("carol", "http://localhost:8080"), session("alice", number=9)]
+        for turn, each in enumerate([those[1], those[3], those[2], those[0]]):
+            accounts.of(each).save(each)
+            os.utime(accounts.of(each).session_path, (turn, turn))
+        assert accounts.last() == those[0]
+        assert accounts.last(username="bob") == those[1]
+        assert accounts.last(url="http://localhost:8080") == those[2]
+        os.utime(accounts.of(those[3]).session_path, (9, 9))
+        assert accounts.last(username="alice") == those[3]
+        assert accounts.last(url=URL, username="carol") is None
+        assert accounts.last(username="Bob") is None, "bob and Bob are two people"
+
+    @pytest.mark.parametrize(
+        "typed", ["chat.example.org", "https://Chat.Example.ORG", "https://chat.example.org:443", f" {URL}/ "]
+    )
+    def test_a_server_is_found_however_its_address_is_typed(self, accounts: Accounts, typed: str) -> None:
+        accounts.of(session()).save(session())
+        assert accounts.last(url=server_url(typed)) == session()
+
+
+class TestForgetting:
+    def history(self, account: Account, search: Search) -> History:
+        """Return a history with 2,000 texts in three groups, of which some were erased before."""
+        clock = FakeClock()
+        history = History(account.history_path, clock=clock)
+        history.claim("somebody")
+        for group, expiry in ((uuid4(), -1), (uuid4(), 5), (uuid4(), 0)):
+            history.set_expiry(group, expiry)
+            for page in range(10):
+                numbers = range(page * 60, page * 60 + 60)
+                arrived = [
+                    Arrived(number + 1, uuid4(), search.body(number, 30 + 7 * number), clock.now())
+                    for number in numbers
+                ]
+                history.store(group, numbers[0], numbers[-1] + 1, arrived)
+                clock.advance(1)
+                history.enforce()
+        return history
+
+    def test_nothing_is_left_of_it_nor_in_what_it_frees(
+        self, accounts: Accounts, account: Account, tmp_path: Path
+    ) -> None:
+        search = Search()
+        account.save(session())
+        self.history(account, search).close()
+        other = accounts.of(session("bob"))
+        other.save(session("bob"))
+        with other.in_use():
+            self.history(other, search).close()
+        assert len(search.numbers_in(account.folder)) == 600
+        (tmp_path / "freed").mkdir()
+        os.link(account.history_path, tmp_path / "freed" / "history")
+        os.link(f"{account.history_path}-journal", tmp_path / "freed" / "journal")
+        account.forget()
+        assert not account.folder.exists()
+        assert search.numbers_in(tmp_path / "freed") == set()
+        assert b"somebody" not in (tmp_path / "freed" / "history").read_bytes()
+        assert len(search.numbers_in(other.folder)) == 600
+        assert accounts.last() == session("bob")
+
+    def test_what_somebody_else_has_put_there_stays(self, account: Account) -> None:
+        account.save(session())
+        (account.folder / "keys").write_text("of a codec")
+        account.forget()
+        assert [each.name for each in account.folder.iterdir()] == ["keys"]
+        account.save(session())
+        with account.in_use():
+            pass
+
+    def test_there_may_be_nothing_to_forget(self, account: Account) -> None:
+        account.forget()
+        account.save(session())
+        account.forget()
+        assert not account.folder.exists()
+
+    def test_one_that_another_chat_uses_is_not_forgotten(self, accounts: Accounts, account: Account) -> None:
+        account.save(session())
+        with account.in_use():
+            self.history(account, Search()).close()
+            with pytest.raises(AccountInUseError):
+                account.forget()
+        assert accounts.last() == session()
+        assert account.history_path.exists()
+
+    def test_a_history_that_is_none_is_not_removed_in_silence(self, account: Account) -> None:
+        account.save(session())
+        account.history_path.write_bytes(b"no database at all" * 100)
+        with pytest.raises(HistoryError, match="is no history"):
+            account.forget()
+        assert account.history_path.exists()
+
+
+@pytest.mark.parametrize(
+    ("state", "home"),
+    [("/x/state", "/x/state/conclave"), ("", "/h/.local/state/conclave"), ("relative", "/h/.local/state/conclave")],
+)
+def test_accounts_are_kept_where_the_xdg_rules_say(monkeypatch: pytest.MonkeyPatch, state: str, home: str) -> None:
+    monkeypatch.setenv("HOME", "/h")
+    monkeypatch.setenv("XDG_STATE_HOME", state)
+    assert default_home() == Path(home)
+    monkeypatch.delenv("XDG_STATE_HOME")
+    assert default_home() == Path("/h/.local/state/conclave")

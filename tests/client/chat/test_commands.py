@@ -1,0 +1,642 @@
+"""Each command at a real server: what it does, what it asks first, and what it says of what is wrong."""
+
+import asyncio
+import re
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+
+from conclave.client import GroupError, InputError, ResourceError
+from conclave.client.chat import commands, help_text
+from conclave.client.chat.commands import COMMANDS, CommandError, Desk
+from tests.conftest import Running
+from tests.support.conversing import NewChat, RecordingDesk
+
+HOUR = 3_600
+
+
+@pytest.fixture
+async def alice(chat: NewChat) -> RecordingDesk:
+    """Alice, with no group."""
+    return RecordingDesk(await chat("alice"))
+
+
+@pytest.fixture
+async def bob(chat: NewChat) -> RecordingDesk:
+    return RecordingDesk(await chat("bob"))
+
+
+@pytest.fixture
+async def club(alice: RecordingDesk, bob: RecordingDesk) -> UUID:
+    """A group that both have open. Alice is its admin."""
+    group = await alice.chat.new("club", bob.chat)
+    for each in (alice, bob):
+        each.go(group)
+    return group
+
+
+def test_every_command_of_the_table_is_exercised_here() -> None:
+    source = Path(__file__).read_text(encoding="utf-8")
+    assert set(re.findall(r'does\(f?"/(\w+)', source)) >= set(COMMANDS)
+
+
+def test_the_table_is_what_it_says() -> None:
+    for name, command in COMMANDS.items():
+        assert command.name == name == name.lower()
+        assert command.usage == f"/{name} {command.takes}".strip()
+        assert command.says == command.says[0].lower() + command.says[1:]
+        assert commands.find(name) is command
+        assert commands.matching(f"/{name}") == [command], "no name is the beginning of another"
+
+
+class TestLines:
+    @pytest.mark.parametrize(
+        ("typed", "name"),
+        [
+            ("n", "new"),
+            ("exp", "expire"),
+            ("EXPIRE", "expire"),
+            ("Exp", "expire"),
+            ("unb", "unban"),
+            ("inf", "info"),
+            ("q", "quit"),
+            *((each, None) for each in ("", "in", "re", "d", "p", "x", "expired", "new group", "-", "[")),
+        ],
+    )
+    def test_a_name_can_be_cut_as_long_as_it_stays_the_only_one(self, typed: str, name: str | None) -> None:
+        found = commands.find(typed)
+        assert (found and found.name) == name
+
+    @pytest.mark.parametrize(
+        ("line", "could"),
+        [
+            ("/un", ["uninvite", "unban"]),
+            ("/DE", ["decline", "demote", "delete"]),
+            ("/exp 1h", ["expire"]),
+            ("/in x", []),
+            ("/zzz", []),
+            ("/", list(COMMANDS)),
+        ],
+    )
+    def test_what_a_line_could_become(self, line: str, could: list[str]) -> None:
+        assert [each.name for each in commands.matching(line)] == could
+
+    @pytest.mark.parametrize(
+        ("line", "wrong"),
+        [
+            ("/nonsense", "/nonsense is no command; /help lists all of them"),
+            ("/", "/ is no command; /help lists all of them"),
+            ("/ new x", "/ is no command; /help lists all of them"),
+            ("/x\x1b[2J", "/x\N{REPLACEMENT CHARACTER}[2J is no command; /help lists all of them"),
+            ("/un bob", "/un could be /uninvite or /unban: type more of it"),
+            ("/in", "/in could be /invite or /info: type more of it"),
+            ("/new", "type it as /new NAME [public]"),
+            ("/new  ", "type it as /new NAME [public]"),
+            ("/help me", "nothing follows /help"),
+            ("/quit now", "nothing follows /quit"),
+        ],
+    )
+    async def test_what_is_wrong_with_a_line_is_said(self, alice: RecordingDesk, line: str, wrong: str) -> None:
+        with pytest.raises(CommandError) as refused:
+            await alice.does(line)
+        assert str(refused.value) == wrong
+
+    @pytest.mark.parametrize(
+        "command", [each for each in COMMANDS.values() if each.in_group], ids=lambda each: each.name
+    )
+    async def test_what_is_about_a_group_needs_an_open_one(
+        self, alice: RecordingDesk, command: commands.Command
+    ) -> None:
+        with pytest.raises(CommandError, match=f"^/{command.name} is about a group: open one first, or make one with"):
+            await alice.does(f"/{command.name} x")
+
+    async def test_it_is_about_the_group_that_was_open_when_it_was_typed(self, alice: RecordingDesk) -> None:
+        for name in ("den", "attic"):
+            await alice.does(f"/new {name}")
+        den = alice.conversation.rooms.by_name("den")
+        await commands.run(alice, "/title The Den", den)
+        await commands.run(alice, "/burn 1h", den)
+        await alice.chat.renew()
+        assert {each.name: each.group.alias for each in alice.conversation.rooms.ordered()} == {
+            "attic": "",
+            "den": "The Den",
+        }
+        assert [each.self_destruct_seconds for each in alice.conversation.rooms.ordered()] == [0, HOUR]
+        with pytest.raises(CommandError, match="is about a group"):
+            await commands.run(alice, "/title x", None)
+
+    @pytest.mark.parametrize(
+        ("line", "at_once"),
+        [
+            *(("/go den", True), ("/burn 1h", True), ("/bu 1h", True), ("/retry", True), ("/discard", True)),
+            *(("/expire 1h", False), ("/new den", False), ("/r", False), ("/", False), ("/zzz", False)),
+        ],
+    )
+    def test_some_wait_for_nothing(self, line: str, at_once: bool) -> None:
+        assert commands.is_at_once(line) is at_once
+
+    @pytest.mark.parametrize(
+        "command",
+        [each for each in COMMANDS.values() if each.takes and not each.takes.startswith("[")],
+        ids=lambda each: each.name,
+    )
+    async def test_what_is_missing_is_said(self, alice: RecordingDesk, command: commands.Command) -> None:
+        alice.go(await alice.chat.new())
+        with pytest.raises(CommandError) as refused:
+            await alice.does(f"/{command.name}   ")
+        assert str(refused.value) == f"type it as {command.usage}"
+
+    def test_a_screen_and_the_recorder_are_desks(self, alice: RecordingDesk) -> None:
+        desk: Desk = alice
+        assert desk.room is None
+
+
+class TestGroups:
+    async def test_new(self, alice: RecordingDesk) -> None:
+        said = await alice.does("/new club")
+        assert said == ["club is yours: bring people in with /invite NAME, and let it forget with /expire 1h"]
+        assert alice.room
+        assert (alice.room.name, alice.room.group.visibility) == ("club", "private")
+        assert alice.room.is_admin(alice.chat.user_id)
+        await alice.does("/new den public")
+        assert (alice.room.name, alice.room.group.visibility) == ("den", "public")
+        await alice.does("/new attic private")
+        assert (alice.room.name, alice.room.group.visibility) == ("attic", "private")
+        assert alice.opened == [
+            each.group.group_id for name in ("club", "den", "attic") if (each := alice.conversation.rooms.by_name(name))
+        ]
+
+    async def test_new_with_what_is_no_name(self, alice: RecordingDesk, club: UUID) -> None:
+        before = len(alice.opened)
+        with pytest.raises(CommandError, match="type it as /new NAME, or /new NAME public"):
+            await alice.does("/new my club")
+        with pytest.raises(InputError):
+            await alice.does("/new my-club")
+        with pytest.raises(ResourceError):
+            await alice.does("/new club")
+        assert len(alice.opened) == before
+        assert len(await alice.chat.client.groups()) == 1
+
+    async def test_find(self, alice: RecordingDesk, bob: RecordingDesk, club: UUID) -> None:
+        await bob.does("/new den public")
+        await bob.does("/new hidden")
+        await alice.does("/find")
+        await alice.does("/find EN")
+        await alice.does("/find nothing")
+        assert alice.told == [
+            ("Public groups", "club  2 members  \nden  1 member  \n\n/join NAME takes you in"),
+            ("Public groups", "den  1 member  \n\n/join NAME takes you in"),
+            ("Public groups", "There are none."),
+        ]
+
+    async def test_join(self, alice: RecordingDesk, bob: RecordingDesk) -> None:
+        await alice.does("/new den public")
+        await alice.does("/new garden public")
+        await bob.does("/join DEN")
+        assert bob.room
+        assert bob.room.name == "den"
+        assert {each.username for each in bob.room.group.members} == {"alice", "bob"}
+        with pytest.raises(CommandError, match="there is no public group d; /find lists those that there are"):
+            await bob.does("/join d")
+        await bob.does("/join garden")
+        await bob.does("/join den")
+        assert bob.room.name == "den", "where one is already, one goes"
+        assert len(bob.room.group.members) == 2
+
+    async def test_join_says_which_of_two_is_meant(self, alice: RecordingDesk, bob: RecordingDesk) -> None:
+        await alice.does("/new den public")
+        await alice.does("/new Den public")
+        await bob.does("/join Den")
+        assert bob.room
+        assert bob.room.name == "Den"
+        with pytest.raises(CommandError, match="no public group DEN"):
+            await bob.does("/join DEN")
+
+    async def test_join_of_a_group_that_has_banned_one(
+        self, alice: RecordingDesk, bob: RecordingDesk, club: UUID
+    ) -> None:
+        await alice.does("/ban bob")
+        await bob.chat.until(lambda: bob.room is None)
+        with pytest.raises(GroupError):
+            await bob.does("/join club")
+        assert bob.conversation.rooms.all == {}
+
+    async def test_go(self, alice: RecordingDesk, club: UUID) -> None:
+        await alice.does("/new den")
+        await alice.does("/go CLUB")
+        assert alice.opened[-1] == club
+        with pytest.raises(CommandError, match="you are in no group attic"):
+            await alice.does("/go attic")
+
+    async def test_groups(self, alice: RecordingDesk, bob: RecordingDesk, club: UUID) -> None:
+        await bob.does("/new den")
+        await bob.does("/invite alice")
+        await alice.chat.until(lambda: alice.conversation.rooms.invites)
+        await alice.does("/new attic")
+        await alice.does("/expire 1h")
+        bob.chat.send(club, "one", "two")
+        await alice.chat.until(lambda: alice.chat.room(club).unread == 2)
+        await alice.does("/groups")
+        assert alice.told == [
+            (
+                "Your groups",
+                "attic: gone after 1 hour\nclub: kept for good, 2 unread\ninvited to den by bob",
+            )
+        ]
+
+    async def test_groups_of_somebody_new(self, alice: RecordingDesk) -> None:
+        await alice.does("/groups")
+        assert alice.told == [("Your groups", "There are none yet.")]
+
+    async def test_groups_whose_policy_is_not_known_yet(self, alice: RecordingDesk, club: UUID) -> None:
+        alice.chat.room(club).retention = None
+        await alice.does("/groups")
+        assert alice.told == [("Your groups", "club")]
+
+    async def test_leave(self, alice: RecordingDesk, bob: RecordingDesk, club: UUID) -> None:
+        alice.chat.send(club, "secret")
+        await bob.chat.shows(club, "secret")
+        bob.agrees = False
+        await bob.does("/leave")
+        assert bob.asked == [
+            ("Leave club?", "What is here of club is erased, and you see nothing of it any more.", "Leave")
+        ]
+        assert club in bob.conversation.rooms.all, "who does not agree stays"
+        bob.agrees = True
+        await bob.does("/leave")
+        assert club not in bob.conversation.rooms.all
+        assert bob.chat.history.groups() == {}
+        await alice.chat.until(lambda: len(alice.chat.room(club).group.members) == 1)
+        await alice.does("/leave")
+        assert alice.asked[-1][1].endswith("You are its last member: it goes, with all its messages.")
+        assert await alice.chat.client.groups() == ()
+
+    async def test_delete(self, alice: RecordingDesk, bob: RecordingDesk, club: UUID) -> None:
+        with pytest.raises(GroupError):
+            await bob.does("/delete")
+        alice.agrees = False
+        await alice.does("/delete")
+        title, text, yes = alice.asked[-1]
+        assert (title, yes) == ("Delete club?", "Delete")
+        assert text == "club and all its messages go, for all 2 members. Nothing brings them back."
+        assert len(await alice.chat.client.groups()) == 1
+        alice.agrees = True
+        await alice.does("/delete")
+        for each in (alice, bob):
+            await each.chat.until(lambda: not each.conversation.rooms.all)  # noqa: B023 - it is over before the next
+
+
+class TestSettings:
+    async def test_rename_and_title(self, alice: RecordingDesk, bob: RecordingDesk, club: UUID) -> None:
+        await alice.does("/rename den")
+        await alice.does("/title The Den of Us")
+        await bob.chat.until(lambda: bob.chat.room(club).group.alias == "The Den of Us")
+        assert bob.chat.room(club).name == "den"
+        await alice.does("/title")
+        await bob.chat.until(lambda: bob.chat.room(club).group.alias == "")
+        for line in ("/rename attic", "/title x"):
+            with pytest.raises(GroupError):
+                await bob.does(line)
+        with pytest.raises(InputError):
+            await alice.does("/rename no name")
+
+    async def test_public_and_private(self, alice: RecordingDesk, bob: RecordingDesk) -> None:
+        await alice.does("/new den")
+        alice.agrees = False
+        await alice.does("/public")
+        assert alice.asked == [
+            ("Open it to everybody?", "Everybody at this server will be able to find den and to join it.", "Open it")
+        ]
+        assert await bob.chat.client.public_groups() == ()
+        alice.agrees = True
+        await alice.does("/public")
+        assert [each.group_name for each in await bob.chat.client.public_groups()] == ["den"]
+        await alice.does("/private")
+        assert await bob.chat.client.public_groups() == ()
+        assert len(alice.asked) == 2, "to close it is asked about by nobody"
+
+    async def test_only_admins_open_and_close(self, bob: RecordingDesk, club: UUID) -> None:
+        for line in ("/public", "/private"):
+            with pytest.raises(GroupError):
+                await bob.does(line)
+
+    async def test_alias(self, alice: RecordingDesk, club: UUID) -> None:
+        assert await alice.does("/alias Al the First") == ["Your alias is Al the First now"]
+        assert (await alice.chat.client.me()).alias == "Al the First"
+        assert await alice.does("/alias") == ["You have no alias any more"]
+        assert (await alice.chat.client.me()).alias == ""
+        with pytest.raises(InputError):
+            await alice.does("/alias " + "x" * 65)
+
+    async def test_expire_says_first_what_it_would_hide(
+        self, alice: RecordingDesk, bob: RecordingDesk, club: UUID, running: Running
+    ) -> None:
+        bob.chat.send(club, "old", "old too")
+        await alice.chat.shows(club, "old", "old too")
+        running.clock.advance(2 * HOUR)
+        bob.chat.send(club, "young")
+        await alice.chat.shows(club, "old", "old too", "young")
+        alice.agrees = False
+        await alice.does("/expire 1h")
+        [(title, text, yes)] = alice.asked
+        assert (title, yes) == ("Change how long messages live?", "Change it")
+        first, _, second = text.partition("\n\n")
+        assert first == "From now on messages of club are gone after 1 hour."
+        assert re.fullmatch(
+            r"2 messages, the oldest of \w+ \d+ \w+ 2023, \d\d:\d\d, will be hidden at once, for everybody."
+            r" Nothing brings them back\.",
+            second,
+        )
+        await bob.chat.shows(club, "old", "old too", "young")
+        alice.agrees = True
+        await alice.does("/expire 1 hour")
+        for each in (alice, bob):
+            await each.chat.shows(club, "young")
+
+    @pytest.mark.parametrize(
+        ("typed", "setting", "becomes"),
+        [
+            ("fetched", 0, "deleted at the server once all have fetched them"),
+            ("Read", 0, "deleted at the server once all have fetched them"),
+            ("off", -1, "kept for good"),
+            ("2 days", 172_800, "gone after 2 days"),
+            ("90min", 5_400, "gone after 90 minutes"),
+        ],
+    )
+    async def test_expire_takes_times_and_words(
+        self, alice: RecordingDesk, typed: str, setting: int, becomes: str
+    ) -> None:
+        await alice.does("/new den")
+        await alice.does("/expire 1min")
+        await alice.does(f"/expire {typed}")
+        assert alice.asked[-1][1] == f"From now on messages of den are {becomes}.\n\nNo message goes at once."
+        assert (await alice.chat.client.groups())[0].message_expiry_seconds == setting
+
+    @pytest.mark.parametrize(
+        ("typed", "wrong"),
+        [
+            ("5m", "5m could mean minutes or months: write 5min or 5mo; or fetched: until all"),
+            ("soon", "soon is no time: write a number and one of s, min, h, d, w, mo, y, as 1h; or fetched"),
+            ("0", "0 is no time"),
+            ("-1", "-1 is no time"),
+            ("9" * 30 + "y", "is no time"),
+        ],
+    )
+    async def test_expire_of_what_is_no_time(self, alice: RecordingDesk, typed: str, wrong: str) -> None:
+        await alice.does("/new den")
+        with pytest.raises(CommandError, match=wrong):
+            await alice.does(f"/expire {typed}")
+        assert alice.asked == []
+
+    async def test_expire_is_for_admins_who_are_not_asked_in_vain(self, bob: RecordingDesk, club: UUID) -> None:
+        with pytest.raises(GroupError):
+            await bob.does("/expire 1h")
+        assert bob.asked == []
+
+
+class TestMembers:
+    async def test_invite_and_accept(self, alice: RecordingDesk, bob: RecordingDesk) -> None:
+        await alice.does("/new den")
+        assert await alice.does("/invite bob") == ["bob is invited to den"]
+        await bob.chat.until(lambda: bob.conversation.rooms.invites)
+        await bob.does("/accept")
+        assert bob.room
+        assert bob.room.name == "den"
+        await alice.chat.until(lambda: alice.room and len(alice.room.group.members) == 2)
+
+    async def test_which_invite_is_meant(self, alice: RecordingDesk, bob: RecordingDesk) -> None:
+        for line in ("/accept", "/decline", "/accept den"):
+            with pytest.raises(CommandError, match="you have no invites"):
+                await bob.does(line)
+        for name in ("den", "attic"):
+            await alice.does(f"/new {name}")
+            await alice.does("/invite bob")
+        await bob.chat.until(lambda: len(bob.conversation.rooms.invites) == 2)
+        for line in ("/accept", "/decline", "/accept cellar"):
+            with pytest.raises(CommandError) as refused:
+                await bob.does(line)
+            assert re.fullmatch(
+                r"name one of the groups that you are invited to: (den and attic|attic and den)", str(refused.value)
+            )
+        await bob.does("/decline ATTIC")
+        assert [each.group_name for each in bob.conversation.rooms.invites] == ["den"]
+        await bob.does("/accept den")
+        assert bob.room
+        assert bob.room.name == "den"
+
+    async def test_decline(self, alice: RecordingDesk, bob: RecordingDesk) -> None:
+        await alice.does("/new den")
+        await alice.does("/invite bob")
+        await bob.chat.until(lambda: bob.conversation.rooms.invites)
+        await bob.does("/decline")
+        assert (bob.conversation.rooms.invites, bob.opened) == ((), [])
+        await alice.chat.until(lambda: alice.chat.told.said)
+
+    async def test_uninvite(self, alice: RecordingDesk, bob: RecordingDesk) -> None:
+        await alice.does("/new den")
+        with pytest.raises(ResourceError):
+            await alice.does("/uninvite bob")
+        await alice.does("/invite bob")
+        await bob.chat.until(lambda: bob.conversation.rooms.invites)
+        assert await alice.does("/uninvite bob") == ["bob is not invited to den any more"]
+        await bob.chat.until(lambda: not bob.conversation.rooms.invites)
+
+    @pytest.mark.parametrize(
+        "line", ["/invite nobody", "/uninvite nobody", "/promote nobody", "/ban nobody", "/invite Bob"]
+    )
+    async def test_who_is_not_there(self, alice: RecordingDesk, club: UUID, line: str) -> None:
+        with pytest.raises(ResourceError):
+            await alice.does(line)
+        assert (alice.asked, alice.said) == ([], [])
+
+    async def test_who_is_in_already_is_not_invited(self, alice: RecordingDesk, club: UUID) -> None:
+        with pytest.raises(ResourceError):
+            await alice.does("/invite bob")
+
+    async def test_promote_and_demote(self, alice: RecordingDesk, bob: RecordingDesk, club: UUID) -> None:
+        await alice.does("/promote bob")
+        await bob.chat.until(lambda: bob.chat.room(club).is_admin(bob.chat.user_id))
+        await alice.does("/demote bob")
+        await bob.chat.until(lambda: not bob.chat.room(club).is_admin(bob.chat.user_id))
+        assert bob.chat.notices(club)[-2:] == ["you are an admin now", "you are no admin any more"]
+
+    async def test_remove(self, alice: RecordingDesk, bob: RecordingDesk, club: UUID) -> None:
+        alice.agrees = False
+        await alice.does("/remove bob")
+        assert alice.asked == [
+            ("Remove bob?", "bob will not be a member of club any more, and can come back by an invite.", "Remove")
+        ]
+        assert len((await alice.chat.client.groups())[0].members) == 2
+        alice.agrees = True
+        await alice.does("/remove bob")
+        await bob.chat.until(lambda: bob.room is None)
+        await bob.does("/join club")
+        assert bob.room
+
+    async def test_ban_and_unban(self, alice: RecordingDesk, bob: RecordingDesk, club: UUID) -> None:
+        assert await alice.does("/ban bob") == ["bob is banned from club"]
+        assert alice.asked == [
+            ("Ban bob?", "bob will not be a member of club any more, and cannot come back until /unban.", "Ban")
+        ]
+        await bob.chat.until(lambda: bob.room is None)
+        await alice.chat.until(lambda: len(alice.chat.room(club).group.members) == 1)
+        assert await alice.does("/unban bob") == ["bob is not banned any more from club"]
+        await bob.does("/join club")
+        with pytest.raises(InputError):
+            await alice.does("/unban bob")
+
+    async def test_one_is_meant_as_the_name_is_written(
+        self, alice: RecordingDesk, bob: RecordingDesk, chat: NewChat, club: UUID
+    ) -> None:
+        """Bob is no member: it is not bob who is banned."""
+        await chat("Bob")
+        await alice.does("/ban Bob")
+        assert [each.username for each in await alice.chat.client.banned(club)] == ["Bob"]
+        assert {each.username for each in (await alice.chat.client.groups())[0].members} == {"alice", "bob"}
+
+    @pytest.mark.parametrize("what", ["promote", "demote", "remove", "ban", "unban", "invite", "uninvite"])
+    async def test_who_is_no_admin_changes_nothing(self, bob: RecordingDesk, club: UUID, what: str) -> None:
+        before = await bob.chat.client.groups()
+        name = "bob" if what in ("invite", "uninvite") else "alice"
+        with pytest.raises((GroupError, ResourceError)):
+            await bob.does(f"/{what} {name}")
+        assert await bob.chat.client.groups() == before
+
+    async def test_a_group_that_is_gone_meanwhile(self, alice: RecordingDesk, bob: RecordingDesk, club: UUID) -> None:
+        """It was open when the command was typed."""
+        room = bob.room
+        await alice.chat.client.delete_group(club)
+        await bob.chat.until(lambda: bob.room is None)
+        assert room
+        bob.conversation.rooms.all[club], bob.conversation.open_room = room, club
+        for line in ("/title x", "/expire 1h", "/leave"):
+            with pytest.raises(GroupError):
+                await bob.does(line)
+
+
+class TestTexts:
+    async def test_burn_with_a_text(self, alice: RecordingDesk, bob: RecordingDesk, club: UUID) -> None:
+        assert await alice.does("/burn 30s  psst: /quit\nnow ") == []
+        await bob.chat.shows(club, "psst: /quit\nnow")
+        assert [each.self_destruct_seconds for each in bob.chat.room(club).messages.values()] == [30]
+        await alice.does("/burn 1h\nnext line")
+        await bob.chat.shows(club, "psst: /quit\nnow", "next line")
+        assert alice.room
+        assert alice.room.self_destruct_seconds == 0, "only this once"
+
+    async def test_burn_until_it_is_off(self, alice: RecordingDesk, club: UUID) -> None:
+        assert alice.room
+        said = await alice.does("/burn 1min")
+        assert said == ["What you send here goes 1 minute after each has read it, until /burn off"]
+        assert alice.room.self_destruct_seconds == 60
+        assert await alice.does("/burn off") == ["What you send stays as long as the group's messages do"]
+        assert [alice.room.self_destruct_seconds] == [0]
+
+    @pytest.mark.parametrize("typed", ["soon", "0s", "5m", "-1", "30 seconds x", "fetched", "off hello"])
+    async def test_burn_of_what_is_no_time(self, alice: RecordingDesk, club: UUID, typed: str) -> None:
+        with pytest.raises(CommandError, match=r": /burn 30s hello$"):
+            await alice.does(f"/burn {typed}")
+        assert alice.room
+        assert (alice.room.self_destruct_seconds, alice.room.drafts) == (0, [])
+
+    async def test_burn_for_longer_than_the_server_allows(self, alice: RecordingDesk, club: UUID) -> None:
+        with pytest.raises(CommandError, match="that is too long, at most 365 days: /burn 30s hello"):
+            await alice.does("/burn 2y")
+        assert alice.room
+        assert alice.room.self_destruct_seconds == 0
+        await alice.does("/burn 1y")
+
+    async def test_retry_and_discard(self, alice: RecordingDesk, bob: RecordingDesk, club: UUID) -> None:
+        for line in ("/retry", "/discard"):
+            assert await alice.does(line) == ["Nothing was refused here"]
+        room = alice.room
+        assert room
+        alice.chat.send(club, "one", "two", self_destruct_seconds=10**9)
+        await alice.chat.until(lambda: all(each.refused for each in room.drafts))
+        room.drafts[0].self_destruct_seconds = 0
+        assert await alice.does("/retry") == []
+        await bob.chat.shows(club, "one")
+        await alice.chat.until(lambda: [bool(each.refused) for each in room.drafts] == [True])
+        assert await alice.does("/discard") == []
+        assert room.drafts == []
+
+
+class TestDesk:
+    """What the screen does for a command."""
+
+    async def test_they_are_handed_on(self, alice: RecordingDesk, club: UUID) -> None:
+        await alice.does("/help")
+        await alice.does("/info")
+        await alice.does("/password")
+        await alice.does("/quit")
+        assert alice.done == ["help", "info", "change_password", "leave_chat"]
+
+    async def test_a_password_is_not_typed_into_the_line(self, alice: RecordingDesk) -> None:
+        with pytest.raises(CommandError, match="a password is not typed into the line: /password alone asks for it"):
+            await alice.does("/password secret")
+        assert alice.done == []
+
+    async def test_logout_asks_first(self, alice: RecordingDesk) -> None:
+        alice.agrees = False
+        await alice.does("/logout")
+        [(title, text, yes)] = alice.asked
+        assert (title, yes) == ("Log out?", "Log out")
+        assert "this machine forgets your messages and drafts" in text
+        assert alice.done == []
+        alice.agrees = True
+        await alice.does("/logout")
+        assert alice.done == ["log_out"]
+
+
+class TestAbout:
+    async def test_what_there_is_to_know_of_a_group(
+        self, alice: RecordingDesk, bob: RecordingDesk, chat: NewChat, club: UUID
+    ) -> None:
+        await chat("carol")
+        dave = RecordingDesk(await chat("dave"))
+        await dave.does("/join club")
+        await alice.chat.until(lambda: len(alice.chat.room(club).group.members) == 3)
+        for line in ("/title The Club", "/invite carol", "/ban dave", "/expire fetched"):
+            await alice.does(line)
+        alice.chat.send(club, "for all")
+        await bob.chat.disconnect()
+        alice.chat.send(club, "for Bob too")
+        await alice.chat.shows(club, "for all", "for Bob too")
+        await asyncio.sleep(0.1)
+        await alice.chat.renew()
+        assert alice.room
+        found = (await help_text.about(alice.conversation, alice.room)).splitlines()
+        assert found == [
+            "Title: The Club",
+            "Everybody can find and join it.",
+            "Messages are deleted at the server once all have fetched them.",
+            "  set in the group: until all have fetched them",
+            "  set by the server: nothing",
+            "Not fetched yet by bob: that holds deletion back.",
+            "",
+            "2 members:",
+            "  alice  admin",
+            "  bob",
+            "",
+            "Invited: carol",
+            "Banned: dave",
+        ]
+
+    async def test_a_member_learns_no_more_than_members_may(
+        self, alice: RecordingDesk, bob: RecordingDesk, chat: NewChat, club: UUID
+    ) -> None:
+        await chat("carol")
+        for line in ("/invite carol", "/expire fetched"):
+            await alice.does(line)
+        await bob.chat.renew()
+        assert bob.room
+        found = await help_text.about(bob.conversation, bob.room)
+        assert "carol" not in found
+        assert "holds deletion back" not in found
+
+    def test_the_help_has_every_command(self) -> None:
+        found = help_text.help_content().plain
+        for command in COMMANDS.values():
+            assert command.usage in found
+            assert command.says in found

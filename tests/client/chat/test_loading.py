@@ -1,0 +1,151 @@
+"""How much of a group is loaded: pages back, all that is unread, and nothing in the middle is missing."""
+
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+
+from conclave.client import Client, History, PlaintextCodec, Session
+from conclave.client.chat import conversation as conversation_module
+from conclave.client.chat.conversation import MOST_LOADED, PAGE
+from conclave.client.chat.rooms import Room
+from conclave.client.history.store import Arrived
+from conclave.client.results import Group
+from conclave.clock import FakeClock
+from tests.conftest import Running
+from tests.support.conversing import Held, NewChat, Pair, Recorder, say
+
+DAY = 86_400
+ME, BOB = UUID(int=1), UUID(int=2)
+CLUB = Group(UUID(int=9), "", (), "club", "", -1, "private")
+
+
+def chat_history(count: int) -> History:
+    """Return a history with messages of somebody else's."""
+    history = History(clock=FakeClock())
+    arrived = [Arrived(number, BOB, b"text", FakeClock().now()) for number in range(1, count + 1)]
+    history.store(CLUB.group_id, 0, count, arrived)
+    return history
+
+
+class TestLoading:
+    MANY = 1_000
+
+    @pytest.fixture
+    async def long(self, chat: NewChat) -> Pair:
+        """A group with 1,000 messages of Alice's, which Bob has fetched and not seen."""
+        alice, bob = await chat("alice", connects=False), await chat("bob", connects=False)
+        group = await alice.client.create_group("club")
+        await alice.client.commit(group, group_info=b"info")
+        await alice.client.update_group(group, visibility="public")
+        await bob.client.join(group)
+        await say(alice, group, self.MANY)
+        await bob.connect()
+        await bob.until(lambda: bob.room(group).unread == self.MANY)
+        return alice, bob, group
+
+    async def test_earlier_ones_are_loaded_by_the_page(self, long: Pair) -> None:
+        _, bob, group = long
+        bob.conversation.seen(group, self.MANY)
+        room = bob.conversation.enter(group)
+        assert room
+        assert [room.has_earlier] == [True]
+        loaded = [list(room.messages)]
+        while bob.conversation.load_earlier(room):
+            loaded.append(list(room.messages))
+        assert loaded == [list(range(first + 1, self.MANY + 1)) for first in range(self.MANY - PAGE, -1, -PAGE)]
+        assert not room.has_earlier
+        assert len(bob.texts(group)) == self.MANY
+
+    @pytest.mark.parametrize("read", [0, 1, 300, 799, 800, 801, 999, 1_000])
+    async def test_all_unread_ones_are_loaded_at_once(self, read: int) -> None:
+        """Or what is not loaded would count as read with what comes after it."""
+        room, history = Room(CLUB), chat_history(1_000)
+        async with Client("http://localhost:1") as client:
+            client.resume(Session("http://localhost:1", ME, "me", "token"))
+            conversation = conversation_module.Conversation(client, history, PlaintextCodec(), Recorder())
+            conversation.rooms.all[CLUB.group_id] = room
+            history.read(CLUB.group_id, read)
+            assert conversation.enter(CLUB.group_id) is room
+            first = min(read, 1_000 - PAGE) + 1
+            assert list(room.messages) == list(range(first, 1_001))
+            assert (room.unread, room.read_before) == (1_000 - read, read if read < 1_000 else None)
+            while conversation.load_earlier(room):
+                pass
+            assert list(room.messages) == list(range(1, 1_001))
+
+    async def test_of_too_many_unread_ones_the_last_are_loaded_without_a_hole(self) -> None:
+        room, history = Room(CLUB), chat_history(2_500)
+        async with Client("http://localhost:1") as client:
+            client.resume(Session("http://localhost:1", ME, "me", "token"))
+            conversation = conversation_module.Conversation(client, history, PlaintextCodec(), Recorder())
+            conversation.rooms.all[CLUB.group_id] = room
+            conversation.enter(CLUB.group_id)
+            assert list(room.messages) == list(range(2_501 - MOST_LOADED, 2_501))
+            while conversation.load_earlier(room):
+                assert list(room.messages) == list(range(min(room.messages), 2_501))
+            assert min(room.messages) == 1
+
+    async def test_all_that_is_loaded_stays_when_a_policy_changes(self, long: Pair, running: Running) -> None:
+        alice, bob, group = long
+        room = bob.conversation.enter(group)
+        assert room
+        while bob.conversation.load_earlier(room):
+            pass
+        room.is_at_end = False
+        await say(alice, group, MOST_LOADED - self.MANY + 300)
+        count = MOST_LOADED + 300
+        await bob.until(lambda: len(room.messages) == count)
+        await alice.client.update_group(group, expiry=DAY)
+        await bob.until(lambda: room.expiry == DAY)
+        assert list(room.messages) == list(range(1, count + 1)), "none in the middle is missing, nor at the end"
+        assert all(each.gone_at for each in room.messages.values())
+        room.is_at_end = True
+        await alice.client.send(group, b"last")
+        await bob.until(lambda: len(room.messages) == PAGE)
+        assert list(room.messages) == list(range(count + 2 - PAGE, count + 2))
+        assert room.has_earlier
+        assert bob.conversation.load_earlier(room)
+
+    async def test_when_all_that_is_loaded_is_gone_what_came_before_is_shown(
+        self, long: Pair, running: Running
+    ) -> None:
+        alice, bob, group = long
+        bob.conversation.seen(group, self.MANY)
+        await say(alice, group, PAGE, seconds=60)
+        room = bob.conversation.enter(group)
+        assert room
+        await bob.until(lambda: room.fetched_up_to == self.MANY + PAGE)
+        bob.conversation.enter(group)
+        assert list(room.messages) == list(range(self.MANY + 1, self.MANY + PAGE + 1))
+        bob.conversation.seen(group, self.MANY + PAGE)
+        running.clock.advance(60)
+        await bob.until(lambda: list(room.messages) == list(range(self.MANY - PAGE + 1, self.MANY + 1)))
+
+    async def test_messages_that_were_stored_and_not_told_stand_in_their_order(
+        self, chat: NewChat, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A chat was killed between the two. At the next start the group is opened before they are told."""
+        monkeypatch.setattr(conversation_module, "PAGE", 50)
+        alice, bob = await chat("alice"), await chat("bob", tmp_path / "bob")
+        group = await alice.new("club", bob)
+        await say(alice, group, 100)
+        await bob.until(lambda: bob.room(group).unread == 100)
+        bob.conversation.seen(group, 100)
+        await bob.disconnect()
+        with closing(sqlite3.connect(str(bob._path))) as connection, connection:
+            connection.execute("UPDATE groups SET handled_up_to = 20")
+        held = Held(bob.client.welcomes)  # which are asked for before messages
+        bob.client.welcomes = held  # type: ignore[method-assign]
+        await bob.connect()
+        room = bob.conversation.enter(group)
+        assert room
+        assert list(room.messages) == list(range(51, 101))
+        held.may_answer.set()
+        await say(alice, group, 50)
+        await bob.until(lambda: len(room.messages) == 100)
+        assert list(room.messages) == list(range(51, 151))
+        assert bob.conversation.load_earlier(room)
+        assert list(room.messages) == list(range(1, 151))

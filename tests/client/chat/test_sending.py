@@ -1,0 +1,217 @@
+"""What is typed arrives once, in its order, whatever becomes of connections and answers."""
+
+import asyncio
+import random
+from contextlib import AsyncExitStack
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from conclave.client import Backoff, Client, NoAnswerError, RefusedError
+from conclave.client.chat.rooms import Draft
+from conclave.client.errors import BusyError, ServerError
+from conclave.wire.exchange import MAX_BODY_BYTES
+from tests.conftest import Running
+from tests.support import sample
+from tests.support.client import PASSWORD
+from tests.support.conversing import Chat, Held, NewChat, Pair, go_offline
+from tests.support.cutting import bad_link
+from tests.support.server import ServerProcess
+
+DAY = 86_400
+
+
+class TestSending:
+    async def test_what_is_typed_comes_in_its_order(self, pair: Pair) -> None:
+        alice, bob, group = pair
+        said = [f"text {number}" for number in range(20)]
+        alice.send(group, *said)
+        assert alice.texts(group) == said, "at once, as drafts"
+        await bob.shows(group, *said)
+        await alice.shows(group, *said)
+        assert alice.room(group).drafts == []
+
+    async def test_groups_do_not_wait_for_each_other(self, pair: Pair) -> None:
+        alice, _, group = pair
+        other = await alice.new("other")
+        alice.conversation.enter(other)
+        held = Held(alice.client.send)
+        alice.client.send = held  # type: ignore[method-assign]
+        alice.send(group, "one")
+        await alice.until(lambda: held.answered)
+        del alice.client.send
+        alice.send(other, "two")
+        await alice.shows(other, "two")
+        held.may_answer.set()
+
+    @pytest.mark.filterwarnings("ignore:Sending a large body")
+    async def test_one_that_is_refused_does_not_stop_the_others(self, pair: Pair) -> None:
+        alice, bob, group = pair
+        alice.send(group, "one", "\x00begins with NUL", "two")
+        alice.send(group, "for too long", self_destruct_seconds=DAY * 1_000)
+        alice.send(group, "x" * (MAX_BODY_BYTES + 1), "three")
+        await bob.shows(group, "one", "two", "three")
+        refused = [each for each in alice.items(group) if isinstance(each, Draft)]
+        assert [each.text[:12] for each in refused] == ["\x00begins with"[:12], "for too long", "x" * 12]
+        assert all(each.refused for each in refused)
+        assert "must not be empty, nor begin with NUL" in refused[0].refused
+        assert alice.conversation.rooms.unsent() == 3
+        assert (alice.told.bad, alice.told.ends) == ([], [])
+
+    async def test_what_was_refused_is_tried_again_or_dropped(self, pair: Pair) -> None:
+        alice, bob, group = pair
+        room, outbox = alice.room(group), alice.conversation.outbox
+        assert (outbox.send_again(room), outbox.discard(room)) == (0, 0)
+        alice.send(group, "one", "two", self_destruct_seconds=DAY * 1_000)
+        await alice.until(lambda: all(each.refused for each in room.drafts))
+        room.drafts[0].self_destruct_seconds = 60
+        assert outbox.send_again(room) == 2
+        await bob.shows(group, "one")
+        await alice.until(lambda: [bool(each.refused) for each in room.drafts] == [True])
+        alice.told.shown.clear()
+        assert outbox.discard(room) == 1
+        assert group in alice.told.shown
+        await alice.shows(group, "one")
+        assert alice.conversation.rooms.unsent() == 0
+
+    @pytest.mark.parametrize(
+        "error", [NoAnswerError("x"), ServerError(500, 0, "x"), BusyError(429, 0, "x"), BusyError(503, 0, "x")]
+    )
+    async def test_what_only_the_connection_or_the_server_is_to_blame_for_is_tried_again(
+        self, pair: Pair, error: Exception
+    ) -> None:
+        """The answer is lost, or none came: the server stores a text once."""
+        alice, bob, group = pair
+        held = Held(alice.client.send)
+        held.fails_with = error
+        held.may_answer.set()
+        alice.client.send = held  # type: ignore[method-assign]
+        alice.send(group, "one", "two")
+        await bob.shows(group, "one", "two")
+        await alice.shows(group, "one", "two")
+        assert held.answered == 3
+
+    async def test_what_was_typed_without_a_connection_goes_out_with_it(self, pair: Pair, running: Running) -> None:
+        alice, bob, group = pair
+        come_back = await go_offline(running, alice)
+        alice.send(group, "one", "two")
+        await asyncio.sleep(0.3)
+        assert [each.waits for each in alice.room(group).drafts] == [True, True]
+        assert alice.conversation.rooms.unsent() == 2
+        assert bob.texts(group) == []
+        come_back()
+        await bob.shows(group, "one", "two")
+        await alice.shows(group, "one", "two")
+        assert alice.told.bad == [], "the bar says that there was no connection"
+
+    async def test_a_message_that_comes_before_its_answer_is_shown_once(self, pair: Pair) -> None:
+        """Somebody else's, which comes with an event, brings it along."""
+        alice, bob, group = pair
+        held = Held(alice.client.send)
+        alice.client.send = held  # type: ignore[method-assign]
+        alice.send(group, "ok", "ok")
+        await alice.until(lambda: held.answered)
+        bob.send(group, "hello")
+        await alice.until(lambda: alice.room(group).messages)
+        assert held.answered == 1
+        assert alice.texts(group) == ["ok", "hello", "ok"], "the last is a draft"
+        assert alice.conversation.rooms.unsent() == 1
+        held.may_answer.set()
+        await alice.shows(group, "ok", "hello", "ok")
+
+    async def test_also_if_the_answer_is_lost(self, pair: Pair) -> None:
+        alice, bob, group = pair
+        held = Held(alice.client.send)
+        held.fails_with = NoAnswerError("lost")
+        alice.client.send = held  # type: ignore[method-assign]
+        alice.send(group, "once")
+        await alice.until(lambda: held.answered)
+        bob.send(group, "hello")
+        await alice.until(lambda: alice.room(group).messages)
+        held.may_answer.set()
+        await alice.until(lambda: not alice.room(group).drafts)
+        await alice.shows(group, "once", "hello")
+        await bob.shows(group, "once", "hello")
+        assert held.answered == 2
+
+    async def test_the_same_text_from_another_device_hides_no_draft_that_is_refused(
+        self, pair: Pair, chat: NewChat
+    ) -> None:
+        alice, bob, group = pair
+        phone = await chat("alice", register=False)
+        held = Held(alice.client.send)
+        held.fails_with = RefusedError(400, 100, "no")
+        alice.client.send = held  # type: ignore[method-assign]
+        alice.send(group, "ok")
+        await alice.until(lambda: held.answered)
+        phone.send(group, "ok")
+        bob.send(group, "hello")  # no event tells of what one sends oneself
+        await alice.until(lambda: len(alice.room(group).messages) == 3)
+        held.may_answer.set()
+        await alice.until(alice.conversation.rooms.unsent)
+        assert isinstance(alice.items(group)[-1], Draft)
+
+    async def test_what_was_typed_for_a_group_goes_with_it(self, pair: Pair, running: Running) -> None:
+        alice, bob, group = pair
+        come_back = await go_offline(running, bob)
+        bob.send(group, "too late")
+        await alice.client.remove(group, bob.user_id)
+        come_back()
+        await bob.until(lambda: group not in bob.conversation.rooms.all)
+        assert bob.conversation.rooms.unsent() == 0
+        alice.send(group, "end")
+        await alice.shows(group, "end")
+
+    async def test_a_group_that_one_has_left_on_another_device_goes_when_something_is_sent(
+        self, pair: Pair, chat: NewChat
+    ) -> None:
+        alice, bob, group = pair
+        alice.send(group, "hello")
+        await bob.shows(group, "hello")
+        phone = await chat("bob", register=False)
+        await phone.conversation.leave(group)
+        bob.send(group, "anybody here?")
+        await bob.until(lambda: group not in bob.conversation.rooms.all)
+        assert bob.history.groups() == {}
+        assert bob.conversation.open_room is None
+        await bob.until(lambda: bob.told.said)
+        assert bob.told.said == ["You are not in club any more; what was here of it is erased"]
+
+
+class TestBadLink:
+    TEXTS = sample.amount(200, 30)
+    EAGER = Backoff(first=0.002, most=0.02, tries=200)
+
+    async def test_each_text_arrives_exactly_once_and_in_order_though_connections_break(self, tmp_path: Path) -> None:
+        with ServerProcess(tmp_path, '[cleanup]\nengine = "sql"\ndisk_reserve = "0"\n') as server:
+            async with (
+                bad_link(server.url, sample.chance("chat over a bad link")) as (url, link),
+                Client(server.url) as straight,
+                AsyncExitStack() as stack,
+            ):
+                await straight.register("alice", PASSWORD)
+                session = await straight.login("alice", PASSWORD)
+                groups = [await straight.create_group(name) for name in ("one", "two")]
+                alice = Chat(url, "alice", backoff=self.EAGER, session=replace(session, url=url))
+                alice.client.transport._chance = random.Random(1).random
+                stack.push_async_callback(alice.end)
+                await alice.begin()
+                await alice.connect(waits=False)
+                said = [f"text {number}" for number in range(self.TEXTS)]
+                async with asyncio.timeout(120):
+                    while len(alice.conversation.rooms.all) < 2:
+                        await asyncio.sleep(0.01)
+                    for group in groups:
+                        alice.conversation.enter(group)
+                        alice.send(group, *said)
+                    while any(alice.room(each).drafts for each in groups):
+                        assert alice.told.ends == []
+                        await asyncio.sleep(0.05)
+                for group in groups:
+                    assert alice.texts(group) == said
+                    assert list(alice.room(group).messages) == list(range(1, len(said) + 1))
+                    stored = await straight.fetch(group, 0, 1_000)
+                    assert [each.mls_message.decode() for each in stored] == said
+                assert link.cut_early > 5, "the link was bad enough"
+                assert alice.told.bad == []
