@@ -18,6 +18,10 @@ WELCOME = """You are in no group yet.
 An invite stands on the left when it comes.
 /accept takes it."""
 
+CHOOSE = """No group is open.
+
+Choose one on the left, by Alt+↓ or by /go NAME."""
+
 CONNECTING = "There is no connection yet. Your groups come as soon as the server answers."
 
 KEYS = (

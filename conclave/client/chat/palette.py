@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 
 from textual.command import DiscoveryHit, Hit, Hits, Provider
+from textual.markup import escape
 
 from conclave.client.chat.commands import COMMANDS
 from conclave.client.chat.screen import ChatScreen
@@ -25,10 +26,11 @@ class Doings(Provider):
                 yield Hit(score, matcher.highlight(title), do, help=says)
 
     def _all(self) -> Iterator[tuple[str, str, Callable[[], None]]]:
+        """Yield titles, which are markup, what each does in words, and what does it."""
         screen = self.screen
         if isinstance(screen, ChatScreen):
             for room in screen.conversation.rooms.ordered():
-                yield room.name, "go to this group", partial(screen.go, room.group.group_id)
+                yield escape(room.name), "go to this group", partial(screen.go, room.group.group_id)
             for each in COMMANDS.values():
                 yield f"/{each.name}", each.says, partial(screen.action_prefill, f"/{each.name} ")
         yield "Colours", "choose a theme", self.app.action_change_theme

@@ -72,7 +72,7 @@ class Room:
     fetched_up_to: int = 0
     read_before: int | None = None
     self_destruct_seconds: int = 0
-    typed: str = ""
+    typed: str = field(default="", repr=False)
 
     @property
     def name(self) -> str:

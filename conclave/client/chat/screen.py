@@ -64,6 +64,8 @@ class ChatScreen(Screen[None]):
         self._is_plain = is_plain
         self._second = 0
         self._is_leaving = False
+        self._opened: UUID | None = None
+        self._has_lost = False
         self._is_stale: set[str] = set()
 
     @property
@@ -132,7 +134,9 @@ class ChatScreen(Screen[None]):
     def _show(self) -> None:
         self._is_stale.clear()
         conversation, room = self.conversation, self.room
-        if room is None and conversation.rooms.all:
+        if room is None and self._opened:
+            self._lose()
+        if room is None and conversation.rooms.all and not self._has_lost:
             self.go(conversation.rooms.ordered()[0].group.group_id)
             return
         self.query_one(Sidebar).show(conversation.rooms, conversation.open_room)
@@ -141,12 +145,20 @@ class ChatScreen(Screen[None]):
         self.query_one("#head").display = room is not None
         timeline, welcome = self.query_one(Timeline), self.query_one("#welcome", Static)
         timeline.display, welcome.display = room is not None, room is None
-        welcome.update(Content(help_text.WELCOME if conversation.offline is None else help_text.CONNECTING))
+        nothing = help_text.WELCOME if conversation.offline is None else help_text.CONNECTING
+        welcome.update(Content(help_text.CHOOSE if conversation.rooms.all else nothing))
         items = list(room.items(conversation.now())) if room else []
         timeline.show(conversation.open_room, items, self._look(room))
         if room:
             room.is_at_end = timeline.is_at_end()
         self._show_hint()
+
+    def _lose(self) -> None:
+        """The open group is gone, and what was typed for it: nor is it sent to another one, so none is opened."""
+        self._opened, self._has_lost = None, True
+        composer = self.query_one(Composer)
+        if not composer.text.startswith("/") or composer.text.startswith("//"):
+            composer.text = ""
 
     def _look(self, room: Room | None) -> Look:
         rooms = self.conversation.rooms
@@ -163,7 +175,9 @@ class ChatScreen(Screen[None]):
         online = f"{marks[0]}online", "$success"
         state = online if offline is None else (f"{marks[1]}no connection: {offline.why}", "$warning")
         end = "" if self._encrypts else "not encrypted: the server can read this"
-        who = f" {session.username} at {words.harmless(conversation.client.transport.url.host_port_subcomponent)}  "
+        who = (
+            f" {session.username} at {words.harmless(conversation.client.transport.url.host_port_subcomponent or '')}  "
+        )
         left = Content.assemble((who, "bold"), (words.harmless(state[0]), state[1]))
         room = self.size.width - 1
         if left.cell_length + len(end) + 2 > room:
@@ -285,7 +299,7 @@ class ChatScreen(Screen[None]):
         """Open the next group, or the one before."""
         rooms = self.conversation.rooms.ordered()
         if rooms:
-            here = next((index for index, each in enumerate(rooms) if each is self.room), 0)
+            here = next((index for index, each in enumerate(rooms) if each is self.room), -1 if by > 0 else 0)
             self.go(rooms[(here + by) % len(rooms)].group.group_id)
 
     def action_step_unread(self) -> None:
@@ -349,6 +363,7 @@ class ChatScreen(Screen[None]):
         if former and former.group.group_id != group_id:
             former.typed, former.read_before = composer.text, None
         room = self.conversation.enter(group_id)
+        self._opened = group_id if room else None
         if room and room is not former:
             composer.text = room.typed
             composer.move_cursor(composer.document.end)

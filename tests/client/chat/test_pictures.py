@@ -115,8 +115,9 @@ async def played(chat: Chat, by: dict[str, Client], groups: tuple[str, str, str]
     for number in range(38):
         await by[("grace", "olga")[number % 2]].send(club, f"On chapter {number + 1}: I have notes.".encode())
     await chat.open("book_club")
-    chat.press(*["pagedown"] * 8)
-    await chat.shows("chapter 38")
+    while "chapter 38" not in chat.screen:
+        chat.press("pagedown")
+        await chat.pilot.pause(0.05)
     clock.seconds = NOON - 58 * 60
     await chat.open("alpine_trip")
     for minutes, name, text, burns in TALK:
@@ -151,7 +152,7 @@ def picture(chat: Chat, title: str, description: str) -> str:
         chat.app.theme = theme.name
         chat.app.screen.update_node_styles()
         strips.append(screen_strips(chat.app))
-    return drawn(*strips, title, description)
+    return drawn(strips[0], strips[1], title, description)
 
 
 def kept(name: str, svg: str, folder: Path) -> Path:
@@ -160,7 +161,7 @@ def kept(name: str, svg: str, folder: Path) -> Path:
     path.write_text(svg, encoding="utf-8")
     assert path.stat().st_size < 60_000, "pictures are small"
     assert "@font-face" not in svg
-    assert "http" not in svg.replace('"http://www.w3.org/2000/svg"', "").replace("https://chat.example.org", "")
+    assert "http" not in svg.replace('"http://www.w3.org/2000/svg"', "")
     ElementTree.fromstring(svg)
     return path
 
@@ -197,7 +198,7 @@ async def test_a_lively_group_and_what_a_change_would_hide(
 
 async def test_the_login(tmp_path: Path) -> None:
     async with chatting(tmp_path / "home", "https://chat.example.org", online=False, username="ada") as chat:
-        chat.type("correct horse")
+        await chat.fill(server="chat.example.org", password="correct horse")
         await chat.shows("•" * len("correct horse"), "chat.example.org", "Create account")
         said = "A form with server, name and password, and two buttons: log in, create account."
         chat.app.screen.set_focus(chat.app.screen.query_one("#log-in"))

@@ -1,7 +1,6 @@
 """What the chat must not do: show what is gone, execute what others write, keep or tell what is secret."""
 
 from collections.abc import AsyncIterator, Iterator
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +10,8 @@ from aiohttp import ClientSession
 from conclave.client.chat.app import described
 from conclave.client.chat.login import LoginScreen
 from conclave.client.chat.options import ChatOptions
-from conclave.store import sqlite
-from tests.support.chatting import SETTINGS, chatting, new_group, signed_up, until
+from tests.support.alone import once
+from tests.support.chatting import SETTINGS, Chat, chatting, new_group, signed_up, until
 from tests.support.client import PACKAGE, PASSWORD, Client
 from tests.support.server import ServerProcess
 
@@ -129,7 +128,7 @@ async def test_a_session_that_is_over_leads_to_the_login_whatever_is_on_the_scre
         await chat.shows("Your session is over: log in again.")
         assert "before the end" not in chat.screen
         assert [type(each) for each in chat.app.screen_stack[1:]] == [LoginScreen]
-        assert not list(tmp_path.rglob("session"))
+        await until(lambda: not list(tmp_path.rglob("session")))
         await chat.fill(password="battery staple")
         chat.press("enter")
         await chat.is_online()
@@ -172,13 +171,12 @@ async def test_what_others_write_is_shown_and_does_nothing(
     await target.join(group)
     second = await attacker.create_group("second_trap", public=False)
     await attacker.invite(second, target)
-    with closing(sqlite.connect(server.folder / "conclave.db")) as connection:  # as a hostile server would have it
-        with sqlite.write_transaction(connection):
-            connection.execute("UPDATE groups SET group_name = ? WHERE group_name = 'second_trap'", (HOSTILE,))
+    rename = "UPDATE groups SET group_name = ? WHERE group_name = 'second_trap'"
+    once(server.folder / "conclave.db", rename, HOSTILE)  # as a hostile server would have it
     async with chatting(tmp_path) as chat:
         await chat.open("trap")
         await attacker.send(group, HOSTILE.encode())
-        await chat.shows("[bold]title[/]", "[bold]loud[/bold] [@click=app.quit]press[/]")
+        await chat.shows("[bold]title[/] [@click=app.quit]x[/]", "[bold]loud[/bold]", "[@click=app.quit]press[/]")
         await chat.shows("✉ �]0;owned�")
         chat.press("f2")
         await chat.asked("[red]alias[/] �bidi")
@@ -196,8 +194,8 @@ async def test_what_others_write_is_shown_and_does_nothing(
             chat.chat_screen.go(room.group.group_id)
             await chat.pilot.pause()
             for column in range(24, 76, 4):
-                for row in range(1, 20, 3):
-                    await chat.pilot.click(offset=(column, row))
+                for line in range(1, 20, 3):
+                    await chat.pilot.click(offset=(column, line))
         assert not chat.app._exit, "no click does what a message says"
 
 
@@ -211,13 +209,19 @@ async def test_a_fault_of_the_program_ends_it_without_the_values_of_its_variable
         secret = "the plum is ripe"
         raise ValueError(f"cannot do {secret!r} with {session.token}")
 
-    with pytest.raises(ValueError, match="plum"):
+    async def unlucky() -> None:
         async with chatting(tmp_path) as chat:
             await chat.open("faulty")
             monkeypatch.setattr(type(chat.timeline), "show", broken)
+            started.append(chat)
             chat.type("the plum is ripe", "enter")
             while not chat.app._exit:
                 await chat.pilot.pause(0.02)
+
+    started: list[Chat] = []
+    with pytest.raises(ValueError, match="plum"):  # the pilot's own
+        await unlucky()
+    [chat] = started
     assert chat.app.return_code == 1
     said = (chat.app.return_value or "") + "".join(capsys.readouterr())
     assert "ValueError" in said

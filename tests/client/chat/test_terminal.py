@@ -9,6 +9,7 @@ import subprocess
 import sys
 import uuid
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -76,6 +77,11 @@ class Terminal:
             if all(each in self.screen() for each in texts):
                 return
 
+    def hides(self, text: str) -> None:
+        for _ in waiting(f"no {text} in {self.screen()}"):
+            if text not in self.screen():
+                return
+
     def ended(self, process: int) -> None:
         """Wait until the chat is over, and the shell asks again."""
         for _ in waiting(f"the end of {process}: {self.screen()}"):
@@ -118,6 +124,7 @@ def test_from_a_fresh_home_to_quit_and_back_again(server: ServerProcess, termina
     terminal.type("/expire 1h", "Enter")
     terminal.shows("Change how long messages live?", "No message goes at once.")
     terminal.type("", "Left", "Enter")
+    terminal.hides("Change how long")
     terminal.shows("gone after 1 hour", "●", SAYING)
     assert PASSWORD.encode() not in Path(f"/proc/{first}/cmdline").read_bytes()
     terminal.type("", "C-c")
@@ -132,14 +139,16 @@ def test_from_a_fresh_home_to_quit_and_back_again(server: ServerProcess, termina
     second = terminal.start()
     terminal.shows("heron at", "online", SAYING, "gone after 1 hour")
     os.kill(second, signal.SIGKILL)
-    terminal.ended(second)
-    terminal.type("reset", "Enter")
-    third = terminal.start()
-    terminal.shows("heron at", "online", SAYING)
-    terminal.type("/quit", "Enter")
-    terminal.ended(third)
+    for _ in waiting("its end"):
+        if not alive(second):
+            break
+    with closing(Terminal(tmp_path)) as another:
+        third = another.start()
+        another.shows("heron at", "online", SAYING)
+        another.type("/quit", "Enter")
+        another.ended(third)
 
-    files = [each for each in (tmp_path / "home").rglob("*")]
+    files = list((tmp_path / "home").rglob("*"))
     assert {stat.S_IMODE(each.stat().st_mode) for each in files if each.is_file()} == {0o600}
     assert {stat.S_IMODE(each.stat().st_mode) for each in [tmp_path / "home", *files] if each.is_dir()} == {0o700}
     log = tmp_path / "textual.log"
@@ -166,14 +175,11 @@ def test_a_terminal_that_closes_ends_it_and_loses_nothing(
     for _ in waiting("the end of the chat"):
         if not alive(process):
             break
-    again = Terminal(tmp_path)
-    try:
+    with closing(Terminal(tmp_path)) as again:
         process = again.start()
         again.shows("closer at", "online", SAYING)
         again.type("/quit", "Enter")
         again.ended(process)
-    finally:
-        again.close()
 
 
 def test_without_a_terminal_it_says_so_in_a_line(tmp_path: Path) -> None:
