@@ -54,6 +54,10 @@ LIGHT = Theme(
 )
 
 
+class Leaving(Ask):
+    """Asks whether to leave although something is not sent."""
+
+
 class ChatApp(App[str]):
     """The chat. It ends with a line that says why, or with ""."""
 
@@ -100,9 +104,9 @@ class ChatApp(App[str]):
     async def action_quit(self) -> None:
         """Leave, unless something was typed that is not sent."""
         unsent = self.conversation.rooms.unsent() if self.conversation else 0
-        if unsent and isinstance(self.screen, ChatScreen):
+        if unsent and not isinstance(self.screen, Leaving):  # whoever asks twice to leave means it
             text = f"{unsent} of your messages could not be sent. They are kept nowhere: they are lost if you leave."
-            await self.push_screen(Ask("Leave?", text, ("Leave", "Stay"), is_grave=True), self._leave)
+            await self.push_screen(Leaving("Leave?", text, ("Leave", "Stay"), is_grave=True), self._leave)
         else:
             self.exit("")
 

@@ -88,22 +88,26 @@ async def test_offline_is_told_and_so_is_being_back(tmp_path: Path) -> None:
         port = server.url.rpartition(":")[2]
         async with chatting(tmp_path / "home") as chat:
             await chat.open("waiting")
-            await chat.shows("online")
+            chat.type("typed before", "enter")
+            await until(lambda: chat.room.messages and not chat.room.drafts)  # it has caught up
             server.process.kill()
             server.process.wait()
             await chat.shows("no connection")
             chat.type("typed without one", "enter")
             await chat.shows("typed without one")
+            chat.press("f1")
+            await chat.asked("Keys and commands")
             chat.press("ctrl+q")
             await chat.asked("Leave?", "1 of your messages could not be sent")
             chat.press("enter")
             await chat.hides("Leave?")
+            chat.press("escape")
             settings = f'listen_address = "127.0.0.1"\nlisten_port = {port}\n{database}\n[admin]\nlisten_port = 0\n'
             with ServerProcess(tmp_path / "server", file=(tmp_path / "server" / "again.toml", settings)) as again:
                 assert again.url == server.url
                 await chat.is_online()
-                await until(lambda: chat.room.messages and not chat.room.drafts, lambda: chat.screen)
-                assert [each.text for each in chat.room.messages.values()] == ["typed without one"]
+                await until(lambda: len(chat.room.messages) == 2 and not chat.room.drafts, lambda: chat.screen)
+                assert [each.text for each in chat.room.messages.values()] == ["typed before", "typed without one"]
                 await chat.shows("online", "typed without one")
                 assert "no connection" not in chat.screen
                 chat.press("ctrl+q")
