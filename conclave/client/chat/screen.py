@@ -17,6 +17,7 @@ from textual.widgets import Footer, Static
 from conclave.client.chat import commands, help_text, words
 from conclave.client.chat.composer import Composer
 from conclave.client.chat.conversation import Conversation
+from conclave.client.chat.desk import CommandError
 from conclave.client.chat.dialogs import Ask, NewPassword, Tell
 from conclave.client.chat.rooms import Room, held_by
 from conclave.client.chat.rows import Look
@@ -331,7 +332,7 @@ class ChatScreen(Screen[None]):
             self.ended(error)
         except NoAnswerError as error:
             self.say(f"{error}. It may be done all the same: look before you try again", is_bad=True)
-        except (ClientError, commands.CommandError, ValueError) as error:
+        except (ClientError, CommandError, ValueError) as error:
             self.say(str(error), is_bad=True)
             if not self.query_one(Composer).text:
                 self.query_one(Composer).prefill(line)

@@ -9,7 +9,8 @@ import pytest
 
 from conclave.client import GroupError, InputError, ResourceError
 from conclave.client.chat import commands, help_text
-from conclave.client.chat.commands import COMMANDS, CommandError, Desk
+from conclave.client.chat.commands import COMMANDS
+from conclave.client.chat.desk import CommandError, Desk
 from tests.conftest import Running
 from tests.support.conversing import NewChat, RecordingDesk
 
