@@ -5,19 +5,21 @@ It knows nothing of textual: whoever shows it is told by a ``Listener`` what to 
 
 import asyncio
 import contextlib
-from collections.abc import Coroutine, Iterable
+from collections.abc import Iterable
 from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import Self
 from uuid import UUID
 
 from conclave.client import news as n
 from conclave.client.api import Client
 from conclave.client.chat import words
+from conclave.client.chat.background import Background
+from conclave.client.chat.listener import Listener
 from conclave.client.chat.outbox import Outbox
 from conclave.client.chat.policies import effective
 from conclave.client.chat.rooms import Room, Rooms
 from conclave.client.codec import Codec
-from conclave.client.errors import ClientError, GroupError, NoAnswerError, ResourceError, SessionOverError
+from conclave.client.errors import ClientError, GroupError, ResourceError, SessionOverError
 from conclave.client.history.store import History
 from conclave.client.results import GroupUpdated, Retention
 from conclave.client.retry import Backoff
@@ -40,26 +42,6 @@ EVENT_FOLLOWS_WITHIN = 1.0
 """If an event says why a group is gone, it comes within a second."""
 
 
-class Listener(Protocol):
-    """Shows a conversation."""
-
-    def rooms_changed(self) -> None:
-        """Show groups, invites and the connection anew."""
-        ...
-
-    def room_changed(self, group_id: UUID) -> None:
-        """Show what is in a group anew."""
-        ...
-
-    def say(self, text: str, *, is_bad: bool = False) -> None:
-        """Tell something that belongs to no group, or to one that is gone."""
-        ...
-
-    def ended(self, why: Exception) -> None:
-        """It cannot go on: the session is over, or the disk fails."""
-        ...
-
-
 class Conversation:
     """A user at a server. Use it within ``async with``: it goes on from there until the session is over."""
 
@@ -77,9 +59,9 @@ class Conversation:
         self._wants_renewal = asyncio.Event()
         self._renewing = asyncio.Lock()  # or an answer that came late would undo a later one
         self._online = asyncio.Event()
-        self._tasks: set[asyncio.Task[None]] = set()
         self._backoff = Backoff()
-        self._has_ended = False
+        self._background = Background(listener)
+        self._start = self._background.start
         self.outbox = Outbox(self.sync, self._online, self._start, self._count_and_show)
 
     async def __aenter__(self) -> Self:
@@ -91,9 +73,7 @@ class Conversation:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._background.end()
         await self.sync.__aexit__(kind, error, trace)
 
     @property
@@ -420,28 +400,3 @@ class Conversation:
             room.retention = found
             self._show(room)
         return found
-
-    def _start(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[None]:
-        task = asyncio.create_task(self._guarded(work))
-        self._tasks.add(task)
-        task.add_done_callback(self._done)
-        task.add_done_callback(lambda _: work.close())  # it has not begun if the task was cancelled before
-        return task
-
-    def _done(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        error = None if task.cancelled() else task.exception()
-        if isinstance(error, Exception) and not self._has_ended:
-            self._has_ended = True
-            self._listener.ended(error)
-
-    async def _guarded(self, work: Coroutine[Any, Any, Any]) -> None:
-        """Do something in the background. What only the connection is to blame for is not told: it shows itself."""
-        try:
-            await work
-        except SessionOverError:
-            raise
-        except NoAnswerError:
-            pass
-        except ClientError as error:
-            self._listener.say(str(error), is_bad=True)

@@ -11,7 +11,7 @@ from uuid import UUID
 import pytest
 
 from conclave.client import GroupError, NoAnswerError, RefusedError, SessionOverError
-from conclave.client.chat import conversation as conversation_module
+from conclave.client.chat.listener import Listener
 from conclave.client.errors import ServerError
 from conclave.client.news import Lagged, Message
 from conclave.clock import FakeClock
@@ -518,7 +518,7 @@ class TestEnds:
         alice, bob, group = pair
         come_back = await go_offline(running, bob)
         bob.send(group, "never sent")
-        of_bob = set(bob.conversation._tasks)
+        of_bob = set(bob.conversation._background._tasks)
         assert len(of_bob) >= 4, "news, groups, who holds a group back, a text that is to be sent"
         await bob.disconnect()
         come_back()
@@ -528,5 +528,5 @@ class TestEnds:
 
 
 def test_the_recorder_is_a_listener() -> None:
-    listener: conversation_module.Listener = Recorder()
+    listener: Listener = Recorder()
     assert listener
