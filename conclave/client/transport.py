@@ -87,6 +87,8 @@ class Transport:
         self.backoff = backoff
         self.token = ""
         self.on_time: Callable[[int], None] = lambda _: None
+        self.on_trouble: Callable[[NoAnswerError | None], None] = lambda _: None
+        self._is_in_trouble = False
         self._ca = ca
         self._timeouts = timeouts
         self._auth_header = auth_header
@@ -113,17 +115,24 @@ class Transport:
     async def ask(self, call: Call, kind: type[T], *, written_in: Format | None = None) -> T:
         """Send a request, again if that may help, and return its answer.
 
-        ``written_in``: the format of both, where the protocol has only one. Raises ClientError.
+        ``written_in``: the format of both, where the protocol has only one. ``on_trouble`` hears of the first of
+        several tries that has no answer, since the last may come half a minute later; and, with None, of the next
+        answer. Raises ClientError.
         """
         failures = 0
         while True:
             try:
-                return await self._once(call, kind, written_in or self.written_in)
+                found = await self._once(call, kind, written_in or self.written_in)
             except ClientError as error:
                 failures += 1
                 wait = self.backoff.wait_after(error, failures, self._chance(), repeatable=call.repeatable)
+                if isinstance(error, NoAnswerError):
+                    self._tell_trouble(error)
                 if wait is None:
                     raise
+            else:
+                self._tell_trouble(None)
+                return found
             await asyncio.sleep(wait)
 
     async def tell(self, call: Call) -> None:
@@ -185,6 +194,11 @@ class Transport:
         told = marshal.read(written_in, Refusal, body)
         fields = json.loads(body).get("errors", {}) if written_in is Format.JSON else {}
         return refused(response.status, told.error_code, told.message, fields, after)
+
+    def _tell_trouble(self, error: NoAnswerError | None) -> None:
+        if self._is_in_trouble != (error is not None):
+            self._is_in_trouble = error is not None
+            self.on_trouble(error)
 
     def _tell_time(self, response: ClientResponse) -> None:
         """Hand the server's time on, if the answer has one."""

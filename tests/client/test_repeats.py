@@ -232,3 +232,12 @@ def test_only_what_helps_is_waited_for(tries: int) -> None:
     assert backoff.wait_after(NoAnswerError(), tries, 0.5, repeatable=True) is None
     busy = refused(503, 0, "later", {}, 2.0)
     assert backoff.wait_after(busy, 1, 0.0, repeatable=False) == (2.0 if tries > 1 else None)
+
+
+async def test_trouble_is_told_with_the_first_try_that_fails_and_its_end_with_the_next_answer() -> None:
+    told: list[NoAnswerError | None] = []
+    async with stub(lost, lost, no_groups, no_groups) as (_, client):
+        client.transport.on_trouble = told.append
+        await client.groups()
+        await client.groups()
+    assert [type(each) for each in told] == [NoAnswerError, type(None)]

@@ -19,7 +19,7 @@ from conclave.client.chat.outbox import Outbox
 from conclave.client.chat.policies import effective
 from conclave.client.chat.rooms import Room, Rooms
 from conclave.client.codec import Codec
-from conclave.client.errors import ClientError, GroupError, ResourceError, SessionOverError
+from conclave.client.errors import ClientError, GroupError, NoAnswerError, ResourceError, SessionOverError
 from conclave.client.history.store import History
 from conclave.client.results import GroupUpdated, Retention
 from conclave.client.retry import Backoff
@@ -51,7 +51,8 @@ class Conversation:
         self.history = history
         self.sync = Sync(client, history, codec)
         self.rooms = Rooms(client.session.user_id)
-        self.offline: n.Offline | None = n.Offline("connecting", 0)
+        self._offline: n.Offline | None = n.Offline("connecting", 0)
+        self._trouble = ""
         self.open_room: UUID | None = None
         self._listener = listener
         self._untold: set[UUID] = set()
@@ -66,6 +67,7 @@ class Conversation:
 
     async def __aenter__(self) -> Self:
         await self.sync.__aenter__()
+        self.client.transport.on_trouble = self._hear_of_trouble
         for each in (self._follow, self._renew, self._watch_holding):
             self._start(each())
         return self
@@ -73,8 +75,14 @@ class Conversation:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self.client.transport.on_trouble = lambda _: None
         await self._background.end()
         await self.sync.__aexit__(kind, error, trace)
+
+    @property
+    def offline(self) -> str | None:
+        """Why there is no connection; None if there is one, as far as is known."""
+        return self._offline.why if self._offline else self._trouble or None
 
     @property
     def user_id(self) -> UUID:
@@ -184,12 +192,12 @@ class Conversation:
     async def _on(self, news: n.News) -> None:
         match news:
             case n.Online():
-                self.offline = None
+                self._offline = None
                 self._online.set()
                 self._want_renewal()
                 self._listener.rooms_changed()
             case n.Offline():
-                self.offline = news
+                self._offline = news
                 self._online.clear()
                 self._listener.rooms_changed()
             case n.MessageArrived():
@@ -206,6 +214,11 @@ class Conversation:
                 self._want_renewal()
             case _:
                 self._told(news)
+
+    def _hear_of_trouble(self, error: NoAnswerError | None) -> None:
+        """A request has no answer: the connection may look well for some time yet."""
+        self._trouble = str(error) if error else ""
+        self._listener.rooms_changed()
 
     def _told(self, event: n.Event) -> None:
         """An event that says only that something is to be read again, or that is for people."""

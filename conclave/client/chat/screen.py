@@ -174,7 +174,7 @@ class ChatScreen(Screen[None]):
         offline = conversation.offline
         marks = ("", "") if self._is_plain else ("● ", "○ ")
         online = f"{marks[0]}online", "$success"
-        state = online if offline is None else (f"{marks[1]}no connection: {offline.why}", "$warning")
+        state = online if offline is None else (f"{marks[1]}no connection: {offline}", "$warning")
         end = "" if self._encrypts else "not encrypted: the server can read this"
         who = (
             f" {session.username} at {words.harmless(conversation.client.transport.url.host_port_subcomponent or '')}  "

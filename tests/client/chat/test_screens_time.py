@@ -94,7 +94,7 @@ async def test_what_is_here_goes_in_time_while_the_server_is_away(tmp_path: Path
     (tmp_path / "server").mkdir()
     with ServerProcess(tmp_path / "server", SETTINGS) as server:
         host = await signed_up(tmp_path, server.url, "cut_off")
-        await new_group(host, "cut", expiry=6)
+        await new_group(host, "cut", expiry=15)
         async with chatting(tmp_path) as chat:
             await chat.open("cut")
             chat.type("goes without news", "enter")
@@ -103,7 +103,7 @@ async def test_what_is_here_goes_in_time_while_the_server_is_away(tmp_path: Path
             server.process.kill()
             await chat.shows("no connection", "goes without news")
             while "goes without news" in chat.screen:
-                assert time.time() < message.created_at + 7
+                assert time.time() < message.created_at + 16
                 await chat.pilot.pause(0.05)
             assert not chat.conversation.history.messages(chat.room.group.group_id)
 
