@@ -41,9 +41,10 @@ class Mirror:
             for gone in self.forget_group(group_id):
                 yield gone
         await self.take_welcomes()
+        deleted: dict[UUID, bool] = {}
         for group_id in sorted(current):
             members = {each.user_id for each in current[group_id].members}
-            await self.forget_deleted(group_id, self._history.senders(group_id) - members)
+            await self.forget_deleted(group_id, self._history.senders(group_id) - members, deleted)
             async for each in self.refresh(group_id):
                 yield each
         await self.tell_read()
@@ -95,13 +96,23 @@ class Mirror:
             after = page[-1].sequence_num
         self.note_gone(self._history.forget(group_id, [each for each in numbers if each not in shown]))
 
-    async def forget_deleted(self, group_id: UUID, user_ids: Iterable[UUID]) -> None:
-        """Forget what those of ``user_ids`` have sent who have deleted their accounts: the server serves it no more."""
+    async def forget_deleted(self, group_id: UUID, user_ids: Iterable[UUID], known: dict[UUID, bool]) -> None:
+        """Forget what those of ``user_ids`` have sent who have deleted their accounts: the server serves it no more.
+
+        ``known``: of whom that is known; whoever is asked about is added.
+        """
         for user_id in user_ids:
-            try:
-                await self._client.user_by_id(user_id)
-            except ResourceError:
+            if user_id not in known:
+                known[user_id] = await self._is_deleted(user_id)
+            if known[user_id]:
                 self.note_gone(self._history.forget_sender(group_id, user_id))
+
+    async def _is_deleted(self, user_id: UUID) -> bool:
+        try:
+            await self._client.user_by_id(user_id)
+        except ResourceError:
+            return True
+        return False
 
     async def fetch(self, group_id: UUID) -> AsyncIterator[n.News]:
         """Fetch all that comes after what the history has, store it, and tell it.
@@ -150,7 +161,7 @@ class Mirror:
         """Tell messages that the application has not had. One counts as had once the next thing is asked for."""
         while waiting := self._history.unhandled(group_id):
             for message in waiting:
-                if message.gone_at is None or message.gone_at > self._history.now():
+                if not message.is_gone(self._history.now()):
                     yield n.MessageArrived(message)
                 self._history.handled(group_id, message.sequence_num)
 

@@ -158,6 +158,10 @@ class Message:
     self_destruct_seconds: int
     gone_at: int | None
 
+    def is_gone(self, now: int) -> bool:
+        """Tell whether it may not be shown any more at the Unix second ``now``."""
+        return self.gone_at is not None and self.gone_at <= now
+
 
 @dataclass(frozen=True)
 class MessageArrived:

@@ -246,7 +246,7 @@ class Sync:
             for gone in self._mirror.forget_group(event.group_id):
                 yield gone
             return
-        await self._mirror.forget_deleted(event.group_id, [event.removed_user_id])
+        await self._mirror.forget_deleted(event.group_id, [event.removed_user_id], {})
         async for each in self._mirror.fetch(event.group_id):
             yield each
 

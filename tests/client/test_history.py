@@ -239,6 +239,15 @@ def test_what_others_have_said_is_unread_until_it_is_seen(kept: Kept) -> None:
     assert kept.history.read_up_to(group) == 5
 
 
+def test_of_very_many_unread_messages_a_thousand_are_counted(kept: Kept) -> None:
+    group = uuid4()
+    many = [Arrived(number, ALICE, b"again", kept.clock.now()) for number in range(1, 1_101)]
+    kept.history.store(group, 0, 1_100, many)
+    assert kept.history.unread(group, uuid4()) == 1_000
+    kept.history.read(group, 200)
+    assert kept.history.unread(group, uuid4()) == 900
+
+
 def test_of_a_history_that_is_forgotten_nothing_is_in_its_files(kept: Kept) -> None:
     for turn, expiry in enumerate((-1, 0, HOUR)):
         group = uuid4()

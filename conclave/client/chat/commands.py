@@ -61,9 +61,8 @@ async def run(desk: Desk, line: str, room: Room | None) -> None:
         raise CommandError(f"/{command.name} is about a group: open one first, or make one with /new NAME")
     if command.takes and not command.takes.startswith("[") and not rest.strip():
         raise CommandError(f"type it as {command.usage}")
-    if (
-        rest.strip() and not command.takes and command.work is not doings.change_password
-    ):  # which says itself what is wrong
+    says_itself = command.work is doings.change_password  # what is wrong with a password in the line
+    if rest.strip() and not command.takes and not says_itself:
         raise CommandError(f"nothing follows {command.usage}")
     await command.work(desk, rest.strip())
 

@@ -124,8 +124,7 @@ class Conversation:
         self._count(room)
         if any(each.self_destruct_seconds for each in room.messages.values()):
             self._reload(room)
-        self._listener.room_changed(group_id)
-        self._listener.rooms_changed()
+        self._show(room)
 
     def burn(self, room: Room, seconds: int) -> None:
         """Let what is sent from now on go so many seconds after each has read it; 0: as the group's messages do."""

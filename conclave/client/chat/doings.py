@@ -25,7 +25,7 @@ async def list_groups(desk: Desk, _: str) -> None:
     lines = [
         each.name
         + (f": {words.policy(each.expiry)}" if each.expiry is not None else "")
-        + (f", {each.unread:,} unread" if each.unread else "")
+        + (f", {words.unread(each.unread)} unread" if each.unread else "")
         for each in rooms.ordered()
     ]
     lines += [

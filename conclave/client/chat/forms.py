@@ -1,5 +1,7 @@
 """Forms that lose no key, however fast somebody types, or a password manager does."""
 
+from abc import abstractmethod
+
 from textual.binding import Binding, BindingType
 from textual.screen import Screen, ScreenResultType
 from textual.widgets import Button, Input
@@ -18,9 +20,9 @@ Otherwise the keys that follow would still go to the field before: a password in
 class Form(Screen[ScreenResultType]):
     """A screen whose fields are gone through with Enter; from the last one it is handed in."""
 
+    @abstractmethod
     def hand_in(self) -> None:
         """Do what the form is for."""
-        raise NotImplementedError
 
     def action_onward(self) -> None:
         """Go on to the next field, press the button, or hand the form in."""

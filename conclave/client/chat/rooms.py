@@ -113,7 +113,7 @@ class Room:
         for number, message in self.messages.items():
             while notices and notices[0].after < number:
                 yield notices.pop(0)
-            if message.gone_at is None or message.gone_at > now:
+            if not message.is_gone(now):
                 yield message
         yield from notices
         yield from (each for each in self.drafts if not each.is_stored)

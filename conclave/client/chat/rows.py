@@ -103,7 +103,7 @@ def lay_out(items: Iterable[Item], look: Look, wraps: Wraps | None = None) -> li
 
 def is_gone(item: Item, now: int) -> bool:
     """Tell whether an item may not be shown any more."""
-    return isinstance(item, Message) and item.gone_at is not None and item.gone_at <= now
+    return isinstance(item, Message) and item.is_gone(now)
 
 
 def left(message: Message, now: int) -> tuple[str, str, str]:

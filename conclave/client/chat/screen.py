@@ -274,7 +274,7 @@ class ChatScreen(Screen[None]):
 
     def on_screen_resume(self) -> None:
         """A dialog is gone: the timeline is looked at again."""
-        self.query_one(Timeline).look_again()
+        self.query_one(Timeline).look_around()
 
     def on_resize(self) -> None:
         """Fit into another width."""

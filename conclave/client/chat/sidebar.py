@@ -67,7 +67,7 @@ class Sidebar(OptionList):
 
     def _room(self, room: Room, *, is_open: bool) -> Option:
         policy = words.short_policy(room.expiry) if room.expiry is not None else ""
-        unread = f" {room.unread if room.unread < 1000 else '999+'}" if room.unread else ""
+        unread = f" {words.unread(room.unread)}" if room.unread else ""
         width = WIDTH - 2 - len(policy) - len(unread) - 1
         name = Content(room.name).truncate(width, ellipsis=True, pad=True)
         if is_open or room.unread:

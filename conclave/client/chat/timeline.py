@@ -1,6 +1,7 @@
 """Shows what is in a group, and lets it vanish at its second."""
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
@@ -66,13 +67,13 @@ class Timeline(ScrollView, can_focus=True):
         self._lay_out()
         if is_other:
             self._go_to_new()
-        self.call_after_refresh(self._look_around)
+        self.look_around()
 
     def tick(self, now: int) -> None:
         """Count down. What is gone by now is taken away at once, whoever else will say so."""
         if self._look is None:
             return
-        self._look = Look(**(vars(self._look) | {"now": now}))
+        self._look = replace(self._look, now=now)
         left = [each for each in self._items if not rows.is_gone(each, now)]
         if len(left) < len(self._items):
             self._items = left
@@ -107,28 +108,34 @@ class Timeline(ScrollView, can_focus=True):
 
     def on_mount(self) -> None:
         """Look again when the terminal is looked at again."""
-        self.watch(self.app, "app_focus", self.look_again, init=False)
+        self.watch(self.app, "app_focus", self.look_around, init=False)
 
     def on_resize(self, event: events.Resize) -> None:
         """Lay out for another width. At another height the end stays on the screen."""
         if self._look and self._look.width != self._width():
-            self._look = Look(**(vars(self._look) | {"width": self._width()}))
+            self._look = replace(self._look, width=self._width())
             self._lay_out()
         elif self._at_end:
             self.go_to_end()
-        self._look_around()
+        self.look_around()
 
     def watch_scroll_y(self, old_value: float, new_value: float) -> None:
         """Note where the user has gone."""
         super().watch_scroll_y(old_value, new_value)
         self._at_end = self.is_at_end()
-        self._look_around()
+        self.look_around()
 
     def _width(self) -> int:
         return self.scrollable_content_region.width
 
-    def _look_around(self) -> None:
-        """Tell what is on the screen now, unless nobody looks at it."""
+    def look_around(self) -> None:
+        """Tell what is on the screen once it is drawn, unless nobody looks at it.
+
+        Not before: while rows are laid out it goes through places that nobody ever sees.
+        """
+        self.call_after_refresh(self._tell)
+
+    def _tell(self) -> None:
         if not self._rows or self._group_id is None or self.size.height == 0:
             return
         if self.scroll_offset.y == 0:
@@ -141,16 +148,12 @@ class Timeline(ScrollView, can_focus=True):
         if seen:
             self.post_message(self.Seen(self._group_id, max(seen)))
 
-    def look_again(self) -> None:
-        """Somebody may look at the screen now who has not before."""
-        self._look_around()
-
     def _lay_out(self) -> None:
         if self._look is None:
             return
         following = list(dict.fromkeys(each.key for each in self._rows[self.scroll_offset.y :]))
         within = self._index_within(self._rows, following[0] if following else None, self.scroll_offset.y)
-        look = Look(**(vars(self._look) | {"width": self._width()}))
+        look = replace(self._look, width=self._width())
         self._rows = rows.lay_out(self._items, look, self._wraps)
         at_end = self._at_end
         self.virtual_size = Size(self._width(), len(self._rows))

@@ -173,6 +173,11 @@ def count(number: int, thing: str) -> str:
     return f"{number:,} {thing}" + ("" if number == 1 else "s")
 
 
+def unread(number: int) -> str:
+    """Write how many messages are unread, in at most 4 cells: more than 999 are not told apart."""
+    return str(number) if number < 1000 else "999+"
+
+
 def listed(names: list[str], most: int = 4, last: str = "and") -> str:
     """Write names: a, b and c; of more than ``most`` how many follow. ``last``: what stands before the last one."""
     if len(names) > most:

@@ -24,6 +24,9 @@ NOTED_SECONDS = 60
 ERASED_AT_ONCE = 512
 """A transaction erases at most 512 messages."""
 
+MOST_UNREAD = 1_000
+"""Of unread messages up to 1,000 are counted: who is told of each that arrives would count all the others each time."""
+
 AFTER_FETCH = 0
 """The effective expiry of a group whose messages the server deletes once all have fetched them."""
 
@@ -203,11 +206,11 @@ class History:
         return self._number(group_id, "read_up_to")
 
     def unread(self, group_id: UUID, user_id: UUID) -> int:
-        """Return how many messages of others the user, ``user_id``, has not seen yet."""
+        """Return how many messages of others the user, ``user_id``, has not seen yet; it counts up to MOST_UNREAD."""
         row = self._connection.execute(
-            "SELECT count(*) FROM messages JOIN groups USING (group_key) WHERE group_id = ?"
-            " AND sequence_num > read_up_to AND sender_id != ? AND (gone_at IS NULL OR gone_at > ?)",
-            (group_id.bytes, user_id.bytes, self.now()),
+            "SELECT count(*) FROM (SELECT 1 FROM messages JOIN groups USING (group_key) WHERE group_id = ?"
+            " AND sequence_num > read_up_to AND sender_id != ? AND (gone_at IS NULL OR gone_at > ?) LIMIT ?)",
+            (group_id.bytes, user_id.bytes, self.now(), MOST_UNREAD),
         ).fetchone()
         return int(row[0])
 

@@ -1,15 +1,18 @@
-"""Conversations at a server in this process, on its clock."""
+"""Servers: one in this process, on whose clock conversations go, and one in a process of its own, for screens."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
+from aiohttp import ClientSession
 
 from conclave.client import sync as sync_module
 from conclave.client.chat import conversation as conversation_module
 from tests.conftest import Running
+from tests.support.chatting import SETTINGS
 from tests.support.conversing import Chat, NewChat, Pair
+from tests.support.server import ServerProcess
 
 
 @pytest.fixture
@@ -44,3 +47,15 @@ async def pair(chat: NewChat) -> Pair:
         each.conversation.enter(group)
     await bob.until(lambda: bob.room(group).retention)
     return alice, bob, group
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    with ServerProcess(tmp_path_factory.mktemp("server"), SETTINGS) as started:
+        yield started
+
+
+@pytest.fixture
+async def http() -> AsyncIterator[ClientSession]:
+    async with ClientSession() as session:
+        yield session

@@ -2,15 +2,14 @@
 
 import contextlib
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 from uuid import UUID
 
-import pytest
 from aiohttp import ClientSession
 
-from tests.support.chatting import SETTINGS, Chat, chatting, signed_up, until
+from tests.support.chatting import Chat, chatting, signed_up, until
 from tests.support.client import PACKAGE, encode
 from tests.support.listening import Listener, listening
 from tests.support.protobuf import ProtobufClient, decode
@@ -18,12 +17,6 @@ from tests.support.server import ServerProcess
 
 OPAQUE = b"\x00\x01\x00\x02\xff\xfe sealed"
 """As MLS has it: no text."""
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    with ServerProcess(tmp_path_factory.mktemp("server"), SETTINGS) as started:
-        yield started
 
 
 class Existing:

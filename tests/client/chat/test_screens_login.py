@@ -1,21 +1,12 @@
 """The login of the chat: who one is, at which server, and what goes wrong there."""
 
-from collections.abc import Iterator
 from pathlib import Path
-
-import pytest
 
 from conclave.client.chat.login import LoginScreen
 from conclave.client.chat.options import ChatOptions
 from tests.support.chatting import SETTINGS, chatting, signed_up, until
 from tests.support.client import PASSWORD
 from tests.support.server import ServerProcess
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    with ServerProcess(tmp_path_factory.mktemp("server"), SETTINGS) as started:
-        yield started
 
 
 async def test_an_account_is_created_with_the_keyboard_alone(server: ServerProcess, tmp_path: Path) -> None:

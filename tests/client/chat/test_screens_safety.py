@@ -1,6 +1,5 @@
 """What the chat must not do: show what is gone, execute what others write, keep or tell what is secret."""
 
-from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,18 +16,6 @@ from tests.support.server import ServerProcess
 
 HOSTILE = "\x1b]0;owned\x07\x1b[2J[bold]loud[/bold] [@click=app.quit]press[/] \u202egnp.exe\u2066 \r\x00\x9b31m \\[/]"
 """A title, an end of the screen, markup, a link that leaves, a turned direction, a return, a NUL, a C1 code."""
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    with ServerProcess(tmp_path_factory.mktemp("server"), SETTINGS) as started:
-        yield started
-
-
-@pytest.fixture
-async def http() -> AsyncIterator[ClientSession]:
-    async with ClientSession() as session:
-        yield session
 
 
 @pytest.mark.parametrize("how", ["remove", "ban", "delete"])

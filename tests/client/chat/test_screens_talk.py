@@ -1,29 +1,16 @@
 """Talking in the chat: typing, sending, commands, invites, with the keyboard and with the mouse."""
 
-from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
 from aiohttp import ClientSession
 
 from conclave.client.chat.rooms import Draft
-from tests.support.chatting import SETTINGS, chatting, new_group, signed_up, until
+from tests.support.chatting import chatting, new_group, signed_up, until
 from tests.support.client import Client
 from tests.support.server import ServerProcess
 
 HOUR = 3_600
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    with ServerProcess(tmp_path_factory.mktemp("server"), SETTINGS) as started:
-        yield started
-
-
-@pytest.fixture
-async def http() -> AsyncIterator[ClientSession]:
-    async with ClientSession() as session:
-        yield session
 
 
 async def test_groups_stand_in_the_list_with_their_policies_and_what_is_unread(

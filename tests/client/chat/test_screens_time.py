@@ -1,10 +1,8 @@
 """Messages that go: at their second, by a changed policy, so long after they were really read."""
 
 import time
-from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
-import pytest
 from aiohttp import ClientSession
 from textual import events
 
@@ -13,18 +11,6 @@ from tests.support.client import Client
 from tests.support.server import ServerProcess
 
 HOUR = 3_600
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    with ServerProcess(tmp_path_factory.mktemp("server"), SETTINGS) as started:
-        yield started
-
-
-@pytest.fixture
-async def http() -> AsyncIterator[ClientSession]:
-    async with ClientSession() as session:
-        yield session
 
 
 async def test_expire_shows_first_what_it_would_hide_and_then_hides_it_for_everybody(

@@ -14,7 +14,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.chatting import SETTINGS
 from tests.support.client import PASSWORD
 from tests.support.server import PATIENCE, ServerProcess, alive, conclave, waiting
 
@@ -103,12 +102,6 @@ def terminal(tmp_path: Path) -> Iterator[Terminal]:
         yield opened
     finally:
         opened.close()
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    with ServerProcess(tmp_path_factory.mktemp("server"), SETTINGS) as started:
-        yield started
 
 
 def test_from_a_fresh_home_to_quit_and_back_again(server: ServerProcess, terminal: Terminal, tmp_path: Path) -> None:

@@ -282,3 +282,8 @@ def test_lists(names: list[str], said: str) -> None:
 
 def test_lists_of_what_is_to_be_chosen_from() -> None:
     assert words.listed(["a", "b", "c"], last="or") == "a, b or c"
+
+
+@pytest.mark.parametrize(("number", "written"), [(1, "1"), (999, "999"), (1_000, "999+"), (50_000, "999+")])
+def test_many_unread_messages_are_not_told_apart(number: int, written: str) -> None:
+    assert words.unread(number) == written
