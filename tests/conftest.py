@@ -10,7 +10,6 @@ from typing import Any, Protocol
 
 import pytest
 from aiohttp import ClientSession, web
-from aiohttp.test_utils import TestServer
 
 from conclave import keys
 from conclave.auth import passwords
@@ -18,6 +17,8 @@ from conclave.clock import FakeClock
 from conclave.config.cleanup import CleanupConfig
 from conclave.config.settings import Config
 from conclave.server.app import create_app
+from conclave.server.fast_path import FastPath
+from conclave.server.listen import MOST_FILES, Site
 from conclave.server.shortcut import take_shortcut
 from tests.support import java_classes, sample
 from tests.support.cleaner import Cleaner
@@ -101,10 +102,30 @@ def config(tmp_path: Path) -> Config:
     return Config(database_path=str(tmp_path / "hot.db"), cleanup=CleanupConfig(disk_reserve=0))
 
 
+class Listening:
+    """An application that listens as it does in a process of its own, but waits for less at its end."""
+
+    host = "127.0.0.1"
+
+    def __init__(self, app: web.Application) -> None:
+        self.app = app
+        self.runner = web.AppRunner(app, access_log=None, shutdown_timeout=1)
+
+    async def start(self) -> None:
+        await self.runner.setup()
+        take_shortcut(self.app, self.runner.server)
+        site = Site(self.runner, self.host, 0, MOST_FILES, fast_path=FastPath(self.app))
+        self.url = await site.listen()
+        self.port = int(self.url.rpartition(":")[2])
+
+    async def close(self) -> None:
+        await self.runner.cleanup()
+
+
 class Running:
     """A server that runs in this process, on a clock of the test's."""
 
-    def __init__(self, server: TestServer, http: ClientSession, config: Config, clock: FakeClock) -> None:
+    def __init__(self, server: Listening, http: ClientSession, config: Config, clock: FakeClock) -> None:
         self.server = server
         self.http = http
         self.config = config
@@ -113,7 +134,7 @@ class Running:
 
     @property
     def url(self) -> str:
-        return str(self.server.make_url("")).rstrip("/")
+        return self.server.url
 
     async def user(self, username: str) -> Client:
         return await Client.register(self.http, self.url, username)
@@ -153,9 +174,8 @@ def start_server(clock: FakeClock) -> StartServer:
     @contextlib.asynccontextmanager
     async def start(config: Config, *, accepts_change: bool = False) -> AsyncIterator[Running]:
         app = create_app(config, clock, accepts_change=accepts_change)
-        server = TestServer(app)
-        await server.start_server(shutdown_timeout=1, auto_decompress=False, lingering_time=1)
-        take_shortcut(app, server.runner.server if server.runner else None)
+        server = Listening(app)
+        await server.start()
         try:
             async with ClientSession() as http:
                 yield Running(server, http, config, clock)

@@ -1,5 +1,6 @@
 """Sending and fetching messages."""
 
+import asyncio
 import sqlite3
 from collections import Counter
 from collections.abc import Sequence
@@ -165,6 +166,15 @@ class Sending:
         if self._context.quotas:
             await self._context.quotas.prepare(self._store, group_id, user_id, size)
 
+    def begin(self, sent: Send) -> "asyncio.Future[int] | None":
+        """Begin what ``send`` does, if nothing has to be read for it before; otherwise return None.
+
+        Raises StoreError if the store is closed; all else is the future's.
+        """
+        if self._context.quotas:
+            return None
+        return self._store.begin_joint(self._write, sent, len(sent.body))
+
     async def send(self, sent: Send) -> int:
         """Store a message and tell the others of it; return its number once it is durable.
 
@@ -286,6 +296,13 @@ class Fetching:
         reader = self._groups.remember(found, after, written_in) if is_current else Reader.of(found.member)
         claimed = min(after, found.member.group.last_seq)
         return self._counted(Fetched([each.piece for each in found.messages], reader, found.fetched_up_to, claimed))
+
+    def has_nothing_new(self, group_id: bytes, user_id: bytes, after: int) -> bool:
+        """Tell whether ``page`` is known to return nothing, and ``confirm`` to have nothing to note.
+
+        Raises StoreError.
+        """
+        return self._groups.has_nothing_new(group_id, user_id, after)
 
     def _counted(self, fetched: Fetched) -> Fetched:
         return fetched._replace(up_to=fetched.claimed) if self.next_confirms else fetched

@@ -17,6 +17,7 @@ from aiohttp.web_request import BaseRequest
 from conclave.errors import ApiError, BadRequestError
 from conclave.logs import get_logger
 from conclave.server import middleware
+from conclave.server.fast_path import FastPath
 from conclave.wire.exchange import FORMAT, reply_error
 from conclave.wire.negotiate import Format
 
@@ -54,13 +55,23 @@ class Site(web.BaseSite):
     """Listens at an address. Closes a new connection at once if no descriptor can be spared for it."""
 
     def __init__(
-        self, runner: web.BaseRunner, address: str, port: int, most_files: int, tls: ssl.SSLContext | None = None
+        self,
+        runner: web.BaseRunner,
+        address: str,
+        port: int,
+        most_files: int,
+        tls: ssl.SSLContext | None = None,
+        fast_path: FastPath | None = None,
     ) -> None:
-        """``most_files``: nobody is let in once the process has this many files open."""
+        """``most_files``: nobody is let in once the process has this many files open.
+
+        ``fast_path``: answers requests whose heads are known; None: all are parsed.
+        """
         super().__init__(runner, ssl_context=tls, backlog=BACKLOG)
         self._address = address
         self.port = port
         self._most_files = most_files
+        self._fast_path = fast_path
         self._warned_at = -WARN_EVERY_SECONDS
 
     @property
@@ -86,7 +97,7 @@ class Site(web.BaseSite):
         server = self._runner.server
         if server is not None and self._is_room():
             # Not server(): its connections would answer what is not HTTP with pages of aiohttp.
-            return Connection(server, loop=asyncio.get_running_loop(), auto_decompress=False)
+            return Connection(server, self._fast_path)
         now = asyncio.get_running_loop().time()
         if now >= self._warned_at + WARN_EVERY_SECONDS:
             self._warned_at = now
@@ -110,10 +121,64 @@ class Connection(web.RequestHandler):
     application and its middleware. Compressed bodies stay as they were sent: see wire.packed.
     """
 
-    __slots__ = ()
+    __slots__ = ("_fast_path", "_held", "_is_ahead", "_is_between")
+
+    def __init__(self, server: web.Server, fast_path: FastPath | None = None) -> None:
+        """``fast_path``: see ``Site``."""
+        super().__init__(server, loop=asyncio.get_running_loop(), auto_decompress=False)
+        self._fast_path = fast_path
+        self._is_between = True
+        """Whether all that came so far was whole requests, as far as is known: the next byte begins another."""
+        self._is_ahead = False
+        """Whether a request on the fast path is not answered yet."""
+        self._held = b""
 
     def data_received(self, data: bytes) -> None:
-        """Take bytes. If they break a body off, the reader of that body gets the error, and answers.
+        """Take bytes: a request for the fast path, or else what aiohttp is to parse."""
+        if not data or not self._fast_path:  # nothing: aiohttp itself has what waits parsed
+            self._parse(data)
+        elif self._is_ahead:
+            self._held += data
+            self._pause_transport_reading()
+        elif not (self._is_between and self._is_idle() and self._take(self._fast_path, data)):
+            has_none = not self._messages
+            self._parse(data)
+            is_one = has_none and len(self._messages) == 1
+            self._is_between = is_one and self._fast_path.learn(data, *self._messages[0])
+
+    def _is_idle(self) -> bool:
+        """Tell whether all requests are answered, and the connection stays open. aiohttp has no public name for it."""
+        is_waiting = self._waiter is not None and not self._waiter.done() and not self._messages
+        return is_waiting and not self._close and not self._force_close
+
+    def _take(self, fast_path: FastPath, data: bytes) -> bool:
+        """Have a request take the fast path. Return False if it cannot."""
+        if not self.transport or self.transport.get_write_buffer_size():
+            return False
+        self._is_ahead = self._request_in_progress = True  # a stop waits for it
+        self._next_keepalive_close_time = self._loop.time() + self._keepalive_timeout
+        is_taken = fast_path.take(data, self._go_on)
+        if not is_taken:
+            self._is_ahead = self._request_in_progress = False
+        return is_taken
+
+    def _go_on(self, answer: bytes) -> None:
+        """Send the answer to a request on the fast path, and take what came after it."""
+        self._is_ahead = self._request_in_progress = False
+        self._next_keepalive_close_time = self._loop.time() + self._keepalive_timeout
+        if self.transport and not self.transport.is_closing():
+            self.transport.write(answer)
+            if self._close:
+                self.transport.close()
+        if self._handler_waiter and not self._handler_waiter.done():
+            self._handler_waiter.set_result(None)
+        if self._held:
+            held, self._held = self._held, b""
+            self._resume_transport_reading()
+            self.data_received(held)
+
+    def _parse(self, data: bytes) -> None:
+        """Have aiohttp parse bytes. If they break a body off, the reader of that body gets the error, and answers.
 
         aiohttp would have the reader wait until the client goes, and would answer a second time after that. No public
         part of aiohttp tells that bytes were refused.

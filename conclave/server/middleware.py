@@ -64,7 +64,7 @@ class Around:
         nobody's business. ``endpoint``: None where there is none.
         """
         began = time.monotonic()
-        request[REQUEST_ID] = request_id = f"{_chance.getrandbits(128):032x}"
+        request[REQUEST_ID] = request_id = new_request_id()
         structlog.contextvars.bind_contextvars(request_id=request_id)  # the request has a task, and so a context
         if endpoint:
             request[ENDPOINT] = endpoint
@@ -81,23 +81,42 @@ class Around:
             self._requests.note(request.method, route, GONE, time.monotonic() - began)
             log.info("client_gone", method=request.method, route=route)
             raise
-        except (ApiError, StoreError, web.HTTPException) as error:
-            response = reply_error(request, _told(error))
-        except Exception:
-            log.exception("request_failed", method=request.method, route=route)
-            response = reply_error(request, ApiError())
+        except Exception as error:  # noqa: BLE001 - whatever it is, the client gets an answer
+            response = reply_error(request, self.told(error, request.method, route))
         finally:
             share.close()
-        took = time.monotonic() - began
-        self._requests.note(request.method, route, response.status, took)
-        log_request(request.method, route, response.status, took, request_id)
+        self.tell(request.method, route, response.status, began, request_id)
         return response
+
+    def told(self, error: Exception, method: str, route: str) -> ApiError:
+        """Return what a client is told of an error that is being handled. One that nobody foresaw is logged."""
+        if isinstance(error, ApiError | StoreError | web.HTTPException):
+            return _told(error)
+        log.error("request_failed", method=method, route=route, exc_info=error)
+        return ApiError()
+
+    def tell(self, method: str, route: str, status: int, began: float, request_id: str) -> None:
+        """Count a request that was answered, and log it. ``began``: by ``time.monotonic``."""
+        took = time.monotonic() - began
+        self._requests.note(method, route, status, took)
+        log_request(method, route, status, took, request_id)
+
+    def known_caller(self, token_hash: bytes) -> tokens.Caller | None:
+        """Return who is calling if the session is remembered. Raises TokenExpiredError or StoreError."""
+        session = self._sessions.known(token_hash)
+        return self._activity.use(session, self._freshness.look()) if session else None
 
     async def _caller(self, request: web.Request) -> tokens.Caller:
         """Return who is calling. Raises AuthHeaderMissingError, AuthHeaderInvalidError or TokenExpiredError."""
         token_hash = tokens.token_hash(tokens.require_token(request))
-        session = self._sessions.known(token_hash) or await self._sessions.find(token_hash)
-        return self._activity.use(session, self._freshness.look())
+        return self.known_caller(token_hash) or self._activity.use(
+            await self._sessions.find(token_hash), self._freshness.look()
+        )
+
+
+def new_request_id() -> str:
+    """Return an id by which a request is found in the log."""
+    return f"{_chance.getrandbits(128):032x}"
 
 
 @web.middleware

@@ -22,6 +22,7 @@ from conclave.health.parts import Phase
 from conclave.logs import get_logger
 from conclave.server import ports
 from conclave.server.app import create_app
+from conclave.server.fast_path import FastPath
 from conclave.server.listen import Site, for_clients, raise_file_limit
 from conclave.server.reload import Reloader
 from conclave.server.shortcut import take_shortcut
@@ -162,7 +163,10 @@ async def _serve(
         await runner.setup()
         take_shortcut(app, runner.server)
         url = await _listen(
-            Site(runner, config.listen_address, config.port, for_clients(files), tls.context if tls else None)
+            Site(
+                *(runner, config.listen_address, config.port, for_clients(files), tls.context if tls else None),
+                fast_path=FastPath(app),
+            )
         )
         _settle_memory()
         log.info("listening", url=url, admin_url=admin_url, database=str(config.database), **_facts(config, source))

@@ -15,7 +15,10 @@ from conclave import keys
 from conclave.api import messages
 from conclave.server.middleware import AROUND
 
-_MESSAGES = re.compile(r"/api/v1/groups/([0-9a-fA-F-]{1,64})/messages", re.ASCII)
+MESSAGES = r"/api/v1/groups/([0-9a-fA-F-]{1,64})/messages"
+"""The path of a group's messages, as a regular expression."""
+
+_MESSAGES = re.compile(MESSAGES, re.ASCII)
 
 
 class Shortcut:

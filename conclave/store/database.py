@@ -161,6 +161,12 @@ class Database:
         """
         return cast(T, await self._writer.write_alone(lambda connection: fn(connection, *args, **kwargs), after))
 
+    def begin_joint(
+        self, joint: Callable[[sqlite3.Connection, Sequence[I]], Sequence[T | Exception]], item: I, weight: int = 0
+    ) -> "asyncio.Future[T]":
+        """Begin what ``write_joint`` does. Raises StoreError if the store is closed; all else is the future's."""
+        return self._writer.add_joint(joint, item, weight)
+
     async def write_joint(
         self, joint: Callable[[sqlite3.Connection, Sequence[I]], Sequence[T | Exception]], item: I, weight: int = 0
     ) -> T:
@@ -169,7 +175,7 @@ class Database:
         ``weight``: the bytes of the item. Returns the result, or raises the exception, of ``joint`` for it, once all is
         durable. Raises StoreError as ``write`` does.
         """
-        return cast(T, await self._writer.write_joint(joint, item, weight))
+        return await self.begin_joint(joint, item, weight)
 
     async def read(self, fn: Callable[Concatenate[sqlite3.Connection, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run ``fn`` in a read transaction, one snapshot, and return its result.

@@ -81,9 +81,9 @@ class Writer:
         """Run ``single`` in a transaction of its own; call ``after`` before anything else is written."""
         return await self._add(None, 0, single=single, after=after)
 
-    async def write_joint(self, joint: Joint, item: Any, weight: int) -> Any:
+    def add_joint(self, joint: Joint, item: Any, weight: int) -> "asyncio.Future[Any]":
         """Have ``joint`` write ``item``, together with what else it is asked for at the same time."""
-        return await self._add(joint, weight, item=item)
+        return self._add(joint, weight, item=item)
 
     async def close(self) -> None:
         """Finish the writes that wait, and take no others."""

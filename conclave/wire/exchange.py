@@ -9,6 +9,7 @@ from aiohttp import web
 from aiohttp.web_request import BaseRequest
 from marshmallow import ValidationError
 from marshmallow.exceptions import SCHEMA
+from multidict import CIMultiDictProxy
 
 from conclave.errors import (
     ApiError,
@@ -50,11 +51,13 @@ def choose_format(request: web.Request, token: str | None) -> None:
     Call it before anything that may fail, since errors have this format too.
     """
     endpoint = request.get(ENDPOINT)
-    if endpoint and endpoint.format:
-        request[FORMAT] = endpoint.format
-        return
-    accept = ",".join(request.headers.getall("Accept", ()))[:LONGEST_ACCEPT]
-    request[FORMAT] = answer_format(accept, _content_type(request), token[-1:] if token else "")
+    request[FORMAT] = (endpoint.format if endpoint else None) or asked_format(request.headers, token)
+
+
+def asked_format(headers: CIMultiDictProxy[str], token: str | None) -> Format:
+    """Return the format that headers and token ask for."""
+    accept = ",".join(headers.getall("Accept", ()))[:LONGEST_ACCEPT]
+    return answer_format(accept, _content_type(headers), token[-1:] if token else "")
 
 
 async def read_body(request: web.Request, kind: type[V]) -> V:
@@ -66,7 +69,7 @@ async def read_body(request: web.Request, kind: type[V]) -> V:
     """
     schema = request[ENDPOINT].body
     assert schema  # noqa: S101 - a handler that reads a body is of an endpoint that has one
-    written_in = body_format(_content_type(request))
+    written_in = sent_format(request.headers)
     try:
         if request.content.is_eof():  # all of it is there, as most often: nobody waits, and no watch is needed
             body = await _receive(request, written_in)
@@ -107,6 +110,11 @@ def named_id(name: str, text: str) -> bytes:
         raise _invalid(name, str(error)) from error
 
 
+def sent_format(headers: Mapping[str, str]) -> Format | None:
+    """Return the format in which a body with these headers is written; None if they do not say."""
+    return body_format(_content_type(headers))
+
+
 def read_query(request: web.Request, kind: type[V]) -> V:
     """Return what the query string says, validated. If a name is repeated, the first value counts.
 
@@ -124,7 +132,8 @@ def reply(request: web.Request, value: Any) -> web.Response:
     """Write ``value`` as the response message of the endpoint."""
     endpoint = request[ENDPOINT]
     assert endpoint.answer  # noqa: S101 - as in read_body
-    return _respond(request, endpoint.answer.__name__, the(endpoint.answer).dump(value), endpoint.status)
+    values = the(endpoint.answer).dump(value)
+    return _respond(request[FORMAT], endpoint.answer.__name__, values, endpoint.status, own_headers(request))
 
 
 def ready(request: web.Request, parts: list[bytes]) -> web.StreamResponse:
@@ -142,11 +151,16 @@ def reply_empty(request: web.Request) -> web.Response:
 
 
 def reply_error(request: BaseRequest, error: ApiError) -> web.Response:
+    """Write an error response to a request."""
+    return answer_error(request[FORMAT], own_headers(request), error)
+
+
+def answer_error(answer: Format, headers: Mapping[str, str], error: ApiError) -> web.Response:
     """Write an error response. JSON tells more: the code's name, and the fields at fault."""
     values: dict[str, Any] = {"message": error.message, "error_code": int(error.code)}
-    if request[FORMAT] is Format.JSON:
+    if answer is Format.JSON:
         values |= {"error": error.code.name.lower(), "errors": error.fields}
-    return _respond(request, "ErrorResponse", values, error.status, error.headers)
+    return _respond(answer, "ErrorResponse", values, error.status, {**headers, **(error.headers or {})})
 
 
 def write(answer: Format, message: str, values: Mapping[str, Any]) -> bytes:
@@ -189,8 +203,8 @@ async def _has_body(request: web.Request) -> bool:
     return bool(request.content_length) or bool(await request.content.read(1))
 
 
-def _content_type(request: web.Request) -> str:
-    return request.headers.get("Content-Type", "")[:LONGEST_ACCEPT]
+def _content_type(headers: Mapping[str, str]) -> str:
+    return headers.get("Content-Type", "")[:LONGEST_ACCEPT]
 
 
 def _encoding(request: web.Request) -> str:
@@ -238,8 +252,6 @@ def _invalid(name: str, text: str) -> InvalidValueError:
 
 
 def _respond(
-    request: BaseRequest, message: str, values: Mapping[str, Any], status: int, headers: Mapping[str, str] | None = None
+    answer: Format, message: str, values: Mapping[str, Any], status: int, headers: Mapping[str, str]
 ) -> web.Response:
-    answer = request[FORMAT]
-    headers = {**own_headers(request), **(headers or {})}
     return web.Response(body=write(answer, message, values), status=status, content_type=answer.value, headers=headers)

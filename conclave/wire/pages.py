@@ -42,6 +42,11 @@ def join(written_in: Format, pieces: Sequence[bytes]) -> bytes:
     return (b"" if written_in is Format.PROTOBUF else _BETWEEN).join(pieces)
 
 
+def nothing(written_in: Format) -> bytes:
+    """Return a page without messages."""
+    return b"" if written_in is Format.PROTOBUF else _BEGIN + _END
+
+
 def reply_page(request: web.Request, pieces: list[bytes]) -> web.StreamResponse:
     """Answer with the page that consists of ``pieces``, which ``writer`` has written. The list may be used up.
 

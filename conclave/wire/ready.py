@@ -36,7 +36,12 @@ _date = (0, b"")
 
 def own_headers(request: BaseRequest) -> dict[str, str]:
     """Return the headers that every response to ``request`` has."""
-    return {**HEADERS, "X-Request-ID": request[REQUEST_ID]} if REQUEST_ID in request else HEADERS
+    return headers_of(request[REQUEST_ID]) if REQUEST_ID in request else HEADERS
+
+
+def headers_of(request_id: str) -> dict[str, str]:
+    """Return the headers that every response to the request with this id has."""
+    return {**HEADERS, "X-Request-ID": request_id}
 
 
 def is_plain(request: web.Request) -> bool:
@@ -83,14 +88,32 @@ class Ready(web.StreamResponse):
         if transport is None or transport.is_closing():
             raise ClientConnectionResetError("Cannot write to closing transport")
         request.writer.output_size += self.size
-        head = b"%b%b\r\nDate: %b\r\nContent-Length: %d\r\n\r\n" % (
-            *(_HEADS[self._format], request[REQUEST_ID].encode("ascii"), _today(), self.size),
-        )
+        head = head_of(self._format, request[REQUEST_ID], self.size)
         if self.size > JOINED_BYTES:
             transport.writelines([head, *self._parts])  # joined, a page would be copied, to memory that is taken anew
         else:
             transport.write(b"".join((head, *self._parts)))
         self._parts = ()
+
+
+def written(written_in: Format, request_id: str, body: bytes) -> bytes:
+    """Return an answer with status 200, head and body."""
+    return head_of(written_in, request_id, len(body)) + body
+
+
+def written_response(response: web.Response) -> bytes:
+    """Return any other answer to a plain request, head and body, as aiohttp writes it."""
+    body = response.body if isinstance(response.body, bytes) else b""
+    fields = {**response.headers, "Content-Length": str(len(body)), "Date": _today().decode("ascii")}
+    lines = [f"HTTP/1.1 {response.status} {response.reason}", *(f"{name}: {text}" for name, text in fields.items())]
+    return "\r\n".join([*lines, "", ""]).encode("latin-1") + body
+
+
+def head_of(written_in: Format, request_id: str, size: int) -> bytes:
+    """Return the head of an answer with status 200 and a body of ``size`` bytes."""
+    return b"%b%b\r\nDate: %b\r\nContent-Length: %d\r\n\r\n" % (
+        *(_HEADS[written_in], request_id.encode("ascii"), _today(), size),
+    )
 
 
 def _today() -> bytes:

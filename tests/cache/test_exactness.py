@@ -196,7 +196,27 @@ def joins_what_does_not_follow(patch: pytest.MonkeyPatch, _: Running) -> None:
     patch.setattr(groups, "_add", careless)
 
 
+def nothing_new(is_so: Callable[[int, int, int], bool], *, to: str = "readers") -> Plant:
+    """Answer polls by another rule, of a reader's watermark, the group's last number, and the number asked for."""
+
+    def plant(patch: pytest.MonkeyPatch, running: Running) -> None:
+        def has_nothing_new(remembered: groups.RememberedGroups, group_id: bytes, user_id: bytes, after: int) -> bool:
+            remembered._freshness.look()
+            known = remembered._by_id.get(group_id)
+            if known is None or (to == "readers" and user_id not in known.readers):
+                return False
+            reader = known.readers.get(user_id)
+            return is_so(reader.watermark if reader else known.last_seq, known.last_seq, after)
+
+        patch.setattr(groups.RememberedGroups, "has_nothing_new", has_nothing_new)
+
+    return plant
+
+
 FAULTS: dict[str, Plant] = {
+    "nothing_new_too_early": nothing_new(lambda watermark, last, after: watermark == last <= after + 1),
+    "nothing_new_unnoted": nothing_new(lambda _, last, after: last <= after),
+    "nothing_new_to_strangers": nothing_new(lambda watermark, last, after: watermark == last <= after, to="all"),
     "group_changed": dropped("group_changed"),
     "member_added": dropped("member_added"),
     "member_removed": dropped("member_removed"),
