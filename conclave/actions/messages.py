@@ -57,13 +57,14 @@ class JointSend:
         """
         self._recipients.catch_up(connection)
         limited = Sends(self._context.quotas) if self._context.quotas else None
-        outcomes: list[int | Exception] = [NotMemberError() for _ in sends]
+        outcomes: list[int | Exception] = [0] * len(sends)
         accepted: list[tuple[int, GroupMembers]] = []
         timed: Counter[int] = Counter()
         ids = _SendIds(sends)
         for place, each in enumerate(sends):
             group = self._recipients.find(connection, each.group_id)
             if not group or each.user_id not in group.members:
+                outcomes[place] = NotMemberError()
                 continue
             if each.send_id and ids.is_known(connection, place, group.group_key, outcomes):
                 continue
