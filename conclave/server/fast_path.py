@@ -49,6 +49,9 @@ MOST_HEADS = 20_000
 LONGEST_HEAD = 2048
 """A head of at most 2 KiB is known again."""
 
+LARGEST_BODY = 64 * 1024
+"""A message of at most 64 KiB takes the path. With a larger one, parsing its head is the least part of the work."""
+
 _LINE = re.compile(rb"(GET|POST) (%b(?:\?([a-z0-9=&]{1,64}))?) HTTP/1\.1(?=\r\n)" % MESSAGES.encode("ascii"))
 _LENGTH = re.compile(rb"\r\ncontent-length: ([1-9][0-9]{0,6})\r\n", re.IGNORECASE)
 _END = b"\r\n\r\n"
@@ -82,8 +85,16 @@ Answer = Callable[[bytes], None]
 """Takes the answer to a request, head and all, once: while ``FastPath.take`` goes on, or later."""
 
 
+class Known(NamedTuple):
+    """A request whose head is known. ``began``: by ``time.monotonic``."""
+
+    asked: Asked
+    head: Head
+    began: float
+
+
 class _Taken(NamedTuple):
-    """A request on the fast path. ``began``: by ``time.monotonic``."""
+    """A request on the fast path."""
 
     asked: Asked
     head: Head
@@ -127,8 +138,8 @@ class FastPath:
             self._heads.popitem(last=False)
         return True
 
-    def take(self, data: bytes, answer: Answer) -> bool:
-        """Answer a request, now or once it is done. Return False if it is to be parsed: then nothing was done.
+    def known(self, data: bytes) -> Known | None:
+        """Return the request that ``data`` is, if its head is known.
 
         ``data``: what came in one piece, from where a request begins.
         """
@@ -136,8 +147,17 @@ class FastPath:
         asked = _split(data)
         head = self._heads.get(asked.key) if asked else None
         if not asked or not head:
-            return False
+            return None
         self._heads.move_to_end(asked.key)
+        return Known(asked, head, began)
+
+    def take(self, known: Known, answer: Answer) -> bool:
+        """Answer a request, now or once it is done. Return False if it is to be parsed: then nothing was done.
+
+        Call it from the event loop, not while bytes are received: what is looked up then is right for all requests that
+        have arrived in the same pass.
+        """
+        asked, head, began = known
         try:
             caller = self._around.known_caller(head.token_hash)
             if not caller:
@@ -188,7 +208,7 @@ def _split(data: bytes) -> Asked | None:
     """Take a request apart, if it looks like one of the busiest, and as if it were all of ``data``."""
     line = _LINE.match(data)
     end = data.find(_END, line.end()) + len(_END) if line else 0
-    if not line or end < line.end() or end - line.end() > LONGEST_HEAD:
+    if not line or end < line.end() or end - line.end() > LONGEST_HEAD or len(data) - end > LARGEST_BODY:
         return None
     method, target, group, query = line.groups()
     head, body, is_send = data[line.end() : end], data[end:], method == b"POST"

@@ -17,7 +17,7 @@ from aiohttp.web_request import BaseRequest
 from conclave.errors import ApiError, BadRequestError
 from conclave.logs import get_logger
 from conclave.server import middleware
-from conclave.server.fast_path import FastPath
+from conclave.server.fast_path import FastPath, Known
 from conclave.wire.exchange import FORMAT, reply_error
 from conclave.wire.negotiate import Format
 
@@ -135,41 +135,53 @@ class Connection(web.RequestHandler):
 
     def data_received(self, data: bytes) -> None:
         """Take bytes: a request for the fast path, or else what aiohttp is to parse."""
-        if not data or not self._fast_path:  # nothing: aiohttp itself has what waits parsed
+        if not data:  # aiohttp itself has what waits parsed
             self._parse(data)
         elif self._is_ahead:
             self._held += data
             self._pause_transport_reading()
-        elif not (self._is_between and self._is_idle() and self._take(self._fast_path, data)):
-            has_none = not self._messages
-            self._parse(data)
-            is_one = has_none and len(self._messages) == 1
-            self._is_between = is_one and self._fast_path.learn(data, *self._messages[0])
+        elif self._fast_path and self._is_between and self._is_idle() and (known := self._fast_path.known(data)):
+            self._is_ahead = self._request_in_progress = True  # a stop waits for it
+            self._loop.call_soon(self._take, self._fast_path, known, data)
+        else:
+            self._take_the_long_way(data)
+
+    def _take_the_long_way(self, data: bytes) -> None:
+        has_none = not self._messages
+        self._parse(data)
+        is_one = has_none and len(self._messages) == 1
+        self._is_between = is_one and self._fast_path is not None and self._fast_path.learn(data, *self._messages[0])
 
     def _is_idle(self) -> bool:
-        """Tell whether all requests are answered, and the connection stays open. aiohttp has no public name for it."""
-        is_waiting = self._waiter is not None and not self._waiter.done() and not self._messages
-        return is_waiting and not self._close and not self._force_close
+        """Tell whether all requests are answered, the client has all answers, and the connection stays open.
 
-    def _take(self, fast_path: FastPath, data: bytes) -> bool:
-        """Have a request take the fast path. Return False if it cannot."""
-        if not self.transport or self.transport.get_write_buffer_size():
+        aiohttp has no public name for it.
+        """
+        transport = self.transport
+        if transport is None or self._close or self._force_close or self._messages:
             return False
-        self._is_ahead = self._request_in_progress = True  # a stop waits for it
-        self._next_keepalive_close_time = self._loop.time() + self._keepalive_timeout
-        is_taken = fast_path.take(data, self._go_on)
-        if not is_taken:
-            self._is_ahead = self._request_in_progress = False
-        return is_taken
+        return self._waiter is not None and not self._waiter.done() and not transport.get_write_buffer_size()
 
-    def _go_on(self, answer: bytes) -> None:
-        """Send the answer to a request on the fast path, and take what came after it."""
+    def _take(self, fast_path: FastPath, known: Known, data: bytes) -> None:
+        """Have a request take the fast path; if it cannot, the long way."""
+        self._next_keepalive_close_time = self._loop.time() + self._keepalive_timeout
+        if not fast_path.take(known, self._answer_ahead):
+            self._is_ahead = self._request_in_progress = False
+            self._take_the_long_way(data)
+            self._go_on()
+
+    def _answer_ahead(self, answer: bytes) -> None:
+        """Send the answer to a request on the fast path."""
         self._is_ahead = self._request_in_progress = False
         self._next_keepalive_close_time = self._loop.time() + self._keepalive_timeout
         if self.transport and not self.transport.is_closing():
             self.transport.write(answer)
             if self._close:
                 self.transport.close()
+        self._go_on()
+
+    def _go_on(self) -> None:
+        """Take what came after a request on the fast path, and let a stop go on that waits for it."""
         if self._handler_waiter and not self._handler_waiter.done():
             self._handler_waiter.set_result(None)
         if self._held:

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from conclave.server import fast_path
-from conclave.server.fast_path import FastPath
-from conclave.server.listen import Connection, Site
+from conclave.server.fast_path import Answer, FastPath, Known
+from conclave.server.listen import Site
 from conclave.wire import conclave_pb2
 from tests.conftest import Running, StartServer
 from tests.support import sample
@@ -26,7 +26,7 @@ VARYING = ("x-request-id", "date")
 
 
 @dataclass
-class Answer:
+class Heard:
     status: str
     headers: dict[str, str]
     body: bytes
@@ -49,15 +49,15 @@ class Line:
             self._writer.write(each)
             await asyncio.sleep(0.02 if len(pieces) > 1 else 0)
 
-    async def hear(self) -> Answer:
+    async def hear(self) -> Heard:
         head = (await asyncio.wait_for(self._reader.readuntil(b"\r\n\r\n"), 20)).decode()
         status, *lines = head.removesuffix("\r\n\r\n").split("\r\n")
         if status == "HTTP/1.1 100 Continue":
             return await self.hear()
         headers = {name.lower(): text for name, text in (line.split(": ", 1) for line in lines)}
-        return Answer(status, headers, await self._reader.readexactly(int(headers["content-length"])))
+        return Heard(status, headers, await self._reader.readexactly(int(headers["content-length"])))
 
-    async def ask(self, *pieces: bytes) -> Answer:
+    async def ask(self, *pieces: bytes) -> Heard:
         await self.say(*pieces)
         answer = await self.hear()
         await asyncio.sleep(0.02)  # what follows on the answer, such as a watermark, comes before the next request
@@ -97,13 +97,20 @@ class Taken:
 
 @pytest.fixture
 def taken(monkeypatch: pytest.MonkeyPatch) -> Taken:
-    noted, take = Taken(), Connection._take
+    noted, known, take = Taken(), FastPath.known, FastPath.take
 
-    def watched(self: Connection, path: FastPath, data: bytes) -> bool:
-        noted.outcomes.append(take(self, path, data))
+    def watched_known(path: FastPath, data: bytes) -> Known | None:
+        found = known(path, data)
+        if not found:
+            noted.outcomes.append(False)
+        return found
+
+    def watched_take(path: FastPath, request: Known, answer: Answer) -> bool:
+        noted.outcomes.append(take(path, request, answer))
         return noted.outcomes[-1]
 
-    monkeypatch.setattr(Connection, "_take", watched)
+    monkeypatch.setattr(FastPath, "known", watched_known)
+    monkeypatch.setattr(FastPath, "take", watched_take)
     return noted
 
 
@@ -144,7 +151,7 @@ def send(client: Client, group: str, text: bytes, media: str = JSON, **more: str
     return f"POST {API}/groups/{group}/messages HTTP/1.1\r\n{fields}\r\n".encode() + text
 
 
-def number(answer: Answer) -> int:
+def number(answer: Heard) -> int:
     assert answer.status == "HTTP/1.1 200 OK", answer
     if answer.headers["content-type"] == JSON:
         return int(json.loads(answer.body)["sequence_num"])
@@ -471,7 +478,7 @@ async def say_all(
     return heard
 
 
-def without_ids(answer: Answer) -> Any:
+def without_ids(answer: Heard) -> Any:
     """What is said, but for times."""
     if answer.headers["content-type"] == PROTOBUF:
         page = conclave_pb2.GetMessagesResponse.FromString(answer.body)
