@@ -188,6 +188,11 @@ def require_clock(connection: sqlite3.Connection, clock: Reading) -> None:
         raise UntrustedClockError(fault)
 
 
+def is_clock_right(connection: sqlite3.Connection, clock: Reading) -> bool:
+    """Tell whether nothing is known to be wrong with the clock. It only reads, as ``require_clock`` does."""
+    return not _clock_fault(connection, clock)
+
+
 def note_clock_fault(connection: sqlite3.Connection, fault: str, acceptances: int) -> None:
     """Store what was found wrong with the clock, unless a fault is stored already.
 

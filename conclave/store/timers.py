@@ -95,13 +95,21 @@ def is_news(member: Membership, up_to: int) -> bool:
 
 
 def read(
-    connection: sqlite3.Connection, member: Membership, up_to: int, now: int, max_age: int, most: int
+    connection: sqlite3.Connection,
+    member: Membership,
+    up_to: int,
+    now: int,
+    max_age: int,
+    most: int,
+    *,
+    is_clock_right: bool,
 ) -> tuple[int, bool]:
     """Note that a member has read everything up to the number ``up_to``, as far as the group has it.
 
     A timer starts for each message that this covers for the first time, unless it is too old. Nothing changes one that
     runs. At most ``most`` start: then only what they cover is noted. Returns how many started, and whether there is
-    more. Raises StoreFullError.
+    more. ``is_clock_right``: if not, what is too old by this clock has a timer, too, that has ended by this clock: once
+    the clock is set back and accepted, the message is young again, and the timer runs. Raises StoreFullError.
     """
     if not is_news(member, up_to):
         return 0, False
@@ -118,12 +126,13 @@ def read(
     reach("read.noted")
     connection.execute(
         "INSERT OR IGNORE INTO timers (group_key, sequence_num, member_id, seconds, redact_at)"
-        " SELECT group_key, sequence_num, ?1, seconds, ?2 + seconds"
+        " SELECT group_key, sequence_num, ?1, seconds, iif(created_at >= ?6, ?2 + seconds, ?2)"
         " FROM self_destructing CROSS JOIN messages USING (group_key, sequence_num)"
-        " WHERE group_key = ?3 AND sequence_num > ?4 AND sequence_num <= ?5 AND NOT ended AND created_at >= ?6",
+        " WHERE group_key = ?3 AND sequence_num > ?4 AND sequence_num <= ?5 AND NOT ended"
+        " AND (created_at >= ?6 OR NOT ?7)",
         (
             *(member.member_id, now, group.group_key, max(member.read_up_to, member.joined_after), up_to),
-            expiry_cutoff(now, max_age),
+            *(expiry_cutoff(now, max_age), is_clock_right),
         ),
     )
     reach("read.started")

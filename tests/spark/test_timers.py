@@ -219,6 +219,60 @@ async def test_a_red_clock_erases_nothing_and_accepting_it_brings_timers_back(
     assert await running.query("SELECT DISTINCT redact_at FROM timers") == [(ends,)]
 
 
+async def accept(running: Running, cleaner: Cleaner) -> None:
+    config = replace(running.config, cleanup=CleanupConfig(engine="sql", disk_reserve=0))
+    done = await asyncio.to_thread(
+        cleaner.try_run, config, running.clock.now(), running.clock.set_by, accept_clock=True
+    )
+    assert done["error"] == ""
+
+
+async def test_what_is_read_while_a_wrong_clock_calls_it_too_old_has_its_time_afterwards(
+    running: Running, cleaner: Cleaner
+) -> None:
+    (alice, bob, carol), group = await room(running)
+    search = Search()
+    secret = search.body(1, 600)
+    await alice.send(group, secret, HOUR)
+    assert await bob.numbers(group) == [1]
+    running.clock.set_wrong(20 * DAY)
+    await bob.read(group, 1)
+    assert await bob.numbers(group) == [], "reading shows nothing that this clock hides"
+    running.clock.set_wrong(-20 * DAY)
+    await carol.read(group, 1)
+    await accept(running, cleaner)
+    running.clock.advance(HOUR - 1)
+    for each in (bob, carol):
+        assert [message.body for message in await each.fetch(group)] == [secret], "its time is not over"
+    await accept(running, cleaner)
+    assert search.numbers_beside_a_server(Path(running.config.database_path).parent) == {1}, "nor is it erased"
+    running.clock.advance(1)
+    for each in (bob, carol):
+        assert await each.numbers(group) == [], "whoever has read it does not see it for ever"
+    await accept(running, cleaner)
+    assert search.numbers_beside_a_server(Path(running.config.database_path).parent) == set()
+
+
+async def test_what_a_wrong_clock_hides_does_not_count_as_fetched(running: Running, cleaner: Cleaner) -> None:
+    (alice, bob, carol), group = await room(running)
+    search = Search()
+    await alice.set_expiry(group, 0)
+    await alice.send(group, search.body(1, 600), HOUR)
+    await carol.fetch(group)
+    running.clock.set_wrong(20 * DAY)
+    for each in (alice, bob):
+        assert await each.fetch(group) == []
+    await running.settle()
+    assert await running.query("SELECT watermark FROM members ORDER BY member_id") == [(1,), (0,), (1,)]
+    running.clock.set_wrong(-20 * DAY)
+    await accept(running, cleaner)
+    assert [message.body for message in await bob.fetch(group)] == [search.body(1, 600)], "nobody had shown it to bob"
+    await running.settle()
+    await accept(running, cleaner)
+    assert await bob.fetch(group) == [], "now all have fetched it"
+    assert search.numbers_beside_a_server(Path(running.config.database_path).parent) == set()
+
+
 async def test_neither_it_nor_what_follows_moves_to_the_archive(
     config: Config, start_server: StartServer, cleaner: Cleaner
 ) -> None:

@@ -130,7 +130,8 @@ class World:
 
     def read(self, member: Membership, up_to: int) -> None:
         with self.writing() as connection:
-            timers.read(connection, member, up_to, self.clock.now(), self.config.policy.self_destruct_max_age, 1_000)
+            max_age = self.config.policy.self_destruct_max_age
+            timers.read(connection, member, up_to, self.clock.now(), max_age, 1_000, is_clock_right=True)
 
     def change_policy(self, group: Group, expiry: int) -> None:
         with self.writing() as connection:
