@@ -15,7 +15,7 @@ from typing import Any
 
 from conclave.failpoints import reach
 from conclave.retention.policy import FOREVER
-from conclave.store import accounts, audit, bodies, groups, invites, key_packages, members
+from conclave.store import accounts, audit, bodies, groups, invites, key_packages, marks, members
 from conclave.store.groups import Group
 from conclave.store.ledger import book, branches, changes
 from conclave.store.ledger.book import ALIVE, READ, RESTORE, SETTINGS, Contents, Entry, LedgerError
@@ -294,9 +294,18 @@ def _ended(connection: sqlite3.Connection, entry: Entry, _: int, __: Replayed) -
 
 
 def _settings(connection: sqlite3.Connection, entry: Entry, _: int, __: Replayed) -> bool:
-    """Have the next start settle what the last settings have hidden, not what those of the copy would have."""
-    return entry.state is not None and _changed(
-        connection, "UPDATE server_state SET policy_settings = ?", (entry.state["policy_settings"],)
+    """Have the next start settle what the last settings have hidden, not what those of the copy would have.
+
+    What earlier settings had called too old is so at once.
+    """
+    if entry.state is None:
+        return False
+    too_old_before = entry.state.get("too_old_before", 0)  # not in the ledgers of former versions
+    marks.end_timed(connection, too_old_before)
+    return _changed(
+        connection,
+        "UPDATE server_state SET policy_settings = ?, too_old_before = max(too_old_before, ?)",
+        (entry.state["policy_settings"], too_old_before),
     )
 
 

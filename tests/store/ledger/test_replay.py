@@ -686,6 +686,27 @@ def test_a_message_that_was_too_old_under_former_settings_stays_redacted(world: 
     assert restored.stored() == set()
 
 
+def test_a_message_that_was_erased_since_it_was_too_old_does_not_come_back_with_a_greater_age(world: Backed) -> None:
+    """Whoever has not read it is not told by the ledger: that it was too old is all that has hidden it."""
+    world.change_max_age(2 * DAY)
+    alice, bob = (world.member(world.friends, each) for each in (world.alice, world.bob))
+    world.send(alice, seconds=HOUR)
+    world.clock.advance(DAY)
+    young = world.send(alice, seconds=HOUR)
+    world.back_up()
+    world.clock.advance(DAY + 1)
+    world.clean_up()
+    assert {number for _, number in world.stored()} == {young}
+    world.change_max_age(30 * DAY)
+    restored = world.restore()
+    assert {each[2] for each in restored.shown() if each[0] == bob.user_id} == {young}
+    restored.clean_up()
+    assert {number for _, number in restored.stored()} == {young}
+    later = restored.send(alice, seconds=HOUR)
+    restored.clock.advance(28 * DAY)
+    assert {each[2] for each in restored.shown() if each[0] == bob.user_id} == {young, later}, "they have their time"
+
+
 KILLED = """
 import sys
 from pathlib import Path

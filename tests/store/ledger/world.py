@@ -144,6 +144,14 @@ class World:
         self.config = replace(self.config, message_retention=retention)
         self.begin()
 
+    def change_max_age(self, seconds: int) -> None:
+        """Change for how long a self-destructing message may be read for the first time."""
+        with self.writing() as connection:
+            state.still_alive(connection, self.clock.read(), stopping=True)
+        retention = replace(self.config.retention, self_destruct_max_age=seconds)
+        self.config = replace(self.config, retention=retention)
+        self.begin()
+
     def purge(self, group: Group, before: int) -> None:
         with self.writing() as connection:
             purges.purge(connection, self.context, "operator root", group.group_id, before)
