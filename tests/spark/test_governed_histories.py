@@ -60,6 +60,13 @@ async def test_random_histories_are_as_the_model_says(
     await History(start_server, config, clock, cleaner, seed).play(STEPS)
 
 
+@pytest.mark.parametrize("seed", seeds(100, 6, "histories of governance with timers"), ids="sql-{}".format)
+async def test_random_histories_with_timers_are_as_the_model_says(
+    start_server: StartServer, config: Config, clock: FakeClock, cleaner: Cleaner, seed: int
+) -> None:
+    await History(start_server, config, clock, cleaner, seed, timers=True).play(STEPS)
+
+
 @pytest.mark.parametrize("seed", seeds(40, 3, "twins of governance"), ids="sql-{}".format)
 async def test_random_twins_with_other_runs_serve_the_same(
     start_server: StartServer, config: Config, clock: FakeClock, cleaner: Cleaner, seed: int
@@ -77,6 +84,14 @@ async def test_random_histories_of_both_tiers_are_as_the_model_says(
     start_server: StartServer, config: Config, clock: FakeClock, cleaner: Cleaner, seed: int
 ) -> None:
     await History(start_server, config, clock, cleaner, seed, tier="archive").play(ARCHIVED_STEPS)
+
+
+@pytest.mark.parametrize("seed", seeds(12, 1, "histories with timers in both tiers"), ids="spark-{}".format)
+async def test_random_histories_of_both_tiers_with_timers_are_as_the_model_says(
+    start_server: StartServer, config: Config, clock: FakeClock, cleaner: Cleaner, seed: int
+) -> None:
+    history = History(start_server, config, clock, cleaner, seed, tier="archive", timers=True)
+    await history.play(ARCHIVED_STEPS)
 
 
 @pytest.mark.parametrize("fault", some([*HOT], 2, "planted faults of governance"), ids="sql-{}".format)
