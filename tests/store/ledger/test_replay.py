@@ -229,6 +229,26 @@ def test_a_redacted_message_stays_redacted_and_a_timer_that_runs_goes_on(world: 
     assert restored.shown() == world.shown()
 
 
+def test_what_was_read_and_erased_while_the_ledger_could_not_be_written_stays_redacted(world: Backed) -> None:
+    """The ledger tells of timers, but of one that went with its message before it could be told, nobody knows."""
+    alice = world.member(world.friends, world.alice)
+    gone, left = world.send(alice, seconds=HOUR), world.send(alice, seconds=DAY)
+    world.back_up()
+    for each in (world.bob, world.carol):
+        world.read(world.member(world.friends, each), left)
+    world.clock.advance(HOUR)
+    world.tell()
+    world.clean_up(can_tell=False)
+    assert {number for _, number in world.stored()} == {left}
+    restored = world.restore()
+    assert {each[2] for each in restored.shown()} == {left}
+    world.clock.advance(DAY - HOUR - 1)
+    assert {each[2] for each in restored.shown()} == {left}, "the timers that are known go on"
+    restored.clean_up()
+    assert {number for _, number in restored.stored()} == {left}
+    assert gone not in {each[2] for each in restored.shown()}
+
+
 def test_sessions_and_key_packages_go_and_passwords_that_changed_are_locked(world: Backed) -> None:
     with world.writing() as connection:
         sessions.add(connection, world.alice, "hash", b"token", world.clock.now(), DAY)
