@@ -269,13 +269,17 @@ def _group(connection: sqlite3.Connection, entry: Entry, _: int, __: Replayed) -
 
 
 def _read(connection: sqlite3.Connection, entry: Entry, _: int, __: Replayed) -> bool:
-    """Start the timers of a reader again, as they were: what had ended for the reader has ended."""
+    """Start the timers of a reader again, as they were: what had ended for the reader has ended.
+
+    An entry may tell again of one that an earlier entry, or the copy, has by a clock that was wrong.
+    """
     if entry.state is None:
         return False
     connection.executemany(
-        "INSERT OR IGNORE INTO timers (group_key, sequence_num, member_id, seconds, redact_at)"
+        "INSERT INTO timers (group_key, sequence_num, member_id, seconds, redact_at)"
         " SELECT group_key, sequence_num, member_id, seconds, ?3 FROM members JOIN self_destructing USING (group_key)"
-        " WHERE member_id = ?1 AND sequence_num = ?2",
+        " WHERE member_id = ?1 AND sequence_num = ?2"
+        " ON CONFLICT (group_key, sequence_num, member_id) DO UPDATE SET redact_at = excluded.redact_at",
         [(entry.subject, *each) for each in entry.state["ends"]],
     )
     return _changed(

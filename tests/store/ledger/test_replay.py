@@ -249,6 +249,27 @@ def test_what_was_read_and_erased_while_the_ledger_could_not_be_written_stays_re
     assert gone not in {each[2] for each in restored.shown()}
 
 
+@pytest.mark.parametrize("fast", [10 * DAY, 400 * DAY])
+def test_a_timer_that_a_fast_clock_has_set_ends_as_it_did_once_the_clock_was_accepted(world: Backed, fast: int) -> None:
+    world.send(world.member(world.friends, world.alice), seconds=HOUR)
+    world.back_up()
+    world.clock.set_wrong(fast)
+    for each in (world.bob, world.carol):
+        world.read(world.member(world.friends, each), 1)
+    world.beat()
+    world.clock.set_wrong(-fast)
+    world.accept_clock()
+    world.clock.advance(HOUR - 1)
+    before = world.shown()
+    assert {user_id for user_id, *_ in before} == {world.alice, world.bob, world.carol}
+    restored = world.restore()
+    assert restored.shown() == before
+    world.clock.advance(1)
+    assert restored.shown() == world.shown() == set()
+    restored.clean_up()
+    assert restored.stored() == set()
+
+
 def test_sessions_and_key_packages_go_and_passwords_that_changed_are_locked(world: Backed) -> None:
     with world.writing() as connection:
         sessions.add(connection, world.alice, "hash", b"token", world.clock.now(), DAY)

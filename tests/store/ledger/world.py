@@ -98,6 +98,14 @@ class World:
             engine.close()
         assert not report.error or (report.error.startswith("ledger: ") and not can_tell), report.error
 
+    def accept_clock(self) -> None:
+        engine = Engine(self.config, self.clock)
+        try:
+            report = run.clean_up(engine, accept_clock=True)
+        finally:
+            engine.close()
+        assert not report.error, report.error
+
     def tell(self) -> None:
         """Tell readers which timers have ended, as the server does."""
         with self.writing() as connection:
@@ -138,7 +146,8 @@ class World:
     def read(self, member: Membership, up_to: int) -> None:
         with self.writing() as connection:
             max_age = self.config.policy.self_destruct_max_age
-            timers.read(connection, member, up_to, self.clock.now(), max_age, 1_000, is_clock_right=True)
+            is_right = state.is_clock_right(connection, self.clock.read())
+            timers.read(connection, member, up_to, self.clock.now(), max_age, 1_000, is_clock_right=is_right)
 
     def change_policy(self, group: Group, expiry: int) -> None:
         with self.writing() as connection:
