@@ -150,7 +150,7 @@ def _carry_out(connection: sqlite3.Connection, entries: Iterable[Entry], now: in
         chosen = read if kind == READ else last.get(kind, {}).values()
         done.counts[name] = sum(step(connection, entry, now, done) for entry in chosen)
         reach("ledger.step_replayed")
-    _end_untold(connection, {entry.subject for entry in read}, now)
+    _end_untold(connection, {entry.subject for entry in read})
     _keep_admins(connection)
     return done
 
@@ -289,7 +289,7 @@ def _read(connection: sqlite3.Connection, entry: Entry, _: int, __: Replayed) ->
     )
 
 
-def _end_untold(connection: sqlite3.Connection, readers: Iterable[int | str], now: int) -> None:
+def _end_untold(connection: sqlite3.Connection, readers: Iterable[int | str]) -> None:
     """End the timers of readers that the ledger does not know, although it knows that they have read the messages.
 
     While it could not be written, such a message was erased, and its timers went with it. Or it was too old when it was
@@ -297,9 +297,9 @@ def _end_untold(connection: sqlite3.Connection, readers: Iterable[int | str], no
     """
     connection.executemany(
         "INSERT OR IGNORE INTO timers (group_key, sequence_num, member_id, seconds, redact_at)"
-        " SELECT group_key, sequence_num, member_id, seconds, ?2 FROM members JOIN self_destructing USING (group_key)"
-        " WHERE member_id = ?1 AND sequence_num > joined_after AND sequence_num <= read_up_to",
-        [(member_id, now) for member_id in readers],
+        " SELECT group_key, sequence_num, member_id, seconds, 0 FROM members JOIN self_destructing USING (group_key)"
+        " WHERE member_id = ? AND sequence_num > joined_after AND sequence_num <= read_up_to",
+        [(member_id,) for member_id in readers],
     )
 
 
