@@ -198,7 +198,7 @@ class JointRead:
         outcomes: list[bool | Exception] = []
         room = timers.STARTED_AT_ONCE
         now, max_age = self._context.now(), self._context.policy.self_destruct_max_age
-        is_right = state.is_clock_right(connection, self._context.clock.read())
+        acted_until = state.latest_acted_on(connection, self._context.clock.read())
         for each in receipts:
             is_left = room <= 0
             if not is_left:
@@ -208,7 +208,7 @@ class JointRead:
                     outcomes.append(error)
                     continue
                 started, is_left = timers.read(
-                    connection, member, each.up_to, now, max_age, room, is_clock_right=is_right
+                    connection, member, each.up_to, now, max_age, room, acted_until=acted_until
                 )
                 room -= started
             outcomes.append(is_left)

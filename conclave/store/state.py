@@ -199,6 +199,11 @@ def is_clock_right(connection: sqlite3.Connection, clock: Reading) -> bool:
     return not _clock_fault(connection, clock)
 
 
+def latest_acted_on(connection: sqlite3.Connection, clock: Reading) -> int | None:
+    """Return the greatest time that was acted on, Unix seconds, if the clock is wrong; None if nothing is."""
+    return None if is_clock_right(connection, clock) else standing(connection).floor.acted_until
+
+
 def note_clock_fault(connection: sqlite3.Connection, fault: str, acceptances: int) -> None:
     """Store what was found wrong with the clock, unless a fault is stored already.
 

@@ -10,6 +10,7 @@ from uuid import UUID
 
 import pytest
 
+from conclave import keys
 from conclave.actions import holds
 from conclave.actions.outside import Outside
 from conclave.config.archive import ArchiveConfig
@@ -232,25 +233,50 @@ async def test_what_is_read_while_a_wrong_clock_calls_it_too_old_has_its_time_af
 ) -> None:
     (alice, bob, carol), group = await room(running)
     search = Search()
-    secret = search.body(1, 600)
+    await alice.send(group, search.body(1, 600), 90 * DAY)
+    running.clock.advance(10 * DAY)
+    await running.app[keys.CLOCK_WATCH].note()
+    secret = search.body(2, 600)
     await alice.send(group, secret, HOUR)
-    assert await bob.numbers(group) == [1]
+    assert await bob.numbers(group) == [2], "the first one is too old by the right clock"
     running.clock.set_wrong(20 * DAY)
-    await bob.read(group, 1)
+    await bob.read(group, 2)
     assert await bob.numbers(group) == [], "reading shows nothing that this clock hides"
     running.clock.set_wrong(-20 * DAY)
-    await carol.read(group, 1)
+    await carol.read(group, 2)
     await accept(running, cleaner)
     running.clock.advance(HOUR - 1)
     for each in (bob, carol):
         assert [message.body for message in await each.fetch(group)] == [secret], "its time is not over"
     await accept(running, cleaner)
-    assert search.numbers_beside_a_server(Path(running.config.database_path).parent) == {1}, "nor is it erased"
+    assert search.numbers_beside_a_server(Path(running.config.database_path).parent) == {1, 2}, "nor is it erased"
     running.clock.advance(1)
     for each in (bob, carol):
         assert await each.numbers(group) == [], "whoever has read it does not see it for ever"
     await accept(running, cleaner)
-    assert search.numbers_beside_a_server(Path(running.config.database_path).parent) == set()
+    assert search.numbers_beside_a_server(Path(running.config.database_path).parent) == {1}, "alice reads that"
+
+
+async def test_what_is_read_while_a_slow_clock_calls_it_young_is_hidden_again_with_the_right_one(
+    running: Running, cleaner: Cleaner
+) -> None:
+    (alice, bob, carol), group = await room(running)
+    await alice.send(group, b"old", 90 * DAY)
+    running.clock.advance(5 * DAY)
+    await alice.send(group, b"young", 90 * DAY)
+    running.clock.advance(5 * DAY)
+    assert await bob.numbers(group) == [2], "nobody may read the first one for the first time"
+    await running.app[keys.CLOCK_WATCH].note()
+    running.clock.set_wrong(-2 * DAY)
+    assert await bob.numbers(group) == [1, 2], "hiding goes on by the clock as it is"
+    await bob.read(group, 2)
+    assert await bob.numbers(group) == [1, 2], "reading hides nothing at once"
+    running.clock.set_wrong(2 * DAY)
+    await accept(running, cleaner)
+    assert await bob.numbers(group) == [2], "what was too old is so again, and what was not has its time"
+    assert await carol.numbers(group) == [2]
+    assert await alice.numbers(group) == [1, 2]
+    assert await running.query("SELECT sequence_num FROM messages") == [(1,), (2,)], "alice has read both"
 
 
 async def test_what_a_wrong_clock_hides_does_not_count_as_fetched(running: Running, cleaner: Cleaner) -> None:

@@ -146,8 +146,8 @@ class World:
     def read(self, member: Membership, up_to: int) -> None:
         with self.writing() as connection:
             max_age = self.config.policy.self_destruct_max_age
-            is_right = state.is_clock_right(connection, self.clock.read())
-            timers.read(connection, member, up_to, self.clock.now(), max_age, 1_000, is_clock_right=is_right)
+            acted_until = state.latest_acted_on(connection, self.clock.read())
+            timers.read(connection, member, up_to, self.clock.now(), max_age, 1_000, acted_until=acted_until)
 
     def change_policy(self, group: Group, expiry: int) -> None:
         with self.writing() as connection:
