@@ -201,7 +201,7 @@ def foretells_what_nobody_sees(patch: pytest.MonkeyPatch) -> None:
 
 def forgets_what_was_too_old(patch: pytest.MonkeyPatch) -> None:
     """A greater age brings back what was too old by the former one."""
-    patch.setattr(marks, "end_timed", lambda *_: 0)
+    patch.setattr(marks, "end_timed", lambda *_: None)
 
 
 HOT: dict[str, Plant] = {
