@@ -13,6 +13,7 @@ import pytest
 from hypothesis import Phase, settings, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
+from conclave import keys
 from conclave.actions import holds
 from conclave.actions.outside import Outside
 from conclave.clock import FakeClock
@@ -181,6 +182,7 @@ class Machine(RuleBasedStateMachine):
         up_to = self.last - back
         if name not in self.members or up_to < 1:
             return
+        self.does(self.running.app[keys.CLOCK_WATCH].note())  # as every few seconds: up to here the clock was right
         type(self).clock.set_wrong(seconds)
         self.does(self.users[name].read(self.group, up_to))
         type(self).clock.set_wrong(-seconds)
