@@ -231,7 +231,7 @@ def _write_receipts(engine: Engine, settings: PolicySettings, done: Report, scop
 
     hot = _hot(engine, settings, now).unhurried()
     if scope.keeps_house:
-        _compact_ledger(engine, settings, done)
+        _compact_ledger(engine, settings, hot, done)
     try:
         hot.write_steps(steps)
         done.held = hot.read(due.held_back, settings, now)
@@ -242,13 +242,16 @@ def _write_receipts(engine: Engine, settings: PolicySettings, done: Report, scop
         done.error = done.error or f"receipts: {error}"
 
 
-def _compact_ledger(engine: Engine, settings: PolicySettings, done: Report) -> None:
+def _compact_ledger(engine: Engine, settings: PolicySettings, hot: Hot, done: Report) -> None:
+    """Drop old entries. A wrong clock would call young ones old, and what they tell of would come back by a restore."""
     if engine.is_hot_only:
         return
     try:
+        if hot.read(state.standing).fault:
+            return
         now = done.started_at
         book.compact(engine.config.ledger_path, now - engine.config.ledger.keep, now - settings.self_destruct_max_age)
-    except StoreError as error:
+    except (StoreError, sqlite3.Error) as error:
         done.error = done.error or f"ledger: {error}"
 
 

@@ -14,7 +14,7 @@ from conclave.budget import NoRoomError, Share
 from conclave.cache.groups import Fetched, Reader, RememberedGroups
 from conclave.cache.recipients import GroupMembers, Recipients
 from conclave.errors import ApiError, BadRequestError, NotMemberError
-from conclave.store import members, messages, send_ids, timers
+from conclave.store import members, messages, send_ids, state, timers
 from conclave.store.connection import of_store
 from conclave.store.database import Database
 from conclave.store.group_commit import NotAtHandError
@@ -209,6 +209,7 @@ class JointRead:
         outcomes: list[bool | Exception] = []
         room = timers.STARTED_AT_ONCE
         now, max_age = self._context.now(), self._context.policy.self_destruct_max_age
+        acted_until = state.latest_acted_on(connection, self._context.clock.read())
         for each in receipts:
             is_left = room <= 0
             if not is_left:
@@ -217,7 +218,9 @@ class JointRead:
                 except NotMemberError as error:
                     outcomes.append(error)
                     continue
-                started, is_left = timers.read(connection, member, each.up_to, now, max_age, room)
+                started, is_left = timers.read(
+                    connection, member, each.up_to, now, max_age, room, acted_until=acted_until
+                )
                 room -= started
             outcomes.append(is_left)
         return outcomes

@@ -33,7 +33,7 @@ SPECIAL = {
     "sessions": ("created_at", "last_used_at", "expires_at"),
     "archive_parts": ("span", "oldest", "newest"),
     "timers": ("redact_at",),
-    "server_state": ("last_alive", "acted_until", "clock_wall"),
+    "server_state": ("last_alive", "acted_until", "clock_wall", "too_old_before"),
 }
 """Times that have rules of their own, by table: the rules are here, in ``state`` and in the archive."""
 

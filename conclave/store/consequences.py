@@ -165,13 +165,7 @@ def _settle_timers(
     """Start no more timers of messages that were too old, and count those that are too old for somebody from now on."""
     if old.self_destruct_max_age == new.self_destruct_max_age:
         return
-    too_old = expiry_cutoff(at, old.self_destruct_max_age)
-    connection.execute(
-        "UPDATE self_destructing SET ended = 1 WHERE NOT ended AND (SELECT created_at FROM messages WHERE"
-        " messages.group_key = self_destructing.group_key"
-        " AND messages.sequence_num = self_destructing.sequence_num) < ?",
-        (too_old,),
-    )
+    marks.end_timed(connection, expiry_cutoff(at, old.self_destruct_max_age))
     hidden = connection.execute(
         "SELECT message_id, group_key FROM self_destructing JOIN messages USING (group_key, sequence_num)"
         " JOIN groups USING (group_key) WHERE NOT ended AND messages.created_at < ? AND messages.created_at >="

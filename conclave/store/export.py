@@ -17,7 +17,7 @@ from conclave.store.groups import Group
 from conclave.store.sqlite import places
 
 WINDOW = 20_000
-"""A page looks at no more than 20,000 numbers of a group, so that no snapshot lasts."""
+"""A page looks at no more than 20,000 messages of a group, so that no snapshot lasts."""
 
 PAGE_MESSAGES = 2_000
 PAGE_BYTES = 8 * 1024 * 1024
@@ -165,6 +165,7 @@ def page(
     group = groups.by_id(connection, group_id)
     sight = visibility.of_group(connection, group, settings, now)
     begin = visibility.pass_hidden(connection, group, sight, max(after, group.archived_seq))
+    end = _window_end(connection, group, begin)
     timed = _timed(connection, group, user_id, settings)
     admitted, _ = sight.hot
     rows = connection.execute(
@@ -174,7 +175,7 @@ def page(
         {
             "group_key": group.group_key,
             "user_id": user_id,
-            "end": begin + WINDOW,
+            "end": end,
             "limit": PAGE_MESSAGES,
             "now": now,
             **timed.values,
@@ -188,8 +189,21 @@ def page(
         size += len(found[-1].body)
         if size > PAGE_BYTES:
             break
-    looked_up_to = begin + WINDOW if len(found) == len(rows) < PAGE_MESSAGES else found[-1].sequence_num
+    looked_up_to = end if len(found) == len(rows) < PAGE_MESSAGES else found[-1].sequence_num
     return Page(found, looked_up_to if looked_up_to < group.last_seq else None)
+
+
+def _window_end(connection: sqlite3.Connection, group: Group, begin: int) -> int:
+    """Return the number of the last message of a page's window, which begins after the number ``begin``.
+
+    It counts messages, not numbers: a restored group goes on with numbers that are billions beyond the former ones.
+    """
+    row = connection.execute(
+        "SELECT sequence_num FROM messages WHERE group_key = ? AND sequence_num > ? ORDER BY sequence_num"
+        " LIMIT 1 OFFSET ?",
+        (group.group_key, begin, WINDOW - 1),
+    ).fetchone()
+    return int(row[0]) if row else group.last_seq
 
 
 def _timed(connection: sqlite3.Connection, group: Group, user_id: bytes, settings: PolicySettings) -> visibility.Timed:

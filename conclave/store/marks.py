@@ -75,6 +75,19 @@ def hide_before(connection: sqlite3.Connection, group_key: int, before: int) -> 
     )
 
 
+def end_timed(connection: sqlite3.Connection, before: int) -> None:
+    """Start no more timers of self-destructing messages that were created before the Unix second ``before``, exclusive.
+
+    Whoever has not read them may never see them. Timers that run go on.
+    """
+    connection.execute(
+        "UPDATE self_destructing SET ended = 1 WHERE NOT ended AND (SELECT created_at FROM messages WHERE"
+        " messages.group_key = self_destructing.group_key"
+        " AND messages.sequence_num = self_destructing.sequence_num) < ?",
+        (before,),
+    )
+
+
 def _let_go_of_commits(connection: sqlite3.Connection, group_key: int) -> None:
     """Have the commits that are hidden by ``expired_before`` stay hidden, although commits are kept from now on.
 

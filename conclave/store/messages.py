@@ -15,7 +15,7 @@ from conclave.events import Stored
 from conclave.failpoints import reach
 from conclave.retention.policy import FOREVER
 from conclave.retention.resolve import PolicySettings
-from conclave.store import bodies, members, timers, touches, visibility
+from conclave.store import bodies, members, state, timers, touches, visibility
 from conclave.store.archive import stretches
 from conclave.store.archive.stretches import Stretch
 from conclave.store.connection import of_store
@@ -227,8 +227,10 @@ def page(
     is_last = len(served) == count < limit
     end = group.last_seq if is_last else last
     if first_timed and first_timed <= end:
-        # What one reader sees, others do not. And what this reader may not see is not waited for.
-        return Page(served, member, max(end, confirmed), sight, None, touch)
+        # What one reader sees, others do not. And what this reader may not see is not waited for: but what a wrong
+        # clock hides comes back, so that is.
+        up_to = end if not is_last or state.is_clock_right(connection, clock.read()) else last
+        return Page(served, member, max(up_to, confirmed), sight, None, touch)
     return Page(served, member, max(last, confirmed), sight, None, touch, end)
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from conclave.clock import Reading
 from conclave.errors import UntrustedClockError
 from conclave.retention.clock_guard import clock_fault, time_to_act_on
-from conclave.retention.policy import session_lag
+from conclave.retention.policy import expiry_cutoff, session_lag
 from conclave.retention.resolve import PolicySettings
 from conclave.steady_clock import Floor
 from conclave.store import audit, consequences
@@ -134,7 +134,13 @@ def _adopt(
         accepted = {"accepted": True, "hides": change.hidden} if change.is_large else {}
         details = {"changed": changed, **accepted}
         audit.note(connection, clock.wall, audit.SERVER, audit.Action.SETTINGS_CHANGED, details=details)
-    connection.execute("UPDATE server_state SET policy_settings = ?", (json.dumps(policy.to_mapping()),))
+    # What was too old by the former age stays so, also in a backup of before that is restored with a greater one.
+    is_other_age = policy.self_destruct_max_age != former.self_destruct_max_age
+    too_old_before = expiry_cutoff(at, former.self_destruct_max_age) if is_other_age else 0
+    connection.execute(
+        "UPDATE server_state SET policy_settings = ?, too_old_before = max(too_old_before, ?)",
+        (json.dumps(policy.to_mapping()), too_old_before),
+    )
     return Begun(former, change, fault)
 
 
@@ -188,6 +194,16 @@ def require_clock(connection: sqlite3.Connection, clock: Reading) -> None:
         raise UntrustedClockError(fault)
 
 
+def is_clock_right(connection: sqlite3.Connection, clock: Reading) -> bool:
+    """Tell whether nothing is known to be wrong with the clock. It only reads, as ``require_clock`` does."""
+    return not _clock_fault(connection, clock)
+
+
+def latest_acted_on(connection: sqlite3.Connection, clock: Reading) -> int | None:
+    """Return the greatest time that was acted on, Unix seconds, if the clock is wrong; None if nothing is."""
+    return None if is_clock_right(connection, clock) else standing(connection).floor.acted_until
+
+
 def note_clock_fault(connection: sqlite3.Connection, fault: str, acceptances: int) -> None:
     """Store what was found wrong with the clock, unless a fault is stored already.
 
@@ -239,6 +255,7 @@ def begin_accepting(connection: sqlite3.Connection, clock: Reading) -> Standing:
     """
     connection.execute(
         "UPDATE server_state SET acted_until = ?1, last_alive = min(last_alive, ?1),"
+        " too_old_before = min(too_old_before, ?1),"
         " clock_acceptances = clock_acceptances + 1, clock_fault = iif(clock_fault = '', ?2, clock_fault)",
         (clock.wall, BEING_ACCEPTED),
     )

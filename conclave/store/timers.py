@@ -95,13 +95,20 @@ def is_news(member: Membership, up_to: int) -> bool:
 
 
 def read(
-    connection: sqlite3.Connection, member: Membership, up_to: int, now: int, max_age: int, most: int
+    connection: sqlite3.Connection,
+    member: Membership,
+    up_to: int,
+    now: int,
+    max_age: int,
+    most: int,
+    *,
+    acted_until: int | None,
 ) -> tuple[int, bool]:
     """Note that a member has read everything up to the number ``up_to``, as far as the group has it.
 
     A timer starts for each message that this covers for the first time, unless it is too old. Nothing changes one that
     runs. At most ``most`` start: then only what they cover is noted. Returns how many started, and whether there is
-    more. Raises StoreFullError.
+    more. ``acted_until``: see ``state.latest_acted_on``. Raises StoreFullError.
     """
     if not is_news(member, up_to):
         return 0, False
@@ -118,16 +125,34 @@ def read(
     reach("read.noted")
     connection.execute(
         "INSERT OR IGNORE INTO timers (group_key, sequence_num, member_id, seconds, redact_at)"
-        " SELECT group_key, sequence_num, ?1, seconds, ?2 + seconds"
+        f" SELECT group_key, sequence_num, :member_id, seconds, {_END}"
         " FROM self_destructing CROSS JOIN messages USING (group_key, sequence_num)"
-        " WHERE group_key = ?3 AND sequence_num > ?4 AND sequence_num <= ?5 AND NOT ended AND created_at >= ?6",
-        (
-            *(member.member_id, now, group.group_key, max(member.read_up_to, member.joined_after), up_to),
-            expiry_cutoff(now, max_age),
-        ),
+        " WHERE group_key = :group_key AND sequence_num > :after AND sequence_num <= :up_to AND NOT ended"
+        " AND (created_at >= :young OR created_at >= :young_then)",
+        {
+            "member_id": member.member_id,
+            "group_key": group.group_key,
+            "after": max(member.read_up_to, member.joined_after),
+            "up_to": up_to,
+            "now": now,
+            "young": expiry_cutoff(now, max_age),
+            "young_then": expiry_cutoff(now if acted_until is None else acted_until, max_age),
+            "max_age": max_age,
+        },
     )
     reach("read.started")
     return covered[0], up_to < last
+
+
+_END = (
+    "iif(created_at < :young, :now,"
+    " iif(created_at < :young_then, min(:now + seconds, created_at + :max_age + 1), :now + seconds))"
+)
+"""The SQL expression for the second at which a timer ends that starts now; by a wrong clock, so that it will be right.
+
+What only a fast clock calls too old has a timer that has ended by that clock: when the clock is set back and accepted,
+it begins. What only a slow clock calls young is hidden when it would be without a timer.
+"""
 
 
 def are_due(connection: sqlite3.Connection, now: int) -> bool:

@@ -26,7 +26,7 @@ from spark.archive.table import Table, in_partitions
 from spark.hot import ArchiveError, Hot
 
 WINDOW_ROWS = 20_000
-"""About 20,000 messages at most are read from the table at once."""
+"""At most 20,000 messages are read from the table at once."""
 
 WINDOW_BYTES = 32 * 1024 * 1024
 """About 32 MiB of bodies at most are read from the table at once."""
@@ -73,13 +73,24 @@ def _switch_back(connection: sqlite3.Connection, group: Group, count: int, now: 
     audit.note(connection, now, operators.current(), audit.Action.GROUP_RESTORED, subject, {"messages": count})
 
 
+def windows(numbers: Sequence[int], body_bytes: int) -> Iterator[tuple[int, int]]:
+    """Divide messages, by their ascending numbers, into windows that are read at once; yield first and last numbers.
+
+    ``body_bytes``: of all together. It counts messages: numbers may lie billions apart, after a backup was restored.
+    """
+    count = max(1, -(-len(numbers) // WINDOW_ROWS), -(-body_bytes // WINDOW_BYTES))
+    width = max(1, -(-len(numbers) // count))
+    for at in range(0, len(numbers), width):
+        window = numbers[at : at + width]
+        yield window[0], window[-1]
+
+
 def _chunks(rows: DataFrame, part: PartRow) -> Iterator[Sequence[Archived]]:
     """Yield the messages of one row of the index, in ascending order, divided for transactions."""
     of_part = rows.where(in_partitions([(part.lifetime, part.span)])).where(F.col(a.GROUP_KEY) == part.group_key)
-    windows = max(1, -(-part.message_count // WINDOW_ROWS), -(-part.body_bytes // WINDOW_BYTES))
-    width = -(-(part.last_seq + 1 - part.first_seq) // windows)
-    for first in range(part.first_seq, part.last_seq + 1, width):
-        window = of_part.where(F.col(a.SEQUENCE_NUM).between(first, first + width - 1)).select(*_COLUMNS)
+    numbers = sorted(of_part.select(a.SEQUENCE_NUM).toArrow()[a.SEQUENCE_NUM].to_pylist())
+    for first, last in windows(numbers, part.body_bytes):
+        window = of_part.where(F.col(a.SEQUENCE_NUM).between(first, last)).select(*_COLUMNS)
         chunk: list[Archived] = []
         size = 0
         for number, sender_id, is_commit, created_at, body in sorted(window.collect()):

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import Phase, settings, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
+from conclave import keys
 from conclave.actions import holds
 from conclave.actions.outside import Outside
 from conclave.clock import FakeClock
@@ -27,7 +28,7 @@ from tests.support import sample
 from tests.support.client import Client
 from tests.support.forensics import Search
 
-HOUR = 3600
+HOUR, DAY = 3600, 86_400
 MAX_AGES = (2 * HOUR, 4 * HOUR)
 NAMES = ("alice", "bob", "carol")
 who = st.sampled_from(NAMES)
@@ -175,6 +176,22 @@ class Machine(RuleBasedStateMachine):
             type(self).clock.advance(1)
             self.read(name, 0)
 
+    @rule(name=who, back=st.integers(0, 3), seconds=st.sampled_from([2 * DAY, 2 * DAY, -2 * HOUR]))
+    def read_in_doubt(self, name: str, back: int, seconds: int) -> None:
+        """Have somebody read by a wrong clock, which is then set right and accepted."""
+        up_to = self.last - back
+        if name not in self.members or up_to < 1:
+            return
+        self.does(self.running.app[keys.CLOCK_WATCH].note())  # as every few seconds: up to here the clock was right
+        type(self).clock.set_wrong(seconds)
+        self.does(self.users[name].read(self.group, up_to))
+        type(self).clock.set_wrong(-seconds)
+        for number, each in self.sent.items():
+            if each.seconds and number <= up_to and name in each.readers and not self.is_too_old(number, self.now()):
+                each.ends.setdefault(name, self.now() + each.seconds + min(0, seconds))
+        self.clean_up(accept=True)
+        self.to_an_end()
+
     @rule(seconds=st.integers(1, 5))
     def step_back(self, seconds: int) -> None:
         """Set the clock back a little: what has ended stays so, and so the telling's clock stands still."""
@@ -214,10 +231,10 @@ class Machine(RuleBasedStateMachine):
 
     @precondition(lambda self: self.sent)
     @rule()
-    def clean_up(self) -> None:
-        """Do a run: what nobody sees any more is in no file, and all else is there."""
+    def clean_up(self, *, accept: bool = False) -> None:
+        """Do a run: what nobody sees any more is in no file, and all else is there. ``accept``: the clock."""
         self.does(self.running.settle())
-        report = clean_up(Engine(self.config, type(self).clock))
+        report = clean_up(Engine(self.config, type(self).clock), accept_clock=accept)
         assert not report.error
         if not self.hold:
             for number, each in self.sent.items():

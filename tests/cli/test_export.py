@@ -6,9 +6,11 @@ import json
 import stat
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import pytest
 
+from conclave import keys
 from conclave.clock import FakeClock
 from conclave.config.settings import Config
 from conclave.store import export as store
@@ -94,6 +96,25 @@ async def test_own_messages_are_exported_page_by_page_and_those_of_others_are_no
     assert own(told, group) == [*sent, (30, b"commit")]
     assert own(told, left) == [(1, b"before leaving"), (2, b"good bye")]
     assert [each["is_commit"] for each in told["messages"] if each["group_id"] == left] == [False, True]
+
+
+async def test_numbers_that_a_restore_left_out_take_no_time(running: Running, run: Run) -> None:
+    """After a restore numbers go on far beyond the last one: there are no more pages for that."""
+    [alice] = await running.users("alice")
+    group = await alice.create_group("friends")
+    assert await alice.send(group, b"before") == 1
+    far = 2**51
+    await running.app[keys.STORE].write(lambda connection: connection.execute("UPDATE groups SET last_seq = ?", (far,)))
+    assert await alice.send(group, b"after") == far + 1
+    pages: list[store.Page] = []
+    after: int | None = 0
+    while after is not None and len(pages) < 10:
+        asked = UUID(group).bytes, UUID(alice.user_id).bytes, after, running.config.policy, running.clock.now()
+        pages.append(await running.app[keys.STORE].read(store.page, *asked))
+        after = pages[-1].after
+    assert [message.body for page in pages for message in page.messages] == [b"before", b"after"]
+    assert after is None, "there is an end"
+    assert own(await exported(run), group) == [(1, b"before"), (far + 1, b"after")]
 
 
 async def test_what_clients_do_not_get_is_not_exported(running: Running, run: Run) -> None:

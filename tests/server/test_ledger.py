@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from conclave import keys
+from conclave.clock import FakeClock
 from conclave.config.ledger import LedgerConfig
 from conclave.config.settings import Config
 from conclave.health.parts import HealthPart
@@ -19,9 +20,13 @@ from conclave.store.faults import StoreError
 from conclave.store.ledger import book
 from conclave.store.ledger.book import Entry
 from conclave.store.ledger.replay import replay
+from spark.engine import Engine
+from spark.run import clean_up
 from tests.conftest import Running, StartServer
 from tests.support.cleaner import Cleaner
 from tests.support.client import PASSWORD, Client, expect
+
+DAY = 86_400
 
 
 @pytest.fixture(autouse=True)
@@ -224,6 +229,29 @@ async def test_a_run_tells_what_it_hides_before_it_erases(running: Running, clea
     )
     assert report["error"]
     assert entries(config, "group")[-1].state["gone_below"] == 1  # type: ignore[index]  # it is there
+
+
+async def test_a_wrong_clock_does_not_make_the_ledger_forget(
+    running: Running, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was read since a backup is told by the ledger alone: without it a restore would show it again."""
+    monkeypatch.setattr(book, "COMPACTED_BYTES", 1)
+    alice, bob, group = await friends(running)
+    number = await alice.send(group, b"secret", 60)
+    await bob.read(group, number)
+    await alice.post(f"/groups/{await alice.create_group('short')}/delete")  # the last line stays in any case
+    await told(running)
+    kinds = [each.kind for each in book.entries(running.config.ledger_path, 0)]
+    assert book.READ in kinds
+    clock.set_wrong(400 * DAY)
+    report = await asyncio.to_thread(clean_up, Engine(running.config, FakeClock(clock.now(), clock.set_by)))
+    assert "ClockWrongError" in report.error
+    assert set(kinds) <= {each.kind for each in book.entries(running.config.ledger_path, 0)}
+    clock.set_wrong(-400 * DAY)
+    clock.advance(400 * DAY)
+    report = await asyncio.to_thread(clean_up, Engine(running.config, clock), accept_clock=True)
+    assert report.error == ""
+    assert book.READ not in {each.kind for each in book.entries(running.config.ledger_path, 0)}, "it is old by now"
 
 
 async def test_a_damaged_ledger_is_told_until_it_is_moved_away(start_server: StartServer, config: Config) -> None:

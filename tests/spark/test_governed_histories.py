@@ -12,7 +12,7 @@ from conclave.config.settings import Config
 from tests.conftest import StartServer
 from tests.support.cleaner import Cleaner
 from tests.support.governance import History, differing
-from tests.support.planted import ARCHIVED, HOT
+from tests.support.planted import ARCHIVED, HOT, TIMED
 from tests.support.sample import chance, is_all, some
 from tests.support.world import DisagreementError
 
@@ -36,6 +36,9 @@ FAVOURITES = {
     "explains_without_holds": "hold",
     "forgets_holds_on_users_in_the_archive": "hold",
     "erases_young_ones_in_the_archive": "delete",
+    "waits_for_what_nobody_sees": "clean_up",
+    "foretells_what_nobody_sees": "change_policy",
+    "forgets_what_was_too_old": "restart",
 }
 """What happens more often in histories that are to find a fault."""
 
@@ -60,6 +63,13 @@ async def test_random_histories_are_as_the_model_says(
     await History(start_server, config, clock, cleaner, seed).play(STEPS)
 
 
+@pytest.mark.parametrize("seed", seeds(100, 6, "histories of governance with timers"), ids="sql-{}".format)
+async def test_random_histories_with_timers_are_as_the_model_says(
+    start_server: StartServer, config: Config, clock: FakeClock, cleaner: Cleaner, seed: int
+) -> None:
+    await History(start_server, config, clock, cleaner, seed, timers=True).play(STEPS)
+
+
 @pytest.mark.parametrize("seed", seeds(40, 3, "twins of governance"), ids="sql-{}".format)
 async def test_random_twins_with_other_runs_serve_the_same(
     start_server: StartServer, config: Config, clock: FakeClock, cleaner: Cleaner, seed: int
@@ -79,6 +89,14 @@ async def test_random_histories_of_both_tiers_are_as_the_model_says(
     await History(start_server, config, clock, cleaner, seed, tier="archive").play(ARCHIVED_STEPS)
 
 
+@pytest.mark.parametrize("seed", seeds(12, 1, "histories with timers in both tiers"), ids="spark-{}".format)
+async def test_random_histories_of_both_tiers_with_timers_are_as_the_model_says(
+    start_server: StartServer, config: Config, clock: FakeClock, cleaner: Cleaner, seed: int
+) -> None:
+    history = History(start_server, config, clock, cleaner, seed, tier="archive", timers=True)
+    await history.play(ARCHIVED_STEPS)
+
+
 @pytest.mark.parametrize("fault", some([*HOT], 2, "planted faults of governance"), ids="sql-{}".format)
 async def test_a_planted_fault_is_found(
     start_server: StartServer,
@@ -92,6 +110,28 @@ async def test_a_planted_fault_is_found(
         history = History(start_server, at(config, seed), clock, cleaner, seed, favourite=FAVOURITES.get(fault, ""))
         with monkeypatch.context() as patch:
             HOT[fault](patch)
+            try:
+                await history.play(STEPS)
+            except DisagreementError:
+                return
+    pytest.fail(f"{fault} was not found in {MOST_HISTORIES} histories")
+
+
+@pytest.mark.parametrize("fault", some([*TIMED], 1, "planted faults of timers"), ids="sql-{}".format)
+async def test_a_planted_fault_of_timers_is_found(
+    start_server: StartServer,
+    config: Config,
+    clock: FakeClock,
+    cleaner: Cleaner,
+    fault: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for seed in range(1, MOST_HISTORIES + 1):
+        favourite = FAVOURITES.get(fault, "")
+        folder = at(config, seed)
+        history = History(start_server, folder, clock, cleaner, seed, favourite=favourite, timers=True)
+        with monkeypatch.context() as patch:
+            TIMED[fault](patch)
             try:
                 await history.play(STEPS)
             except DisagreementError:

@@ -10,6 +10,7 @@ from uuid import UUID
 
 import pytest
 
+from conclave import keys
 from conclave.actions import holds
 from conclave.actions.outside import Outside
 from conclave.config.archive import ArchiveConfig
@@ -217,6 +218,85 @@ async def test_a_red_clock_erases_nothing_and_accepting_it_brings_timers_back(
     assert report["error"] == ""
     ends = running.clock.now() + HOUR
     assert await running.query("SELECT DISTINCT redact_at FROM timers") == [(ends,)]
+
+
+async def accept(running: Running, cleaner: Cleaner) -> None:
+    config = replace(running.config, cleanup=CleanupConfig(engine="sql", disk_reserve=0))
+    done = await asyncio.to_thread(
+        cleaner.try_run, config, running.clock.now(), running.clock.set_by, accept_clock=True
+    )
+    assert done["error"] == ""
+
+
+async def test_what_is_read_while_a_wrong_clock_calls_it_too_old_has_its_time_afterwards(
+    running: Running, cleaner: Cleaner
+) -> None:
+    (alice, bob, carol), group = await room(running)
+    search = Search()
+    await alice.send(group, search.body(1, 600), 90 * DAY)
+    running.clock.advance(10 * DAY)
+    await running.app[keys.CLOCK_WATCH].note()
+    secret = search.body(2, 600)
+    await alice.send(group, secret, HOUR)
+    assert await bob.numbers(group) == [2], "the first one is too old by the right clock"
+    running.clock.set_wrong(20 * DAY)
+    await bob.read(group, 2)
+    assert await bob.numbers(group) == [], "reading shows nothing that this clock hides"
+    running.clock.set_wrong(-20 * DAY)
+    await carol.read(group, 2)
+    await accept(running, cleaner)
+    running.clock.advance(HOUR - 1)
+    for each in (bob, carol):
+        assert [message.body for message in await each.fetch(group)] == [secret], "its time is not over"
+    await accept(running, cleaner)
+    assert search.numbers_beside_a_server(Path(running.config.database_path).parent) == {1, 2}, "nor is it erased"
+    running.clock.advance(1)
+    for each in (bob, carol):
+        assert await each.numbers(group) == [], "whoever has read it does not see it for ever"
+    await accept(running, cleaner)
+    assert search.numbers_beside_a_server(Path(running.config.database_path).parent) == {1}, "alice reads that"
+
+
+async def test_what_is_read_while_a_slow_clock_calls_it_young_is_hidden_again_with_the_right_one(
+    running: Running, cleaner: Cleaner
+) -> None:
+    (alice, bob, carol), group = await room(running)
+    await alice.send(group, b"old", 90 * DAY)
+    running.clock.advance(5 * DAY)
+    await alice.send(group, b"young", 90 * DAY)
+    running.clock.advance(5 * DAY)
+    assert await bob.numbers(group) == [2], "nobody may read the first one for the first time"
+    await running.app[keys.CLOCK_WATCH].note()
+    running.clock.set_wrong(-2 * DAY)
+    assert await bob.numbers(group) == [1, 2], "hiding goes on by the clock as it is"
+    await bob.read(group, 2)
+    assert await bob.numbers(group) == [1, 2], "reading hides nothing at once"
+    running.clock.set_wrong(2 * DAY)
+    await accept(running, cleaner)
+    assert await bob.numbers(group) == [2], "what was too old is so again, and what was not has its time"
+    assert await carol.numbers(group) == [2]
+    assert await alice.numbers(group) == [1, 2]
+    assert await running.query("SELECT sequence_num FROM messages") == [(1,), (2,)], "alice has read both"
+
+
+async def test_what_a_wrong_clock_hides_does_not_count_as_fetched(running: Running, cleaner: Cleaner) -> None:
+    (alice, bob, carol), group = await room(running)
+    search = Search()
+    await alice.set_expiry(group, 0)
+    await alice.send(group, search.body(1, 600), HOUR)
+    await carol.fetch(group)
+    running.clock.set_wrong(20 * DAY)
+    for each in (alice, bob):
+        assert await each.fetch(group) == []
+    await running.settle()
+    assert await running.query("SELECT watermark FROM members ORDER BY member_id") == [(1,), (0,), (1,)]
+    running.clock.set_wrong(-20 * DAY)
+    await accept(running, cleaner)
+    assert [message.body for message in await bob.fetch(group)] == [search.body(1, 600)], "nobody had shown it to bob"
+    await running.settle()
+    await accept(running, cleaner)
+    assert await bob.fetch(group) == [], "now all have fetched it"
+    assert search.numbers_beside_a_server(Path(running.config.database_path).parent) == set()
 
 
 async def test_neither_it_nor_what_follows_moves_to_the_archive(

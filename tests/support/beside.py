@@ -50,6 +50,10 @@ NEVER = 1000 * 365 * DAY
 """No session ends while a history lasts."""
 
 
+Served = tuple[int, int, bytes, int, int, int, bool]
+"""A message as a member gets it: as of ``tests.support.alone.Told``, but for the sender, who is a number."""
+
+
 @dataclass
 class Seen:
     """What members were served after a step, by group; and the groups in delete-after-fetch, with their floors."""
@@ -65,7 +69,7 @@ class Beside:
 
     ``tier``: "hot"; or "archive", with runs by Spark that move messages there. ``extra``: how likely a run is before
     each step, beside those that are steps. ``runs``: whether runs are steps. ``favourite``: a step that is likelier.
-    ``plant``: a fault for the process that does the runs of Spark.
+    ``plant``: a fault for the process that does the runs of Spark. ``timers``: some messages destroy themselves.
     """
 
     start: StartServer
@@ -78,6 +82,7 @@ class Beside:
     runs: bool = True
     favourite: str = ""
     plant: str = ""
+    timers: bool = False
     told: list[str] = field(default_factory=list)
     seen: list[Seen] = field(default_factory=list)
     erased: int = 0
@@ -125,6 +130,7 @@ class Beside:
             fetch_confirmation="next_fetch" if rules.next_fetch else "response",
             fetch_hold_limit=rules.hold_limit,
             retain_commits=rules.retain_commits,
+            self_destruct_max_age=rules.max_age,
             purge_jobs=tuple(PurgeJob(HOUR, *job) for job in JOBS if job),
         )
         return replace(self.base, message_retention=rules.server, retention=retention)
@@ -297,12 +303,12 @@ class Beside:
         served = dict[int, list[int]]()
         async with StoreAlone(self.running.app) as alone:
             for group in self.living:
-                told = [self._served(group, number) for number in self.model.visible(group)]
                 members = sorted(group.members)
                 for user in members if self.tier == "hot" else [self.other.choice(members)]:
+                    told = [self._served(group, number, user) for number in self.model.listed(group)]
                     found = await self._page(alone, user, group)
                     self.expect(found, told, f"{user} in {group.place}")
-                served[group.place] = [each[0] for each in told]
+                served[group.place] = self.model.visible(group)
                 self._stays_hidden(group, set(served[group.place]))
             marks = {
                 (self.ids[group.place], self.users[user].user_id): member.watermark
@@ -314,19 +320,21 @@ class Beside:
         floors = {group.place: group.floor for group in self.living if self.model.policy(group).lifetime == 0}
         self.seen.append(Seen(step, served, floors))
 
-    def _served(self, group: Group, number: int) -> tuple[int, int, bytes, int, int]:
+    def _served(self, group: Group, number: int, user: int) -> Served:
         sent = group.messages[number]
-        return number, sent.sender, sent.body, sent.created_at, self.model.expires_at(group, number)
+        is_shown = self.model.is_shown(sent, user)
+        expires_at = self.model.expires_at(group, number)
+        body = sent.body if is_shown else b""
+        return number, sent.sender, body, sent.created_at, expires_at, sent.seconds, not is_shown
 
-    async def _page(self, alone: StoreAlone, user: int, group: Group) -> list[tuple[int, int, bytes, int, int]]:
-        found: list[tuple[int, int, bytes, int, int]] = []
+    async def _page(self, alone: StoreAlone, user: int, group: Group) -> list[Served]:
+        found: list[Served] = []
         users = {user_id: user for user, user_id in self.user_ids.items()}
-        while page := await alone.page(
-            self.users[user].token, self.ids[group.place], found[-1][0] if found else 0, 500
-        ):
+        token, group_id = self.users[user].token, self.ids[group.place]
+        while page := await alone.page(token, group_id, found[-1][0] if found else 0, 500, include_redacted=True):
             if not isinstance(page, list):
                 raise DisagreementError(f"{user} in {group.place} is refused: {page}; {self.story()}")
-            found += [(each[0], users[each[1]], each[2], each[3], each[4]) for each in page]
+            found += [(each[0], users[each[1]], *each[2:]) for each in page]
         return found
 
     def _stays_hidden(self, group: Group, served: set[int]) -> None:

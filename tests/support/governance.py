@@ -17,6 +17,8 @@ from tests.support.world import DisagreementError
 
 LIFETIMES = (HOUR, 5 * HOUR, 2 * DAY)
 LONGEST = (-1, -1, 0, 0, *LIFETIMES)
+TIMERS = (0, 0, 60, HOUR, 2 * HOUR, 2 * DAY)
+MAX_AGES = (2 * HOUR, DAY, 30 * DAY)
 LEAST = (-1, -1, 0, HOUR // 2, HOUR, DAY)
 PASSING = (1, 60, HOUR // 2, HOUR, 5 * HOUR, DAY)
 MOST_GROUPS = 4
@@ -68,6 +70,8 @@ class History(Beside):
             others += [self.clean_up, self.clean_up] if self.tier == "hot" else [self.clean_up] * 4
         if self.tier == "archive":
             rare += [self.restore, self.pass_time, self.send, self.send]
+        if self.timers:
+            often += [self.read, self.read, self.to_an_edge]
         favourites = [getattr(self, self.favourite)] * 12 if self.favourite else []
         return [*often, *often, *others, *others, *rare, *favourites]
 
@@ -165,13 +169,25 @@ class History(Beside):
         path = f"/groups/{self.ids[group.place]}"
         if is_commit:
             await self.users[user].post(f"{path}/commit", commit_message=encode(body))
+            self._sent(group, user, body, is_commit=True)
         else:
-            await self.users[user].post(f"{path}/messages", mls_message=encode(body))
-        self._sent(group, user, body, is_commit=is_commit)
+            seconds = self.chance.choice(TIMERS) if self.timers else 0
+            await self.users[user].send(self.ids[group.place], body, seconds)
+            self._sent(group, user, body, is_commit=False, seconds=seconds)
 
-    def _sent(self, group: Group, user: int, body: bytes, *, is_commit: bool) -> None:
+    def _sent(self, group: Group, user: int, body: bytes, *, is_commit: bool, seconds: int = 0) -> None:
         self.sent.append((group, self.now))
-        self.model.send(group, user, body, is_commit=is_commit)
+        self.model.send(group, user, body, is_commit=is_commit, seconds=seconds)
+
+    async def read(self) -> None:
+        """Have some members, or all, say how far they have read."""
+        group = self._group()
+        for user in self.chance.sample(sorted(group.members), self.chance.choice([1, len(group.members)])):
+            up_to = self.chance.choice([group.last, group.last + 3, self.chance.randint(0, group.last)])
+            if up_to:
+                await self.users[user].read(self.ids[group.place], up_to)
+                self.model.now = self.now
+                self.model.read(group, user, min(up_to, group.last))
 
     async def fetch(self) -> None:
         """Have some members fetch a page, or all there is."""
@@ -187,9 +203,17 @@ class History(Beside):
         found = await self.users[user].fetch(self.ids[group.place], after, limit)
         await self.running.settle()
         self.model.now = self.now
-        told = self.model.fetch(group, user, after, limit)
+        begins_in_archive = self.timers and self.tier == "archive" and self._watermark(group, user) < group.last
+        told = self.model.fetch(group, user, after, limit, begins_in_archive=begins_in_archive)
         self.expect([each.sequence_num for each in found], told, f"fetch of {group.place} after {after}")
         self.expect([each.body for each in found], [group.messages[number].body for number in told], "bodies")
+
+    def _watermark(self, group: Group, user: int) -> int:
+        ids = UUID(self.ids[group.place]).bytes, UUID(self.user_ids[user]).bytes
+        found = self._query(
+            "SELECT watermark FROM members JOIN groups USING (group_key) WHERE group_id = ? AND user_id = ?", *ids
+        )
+        return int(found[0][0])
 
     # Time.
 
@@ -248,6 +272,8 @@ class History(Beside):
                 await self._run(EVERYTHING)
                 at = self.now
         rules = self._other_rules()
+        if self.timers and self.chance.random() < 0.3:
+            rules = replace(rules, max_age=self.chance.choice(MAX_AGES))
         self.told.append(f"{rules}")
         self.model.now = self.now
         self.model.restart(rules, at)

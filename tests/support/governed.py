@@ -22,7 +22,8 @@ class Rules:
     """What the operator has set.
 
     ``default``: the policy of groups that have set nothing. ``on_least`` and ``on_longest``: the limits on what admins
-    set. ``overrides``: by group.
+    set. ``overrides``: by group. ``max_age``: for how long somebody may read a self-destructing message for the first
+    time.
     """
 
     server: int = NOTHING
@@ -34,6 +35,7 @@ class Rules:
     retain_commits: bool = False
     enabled: bool = True
     next_fetch: bool = False
+    max_age: int = 30 * 86_400
 
 
 class Policy(NamedTuple):
@@ -46,12 +48,21 @@ class Policy(NamedTuple):
 
 @dataclass
 class Sent:
-    """A message: the second of its arrival, the number of its sender, whether it is a commit, its body."""
+    """A message: the second of its arrival, the number of its sender, whether it is a commit, its body.
+
+    ``seconds``: for how long each may see it who has read it; 0: for ever. ``readers``: who was a member then and has
+    been since. ``ends``: when it ends for those who have read it. ``ended``: it was too old to be read under former
+    rules.
+    """
 
     created_at: int
     sender: int
     is_commit: bool
     body: bytes
+    seconds: int = 0
+    readers: set[int] = field(default_factory=set)
+    ends: dict[int, int] = field(default_factory=dict)
+    ended: bool = False
 
 
 @dataclass
@@ -155,13 +166,42 @@ class Model:
         is_expired = sent.created_at < group.expired_before and not self.is_kept(group, number)
         return number <= group.gone_below or is_expired
 
+    def is_too_old(self, sent: Sent) -> bool:
+        """Whether nobody may read it for the first time any more."""
+        return sent.ended or sent.created_at + self.rules.max_age < self.now
+
+    def is_shown(self, sent: Sent, user: int) -> bool:
+        """Whether a member may see it, as far as it destroys itself."""
+        if not sent.seconds:
+            return True
+        if user not in sent.readers:
+            return False
+        return sent.ends[user] > self.now if user in sent.ends else not self.is_too_old(sent)
+
+    def is_redacted(self, sent: Sent) -> bool:
+        """Whether nobody may see it, since it has destroyed itself for all."""
+        return sent.seconds > 0 and not any(self.is_shown(sent, user) for user in sent.readers)
+
     def may_go(self, group: Group, number: int) -> bool:
         """Whether nothing withholds it from being erased."""
         sent = group.messages[number]
         is_old_enough = sent.created_at + self.policy(group).least <= self.now
         return self.rules.enabled and is_old_enough and not group.holds and not self.held.get(sent.sender)
 
-    def visible(self, group: Group) -> list[int]:
+    def visible(self, group: Group, user: int | None = None) -> list[int]:
+        """List what a member may see, or what anybody may."""
+        return [
+            number
+            for number in self.listed(group)
+            if (
+                self.is_shown(group.messages[number], user)
+                if user is not None
+                else not self.is_redacted(group.messages[number])
+            )
+        ]
+
+    def listed(self, group: Group) -> list[int]:
+        """List what members learn of, be it redacted."""
         return [
             number
             for number in sorted(group.messages)
@@ -177,9 +217,12 @@ class Model:
 
     # What happens.
 
-    def send(self, group: Group, user: int, body: bytes, *, is_commit: bool) -> int:
+    def send(self, group: Group, user: int, body: bytes, *, is_commit: bool, seconds: int = 0) -> int:
         """Send as a member, who has seen the own message, but not those before it."""
         number = self.store(group, user, body, is_commit=is_commit)
+        if seconds:
+            sent = group.messages[number]
+            sent.seconds, sent.readers, sent.ends = seconds, {*group.members}, {user: self.now + seconds}
         if group.members[user].watermark == number - 1:
             group.fetch(user, number)
         return number
@@ -189,12 +232,24 @@ class Model:
         group.messages[group.last] = Sent(self.now, user, is_commit, body)
         return group.last
 
-    def fetch(self, group: Group, user: int, after: int, limit: int) -> list[int]:
+    def fetch(self, group: Group, user: int, after: int, limit: int, *, begins_in_archive: bool = False) -> list[int]:
         """Fetch a page, and confirm what it confirms."""
-        page = [number for number in self.visible(group) if number > after][:limit]
+        page = [number for number in self.visible(group, user) if number > after][:limit]
         confirmed = min(after, group.last)
-        group.fetch(user, confirmed if self.rules.next_fetch else max(confirmed, *page[-1:], 0))
+        # Who is shown less than others, and all that is left for that member, has fetched the rest with it.
+        begin = max(after, group.gone_below)
+        is_timed = any(sent.seconds and number > begin for number, sent in group.messages.items())
+        # A page that begins in the archive does not say so: the next one does.
+        passes = is_timed and len(page) < limit and not begins_in_archive
+        last = group.last if passes else max(page, default=0)
+        group.fetch(user, confirmed if self.rules.next_fetch else max(confirmed, last))
         return page
+
+    def read(self, group: Group, user: int, up_to: int) -> None:
+        """Have a member say that everything up to a number is read. The first time counts."""
+        for number, sent in group.messages.items():
+            if sent.seconds and number <= up_to and user in sent.readers and not self.is_too_old(sent):
+                sent.ends.setdefault(user, self.now + sent.seconds)
 
     def join(self, group: Group, user: int) -> None:
         group.look()
@@ -203,6 +258,9 @@ class Model:
     def leave(self, group: Group, user: int) -> None:
         group.look()
         del group.members[user]
+        for sent in group.messages.values():
+            sent.readers.discard(user)
+            sent.ends.pop(user, None)
         if not group.members:
             self.delete_group(group)
         elif not group.admins:
@@ -247,6 +305,9 @@ class Model:
     def restart(self, rules: Rules, at: int) -> None:
         """Start with other rules; ``at``: the last second at which the old ones were in force."""
         former, self.rules = self.rules, rules
+        if rules.max_age != former.max_age:
+            for sent in (sent for group in self.groups for sent in group.messages.values()):
+                sent.ended |= sent.seconds > 0 and sent.created_at + former.max_age < at
         commits, erases = rules.retain_commits != former.retain_commits, rules.enabled != former.enabled
         for group in self.groups:
             old, new = self.policy(group, former), self.policy(group)
@@ -279,7 +340,8 @@ class Model:
 
     def goes(self, group: Group, number: int, *, takes_part: bool) -> bool:
         """Whether a run that has raised its marks erases a message."""
-        due = number <= group.gone_below or self.is_aged(group, number)
+        is_redacted = self.is_redacted(group.messages[number])
+        due = number <= group.gone_below or self.is_aged(group, number) or is_redacted
         goes = group.is_deleted or self.is_of_the_gone(group, number) or (due and takes_part)
         return goes and self.may_go(group, number)
 
@@ -294,7 +356,9 @@ class Model:
             takes_part = is_covered or any(
                 self.is_marked(group, number) and self.may_go(group, number) for number in group.messages
             )
-            marked = {number for number in group.messages if self.is_marked(group, number)}
+            redacted = {number for number, sent in group.messages.items() if self.is_redacted(sent)}
+            takes_part = takes_part or any(self.may_go(group, number) for number in redacted)
+            marked = {number for number in group.messages if self.is_marked(group, number)} | redacted
             if takes_part and not group.is_deleted and self.policy(group).lifetime == 0:
                 group.gone_below = max(group.gone_below, group.floor)
             for number in group.messages:
@@ -331,6 +395,9 @@ class Model:
                 yield from (created_at + limit, created_at + limit + 1)
             if least > 0:
                 yield from (created_at + least - 1, created_at + least)
+        for timed in (each for group in self.groups for each in group.messages.values() if each.seconds):
+            yield from (timed.created_at + self.rules.max_age, timed.created_at + self.rules.max_age + 1)
+            yield from (second for end in timed.ends.values() for second in (end - 1, end))
 
     def kept_by_holds(self) -> int:
         """Count what a run has left only because of legal holds. Commits of held users do not count."""
@@ -353,7 +420,8 @@ class Model:
 
     def _is_due(self, group: Group, number: int) -> bool:
         by_mark = number <= group.gone_below or self.is_aged(group, number)
-        return group.is_deleted or by_mark or self.is_of_the_gone(group, number)
+        is_redacted = self.is_redacted(group.messages[number])
+        return group.is_deleted or by_mark or is_redacted or self.is_of_the_gone(group, number)
 
     def withheld_until(self) -> Iterator[int]:
         """Yield the seconds from which on messages may be erased that are due, and too young."""

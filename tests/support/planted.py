@@ -3,13 +3,14 @@
 import sqlite3
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from conclave.retention.policy import FOREVER, GroupPolicy
 from conclave.retention.resolve import PolicySettings
-from conclave.store import consequences, fate, groups, marks, members, messages, policies
+from conclave.store import consequences, fate, forecast, groups, marks, members, messages, policies, visibility
 from conclave.store.consequences import Change
 from spark import apply, due, sql_engine
 
@@ -181,6 +182,28 @@ def erases_young_ones_in_the_archive(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(expiry, "_divide", divide_all)
 
 
+def explains_without_timers(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(fate, "_timer", lambda *_: None)
+
+
+def waits_for_what_nobody_sees(patch: pytest.MonkeyPatch) -> None:
+    """A group of which only timers have let something go belongs to a purge job by its lifetime alone."""
+    redacts = "(covered OR redacts OR {has_gone_before} OR {has_expired_before})"
+    assert redacts in sql_engine._GROUPS
+    patch.setattr(sql_engine, "_GROUPS", sql_engine._GROUPS.replace(redacts, redacts.replace("redacts OR ", "")))
+
+
+def foretells_what_nobody_sees(patch: pytest.MonkeyPatch) -> None:
+    """A change of policy hides anew what has destroyed itself."""
+    alone = SimpleNamespace(of_group=visibility.of_group, is_redacted=lambda *_: "FALSE")
+    patch.setattr(forecast, "visibility", alone)
+
+
+def forgets_what_was_too_old(patch: pytest.MonkeyPatch) -> None:
+    """A greater age brings back what was too old by the former one."""
+    patch.setattr(marks, "end_timed", lambda *_: None)
+
+
 HOT: dict[str, Plant] = {
     plant.__name__: plant
     for plant in (
@@ -194,4 +217,11 @@ HOT: dict[str, Plant] = {
 ARCHIVED: dict[str, Plant] = {
     plant.__name__: plant for plant in (forgets_holds_on_users_in_the_archive, erases_young_ones_in_the_archive)
 }
+TIMED: dict[str, Plant] = {
+    plant.__name__: plant
+    for plant in (
+        *(explains_without_timers, waits_for_what_nobody_sees, foretells_what_nobody_sees, forgets_what_was_too_old),
+    )
+}
+"""Faults that only self-destructing messages show."""
 FAULTS = HOT | ARCHIVED

@@ -110,7 +110,7 @@ _STATES = {
     "ban": "SELECT group_key, user_id, banned_at FROM bans WHERE ban_key = ?",
     "account": "SELECT disabled FROM users WHERE user_id = ?",
     "hold": "SELECT group_key, subject_id, added_at FROM holds WHERE hold_id = ?",
-    SETTINGS: "SELECT policy_settings FROM server_state WHERE id > ?",
+    SETTINGS: "SELECT policy_settings, too_old_before FROM server_state WHERE id > ?",
     ALIVE: "SELECT max(last_alive, acted_until) AS at FROM server_state WHERE id > ?",
 }
 """What is told of a thing that is still there. Of other kinds only the end is told."""

@@ -15,7 +15,7 @@ from typing import Any
 
 from conclave.failpoints import reach
 from conclave.retention.policy import FOREVER
-from conclave.store import accounts, audit, bodies, groups, invites, key_packages, members
+from conclave.store import accounts, audit, bodies, groups, invites, key_packages, marks, members
 from conclave.store.groups import Group
 from conclave.store.ledger import book, branches, changes
 from conclave.store.ledger.book import ALIVE, READ, RESTORE, SETTINGS, Contents, Entry, LedgerError
@@ -150,6 +150,7 @@ def _carry_out(connection: sqlite3.Connection, entries: Iterable[Entry], now: in
         chosen = read if kind == READ else last.get(kind, {}).values()
         done.counts[name] = sum(step(connection, entry, now, done) for entry in chosen)
         reach("ledger.step_replayed")
+    _end_untold(connection, {entry.subject for entry in read})
     _keep_admins(connection)
     return done
 
@@ -268,19 +269,37 @@ def _group(connection: sqlite3.Connection, entry: Entry, _: int, __: Replayed) -
 
 
 def _read(connection: sqlite3.Connection, entry: Entry, _: int, __: Replayed) -> bool:
-    """Start the timers of a reader again, as they were: what had ended for the reader has ended."""
+    """Start the timers of a reader again, as they were: what had ended for the reader has ended.
+
+    An entry may tell again of one that an earlier entry, or the copy, has by a clock that was wrong.
+    """
     if entry.state is None:
         return False
     connection.executemany(
-        "INSERT OR IGNORE INTO timers (group_key, sequence_num, member_id, seconds, redact_at)"
+        "INSERT INTO timers (group_key, sequence_num, member_id, seconds, redact_at)"
         " SELECT group_key, sequence_num, member_id, seconds, ?3 FROM members JOIN self_destructing USING (group_key)"
-        " WHERE member_id = ?1 AND sequence_num = ?2",
+        " WHERE member_id = ?1 AND sequence_num = ?2"
+        " ON CONFLICT (group_key, sequence_num, member_id) DO UPDATE SET redact_at = excluded.redact_at",
         [(entry.subject, *each) for each in entry.state["ends"]],
     )
     return _changed(
         connection,
         "UPDATE members SET read_up_to = ?1 WHERE member_id = ?2 AND read_up_to < ?1",
         (entry.state["read_up_to"], entry.subject),
+    )
+
+
+def _end_untold(connection: sqlite3.Connection, readers: Iterable[int | str]) -> None:
+    """End the timers of readers that the ledger does not know, although it knows that they have read the messages.
+
+    While it could not be written, such a message was erased, and its timers went with it. Or it was too old when it was
+    read, and is hidden in any case.
+    """
+    connection.executemany(
+        "INSERT OR IGNORE INTO timers (group_key, sequence_num, member_id, seconds, redact_at)"
+        " SELECT group_key, sequence_num, member_id, seconds, 0 FROM members JOIN self_destructing USING (group_key)"
+        " WHERE member_id = ? AND sequence_num > joined_after AND sequence_num <= read_up_to",
+        [(member_id,) for member_id in readers],
     )
 
 
@@ -294,9 +313,18 @@ def _ended(connection: sqlite3.Connection, entry: Entry, _: int, __: Replayed) -
 
 
 def _settings(connection: sqlite3.Connection, entry: Entry, _: int, __: Replayed) -> bool:
-    """Have the next start settle what the last settings have hidden, not what those of the copy would have."""
-    return entry.state is not None and _changed(
-        connection, "UPDATE server_state SET policy_settings = ?", (entry.state["policy_settings"],)
+    """Have the next start settle what the last settings have hidden, not what those of the copy would have.
+
+    What earlier settings had called too old is so at once.
+    """
+    if entry.state is None:
+        return False
+    too_old_before = entry.state.get("too_old_before", 0)  # not in the ledgers of former versions
+    marks.end_timed(connection, too_old_before)
+    return _changed(
+        connection,
+        "UPDATE server_state SET policy_settings = ?, too_old_before = max(too_old_before, ?)",
+        (entry.state["policy_settings"], too_old_before),
     )
 
 

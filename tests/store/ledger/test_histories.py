@@ -19,7 +19,10 @@ from tests.support import sample
 EXPIRIES = (-1, 0, HOUR, DAY, 5 * DAY)
 PASSING = (1, 60, HOUR, HOUR + 1, DAY)
 
-ALONE = ("pass_time", "pass_time", "change_settings", "clean_up", "clean_up", "beat", "create_group")
+ALONE = (
+    *("pass_time", "pass_time", "change_settings", "change_max_age"),
+    *("clean_up", "clean_up", "tell", "beat", "create_group"),
+)
 OF_GROUPS = ("fetch_all", "change_policy", "change_policy", "purge", "delete_group", "join")
 OF_MEMBERS = (
     *("send", "send", "send", "send_timed", "send_timed", "fetch", "fetch", "read", "read"),
@@ -49,8 +52,14 @@ class History(World):
     def change_settings_(self, one: int, _: int) -> None:
         self.change_settings((-1, -1, 0, 2 * DAY)[one % 4])
 
-    def clean_up_(self, _: int, __: int) -> None:
-        self.clean_up()
+    def change_max_age_(self, one: int, _: int) -> None:
+        self.change_max_age((HOUR, DAY, 30 * DAY)[one % 3])
+
+    def clean_up_(self, one: int, _: int) -> None:
+        self.clean_up(can_tell=one % 3 > 0)
+
+    def tell_(self, _: int, __: int) -> None:
+        self.tell()
 
     def beat_(self, _: int, __: int) -> None:
         self.beat()

@@ -229,6 +229,47 @@ def test_a_redacted_message_stays_redacted_and_a_timer_that_runs_goes_on(world: 
     assert restored.shown() == world.shown()
 
 
+def test_what_was_read_and_erased_while_the_ledger_could_not_be_written_stays_redacted(world: Backed) -> None:
+    """The ledger tells of timers, but of one that went with its message before it could be told, nobody knows."""
+    alice = world.member(world.friends, world.alice)
+    gone, left = world.send(alice, seconds=HOUR), world.send(alice, seconds=DAY)
+    world.back_up()
+    for each in (world.bob, world.carol):
+        world.read(world.member(world.friends, each), left)
+    world.clock.advance(HOUR)
+    world.tell()
+    world.clean_up(can_tell=False)
+    assert {number for _, number in world.stored()} == {left}
+    restored = world.restore()
+    assert {each[2] for each in restored.shown()} == {left}
+    world.clock.advance(DAY - HOUR - 1)
+    assert {each[2] for each in restored.shown()} == {left}, "the timers that are known go on"
+    restored.clean_up()
+    assert {number for _, number in restored.stored()} == {left}
+    assert gone not in {each[2] for each in restored.shown()}
+
+
+@pytest.mark.parametrize("fast", [10 * DAY, 400 * DAY])
+def test_a_timer_that_a_fast_clock_has_set_ends_as_it_did_once_the_clock_was_accepted(world: Backed, fast: int) -> None:
+    world.send(world.member(world.friends, world.alice), seconds=HOUR)
+    world.back_up()
+    world.clock.set_wrong(fast)
+    for each in (world.bob, world.carol):
+        world.read(world.member(world.friends, each), 1)
+    world.beat()
+    world.clock.set_wrong(-fast)
+    world.accept_clock()
+    world.clock.advance(HOUR - 1)
+    before = world.shown()
+    assert {user_id for user_id, *_ in before} == {world.alice, world.bob, world.carol}
+    restored = world.restore()
+    assert restored.shown() == before
+    world.clock.advance(1)
+    assert restored.shown() == world.shown() == set()
+    restored.clean_up()
+    assert restored.stored() == set()
+
+
 def test_sessions_and_key_packages_go_and_passwords_that_changed_are_locked(world: Backed) -> None:
     with world.writing() as connection:
         sessions.add(connection, world.alice, "hash", b"token", world.clock.now(), DAY)
@@ -684,6 +725,27 @@ def test_a_message_that_was_too_old_under_former_settings_stays_redacted(world: 
     assert restored.shown() == set()
     restored.clean_up()
     assert restored.stored() == set()
+
+
+def test_a_message_that_was_erased_since_it_was_too_old_does_not_come_back_with_a_greater_age(world: Backed) -> None:
+    """Whoever has not read it is not told by the ledger: that it was too old is all that has hidden it."""
+    world.change_max_age(2 * DAY)
+    alice, bob = (world.member(world.friends, each) for each in (world.alice, world.bob))
+    world.send(alice, seconds=HOUR)
+    world.clock.advance(DAY)
+    young = world.send(alice, seconds=HOUR)
+    world.back_up()
+    world.clock.advance(DAY + 1)
+    world.clean_up()
+    assert {number for _, number in world.stored()} == {young}
+    world.change_max_age(30 * DAY)
+    restored = world.restore()
+    assert {each[2] for each in restored.shown() if each[0] == bob.user_id} == {young}
+    restored.clean_up()
+    assert {number for _, number in restored.stored()} == {young}
+    later = restored.send(alice, seconds=HOUR)
+    restored.clock.advance(28 * DAY)
+    assert {each[2] for each in restored.shown() if each[0] == bob.user_id} == {young, later}, "they have their time"
 
 
 KILLED = """

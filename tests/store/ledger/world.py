@@ -88,13 +88,28 @@ class World:
         with self.reading() as connection:
             return replay(connection, self.ledger, self.clock.now())
 
-    def clean_up(self) -> None:
-        engine = Engine(self.config, self.clock)
+    def clean_up(self, *, can_tell: bool = True) -> None:
+        """Do a run; ``can_tell``: whether it can write to the ledger."""
+        elsewhere = LedgerConfig(path=str(self.folder / "not mounted" / "purges.ledger"))
+        engine = Engine(self.config if can_tell else replace(self.config, ledger=elsewhere), self.clock)
         try:
             report = run.clean_up(engine)
         finally:
             engine.close()
+        assert not report.error or (report.error.startswith("ledger: ") and not can_tell), report.error
+
+    def accept_clock(self) -> None:
+        engine = Engine(self.config, self.clock)
+        try:
+            report = run.clean_up(engine, accept_clock=True)
+        finally:
+            engine.close()
         assert not report.error, report.error
+
+    def tell(self) -> None:
+        """Tell readers which timers have ended, as the server does."""
+        with self.writing() as connection:
+            timers.tell(connection, self.clock.now())
 
     def register(self, name: str) -> bytes:
         with self.writing() as connection:
@@ -130,7 +145,9 @@ class World:
 
     def read(self, member: Membership, up_to: int) -> None:
         with self.writing() as connection:
-            timers.read(connection, member, up_to, self.clock.now(), self.config.policy.self_destruct_max_age, 1_000)
+            max_age = self.config.policy.self_destruct_max_age
+            acted_until = state.latest_acted_on(connection, self.clock.read())
+            timers.read(connection, member, up_to, self.clock.now(), max_age, 1_000, acted_until=acted_until)
 
     def change_policy(self, group: Group, expiry: int) -> None:
         with self.writing() as connection:
@@ -141,6 +158,14 @@ class World:
         with self.writing() as connection:
             state.still_alive(connection, self.clock.read(), stopping=True)
         self.config = replace(self.config, message_retention=retention)
+        self.begin()
+
+    def change_max_age(self, seconds: int) -> None:
+        """Change for how long a self-destructing message may be read for the first time."""
+        with self.writing() as connection:
+            state.still_alive(connection, self.clock.read(), stopping=True)
+        retention = replace(self.config.retention, self_destruct_max_age=seconds)
+        self.config = replace(self.config, retention=retention)
         self.begin()
 
     def purge(self, group: Group, before: int) -> None:
