@@ -88,7 +88,8 @@ class Outlet:
 
     def _begin(self) -> None:
         """Take as many lines as a pipe takes at once, and at least one."""
-        begun, size = [], 0
+        begun: list[bytes] = []
+        size = 0
         while self._lines and (not begun or size + len(self._lines[0]) <= AT_ONCE):
             begun.append(self._lines.popleft())
             size += len(begun[-1])
