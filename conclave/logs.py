@@ -21,6 +21,7 @@ import structlog
 
 from conclave import log_lines
 from conclave.config.log import ALL, AUTO, ERRORS, JSON, LEVELS, LogConfig
+from conclave.log_outlet import LAST_SECONDS, Outlet
 
 GATHER_SECONDS = 0.05
 """The line of a request is written at most 50 ms later."""
@@ -103,11 +104,15 @@ def _tell_request(method: str, route: str, status: int, ms: float, request_id: s
     log.info("request", method=method, route=route, status=status, ms=ms, request_id=request_id)
 
 
-class _Gathering(logging.StreamHandler[TextIO]):
+def _tell_lost(count: int) -> None:
+    log.warning("log_lines_lost", count=count)
+
+
+class _Gathering(logging.StreamHandler[Outlet]):
     """Writes records, and before each of them the lines of the requests that came before it."""
 
     def __init__(self, stream: TextIO) -> None:
-        super().__init__(stream)
+        super().__init__(Outlet(stream, _tell_lost))
         self._mutex = threading.Lock()
         self._lines: list[bytes] = []
 
@@ -148,6 +153,12 @@ class _Gathering(logging.StreamHandler[TextIO]):
                 self.stream.write(b"".join(lines).decode())
         with suppress(OSError, ValueError):
             super().flush()
+
+    def close(self) -> None:
+        """Give the reader a moment for the rest: the process ends."""
+        with suppress(OSError, ValueError):
+            self.stream.flush(LAST_SECONDS)
+        super().close()
 
     def emit(self, record: logging.LogRecord) -> None:
         """Write a record after the lines of the requests that came before it."""

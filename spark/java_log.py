@@ -1,5 +1,6 @@
 """Takes what Java and Spark write into the log, an event a line: nothing of a message's content, no ids, no noise."""
 
+import logging
 import re
 import threading
 from collections.abc import Iterable
@@ -29,6 +30,9 @@ _NOISE = (
     "\t... ",
 )
 """How lines begin that tell an operator nothing."""
+
+_CLIENT = ("java_gateway", "clientserver")
+"""The modules of py4j that log."""
 
 _HIDDEN = (
     (re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}|\b[0-9a-fA-F]{16,}\b"), "…"),
@@ -61,8 +65,18 @@ def read_line(line: str) -> Told | None:
     return Told(level in ("ERROR", "FATAL"), source, _shown(message))
 
 
+def _is_ours(record: logging.LogRecord) -> bool:
+    """Tell whether a record is not one of py4j's own.
+
+    It logs each call that fails by the root logger, with a traceback, and raises the error as well: whoever has called
+    tells it, in the words of this log.
+    """
+    return record.module not in _CLIENT
+
+
 def follow(output: IO[bytes]) -> None:
-    """Log what a Java process writes, until it ends, in a thread of its own."""
+    """Log what a Java process writes, until it ends, in a thread of its own; and nothing of what its client writes."""
+    logging.getLogger().addFilter(_is_ours)
     threading.Thread(target=_follow, args=(output,), daemon=True).start()
 
 

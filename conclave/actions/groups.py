@@ -4,6 +4,7 @@ import sqlite3
 from uuid import UUID
 
 from conclave.actions.context import Context
+from conclave.actions.quotas import count_change
 from conclave.store import audit, forecast, groups, members, users
 from conclave.store.forecast import NOTHING, Expiring, Forecast
 from conclave.store.groups import GroupChanges, list_public
@@ -37,7 +38,7 @@ def update(
 ) -> None:
     """Change a group, all or nothing, and tell all members.
 
-    Raises NotAdminError, and what ``groups.change`` raises.
+    Raises NotAdminError, TooManyRequestsError, and what ``groups.change`` raises.
     """
     group = members.require_admin(connection, group_id, user_id).group
     groups.change(connection, group, changes, context.policy, context.clock)
@@ -52,6 +53,7 @@ def _note_policy(connection: sqlite3.Connection, context: Context, former: group
     pairs = {name: [getattr(former, name), getattr(group, name)] for name in _OF_POLICY}
     changed = {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
     if changed:
+        count_change(context.quotas, user_id)
         actor = f"admin {users.by_id(connection, user_id).username}"
         subject = audit.Subject(former.group_id, former.group_name)
         details = {"changed": changed, "admin_id": str(UUID(bytes=user_id))}

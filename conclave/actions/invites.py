@@ -4,10 +4,10 @@ import sqlite3
 from collections.abc import Sequence
 
 from conclave.actions.context import Context
-from conclave.actions.quotas import count_as_stored, count_in_rates, require_room
+from conclave.actions.quotas import count_accepted, count_invite, require_room
 from conclave.budget import Share
 from conclave.errors import NotFoundError
-from conclave.store import bodies, invites, members
+from conclave.store import invites, members
 from conclave.store.invites import PendingInvite
 
 
@@ -26,10 +26,11 @@ def escrow(
     """
     group = members.require_admin(connection, group_id, inviter_id).group
     members.require_invitable(connection, group, [invitee_id])
-    require_room(context.quotas, group_id, inviter_id, len(carried[0]))
+    size = sum(map(len, carried))
+    require_room(context.quotas, group_id, inviter_id, size, is_commit=False)
     now, dead_before = context.now(), context.invites_dead_before()
     invites.add(connection, group, inviter_id, invitee_id, carried, now, dead_before, context.clock.read())
-    count_in_rates(context.quotas, group_id, inviter_id)
+    count_invite(context.quotas, group_id, inviter_id, size)
 
 
 def list_of_group(
@@ -57,9 +58,7 @@ def accept(connection: sqlite3.Connection, context: Context, invite_id: bytes, u
     """Make the invitee a member. Raises NotFoundError, or NotMemberError if the invite is somebody else's."""
     invite = invites.require_own(connection, invite_id, user_id, context.invites_dead_before())
     invites.accept(connection, invite, context.now())
-    if context.quotas:
-        [size] = bodies.sizes(connection, [invite.commit_body])
-        count_as_stored(context.quotas, invite.group_id, size)
+    count_accepted(context.quotas, invite.group_id)
 
 
 def decline(connection: sqlite3.Connection, context: Context, invite_id: bytes, user_id: bytes) -> None:

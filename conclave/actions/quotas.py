@@ -86,6 +86,14 @@ class Quotas:
         if most and stored.groups_of_admin(connection, user_id) >= most:
             raise QuotaError(f"you are an admin of as many groups as one user may be: {most:,}")
 
+    def count_change(self, user_id: bytes) -> None:
+        """Count in a user's rate what is no message. Raises TooManyRequestsError, and counts nothing then."""
+        owner, now = Owner(user_id, is_user=True), self.now()
+        for pace in (pace for pace, is_user in self.paces if is_user):
+            if seconds := pace.wait(owner, now):
+                raise TooManyRequestsError("too many messages by you", seconds=seconds)
+            pace.record(owner, now)
+
     def now(self) -> int:
         """Return the seconds since the machine was started."""
         return self._clock.read().since_boot
@@ -196,32 +204,44 @@ class Sends:
         self.stored()
 
 
-def require_room(quotas: Quotas | None, group_id: bytes, user_id: bytes, size: int) -> None:
-    """Raise TooManyRequestsError or QuotaError if a user may not send a commit of ``size`` bytes to a group now.
+def require_room(quotas: Quotas | None, group_id: bytes, user_id: bytes, size: int, *, is_commit: bool = True) -> None:
+    """Raise TooManyRequestsError or QuotaError if a user may not store ``size`` bytes in a group now.
 
     Whoever joins or invites may store commits that nobody refuses, so these ask before. Nothing is counted.
+    ``is_commit``: it does not count in what the user has stored.
     """
-    if quotas and (refused := Sends(quotas).refusal(group_id, user_id, size, is_commit=True)):
+    if quotas and (refused := Sends(quotas).refusal(group_id, user_id, size, is_commit=is_commit)):
         raise refused
 
 
-def count_in_rates(quotas: Quotas | None, group_id: bytes, user_id: bytes) -> None:
-    """Count in the rates a user's commit, which may wait with an invite."""
+def count_invite(quotas: Quotas | None, group_id: bytes, user_id: bytes, size: int) -> None:
+    """Count in the rates an invite, and the ``size`` bytes that wait with it as stored by its group and its inviter."""
     if quotas:
         Sends(quotas).add_to_rates(group_id, user_id)
+        for owner in (Owner(group_id, is_user=False), Owner(user_id, is_user=True)):
+            quotas.add(owner, Stored(0, size))
 
 
-def count_as_stored(quotas: Quotas | None, group_id: bytes, size: int) -> None:
-    """Count in what is stored a commit of ``size`` bytes, as that of an invite that is accepted."""
+def count_accepted(quotas: Quotas | None, group_id: bytes) -> None:
+    """Count the message that the commit of an accepted invite becomes. Its bytes were counted with the invite."""
     if quotas:
-        Sends(quotas).add_to_stored(group_id, size)
+        quotas.add(Owner(group_id, is_user=False), Stored(1, 0))
+
+
+def count_change(quotas: Quotas | None, user_id: bytes) -> None:
+    """Count in the user's rate a change of a policy: the audit log keeps it for years. Raises TooManyRequestsError.
+
+    Not in the rate of the group: no member who sends much keeps its admins from changing it.
+    """
+    if quotas:
+        quotas.count_change(user_id)
 
 
 def count_commit(quotas: Quotas | None, group_id: bytes, user_id: bytes, size: int) -> None:
     """Count a user's commit of ``size`` bytes that was stored without asking; 0: there was none."""
-    if size:
-        count_in_rates(quotas, group_id, user_id)
-        count_as_stored(quotas, group_id, size)
+    if quotas and size:
+        Sends(quotas).add_to_rates(group_id, user_id)
+        Sends(quotas).add_to_stored(group_id, size)
 
 
 def quotas_of(limits: LimitsConfig, clock: Clock) -> Quotas | None:

@@ -104,7 +104,8 @@ def _host(header: str) -> str:
     """Return the name in a Host header, without its port and in lower case."""
     name = header.strip().lower()
     if name.startswith("["):
-        return name.partition("]")[0] + "]"
+        address, _, port = name.partition("]")
+        return f"{address}]" if port[:1] in ("", ":") else name
     return name.partition(":")[0].removesuffix(".")
 
 

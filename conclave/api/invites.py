@@ -16,7 +16,7 @@ async def escrow(request: web.Request) -> web.Response:
     group_id, user_id = path_id(request, "group_id"), request[tokens.CALLER].user_id
     body = await read_body(request, EscrowInvite)
     carried = [body.commit_message, body.welcome_message, body.group_info]
-    await request.app[keys.SENDING].prepare(group_id, user_id, len(body.commit_message))
+    await request.app[keys.SENDING].prepare(group_id, user_id, sum(map(len, carried)))
     await act(request, invites.escrow, request.app[keys.CONTEXT], group_id, user_id, body.invitee_id, carried)
     return reply_empty(request)
 

@@ -25,7 +25,7 @@ from conclave.store import audit, place, schema, sqlite, state
 from conclave.store.archive import status
 from conclave.store.audit import Action
 from conclave.store.faults import StoreError, free_bytes
-from conclave.store.ledger import book
+from conclave.store.ledger import book, mark
 from conclave.store.ledger.replay import IncompleteError, replay
 from conclave.system import data_folder, locks, operators
 from conclave.system.data_folder import DataFolderError
@@ -210,7 +210,7 @@ class _Restoring:
                 f"{archive}: is where a disk is mounted, and cannot be moved into place: set archive.path to a folder"
                 " on that disk"
             )
-        own = {data_folder.MARK, "reserve", self._config.ledger_path.name, self._config.ledger_lock.name}
+        own = {data_folder.MARK, mark.NAME, "reserve", self._config.ledger_path.name, self._config.ledger_lock.name}
         own |= {database.name + suffix for suffix in (*data_folder.LOCKS, ".reserve")}
         folders = [(data, own), *([] if archive.is_relative_to(data) else [(archive, set())])]
         for folder, allowed in folders:

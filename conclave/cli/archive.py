@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from conclave.archive.status import Share, Status, StatusError, read_status
-from conclave.cli.common import config_option, one_line_errors, orderly_end
+from conclave.cli.common import InputError, config_option, one_line_errors, orderly_end, require_owner
 from conclave.cli.tables import about, print_whole, second
 from conclave.clock import SystemClock
 from conclave.config.load import ConfigError, load_config
@@ -83,10 +83,12 @@ def _engine(path: Path | None) -> Iterator[Engine]:
     configure_logging()
     with (
         orderly_end(),
-        one_line_errors(ConfigError, *run.EXPECTED),
-        closing(Engine(load_config(path), SystemClock())) as engine,
+        one_line_errors(ConfigError, InputError, *run.EXPECTED),
     ):
-        yield engine
+        config = load_config(path)
+        require_owner(config)
+        with closing(Engine(config, SystemClock())) as engine:
+            yield engine
 
 
 def _show(found: Status, console: Console) -> None:

@@ -11,6 +11,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
+from conclave.admin.guard import TokenError, token_of
 from conclave.cli.common import CONFIG_VARIABLE
 from conclave.cli.tables import WIDTH_OF_FILES, counted
 from conclave.clock import SystemClock
@@ -18,8 +19,10 @@ from conclave.config.doubts import Doubt, doubts, of_unknown_group
 from conclave.config.load import BUILT_IN, ConfigError, each_setting, find_config, load_config
 from conclave.config.settings import Config, ConfigSchema
 from conclave.fields import Duration
+from conclave.logs import configure_logging
 from conclave.retention.durations import duration_words
 from conclave.retention.policy import AFTER_FETCH, KEEP
+from conclave.server.tls import TlsError, context_of
 from conclave.store.faults import StoreError
 from conclave.store.ledger import book
 from conclave.store.ledger.book import LedgerError
@@ -51,6 +54,7 @@ def check_config(file: Path | None, *, as_json: bool) -> None:
     Compares it with the settings in force in the database that it names, and touches nothing. FILE: the file to check;
     default: $CONCLAVE_CONFIG, ./conclave.toml, /etc/conclave/config.toml, built-in defaults.
     """
+    configure_logging()  # a certificate that has expired is told there, as by a start
     found = _check(file)
     if as_json:
         values = asdict(found) | {"warnings": [each._asdict() for each in found.warnings]}
@@ -69,6 +73,7 @@ def _check(path: Path | None) -> _Checked:
         found.faults = error.faults
         return found
     found.warnings += doubts(config)
+    found.faults = _look_at_files(config, found.warnings)
     found.durations = dict(_durations(config))
     try:
         book.require_writable(config.ledger_path)
@@ -76,6 +81,24 @@ def _check(path: Path | None) -> _Checked:
         found.warnings.append(Doubt("ledger.path", str(error)))
     _compare(config, found)
     return found
+
+
+def _look_at_files(config: Config, warnings: list[Doubt]) -> list[str]:
+    """Return why a server would not start for what is in the files that a configuration names.
+
+    What this user may not read is a warning: the server's user may.
+    """
+    faults = []
+    for look in (context_of, lambda config: token_of(config.admin)):
+        try:
+            look(config)
+        except (TlsError, TokenError) as error:
+            if isinstance(error.__cause__, PermissionError):
+                setting, _, means = str(error).partition(": ")
+                warnings.append(Doubt(setting, means))
+            else:
+                faults.append(str(error))
+    return faults
 
 
 def _compare(config: Config, found: _Checked) -> None:

@@ -8,10 +8,11 @@ import click
 from rich.console import Console
 
 from conclave.cli import reports
-from conclave.cli.common import config_option, one_line_errors, orderly_end
+from conclave.cli.common import InputError, config_option, one_line_errors, orderly_end, require_owner
 from conclave.cli.purge import purge
 from conclave.clock import SystemClock
 from conclave.config.load import ConfigError, load_config
+from conclave.config.settings import Config
 from conclave.logs import configure_logging
 from conclave.retention.jobs import schedule
 from conclave.store import runs, schema, sqlite
@@ -39,8 +40,8 @@ def run_cleanup(path: Path | None, *, dry_run: bool, accept_clock: bool) -> None
     console = Console()
     with (
         orderly_end(),
-        one_line_errors(ConfigError, CleanupError),
-        closing(Engine(load_config(path), SystemClock())) as engine,
+        one_line_errors(ConfigError, CleanupError, InputError),
+        closing(Engine(_own_config(path), SystemClock())) as engine,
     ):
         if dry_run:
             done = run.dry_run(engine)
@@ -50,6 +51,12 @@ def run_cleanup(path: Path | None, *, dry_run: bool, accept_clock: bool) -> None
     reports.show(done, console, dry=dry_run)
     if done.error:
         sys.exit(1)
+
+
+def _own_config(path: Path | None) -> Config:
+    config = load_config(path)
+    require_owner(config)
+    return config
 
 
 @cleanup.command()

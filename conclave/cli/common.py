@@ -10,7 +10,9 @@ from typing import Any
 
 import click
 
+from conclave.config.settings import Config
 from conclave.retention.durations import InvalidDurationError, parse_duration
+from conclave.system import operators
 
 CONFIG_VARIABLE = "CONCLAVE_CONFIG"
 """The environment variable that names the configuration file where no option does."""
@@ -90,6 +92,15 @@ def one_line_errors(*expected: type[Exception]) -> Iterator[None]:
         for line in str(error).splitlines():
             click.echo(f"conclave: {line}", err=True)
         sys.exit(1)
+
+
+def require_owner(config: Config) -> None:
+    """Raise InputError if root would leave files in the archive or the ledger that the server's user cannot use."""
+    if owner := operators.owner_not_root(config.database):
+        raise InputError(
+            f"{config.database}: belongs to {owner}, and the files that root makes here are not for {owner} to use:"
+            f" run this as that user, as by sudo -u '{owner}'"
+        )
 
 
 def confirm(question: str) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from conclave import __version__
+from conclave.cli import streams
 from conclave.system import hangups
 
 OF_CLIENTS = ("chat",)
@@ -44,7 +45,16 @@ class Family(click.Command):
         return self.load().make_context(info_name, args, parent, **extra)
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+class Program(click.Group):
+    """The command as a whole, with its standard streams in order."""
+
+    def main(self, *args: Any, **extra: Any) -> Any:
+        """Run the command that the arguments name, and end the process."""
+        with streams.in_order():
+            return super().main(*args, **extra)
+
+
+@click.group(cls=Program, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="conclave")
 @click.pass_context
 def main(context: click.Context) -> None:

@@ -13,7 +13,7 @@ from conclave.actions.outside import Outside, OutsideError
 from conclave.actions.purges import Planned
 from conclave.archive.purges import UnreadableError, count
 from conclave.cli import reports
-from conclave.cli.common import InputError, Name, config_option, confirm, one_line_errors, orderly_end
+from conclave.cli.common import InputError, Name, config_option, confirm, one_line_errors, orderly_end, require_owner
 from conclave.cli.tables import counted, second
 from conclave.clock import SystemClock
 from conclave.config.load import ConfigError, load_config
@@ -54,6 +54,8 @@ def purge(path: Path | None, group: str, before: str, *, yes: bool, dry_run: boo
         ConfigError, OutsideError, NotFoundError, InputError, UnreadableError, _ClockWrongError, CleanupError
     ):
         config = load_config(path)
+        if not dry_run and not no_run:
+            require_owner(config)
         outside = Outside(config, SystemClock())
         context = outside.context()
         at = _moment(before, context.now())

@@ -1,7 +1,4 @@
-"""The files: who may read them, and who holds their locks. Nothing is opened: only names and the kernel's lists.
-
-Closing a database's file would end the locks that SQLite has on it in this process.
-"""
+"""The files: who may read them, and who holds their locks. Nothing is opened: only names and the kernel's lists."""
 
 import os
 import stat
@@ -10,12 +7,10 @@ from pathlib import Path
 
 from conclave.config.settings import Config
 from conclave.doctor.findings import Finding, note, ok, wrong
-from conclave.store import place
+from conclave.store import holders as lock_holders, place
 from conclave.store.faults import StoreError
 from conclave.system import data_folder, locks
 
-_LOCKS = Path("/proc/locks")
-_FIELDS = 8
 _OTHERS = 0o077
 _WRITERS = 0o022
 _SECRET = 0o027
@@ -86,37 +81,27 @@ def holders(config: Config) -> dict[str, int | None]:
 
     Locks whose holder cannot be told, as elsewhere than on Linux, are missing.
     """
-    try:
-        listed = _LOCKS.read_text(encoding="ascii")
-    except OSError:
+    held = lock_holders.held()
+    if held is None:
         return {}
-    held = {
-        (fields[5].rpartition(":")[2], fields[1]): int(fields[4])
-        for fields in map(str.split, listed.splitlines())
-        if len(fields) == _FIELDS  # who waits for a lock has an arrow more
-    }
     database = config.database
     files = {
         "server": database.with_name(database.name + locks.SERVER.suffix),
         "cleanup": database.with_name(database.name + locks.CLEANUP.suffix),
         "data": config.data / data_folder.MARK,
     }
-    return {name: _holder(held, path) for name, path in files.items()}
-
-
-def _holder(held: dict[tuple[str, str], int], path: Path) -> int | None:
-    try:
-        inode = str(path.stat().st_ino)
-    except OSError:
-        return None
-    return held.get((inode, "FLOCK"))
+    return {
+        name: next((each.pid for each in lock_holders.of_file(held, path) if each.kind == "FLOCK"), None)
+        for name, path in files.items()
+    }
 
 
 def held_locks(config: Config) -> Iterator[Finding]:
     """Yield who runs on this database."""
     found = holders(config)
     if not found:
-        yield note("locks", f"{_LOCKS} cannot be read, so nobody can tell who holds them", "look for processes by ps")
+        says = "the kernel's list of locks cannot be read, so nobody can tell who holds them"
+        yield note("locks", says, "look for processes by ps")
     for name, is_running in (("server", "a server runs"), ("cleanup", "a cleanup run is under way")):
         pid = found.get(name)
         if name not in found:
@@ -131,3 +116,7 @@ def held_locks(config: Config) -> Iterator[Finding]:
     if found.get("data") and not found.get("server"):
         says = f"{config.data}: a server on another database uses it"
         yield wrong("locks", says, "give each server a data_path of its own")
+    writer = lock_holders.writer(config.database)
+    if writer and writer not in found.values():
+        says = f"{lock_holders.named(writer)} holds the database's write lock: until it lets go nothing can be stored"
+        yield note("locks", says, "if it still does when you look again, end it")

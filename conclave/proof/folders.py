@@ -8,7 +8,7 @@ from pathlib import Path
 
 from conclave.config.settings import Config
 from conclave.proof.found import Finding, Kind, Part
-from conclave.store.ledger import book
+from conclave.store.ledger import book, mark
 from conclave.system import data_folder, reserve
 
 LOOKS, PAUSE_SECONDS = 20, 0.5
@@ -71,7 +71,7 @@ def _fault(path: Path, config: Config) -> str:
     """Return in one line what is wrong with a file or folder; "" if it may be there."""
     reserves = {each.path for each in reserve.reserves(config)}
     expected = {config.database.with_name(config.database.name + suffix) for suffix in _OF_DATABASE}
-    expected |= {config.data, config.data / data_folder.MARK, *_ledger(config), *reserves}
+    expected |= {config.data, config.data / data_folder.MARK, config.data / mark.NAME, *_ledger(config), *reserves}
     folders = {config.work, config.archive_path, config.data, *config.archive_path.parents, *config.database.parents}
     try:
         found = path.lstat()

@@ -26,7 +26,7 @@ from conclave.store import consequences, news, outbox, overdue, sessions, state
 from conclave.store.archive import stretches
 from conclave.store.database import Database
 from conclave.store.faults import StoreError
-from conclave.store.ledger import book, branches, changes
+from conclave.store.ledger import book, branches, changes, mark
 from conclave.store.ledger.book import LedgerError
 from conclave.store.ledger.replay import IncompleteError, is_older, replay
 from conclave.store.overdue import Worst
@@ -153,10 +153,12 @@ async def keep_ledger(app: web.Application) -> AsyncIterator[None]:
     """Write to the purge ledger what was hidden, ended or deleted; first have a restored database learn of it.
 
     Nobody waits for the ledger: what cannot be written yet waits in the database. Raises StoreError at the start if the
-    database is an older copy, and the ledger cannot tell all that it must not bring back.
+    database is an older copy, and the ledger is not there, or cannot tell all that it must not bring back.
     """
     store, health, clock = app[keys.STORE], app[keys.HEALTH], app[keys.CLOCK]
-    path, next_alive = app[keys.IN_FORCE].config.ledger_path, 0.0
+    config, next_alive = app[keys.IN_FORCE].config, 0.0
+    path, data = config.ledger_path, config.data
+    await _require_ledger_of_copy(store, path, data)
     flaw, flawed_file = await _begin_with_ledger(store, path, clock), book.identity(path)
 
     async def write(*, is_stopping: bool = False) -> None:
@@ -165,6 +167,7 @@ async def keep_ledger(app: web.Application) -> AsyncIterator[None]:
         if is_alive or await store.read(changes.are_waiting):
             claimed = await store.write(changes.claim, is_alive=is_alive)
             next_alive = time.monotonic() + LEDGER_ALIVE_SECONDS
+            await asyncio.to_thread(mark.note, data, claimed.ledger_id, claimed.claimed)
             while entries := await store.read(changes.told, claimed.claimed, clock.now()):
                 last = await asyncio.to_thread(book.append, path, claimed.ledger_id, claimed.written, entries)
                 changes.require_own(await store.read(changes.standing), path, last)
@@ -178,6 +181,27 @@ async def keep_ledger(app: web.Application) -> AsyncIterator[None]:
         yield
     with health.duty(HealthPart.LEDGER):
         await write(is_stopping=True)
+
+
+async def _require_ledger_of_copy(store: Database, path: Path, data: Path) -> None:
+    """Raise StoreError if the database is an older copy of the one that was served here, and its ledger is not there.
+
+    A database that is no copy is served without its ledger: nobody waits for that.
+    """
+    standing = await store.read(changes.standing)
+    if await asyncio.to_thread(mark.noted, data, standing.ledger_id) <= standing.counter:
+        return
+    try:
+        tip = await asyncio.to_thread(book.tip, path)
+        reason = "" if tip and tip[0] == standing.ledger_id else f"{path}: that is not there"
+    except LedgerError as error:
+        reason = str(error)
+    if reason:
+        raise StoreError(
+            f"{store.path}: is an older copy of the database that was served here, and the purge ledger, which tells"
+            f" what must not come back, is away: {reason}. Bring it back; or remove {data / mark.NAME}, and what was"
+            " deleted since is served again"
+        )
 
 
 async def _begin_with_ledger(store: Database, path: Path, clock: Clock) -> LedgerError | None:

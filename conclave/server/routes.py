@@ -161,7 +161,7 @@ ROUTES = (
         Who.ADMIN,
         body=group_schemas.UpdateGroupRequest,
         answer=group_schemas.UpdateGroupResponse,
-        refuses=(e.BadRequestError, e.ConflictError),
+        refuses=(e.BadRequestError, e.ConflictError, e.TooManyRequestsError),
     ),
     Endpoint("POST", f"{_GROUP}/delete", groups.delete, Who.ADMIN, answer=Empty),
     Endpoint(

@@ -180,6 +180,7 @@ async def _serve(
             app[keys.HEALTH].phase = Phase.STOPPING  # at once: ending the worker may take a second
             log.info("stopping")
             manager.stopping()
+            app[keys.STORE].hurry()
     finally:
         manager.close()
         await runner.cleanup()

@@ -11,7 +11,8 @@ class StoreConnection(sqlite3.Connection):
     """A connection to the hot store, with the state of the transaction under way.
 
     ``announced``: the news that the transaction hands on when it ends. ``room``: how many bytes of bodies it may still
-    add. ``is_hurried``: whether it runs on the event loop's thread, so that nothing may take long.
+    add. ``is_hurried``: whether it runs on the event loop's thread, so that nothing may take long. ``waits_until``: no
+    wait for the write lock goes on after that, in seconds of the monotonic clock. Another thread may set it.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -20,6 +21,7 @@ class StoreConnection(sqlite3.Connection):
         self.announced: list[News] = []
         self.room = math.inf
         self.is_hurried = False
+        self.waits_until = math.inf
 
 
 def of_store(connection: sqlite3.Connection) -> StoreConnection:

@@ -7,14 +7,16 @@ caller is answered only after the commit.
 
 import asyncio
 import contextlib
+import os
 import sqlite3
+import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 from typing import Concatenate, ParamSpec, Self, TypeVar, cast
 
 from conclave.logs import get_logger
 from conclave.measures import Writes
-from conclave.store import sqlite
+from conclave.store import holders, sqlite
 from conclave.store.faults import Watch, file_size, is_of_the_disk, store_error
 from conclave.store.group_commit import snapshot
 from conclave.store.owner import Owner
@@ -60,6 +62,14 @@ _READER_PRAGMAS = "PRAGMA query_only = ON; PRAGMA cache_size = -8192"
 """A reader has 8 MiB of pages in memory, not 2: those of the indexes are asked for again and again."""
 
 
+HURRIED_SECONDS = 10.0
+"""A server that ends waits for at most 10 seconds for somebody else's write lock."""
+
+
+TELLING_SECONDS = 1.0
+"""Every second it looks whether it waits, until the log has said for whom."""
+
+
 PAGE_BYTES = 4096
 """A page of the database has 4096 bytes: SQLite's default."""
 
@@ -75,6 +85,7 @@ class Database:
         self._idle_readers: list[Owner] = []
         self._reader_slots = asyncio.Semaphore(READERS)  # served in the order of arrival, so nobody waits for ever
         self._owners: list[Owner] = []
+        self._telling: asyncio.Task[None] | None = None
 
     @classmethod
     async def open(cls, path: Path, publish: Publish = lambda _: None, watch: Watch | None = None) -> Self:
@@ -118,12 +129,30 @@ class Database:
         await owner
         return owner
 
+    def hurry(self) -> None:
+        """Wait for somebody else's write lock for HURRIED_SECONDS more, all writes together. The log tells for whom.
+
+        For the end of a server: each of its last writes would wait for LOCK_WAIT_SECONDS otherwise.
+        """
+        self._writer.hurry(time.monotonic() + HURRIED_SECONDS)
+        self._telling = asyncio.create_task(self._tell_of_wait())
+
+    async def _tell_of_wait(self) -> None:
+        while True:
+            await asyncio.sleep(TELLING_SECONDS)
+            pid = None if self._writer.is_idle else holders.writer(self.path)
+            if pid and pid != os.getpid():
+                log.warning("stop_waits", holder=holders.named(pid), most_seconds=HURRIED_SECONDS)
+                return
+
     async def close(self) -> None:
         """Finish the writes that wait, move the WAL into the database, and close every file."""
         await self._writer.close()
-        self._checkpoints.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await self._checkpoints
+        for task in (self._checkpoints, self._telling):
+            if task:
+                task.cancel()
+                with contextlib.suppress(asyncio.CancelledError):
+                    await task
         writer = self._owners.pop(0)
         await self._close_owners()
         self._owners = [writer]

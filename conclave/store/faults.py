@@ -7,6 +7,8 @@ import sqlite3
 from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 
+from conclave.store import holders
+
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 
 _OF_THE_DISK = (
@@ -64,6 +66,8 @@ def store_error(path: Path, error: Exception) -> StoreError:
     """Return ``error`` as a StoreError of one line, with the path and how many bytes are free."""
     if isinstance(error, StoreError):
         return error
+    if is_busy(error):
+        return StoreError(f"{path}: {holders.writer_named(path)} holds its write lock: wait for that, or end it")
     free = free_bytes(path.parent)
     full = isinstance(error, OSError) and error.errno in _NO_ROOM
     if isinstance(error, sqlite3.Error):

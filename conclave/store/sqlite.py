@@ -81,14 +81,15 @@ def begin_immediate(connection: sqlite3.Connection, patience: float = LOCK_WAIT_
     """Take the write lock, and ask for it every LOCK_POLL_SECONDS while another process holds it.
 
     SQLite's own busy handler waits up to 100 ms between two tries, which a sender would notice. Raises
-    sqlite3.OperationalError after ``patience`` seconds.
+    sqlite3.OperationalError after ``patience`` seconds, and from the connection's ``waits_until`` on.
     """
+    told = of_store(connection)
     deadline = time.monotonic() + patience
     while True:
         try:
             connection.execute("BEGIN IMMEDIATE")
         except sqlite3.OperationalError as error:
-            if not is_busy(error) or time.monotonic() > deadline:
+            if not is_busy(error) or time.monotonic() > min(deadline, told.waits_until):
                 raise
             time.sleep(LOCK_POLL_SECONDS)
         else:

@@ -85,6 +85,15 @@ class Writer:
         """Have ``joint`` write ``item``, together with what else it is asked for at the same time."""
         return self._add(joint, weight, item=item)
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether no write waits or is under way."""
+        return self._idle.is_set()
+
+    def hurry(self, until: float) -> None:
+        """Wait for the write lock no longer than ``until``, in seconds of the monotonic clock."""
+        of_store(self._owner.connection).waits_until = until
+
     async def close(self) -> None:
         """Finish the writes that wait, and take no others."""
         self._is_closed = True

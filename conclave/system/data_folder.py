@@ -5,6 +5,8 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 
+from conclave.store.ledger import mark
+
 MARK = ".conclave"
 """The name of a file that makes a folder a data directory. The server that uses it locks this file."""
 
@@ -62,7 +64,7 @@ def _foreign(data: Path, database: Path, archive: Path) -> Iterator[str]:
             yield from (f"work/{process.name}" for process in each.iterdir() if not process.name.isdecimal())
         elif each in (archive, data / "archive") and each.is_dir():
             yield from (f"{each.name}/{name}" for name in _not_of_a_table(each))
-        elif each in archive.parents or (each.name == "lost+found" and data.is_mount()):
+        elif each.name == mark.NAME or each in archive.parents or (each.name == "lost+found" and data.is_mount()):
             continue
         elif data != database.parent or each.name not in {database.name + suffix for suffix in _OF_DATABASES}:
             yield each.name

@@ -181,13 +181,23 @@ def _locked_within(path: Path, descriptor: int, role: Role, wait: Wait | None = 
 def open_to_lock(path: Path, flags: int = 0) -> Iterator[int]:
     """Open a file to lock and to change it, while the block lasts. Raises OSError, as for a symbolic link.
 
-    ``flags``: more flags of ``os.open``. A new file can be read and written by its owner only.
+    ``flags``: more flags of ``os.open``. A new file can be read and written by its owner only: that of its folder, if
+    root makes it.
     """
     descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | flags, 0o600)
     try:
+        if flags & os.O_CREAT and os.geteuid() == 0:
+            _give(descriptor, path.parent)
         yield descriptor
     finally:
         os.close(descriptor)
+
+
+def _give(descriptor: int, folder: Path) -> None:
+    """Give a file of root's to the owner of its folder, as SQLite does: the server's user has to open it later."""
+    owner = folder.stat()
+    if owner.st_uid and os.fstat(descriptor).st_uid == 0:
+        os.fchown(descriptor, owner.st_uid, owner.st_gid)
 
 
 def _take(path: Path, at_once: Callable[[], object], later: Callable[[], object], wait: Wait | None) -> None:

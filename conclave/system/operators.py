@@ -27,6 +27,18 @@ def current(environment: Mapping[str, str] = os.environ, login: Path = _LOGIN) -
     return f"operator {_name(logged_in)} as {_name(own)}"
 
 
+def owner_not_root(path: Path) -> str | None:
+    """Return the name of the user to whom ``path`` belongs if that is not root, and this process is root's.
+
+    None otherwise, and if there is no such file: only root leaves files behind that the owner cannot use.
+    """
+    try:
+        owner = path.stat().st_uid
+    except OSError:
+        return None
+    return _name(owner).replace("uid ", "#") if owner and os.geteuid() == 0 else None
+
+
 def _login(path: Path) -> int | None:
     try:
         number = _number(path.read_text())

@@ -116,6 +116,7 @@ async def test_on_loopback_names_of_this_machine_are_answered(operators: Operato
         "[::]",
         "::1",
         "evil@localhost",
+        "[::1].evil.example.org",
         "",
     ],
 )

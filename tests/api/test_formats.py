@@ -419,6 +419,7 @@ TABLE: dict[str, list[Row]] = {
         ),
         Row("changed", body={"alias": "x", "message_expiry_seconds": 0} | EXPIRY, answers=one_expires),
         Row("both", body={"min_lifetime_seconds": DAY, "message_expiry_seconds": DAY} | BOTH, answers=one_expires),
+        Row("too fast", 429, 100, body={"message_expiry_seconds": 2 * DAY} | EXPIRY, before=hurry("alice", "secret")),
     ],
     f"POST {API}/groups/{{group_id}}/delete": [Row("deleted")],
     f"GET {API}/groups/{{group_id}}/group-info": [

@@ -187,6 +187,47 @@ async def test_an_invite_that_is_accepted_counts(config: Config, start_server: S
         assert await statuses(alice, group, 1) == {403: 1}
 
 
+async def test_what_waits_with_invites_and_as_welcomes_counts_until_it_is_gone(
+    config: Config, start_server: StartServer
+) -> None:
+    """Each invite carries up to a megabyte; nobody has to answer it."""
+    async with start_server(limited(config, user_stored_bytes=700, group_stored_bytes=1000)) as server:
+        alice, bob, carol, group = await friends(server)
+        [dave] = await server.users("dave")
+        other = await alice.create_group("other")
+        body = bytes(200)  # three of these, and a word with each
+        invite = await alice.invite(group, carol, body)
+        for each in (group, other):
+            await expect(alice.invite(each, dave, body), 403, 302)
+            assert await statuses(alice, each, 1, bytes(100)) == {403: 1}
+        assert await statuses(bob, group, 1, bytes(100)) == {200: 1}, "bob has not invited anybody"
+        assert await statuses(bob, group, 1, bytes(300)) == {403: 1}, "but the group is full"
+        server.clock.advance(quotas.MEASURED_AGAIN_SECONDS)
+        assert await statuses(alice, group, 1, bytes(100)) == {403: 1}, "a measurement counts it too"
+        await carol.accept(invite)
+        server.clock.advance(quotas.MEASURED_AGAIN_SECONDS)
+        assert await statuses(alice, other, 1, bytes(100)) == {200: 1}, "it is no invite any more"
+        assert await statuses(bob, group, 1, bytes(600)) == {403: 1}, "commit and welcome are in the group"
+        [welcome] = (await carol.get("/welcomes"))["welcomes"]
+        await carol.post(f"/welcomes/{welcome['welcome_id']}/accept")
+        server.clock.advance(quotas.MEASURED_AGAIN_SECONDS)
+        assert await statuses(bob, group, 1, bytes(600)) == {200: 1}, "and the welcome was fetched"
+
+
+async def test_policies_are_changed_no_faster_than_messages_are_sent(config: Config, start_server: StartServer) -> None:
+    """The audit log keeps each change for years."""
+    async with start_server(limited(config, user_sends_per_minute=2, group_sends_per_minute=2)) as server:
+        alice, bob, _, group = await friends(server)
+        assert await statuses(bob, group, 3) == {200: 2, 429: 1}
+        await alice.set_expiry(group, 60)
+        await alice.set_expiry(group, 60)
+        await alice.patch(group, alias="nothing that the audit log keeps")
+        await alice.set_expiry(group, 70)
+        await expect(alice.set_expiry(group, 80), 429, 100)
+        found = await server.query("SELECT count(*) FROM audit WHERE action = 'policy_changed'")
+        assert found == [(2,)]
+
+
 async def test_who_is_too_fast_neither_joins_nor_invites_and_every_commit_counts(
     config: Config, start_server: StartServer
 ) -> None:

@@ -16,6 +16,7 @@ from conclave.config.load import parse_config
 from conclave.retention.policy import KEEP
 from conclave.store import schema, sqlite, state
 from tests.store.test_consequences import Group, Sent, digest, fill
+from tests.support.server import capless
 
 NOW = SystemClock().now()
 DAY = 86_400
@@ -230,3 +231,33 @@ def test_a_wrong_clock_is_told(folder: Path) -> None:
     done = check(str(write(folder, "")))
     assert done.exit_code == 0
     assert "warning: the clock is wrong: it stood still" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("settings", "fault"),
+    [
+        ('tls_cert_path = "none"\ntls_key_path = "none"', "tls_cert_path: none: No such file or directory"),
+        ('tls_cert_path = "text"\ntls_key_path = "text"', "tls_cert_path: text: holds no certificate in PEM"),
+        ('[admin]\ntoken_file = "none"', "admin.token_file: none: No such file or directory"),
+        ('[admin]\ntoken_file = "text"', "admin.token_file: text: must have 32 to 1024 visible ASCII characters"),
+    ],
+)
+def test_files_with_which_no_server_starts_are_faults(folder: Path, settings: str, fault: str) -> None:
+    (folder / "text").write_text("nothing")
+    path = write(folder, settings)
+    done = check(str(path))
+    assert done.exit_code == 1
+    assert f"conclave: {path}: {fault}" in done.stderr
+    assert check(str(path), "--json").exit_code == 1
+
+
+def test_files_that_only_the_server_may_read_are_warnings(folder: Path) -> None:
+    for name in ("key.pem", "token"):
+        (folder / name).write_text("secret")
+        (folder / name).chmod(0)
+    write(folder, 'tls_cert_path = "key.pem"\ntls_key_path = "key.pem"\n[admin]\ntoken_file = "token"\n')
+    done = capless("-P", "-m", "conclave", "check-config", "new.toml", "--json", cwd=folder)
+    assert done.returncode == 0, done.stderr
+    warned = {each["setting"]: each["means"] for each in json.loads(done.stdout)["warnings"]}
+    assert "Permission denied" in warned["tls_cert_path"]
+    assert "Permission denied" in warned["admin.token_file"]

@@ -397,6 +397,22 @@ def test_a_java_that_is_killed_in_a_run_by_hand_is_told_in_its_report(served: Pa
     assert not list(work_of(served).iterdir())
 
 
+def test_a_java_that_is_killed_under_a_server_is_told_in_the_words_of_the_servers_log(tmp_path: Path) -> None:
+    """Its client in Python has words of its own for that, with a traceback, and raises it all the same."""
+    with ServerProcess(tmp_path, OFTEN, command=QUICK) as server:
+        server.wait_for("cleanup_ready")
+        [java] = javas(tmp_path)
+        kill(signal.SIGSTOP, java)
+        time.sleep(1)  # so that the first run waits for its answer
+        kill(signal.SIGKILL, java)
+        server.wait_for("cleanup_worker_ended")
+        assert server.stop()[0] == 0
+    told = {str(event["event"]) for event in server.events()}
+    documented = (ROOT / "docs" / "operations" / "logs.md").read_text()
+    assert [each for each in told if f"`{each}`" not in documented] == []
+    assert len(server.events()) == len((tmp_path / "server.log").read_text().splitlines()), "each line is an event"
+
+
 def test_every_run_of_a_server_removes_what_dead_ones_left(tmp_path: Path) -> None:
     with ServerProcess(tmp_path, OFTEN + SQL) as server:
         server.wait_for("cleanup_run")

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import socket
 import sqlite3
 from collections.abc import Iterator
@@ -17,7 +18,7 @@ from conclave.config.admin import AdminConfig
 from conclave.config.settings import Config
 from conclave.doctor import database, files, machine
 from conclave.doctor.findings import Finding, Level
-from conclave.store import schema, sqlite
+from conclave.store import holders as lock_holders, schema, sqlite
 from tests.conftest import Running
 from tests.support.server import ServerProcess, conclave
 
@@ -60,6 +61,9 @@ def test_a_server_that_runs_and_one_that_is_stopped_are_well(tmp_path: Path) -> 
         assert f"a server runs: process {server.process.pid}" in says(found, "locks")
         assert "the last good run began" in says(found, "cleanup")
         assert "nothing is late" in says(found, "overdue")
+        with closing(sqlite.connect(tmp_path / "conclave.db")) as other, sqlite.write_transaction(other):
+            (waits,) = [each["says"] for each in doctor(tmp_path) if "write lock" in each["says"]]
+            assert f"process {os.getpid()} (" in waits
         assert server.stop()[0] == 0
     found = doctor(tmp_path)
     assert "nobody holds the server's lock" in says(found, "locks")
@@ -144,7 +148,7 @@ def test_who_waits_for_a_lock_does_not_hold_it(tmp_path: Path, monkeypatch: pyte
     config = Config(database_path=str(tmp_path / "hot.db"))
     (tmp_path / "hot.db.server-lock").touch()
     inode = (tmp_path / "hot.db.server-lock").stat().st_ino
-    monkeypatch.setattr(files, "_LOCKS", tmp_path / "locks")
+    monkeypatch.setattr(lock_holders, "_LOCKS", tmp_path / "locks")
     assert files.holders(config) == {}
     (tmp_path / "locks").write_text(
         f"1: FLOCK  ADVISORY  WRITE 71 fe:00:{inode} 0 EOF\n1: -> FLOCK  ADVISORY  WRITE 72 fe:00:{inode} 0 EOF\n"

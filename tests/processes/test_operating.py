@@ -10,10 +10,11 @@ from contextlib import closing
 from pathlib import Path
 from uuid import UUID
 
-from aiohttp import ClientSession
+import pytest
+from aiohttp import ClientError, ClientSession
 
 from conclave.store import members, messages, sqlite
-from tests.support.client import Client
+from tests.support.client import Client, RefusedError
 from tests.support.server import ServerProcess, conclave, waiting
 
 SQL = '[cleanup]\nengine = "sql"\n'
@@ -120,6 +121,30 @@ def test_a_spark_that_does_not_start_is_told_in_one_line(tmp_path: Path) -> None
     assert failed.returncode == 1
     assert "Traceback" not in failed.stderr
     assert [line for line in failed.stderr.splitlines() if line.startswith("conclave: Spark could not start")]
+
+
+async def test_a_stop_does_not_wait_for_long_for_somebody_elses_write_lock_and_says_whose(tmp_path: Path) -> None:
+    with ServerProcess(tmp_path, SQL) as server:
+        server.wait_for("cleanup_run")
+        async with ClientSession() as http:
+            alice = await Client.register(http, server.url, "alice")
+            group = await alice.create_group("g")
+            number = await alice.send(group, b"acknowledged")
+            with closing(sqlite.connect(tmp_path / "conclave.db")) as other, sqlite.write_transaction(other):
+                unacknowledged = asyncio.create_task(alice.send(group, b"not acknowledged"))
+                await asyncio.sleep(0.5)
+                assert (await asyncio.to_thread(server.stop))[0] == 0
+            with pytest.raises((RefusedError, ClientError)):
+                await unacknowledged
+        told = {event["event"]: event for event in server.events()}
+        assert f"process {os.getpid()} (" in told["stop_waits"]["holder"]
+        assert f"process {os.getpid()} (" in told["background_duty_failed"]["reason"]
+        assert told["stopped"]
+    with ServerProcess(tmp_path, SQL) as server:
+        async with ClientSession() as http:
+            alice = Client(http, server.url)
+            await alice.login("alice")
+            assert [(each.sequence_num, each.body) for each in await alice.fetch(group)] == [(number, b"acknowledged")]
 
 
 def count_of(table: str, why: str) -> str:

@@ -17,7 +17,7 @@ from conclave.health.parts import HealthPart
 from conclave.server import duties
 from conclave.store import sqlite
 from conclave.store.faults import StoreError
-from conclave.store.ledger import book
+from conclave.store.ledger import book, mark
 from conclave.store.ledger.book import Entry
 from conclave.store.ledger.replay import replay
 from spark.engine import Engine
@@ -39,6 +39,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def config(config: Config, tmp_path: Path) -> Config:
     (tmp_path / "elsewhere").mkdir()
+    config.data.mkdir(exist_ok=True)
     ledger = LedgerConfig(path=str(tmp_path / "elsewhere" / "purges.ledger"))
     return replace(config, ledger=ledger, cleanup=replace(config.cleanup, engine="sql"))
 
@@ -154,6 +155,7 @@ async def test_a_database_that_was_given_up_does_not_lose_what_ended_only_on_the
         async with start_server(config):
             pass
     config.ledger_path.rename(config.ledger_path.with_name("moved away"))
+    (config.data / mark.NAME).unlink()
     async with start_server(config) as server:
         carol.url, carol.http = server.url, server.http
         assert [each.body for each in await carol.fetch(group)] == [b"hello", b"mine"]
@@ -190,6 +192,7 @@ async def test_a_copy_is_not_served_if_the_ledger_cannot_tell_all(start_server: 
         async with start_server(config):
             pass
     path.rename(path.with_name("moved away"))
+    (config.data / mark.NAME).unlink()
     async with start_server(config) as server:
         assert await health(server, red=False) == "", "by the operator's will"
 

@@ -1,0 +1,66 @@
+"""Commands that root runs on the database of somebody else, as an operator does who is in a hurry."""
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.support.server import ServerProcess, conclave
+
+SQL = '[cleanup]\nengine = "sql"\ndisk_reserve = "0"\n'
+
+NOBODY = 65_534
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files to another user")
+
+
+@pytest.fixture
+def served(tmp_path: Path) -> Path:
+    """A folder of nobody's, with a database in which no run has taken place, as after a restore."""
+    with ServerProcess(tmp_path, SQL) as server:
+        server.wait_for("cleanup_run")
+        assert server.stop()[0] == 0
+    for suffix in (".cleanup-lock", ".ledger-lock", ".server-lock"):
+        (tmp_path / f"conclave.db{suffix}").unlink()
+    for path in (tmp_path, *tmp_path.rglob("*")):
+        shutil.chown(path, NOBODY, NOBODY)
+    return tmp_path
+
+
+def of_root(folder: Path) -> set[str]:
+    return {path.name for path in folder.rglob("*") if path.lstat().st_uid == 0}
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "cleanup run",
+        "cleanup run --dry-run",
+        "archive verify",
+        "archive restore 0b6c0b6c-0b6c-4b6c-8b6c-0b6c0b6c0b6c",
+        "cleanup purge --group friends --before 1d --yes",
+    ],
+)
+def test_root_makes_no_files_of_runs_for_somebody_else(served: Path, command: str) -> None:
+    """The server could not read what root archives, nor write to a ledger that root has compacted."""
+    done = conclave(*command.split(), cwd=served)
+    assert done.returncode == 1
+    assert "run this as that user, as by sudo -u 'nobody'" in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert of_root(served) == set()
+
+
+def test_locks_that_root_makes_are_the_owners_of_the_folder(served: Path) -> None:
+    for command in ("user create carol", "backup ../backups", "verify-erasure", "user delete carol --yes"):
+        done = conclave(*command.split(), cwd=served)
+        assert done.returncode == 0, done.stderr
+    assert (served / "conclave.db.cleanup-lock").stat().st_uid == NOBODY
+    assert of_root(served) == set()
+    shutil.rmtree(served.parent / "backups")
+
+
+def test_a_server_that_is_roots_locks_as_before(served: Path) -> None:
+    with ServerProcess(served, SQL) as server:
+        server.wait_for("cleanup_run")
+        assert server.stop()[0] == 0
