@@ -214,6 +214,16 @@ class History:
         ).fetchone()
         return int(row[0])
 
+    def first_unread(self, group_id: UUID, user_id: UUID) -> int | None:
+        """Return the number of the first message of others that the user, ``user_id``, has not seen; None: no one."""
+        row = self._connection.execute(
+            "SELECT sequence_num FROM messages JOIN groups USING (group_key) WHERE group_id = ?"
+            " AND sequence_num > read_up_to AND sender_id != ? AND (gone_at IS NULL OR gone_at > ?)"
+            " ORDER BY sequence_num LIMIT 1",
+            (group_id.bytes, user_id.bytes, self.now()),
+        ).fetchone()
+        return row and int(row[0])
+
     def unhandled(self, group_id: UUID, limit: int = 100) -> list[Message]:
         """Return the first messages that the application has not had yet."""
         return self.messages(group_id, self._number(group_id, "handled_up_to"), limit)
