@@ -104,9 +104,9 @@ class Sync:
         except RefusedError as error:
             self._mirror.refuse(group_id, payload)
             if is_not_member(error):
-                self._look_at(group_id)  # left from another device, which no event tells
+                self.look_at(group_id)  # left from another device, which no event tells
             raise
-        self._look_at(group_id)
+        self.look_at(group_id)
         return number
 
     async def leave(self, group_id: UUID) -> None:
@@ -115,8 +115,8 @@ class Sync:
         self._mirror.left(group_id)
         self._wake.set()
 
-    def _look_at(self, group_id: UUID) -> None:
-        """Have a group fetched, without an event."""
+    def look_at(self, group_id: UUID) -> None:
+        """Have a group fetched without an event: none tells of what the user has sent from another device."""
         self._to_fetch.add(group_id)
         self._wake.set()
 
@@ -196,10 +196,10 @@ class Sync:
         for gone in self._take_gone():
             yield gone
         while self._to_fetch:
-            group_id = next(iter(self._to_fetch))
+            # Taken off first: what is sent while the last page is on its way may not be on it, and is asked for again.
+            group_id = self._to_fetch.pop()
             async for each in self._mirror.fetch(group_id):
                 yield each
-            self._to_fetch.discard(group_id)
         await self._mirror.tell_read()
         await self._upkeep.refill()
 

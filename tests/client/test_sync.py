@@ -148,6 +148,59 @@ async def pair(device: NewDevice, tmp_path: Path) -> tuple[Device, Device, UUID]
     return alice, bob, group
 
 
+async def test_what_is_sent_while_an_empty_page_is_on_its_way_is_fetched_all_the_same(
+    pair: tuple[Device, Device, UUID],
+) -> None:
+    """No event tells the sender of it, and the page was read before it was stored."""
+    alice, _, group = pair
+    fetch, sent = alice.client.fetch, list[int]()
+
+    async def slow_fetch(*values: Any, **named: Any) -> Any:
+        page = await fetch(*values, **named)
+        if not page and not sent:
+            sent.append(0)
+            sent.append(await alice.sync.send(group, "meanwhile"))
+        return page
+
+    alice.client.fetch = slow_fetch  # type: ignore[method-assign]
+    await alice.sync.send(group, "before")
+    assert await alice.hear_text("before") == 1
+    assert await alice.hear_text("meanwhile") == sent[1]
+
+
+async def test_other_tasks_go_on_while_a_page_of_messages_is_told(pair: tuple[Device, Device, UUID]) -> None:
+    alice, bob, group = pair
+    await bob.disconnect()
+    for number in range(50):
+        await alice.client.send(group, f"{number}".encode())
+    turns = 0
+
+    async def turn() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    history = History(bob._path, clock=bob._clock)
+    sync = Sync(bob.client, history, PlaintextCodec())
+    bob.client.transport.on_time = lambda _: None
+    turning = asyncio.create_task(turn())
+    at = [turns async for each in sync._mirror.fetch(group) if isinstance(each, MessageArrived)]
+    turning.cancel()
+    history.close()
+    assert len(set(at)) == 50
+
+
+async def test_what_the_user_sends_from_elsewhere_comes_when_it_is_looked_for(
+    pair: tuple[Device, Device, UUID], device: NewDevice
+) -> None:
+    alice, _, group = pair
+    phone = await device("alice", register=False)
+    await phone.client.send(group, b"from my phone")
+    alice.sync.look_at(group)
+    await alice.hear_text("from my phone")
+
+
 async def test_both_hear_what_either_sends(pair: tuple[Device, Device, UUID]) -> None:
     alice, bob, group = pair
     assert await alice.sync.send(group, "hello") == 1

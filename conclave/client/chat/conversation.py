@@ -31,6 +31,8 @@ RENEWED_AFTER = 0.2
 HOLDING_READ_EVERY = 10.0
 """Who holds a group back is read again every 10 seconds while it is open: no event tells that somebody has fetched."""
 
+FETCHED_EVERY = 30.0
+"""The open group is fetched every 30 seconds: no event tells of what the user sends from another device."""
 
 EVENT_FOLLOWS_WITHIN = 1.0
 """If an event says why a group is gone, it comes within a second."""
@@ -62,7 +64,7 @@ class Conversation:
     async def __aenter__(self) -> Self:
         await self.sync.__aenter__()
         self.client.transport.on_trouble = self._hear_of_trouble
-        for each in (self._follow, self._renew, self._watch_holding):
+        for each in (self._follow, self._renew, self._watch_holding, self._look):
             self._start(each())
         return self
 
@@ -98,6 +100,7 @@ class Conversation:
             room.read_before = self.history.read_up_to(group_id) if room.unread else None
             if self._online.is_set():
                 self._start(self._read_retention(group_id))
+                self.sync.look_at(group_id)
         return room
 
     def load_earlier(self, room: Room) -> bool:
@@ -390,6 +393,13 @@ class Conversation:
             if room and room.expiry == words.AFTER_FETCH and self._online.is_set():
                 with contextlib.suppress(ClientError):
                     await self._read_retention(room.group.group_id)
+
+    async def _look(self) -> None:
+        """Have the open group fetched from time to time."""
+        while True:
+            await asyncio.sleep(FETCHED_EVERY)
+            if self.open_room and self._online.is_set():
+                self.sync.look_at(self.open_room)
 
     async def _read_retention(self, group_id: UUID) -> Retention | None:
         try:

@@ -61,10 +61,9 @@ def words(chat: Chat) -> list[str]:
 
 async def reader(server: ServerProcess, http: ClientSession, chat: Chat, name: str) -> Reader:
     """Open a group in which somebody else writes, and see a first message there."""
-    group_id = next(each for each, room in chat.conversation.rooms.all.items() if room.name == f"of_{name}")
+    group_id = (await chat.open(f"of_{name}")).group.group_id
     writer = await Client.register(http, server.url, f"to_{name}")
     await writer.join(str(group_id))
-    await chat.open(f"of_{name}")
     await writer.send(str(group_id), b"the first")
     await chat.shows("the first")
     found = Reader(chat, group_id, writer)
