@@ -110,8 +110,15 @@ class Sync:
         return number
 
     async def leave(self, group_id: UUID) -> None:
-        """Leave a group, and erase what is here of it: a GroupGone follows. Raises ClientError."""
-        await self.membership.leave(group_id)
+        """Leave a group, and erase what is here of it: a GroupGone follows. Raises ClientError.
+
+        It follows after a NoAnswerError too, if the server has done it, and if the group was left before.
+        """
+        try:
+            await self.membership.leave(group_id)
+        except BaseException:
+            self.look_at(group_id)  # the answer may be lost, or nobody waits for it any more
+            raise
         self._mirror.left(group_id)
         self._wake.set()
 
@@ -188,7 +195,8 @@ class Sync:
                 yield gone
             self._wake.clear()
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._wake.wait(), left)
+                async with asyncio.timeout(left):  # wait_for loses a cancellation that comes with what it waits for
+                    await self._wake.wait()
 
     async def _wishes(self) -> AsyncIterator[n.News]:
         """Do what does not wait for an event: fetch what was sent, tell what was read and what is gone."""

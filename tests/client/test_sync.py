@@ -317,6 +317,24 @@ async def test_expiry_is_enforced_without_a_connection(pair: tuple[Device, Devic
     assert await bob.hear_a(MessagesGone) == MessagesGone(group, (1,))
 
 
+async def test_who_stops_without_a_connection_is_heard_whatever_happens_at_that_moment(
+    pair: tuple[Device, Device, UUID], running: Running
+) -> None:
+    _, bob, group = pair
+    bob.sync._backoff = Backoff(first=60, most=60)
+    bob.client.transport.url = bob.client.transport.url.with_port(1)
+    break_streams(running, bob)
+    await bob.hear_a(Offline)
+    await asyncio.sleep(0.05)
+    assert bob._listening
+    bob.sync.look_at(group)
+    bob._listening.cancel()
+    done, _ = await asyncio.wait({bob._listening}, timeout=10)
+    if not done:
+        bob._listening.cancel()  # or the test would not end either
+    assert done
+
+
 async def test_a_self_destructing_message_goes_after_it_was_really_shown(
     pair: tuple[Device, Device, UUID], running: Running
 ) -> None:
@@ -471,6 +489,27 @@ async def test_a_group_is_not_erased_when_leaving_it_fails(pair: tuple[Device, D
     with pytest.raises(NoAnswerError):
         await bob.sync.leave(group)
     assert bob.shown(group) == ["hello"]
+
+
+@pytest.mark.parametrize("error", [NoAnswerError("lost"), asyncio.CancelledError()], ids=["lost", "cancelled"])
+async def test_a_group_that_was_left_without_an_answer_is_erased(
+    pair: tuple[Device, Device, UUID], error: BaseException
+) -> None:
+    """No event tells of it, and who tries again hears only that there is no such group."""
+    alice, bob, group = pair
+    await alice.sync.send(group, "hello")
+    await bob.hear_text("hello")
+    leave = bob.client.leave
+
+    async def lose(group_id: UUID) -> None:
+        await leave(group_id)
+        raise error
+
+    bob.client.leave = lose  # type: ignore[assignment,method-assign]
+    with pytest.raises(type(error)):
+        await bob.sync.leave(group)
+    assert await bob.hear_a(GroupGone) == GroupGone(group)
+    assert bob.history.groups() == {}
 
 
 async def test_a_group_that_was_left_on_another_device_is_gone_with_the_next_text(
