@@ -34,6 +34,12 @@ from conclave.client.upkeep import KeyPackageUpkeep
 
 DEFAULT = Backoff()
 
+STEADY_SECONDS = 5.0
+"""A stream that has lasted for 5 seconds was a connection: after its end it is tried again at once."""
+
+MOST_UNSTEADY = 4
+"""After shorter ones it is waited longer each time, up to what follows on 4 failures: all is read again each time."""
+
 ENFORCED_EVERY = 0.5
 """What may not be in the history any more goes within half a second."""
 
@@ -136,15 +142,16 @@ class Sync:
         self._wake.set()
 
     async def _run(self) -> AsyncIterator[n.News]:
-        failures = 0
+        failures, clock = 0, asyncio.get_running_loop().time
         while True:
+            caught_up_at = None
             try:
                 async with self.client.listen() as stream:
                     yield n.Online()
                     await self._upkeep.refill()
                     async for each in self._mirror.catch_up():
                         yield each
-                    failures = 0
+                    caught_up_at = clock()
                     async for each in self._follow(stream):
                         yield each
                 why = "the server has ended the stream"
@@ -152,6 +159,8 @@ class Sync:
                 if not _passes(error):
                     raise
                 why = str(error)
+            if caught_up_at is not None:
+                failures = 0 if clock() - caught_up_at >= STEADY_SECONDS else min(failures, MOST_UNSTEADY - 1)
             failures += 1
             wait = self._backoff.delay(failures, self._chance())
             yield n.Offline(why, wait)

@@ -317,6 +317,28 @@ async def test_expiry_is_enforced_without_a_connection(pair: tuple[Device, Devic
     assert await bob.hear_a(MessagesGone) == MessagesGone(group, (1,))
 
 
+@pytest.mark.parametrize(("steady", "longer"), [(3_600.0, [1, 2, 4, 8, 8, 8]), (0.0, [1] * 6)])
+async def test_a_stream_that_never_lasts_is_not_opened_again_at_once(
+    pair: tuple[Device, Device, UUID],
+    running: Running,
+    monkeypatch: pytest.MonkeyPatch,
+    steady: float,
+    longer: list[int],
+) -> None:
+    """All is read again each time: behind a proxy that cuts streams off the server would do nothing else."""
+    monkeypatch.setattr(sync_module, "STEADY_SECONDS", steady)
+    alice, bob, group = pair
+    bob.sync._backoff, bob.sync._chance = Backoff(first=0.01, most=10), lambda: 1.0
+    waits = []
+    for number in range(6):
+        await alice.sync.send(group, f"{number}")
+        await bob.hear_text(f"{number}")
+        break_streams(running, bob)
+        waits.append((await bob.hear_a(Offline)).retry_in)
+        await bob.hear_a(Online)
+    assert waits == [pytest.approx(0.01 * each) for each in longer]
+
+
 async def test_who_stops_without_a_connection_is_heard_whatever_happens_at_that_moment(
     pair: tuple[Device, Device, UUID], running: Running
 ) -> None:
