@@ -255,8 +255,8 @@ class ChatScreen(Screen[None]):
         """Do what a key means beside the field. Tell whether it means something."""
         timeline = self.query_one(Timeline)
         keys: dict[str, Callable[[], None]] = {
-            "pageup": partial(timeline.scroll_page_up, animate=False),
-            "pagedown": partial(timeline.scroll_page_down, animate=False),
+            "pageup": timeline.action_page_up,
+            "pagedown": timeline.action_page_down,
             "ctrl+g": self.action_step_unread,
             **dict.fromkeys(("alt+up", "ctrl+up"), partial(self.action_step, -1)),
             **dict.fromkeys(("alt+down", "ctrl+down"), partial(self.action_step, 1)),

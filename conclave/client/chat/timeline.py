@@ -65,6 +65,7 @@ class Timeline(ScrollView, can_focus=True):
         self._at_end = True
         self._reading = Reading()
         self._new_after: int | None = None
+        self._is_drawn = True
         self._wraps = rows.Wraps()
 
     def show(self, group_id: UUID | None, items: Iterable[Item], look: Look) -> None:
@@ -110,6 +111,21 @@ class Timeline(ScrollView, can_focus=True):
         self._reading.pass_by(self._messages())
         self._new_after = None
         self._scroll(len(self._rows))
+
+    def action_page_down(self) -> None:
+        """Go on by a page, each of whose rows is drawn, however fast keys come."""
+        self._page(1)
+
+    def action_page_up(self) -> None:
+        """Go back by a page."""
+        self._page(-1)
+
+    def _page(self, pages: int) -> None:
+        """Scroll at once, not later, when rows may have vanished above; but not before this page was drawn."""
+        if self._is_drawn:
+            self._scroll(self.scroll_offset.y + pages * self.size.height)
+        else:
+            self.call_after_refresh(self._page, pages)
 
     def is_at_end(self) -> bool:
         """Tell whether the last row is on the screen."""
@@ -160,9 +176,11 @@ class Timeline(ScrollView, can_focus=True):
 
         Not before: while rows are laid out it goes through places that nobody ever sees.
         """
+        self._is_drawn = False
         self.call_after_refresh(self._tell)
 
     def _tell(self) -> None:
+        self._is_drawn = True
         if not self._rows or self._group_id is None or self.size.height == 0:
             return
         if self.scroll_offset.y == 0:
@@ -216,8 +234,10 @@ class Timeline(ScrollView, can_focus=True):
 
     def _follow(self) -> None:
         """Go on at the end; or, if that would scroll away what nobody has seen, stay where it begins."""
-        if not self.size.height:
-            return  # nothing can be seen: it is asked again once something can
+        if not self.size.height:  # nothing can be seen: it is asked again once something can
+            self._scroll(len(self._rows))
+            self._at_end = True
+            return
         unseen = self._look and self._reading.first_unseen(self._messages(), self._look.user_id, time.monotonic())
         if unseen and self._place(unseen) < len(self._rows) - self.size.height:
             self._new_after = unseen.sequence_num - 1
@@ -244,8 +264,8 @@ class Timeline(ScrollView, can_focus=True):
 
     @staticmethod
     def _index_within(found: list[Row], key: Key | None, index: int) -> int:
-        """Return how many rows of the same item come before one."""
-        within = 0
+        """Return how many rows of the same item come before one, which may have been the last one's end."""
+        within, index = 0, min(index, len(found))
         while within < index and found[index - within - 1].key == key:
             within += 1
         return within

@@ -117,6 +117,49 @@ async def test_what_comes_while_nobody_looks_is_there_from_its_first_on(
         await until(lambda: words(chat)[-1:] == ["word 0"] and not one.unread, lambda: chat.screen)
 
 
+async def test_however_fast_somebody_pages_each_page_is_on_the_screen(
+    server: ServerProcess, http: ClientSession, tmp_path: Path
+) -> None:
+    """Or what lies between would stay unread, although it was gone through."""
+    await home_of(server, tmp_path, "pager")
+    async with chatting(tmp_path) as chat:
+        one = await reader(server, http, chat, "pager")
+        await chat.open("other_pager")
+        await one.hears(200)
+        await until(lambda: one.unread == 200)
+        await chat.open("of_pager")
+        await chat.shows(" new ", "word 0;")
+        chat.press(*["pagedown"] * 40)
+        await chat.shows("word 199;")
+        await until(lambda: not one.unread, lambda: chat.screen)
+        chat.press(*["pageup"] * 40)
+        await chat.shows("word 0;")
+        chat.timeline.focus()
+        await until(lambda: chat.timeline.has_focus)
+        chat.press(*["pagedown"] * 40)
+        await chat.shows("word 199;")
+
+
+async def test_nothing_is_wrong_with_a_group_that_is_left_before_it_was_laid_out(
+    server: ServerProcess, http: ClientSession, tmp_path: Path
+) -> None:
+    await home_of(server, tmp_path, "leaver")
+    async with chatting(tmp_path) as chat:
+        one = await reader(server, http, chat, "leaver")
+        await one.hears(30)
+        other = next(each for each in chat.conversation.rooms.all if each != one.group_id)
+        await until(lambda: one.unread < 30)
+        await one.read_all()
+        chat.timeline.styles.display = "none"
+        await until(lambda: not chat.timeline.size.height)
+        for _ in range(3):
+            chat.chat_screen.go(other)
+            chat.chat_screen.go(one.group_id)
+        chat.chat_screen.go(other)
+        chat.type("to nobody", "enter")
+        await chat.shows("to nobody")
+
+
 async def test_of_more_than_a_screen_at_once_the_first_is_shown(
     server: ServerProcess, http: ClientSession, tmp_path: Path
 ) -> None:
