@@ -190,7 +190,7 @@ class Share:
             try:
                 self.take(cost(total, count))
             except NoRoomError:
-                if count <= least:
+                if count <= least or self.closed:  # a closed one gets nothing, however often it asks
                     raise
             else:
                 return count
@@ -205,7 +205,7 @@ class Share:
             try:
                 self.take(taken)
             except NoRoomError:
-                if taken <= least:
+                if taken <= least or self.closed:
                     raise
             else:
                 return taken

@@ -3,6 +3,7 @@
 import asyncio
 import random
 import threading
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import given, settings, strategies as st
@@ -32,6 +33,33 @@ def test_what_is_taken_is_missing_until_it_is_given_back() -> None:
     first.close()
     second.close()
     assert memory.used == 0
+
+
+class _Asked(list[int]):
+    """Sizes of bodies, of which one can see how often somebody has gone through them."""
+
+    times = 0
+
+    def __iter__(self) -> Iterator[int]:
+        self.times += 1
+        assert self.times < 100, "it goes on for ever"
+        return super().__iter__()
+
+
+def test_a_thread_that_still_reads_for_a_reader_who_is_gone_stops(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Or it reads for ever, with a reader of the store and its snapshot, and the server cannot stop."""
+    share = Budget(100 * ITEM_BYTES).share()
+    share.close()
+    sizes = _Asked([10, 10, 10])
+    with pytest.raises(NoRoomError):
+        share.take_bodies(sizes, 1_000)
+    assert sizes.times == 1
+    with pytest.raises(NoRoomError):
+        share.take_bodies(_Asked([10, 10, 10]), 1_000, least=0)
+    most = iter([100] * 100)
+    monkeypatch.setattr(Share, "_most", lambda _: next(most))
+    with pytest.raises(NoRoomError):
+        share.take_up_to(50, 1)
 
 
 def test_what_is_larger_than_all_goes_alone() -> None:

@@ -1,7 +1,6 @@
 """Writes requests and reads answers, in JSON and in protobuf."""
 
 import base64
-import binascii
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, fields
 from functools import cache
@@ -16,6 +15,12 @@ from conclave.client.errors import AnswerError
 from conclave.wire import conclave_pb2, json_text, protobuf
 from conclave.wire.negotiate import Format
 from conclave.wire.schemas.base import RequestSchema, the
+
+FAR = 2**60
+"""No number, id or time of the protocol comes near it: the server's last second is 2**53 - 1."""
+
+RUBBISH = (DecodeError, ValueError, TypeError, KeyError, AttributeError, OverflowError)
+"""What reading raises if a value is not what the protocol says."""
 
 T = TypeVar("T")
 Convert = Callable[[Any], Any]
@@ -38,7 +43,7 @@ def read(written_in: Format, kind: type[T], body: bytes) -> T:
         if written_in is Format.PROTOBUF:
             return from_protobuf(kind, getattr(conclave_pb2, kind.wire).FromString(body))  # type: ignore[attr-defined]  # all kinds have it
         return from_json(kind, orjson.loads(body))
-    except (DecodeError, ValueError, TypeError, KeyError, AttributeError, binascii.Error) as error:
+    except RUBBISH as error:
         raise AnswerError(f"the answer is no {kind.wire}: {error}") from error  # type: ignore[attr-defined]  # as above
 
 
@@ -100,5 +105,19 @@ def _base64(text: str) -> bytes:
     return base64.b64decode(text.encode("ascii"), validate=True)
 
 
-_JSON: dict[Any, Any] = {UUID: UUID, bytes: _base64, Message: from_json}
-_PROTOBUF: dict[Any, Any] = {UUID: lambda value: UUID(bytes=value), Message: from_protobuf}
+def _whole(value: Any) -> int:
+    """Return a number that can be stored, also as a sum of a few such."""
+    if type(value) is not int or abs(value) >= FAR:
+        raise ValueError("a number is none, or out of range")
+    return value
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise ValueError("a text is none")  # noqa: TRY004 - what is wrong is the answer, not a call
+    return value
+
+
+_BOTH: dict[Any, Any] = {int: _whole, str: _text}
+_JSON: dict[Any, Any] = _BOTH | {UUID: UUID, bytes: _base64, Message: from_json}
+_PROTOBUF: dict[Any, Any] = _BOTH | {UUID: lambda value: UUID(bytes=value), Message: from_protobuf}

@@ -1,5 +1,6 @@
 """Brings a local history in step with the server: what was missed is fetched, what is gone is erased."""
 
+import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Iterable, Sequence
 from uuid import UUID
@@ -158,12 +159,16 @@ class Mirror:
                 raise
 
     async def _deliver(self, group_id: UUID) -> AsyncIterator[n.News]:
-        """Tell messages that the application has not had. One counts as had once the next thing is asked for."""
+        """Tell messages that the application has not had. One counts as had once the next thing is asked for.
+
+        Other tasks go on between two: each is written to the disk, and a screen would stand still for all of a page.
+        """
         while waiting := self._history.unhandled(group_id):
             for message in waiting:
                 if not message.is_gone(self._history.now()):
                     yield n.MessageArrived(message)
                 self._history.handled(group_id, message.sequence_num)
+                await asyncio.sleep(0)
 
     def _decoded(self, group_id: UUID, page: Sequence[StoredMessage]) -> list[Arrived]:
         """Return what is for people in a page. What a codec keeps for itself is not stored."""

@@ -51,6 +51,8 @@ def load(path: Path) -> Session | None:
             raise SessionFileError(f"{path}: others may read this session: chmod 600 it, or remove it and log in again")
         values = json.loads(path.read_text(encoding="utf-8"))
         written_in = Format[values.pop("written_in").upper()]
+        if not all(isinstance(each, str) for each in values.values()):
+            raise ValueError("all that a session has is text")  # noqa: TRY301 - it is one of the faults told below
         return Session(**values | {"user_id": UUID(values["user_id"]), "written_in": written_in})
     except FileNotFoundError:
         return None

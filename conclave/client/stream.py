@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator
 
 import orjson
 from aiohttp import ClientError as HttpError, ClientResponse
-from google.protobuf.message import DecodeError
+from aiohttp.http import HttpProcessingError
 
 from conclave.client import marshal
 from conclave.client.errors import AnswerError, NoAnswerError
@@ -35,6 +35,8 @@ async def read_events(response: ClientResponse, written_in: Format) -> AsyncIter
                     yield event
     except (HttpError, TimeoutError, OSError) as error:
         raise NoAnswerError(f"the stream of events broke: {error or type(error).__name__}") from error
+    except (ValueError, HttpProcessingError) as error:  # no UTF-8, or a line without an end
+        raise AnswerError(f"the stream has what is no event: {error}") from error
 
 
 def _event(name: str, data: str, written_in: Format) -> Event | Lagged | None:
@@ -46,5 +48,5 @@ def _event(name: str, data: str, written_in: Format) -> Event | Lagged | None:
         heard = conclave_pb2.ServerEvent.FromString(bytes.fromhex(data))
         kind = next((field.name for field, _ in heard.ListFields()), "")
         return marshal.from_protobuf(EVENTS[kind], getattr(heard, kind)) if kind in EVENTS else None
-    except (ValueError, TypeError, KeyError, DecodeError) as error:
+    except marshal.RUBBISH as error:
         raise AnswerError(f"the stream has what is no event: {error}") from error

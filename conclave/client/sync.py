@@ -34,6 +34,12 @@ from conclave.client.upkeep import KeyPackageUpkeep
 
 DEFAULT = Backoff()
 
+STEADY_SECONDS = 5.0
+"""A stream that has lasted for 5 seconds was a connection: after its end it is tried again at once."""
+
+MOST_UNSTEADY = 4
+"""After shorter ones it is waited longer each time, up to what follows on 4 failures: all is read again each time."""
+
 ENFORCED_EVERY = 0.5
 """What may not be in the history any more goes within half a second."""
 
@@ -104,19 +110,26 @@ class Sync:
         except RefusedError as error:
             self._mirror.refuse(group_id, payload)
             if is_not_member(error):
-                self._look_at(group_id)  # left from another device, which no event tells
+                self.look_at(group_id)  # left from another device, which no event tells
             raise
-        self._look_at(group_id)
+        self.look_at(group_id)
         return number
 
     async def leave(self, group_id: UUID) -> None:
-        """Leave a group, and erase what is here of it: a GroupGone follows. Raises ClientError."""
-        await self.membership.leave(group_id)
+        """Leave a group, and erase what is here of it: a GroupGone follows. Raises ClientError.
+
+        It follows after a NoAnswerError too, if the server has done it, and if the group was left before.
+        """
+        try:
+            await self.membership.leave(group_id)
+        except BaseException:
+            self.look_at(group_id)  # the answer may be lost, or nobody waits for it any more
+            raise
         self._mirror.left(group_id)
         self._wake.set()
 
-    def _look_at(self, group_id: UUID) -> None:
-        """Have a group fetched, without an event."""
+    def look_at(self, group_id: UUID) -> None:
+        """Have a group fetched without an event: none tells of what the user has sent from another device."""
         self._to_fetch.add(group_id)
         self._wake.set()
 
@@ -129,15 +142,16 @@ class Sync:
         self._wake.set()
 
     async def _run(self) -> AsyncIterator[n.News]:
-        failures = 0
+        failures, clock = 0, asyncio.get_running_loop().time
         while True:
+            caught_up_at = None
             try:
                 async with self.client.listen() as stream:
                     yield n.Online()
                     await self._upkeep.refill()
                     async for each in self._mirror.catch_up():
                         yield each
-                    failures = 0
+                    caught_up_at = clock()
                     async for each in self._follow(stream):
                         yield each
                 why = "the server has ended the stream"
@@ -145,6 +159,8 @@ class Sync:
                 if not _passes(error):
                     raise
                 why = str(error)
+            if caught_up_at is not None:
+                failures = 0 if clock() - caught_up_at >= STEADY_SECONDS else min(failures, MOST_UNSTEADY - 1)
             failures += 1
             wait = self._backoff.delay(failures, self._chance())
             yield n.Offline(why, wait)
@@ -188,7 +204,8 @@ class Sync:
                 yield gone
             self._wake.clear()
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._wake.wait(), left)
+                async with asyncio.timeout(left):  # wait_for loses a cancellation that comes with what it waits for
+                    await self._wake.wait()
 
     async def _wishes(self) -> AsyncIterator[n.News]:
         """Do what does not wait for an event: fetch what was sent, tell what was read and what is gone."""
@@ -196,10 +213,10 @@ class Sync:
         for gone in self._take_gone():
             yield gone
         while self._to_fetch:
-            group_id = next(iter(self._to_fetch))
+            # Taken off first: what is sent while the last page is on its way may not be on it, and is asked for again.
+            group_id = self._to_fetch.pop()
             async for each in self._mirror.fetch(group_id):
                 yield each
-            self._to_fetch.discard(group_id)
         await self._mirror.tell_read()
         await self._upkeep.refill()
 

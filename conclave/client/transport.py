@@ -1,7 +1,6 @@
 """Sends requests and reads their answers: time-outs, repeats, TLS, the token."""
 
 import asyncio
-import json
 import random
 import ssl
 from collections.abc import Callable, Mapping
@@ -12,6 +11,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
+import orjson
 from aiohttp import ClientError as HttpError, ClientResponse, ClientSession, ClientTimeout, TCPConnector
 from yarl import URL
 
@@ -27,6 +27,9 @@ API = "/api/v1"
 
 QUIET_SECONDS = 45.0
 """A stream on which nothing comes for 45 seconds is dead: the server writes something every 15."""
+
+MOST_TOLD = 1_000
+"""Of the text of an error 1,000 characters are kept: it is shown to people."""
 
 T = TypeVar("T")
 
@@ -192,8 +195,8 @@ class Transport:
                 return RefusedError(response.status, ErrorCode.UNSPECIFIED, f"the gateway says {response.status}")
             return AnswerError(f"no Conclave server answers at {self.url}: status {response.status}")
         told = marshal.read(written_in, Refusal, body)
-        fields = json.loads(body).get("errors", {}) if written_in is Format.JSON else {}
-        return refused(response.status, told.error_code, told.message, fields, after)
+        fields = _faults(orjson.loads(body).get("errors")) if written_in is Format.JSON else {}
+        return refused(response.status, told.error_code, told.message[:MOST_TOLD], fields, after)
 
     def _tell_trouble(self, error: NoAnswerError | None) -> None:
         if self._is_in_trouble != (error is not None):
@@ -225,6 +228,12 @@ class Transport:
 
 def _no_answer(error: Exception) -> NoAnswerError:
     return NoAnswerError(f"no answer from the server: {error or type(error).__name__}")
+
+
+def _faults(errors: Any) -> dict[str, list[str]]:
+    """Return what is wrong with each field, as far as that is told as the protocol says."""
+    found = errors if isinstance(errors, dict) else {}
+    return {name: [str(each)[:MOST_TOLD] for each in faults] for name, faults in found.items() if type(faults) is list}
 
 
 def _seconds(text: str) -> float | None:

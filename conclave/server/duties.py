@@ -334,7 +334,9 @@ async def _every(
     async def repeat() -> None:
         while True:
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(early.wait(), min(seconds, RETRY_SECONDS) if part in health.faults else seconds)
+                # wait_for loses a cancellation that comes together with what it waits for.
+                async with asyncio.timeout(min(seconds, RETRY_SECONDS) if part in health.faults else seconds):
+                    await early.wait()
             early.clear()
             with health.duty(part):
                 await duty()

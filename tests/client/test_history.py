@@ -157,6 +157,25 @@ def test_the_timer_of_ones_own_message_runs_from_sending_on(kept: Kept) -> None:
     assert kept.history.enforce() == [(group, 2), (group, 1)]
 
 
+def test_reading_one_message_writes_nothing_about_the_others(kept: Kept) -> None:
+    """Or somebody who reads at the end of 100,000 messages has all of them written anew with each."""
+    group = uuid4()
+    arrived = [Arrived(number, ALICE, b"text", kept.clock.now(), number % 2) for number in range(1, 1_001)]
+    kept.history.store(group, 0, 1_000, arrived)
+
+    def written(up_to: int) -> int:
+        before = kept.history._connection.total_changes
+        kept.history.read(group, up_to)
+        return kept.history._connection.total_changes - before
+
+    assert written(500) > 500
+    assert written(501) <= 4
+    assert written(501) == 0
+    assert written(400) == 0
+    timers = [each.gone_at is not None for each in kept.history.messages(group)]
+    assert timers == [bool(number % 2) and number <= 501 for number in range(1, 1_001)]
+
+
 def test_what_is_not_here_was_not_read(kept: Kept) -> None:
     group = uuid4()
     kept.arrive(group, seconds=60)

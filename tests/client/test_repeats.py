@@ -18,6 +18,7 @@ from conclave.client import (
     BusyError,
     Client,
     ClientError,
+    Format,
     NoAnswerError,
     RefusedError,
     ServerError,
@@ -26,6 +27,7 @@ from conclave.client import (
 from conclave.client.errors import refused
 from conclave.client.results import User
 from conclave.client.transport import Call
+from conclave.wire import conclave_pb2
 from tests.support.certificate import make_certificate
 
 Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -169,6 +171,92 @@ async def test_fields_of_a_newer_server_are_left_out_and_those_of_an_older_one_h
     async with stub(page) as (_, client):
         [message] = await client.fetch(GROUP)
     assert (message.mls_message, message.expires_at, message.redacted) == (b"A", 0, False)
+
+
+MESSAGE = {"sequence_num": 1, "sender_id": str(GROUP), "mls_message": "QQ==", "created_at": 2}
+
+
+WRONG: dict[str, tuple[object, ...]] = {
+    "sequence_num": ("1", None, 1.5, True, 2**63, -(2**63), [1]),
+    "sender_id": (5, "", "x", None, ["x"]),
+    "created_at": ("now", 2**64 - 1, {}),
+    "mls_message": (5, "é", "QQ", None),
+}
+
+
+@pytest.mark.parametrize("wrong", [{name: value} for name, values in WRONG.items() for value in values], ids=str)
+async def test_a_value_that_is_none_of_the_protocol_is_an_error_of_the_answer(wrong: dict[str, object]) -> None:
+    """And none of the program: an application that goes by ClientError goes on."""
+
+    async def page(_: web.Request) -> web.StreamResponse:
+        return web.json_response({"messages": [MESSAGE | wrong]})
+
+    async with stub(page) as (_, client):
+        with pytest.raises(AnswerError):
+            await client.fetch(GROUP)
+
+
+@pytest.mark.parametrize("body", [b"[]", b"5", b"null", b'"x"', b'{"messages": 5}', b'{"messages": [[]]}', b"[" * 9000])
+async def test_a_body_that_is_none_of_the_protocol_is_an_error_of_the_answer(body: bytes) -> None:
+    async def page(_: web.Request) -> web.StreamResponse:
+        return web.Response(body=body, content_type="application/json")
+
+    async with stub(page) as (_, client):
+        with pytest.raises(AnswerError):
+            await client.fetch(GROUP)
+
+
+@pytest.mark.parametrize("far", [2**64 - 1, 2**63])
+async def test_a_number_out_of_range_is_an_error_of_the_answer_in_protobuf_too(far: int) -> None:
+    async def page(_: web.Request) -> web.StreamResponse:
+        message = conclave_pb2.StoredMessage(sequence_num=1, sender_id=GROUP.bytes, mls_message=b"A", created_at=far)
+        body = conclave_pb2.GetMessagesResponse(messages=[message]).SerializeToString()
+        return web.Response(body=body, content_type="application/x-protobuf")
+
+    async with stub(page) as (_, client):
+        client.transport.written_in = Format.PROTOBUF
+        with pytest.raises(AnswerError):
+            await client.fetch(GROUP)
+
+
+@pytest.mark.parametrize("errors", [None, 5, [], "x", {"name": 5}, {"name": ["no", 5]}], ids=str)
+async def test_a_refusal_says_what_it_can_and_not_more_than_can_be_shown(errors: object) -> None:
+    async def no(_: web.Request) -> web.StreamResponse:
+        return web.json_response({"message": "no " * 300_000, "error_code": 101, "errors": errors}, status=400)
+
+    async with stub(no) as (_, client):
+        with pytest.raises(RefusedError) as error:
+            await client.groups()
+    assert len(str(error.value)) <= 1_000
+    assert {name: [*faults] for name, faults in error.value.fields.items()} in ({}, {"name": ["no", "5"]})
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        b"data: \xff\xfe\n\n",
+        b"event: new_message\ndata: " + b"x" * 1_000_000 + b"\n\n",
+        *(
+            b"event: new_message\ndata: " + each + b"\n\n"
+            for each in (
+                *(b"x", b"5", b"[]", b"{}", b'{"group_id": 5, "sequence_num": 1, "sender_id": 5}'),
+                *(b'{"group_id": "%s", "sequence_num": "1", "sender_id": "%s"}' % (2 * (str(GROUP).encode(),)),),
+            )
+        ),
+        b"event: lagged\ndata: many\n\n",
+    ],
+    ids=["no UTF-8", "no end", "no JSON", "number", "list", "empty", "no ids", "no number", "lagged"],
+)
+async def test_a_stream_with_what_is_no_event_is_an_error_of_the_answer(lines: bytes) -> None:
+    async def stream(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+        await response.prepare(request)
+        await response.write(lines)
+        return response
+
+    async with stub(stream) as (_, client), client.listen() as events:
+        with pytest.raises(AnswerError):
+            await anext(events)
 
 
 async def test_an_answer_that_takes_too_long_is_none() -> None:

@@ -148,6 +148,59 @@ async def pair(device: NewDevice, tmp_path: Path) -> tuple[Device, Device, UUID]
     return alice, bob, group
 
 
+async def test_what_is_sent_while_an_empty_page_is_on_its_way_is_fetched_all_the_same(
+    pair: tuple[Device, Device, UUID],
+) -> None:
+    """No event tells the sender of it, and the page was read before it was stored."""
+    alice, _, group = pair
+    fetch, sent = alice.client.fetch, list[int]()
+
+    async def slow_fetch(*values: Any, **named: Any) -> Any:
+        page = await fetch(*values, **named)
+        if not page and not sent:
+            sent.append(0)
+            sent.append(await alice.sync.send(group, "meanwhile"))
+        return page
+
+    alice.client.fetch = slow_fetch  # type: ignore[method-assign]
+    await alice.sync.send(group, "before")
+    assert await alice.hear_text("before") == 1
+    assert await alice.hear_text("meanwhile") == sent[1]
+
+
+async def test_other_tasks_go_on_while_a_page_of_messages_is_told(pair: tuple[Device, Device, UUID]) -> None:
+    alice, bob, group = pair
+    await bob.disconnect()
+    for number in range(50):
+        await alice.client.send(group, f"{number}".encode())
+    turns = 0
+
+    async def turn() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    history = History(bob._path, clock=bob._clock)
+    sync = Sync(bob.client, history, PlaintextCodec())
+    bob.client.transport.on_time = lambda _: None
+    turning = asyncio.create_task(turn())
+    at = [turns async for each in sync._mirror.fetch(group) if isinstance(each, MessageArrived)]
+    turning.cancel()
+    history.close()
+    assert len(set(at)) == 50
+
+
+async def test_what_the_user_sends_from_elsewhere_comes_when_it_is_looked_for(
+    pair: tuple[Device, Device, UUID], device: NewDevice
+) -> None:
+    alice, _, group = pair
+    phone = await device("alice", register=False)
+    await phone.client.send(group, b"from my phone")
+    alice.sync.look_at(group)
+    await alice.hear_text("from my phone")
+
+
 async def test_both_hear_what_either_sends(pair: tuple[Device, Device, UUID]) -> None:
     alice, bob, group = pair
     assert await alice.sync.send(group, "hello") == 1
@@ -262,6 +315,46 @@ async def test_expiry_is_enforced_without_a_connection(pair: tuple[Device, Devic
     await bob.hear_a(Offline)
     running.clock.advance(61)
     assert await bob.hear_a(MessagesGone) == MessagesGone(group, (1,))
+
+
+@pytest.mark.parametrize(("steady", "longer"), [(3_600.0, [1, 2, 4, 8, 8, 8]), (0.0, [1] * 6)])
+async def test_a_stream_that_never_lasts_is_not_opened_again_at_once(
+    pair: tuple[Device, Device, UUID],
+    running: Running,
+    monkeypatch: pytest.MonkeyPatch,
+    steady: float,
+    longer: list[int],
+) -> None:
+    """All is read again each time: behind a proxy that cuts streams off the server would do nothing else."""
+    monkeypatch.setattr(sync_module, "STEADY_SECONDS", steady)
+    alice, bob, group = pair
+    bob.sync._backoff, bob.sync._chance = Backoff(first=0.01, most=10), lambda: 1.0
+    waits = []
+    for number in range(6):
+        await alice.sync.send(group, f"{number}")
+        await bob.hear_text(f"{number}")
+        break_streams(running, bob)
+        waits.append((await bob.hear_a(Offline)).retry_in)
+        await bob.hear_a(Online)
+    assert waits == [pytest.approx(0.01 * each) for each in longer]
+
+
+async def test_who_stops_without_a_connection_is_heard_whatever_happens_at_that_moment(
+    pair: tuple[Device, Device, UUID], running: Running
+) -> None:
+    _, bob, group = pair
+    bob.sync._backoff = Backoff(first=60, most=60)
+    bob.client.transport.url = bob.client.transport.url.with_port(1)
+    break_streams(running, bob)
+    await bob.hear_a(Offline)
+    await asyncio.sleep(0.05)
+    assert bob._listening
+    bob.sync.look_at(group)
+    bob._listening.cancel()
+    done, _ = await asyncio.wait({bob._listening}, timeout=10)
+    if not done:
+        bob._listening.cancel()  # or the test would not end either
+    assert done
 
 
 async def test_a_self_destructing_message_goes_after_it_was_really_shown(
@@ -418,6 +511,27 @@ async def test_a_group_is_not_erased_when_leaving_it_fails(pair: tuple[Device, D
     with pytest.raises(NoAnswerError):
         await bob.sync.leave(group)
     assert bob.shown(group) == ["hello"]
+
+
+@pytest.mark.parametrize("error", [NoAnswerError("lost"), asyncio.CancelledError()], ids=["lost", "cancelled"])
+async def test_a_group_that_was_left_without_an_answer_is_erased(
+    pair: tuple[Device, Device, UUID], error: BaseException
+) -> None:
+    """No event tells of it, and who tries again hears only that there is no such group."""
+    alice, bob, group = pair
+    await alice.sync.send(group, "hello")
+    await bob.hear_text("hello")
+    leave = bob.client.leave
+
+    async def lose(group_id: UUID) -> None:
+        await leave(group_id)
+        raise error
+
+    bob.client.leave = lose  # type: ignore[assignment,method-assign]
+    with pytest.raises(type(error)):
+        await bob.sync.leave(group)
+    assert await bob.hear_a(GroupGone) == GroupGone(group)
+    assert bob.history.groups() == {}
 
 
 async def test_a_group_that_was_left_on_another_device_is_gone_with_the_next_text(

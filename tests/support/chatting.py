@@ -135,6 +135,14 @@ class Chat:
         """Wait until something was said in passing."""
         await until(lambda: any(text in each for each in self.toasts), lambda: f"{text}: {self.toasts}\n{self.screen}")
 
+    async def page_down_to(self, text: str) -> None:
+        """Go on page by page until a text is on the screen, and to the end of that page."""
+        deadline = time.monotonic() + PATIENCE
+        while text not in self.screen:
+            assert time.monotonic() < deadline, self.screen
+            self.press("pagedown")
+            await self.pilot.pause(0.1)
+
     async def do(self, line: str) -> None:
         """Type a command, and wait until it was taken."""
         self.press("escape")

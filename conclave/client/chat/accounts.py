@@ -5,6 +5,7 @@ Nobody else may read them: folders have mode 0700, files 0600.
 
 import fcntl
 import os
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ from yarl import URL
 from conclave.client.history.store import History
 from conclave.client.session import Session, SessionFileError, load
 
-_SESSION, _HISTORY, _LOCK = "session", "history", "lock"
+_SESSION, _HISTORY, _LOCK, _CODEC = "session", "history", "lock", "codec"
 
 
 class AccountInUseError(Exception):
@@ -38,6 +39,13 @@ class Account:
     def history_path(self) -> Path:
         """Where the local history is."""
         return self.folder / _HISTORY
+
+    def codec_folder(self) -> Path:
+        """Make the folder in which a codec that was plugged in keeps what it wants, and return it. Raises OSError."""
+        self._make()
+        folder = self.folder / _CODEC
+        folder.mkdir(mode=0o700, exist_ok=True)
+        return folder
 
     def save(self, session: Session) -> None:
         """Keep a session for the next start. Raises OSError."""
@@ -74,7 +82,9 @@ class Account:
         self.session_path.unlink(missing_ok=True)
 
     def forget(self) -> None:
-        """Forget the session and the history, which is not open, and the folder, unless something else is in it.
+        """Forget the session, the history, which is not open, and what the codec has kept.
+
+        The folder goes too, unless something else is in it.
 
         Raises HistoryError, AccountInUseError, OSError, and sqlite3.Error.
         """
@@ -83,6 +93,7 @@ class Account:
             if self.history_path.exists():
                 with History(self.history_path) as history:
                     history.forget_all()
+            _overwrite_and_remove(self.folder / _CODEC)
             for name in (_HISTORY, f"{_HISTORY}-journal", _LOCK):
                 (self.folder / name).unlink(missing_ok=True)
         with suppress(OSError):  # it is not empty
@@ -92,6 +103,20 @@ class Account:
         """Make the folder, and the one that it is in. A mode holds only for the last one that ``mkdir`` makes."""
         for folder in (self.folder.parent, self.folder):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+
+
+def _overwrite_and_remove(folder: Path) -> None:
+    """Remove a folder with its files, which may have keys in them. Links are removed, what they name stays."""
+    if not folder.is_dir() or folder.is_symlink():
+        folder.unlink(missing_ok=True)
+        return
+    for path in folder.rglob("*"):
+        if path.is_file() and not path.is_symlink() and path.stat().st_nlink == 1:
+            with path.open("r+b") as file:
+                file.write(bytes(path.stat().st_size))
+                file.flush()
+                os.fsync(file.fileno())
+    shutil.rmtree(folder)
 
 
 def _compare(descriptor: int, path: Path) -> None:

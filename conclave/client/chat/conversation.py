@@ -12,7 +12,7 @@ from uuid import UUID
 
 from conclave.client import news as n
 from conclave.client.api import Client
-from conclave.client.chat import words
+from conclave.client.chat import loading, words
 from conclave.client.chat.background import Background
 from conclave.client.chat.listener import Listener
 from conclave.client.chat.outbox import Outbox
@@ -25,18 +25,14 @@ from conclave.client.results import GroupUpdated, Retention
 from conclave.client.retry import Backoff
 from conclave.client.sync import Sync
 
-PAGE = 200
-"""Messages are loaded from the local history 200 at a time."""
-
-MOST_LOADED = 1_000
-"""Of a group at most 1,000 messages stay loaded while its newest ones are shown."""
-
 RENEWED_AFTER = 0.2
 """After an event the groups are read again, at most five times a second."""
 
 HOLDING_READ_EVERY = 10.0
 """Who holds a group back is read again every 10 seconds while it is open: no event tells that somebody has fetched."""
 
+FETCHED_EVERY = 30.0
+"""The open group is fetched every 30 seconds: no event tells of what the user sends from another device."""
 
 EVENT_FOLLOWS_WITHIN = 1.0
 """If an event says why a group is gone, it comes within a second."""
@@ -68,7 +64,7 @@ class Conversation:
     async def __aenter__(self) -> Self:
         await self.sync.__aenter__()
         self.client.transport.on_trouble = self._hear_of_trouble
-        for each in (self._follow, self._renew, self._watch_holding):
+        for each in (self._follow, self._renew, self._watch_holding, self._look):
             self._start(each())
         return self
 
@@ -104,16 +100,26 @@ class Conversation:
             room.read_before = self.history.read_up_to(group_id) if room.unread else None
             if self._online.is_set():
                 self._start(self._read_retention(group_id))
+                self.sync.look_at(group_id)
         return room
 
     def load_earlier(self, room: Room) -> bool:
         """Load a page of messages before those that are loaded. Tell whether there were some."""
-        first = min(room.messages, default=0)
-        earlier = self.history.earlier_messages(room.group.group_id, first, PAGE) if room.has_earlier else []
-        room.load([*earlier, *room.messages.values()])
-        room.has_earlier = len(earlier) == PAGE
+        earlier = loading.load_earlier(self.history, room)
         self._learn_names(earlier)
         return bool(earlier)
+
+    def load_later(self, room: Room) -> bool:
+        """Load a page of messages after those that are loaded. Tell whether there were some."""
+        later = loading.load_later(self.history, room)
+        self._learn_names(later)
+        return bool(later)
+
+    def load_last(self, room: Room) -> None:
+        """Load the newest messages, if they are not: the user wants to be there."""
+        if room.has_later:
+            loading.load_last(self.history, room)
+            self._learn_names(room.messages.values())
 
     def seen(self, group_id: UUID, up_to: int) -> None:
         """Note that everything up to a number was really on the screen: timers of self-destructing messages begin."""
@@ -250,10 +256,7 @@ class Conversation:
         if message.sender_id == self.user_id:
             self.outbox.has_arrived(room, message.text)
         if room.is_loaded:
-            room.add(message)
-            if len(room.messages) > MOST_LOADED and room.is_at_end:
-                room.load(list(room.messages.values())[-PAGE:])
-                room.has_earlier = True
+            loading.add(room, message)
         self._learn_names([message])
         self._count(room)
         self._show(room)
@@ -332,24 +335,14 @@ class Conversation:
     # How it is kept right.
 
     def _load(self, room: Room) -> None:
-        """Load the last messages of a group, and with them all that are unread: MOST_LOADED at most, without a hole.
-
-        What is not loaded cannot be on the screen, but would count as read with what comes after it.
-        """
-        group_id = room.group.group_id
-        last = self.history.last_messages(group_id, MOST_LOADED)
-        read = self.history.read_up_to(group_id)
-        shown = [each for each in last[:-PAGE] if each.sequence_num > read] + last[-PAGE:]
-        room.has_earlier = len(shown) < len(last) or len(last) == MOST_LOADED
-        room.load(shown)
+        """Load the last messages of a group, or from its first unread one on."""
+        loading.load(self.history, room, self.user_id)
         self._count(room)
         self._learn_names(room.messages.values())
 
     def _reload(self, room: Room) -> None:
         """Read anew when messages are gone; the others that are loaded stay so."""
-        if room.messages:
-            after = min(room.messages) - 1
-            room.load(self.history.messages(room.group.group_id, after, len(room.messages) + MOST_LOADED))
+        loading.load_again(self.history, room)
         if room.is_loaded and not room.messages:
             self._load(room)  # there may be earlier ones that stay
         self._count(room)
@@ -358,6 +351,7 @@ class Conversation:
         """Note how far a group is here, and how many of its messages are unread. Drafts that came are none any more."""
         group_id = room.group.group_id
         room.unread = self.history.unread(group_id, self.user_id)
+        room.unread_from = self.history.first_unread(group_id, self.user_id)
         room.fetched_up_to = self.history.fetched_up_to(group_id)
         self.outbox.tidy(room)
 
@@ -399,6 +393,13 @@ class Conversation:
             if room and room.expiry == words.AFTER_FETCH and self._online.is_set():
                 with contextlib.suppress(ClientError):
                     await self._read_retention(room.group.group_id)
+
+    async def _look(self) -> None:
+        """Have the open group fetched from time to time."""
+        while True:
+            await asyncio.sleep(FETCHED_EVERY)
+            if self.open_room and self._online.is_set():
+                self.sync.look_at(self.open_room)
 
     async def _read_retention(self, group_id: UUID) -> Retention | None:
         try:

@@ -30,7 +30,7 @@ KEYS = (
     ("Tab", "complete a command; else go on: groups, messages, typing"),
     ("↑ ↓", "former commands, in an empty line"),
     ("Alt+↑ Alt+↓", "the group before, the next one"),
-    ("Ctrl+G", "the next group with something unread"),
+    ("Ctrl+G", "what is unread: in this group, or else in the next one"),
     ("PgUp PgDn", "scroll"),
     ("Ctrl+N", "make a group"),
     ("F1", "this help"),

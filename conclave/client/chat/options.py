@@ -22,7 +22,7 @@ class ChatOptions:
     ``url`` and ``username``: what the form for logging in begins with. ``ca``: a file of authorities to trust in place
     of the system's. ``home``: where accounts are kept. ``keeps_history``: in a file; otherwise in memory only.
     ``keep_fetched``: for how many seconds messages of groups with delete-after-fetch stay here; None: they stay.
-    ``make_codec``: makes what encrypts, from the folder of the account and the user's id; None: nothing does.
+    ``make_codec``: makes what encrypts, from a folder of its own and the user's id; None: nothing does.
     """
 
     url: str = ""
@@ -47,7 +47,7 @@ class ChatOptions:
 
     def codec(self, account: Account, user_id: UUID) -> Codec:
         """Return what makes payloads of texts for an account."""
-        return self.make_codec(account.folder, user_id) if self.make_codec else PlaintextCodec()
+        return self.make_codec(account.codec_folder(), user_id) if self.make_codec else PlaintextCodec()
 
     def history(self, account: Account) -> History:
         """Open the local history of an account. Raises HistoryError."""

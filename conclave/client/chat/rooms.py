@@ -58,6 +58,8 @@ class Room:
 
     ``fetched_up_to``: the number of the last message that came, gone or not. ``read_before``: up to which number it was
     read when it was opened; None: everything was. ``is_at_end``: its newest messages are on the screen.
+    ``has_earlier`` and ``has_later``: there are messages before, or after, those that are loaded. ``unread_from``: the
+    number of the first unread one of somebody else's; None: there is none.
     """
 
     group: Group
@@ -65,10 +67,12 @@ class Room:
     messages: dict[int, Message] = field(default_factory=dict)
     is_loaded: bool = False
     has_earlier: bool = False
+    has_later: bool = False
     is_at_end: bool = True
     notices: list[Notice] = field(default_factory=list)
     drafts: list[Draft] = field(default_factory=list)
     unread: int = 0
+    unread_from: int | None = None
     fetched_up_to: int = 0
     read_before: int | None = None
     self_destruct_seconds: int = 0
@@ -94,8 +98,10 @@ class Room:
         self.is_loaded = True
 
     def add(self, message: Message) -> None:
-        """Show one more message. One from before those that are loaded is there once they are."""
+        """Show one more message. One from before those that are loaded, or after them, is there once they are."""
         if self.has_earlier and message.sequence_num < min(self.messages, default=0):
+            return
+        if self.has_later and message.sequence_num > max(self.messages, default=0):
             return
         is_last = message.sequence_num > next(reversed(self.messages), 0)
         self.messages[message.sequence_num] = message

@@ -57,7 +57,11 @@ class Row:
 
 @dataclass(frozen=True)
 class Look:
-    """What rows depend on beside the items. ``name``: how to call somebody."""
+    """What rows depend on beside the items. ``name``: how to call somebody.
+
+    ``read_before``: the line "new" stands after this number; None: there is none. ``unread_from``: the number of the
+    first unread message, loaded or not; None: all are read. ``has_later``: the end of the items is not the group's.
+    """
 
     width: int
     name: Callable[[UUID], str]
@@ -66,6 +70,8 @@ class Look:
     read_before: int | None = None
     is_plain: bool = False
     is_online: bool = True
+    unread_from: int | None = None
+    has_later: bool = False
 
 
 def style_of(user_id: UUID, own_id: UUID) -> str:
@@ -106,6 +112,17 @@ def is_gone(item: Item, now: int) -> bool:
     return isinstance(item, Message) and item.is_gone(now)
 
 
+def key_of(item: Item) -> Key:
+    """Return what the rows of an item are found by."""
+    match item:
+        case Message():
+            return Key("message", item.sequence_num)
+        case Notice():
+            return Key("notice", hash((item.after, item.at, item.text)))
+        case Draft():
+            return Key("draft", item.send_id.int)
+
+
 def left(message: Message, now: int) -> tuple[str, str, str]:
     """Say how long a message is still there: in words, as a circle, and in which style; all "" if it stays."""
     timed = bool(message.self_destruct_seconds)
@@ -123,7 +140,7 @@ def _rows(items: list[Item], look: Look, wraps: Wraps) -> Iterator[Row]:
     above: Item | None = None
     is_new_told = look.read_before is None
     for item in items:
-        key = _key(item)
+        key = key_of(item)
         at = _at(item, look.now)
         if above is None or not _is_same_day(_at(above, look.now), at):
             yield from _ruled(words.day(at), "day", key, width, look)
@@ -144,7 +161,7 @@ def _item(item: Item, above: Item | None, look: Look, width: int, fuse: int, wra
     if isinstance(item, Notice):
         mark = "" if look.is_plain else "· "
         for line in Content(f"{mark}{item.text}").wrap(width):
-            yield Row(line, "notice", _key(item))
+            yield Row(line, "notice", key_of(item))
         return
     if look.is_plain:
         yield from _plain(item, look, width, wraps)
@@ -152,13 +169,13 @@ def _item(item: Item, above: Item | None, look: Look, width: int, fuse: int, wra
     who = item.sender_id if isinstance(item, Message) else look.user_id
     if not _goes_on(above, item, look):
         name = Content("you" if who == look.user_id else look.name(who)).truncate(width - TIME_WIDTH, ellipsis=True)
-        yield Row(name, style_of(who, look.user_id), _key(item), right=words.time_of_day(_at(item, look.now)))
+        yield Row(name, style_of(who, look.user_id), key_of(item), right=words.time_of_day(_at(item, look.now)))
     yield from _body(item, width - INDENT, fuse, wraps, "" if look.is_online else "waits")
 
 
 def _body(item: Message | Draft, width: int, aside: int, wraps: Wraps, state: str) -> Iterator[Row]:
     """``aside``: the cells of the column on the right. ``state``: of a draft that is neither sent nor refused."""
-    key = _key(item)
+    key = key_of(item)
     if isinstance(item, Draft):
         right = "" if item.refused else state
         for line in wraps.lines(item.text, width - max(aside, len(right) + 1 if right else 0)):
@@ -188,7 +205,7 @@ def _plain(item: Message | Draft, look: Look, width: int, wraps: Wraps) -> Itera
             ends = f" (gone {duration_words(item.self_destruct_seconds)} after you have read it)"
         (text, style), number = _text(item), item.sequence_num
     for line in wraps.lines(text, width, f"{who}, {at}: ", ends):
-        yield Row(line, style, _key(item), number)
+        yield Row(line, style, key_of(item), number)
 
 
 def _clock(at: int, now: int) -> str:
@@ -227,13 +244,3 @@ def _ends(item: Item) -> bool:
 
 def _at(item: Item, now: int) -> int:
     return item.created_at if isinstance(item, Message) else item.at if isinstance(item, Notice) else now
-
-
-def _key(item: Item) -> Key:
-    match item:
-        case Message():
-            return Key("message", item.sequence_num)
-        case Notice():
-            return Key("notice", hash((item.after, item.at, item.text)))
-        case Draft():
-            return Key("draft", item.send_id.int)

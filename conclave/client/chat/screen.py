@@ -1,6 +1,7 @@
 """The screen of the chat: groups on the left, the open one on the right, and a line to type into."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any, ClassVar
 from uuid import UUID
@@ -163,9 +164,11 @@ class ChatScreen(Screen[None]):
 
     def _look(self, room: Room | None) -> Look:
         rooms = self.conversation.rooms
-        read_before = room.read_before if room else None
-        is_online = self.conversation.offline is None
-        return Look(0, rooms.called, rooms.user_id, self.conversation.now(), read_before, self._is_plain, is_online)
+        look = Look(0, rooms.called, rooms.user_id, self.conversation.now(), is_plain=self._is_plain)
+        look = replace(look, is_online=self.conversation.offline is None)
+        if room is None:
+            return look
+        return replace(look, read_before=room.read_before, unread_from=room.unread_from, has_later=room.has_later)
 
     def _bar(self) -> Content:
         """Who is where, whether there is a connection, and whether the server can read along."""
@@ -239,14 +242,21 @@ class ChatScreen(Screen[None]):
         else:
             text = text.removeprefix("/")
             self.conversation.outbox.send(self.room, text, self.room.self_destruct_seconds)
-            self.query_one(Timeline).go_to_end()
+            self._go_to_end()
+
+    def _go_to_end(self) -> None:
+        """Show the newest messages, with what was just typed."""
+        if self.room:
+            self.conversation.load_last(self.room)
+        self._show()
+        self.query_one(Timeline).go_to_end()
 
     def _does(self, key: str) -> bool:
         """Do what a key means beside the field. Tell whether it means something."""
         timeline = self.query_one(Timeline)
         keys: dict[str, Callable[[], None]] = {
-            "pageup": partial(timeline.scroll_page_up, animate=False),
-            "pagedown": partial(timeline.scroll_page_down, animate=False),
+            "pageup": timeline.action_page_up,
+            "pagedown": timeline.action_page_down,
             "ctrl+g": self.action_step_unread,
             **dict.fromkeys(("alt+up", "ctrl+up"), partial(self.action_step, -1)),
             **dict.fromkeys(("alt+down", "ctrl+down"), partial(self.action_step, 1)),
@@ -270,6 +280,11 @@ class ChatScreen(Screen[None]):
     def on_timeline_begins(self) -> None:
         """Load what comes before, if there is something."""
         if self.room and self.room.has_earlier and self.conversation.load_earlier(self.room):
+            self._later("room")
+
+    def on_timeline_ends(self) -> None:
+        """Load what comes after, if that is not loaded."""
+        if self.room and self.room.has_later and self.conversation.load_later(self.room):
             self._later("room")
 
     def on_screen_resume(self) -> None:
@@ -304,7 +319,11 @@ class ChatScreen(Screen[None]):
             self.go(rooms[(here + by) % len(rooms)].group.group_id)
 
     def action_step_unread(self) -> None:
-        """Open the next group with something unread."""
+        """Go to what is unread and out of sight in the open group, or open the next group with something unread."""
+        if self.room and self.room.unread and not self.query_one(Timeline).is_shown(self.room.unread_from):
+            self.query_one(Timeline).leave()
+            self.go(self.room.group.group_id)
+            return
         unread = [each for each in self.conversation.rooms.ordered() if each.unread and each is not self.room]
         if unread:
             self.go(unread[0].group.group_id)

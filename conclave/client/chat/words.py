@@ -26,6 +26,12 @@ LONGEST = 8_000
 MOST_LINES = 100
 """A message is shown up to 100 lines: one of nothing but ends of lines would take minutes to lay out."""
 
+MOST_IN_PASSING = 1_000
+"""A name, or anything else that is no message, is shown up to 1,000 characters; a server allows names of 64."""
+
+MOST_MARKS = 8
+"""A letter has up to 8 accents and other marks: thousands of them would reach into the lines above it."""
+
 LATEST = 253_370_764_800
 """No time is written as a later one than the year 9999: a lifetime may end in millions of years."""
 
@@ -63,6 +69,9 @@ _FUSES = "○◔◑◕●"
 _DANGEROUS = {"Cc", "Cf", "Cs", "Zl", "Zp"}
 """Categories of characters that could move the cursor, or turn the direction of what follows."""
 
+_MARKS = {"Mn", "Me"}
+"""Categories of what is drawn over the letter before it."""
+
 _JOINERS = "\u200c\u200d"
 """These join letters and emoji, and do no harm."""
 
@@ -70,18 +79,23 @@ _JOINERS = "\u200c\u200d"
 def harmless(text: str, *, lines: bool = False) -> str:
     """Return a text of somebody else's so that it can do nothing to a terminal, or to what stands beside it.
 
-    Control characters, and those that change the direction of writing, become visible as ``�``. ``lines``: keep ends
-    of lines.
+    Control characters, and those that change the direction of writing, become visible as ``�``; of marks on one letter
+    MOST_MARKS stay. ``lines``: keep ends of lines; without, it is a name or a word in passing, and cut after
+    MOST_IN_PASSING characters.
     """
-    text = text.replace("\r\n", "\n").replace("\t", "    ")
-    return "".join(
-        each
-        if (each == "\n" and lines) or each in _JOINERS or unicodedata.category(each) not in _DANGEROUS
-        else " "
-        if each == "\n"
-        else "\N{REPLACEMENT CHARACTER}"
-        for each in text
-    )
+    text = (text if lines else text[:MOST_IN_PASSING]).replace("\r\n", "\n").replace("\t", "    ")
+    kept, marks = list[str](), 0
+    for each in text:
+        category = unicodedata.category(each)
+        marks = marks + 1 if category in _MARKS or each in _JOINERS else 0
+        if marks > MOST_MARKS:
+            continue
+        if each == "\n":
+            kept.append("\n" if lines else " ")
+        else:
+            is_safe = each in _JOINERS or category not in _DANGEROUS
+            kept.append(each if is_safe else "\N{REPLACEMENT CHARACTER}")
+    return "".join(kept)
 
 
 def shown(text: str) -> str:

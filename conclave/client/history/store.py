@@ -214,6 +214,16 @@ class History:
         ).fetchone()
         return int(row[0])
 
+    def first_unread(self, group_id: UUID, user_id: UUID) -> int | None:
+        """Return the number of the first message of others that the user, ``user_id``, has not seen; None: no one."""
+        row = self._connection.execute(
+            "SELECT sequence_num FROM messages JOIN groups USING (group_key) WHERE group_id = ?"
+            " AND sequence_num > read_up_to AND sender_id != ? AND (gone_at IS NULL OR gone_at > ?)"
+            " ORDER BY sequence_num LIMIT 1",
+            (group_id.bytes, user_id.bytes, self.now()),
+        ).fetchone()
+        return row and int(row[0])
+
     def unhandled(self, group_id: UUID, limit: int = 100) -> list[Message]:
         """Return the first messages that the application has not had yet."""
         return self.messages(group_id, self._number(group_id, "handled_up_to"), limit)
@@ -226,16 +236,18 @@ class History:
         """Note that the user has seen everything up to a number: timers of what it newly covers run from now on."""
         with self._transaction() as connection:
             group_key, _ = _group(connection, group_id)
+            former = self.read_up_to(group_id)
             up_to = min(up_to, self.fetched_up_to(group_id))  # what is not here was not seen
+            if up_to <= former:
+                return
+            # Only what is new: the user reads message by message, and there may be 100,000 before them.
             connection.execute(
-                "UPDATE messages SET redact_at = ? + self_destruct_seconds WHERE group_key = ? AND sequence_num <= ?"
-                " AND self_destruct_seconds > 0 AND redact_at IS NULL",
-                (self._clock.earliest(), group_key, up_to),
+                "UPDATE messages SET redact_at = ? + self_destruct_seconds WHERE group_key = ? AND sequence_num > ?"
+                " AND sequence_num <= ? AND self_destruct_seconds > 0 AND redact_at IS NULL",
+                (self._clock.earliest(), group_key, former, up_to),
             )
-            connection.execute(
-                "UPDATE groups SET read_up_to = max(read_up_to, ?) WHERE group_key = ?", (up_to, group_key)
-            )
-            self._settle(connection, group_key)
+            connection.execute("UPDATE groups SET read_up_to = ? WHERE group_key = ?", (up_to, group_key))
+            self._settle(connection, group_key, former, up_to)
 
     def untold(self) -> dict[UUID, int]:
         """Return what the user has seen and the server does not know of: numbers, by group."""
@@ -344,11 +356,11 @@ class History:
                 f"UPDATE groups SET {column} = max({column}, ?) WHERE group_id = ?", (up_to, group_id.bytes)
             )
 
-    def _settle(self, connection: sqlite3.Connection, group_key: int, after: int = 0) -> None:
-        """Work out anew when the messages of a group that come after a number are gone."""
+    def _settle(self, connection: sqlite3.Connection, group_key: int, after: int = 0, up_to: int = _NEVER) -> None:
+        """Work out anew when the messages of a group are gone: those that come after a number, up to another one."""
         connection.execute(
-            f"{_SETTLE} WHERE group_key = :group_key AND sequence_num > :after",
-            {"keep": self._keep, "group_key": group_key, "after": after},
+            f"{_SETTLE} WHERE group_key = :group_key AND sequence_num > :after AND sequence_num <= :up_to",
+            {"keep": self._keep, "group_key": group_key, "after": after, "up_to": up_to},
         )
 
     @contextmanager

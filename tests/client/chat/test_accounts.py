@@ -1,5 +1,6 @@
 """Where accounts are kept: who can read it, who can use it, what is left of one that is forgotten."""
 
+import json
 import os
 import subprocess
 import sys
@@ -8,9 +9,10 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from conclave.client import History, HistoryError, Session, SessionFileError
+from conclave.client import History, HistoryError, PlaintextCodec, Session, SessionFileError
 from conclave.client.chat.accounts import Account, AccountInUseError, Accounts, default_home
 from conclave.client.chat.login import server_url
+from conclave.client.chat.options import ChatOptions
 from conclave.client.history.store import Arrived
 from conclave.clock import FakeClock
 from tests.support.forensics import Search
@@ -30,6 +32,14 @@ def accounts(tmp_path: Path) -> Accounts:
 @pytest.fixture
 def account(accounts: Accounts) -> Account:
     return accounts.of(session())
+
+
+class KeepingCodec(PlaintextCodec):
+    """It keeps keys in its folder."""
+
+    def __init__(self, folder: Path) -> None:
+        (folder / "deep").mkdir()
+        (folder / "deep" / "keys").write_bytes(b"a secret key" * 1_000)
 
 
 def modes(folder: Path) -> dict[str, int]:
@@ -145,6 +155,16 @@ class TestSessions:
         with pytest.raises(SessionFileError, match=r"session: others may read this session: chmod 600 it, or remove"):
             accounts.last()
 
+    @pytest.mark.parametrize("wrong", [{"url": 5}, {"token": None}, {"username": ["alice"]}, {"user_id": 7}], ids=str)
+    def test_one_that_is_damaged_is_told_to_be_none(
+        self, accounts: Accounts, account: Account, wrong: dict[str, object]
+    ) -> None:
+        account.save(session())
+        values = json.loads(account.session_path.read_text(encoding="utf-8"))
+        account.session_path.write_text(json.dumps(values | wrong), encoding="utf-8")
+        with pytest.raises(SessionFileError, match="is no session: remove it and log in again"):
+            accounts.last()
+
     def test_the_last_is_the_one_that_began_last(self, accounts: Accounts) -> None:
         those = [session(), session("bob"), session("carol", "http://localhost:8080"), session("alice", number=9)]
         for turn, each in enumerate([those[1], those[3], those[2], those[0]]):
@@ -206,9 +226,24 @@ class TestForgetting:
         assert len(search.numbers_in(other.folder)) == 600
         assert accounts.last() == session("bob")
 
+    def test_nothing_is_left_of_what_a_codec_has_kept(self, account: Account, tmp_path: Path) -> None:
+        """Its keys would open what others have copied on the way."""
+        account.save(session())
+        options = ChatOptions(home=account.folder.parent, make_codec=lambda folder, _: KeepingCodec(folder))
+        options.codec(account, UUID(int=1))
+        folder = account.codec_folder()
+        assert folder.stat().st_mode & 0o777 == 0o700
+        with (folder / "deep" / "keys").open("rb") as freed:
+            (folder / "elsewhere").symlink_to(tmp_path / "precious")
+            (tmp_path / "precious").write_bytes(b"not of the codec")
+            account.forget()
+            assert not account.folder.exists()
+            assert set(freed.read()) == {0}, "overwritten before it was removed"
+        assert (tmp_path / "precious").read_bytes() == b"not of the codec"
+
     def test_what_somebody_else_has_put_there_stays(self, account: Account) -> None:
         account.save(session())
-        (account.folder / "keys").write_text("of a codec")
+        (account.folder / "keys").write_text("of somebody else")
         account.forget()
         assert [each.name for each in account.folder.iterdir()] == ["keys"]
         account.save(session())

@@ -11,6 +11,7 @@ from uuid import UUID
 import pytest
 
 from conclave.client import GroupError, NoAnswerError, RefusedError, SessionOverError
+from conclave.client.chat import conversation as conversation_module
 from conclave.client.chat.listener import Listener
 from conclave.client.errors import ServerError
 from conclave.client.news import Lagged, Message
@@ -21,6 +22,31 @@ from tests.support.client import PASSWORD
 from tests.support.conversing import Chat, Held, NewChat, Pair, Recorder, go_offline
 
 HOUR, DAY = 3_600, 86_400
+
+
+class TestFromAnotherDevice:
+    """No event tells the one who sends."""
+
+    async def test_it_comes_to_the_open_group_after_a_while(
+        self, chat: NewChat, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(conversation_module, "FETCHED_EVERY", 0.05)
+        alice = await chat("alice")
+        group, other = await alice.new("club"), await alice.new("other")
+        alice.conversation.enter(group)
+        phone = await chat("alice", register=False)
+        await phone.client.send(other, b"elsewhere")
+        await phone.client.send(group, b"from my phone")
+        await alice.shows(group, "from my phone")
+        assert alice.room(other).fetched_up_to == 0, "others are not looked at all the time"
+
+    async def test_it_comes_when_the_group_is_opened(self, chat: NewChat) -> None:
+        alice = await chat("alice")
+        group = await alice.new("club")
+        phone = await chat("alice", register=False)
+        await phone.client.send(group, b"from my phone")
+        alice.conversation.enter(group)
+        await alice.shows(group, "from my phone")
 
 
 class TestUnread:

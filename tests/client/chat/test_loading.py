@@ -8,8 +8,8 @@ from uuid import UUID
 import pytest
 
 from conclave.client import Client, History, PlaintextCodec, Session
-from conclave.client.chat import conversation as conversation_module
-from conclave.client.chat.conversation import MOST_LOADED, PAGE
+from conclave.client.chat import conversation as conversation_module, loading
+from conclave.client.chat.loading import MOST_AHEAD, MOST_LOADED, PAGE
 from conclave.client.chat.rooms import Room
 from conclave.client.history.store import Arrived
 from conclave.client.results import Group
@@ -76,17 +76,45 @@ class TestLoading:
                 pass
             assert list(room.messages) == list(range(1, 1_001))
 
-    async def test_of_too_many_unread_ones_the_last_are_loaded_without_a_hole(self) -> None:
+    @pytest.mark.parametrize("read", [0, 5, 700, 1_499])
+    async def test_of_too_many_unread_ones_the_first_are_loaded_and_the_others_in_their_turn(self, read: int) -> None:
+        """Or those that were never loaded would count as read with what comes after them."""
         room, history = Room(CLUB), chat_history(2_500)
+        history.read(CLUB.group_id, read)
         async with Client("http://localhost:1") as client:
             client.resume(Session("http://localhost:1", ME, "me", "token"))
             conversation = conversation_module.Conversation(client, history, PlaintextCodec(), Recorder())
             conversation.rooms.all[CLUB.group_id] = room
             conversation.enter(CLUB.group_id)
-            assert list(room.messages) == list(range(2_501 - MOST_LOADED, 2_501))
+            first, last = max(1, read + 1 - PAGE), read + MOST_LOADED - PAGE
+            assert list(room.messages) == list(range(first, last + 1))
+            assert (room.has_earlier, room.has_later, room.unread_from) == (first > 1, True, read + 1)
+            while room.has_later:
+                before = max(room.messages)
+                assert conversation.load_later(room) == (before < 2_500)
+                assert max(room.messages) == min(before + PAGE, 2_500)
+                assert list(room.messages) == list(range(min(room.messages), max(room.messages) + 1))
+                assert len(room.messages) <= MOST_LOADED
+            assert max(room.messages) == 2_500
             while conversation.load_earlier(room):
                 assert list(room.messages) == list(range(min(room.messages), 2_501))
             assert min(room.messages) == 1
+
+    async def test_what_comes_while_somebody_is_far_from_the_end_is_loaded_once_it_is_wanted(self) -> None:
+        room, history = Room(CLUB), chat_history(MOST_AHEAD + 500)
+        history.read(CLUB.group_id, MOST_AHEAD + 500)
+        found = history.messages(CLUB.group_id, 0, MOST_AHEAD + 500)
+        room.load(found[:MOST_LOADED])
+        room.is_at_end = False
+        for each in found[MOST_LOADED:]:
+            loading.add(room, each)
+        assert list(room.messages) == list(range(1, MOST_AHEAD + 1))
+        loading.load_again(history, room)
+        assert list(room.messages) == list(range(1, MOST_AHEAD + 1))
+        assert loading.load_later(history, room)[0].sequence_num == MOST_AHEAD + 1
+        loading.load_last(history, room)
+        assert (min(room.messages), max(room.messages)) == (MOST_AHEAD + 501 - PAGE, MOST_AHEAD + 500)
+        assert (room.has_earlier, room.has_later) == (True, False)
 
     async def test_all_that_is_loaded_stays_when_a_policy_changes(self, long: Pair, running: Running) -> None:
         alice, bob, group = long
@@ -128,7 +156,7 @@ class TestLoading:
         self, chat: NewChat, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """A chat was killed between the two. At the next start the group is opened before they are told."""
-        monkeypatch.setattr(conversation_module, "PAGE", 50)
+        monkeypatch.setattr(loading, "PAGE", 50)
         alice, bob = await chat("alice"), await chat("bob", tmp_path / "bob")
         group = await alice.new("club", bob)
         await say(alice, group, 100)

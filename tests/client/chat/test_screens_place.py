@@ -1,6 +1,5 @@
 """Where one is in a group: scrolling, pages, sizes of the terminal, plain mode, floods."""
 
-import time
 from pathlib import Path
 
 import pytest
@@ -9,7 +8,7 @@ from aiohttp import ClientSession
 from tests.support.chatting import Chat, chatting, new_group, screen_strips, signed_up, until
 from tests.support.client import Client
 from tests.support.protobuf import ProtobufClient
-from tests.support.server import PATIENCE, ServerProcess
+from tests.support.server import ServerProcess
 
 
 def top(chat: Chat) -> str:
@@ -85,15 +84,6 @@ async def test_earlier_pages_come_at_the_top_and_the_place_is_kept(
         await chat.shows("to the end")
 
 
-async def page_down_to(chat: Chat, text: str) -> None:
-    """Go on page by page until a text is on the screen, and to the end of that page."""
-    deadline = time.monotonic() + PATIENCE
-    while text not in chat.screen:
-        assert time.monotonic() < deadline, chat.screen
-        chat.press("pagedown")
-        await chat.pilot.pause(0.1)
-
-
 async def test_it_stays_in_place_while_messages_come_and_go_and_follows_at_the_end(
     server: ServerProcess, http: ClientSession, tmp_path: Path
 ) -> None:
@@ -108,7 +98,7 @@ async def test_it_stays_in_place_while_messages_come_and_go_and_follows_at_the_e
         await friend.send(group, f"stays {number};".encode())
     async with chatting(tmp_path) as chat:
         await chat.open("staying")
-        await page_down_to(chat, "stays 59;")
+        await chat.page_down_to("stays 59;")
         await friend.send(group, b"follows;")
         await chat.shows("follows;")
         chat.press("pageup")
@@ -127,7 +117,7 @@ async def test_it_stays_in_place_while_messages_come_and_go_and_follows_at_the_e
             await chat.pilot.resize_terminal(*size)
             await chat.pilot.pause()
         assert place in chat.screen
-        await page_down_to(chat, "below 9;")
+        await chat.page_down_to("below 9;")
         chat.type("and on", "alt+enter", "alt+enter", "alt+enter", "x")
         await until(lambda: chat.composer.text == "and on\n\n\nx")
         await chat.shows("below 9;")

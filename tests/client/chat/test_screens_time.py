@@ -142,7 +142,7 @@ async def test_a_self_destructing_message_lives_until_it_was_really_on_the_scree
 
         for number in range(60):
             await friend.send(group, f"filler {number}".encode())
-        await until(lambda: "filler 59" in chat.screen)
+        await chat.page_down_to("filler 59")
         chat.press("pageup", "pageup")
         await until(lambda: not chat.timeline.is_at_end())
         fourth = await sent("out of view")

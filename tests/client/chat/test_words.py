@@ -73,6 +73,20 @@ def test_what_people_write_stays_as_it_is(text: str) -> None:
     assert words.harmless(text) == text
 
 
+@pytest.mark.parametrize("marks", ["\u0301" * 5_000, "\u0301\u200d" * 5_000, "\u20dd\u0336\ufe0f" * 5_000])
+@pytest.mark.parametrize("lines", [False, True])
+def test_no_letter_has_so_many_marks_that_they_reach_into_other_lines(marks: str, lines: bool) -> None:
+    made = words.harmless(f"a{marks}b e\u0301", lines=lines)
+    assert made.startswith(f"a{marks[: words.MOST_MARKS]}")
+    if lines:
+        assert made == f"a{marks[: words.MOST_MARKS]}b e\u0301"
+
+
+def test_a_name_of_a_megabyte_is_cut_and_a_text_is_not() -> None:
+    assert len(words.harmless("n" * 1_000_000)) == words.MOST_IN_PASSING
+    assert words.harmless("t" * 10_000, lines=True) == "t" * 10_000
+
+
 def test_ends_of_lines_stay_where_lines_are_wanted() -> None:
     assert words.harmless("one\r\ntwo\n\nthree", lines=True) == "one\ntwo\n\nthree"
 
