@@ -80,6 +80,15 @@ def _needs_spark(item: pytest.Item) -> bool:
     return not (isinstance(item, pytest.Function) and "[sql" in item.name)
 
 
+@pytest.fixture(autouse=True)
+def same_umask() -> Iterator[None]:
+    """A command that runs in this process sets the umask, as it may in one of its own."""
+    before = os.umask(0o077)
+    os.umask(before)
+    yield
+    os.umask(before)
+
+
 @pytest.fixture
 def clock() -> FakeClock:
     return FakeClock()
