@@ -9,8 +9,10 @@ import asyncio
 import os
 import resource
 import ssl
+from typing import Any
 
 from aiohttp import web
+from aiohttp.http import RawRequestMessage
 from aiohttp.web_protocol import _ErrInfo
 from aiohttp.web_request import BaseRequest
 
@@ -142,6 +144,7 @@ class Connection(web.RequestHandler):
         self._held = b""
         self._in_vain = 0
         """How many requests were parsed since the last one whose head was known."""
+        self._request_factory = self._request_of
 
     def data_received(self, data: bytes) -> None:
         """Take bytes: a request for the fast path, or else what aiohttp is to parse."""
@@ -214,6 +217,18 @@ class Connection(web.RequestHandler):
             held, self._held = self._held, b""
             self._resume_transport_reading()
             self.data_received(held)
+
+    def _request_of(self, message: RawRequestMessage, *parts: Any) -> BaseRequest:
+        """Make a request of what was parsed. One whose body is in chunks is the last of its connection.
+
+        Headers may follow on the last chunk. aiohttp's parser keeps the last of these, and puts it before the headers
+        of the next request. If a proxy shares the connection between users, that would be somebody else's: with another
+        token, say.
+        """
+        assert self._manager  # noqa: S101 - aiohttp makes no requests once it has gone
+        if message.chunked:
+            message = message._replace(should_close=True)
+        return self._manager.request_factory(message, *parts)
 
     def _parse(self, data: bytes) -> None:
         """Have aiohttp parse bytes. If they break a body off, the reader of that body gets the error, and answers.

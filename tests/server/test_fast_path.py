@@ -489,6 +489,20 @@ async def test_the_log_tells_to_which_request_an_unforeseen_error_belongs(
     assert told["request_id"] == answer.headers["x-request-id"]
 
 
+async def test_headers_behind_a_body_belong_to_no_other_request(
+    running: Running, line: Line, alice: Client, group: str
+) -> None:
+    """A proxy may share a connection between users, and pass on what follows on the last chunk."""
+    bob = await running.user("bob")
+    text = written(JSON, b"x")
+    chunked = send(alice, group, b"", Transfer_Encoding="chunked").replace(b"Content-Length: 0\r\n", b"")
+    body = b"%x\r\n%b\r\n0\r\nAuthorization: Bearer %b\r\n\r\n" % (len(text), text, alice.token.encode())
+    whose = f"GET {API}/me HTTP/1.1\r\n{head(bob)}\r\n".encode()
+    answer = await line.ask(chunked + body + whose)
+    assert (number(answer), answer.headers["connection"]) == (1, "close")
+    assert await line.rest() == b"", "who asks again is not taken for another"
+
+
 async def test_heads_that_never_come_again_are_hardly_looked_at(
     line: Line, alice: Client, group: str, taken: Taken
 ) -> None:
