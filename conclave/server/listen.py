@@ -90,14 +90,14 @@ class Site(web.BaseSite):
     async def start(self) -> None:
         """Begin to listen. Raises OSError."""
         await super().start()
-        self._server = await asyncio.get_running_loop().create_server(
+        self._server = self._listening = await asyncio.get_running_loop().create_server(
             self._let_in, self._address, self.port, ssl=self._ssl_context, backlog=self._backlog
         )
 
     async def listen(self) -> str:
         """Begin to listen, and return the URL. Raises OSError."""
         await self.start()
-        host, port = self._runner.addresses[0][:2]
+        host, port = self._listening.sockets[0].getsockname()[:2]
         shown = f"[{host}]" if ":" in host else host
         return f"{'https' if self._ssl_context else 'http'}://{shown}:{port}"
 
@@ -198,6 +198,13 @@ class Connection(web.RequestHandler):
             self._is_ahead = self._request_in_progress = False
             self._parse(data)  # as one whole request, as the one from which the head is known: nothing is to be learned
             self._go_on()
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        """Also drop a request that has not begun: aiohttp would begin it, fail, and log that."""
+        handling = self._task_handler
+        super().connection_lost(exc)
+        if handling and not self._request_in_progress:
+            handling.cancel()
 
     def _answer_ahead(self, answer: bytes) -> None:
         """Send the answer to a request on the fast path."""

@@ -6,6 +6,7 @@ import gzip
 import json
 import random
 import sqlite3
+from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,9 +16,11 @@ import structlog
 from aiohttp import web
 
 from conclave import keys
+from conclave.errors import BadRequestError, NotMemberError, QuotaError, TooManyRequestsError
 from conclave.server import fast_path, listen
 from conclave.server.fast_path import Answer, FastPath, Known
 from conclave.server.listen import Site
+from conclave.store.faults import StoreError, StoreFullError
 from conclave.wire import conclave_pb2
 from tests.conftest import Running, StartServer
 from tests.support import sample
@@ -316,9 +319,10 @@ async def test_what_is_unusual_is_parsed_and_what_follows_is_right(
 async def plain_port(running: Running) -> AsyncIterator[int]:
     """A port of the same server on which everything is parsed."""
     site = Site(running.server.runner, "127.0.0.1", 0, 65_536)
-    url = await site.listen()
+    port = int((await site.listen()).rpartition(":")[2])
+    assert port != running.server.port
     try:
-        yield int(url.rpartition(":")[2])
+        yield port
     finally:
         await site.stop()
 
@@ -487,6 +491,42 @@ async def test_the_log_tells_to_which_request_an_unforeseen_error_belongs(
     assert taken.new() == [False, True]
     [told] = [each for each in logs if each["event"] == "request_failed"]
     assert told["request_id"] == answer.headers["x-request-id"]
+
+
+ERRORS = [
+    StoreFullError("full"),
+    StoreError("broken"),
+    RuntimeError("unforeseen"),
+    NotMemberError(),
+    BadRequestError("too many that destroy themselves"),
+    TooManyRequestsError(seconds=7),
+    QuotaError("as much as one user may"),
+]
+
+
+@pytest.mark.parametrize("media", [JSON, PROTOBUF])
+async def test_errors_are_answered_and_counted_the_same(
+    running: Running, line: Line, alice: Client, group: str, taken: Taken, monkeypatch: pytest.MonkeyPatch, media: str
+) -> None:
+    text = send(alice, group, written(media, b"known"), media)
+    await line.ask(text)
+    taken.new()
+
+    def counts() -> Counter[Any]:
+        return Counter({key: sum(each.counts) for key, each in running.app[keys.REQUESTS].taken().items()})
+
+    async with plain_port(running) as port, line_to(port) as plain:
+        for error in ERRORS:
+            failed: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+            failed.set_exception(error)
+            with monkeypatch.context() as patch:
+                patch.setattr(running.app[keys.STORE], "begin_joint", lambda *_, failed=failed: failed)
+                start = counts()
+                quick = await line.ask(text)
+                middle = counts()
+                assert quick.plain() == (await plain.ask(text)).plain()
+                assert middle - start == counts() - middle
+    assert taken.new() == [True] * len(ERRORS)
 
 
 async def test_headers_behind_a_body_belong_to_no_other_request(
