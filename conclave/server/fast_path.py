@@ -43,7 +43,7 @@ from conclave.wire.schemas.messages import (
 )
 
 MOST_HEADS = 20_000
-"""At most 20,000 heads are known, which takes about 10 MB. The one that was used longest ago is forgotten first."""
+"""At most 20,000 heads are known, which takes about 6 MB. The one that was used longest ago is forgotten first."""
 
 LONGEST_HEAD = 2048
 """A head of at most 2 KiB is known again."""
