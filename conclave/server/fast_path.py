@@ -20,6 +20,7 @@ from functools import partial
 from http import HTTPStatus
 from typing import NamedTuple
 
+import structlog
 from aiohttp import HttpVersion11, StreamReader, hdrs, web
 from aiohttp.http import RawRequestMessage
 
@@ -27,10 +28,8 @@ from conclave import keys
 from conclave.actions.messages import Send
 from conclave.api import messages
 from conclave.auth import tokens
-from conclave.errors import ApiError
 from conclave.server.middleware import AROUND, new_request_id
 from conclave.server.shortcut import MESSAGES
-from conclave.store.faults import StoreError
 from conclave.wire import pages, ready
 from conclave.wire.exchange import answer_error, asked_format, sent_format
 from conclave.wire.fields import parse_id
@@ -44,7 +43,7 @@ from conclave.wire.schemas.messages import (
 )
 
 MOST_HEADS = 20_000
-"""At most 20,000 heads are known, which takes about 10 MB. The one that was used longest ago is forgotten first."""
+"""At most 20,000 heads are known, which takes about 6 MB. The one that was used longest ago is forgotten first."""
 
 LONGEST_HEAD = 2048
 """A head of at most 2 KiB is known again."""
@@ -93,17 +92,6 @@ class Known(NamedTuple):
     began: float
 
 
-class _Taken(NamedTuple):
-    """A request on the fast path."""
-
-    asked: Asked
-    head: Head
-    group_id: bytes
-    user_id: bytes
-    began: float
-    answer: Answer
-
-
 class FastPath:
     """Answers requests whose heads are known. Only for the event loop's thread."""
 
@@ -124,8 +112,8 @@ class FastPath:
         asked = _split(data)
         if not asked or not isinstance(message, RawRequestMessage) or not body.is_eof() or not _is_usual(message):
             return False
-        # The parser may have had a part of the request before: then there is more to it than these bytes.
-        if message.path != asked.target.decode() or len(message.raw_headers) != asked.head.count(b"\r\n") - 2:
+        # The parser may have had a part of the request before, or have kept something: then there is more to it.
+        if _rewritten(message) + asked.body != data:
             return False
         token, written_in = tokens.token_in(message.headers, self._auth_header), sent_format(message.headers)
         if not token or (asked.is_send and not written_in):
@@ -157,51 +145,56 @@ class FastPath:
         Call it from the event loop, not while bytes are received: what is looked up then is right for all requests that
         have arrived in the same pass.
         """
-        asked, head, began = known
         try:
-            caller = self._around.known_caller(head.token_hash)
-            if not caller:
-                return False
-            taken = _Taken(asked, head, parse_id(asked.group.decode()), caller.user_id, began, answer)
-            return self._send(taken) if asked.is_send else self._poll(taken)
-        except (ApiError, StoreError, ValueError):
-            return False  # a handler finds the same, and says it
-
-    def _poll(self, taken: _Taken) -> bool:
-        """Answer if there is nothing new."""
-        query = GetMessagesQuery.quick(taken.asked.query.decode())
-        if not isinstance(query, GetMessages):
+            sent = self._begin(known)
+        except Exception:  # noqa: BLE001 - whatever it is, a handler finds the same, and says it
             return False
-        if not self._fetching.has_nothing_new(taken.group_id, taken.user_id, query.after):
-            return False
-        written_in, request_id = taken.head.answered_in, new_request_id()
-        self._around.tell(hdrs.METH_GET, self._route, HTTPStatus.OK.value, taken.began, request_id)
-        taken.answer(ready.written(written_in, request_id, pages.nothing(written_in)))
-        return True
-
-    def _send(self, taken: _Taken) -> bool:
-        """Begin to send a message, and answer once it is durable."""
-        body = SendMessageRequest.quick(taken.head.written_in, taken.asked.body)
-        if not isinstance(body, SendMessage):
-            return False
-        sent = self._sending.begin(
-            Send(taken.group_id, taken.user_id, body.mls_message, body.self_destruct_seconds, body.send_id)
-        )
         if sent is None:
             return False
-        sent.add_done_callback(partial(self._sent, taken))
+        if isinstance(sent, asyncio.Future):
+            sent.add_done_callback(partial(self._sent, known, answer))
+        else:
+            self._answer_nothing(known, answer)
         return True
 
-    def _sent(self, taken: _Taken, sent: "asyncio.Future[int]") -> None:
-        written_in, request_id, status = taken.head.answered_in, new_request_id(), HTTPStatus.OK.value
+    def _begin(self, known: Known) -> "asyncio.Future[int] | bool | None":
+        """Begin to send a message, or find out that there is nothing new: True. None: the request is to be parsed.
+
+        If it raises, nothing was begun.
+        """
+        asked, head, _ = known
+        caller = self._around.known_caller(head.token_hash)
+        if not caller:
+            return None
+        group_id = parse_id(asked.group.decode())
+        if asked.is_send:
+            body = SendMessageRequest.quick(head.written_in, asked.body)
+            if not isinstance(body, SendMessage):
+                return None
+            return self._sending.begin(
+                Send(group_id, caller.user_id, body.mls_message, body.self_destruct_seconds, body.send_id)
+            )
+        query = GetMessagesQuery.quick(asked.query.decode())
+        if not isinstance(query, GetMessages):
+            return None
+        return self._fetching.has_nothing_new(group_id, caller.user_id, query.after) or None
+
+    def _answer_nothing(self, known: Known, answer: Answer) -> None:
+        written_in, request_id = known.head.answered_in, new_request_id()
+        self._around.tell(hdrs.METH_GET, self._route, HTTPStatus.OK.value, known.began, request_id)
+        answer(ready.written(written_in, request_id, pages.nothing(written_in)))
+
+    def _sent(self, known: Known, answer: Answer, sent: "asyncio.Future[int]") -> None:
+        written_in, request_id, status = known.head.answered_in, new_request_id(), HTTPStatus.OK.value
         try:
             text = ready.written(written_in, request_id, write_number(written_in, sent.result()))
         except Exception as error:  # noqa: BLE001 - whatever it is, the client gets an answer
-            told = self._around.told(error, hdrs.METH_POST, self._route)
+            with structlog.contextvars.bound_contextvars(request_id=request_id):
+                told = self._around.told(error, hdrs.METH_POST, self._route)
             status = told.status
             text = ready.written_response(answer_error(written_in, ready.headers_of(request_id), told))
-        self._around.tell(hdrs.METH_POST, self._route, status, taken.began, request_id)
-        taken.answer(text)
+        self._around.tell(hdrs.METH_POST, self._route, status, known.began, request_id)
+        answer(text)
 
 
 def _split(data: bytes) -> Asked | None:
@@ -221,6 +214,12 @@ def _split(data: bytes) -> Asked | None:
         return None
     key = hashlib.blake2b(method + head, digest_size=32).digest()
     return Asked(is_send, target, group, query, head, key, body)
+
+
+def _rewritten(message: RawRequestMessage) -> bytes:
+    """Return the head that says what the parser understood, written as heads usually are."""
+    fields = b"".join(b"%b: %b\r\n" % each for each in message.raw_headers)
+    return f"{message.method} {message.path} HTTP/1.1\r\n".encode("utf-8", "surrogateescape") + fields + b"\r\n"
 
 
 def _is_usual(message: RawRequestMessage) -> bool:

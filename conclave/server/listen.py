@@ -9,8 +9,10 @@ import asyncio
 import os
 import resource
 import ssl
+from typing import Any
 
 from aiohttp import web
+from aiohttp.http import RawRequestMessage
 from aiohttp.web_protocol import _ErrInfo
 from aiohttp.web_request import BaseRequest
 
@@ -33,6 +35,12 @@ BACKLOG = 1024
 """At most 1,024 connections wait to be accepted. After a restart all streams come back at once."""
 
 WARN_EVERY_SECONDS = 60.0
+
+LEARNED_IN_VAIN = 32
+"""Once 32 requests of a connection in a row had heads that nobody knew, one in 32 is looked at for the fast path.
+
+Some proxies give each request a header of its own. To remember those heads would cost something, and help nobody.
+"""
 
 
 def raise_file_limit() -> int:
@@ -82,14 +90,14 @@ class Site(web.BaseSite):
     async def start(self) -> None:
         """Begin to listen. Raises OSError."""
         await super().start()
-        self._server = await asyncio.get_running_loop().create_server(
+        self._server = self._listening = await asyncio.get_running_loop().create_server(
             self._let_in, self._address, self.port, ssl=self._ssl_context, backlog=self._backlog
         )
 
     async def listen(self) -> str:
         """Begin to listen, and return the URL. Raises OSError."""
         await self.start()
-        host, port = self._runner.addresses[0][:2]
+        host, port = self._listening.sockets[0].getsockname()[:2]
         shown = f"[{host}]" if ":" in host else host
         return f"{'https' if self._ssl_context else 'http'}://{shown}:{port}"
 
@@ -121,7 +129,7 @@ class Connection(web.RequestHandler):
     application and its middleware. Compressed bodies stay as they were sent: see wire.packed.
     """
 
-    __slots__ = ("_fast_path", "_held", "_is_ahead", "_is_between")
+    __slots__ = ("_due", "_fast_path", "_held", "_in_vain", "_is_ahead", "_is_between")
 
     def __init__(self, server: web.Server, fast_path: FastPath | None = None) -> None:
         """``fast_path``: see ``Site``."""
@@ -131,7 +139,12 @@ class Connection(web.RequestHandler):
         """Whether all that came so far was whole requests, as far as is known: the next byte begins another."""
         self._is_ahead = False
         """Whether a request on the fast path is not answered yet."""
+        self._due: tuple[FastPath, Known, bytes] | None = None
+        """Such a request, and as it came, until ``_take`` has it."""
         self._held = b""
+        self._in_vain = 0
+        """How many requests were parsed since the last one whose head was known."""
+        self._request_factory = self._request_of
 
     def data_received(self, data: bytes) -> None:
         """Take bytes: a request for the fast path, or else what aiohttp is to parse."""
@@ -141,16 +154,25 @@ class Connection(web.RequestHandler):
             self._held += data
             self._pause_transport_reading()
         elif self._fast_path and self._is_between and self._is_idle() and (known := self._fast_path.known(data)):
+            self._in_vain = 0
             self._is_ahead = self._request_in_progress = True  # a stop waits for it
-            self._loop.call_soon(self._take, self._fast_path, known, data)
+            self._next_keepalive_close_time = self._loop.time() + self._keepalive_timeout
+            self._due = self._fast_path, known, data
+            self._loop.call_soon(self._take)
         else:
             self._take_the_long_way(data)
 
     def _take_the_long_way(self, data: bytes) -> None:
         has_none = not self._messages
         self._parse(data)
-        is_one = has_none and len(self._messages) == 1
-        self._is_between = is_one and self._fast_path is not None and self._fast_path.learn(data, *self._messages[0])
+        self._is_between = has_none and len(self._messages) == 1 and self._learn(data)
+
+    def _learn(self, data: bytes) -> bool:
+        """Have the head of the one request that waits known from now on; return whether it is."""
+        self._in_vain += 1
+        if not self._fast_path or (self._in_vain > LEARNED_IN_VAIN and self._in_vain % LEARNED_IN_VAIN):
+            return False
+        return self._fast_path.learn(data, *self._messages[0])
 
     def _is_idle(self) -> bool:
         """Tell whether all requests are answered, the client has all answers, and the connection stays open.
@@ -162,13 +184,27 @@ class Connection(web.RequestHandler):
             return False
         return self._waiter is not None and not self._waiter.done() and not transport.get_write_buffer_size()
 
-    def _take(self, fast_path: FastPath, known: Known, data: bytes) -> None:
-        """Have a request take the fast path; if it cannot, the long way."""
-        self._next_keepalive_close_time = self._loop.time() + self._keepalive_timeout
+    def close(self) -> None:
+        """End the connection once what has come so far is answered: a stop calls it."""
+        self._take()  # aiohttp parses nothing from here on
+        super().close()
+
+    def _take(self) -> None:
+        """Have the request that is due take the fast path; if it cannot, the long way."""
+        if not self._due:
+            return
+        (fast_path, known, data), self._due = self._due, None
         if not fast_path.take(known, self._answer_ahead):
             self._is_ahead = self._request_in_progress = False
-            self._take_the_long_way(data)
+            self._parse(data)  # as one whole request, as the one from which the head is known: nothing is to be learned
             self._go_on()
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        """Also drop a request that has not begun: aiohttp would begin it, fail, and log that."""
+        handling = self._task_handler
+        super().connection_lost(exc)
+        if handling and not self._request_in_progress:
+            handling.cancel()
 
     def _answer_ahead(self, answer: bytes) -> None:
         """Send the answer to a request on the fast path."""
@@ -188,6 +224,18 @@ class Connection(web.RequestHandler):
             held, self._held = self._held, b""
             self._resume_transport_reading()
             self.data_received(held)
+
+    def _request_of(self, message: RawRequestMessage, *parts: Any) -> BaseRequest:
+        """Make a request of what was parsed. One whose body is in chunks is the last of its connection.
+
+        Headers may follow on the last chunk. aiohttp's parser keeps the last of these, and puts it before the headers
+        of the next request. If a proxy shares the connection between users, that would be somebody else's: with another
+        token, say.
+        """
+        assert self._manager  # noqa: S101 - aiohttp makes no requests once it has gone
+        if message.chunked:
+            message = message._replace(should_close=True)
+        return self._manager.request_factory(message, *parts)
 
     def _parse(self, data: bytes) -> None:
         """Have aiohttp parse bytes. If they break a body off, the reader of that body gets the error, and answers.

@@ -6,15 +6,21 @@ import gzip
 import json
 import random
 import sqlite3
+from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
+import structlog
+from aiohttp import web
 
-from conclave.server import fast_path
+from conclave import keys
+from conclave.errors import BadRequestError, NotMemberError, QuotaError, TooManyRequestsError
+from conclave.server import fast_path, listen
 from conclave.server.fast_path import Answer, FastPath, Known
 from conclave.server.listen import Site
+from conclave.store.faults import StoreError, StoreFullError
 from conclave.wire import conclave_pb2
 from tests.conftest import Running, StartServer
 from tests.support import sample
@@ -301,17 +307,22 @@ async def test_what_is_unusual_is_parsed_and_what_follows_is_right(
     if len(pieces) == 1 and what.startswith(("two", "a send with")):
         await line.hear()
     last = (await alice.numbers(group))[-1]
-    await line.ask(poll(alice, group, last))
-    assert json.loads((await line.ask(poll(alice, group, last))).body) == {"messages": []}
+    async with contextlib.AsyncExitStack() as lines:
+        if answer.headers.get("connection") == "close":
+            assert await line.rest() == b""
+            line = await lines.enter_async_context(line_to(running.server.port))
+        await line.ask(poll(alice, group, last))
+        assert json.loads((await line.ask(poll(alice, group, last))).body) == {"messages": []}
 
 
 @contextlib.asynccontextmanager
 async def plain_port(running: Running) -> AsyncIterator[int]:
     """A port of the same server on which everything is parsed."""
     site = Site(running.server.runner, "127.0.0.1", 0, 65_536)
-    url = await site.listen()
+    port = int((await site.listen()).rpartition(":")[2])
+    assert port != running.server.port
     try:
-        yield int(url.rpartition(":")[2])
+        yield port
     finally:
         await site.stop()
 
@@ -396,6 +407,154 @@ async def test_a_stop_waits_for_what_is_under_way(running: Running, alice: Clien
         assert await line.rest() == b""
         await stopping
     assert taken.new() == [False, True]
+
+
+async def test_a_stop_right_after_a_request_has_come_waits_for_it(
+    running: Running, line: Line, alice: Client, group: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also if it turns out then that it has to be parsed."""
+    for _ in range(2):
+        await line.ask(poll(alice, group, 0))
+    await alice.send(group, b"new")
+    known = FastPath.known
+
+    def known_before_a_stop(path: FastPath, data: bytes) -> Known | None:
+        asyncio.get_running_loop().call_soon(server_of(running).pre_shutdown)
+        return known(path, data)
+
+    monkeypatch.setattr(FastPath, "known", known_before_a_stop)
+    page = json.loads((await line.ask(poll(alice, group, 0))).body)
+    assert [each["sequence_num"] for each in page["messages"]] == [1]
+    assert await line.rest() == b""
+
+
+async def test_a_request_that_has_come_keeps_its_connection_alive(
+    running: Running, line: Line, alice: Client, group: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for _ in range(2):
+        await line.ask(poll(alice, group, 0))
+    known = FastPath.known
+
+    def known_in_the_last_moment(path: FastPath, data: bytes) -> Known | None:
+        for each in server_of(running).connections:
+            each._next_keepalive_close_time = 0.0
+            asyncio.get_running_loop().call_soon(each._process_keepalive)
+        return known(path, data)
+
+    monkeypatch.setattr(FastPath, "known", known_in_the_last_moment)
+    assert json.loads((await line.ask(poll(alice, group, 0))).body) == {"messages": []}
+
+
+def server_of(running: Running) -> web.Server:
+    assert running.server.runner.server
+    return running.server.runner.server
+
+
+@pytest.mark.parametrize("error", [RuntimeError("unforeseen"), sqlite3.ProgrammingError("unforeseen")])
+async def test_an_error_that_nobody_foresaw_is_answered(
+    running: Running,
+    line: Line,
+    alice: Client,
+    group: str,
+    taken: Taken,
+    monkeypatch: pytest.MonkeyPatch,
+    error: Exception,
+) -> None:
+    for _ in range(2):
+        await line.ask(poll(alice, group, 0))
+    taken.new()
+
+    def fail(*_: object) -> None:
+        raise error
+
+    with monkeypatch.context() as patch:
+        patch.setattr(running.app[keys.GROUPS], "has_nothing_new", fail)
+        assert json.loads((await line.ask(poll(alice, group, 0))).body) == {"messages": []}
+        patch.setattr(running.app[keys.FRESHNESS], "look", fail)
+        failed = await line.ask(poll(alice, group, 0))
+    assert (failed.status, json.loads(failed.body)["error"]) == ("HTTP/1.1 500 Internal Server Error", "unspecified")
+    assert json.loads((await line.ask(poll(alice, group, 0))).body) == {"messages": []}
+    assert taken.new() == [False, False, True]
+
+
+async def test_the_log_tells_to_which_request_an_unforeseen_error_belongs(
+    running: Running, line: Line, alice: Client, group: str, taken: Taken, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = written(JSON, b"known")
+    await line.ask(send(alice, group, text))
+    failed: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+    failed.set_exception(RuntimeError("unforeseen"))
+    monkeypatch.setattr(running.app[keys.SENDING], "begin", lambda _: failed)
+    with structlog.testing.capture_logs([structlog.contextvars.merge_contextvars]) as logs:
+        answer = await line.ask(send(alice, group, text))
+    assert answer.status == "HTTP/1.1 500 Internal Server Error"
+    assert taken.new() == [False, True]
+    [told] = [each for each in logs if each["event"] == "request_failed"]
+    assert told["request_id"] == answer.headers["x-request-id"]
+
+
+ERRORS = [
+    StoreFullError("full"),
+    StoreError("broken"),
+    RuntimeError("unforeseen"),
+    NotMemberError(),
+    BadRequestError("too many that destroy themselves"),
+    TooManyRequestsError(seconds=7),
+    QuotaError("as much as one user may"),
+]
+
+
+@pytest.mark.parametrize("media", [JSON, PROTOBUF])
+async def test_errors_are_answered_and_counted_the_same(
+    running: Running, line: Line, alice: Client, group: str, taken: Taken, monkeypatch: pytest.MonkeyPatch, media: str
+) -> None:
+    text = send(alice, group, written(media, b"known"), media)
+    await line.ask(text)
+    taken.new()
+
+    def counts() -> Counter[Any]:
+        return Counter({key: sum(each.counts) for key, each in running.app[keys.REQUESTS].taken().items()})
+
+    async with plain_port(running) as port, line_to(port) as plain:
+        for error in ERRORS:
+            failed: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+            failed.set_exception(error)
+            with monkeypatch.context() as patch:
+                patch.setattr(running.app[keys.STORE], "begin_joint", lambda *_, failed=failed: failed)
+                start = counts()
+                quick = await line.ask(text)
+                middle = counts()
+                assert quick.plain() == (await plain.ask(text)).plain()
+                assert middle - start == counts() - middle
+    assert taken.new() == [True] * len(ERRORS)
+
+
+async def test_headers_behind_a_body_belong_to_no_other_request(
+    running: Running, line: Line, alice: Client, group: str
+) -> None:
+    """A proxy may share a connection between users, and pass on what follows on the last chunk."""
+    bob = await running.user("bob")
+    text = written(JSON, b"x")
+    chunked = send(alice, group, b"", Transfer_Encoding="chunked").replace(b"Content-Length: 0\r\n", b"")
+    body = b"%x\r\n%b\r\n0\r\nAuthorization: Bearer %b\r\n\r\n" % (len(text), text, alice.token.encode())
+    whose = f"GET {API}/me HTTP/1.1\r\n{head(bob)}\r\n".encode()
+    answer = await line.ask(chunked + body + whose)
+    assert (number(answer), answer.headers["connection"]) == (1, "close")
+    assert await line.rest() == b"", "who asks again is not taken for another"
+
+
+async def test_heads_that_never_come_again_are_hardly_looked_at(
+    line: Line, alice: Client, group: str, taken: Taken
+) -> None:
+    for each in range(4 * listen.LEARNED_IN_VAIN):
+        await line.say(poll(alice, group, 0, X_Each=str(each)))
+        await line.hear()
+    assert not any(taken.new()[listen.LEARNED_IN_VAIN + 4 :])
+    while not any(taken.new()):
+        await line.ask(poll(alice, group, 0))
+    for _ in range(3):
+        await line.ask(poll(alice, group, 0))
+    assert taken.new() == [True, True, True]
 
 
 @contextlib.contextmanager

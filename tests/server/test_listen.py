@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import gc
 import json
 from collections.abc import AsyncIterator
 from typing import Any
@@ -142,3 +143,25 @@ async def test_a_client_that_goes_in_the_middle_of_a_body_is_one_line_of_the_log
     with structlog.testing.capture_logs() as lines:
         await listening.leave(POST + b"Content-Length: 10\r\n\r\n{")
     assert [line["event"] for line in lines] == ["client_gone"]
+
+
+async def test_a_client_that_goes_in_the_same_moment_is_no_error(
+    listening: Listening, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """aiohttp began the request, had nothing left to make it of, and its task failed."""
+    failures: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: failures.append(context))
+    parse = listen.Connection._parse
+
+    def parse_as_it_goes(connection: listen.Connection, data: bytes) -> None:
+        assert connection.transport
+        connection.transport.abort()
+        parse(connection, data)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(listen.Connection, "_parse", parse_as_it_goes)
+        with contextlib.suppress(ConnectionError):
+            await listening.say(GET)
+    gc.collect()
+    assert not failures
+    assert (await listening.say(GET)).startswith(b"HTTP/1.1 200 ")
