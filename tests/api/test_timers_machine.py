@@ -236,6 +236,8 @@ class Machine(RuleBasedStateMachine):
         self.does(self.running.settle())
         report = clean_up(Engine(self.config, type(self).clock), accept_clock=accept)
         assert not report.error
+        if accept:
+            self.does(self.running.app[keys.CLOCK_WATCH].look())  # as every second: the server learns of it
         if not self.hold:
             for number, each in self.sent.items():
                 seen = any(self.sees_it(name, number, self.now()) for name in each.readers)
