@@ -36,10 +36,10 @@ BACKLOG = 1024
 
 WARN_EVERY_SECONDS = 60.0
 
-LEARNED_IN_VAIN = 32
-"""Once 32 requests of a connection in a row had heads that nobody knew, one in 32 is looked at for the fast path.
+TRIED_IN_VAIN = 32
+"""Once 32 requests of a connection in a row were parsed, one in 32 is looked at for the fast path.
 
-Some proxies give each request a header of its own. To remember those heads would cost something, and help nobody.
+To look costs something. Some clients ask for nothing but pages, and some proxies give each request a header of its own.
 """
 
 
@@ -143,7 +143,7 @@ class Connection(web.RequestHandler):
         """Such a request, and as it came, until ``_take`` has it."""
         self._held = b""
         self._in_vain = 0
-        """How many requests were parsed since the last one whose head was known."""
+        """How many requests were parsed since the last one that took the fast path."""
         self._request_factory = self._request_of
 
     def data_received(self, data: bytes) -> None:
@@ -154,7 +154,6 @@ class Connection(web.RequestHandler):
             self._held += data
             self._pause_transport_reading()
         elif self._fast_path and self._is_between and self._is_idle() and (known := self._fast_path.known(data)):
-            self._in_vain = 0
             self._is_ahead = self._request_in_progress = True  # a stop waits for it
             self._next_keepalive_close_time = self._loop.time() + self._keepalive_timeout
             self._due = self._fast_path, known, data
@@ -165,14 +164,13 @@ class Connection(web.RequestHandler):
     def _take_the_long_way(self, data: bytes) -> None:
         has_none = not self._messages
         self._parse(data)
-        self._is_between = has_none and len(self._messages) == 1 and self._learn(data)
+        self._in_vain += 1
+        is_tried = self._in_vain <= TRIED_IN_VAIN or self._in_vain % TRIED_IN_VAIN == 0
+        self._is_between = is_tried and has_none and len(self._messages) == 1 and self._learn(data)
 
     def _learn(self, data: bytes) -> bool:
         """Have the head of the one request that waits known from now on; return whether it is."""
-        self._in_vain += 1
-        if not self._fast_path or (self._in_vain > LEARNED_IN_VAIN and self._in_vain % LEARNED_IN_VAIN):
-            return False
-        return self._fast_path.learn(data, *self._messages[0])
+        return self._fast_path is not None and self._fast_path.learn(data, *self._messages[0])
 
     def _is_idle(self) -> bool:
         """Tell whether all requests are answered, the client has all answers, and the connection stays open.
@@ -197,6 +195,8 @@ class Connection(web.RequestHandler):
         if not fast_path.take(known, self._answer_ahead):
             self._is_ahead = self._request_in_progress = False
             self._parse(data)  # as one whole request, as the one from which the head is known: nothing is to be learned
+            self._in_vain += 1
+            self._is_between = self._in_vain <= TRIED_IN_VAIN
             self._go_on()
 
     def connection_lost(self, exc: BaseException | None) -> None:
@@ -209,6 +209,7 @@ class Connection(web.RequestHandler):
     def _answer_ahead(self, answer: bytes) -> None:
         """Send the answer to a request on the fast path."""
         self._is_ahead = self._request_in_progress = False
+        self._in_vain = 0
         self._next_keepalive_close_time = self._loop.time() + self._keepalive_timeout
         if self.transport and not self.transport.is_closing():
             self.transport.write(answer)

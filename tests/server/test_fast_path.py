@@ -546,14 +546,29 @@ async def test_headers_behind_a_body_belong_to_no_other_request(
 async def test_heads_that_never_come_again_are_hardly_looked_at(
     line: Line, alice: Client, group: str, taken: Taken
 ) -> None:
-    for each in range(4 * listen.LEARNED_IN_VAIN):
+    for each in range(4 * listen.TRIED_IN_VAIN):
         await line.say(poll(alice, group, 0, X_Each=str(each)))
         await line.hear()
-    assert not any(taken.new()[listen.LEARNED_IN_VAIN + 4 :])
+    assert not any(taken.new()[listen.TRIED_IN_VAIN + 4 :])
     while not any(taken.new()):
         await line.ask(poll(alice, group, 0))
     for _ in range(3):
         await line.ask(poll(alice, group, 0))
+    assert taken.new() == [True, True, True]
+
+
+async def test_who_asks_for_nothing_but_pages_is_hardly_looked_at(
+    line: Line, alice: Client, group: str, taken: Taken
+) -> None:
+    await alice.send(group)
+    for _ in range(4 * listen.TRIED_IN_VAIN):
+        await line.say(poll(alice, group, 0))
+        assert json.loads((await line.hear()).body)["messages"]
+    assert 0 < len(taken.new()) < listen.TRIED_IN_VAIN + 8
+    while not any(taken.new()):
+        await line.ask(poll(alice, group, 1))
+    for _ in range(3):
+        await line.ask(poll(alice, group, 1))
     assert taken.new() == [True, True, True]
 
 
