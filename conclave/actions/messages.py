@@ -301,12 +301,17 @@ class Fetching:
         claimed = min(after, found.member.group.last_seq)
         return self._counted(Fetched([each.piece for each in found.messages], reader, found.fetched_up_to, claimed))
 
-    def has_nothing_new(self, group_id: bytes, user_id: bytes, after: int) -> bool:
-        """Tell whether ``page`` is known to return nothing, and ``confirm`` to have nothing to note.
+    def at_hand(
+        self, group_id: bytes, user_id: bytes, after: int, limit: int, written_in: Format, share: Share
+    ) -> list[bytes] | None:
+        """Return the pieces of what ``page`` would return, if they are remembered, and ``confirm`` has nothing to note.
 
-        Raises StoreError.
+        Memory is taken for them as by ``page``; without that, None is returned, too. Raises StoreError.
         """
-        return self._groups.has_nothing_new(group_id, user_id, after)
+        known = self._groups.page(group_id, user_id, after, limit, written_in)
+        if not known or self._counted(known).is_news or not _has_room(share, known.pieces):
+            return None
+        return known.pieces
 
     def _counted(self, fetched: Fetched) -> Fetched:
         return fetched._replace(up_to=fetched.claimed) if self.next_confirms else fetched

@@ -140,19 +140,6 @@ class RememberedGroups:
                     return Fetched(pieces, reader, up_to, confirmed)
         return None
 
-    def has_nothing_new(self, group_id: bytes, user_id: bytes, after: int) -> bool:
-        """Tell whether it is known that a member has fetched everything up to ``after``, the group's last message.
-
-        If not, that is not known. Raises StoreError.
-        """
-        self._freshness.look()
-        known = self._by_id.get(group_id)
-        reader = known.readers.get(user_id) if known else None
-        if known is None or reader is None:
-            return False
-        self._by_id.move_to_end(group_id)
-        return reader.watermark == known.last_seq <= after
-
     def _cut(self, known: _Known, written_in: Format, run: Run, begin: int, end: int) -> list[bytes]:
         """Return a page of a run. One of many messages that is sent in one go is joined, for others who ask for it."""
         if end - begin < JOINED:

@@ -1,8 +1,8 @@
 """The fast path of the busiest requests: those whose head was parsed before.
 
 Clients send the same head again and again. A poll asks whether a group has something new, and nearly always it has not;
-a message differs from the one before in its body. To parse such a request, and to make the task and the objects that
-aiohttp has for each, takes longer than to answer it.
+a page that somebody has read is read by others too; a message differs from the one before in its body. To parse such a
+request, and to make the task and the objects that aiohttp has for each, takes longer than to answer it.
 
 What is not parsed must not be guessed. A request takes this path only if aiohttp's parser has taken one with the same
 head, byte by byte, but for the group, the query and the length of the body; if it comes in one piece, with nothing
@@ -28,6 +28,7 @@ from conclave import keys
 from conclave.actions.messages import Send
 from conclave.api import messages
 from conclave.auth import tokens
+from conclave.budget import Share
 from conclave.server.middleware import AROUND, new_request_id
 from conclave.server.shortcut import MESSAGES
 from conclave.wire import pages, ready
@@ -80,8 +81,18 @@ class Asked(NamedTuple):
     body: bytes
 
 
-Answer = Callable[[bytes], None]
-"""Takes the answer to a request, head and all, once: while ``FastPath.take`` goes on, or later."""
+Answer = Callable[[list[bytes], Share | None], None]
+"""Takes the answer to a request, once: while ``FastPath.take`` goes on, or later.
+
+It gets the parts of the answer, head and all, and the share of the memory that they take, which it has to close.
+"""
+
+
+class _Page(NamedTuple):
+    """The parts of a page as it is written, and the share of the memory that they take."""
+
+    parts: list[bytes]
+    share: Share
 
 
 class Known(NamedTuple):
@@ -101,6 +112,7 @@ class FastPath:
         self._around = app[AROUND]
         self._fetching = app[keys.FETCHING]
         self._sending = app[keys.SENDING]
+        self._budget = app[keys.BUDGET]
         self._route = app[keys.ENDPOINTS][messages.fetch].path
         self._heads: OrderedDict[bytes, Head] = OrderedDict()
 
@@ -151,14 +163,14 @@ class FastPath:
             return False
         if sent is None:
             return False
-        if isinstance(sent, asyncio.Future):
-            sent.add_done_callback(partial(self._sent, known, answer))
+        if isinstance(sent, _Page):
+            self._answer_page(known, answer, sent)
         else:
-            self._answer_nothing(known, answer)
+            sent.add_done_callback(partial(self._sent, known, answer))
         return True
 
-    def _begin(self, known: Known) -> "asyncio.Future[int] | bool | None":
-        """Begin to send a message, or find out that there is nothing new: True. None: the request is to be parsed.
+    def _begin(self, known: Known) -> "asyncio.Future[int] | _Page | None":
+        """Begin to send a message, or find a page. None: the request is to be parsed.
 
         If it raises, nothing was begun.
         """
@@ -177,24 +189,30 @@ class FastPath:
         query = GetMessagesQuery.quick(asked.query.decode())
         if not isinstance(query, GetMessages):
             return None
-        return self._fetching.has_nothing_new(group_id, caller.user_id, query.after) or None
+        share = self._budget.share()
+        page = self._fetching.at_hand(group_id, caller.user_id, query.after, query.limit, head.answered_in, share)
+        parts = None if page is None else pages.in_one_go(head.answered_in, page)
+        if parts is None:
+            share.close()
+            return None
+        return _Page(parts, share)
 
-    def _answer_nothing(self, known: Known, answer: Answer) -> None:
-        written_in, request_id = known.head.answered_in, new_request_id()
+    def _answer_page(self, known: Known, answer: Answer, page: "_Page") -> None:
+        request_id = new_request_id()
         self._around.tell(hdrs.METH_GET, self._route, HTTPStatus.OK.value, known.began, request_id)
-        answer(ready.written(written_in, request_id, pages.nothing(written_in)))
+        answer(ready.written(known.head.answered_in, request_id, page.parts), page.share)
 
     def _sent(self, known: Known, answer: Answer, sent: "asyncio.Future[int]") -> None:
         written_in, request_id, status = known.head.answered_in, new_request_id(), HTTPStatus.OK.value
         try:
-            text = ready.written(written_in, request_id, write_number(written_in, sent.result()))
+            parts = ready.written(written_in, request_id, [write_number(written_in, sent.result())])
         except Exception as error:  # noqa: BLE001 - whatever it is, the client gets an answer
             with structlog.contextvars.bound_contextvars(request_id=request_id):
                 told = self._around.told(error, hdrs.METH_POST, self._route)
             status = told.status
-            text = ready.written_response(answer_error(written_in, ready.headers_of(request_id), told))
+            parts = [ready.written_response(answer_error(written_in, ready.headers_of(request_id), told))]
         self._around.tell(hdrs.METH_POST, self._route, status, known.began, request_id)
-        answer(text)
+        answer(parts, None)
 
 
 def _split(data: bytes) -> Asked | None:

@@ -16,12 +16,15 @@ from aiohttp.http import RawRequestMessage
 from aiohttp.web_protocol import _ErrInfo
 from aiohttp.web_request import BaseRequest
 
+from conclave.budget import Share
 from conclave.errors import ApiError, BadRequestError
 from conclave.logs import get_logger
 from conclave.server import middleware
 from conclave.server.fast_path import FastPath, Known
 from conclave.wire.exchange import FORMAT, reply_error
+from conclave.wire.handover import taken
 from conclave.wire.negotiate import Format
+from conclave.wire.ready import write
 
 log = get_logger(__name__)
 
@@ -129,7 +132,7 @@ class Connection(web.RequestHandler):
     application and its middleware. Compressed bodies stay as they were sent: see wire.packed.
     """
 
-    __slots__ = ("_due", "_fast_path", "_held", "_in_vain", "_is_ahead", "_is_between")
+    __slots__ = ("_due", "_fast_path", "_held", "_in_vain", "_is_ahead", "_is_between", "_waiting_for_client")
 
     def __init__(self, server: web.Server, fast_path: FastPath | None = None) -> None:
         """``fast_path``: see ``Site``."""
@@ -142,6 +145,7 @@ class Connection(web.RequestHandler):
         self._due: tuple[FastPath, Known, bytes] | None = None
         """Such a request, and as it came, until ``_take`` has it."""
         self._held = b""
+        self._waiting_for_client: asyncio.Task[None] | None = None
         self._in_vain = 0
         """How many requests were parsed since the last one that took the fast path."""
         self._request_factory = self._request_of
@@ -206,15 +210,32 @@ class Connection(web.RequestHandler):
         if handling and not self._request_in_progress:
             handling.cancel()
 
-    def _answer_ahead(self, answer: bytes) -> None:
-        """Send the answer to a request on the fast path."""
-        self._is_ahead = self._request_in_progress = False
+    def _answer_ahead(self, answer: list[bytes], share: Share | None) -> None:
+        """Send the answer to a request on the fast path. ``share``: the memory that it takes."""
         self._in_vain = 0
+        transport = self.transport
+        if transport and not transport.is_closing():
+            write(transport, answer)
+            if share and transport.get_write_buffer_size():
+                share.hold(sum(map(len, answer)))
+                self._waiting_for_client = self._loop.create_task(self._wait_for_client(transport, share))
+                return
+        self._end_ahead(share)
+
+    async def _wait_for_client(self, transport: asyncio.Transport, share: Share) -> None:
+        """Wait until the system has taken a page, unless the client is too slow: see ``hand_over``."""
+        try:
+            await taken(self, self._drain_helper, transport)
+        finally:
+            self._end_ahead(share)
+
+    def _end_ahead(self, share: Share | None) -> None:
+        if share:
+            share.close()
+        self._is_ahead = self._request_in_progress = False
         self._next_keepalive_close_time = self._loop.time() + self._keepalive_timeout
-        if self.transport and not self.transport.is_closing():
-            self.transport.write(answer)
-            if self._close:
-                self.transport.close()
+        if self._close and self.transport:
+            self.transport.close()
         self._go_on()
 
     def _go_on(self) -> None:

@@ -7,8 +7,11 @@ import asyncio
 import socket
 import time
 from collections import deque
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any
 
 from aiohttp import web
+from aiohttp.base_protocol import BaseProtocol
 
 from conclave.budget import Share
 from conclave.logs import get_logger
@@ -70,10 +73,30 @@ async def hand_over(request: web.Request, response: web.StreamResponse) -> bool:
         request[SHARE].hold(response.left)
     else:
         request[SHARE].hold(2 * _size(response))  # aiohttp joins it with the headers
+    return await _watched(_send(request, response), response, transport)
+
+
+async def taken(protocol: BaseProtocol, drain: Callable[[], Awaitable[None]], transport: asyncio.Transport) -> bool:
+    """Wait until the system has taken what was written to a connection. Tell whether it has, as ``hand_over`` does.
+
+    ``drain``: waits while writing is paused.
+    """
+
+    async def sending() -> bool:
+        await drain()
+        return not protocol.writing_paused
+
+    return await _watched(sending(), None, transport)
+
+
+async def _watched(
+    sending_all: Coroutine[Any, Any, bool], response: web.StreamResponse | None, transport: asyncio.Transport
+) -> bool:
+    """Wait for ``sending_all``, while the client keeps up."""
     # Draining waits until the kernel has taken everything. TLS layers pause at the limit, others beyond it. So at 0 a
     # TLS layer would pause with nothing left to take.
     transport.set_write_buffer_limits(high=1 if transport.get_extra_info("sslcontext") else 0, low=0)
-    sending = asyncio.create_task(_send(request, response))
+    sending = asyncio.create_task(sending_all)
     try:
         if not await _keeps_up(sending, response, transport):
             log.info("client_too_slow")
@@ -87,7 +110,9 @@ async def hand_over(request: web.Request, response: web.StreamResponse) -> bool:
             response.pieces.clear()
 
 
-async def _keeps_up(sending: asyncio.Task[bool], response: web.StreamResponse, transport: asyncio.Transport) -> bool:
+async def _keeps_up(
+    sending: asyncio.Task[bool], response: web.StreamResponse | None, transport: asyncio.Transport
+) -> bool:
     """Wait until all is sent. Return False as soon as the client is too slow for that."""
     ends, left = time.monotonic() + LONGEST_SECONDS, _size(response) + transport.get_write_buffer_size()
     while True:
@@ -101,7 +126,7 @@ async def _keeps_up(sending: asyncio.Task[bool], response: web.StreamResponse, t
             return False
 
 
-def _size(response: web.StreamResponse) -> int:
+def _size(response: web.StreamResponse | None) -> int:
     if isinstance(response, Pieces):
         return response.left
     if isinstance(response, Ready):

@@ -42,20 +42,23 @@ def join(written_in: Format, pieces: Sequence[bytes]) -> bytes:
     return (b"" if written_in is Format.PROTOBUF else _BETWEEN).join(pieces)
 
 
-def nothing(written_in: Format) -> bytes:
-    """Return a page without messages."""
-    return b"" if written_in is Format.PROTOBUF else _BEGIN + _END
-
-
 def reply_page(request: web.Request, pieces: list[bytes]) -> web.StreamResponse:
     """Answer with the page that consists of ``pieces``, which ``writer`` has written. The list may be used up.
 
     Whoever chose the pieces has taken memory for them: a wait here might outlast what may be seen.
     """
     written_in = request[FORMAT]
-    if sum(map(len, pieces)) > AT_ONCE_BYTES:
+    at_once = in_one_go(written_in, pieces)
+    if at_once is None:
         return Pieces(request, _parts(written_in, pieces), HTTPStatus.OK, written_in.value)
-    return ready(request, pieces if written_in is Format.PROTOBUF else [_BEGIN, join(written_in, pieces), _END])
+    return ready(request, at_once)
+
+
+def in_one_go(written_in: Format, pieces: list[bytes]) -> list[bytes] | None:
+    """Return the parts of a page that is written in one go; None if it is too large for that."""
+    if sum(map(len, pieces)) > AT_ONCE_BYTES:
+        return None
+    return pieces if written_in is Format.PROTOBUF else [_BEGIN, join(written_in, pieces), _END]
 
 
 def _parts(written_in: Format, pieces: list[bytes]) -> deque[bytes]:

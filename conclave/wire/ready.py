@@ -6,6 +6,7 @@ On the busiest routes a head differs in three values only. Such a response is wr
 It must say what other responses say: a test compares the heads.
 """
 
+import asyncio
 import time
 from collections.abc import Sequence
 from email.utils import formatdate
@@ -25,7 +26,7 @@ HEADERS = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff", "Se
 """The headers of every response that depend on nothing."""
 
 JOINED_BYTES = 16 * 1024
-"""A body of at most 16 KiB is joined with its head. A larger one is given to the system in its parts."""
+"""An answer of at most 16 KiB is joined. A larger one is given to the system in its parts."""
 
 _FIXED = "".join(f"{name}: {value}\r\n" for name, value in HEADERS.items())
 _HEADS = {
@@ -88,17 +89,21 @@ class Ready(web.StreamResponse):
         if transport is None or transport.is_closing():
             raise ClientConnectionResetError("Cannot write to closing transport")
         request.writer.output_size += self.size
-        head = head_of(self._format, request[REQUEST_ID], self.size)
-        if self.size > JOINED_BYTES:
-            transport.writelines([head, *self._parts])  # joined, a page would be copied, to memory that is taken anew
-        else:
-            transport.write(b"".join((head, *self._parts)))
+        write(transport, written(self._format, request[REQUEST_ID], self._parts))
         self._parts = ()
 
 
-def written(written_in: Format, request_id: str, body: bytes) -> bytes:
-    """Return an answer with status 200, head and body."""
-    return head_of(written_in, request_id, len(body)) + body
+def written(written_in: Format, request_id: str, parts: Sequence[bytes]) -> list[bytes]:
+    """Return an answer with status 200, head and body. ``parts``: those of the body."""
+    return [head_of(written_in, request_id, sum(map(len, parts))), *parts]
+
+
+def write(transport: asyncio.WriteTransport, parts: Sequence[bytes]) -> None:
+    """Write an answer, head and body."""
+    if sum(map(len, parts)) > JOINED_BYTES:
+        transport.writelines(parts)  # joined, a page would be copied, to memory that is taken anew
+    else:
+        transport.write(b"".join(parts))
 
 
 def written_response(response: web.Response) -> bytes:

@@ -196,27 +196,38 @@ def joins_what_does_not_follow(patch: pytest.MonkeyPatch, _: Running) -> None:
     patch.setattr(groups, "_add", careless)
 
 
-def nothing_new(is_so: Callable[[int, int, int], bool], *, to: str = "readers") -> Plant:
-    """Answer polls by another rule, of a reader's watermark, the group's last number, and the number asked for."""
+def at_hand_one_early(patch: pytest.MonkeyPatch, _: Running) -> None:
+    at_hand = Fetching.at_hand
 
-    def plant(patch: pytest.MonkeyPatch, running: Running) -> None:
-        def has_nothing_new(remembered: groups.RememberedGroups, group_id: bytes, user_id: bytes, after: int) -> bool:
-            remembered._freshness.look()
-            known = remembered._by_id.get(group_id)
-            if known is None or (to == "readers" and user_id not in known.readers):
-                return False
-            reader = known.readers.get(user_id)
-            return is_so(reader.watermark if reader else known.last_seq, known.last_seq, after)
+    def later(self: Fetching, group_id: bytes, user_id: bytes, after: int, *rest: Any) -> list[bytes] | None:
+        return at_hand(self, group_id, user_id, after + 1, *rest)
 
-        patch.setattr(groups.RememberedGroups, "has_nothing_new", has_nothing_new)
+    patch.setattr(Fetching, "at_hand", later)
 
-    return plant
+
+def at_hand_unnoted(patch: pytest.MonkeyPatch, _: Running) -> None:
+    def at_hand(self: Fetching, *args: Any) -> list[bytes] | None:
+        known = self._groups.page(*args[:5])
+        return known.pieces if known else None
+
+    patch.setattr(Fetching, "at_hand", at_hand)
+
+
+def at_hand_for_a_while(patch: pytest.MonkeyPatch, _: Running) -> None:
+    """What was at hand once is so until there is something else."""
+    given: dict[Any, list[bytes]] = {}
+    at_hand = Fetching.at_hand
+
+    def again(self: Fetching, *args: Any) -> list[bytes] | None:
+        found = at_hand(self, *args)
+        if found is not None:
+            given[args[:5]] = found
+        return given.get(args[:5])
+
+    patch.setattr(Fetching, "at_hand", again)
 
 
 FAULTS: dict[str, Plant] = {
-    "nothing_new_too_early": nothing_new(lambda watermark, last, after: watermark == last <= after + 1),
-    "nothing_new_unnoted": nothing_new(lambda _, last, after: last <= after),
-    "nothing_new_to_strangers": nothing_new(lambda watermark, last, after: watermark == last <= after, to="all"),
     "group_changed": dropped("group_changed"),
     "member_added": dropped("member_added"),
     "member_removed": dropped("member_removed"),
@@ -230,6 +241,7 @@ FAULTS: dict[str, Plant] = {
         for plant in (
             *(no_look, no_since, deaf, hears_one_less, any_last_number, sees_everything, forgets_what_it_hid),
             *(keeps_old_ends, knows_old_members, knows_no_burst, confirms_only_here, joins_what_does_not_follow),
+            *(at_hand_one_early, at_hand_unnoted, at_hand_for_a_while),
         )
     },
 }

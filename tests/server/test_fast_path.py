@@ -4,7 +4,9 @@ import asyncio
 import contextlib
 import gzip
 import json
+import os
 import random
+import socket
 import sqlite3
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
@@ -82,8 +84,14 @@ class Line:
 
 
 @contextlib.asynccontextmanager
-async def line_to(port: int) -> AsyncIterator[Line]:
-    line = Line(*await asyncio.open_connection("127.0.0.1", port))
+async def line_to(port: int, *, limit: int = 2**20, buffer: int | None = None) -> AsyncIterator[Line]:
+    """``limit``: bytes that wait in this process. ``buffer``: those that the system takes for it."""
+    connection = socket.socket()
+    if buffer:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, buffer)
+    connection.setblocking(False)
+    await asyncio.get_running_loop().sock_connect(connection, ("127.0.0.1", port))
+    line = Line(*await asyncio.open_connection(sock=connection, limit=limit))
     try:
         yield line
     finally:
@@ -207,6 +215,64 @@ async def test_a_new_message_is_fetched_and_moves_the_watermark(
     assert taken.new() == [True]
     marks = await running.query("SELECT watermark FROM members ORDER BY member_id")
     assert marks[1] == (1,)
+
+
+@pytest.mark.parametrize("media", [JSON, PROTOBUF])
+async def test_a_page_that_is_remembered_is_answered_the_same(
+    running: Running, line: Line, alice: Client, group: str, taken: Taken, media: str
+) -> None:
+    for size in (10, 20_000, 100_000):
+        await alice.send(group, bytes(size))
+    for asked in ("after=0&limit=1", "after=0&limit=2", "after=0&limit=3", "after=2&limit=100", "after=3&limit=100"):
+        async with plain_port(running) as port, line_to(port) as parsed:
+            expected = await parsed.ask(poll(alice, group, 0, media, query=asked))
+        answers = [await line.ask(poll(alice, group, 0, media, query=asked)) for _ in range(2)]
+        assert [each.plain() for each in answers] == [expected.plain()] * 2
+        assert taken.new()[-1]
+    assert running.app[keys.BUDGET].used == 0
+
+
+async def test_a_client_that_takes_a_page_slowly_holds_memory_for_it_and_gets_all_in_order(
+    running: Running, alice: Client, group: str, taken: Taken
+) -> None:
+    body = os.urandom(150_000)
+    await alice.send(group, body)
+    asked, budget = poll(alice, group, 0, PROTOBUF), running.app[keys.BUDGET]
+    async with line_to(running.server.port, limit=1024, buffer=4096) as line:
+        for _ in range(3):
+            await line.ask(asked)
+        assert taken.new()[-1]
+        for _ in range(40):
+            await line.say(asked)
+        async with asyncio.timeout(20):
+            while not budget.used:
+                await asyncio.sleep(0.02)
+        for _ in range(40):
+            page = conclave_pb2.GetMessagesResponse.FromString((await line.hear()).body)
+            assert [each.mls_message for each in page.messages] == [body]
+        await line.ask(asked)
+    async with asyncio.timeout(20):
+        while budget.used:
+            await asyncio.sleep(0.02)
+
+
+async def test_a_client_that_goes_while_a_page_waits_for_it_leaves_no_memory_held(
+    running: Running, alice: Client, group: str, taken: Taken
+) -> None:
+    await alice.send(group, os.urandom(150_000))
+    asked, budget = poll(alice, group, 0, PROTOBUF), running.app[keys.BUDGET]
+    async with line_to(running.server.port, limit=1024, buffer=4096) as line:
+        for _ in range(3):
+            await line.ask(asked)
+        for _ in range(40):
+            await line.say(asked)
+        async with asyncio.timeout(20):
+            while not budget.used:
+                await asyncio.sleep(0.02)
+        assert any(taken.new())
+    async with asyncio.timeout(20):
+        while budget.used:
+            await asyncio.sleep(0.02)
 
 
 async def test_who_may_not_ask_any_more_is_told(
@@ -468,7 +534,7 @@ async def test_an_error_that_nobody_foresaw_is_answered(
         raise error
 
     with monkeypatch.context() as patch:
-        patch.setattr(running.app[keys.GROUPS], "has_nothing_new", fail)
+        patch.setattr(running.app[keys.FETCHING], "at_hand", fail)
         assert json.loads((await line.ask(poll(alice, group, 0))).body) == {"messages": []}
         patch.setattr(running.app[keys.FRESHNESS], "look", fail)
         failed = await line.ask(poll(alice, group, 0))
@@ -560,10 +626,10 @@ async def test_heads_that_never_come_again_are_hardly_looked_at(
 async def test_who_asks_for_nothing_but_pages_is_hardly_looked_at(
     line: Line, alice: Client, group: str, taken: Taken
 ) -> None:
-    await alice.send(group)
+    await alice.send(group, bytes(200_000))
     for _ in range(4 * listen.TRIED_IN_VAIN):
         await line.say(poll(alice, group, 0))
-        assert json.loads((await line.hear()).body)["messages"]
+        assert json.loads((await line.hear()).body)["messages"], "too large to be written in one go"
     assert 0 < len(taken.new()) < listen.TRIED_IN_VAIN + 8
     while not any(taken.new()):
         await line.ask(poll(alice, group, 1))
