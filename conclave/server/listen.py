@@ -22,7 +22,7 @@ from conclave.logs import get_logger
 from conclave.server import middleware
 from conclave.server.fast_path import FastPath, Known
 from conclave.wire.exchange import FORMAT, reply_error
-from conclave.wire.handover import taken
+from conclave.wire.handover import drain_fully, taken
 from conclave.wire.negotiate import Format
 from conclave.wire.ready import write
 
@@ -191,6 +191,13 @@ class Connection(web.RequestHandler):
         self._take()  # aiohttp parses nothing from here on
         super().close()
 
+    async def shutdown(self, timeout: float | None = 15.0) -> None:  # noqa: ASYNC109 - aiohttp's signature
+        """End the connection as aiohttp does, and the wait for a client that has not taken its page."""
+        await super().shutdown(timeout)
+        if self._waiting_for_client:
+            self._waiting_for_client.cancel()
+            await asyncio.wait({self._waiting_for_client})
+
     def _take(self) -> None:
         """Have the request that is due take the fast path; if it cannot, the long way."""
         if not self._due:
@@ -218,6 +225,7 @@ class Connection(web.RequestHandler):
             write(transport, answer)
             if share and transport.get_write_buffer_size():
                 share.hold(sum(map(len, answer)))
+                drain_fully(transport)
                 self._waiting_for_client = self._loop.create_task(self._wait_for_client(transport, share))
                 return
         self._end_ahead(share)

@@ -73,13 +73,20 @@ async def hand_over(request: web.Request, response: web.StreamResponse) -> bool:
         request[SHARE].hold(response.left)
     else:
         request[SHARE].hold(2 * _size(response))  # aiohttp joins it with the headers
+    drain_fully(transport)
     return await _watched(_send(request, response), response, transport)
+
+
+def drain_fully(transport: asyncio.WriteTransport) -> None:
+    """Have draining wait until the system has taken everything. Call it in the step in which something is written."""
+    # TLS layers pause at the limit, others beyond it. So at 0 a TLS layer would pause with nothing left to take.
+    transport.set_write_buffer_limits(high=1 if transport.get_extra_info("sslcontext") else 0, low=0)
 
 
 async def taken(protocol: BaseProtocol, drain: Callable[[], Awaitable[None]], transport: asyncio.Transport) -> bool:
     """Wait until the system has taken what was written to a connection. Tell whether it has, as ``hand_over`` does.
 
-    ``drain``: waits while writing is paused.
+    ``drain``: waits while writing is paused, see ``drain_fully``.
     """
 
     async def sending() -> bool:
@@ -93,9 +100,6 @@ async def _watched(
     sending_all: Coroutine[Any, Any, bool], response: web.StreamResponse | None, transport: asyncio.Transport
 ) -> bool:
     """Wait for ``sending_all``, while the client keeps up."""
-    # Draining waits until the kernel has taken everything. TLS layers pause at the limit, others beyond it. So at 0 a
-    # TLS layer would pause with nothing left to take.
-    transport.set_write_buffer_limits(high=1 if transport.get_extra_info("sslcontext") else 0, low=0)
     sending = asyncio.create_task(sending_all)
     try:
         if not await _keeps_up(sending, response, transport):
