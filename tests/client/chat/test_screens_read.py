@@ -42,14 +42,19 @@ class Reader:
         found = self.chat.conversation.history.messages(self.group_id, number - 1, 1)
         return not found or found[0].sequence_num != number or found[0].gone_at is not None
 
+    async def _page_down(self) -> None:
+        timeline, before = self.chat.timeline, self.chat.timeline.scroll_offset.y
+        self.chat.press("pagedown")
+        await until(lambda: timeline.scroll_offset.y != before or timeline.is_at_end())
+        await self.chat.pilot.pause()
+
     async def read_all(self) -> list[str]:
         """Go on page by page to the end; return all that was on the screen, in its order."""
         seen = dict.fromkeys(words(self.chat))
         for _ in range(200):
             if not self.unread and self.chat.timeline.is_at_end():
                 return list(seen)
-            self.chat.press("pagedown")
-            await self.chat.pilot.pause()
+            await self._page_down()
             seen |= dict.fromkeys(words(self.chat))
         raise AssertionError(f"{self.unread} unread in\n{self.chat.screen}")
 
