@@ -8,12 +8,15 @@ from uuid import UUID
 from conclave.client import news as n
 from conclave.client.api import Client
 from conclave.client.codec import Codec, UnreadableError
-from conclave.client.errors import AnswerError, GroupError, ResourceError, is_not_member
+from conclave.client.errors import AnswerError, GroupError, NoAnswerError, ResourceError, is_not_member
 from conclave.client.history.store import Arrived, Erased, History
 from conclave.client.results import StoredMessage
 
 PAGE = 200
-"""At most 200 messages are fetched at once."""
+"""At most 200 messages are fetched at once; fewer on a link on which so many do not arrive."""
+
+GROWS_AFTER = 8
+"""After 8 smaller pages that arrived, one of twice the size is asked for."""
 
 
 class Mirror:
@@ -26,6 +29,7 @@ class Mirror:
         self._own: dict[tuple[UUID, bytes], str] = {}
         self._told_invites: set[UUID] = set()
         self._gone: list[n.MessagesGone | n.GroupGone] = []
+        self._page_size, self._arrived = PAGE, 0
 
     def expect(self, group_id: UUID, payload: bytes, text: str) -> None:
         """The user sends a payload, whose text is known: a codec cannot always read what it has made itself."""
@@ -141,11 +145,17 @@ class Mirror:
     async def _page(self, group_id: UUID, after: int) -> tuple[StoredMessage, ...] | None:
         """Fetch the next page of a group. Return None if the user is no member."""
         try:
-            page = await self._client.fetch(group_id, after, PAGE)
+            page = await self._client.fetch(group_id, after, self._page_size)
         except GroupError as error:
             if is_not_member(error):
                 return None
             raise
+        except NoAnswerError:
+            self._page_size, self._arrived = max(1, self._page_size // 2), 0  # or it would be asked for for ever
+            raise
+        self._arrived += 1
+        if self._arrived % GROWS_AFTER == 0:
+            self._page_size = min(PAGE, self._page_size * 2)
         if any(each.sequence_num <= former for each, former in zip(page, _numbers(after, page), strict=False)):
             raise AnswerError("the server's messages are out of order")  # or the same page would come for ever
         return page
