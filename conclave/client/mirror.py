@@ -94,7 +94,7 @@ class Mirror:
             return
         after, shown = numbers[0] - 1, set[int]()
         while after < numbers[-1]:
-            page = await self._client.fetch(group_id, after, PAGE, include_redacted=True)
+            page = await self._fetch(group_id, after, include_redacted=True)
             if not page:
                 break
             shown |= {each.sequence_num for each in page if not each.redacted}
@@ -145,19 +145,25 @@ class Mirror:
     async def _page(self, group_id: UUID, after: int) -> tuple[StoredMessage, ...] | None:
         """Fetch the next page of a group. Return None if the user is no member."""
         try:
-            page = await self._client.fetch(group_id, after, self._page_size)
+            page = await self._fetch(group_id, after)
         except GroupError as error:
             if is_not_member(error):
                 return None
             raise
+        if any(each.sequence_num <= former for each, former in zip(page, _numbers(after, page), strict=False)):
+            raise AnswerError("the server's messages are out of order")  # or the same page would come for ever
+        return page
+
+    async def _fetch(self, group_id: UUID, after: int, *, include_redacted: bool = False) -> tuple[StoredMessage, ...]:
+        """Fetch a page of a group, as large as the link carries."""
+        try:
+            page = await self._client.fetch(group_id, after, self._page_size, include_redacted=include_redacted)
         except NoAnswerError:
             self._page_size, self._arrived = max(1, self._page_size // 2), 0  # or it would be asked for for ever
             raise
         self._arrived += 1
         if self._arrived % GROWS_AFTER == 0:
             self._page_size = min(PAGE, self._page_size * 2)
-        if any(each.sequence_num <= former for each, former in zip(page, _numbers(after, page), strict=False)):
-            raise AnswerError("the server's messages are out of order")  # or the same page would come for ever
         return page
 
     async def _read_policy_if_member(self, group_id: UUID) -> AsyncIterator[n.News]:

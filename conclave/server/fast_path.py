@@ -197,7 +197,7 @@ class FastPath:
             return None
         return _Page(parts, share)
 
-    def _answer_page(self, known: Known, answer: Answer, page: "_Page") -> None:
+    def _answer_page(self, known: Known, answer: Answer, page: _Page) -> None:
         request_id = new_request_id()
         self._around.tell(hdrs.METH_GET, self._route, HTTPStatus.OK.value, known.began, request_id)
         answer(ready.written(known.head.answered_in, request_id, page.parts), page.share)

@@ -257,13 +257,9 @@ async def test_a_client_that_takes_a_page_slowly_holds_memory_for_it_and_gets_al
 async def test_a_client_that_goes_while_a_page_waits_for_it_leaves_no_memory_held(
     running: Running, alice: Client, group: str, taken: Taken
 ) -> None:
-    await alice.send(group, os.urandom(150_000))
-    asked, budget = poll(alice, group, 0, PROTOBUF), running.app[keys.BUDGET]
-    async with line_to(running.server.port, limit=1024, buffer=4096) as line:
-        for _ in range(3):
-            await line.ask(asked)
-        await ask_until_one_waits(running, line, asked)
-        assert all(taken.new()[1:])
+    budget = running.app[keys.BUDGET]
+    async with page_waiting(running, alice, group, taken):
+        assert budget.used
     async with asyncio.timeout(20):
         while budget.used:
             await asyncio.sleep(0.02)
@@ -272,13 +268,8 @@ async def test_a_client_that_goes_while_a_page_waits_for_it_leaves_no_memory_hel
 async def test_a_stop_ends_the_wait_for_a_client_that_takes_nothing(
     running: Running, alice: Client, group: str, taken: Taken
 ) -> None:
-    await alice.send(group, os.urandom(150_000))
-    asked, budget = poll(alice, group, 0, PROTOBUF), running.app[keys.BUDGET]
-    async with line_to(running.server.port, limit=1024, buffer=4096) as line:
-        for _ in range(3):
-            await line.ask(asked)
-        await ask_until_one_waits(running, line, asked)
-        assert all(taken.new()[1:])
+    budget = running.app[keys.BUDGET]
+    async with page_waiting(running, alice, group, taken):
         await asyncio.sleep(0.5)
         assert budget.used > 0
         await running.server.close()
@@ -400,6 +391,19 @@ async def ask_until_one_waits(running: Running, line: Line, asked: bytes) -> int
             await asyncio.sleep(0.05)
             count += 1
     return count
+
+
+@contextlib.asynccontextmanager
+async def page_waiting(running: Running, alice: Client, group: str, taken: Taken) -> AsyncIterator[None]:
+    """Have a client there that takes nothing, and for which a page on the fast path waits."""
+    await alice.send(group, os.urandom(150_000))
+    asked = poll(alice, group, 0, PROTOBUF)
+    async with line_to(running.server.port, limit=1024, buffer=4096) as line:
+        for _ in range(3):
+            await line.ask(asked)
+        await ask_until_one_waits(running, line, asked)
+        assert all(taken.new()[1:])
+        yield
 
 
 @contextlib.asynccontextmanager

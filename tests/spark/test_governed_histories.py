@@ -97,7 +97,13 @@ async def test_random_histories_of_both_tiers_with_timers_are_as_the_model_says(
     await history.play(ARCHIVED_STEPS)
 
 
-@pytest.mark.parametrize("fault", some([*HOT], 2, "planted faults of governance"), ids="sql-{}".format)
+PLANTED = [
+    *some([*HOT], 2, "planted faults of governance"),
+    *some([*TIMED], 1, "planted faults of timers"),
+]
+
+
+@pytest.mark.parametrize("fault", PLANTED, ids="sql-{}".format)
 async def test_a_planted_fault_is_found(
     start_server: StartServer,
     config: Config,
@@ -106,32 +112,12 @@ async def test_a_planted_fault_is_found(
     fault: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    favourite, timers = FAVOURITES.get(fault, ""), fault in TIMED
     for seed in range(1, MOST_HISTORIES + 1):
-        history = History(start_server, at(config, seed), clock, cleaner, seed, favourite=FAVOURITES.get(fault, ""))
-        with monkeypatch.context() as patch:
-            HOT[fault](patch)
-            try:
-                await history.play(STEPS)
-            except DisagreementError:
-                return
-    pytest.fail(f"{fault} was not found in {MOST_HISTORIES} histories")
-
-
-@pytest.mark.parametrize("fault", some([*TIMED], 1, "planted faults of timers"), ids="sql-{}".format)
-async def test_a_planted_fault_of_timers_is_found(
-    start_server: StartServer,
-    config: Config,
-    clock: FakeClock,
-    cleaner: Cleaner,
-    fault: str,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    for seed in range(1, MOST_HISTORIES + 1):
-        favourite = FAVOURITES.get(fault, "")
         folder = at(config, seed)
-        history = History(start_server, folder, clock, cleaner, seed, favourite=favourite, timers=True)
+        history = History(start_server, folder, clock, cleaner, seed, favourite=favourite, timers=timers)
         with monkeypatch.context() as patch:
-            TIMED[fault](patch)
+            (HOT | TIMED)[fault](patch)
             try:
                 await history.play(STEPS)
             except DisagreementError:
