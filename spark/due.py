@@ -15,6 +15,7 @@ from conclave.retention.policy import FOREVER
 from conclave.retention.resolve import PolicySettings
 from conclave.store import policies, touches, visibility
 from conclave.store.policies import UNHELD
+from conclave.store.senders import SENT
 from conclave.store.sqlite import places
 from spark.plan_types import GroupStep, Plan
 from spark.rules import DELETED_ACCOUNT, DELETED_GROUP, EXPIRED, FETCHED, REDACTED
@@ -257,14 +258,13 @@ class _OfDeletedAccount:
     withholds: bool
 
     def select(self, columns: str) -> tuple[str, tuple[bytes, ...]]:
-        # The conditions are those of the index messages_by_sender, so that SQLite uses it.
         sent = (
-            "sender_id = (SELECT user_id FROM user_tombstones WHERE user_id = ?1"
+            f"FROM {SENT} WHERE sender_id = (SELECT user_id FROM user_tombstones WHERE user_id = ?1"
             " AND user_id NOT IN (SELECT user_id FROM holds WHERE user_id IS NOT NULL)) AND NOT is_commit"
         )
         if not self.withholds:
-            return f"SELECT {columns} FROM messages WHERE {sent}", (self.user_id,)
-        return f"SELECT {columns} FROM messages WHERE {sent} AND created_at < {_ERASABLE_BEFORE}", (self.user_id,)
+            return f"SELECT {columns} {sent}", (self.user_id,)
+        return f"SELECT {columns} {sent} AND created_at < {_ERASABLE_BEFORE}", (self.user_id,)
 
     def delete(self, connection: sqlite3.Connection, message_ids: Sequence[int]) -> Iterator[Gone]:
         rows = connection.execute(
@@ -320,7 +320,7 @@ SELECT count(*) FROM (
     SELECT message_id FROM messages WHERE group_key = :key AND sequence_num <= :gone AND created_at < :old
     UNION SELECT message_id FROM messages WHERE group_key = :key AND created_at < min(:cutoff, :old)
         AND NOT (is_commit AND sequence_num > :commits_above)
-    UNION SELECT message_id FROM user_tombstones CROSS JOIN messages ON sender_id = user_id
+    UNION SELECT message_id FROM user_tombstones CROSS JOIN {sent} AND sender_id = user_id
         WHERE NOT is_commit AND group_key = :key AND messages.created_at < :old
     UNION SELECT message_id FROM {timed} WHERE self_destructing.group_key = :key AND created_at < :old AND {redacted}
 )
@@ -346,7 +346,7 @@ def _held_in(connection: sqlite3.Connection, settings: PolicySettings, now: int,
         "commits_above": policies.commits_above(connection, group_key, policy),
     }
     redacted = visibility.redacted_for_all(now, settings.self_destruct_max_age)
-    queries = _HELD_IN.format(timed=visibility.TIMED, redacted=redacted), _HELD_IN_ARCHIVE
+    queries = _HELD_IN.format(sent=SENT, timed=visibility.TIMED, redacted=redacted), _HELD_IN_ARCHIVE
     counted = [connection.execute(query, values).fetchone()[0] for query in queries]
     return sum(counted)
 
@@ -355,7 +355,7 @@ def _held_of(connection: sqlite3.Connection, user_id: bytes, settings: PolicySet
     redacted = visibility.is_redacted(now, settings.self_destruct_max_age)
     return int(
         connection.execute(
-            "SELECT count(*) FROM messages LEFT JOIN groups USING (group_key)"
+            f"SELECT count(*) FROM {SENT} LEFT JOIN groups USING (group_key)"
             " LEFT JOIN temp.group_policies USING (group_key) WHERE sender_id = ?1 AND NOT is_commit"
             f" AND messages.created_at < {_ERASABLE_BEFORE}"
             " AND messages.group_key NOT IN (SELECT group_key FROM holds WHERE group_key IS NOT NULL)"

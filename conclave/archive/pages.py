@@ -60,8 +60,9 @@ async def page(
             share.hold(claimed)
         found = await look(position, served, taken)
         served += found.messages
-    sight = found.sight.at(clock.now())
-    if not first.archived and sight.admits_all(served):
+    now = clock.now()
+    sight = found.sight.at(now)
+    if not first.archived and (now == first.sight.now or sight.admits_all(served)):
         return first
     if sight.redacts_any(served):
         # A timer has ended meanwhile. What is left of that message is for a new page to say.

@@ -42,6 +42,7 @@ from conclave.retention.policy import KEEP, GroupPolicy
 from conclave.store import messages
 from conclave.store.faults import file_size
 from conclave.store.messages import Draft
+from conclave.store.senders import SENT
 from conclave.system import locks
 from conclave.system.locks import LockedError, Role
 
@@ -300,7 +301,8 @@ def _has_hot(connection: sqlite3.Connection, group_id: bytes) -> bool:
 def _unerased(connection: sqlite3.Connection, group_key: int, user_id: bytes) -> int:
     """Return how many messages of a deleted group or account are left; archived ones count as one."""
     row = connection.execute(
-        "SELECT (SELECT count(*) FROM messages WHERE group_key = ?1 OR (sender_id = ?2 AND NOT is_commit))"
+        "SELECT (SELECT count(*) FROM messages WHERE group_key = ?1)"
+        f" + (SELECT count(*) FROM {SENT} WHERE sender_id = ?2 AND NOT is_commit AND group_key != ?1)"
         " + EXISTS (SELECT 1 FROM archive_parts WHERE group_key = ?1)"
         " + EXISTS (SELECT 1 FROM archive_senders WHERE sender_id = ?2)",
         (group_key, user_id),

@@ -180,19 +180,21 @@ def total_size(connection: sqlite3.Connection, body_ids: Sequence[int]) -> int:
     )
 
 
-def get_together(connection: sqlite3.Connection, body_ids: Iterable[int]) -> dict[int, bytes]:
-    """Return bodies as ``get_many`` does, of which none is erased, and which are small together.
+def get_small(connection: sqlite3.Connection, body_ids: Iterable[int], most: int) -> dict[int, bytes]:
+    """Return those bodies that have at most ``most`` bytes each, by id. None of ``body_ids`` is erased.
 
     SQLite gives all bodies of a segment as one row: beside a busy event loop, a thread waits for the interpreter at
-    each row.
+    each row. So they have to be small together.
     """
     found: dict[int, bytes] = {}
     for segment, ids in _by_segment(body_ids).items():
         keys, lengths, joined = connection.execute(
             "SELECT group_concat(body_id), group_concat(length(body)), CAST(group_concat(body, '') AS BLOB)"
-            f" FROM {_table(segment)} WHERE body_id IN ({places(ids)})",
-            ids,
+            f" FROM {_table(segment)} WHERE body_id IN ({places(ids)}) AND length(body) <= ?",
+            (*ids, most),
         ).fetchone()
+        if not keys:
+            continue
         begin = 0
         for body_id, length in zip(map(int, keys.split(",")), map(int, lengths.split(",")), strict=True):
             found[body_id] = joined[begin : begin + length]

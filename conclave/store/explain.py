@@ -18,6 +18,7 @@ from conclave.store import overdue, receipts
 from conclave.store.audit import Action
 from conclave.store.fate import Fate, Sent, fate_of
 from conclave.store.receipts import Receipt
+from conclave.store.senders import SENT
 
 LISTED = 10
 """Members, holds and receipts are listed up to 10 of each."""
@@ -310,13 +311,14 @@ def _has_sent(connection: sqlite3.Connection, group_key: int, user_id: bytes) ->
         return True
     count, here = connection.execute(
         "SELECT count(*), ifnull(max(group_key = ?), 0) FROM"
-        " (SELECT group_key FROM messages WHERE sender_id = ? AND NOT is_commit LIMIT ?)",
+        f" (SELECT group_key FROM {SENT} WHERE sender_id = ? LIMIT ?)",
         (group_key, user_id, SEARCHED),
     ).fetchone()
-    # Commits are in no index by sender: a member, or somebody whose account is gone, may have sent some.
+    # Archived commits are in no index by sender: a member, or somebody whose account is gone, may have sent some.
     may_have_sent_commits = connection.execute(
-        "SELECT EXISTS (SELECT 1 FROM members WHERE group_key = ?2 AND user_id = ?1)"
-        " OR NOT EXISTS (SELECT 1 FROM users WHERE user_id = ?1)",
+        "SELECT EXISTS (SELECT 1 FROM archive_parts WHERE group_key = ?2) AND"
+        " (EXISTS (SELECT 1 FROM members WHERE group_key = ?2 AND user_id = ?1)"
+        " OR NOT EXISTS (SELECT 1 FROM users WHERE user_id = ?1))",
         (user_id, group_key),
     ).fetchone()[0]
     if here:

@@ -28,7 +28,7 @@ PAGE_BYTES = 32 * 1024 * 1024
 
 
 SMALL_BYTES = 1024 * 1024
-"""Bodies that have at most 1 MiB together are read at once."""
+"""Bodies that have at most 1 MiB together are read at once, and take memory only then."""
 
 
 class Draft(NamedTuple):
@@ -217,9 +217,7 @@ def page(
         bodies_of = _read_bodies(connection, [row[0] for row in rows], share, taken)
         bodies_of.reverse()  # each body is let go of once it is written
         served = [
-            written(
-                StoredMessage(number, bytes.fromhex(sender), bodies_of.pop(), created_at, bool(is_kept)), sight, write
-            )
+            _for_all(number, bytes.fromhex(sender), bodies_of.pop(), created_at, sight, write, is_kept=bool(is_kept))
             for _, number, sender, created_at, is_kept in rows[: len(bodies_of)]
         ]
         count = len(rows)
@@ -236,18 +234,23 @@ def page(
 
 def written(message: StoredMessage, sight: Sight, write: WriteMessage) -> Piece:
     """Write a message that ``sight`` admits; without its body if it is redacted for the reader."""
-    number, created_at, is_kept, seconds = (
-        *(message.sequence_num, message.created_at, message.is_kept, message.self_destruct_seconds),
-    )
-    expires_at = 0 if is_kept else sight.policy.expires_at(created_at)
+    number, sender_id, body, created_at, is_kept, seconds, _ = message
     if not seconds:
-        text = write(number, message.sender_id, message.mls_message, created_at, expires_at)
-        return Piece(number, created_at, text, is_kept)
+        return _for_all(number, sender_id, body, created_at, sight, write, is_kept=is_kept)
+    expires_at = 0 if is_kept else sight.policy.expires_at(created_at)
     if message.redact_at <= sight.now:
-        text = write(number, message.sender_id, b"", created_at, expires_at, seconds, redacted=True)
+        text = write(number, sender_id, b"", created_at, expires_at, seconds, redacted=True)
         return Piece(number, created_at, text, is_kept)
-    text = write(number, message.sender_id, message.mls_message, created_at, expires_at, seconds)
+    text = write(number, sender_id, body, created_at, expires_at, seconds)
     return Piece(number, created_at, text, is_kept, message.redact_at)
+
+
+def _for_all(
+    number: int, sender_id: bytes, body: bytes, created_at: int, sight: Sight, write: WriteMessage, *, is_kept: bool
+) -> Piece:
+    """Write a message that all readers get in the same form."""
+    expires_at = 0 if is_kept else sight.policy.expires_at(created_at)
+    return Piece(number, created_at, write(number, sender_id, body, created_at, expires_at), is_kept)
 
 
 def _rows(
@@ -307,12 +310,27 @@ def _with_bodies(
     return served
 
 
+def _read_small(connection: sqlite3.Connection, ids: list[int], most: int) -> dict[int, bytes] | None:
+    """Read some bodies, at least one, if they have at most ``most`` bytes together; otherwise return None.
+
+    Those that have more than their part are measured first, which costs as much again.
+    """
+    found = bodies.get_small(connection, ids, most // len(ids))
+    left = [body_id for body_id in ids if body_id not in found]
+    if left:
+        room = most - sum(map(len, found.values()))
+        if bodies.total_size(connection, left) > room:
+            return None
+        found |= bodies.get_small(connection, left, room)
+    return found
+
+
 def _read_bodies(connection: sqlite3.Connection, ids: list[int], share: Share, taken: int) -> list[bytes]:
     """Read the first of some bodies, as many as memory and PAGE_BYTES allow. Raises NoRoomError."""
-    limit, total = PAGE_BYTES - taken, bodies.total_size(connection, ids)
-    if total <= min(SMALL_BYTES, limit) and share.take_all(total, len(ids)):
-        found = bodies.get_together(connection, ids)
-    else:
+    limit = PAGE_BYTES - taken
+    found = _read_small(connection, ids, min(SMALL_BYTES, limit)) if ids else {}
+    if found is None or not share.take_all(sum(map(len, found.values())), len(ids)):
+        del found
         ids = ids[: share.take_bodies(bodies.sizes(connection, ids), limit, least=0 if taken else 1)]
         found = bodies.get_many(connection, ids)
     return [found[body_id] for body_id in ids]

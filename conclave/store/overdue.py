@@ -21,6 +21,7 @@ from conclave.retention.policy import GroupPolicy
 from conclave.retention.resolve import PolicySettings
 from conclave.store import policies, runs, visibility
 from conclave.store.audit import Action
+from conclave.store.senders import SENT
 
 LATE_AFTER_RUNS = 2
 """A group is late if it is overdue for longer than two intervals of the job that covers it."""
@@ -244,9 +245,9 @@ _DELETED_ACCOUNTS = """
     SELECT user_id, created_at AS deleted_at FROM user_tombstones
     WHERE user_id NOT IN (SELECT user_id FROM holds WHERE user_id IS NOT NULL)
 ), hot AS (
-    SELECT deleted_at, (SELECT message_id FROM messages JOIN governed_groups AS governed USING (group_key)
-        WHERE sender_id = user_id AND NOT is_commit AND messages.created_at < ready {only}
-        ORDER BY message_id LIMIT 1) AS message_id FROM left_by
+    SELECT deleted_at, (SELECT message_id FROM {sent} JOIN governed_groups AS governed USING (group_key)
+        WHERE sender_id = user_id AND NOT is_commit AND messages.created_at < ready {only} LIMIT 1) AS message_id
+    FROM left_by
 )
 SELECT deleted_at, messages.created_at, governed.group_key, group_id, place
 FROM hot JOIN messages USING (message_id) JOIN governed_groups AS governed USING (group_key)
@@ -276,6 +277,7 @@ class _Look:
         self._conditions = conditions(connection, settings) | {
             "only": only,
             "of_governed": "" if group_key is None else f"AND governed.group_key = {group_key:d}",
+            "sent": SENT,
             "timed": visibility.TIMED,
             "ends_at": visibility.ENDS_AT,
             "redacted": visibility.redacted_for_all(now, settings.self_destruct_max_age),

@@ -102,6 +102,8 @@ def _migrate(connection: sqlite3.Connection, path: Path) -> None:
             raise StoreError(f"{path}: is a database, but not one of Conclave's")
         connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
     _require_wal(connection)
+    if 0 < version < steps[-1][0]:
+        log.info("database_migrating", database=str(path), version=version, to=steps[-1][0])
     for number, script in steps:
         if number > version:
             with write_transaction(connection):

@@ -4,6 +4,7 @@ import sqlite3
 from typing import NamedTuple
 
 from conclave.store import bodies
+from conclave.store.senders import SENT
 from conclave.store.survey import MEASURED, ROWS_AT_ONCE, measured
 
 
@@ -34,7 +35,7 @@ def of_group(connection: sqlite3.Connection, group_id: bytes, user_id: bytes, *,
         (group["group_key"],),
     ).fetchone()
     # What the archive serves may still be in the hot store too, for a moment.
-    found = _measure(connection, "group_key = ? AND sequence_num > ?", tuple(group), bytes_too=bytes_too)
+    found = _measure(connection, "messages WHERE group_key = ? AND sequence_num > ?", tuple(group), bytes_too=bytes_too)
     if not bytes_too:
         return Stored(found.messages + archived, 0)
     waiting = _waiting(connection, "group_key = ?", group["group_key"]) + _measure_waiting(
@@ -48,7 +49,7 @@ def of_user(connection: sqlite3.Connection, user_id: bytes) -> Stored:
 
     What the archive has of the messages is not known there.
     """
-    found = _measure(connection, "sender_id = ? AND NOT is_commit", (user_id,), bytes_too=True)
+    found = _measure(connection, f"{SENT} WHERE sender_id = ? AND NOT is_commit", (user_id,), bytes_too=True)
     return Stored(found.messages, found.body_bytes + _waiting(connection, "inviter_id = ?", user_id))
 
 
@@ -65,13 +66,13 @@ def _measure_waiting(connection: sqlite3.Connection, rows: str, value: bytes | i
 
 
 def _measure(connection: sqlite3.Connection, which: str, values: tuple[bytes | int, ...], *, bytes_too: bool) -> Stored:
-    messages = connection.execute(f"SELECT count(*) FROM messages WHERE {which}", values).fetchone()[0]
+    messages = connection.execute(f"SELECT count(*) FROM {which}", values).fetchone()[0]
     if not bytes_too or not messages:
         return Stored(messages, 0)
     step = -(-messages // MEASURED)
     # At random: nobody can send what is large where no sample looks.
     chosen = connection.execute(
-        f"SELECT message_id FROM messages WHERE {which} AND (? = 1 OR abs(random() % ?) = 0)", (*values, step, step)
+        f"SELECT message_id FROM {which} AND (? = 1 OR abs(random() % ?) = 0)", (*values, step, step)
     )
     return Stored(messages, measured(connection, [row[0] for row in chosen], messages, step).hot_bytes)
 

@@ -11,6 +11,7 @@ from conclave.retention.jobs import Scope
 from conclave.retention.resolve import PolicySettings
 from conclave.store import bodies
 from conclave.store.overdue import Due
+from conclave.store.senders import SENT
 
 MEASURED = 10_000
 """The bodies of up to 10,000 messages of a group are measured; of more, as many are taken as a sample."""
@@ -150,7 +151,7 @@ def amounts(connection: sqlite3.Connection, group_key: int, messages: int) -> Am
 
 def amounts_of_user(connection: sqlite3.Connection, user_id: bytes) -> tuple[int, Amounts]:
     """Return how many application messages of a user the hot store has, and how many bytes of bodies."""
-    sent = "FROM messages WHERE sender_id = ? AND NOT is_commit"
+    sent = f"FROM {SENT} WHERE sender_id = ? AND NOT is_commit"
     messages: int = connection.execute(f"SELECT count(*) {sent}", (user_id,)).fetchone()[0]
     step = max(1, -(-messages // MEASURED))
     chosen = islice(connection.execute(f"SELECT message_id {sent}", (user_id,)), 0, None, step)

@@ -281,5 +281,8 @@ def test_bodies_that_are_read_together_are_those_that_are_read_one_by_one(connec
     assert len({body_id >> 32 for body_id in ids}) > 3
     expected = dict(zip(ids, stored, strict=True))
     chance.shuffle(ids)
-    assert bodies.get_together(connection, ids) == bodies.get_many(connection, ids) == expected
-    assert bodies.get_together(connection, []) == {}
+    assert bodies.get_small(connection, ids, 400) == bodies.get_many(connection, ids) == expected
+    for most in (0, 3, 200):
+        small = {body_id: body for body_id, body in expected.items() if len(body) <= most}
+        assert bodies.get_small(connection, ids, most) == small
+    assert bodies.get_small(connection, [], 400) == {}

@@ -14,6 +14,7 @@ from conclave.budget import Budget
 from conclave.store import bodies, database, schema, sessions, sqlite, users
 from conclave.store.database import Database
 from conclave.store.faults import StoreError, StoreFullError, Watch
+from conclave.store.senders import SENT
 
 
 @pytest.fixture
@@ -262,6 +263,38 @@ def test_an_older_database_keeps_what_it_has(tmp_path: Path, monkeypatch: pytest
         assert len({each.public_id for each in listed}) == 2
         assert {len(each.public_id) for each in listed} == {16}
         assert users.credentials(connection, "alice") == (b"\x01", "hash")
+
+
+def test_messages_of_an_older_database_are_where_they_are_looked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Version 14 puts the messages of a group together; before, they lay in the order of their bodies."""
+    path = tmp_path / "hot.db"
+    everything = schema.migrations()
+    monkeypatch.setattr(schema, "migrations", lambda: everything[:13])
+    schema.prepare(path)
+    people = [bytes([n]) * 16 for n in range(3)]
+    rows = [(1 << 32 | n, n % 5, n // 5 + 1, people[n % 3], int(n % 7 == 0), n) for n in range(9000)]
+    with contextlib.closing(sqlite.connect(path)) as connection, sqlite.write_transaction(connection):
+        connection.executemany("INSERT INTO messages VALUES (?, ?, ?, ?, ?, ?)", rows)
+    monkeypatch.undo()
+    schema.prepare(path)
+    with contextlib.closing(sqlite.connect(path)) as connection:
+        found = [tuple(row) for row in connection.execute("SELECT * FROM messages ORDER BY message_id")]
+        assert found == rows
+        assert [row[0] for row in connection.execute("SELECT block FROM message_blocks")] == [
+            1 << 20,
+            (1 << 20) + 1,
+            (1 << 20) + 2,
+        ]
+        for person in people:
+            sent = connection.execute(f"SELECT message_id FROM {SENT} WHERE sender_id = ? AND NOT is_commit", (person,))
+            assert sorted(row[0] for row in sent) == [row[0] for row in rows if row[3] == person and not row[4]]
+        with pytest.raises(sqlite3.IntegrityError):
+            connection.execute("INSERT INTO messages VALUES (?, 9, 9, ?, 0, 0)", (1 << 32, people[0]))
+        connection.execute("UPDATE messages SET created_at = 1 WHERE group_key = 3 AND sequence_num = 9")
+        assert [row[0] for row in connection.execute("SELECT group_key FROM touches")] == [3]
+        assert connection.execute("PRAGMA integrity_check").fetchone()[0] == "ok"
 
 
 def test_a_failed_migration_leaves_the_former_schema(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,6 +10,7 @@ from dataclasses import astuple, dataclass
 from uuid import uuid4
 
 from conclave.retention.policy import KEEP
+from conclave.store.senders import SENT
 
 KEPT_MOVES = 1000
 """About 1000 batches that have moved stay listed for operators."""
@@ -326,6 +327,6 @@ def remove_user_tombstone(connection: sqlite3.Connection, user_id: bytes) -> Non
     if not holds_sender(connection, user_id):
         connection.execute(
             "DELETE FROM user_tombstones WHERE user_id = ?1"
-            " AND NOT EXISTS (SELECT 1 FROM messages WHERE sender_id = ?1 AND NOT is_commit)",
+            f" AND NOT EXISTS (SELECT 1 FROM {SENT} WHERE sender_id = ?1 AND NOT is_commit)",
             (user_id,),
         )

@@ -1,0 +1,72 @@
+"""Pages of the hot store: how much of what a reader may see is in one."""
+
+import random
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from conclave import budget
+from conclave.budget import Budget
+from conclave.clock import FakeClock
+from conclave.retention.policy import KEEP
+from conclave.retention.resolve import PolicySettings
+from conclave.store import bodies, groups, members, messages, schema, sqlite, state, users
+from conclave.wire import pages
+from conclave.wire.conclave_pb2 import GetMessagesResponse
+from conclave.wire.negotiate import Format
+
+NOW = 1_700_000_000
+POLICY = PolicySettings(KEEP, 2_592_000, 604_800)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_page_has_the_first_messages_that_fit_whatever_their_sizes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    """Small bodies are read before they are counted, larger ones after; mixed ones in two steps."""
+    monkeypatch.setattr(messages, "SMALL_BYTES", 2_000)
+    monkeypatch.setattr(messages, "PAGE_BYTES", 5_000)
+    monkeypatch.setattr(bodies, "SEGMENT_BYTES", 6_000)
+    monkeypatch.setattr(budget, "ITEM_BYTES", 10)
+    chance = random.Random(seed)
+    stored = [chance.randbytes(chance.choice([1, 20, 20, 20, 150, 900, 4_000])) for _ in range(120)]
+    schema.prepare(tmp_path / "hot.db")
+    with closing(sqlite.connect(tmp_path / "hot.db")) as connection, sqlite.write_transaction(connection):
+        state.begin_serving(connection, POLICY, FakeClock(NOW).read())
+        user_id = users.add(connection, "alice", "", "", 0)
+        group_id = groups.add(connection, user_id, "group", "", 0)
+        member = members.require_member(connection, group_id, user_id)
+        for body in stored:
+            messages.append(connection, member, body, NOW, is_commit=False)
+        kinds = set()
+        for _ in range(300):
+            after, limit, size = (
+                chance.randrange(120),
+                chance.randint(1, 40),
+                chance.choice([900, 4_000, 30_000, 10**6]),
+            )
+            share, asked = Budget(size).share(), [len(body) for body in stored[after : after + limit]]
+            try:
+                count = Budget(size).share().take_bodies(asked, messages.PAGE_BYTES)
+            except budget.NoRoomError:
+                count = 0
+            found = _page(connection, group_id, user_id, after, limit, share)
+            assert found == stored[after : after + count]
+            assert share.claimed == (budget.cost(sum(map(len, found)), count) if count else 0)
+            kinds.add((count < len(asked), sum(asked) <= messages.SMALL_BYTES, max(asked) > 2_000 // len(asked)))
+        assert len(kinds) > 4, "whole and shortened, of small and of large bodies, alike and mixed"
+
+
+def _page(
+    connection: sqlite3.Connection, group_id: bytes, user_id: bytes, after: int, limit: int, share: budget.Share
+) -> list[bytes]:
+    """The bodies of a page; none if there is no memory for it."""
+    write = pages.writer(Format.PROTOBUF)
+    try:
+        page = messages.page(connection, group_id, user_id, after, limit, POLICY, FakeClock(NOW), share, write)
+    except budget.NoRoomError:
+        return []
+    found = GetMessagesResponse.FromString(b"".join(each.piece for each in page.messages))
+    return [each.mls_message for each in found.messages]
