@@ -1,6 +1,7 @@
 """The schema of the database: makes a new one, and migrates an older one."""
 
 import contextlib
+import os
 import sqlite3
 from collections.abc import Iterator
 from importlib import resources
@@ -104,12 +105,31 @@ def _migrate(connection: sqlite3.Connection, path: Path) -> None:
     _require_wal(connection)
     if 0 < version < steps[-1][0]:
         log.info("database_migrating", database=str(path), version=version, to=steps[-1][0])
-    for number, script in steps:
-        if number > version:
-            with write_transaction(connection):
-                for statement in _statements(script):
-                    connection.execute(statement)
-                connection.execute(f"PRAGMA user_version = {number}")
+    with _sorts_beside(path):
+        connection.execute("PRAGMA temp_store = FILE")
+        for number, script in steps:
+            if number > version:
+                with write_transaction(connection):
+                    for statement in _statements(script):
+                        connection.execute(statement)
+                    connection.execute(f"PRAGMA user_version = {number}")
+
+
+@contextlib.contextmanager
+def _sorts_beside(path: Path) -> Iterator[None]:
+    """Have SQLite sort in files beside the database, which have no name, not in a folder that may be in memory.
+
+    To make an index anew, all that it has is sorted: 100 MB for a million messages. That is too much for the memory of
+    a small machine. Bodies are in no index.
+    """
+    former = os.environ.get("SQLITE_TMPDIR")
+    os.environ["SQLITE_TMPDIR"] = str(path.absolute().parent)
+    try:
+        yield
+    finally:
+        del os.environ["SQLITE_TMPDIR"]
+        if former is not None:
+            os.environ["SQLITE_TMPDIR"] = former
 
 
 def _statements(script: str) -> list[str]:

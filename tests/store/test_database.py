@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import os
 import sqlite3
 import threading
 import time
@@ -295,6 +296,28 @@ def test_messages_of_an_older_database_are_where_they_are_looked_for(
         connection.execute("UPDATE messages SET created_at = 1 WHERE group_key = 3 AND sequence_num = 9")
         assert [row[0] for row in connection.execute("SELECT group_key FROM touches")] == [3]
         assert connection.execute("PRAGMA integrity_check").fetchone()[0] == "ok"
+
+
+def test_a_migration_sorts_on_the_disk_of_the_database_not_in_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SQLITE_TMPDIR", "/former")
+    schema.prepare(tmp_path / "hot.db")
+    everything = schema.migrations()
+    step = "CREATE TABLE seen AS SELECT temp_store, folder() AS folder FROM pragma_temp_store;\n"
+
+    def connect(path: Path) -> sqlite3.Connection:
+        connection = sqlite.connect(path)
+        connection.create_function("folder", 0, lambda: os.environ["SQLITE_TMPDIR"])
+        return connection
+
+    monkeypatch.setattr(schema, "connect", connect)
+    monkeypatch.setattr(schema, "migrations", lambda: [*everything, (len(everything) + 1, step)])
+    schema.prepare(tmp_path / "hot.db")
+    with contextlib.closing(sqlite.connect(tmp_path / "hot.db")) as opened:
+        assert tuple(opened.execute("SELECT * FROM seen").fetchone()) == (1, str(tmp_path))
+    assert os.environ["SQLITE_TMPDIR"] == "/former"
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["hot.db"]
 
 
 def test_a_failed_migration_leaves_the_former_schema(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
