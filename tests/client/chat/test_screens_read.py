@@ -192,6 +192,7 @@ async def test_what_was_on_the_screen_for_a_moment_only_is_not_scrolled_away(
         monkeypatch.setattr(reading, "SHOWN_SECONDS", 3_600.0)
         numbers = await one.hears(40)
         await one.has_fetched(numbers[-1])
+        await until(lambda: words(chat), lambda: chat.screen)
         assert words(chat)[0] == "word 0", "however slowly they came"
         monkeypatch.setattr(reading, "SHOWN_SECONDS", 0.0)
         await one.read_all()
@@ -213,7 +214,7 @@ async def test_what_somebody_skips_stays_unread_and_can_be_gone_back_to(
         await chat.open("of_skipper")
         await chat.shows(" new ", "word 0;")
         await until(lambda: one.unread < 100)
-        left = one.unread
+        left = await chat.stays(lambda: one.unread)
         chat.type("what did I miss?", "enter")
         await chat.shows("what did I miss?", "word 99;")
         await until(lambda: not chat.room.drafts)
@@ -273,5 +274,5 @@ async def test_of_a_long_message_that_comes_its_beginning_is_shown(
         await one.has_fetched(number)
         assert "line 59;" not in chat.screen
         assert not one.runs(number), "its end was not on the screen yet"
-        await chat.page_down_to("line 59;")
+        await chat.page_to("line 59;")
         await until(lambda: one.runs(number))

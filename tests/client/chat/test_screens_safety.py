@@ -98,8 +98,7 @@ async def test_offline_is_told_and_so_is_being_back(tmp_path: Path) -> None:
                 await chat.shows("online", "typed without one")
                 assert "no connection" not in chat.screen
                 chat.press("ctrl+q")
-                await chat.pilot.pause()
-                assert chat.app._exit
+                await until(lambda: chat.app._exit)
 
 
 async def test_a_session_that_is_over_leads_to_the_login_whatever_is_on_the_screen(
