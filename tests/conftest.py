@@ -154,8 +154,14 @@ class Running:
     async def settle(self) -> None:
         """Wait until the server has finished what follows on the responses that were received so far.
 
-        A watermark moves only after its response has left; the connection takes its next request after that.
+        A watermark moves only after its response has left; the connection takes its next request after that. So each
+        connection that has had one is asked.
         """
+        assert self.http.connector
+        idle = sum(map(len, self.http.connector._conns.values()))
+        await asyncio.gather(*(self._ask_for_health() for _ in range(max(1, idle))))
+
+    async def _ask_for_health(self) -> None:
         async with self.http.get(f"{self.url}/healthz") as response:
             await response.read()
 

@@ -58,6 +58,10 @@ class Mirror:
                 ids = invite.invite_id, invite.group_id
                 yield self.invited(n.InviteReceived(*ids, invite.group_name, invite.group_alias, invite.inviter_id))
 
+    def has_told(self, invite: n.InviteReceived) -> bool:
+        """Tell whether the application has heard of an invite, which came while everything was read."""
+        return invite.invite_id in self._told_invites
+
     def invited(self, invite: n.InviteReceived) -> n.InviteReceived:
         """Note that the application hears of an invite."""
         self._told_invites.add(invite.invite_id)

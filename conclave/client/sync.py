@@ -246,10 +246,11 @@ class Sync:
         return _each([])
 
     async def _on(self, event: n.Event | n.Lagged) -> AsyncIterator[n.News]:
-        """Do what an event hints at, then tell it, unless all was told with that."""
+        """Do what an event hints at, then tell it, unless all was told with that, or before it."""
+        is_told = isinstance(event, n.InviteReceived) and self._mirror.has_told(event)
         async for each in self._effects(event):
             yield each
-        if not isinstance(event, (n.NewMessage, n.MessageRedacted)):
+        if not is_told and not isinstance(event, (n.NewMessage, n.MessageRedacted)):
             yield event
 
     async def _fetch_news(self, event: n.NewMessage) -> AsyncIterator[n.News]:

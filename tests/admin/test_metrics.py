@@ -153,6 +153,7 @@ async def test_the_time_that_another_process_holds_the_lock_is_told(operators: O
     with contextlib.closing(sqlite.connect(running.config.database)) as other:
         other.execute("BEGIN IMMEDIATE")
         sending = asyncio.create_task(alice.send(group))
+        await until(lambda: not running.app[keys.STORE]._writer.is_idle)
         await asyncio.sleep(0.3)
         assert not sending.done()
         other.execute("ROLLBACK")

@@ -412,7 +412,9 @@ async def test_a_stream_that_writes_nothing_is_a_use_too(running: Running) -> No
         for _ in range(3):
             running.clock.advance(running.config.token_ttl_seconds - 1)
             running.app[keys.ACTIVITY].urgent.set()
-            await asyncio.sleep(0.1)
+            async with asyncio.timeout(10):  # the use has to be stored before more time passes
+                while await running.query("SELECT last_used_at FROM sessions") != [(running.clock.now(),)]:
+                    await asyncio.sleep(0.02)
         assert (await alice.get("/me"))["username"] == "alice"
 
 

@@ -11,7 +11,7 @@ from uuid import UUID
 from conclave import client as library
 from conclave.client import Client, History, MessageArrived, PlaintextCodec, Sync
 from tests.support.client import PASSWORD
-from tests.support.server import ServerProcess
+from tests.support.server import PATIENCE, ServerProcess
 
 PAGE = (Path(__file__).parents[2] / "docs" / "client.md").read_text(encoding="utf-8")
 
@@ -23,7 +23,7 @@ async def test_the_bot_answers_and_goes_on_where_it_was(tmp_path: Path) -> None:
     (tmp_path / "server").mkdir()
     with ServerProcess(tmp_path / "server", '[cleanup]\nengine = "sql"\ndisk_reserve = "0"\n') as server:
         variables = {"CONCLAVE_URL": server.url, "CONCLAVE_USER": "bot", "CONCLAVE_PASSWORD": PASSWORD}
-        async with Client(server.url) as client, asyncio.timeout(60):
+        async with Client(server.url) as client, asyncio.timeout(2 * PATIENCE):
             await client.register("bot", PASSWORD)
             await client.register("alice", PASSWORD)
             await client.login("alice", PASSWORD)

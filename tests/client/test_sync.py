@@ -39,6 +39,7 @@ from conclave.config.settings import Config
 from conclave.wire.listener import Listener as Connection
 from tests.conftest import Running
 from tests.support.client import PASSWORD
+from tests.support.server import PATIENCE
 
 HOUR, DAY = 3_600, 86_400
 QUICK = Backoff(first=0.01, most=0.05)
@@ -69,6 +70,7 @@ class Device:
         self.sync = Sync(self.client, self.history, PlaintextCodec(), backoff=QUICK)
         self._listening = asyncio.create_task(self._listen())
         await self.hear(lambda news: isinstance(news, Online))
+        await until(lambda: self.sync._upkeep._has_begun)  # from then on others can invite this user
 
     async def _listen(self) -> None:
         async with self.sync:
@@ -80,7 +82,7 @@ class Device:
 
     async def hear(self, condition: Callable[[News], object]) -> News:
         """Wait for news, and take them with all that came before."""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE):
             while True:
                 for place, news in enumerate(self.told):
                     if condition(news):
@@ -610,7 +612,7 @@ async def test_the_end_of_the_session_is_the_end(pair: tuple[Device, Device, UUI
 
 
 async def until(condition: Callable[[], object]) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE):
         while not condition():
             await asyncio.sleep(0.01)
 

@@ -17,7 +17,7 @@ from spark.session import JARS, DeployModeError, _require_submitted
 from tests.support.archived import DAY, Store
 from tests.support.cleaner import Cleaner
 from tests.support.sample import is_all
-from tests.support.server import waiting
+from tests.support.server import PATIENCE, waiting
 
 SPARK = Path(pyspark.__file__).parent
 ROOT = Path(__file__).parents[2]
@@ -37,7 +37,7 @@ def daemon(folder: Path, name: str, *arguments: str) -> Iterator[Path]:
         yield log
     finally:
         process.terminate()
-        process.wait(20)
+        process.wait(PATIENCE)
 
 
 @contextlib.contextmanager
@@ -75,7 +75,7 @@ def submit_here(store: Store) -> subprocess.CompletedProcess[str]:
         env=ENV | store.cleaner.lend().env,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=PATIENCE,
     )
 
 
@@ -107,7 +107,7 @@ def submit(store: Store, master: str) -> subprocess.CompletedProcess[str]:
         env=ENV,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=PATIENCE,
     )
 
 

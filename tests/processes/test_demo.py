@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 import pytest
 
+from tests.support.server import PATIENCE
+
 CUT = ("unshare", "--net", "--map-root-user")
 
 LOOPBACK_UP = (
@@ -32,7 +34,7 @@ def shown(tmp_path_factory: pytest.TempPathFactory) -> Shown:
         program = f"ip link set lo up 2>/dev/null || {python} -c '{LOOPBACK_UP}'; {program}"
     command = [*(CUT if may_cut else ()), "sh", "-c", program]
     folder = tmp_path_factory.mktemp("demo")
-    return Shown(subprocess.run(command, capture_output=True, text=True, timeout=150, cwd=folder), may_cut)
+    return Shown(subprocess.run(command, capture_output=True, text=True, timeout=2 * PATIENCE, cwd=folder), may_cut)
 
 
 def test_the_demo_shows_what_the_policies_say(shown: Shown) -> None:

@@ -118,18 +118,17 @@ async def test_a_full_disk_refuses_messages_serves_the_rest_and_comes_right_by_i
                 acknowledged[await in_the_end(partial(alice.send, kept, body))] = body
                 short = await in_the_end(partial(alice.create_group, f"short{cycle}"))
                 await bob.join(short)
+                # So that it is full in the end, however slowly this test sends, and stays so while it looks.
+                await in_the_end(partial(alice.set_expiry, fading, 3600))
                 for _ in range(60):
                     await in_the_end(partial(alice.send, fading, os.urandom(BODY)))
                 if cycle % 2 == 0:
                     fill(disk)
-                else:  # so that it is full in the end, however slowly this test sends
-                    await in_the_end(partial(alice.set_expiry, fading, 3600))
                 await refused_until_full(alice, fading, health, tmp_path / "disk" / "conclave.db")
                 assert bodies(await bob.fetch(kept)) == acknowledged, "reads go on"
                 if cycle % 2 == 0:  # else there may be room for what is small
                     assert (await refusal(alice.send(kept, b"x"))).status == 507
-                else:
-                    await in_the_end(partial(alice.set_expiry, fading, EXPIRY))
+                await in_the_end(partial(alice.set_expiry, fading, EXPIRY))
                 await in_the_end(partial(bob.leave, short))
                 while await alice.fetch(fading):
                     await asyncio.sleep(0.2)

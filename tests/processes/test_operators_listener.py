@@ -12,10 +12,12 @@ from aiohttp import ClientError, ClientSession
 
 from tests.support.client import Client
 from tests.support.scrape import read
-from tests.support.server import ServerProcess, conclave
+from tests.support.server import PATIENCE, ServerProcess, conclave
 
 TOKEN = "0123456789abcdef" * 2
 SQL = '[cleanup]\nengine = "sql"\n'
+PATIENT = "from conclave.server import run; run.SHUTDOWN_SECONDS = 60.0; from conclave.cli.main import main; main()"
+"""The server, which waits for what is under way until it is told what it waits for."""
 
 
 def refused(tmp_path: Path, admin: str) -> str:
@@ -100,19 +102,18 @@ async def test_after_a_run_its_metrics_and_those_of_the_processes_are_told(tmp_p
 
 
 async def test_from_the_signal_on_the_server_is_not_ready_and_goes_on_telling_why(tmp_path: Path) -> None:
-    with ServerProcess(tmp_path, SQL) as server:
+    with ServerProcess(tmp_path, SQL, command=("-c", PATIENT)) as server:
         server.wait_for("cleanup_run")
         async with asking(server) as operator:
             assert await operator.get("/readyz") == (200, {"status": "ready"})
-            # A request that is not finished: the server waits two seconds for the rest of it.
+            # A request that is not finished: the server waits for the rest of it.
             port = int(server.url.rpartition(":")[2])
-            _, writer = await asyncio.open_connection("127.0.0.1", port)
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
             writer.write(
-                b"POST /api/v1/login HTTP/1.1\r\nHost: x\r\n"
+                b"POST /api/v1/login HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\n"
                 b"Content-Length: 99\r\nContent-Type: application/json\r\n\r\n{"
             )
-            await writer.drain()
-            await asyncio.sleep(0.2)
+            assert b" 100 " in await reader.readline(), "it has begun"
             server.process.terminate()
             await asyncio.to_thread(server.wait_for, "stopping")
             answers = []
@@ -122,10 +123,12 @@ async def test_from_the_signal_on_the_server_is_not_ready_and_goes_on_telling_wh
                     answers.append(ready)
                     assert scraped[0] == 200
                     assert read(scraped[1]).one("conclave_ready") == 0
+                    if len(answers) == 20:
+                        writer.close()
             except (ClientError, ConnectionError):
                 pass  # it has ended, or is about to
             assert answers
             assert {json.dumps(each) for each in answers} == {'[503, {"status": "stopping"}]'}
             writer.close()
-        assert await asyncio.to_thread(server.process.wait, 20) == 0
+        assert await asyncio.to_thread(server.process.wait, PATIENCE) == 0
         assert not [each for each in server.events() if "exception" in each or each["event"] == "request_failed"]

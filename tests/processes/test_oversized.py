@@ -1,5 +1,6 @@
 """The largest requests that the server takes, to every endpoint: nobody else notices."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -45,7 +46,8 @@ class Siege:
 
     async def launch(self, attack: Attack) -> Outcome:
         """Launch an attack, once more where others waited for long: they may have waited for something else."""
-        for _ in range(TRIES):
+        for tries in range(TRIES):
+            await asyncio.sleep(tries)  # not all in the same busy second
             outcome = await launch(attack, int(self.server.url.rpartition(":")[2]), [self._read, self._write])
             if max(outcome.waited) <= LONGEST_WAIT_SECONDS:
                 break

@@ -17,7 +17,7 @@ from conclave.system import locks
 from tests.support.certificate import make_certificate
 from tests.support.client import Client
 from tests.support.sample import some
-from tests.support.server import ServerProcess, capless, conclave, waiting
+from tests.support.server import PATIENCE, ServerProcess, capless, conclave, waiting
 
 SQL = '[cleanup]\nengine = "sql"\n'
 NO_FIXED_PORT = "listen_port = 0\nadmin = { listen_port = 0 }\n"
@@ -93,7 +93,7 @@ def test_a_run_waits_for_a_run_on_the_same_database_by_another_name(
         run = subprocess.Popen([*command, config], stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         assert run.stderr
         assert "waiting_for_another_run" in run.stderr.readline()
-    run.communicate(timeout=60)
+    run.communicate(timeout=PATIENCE)
     assert run.returncode == 0
 
 

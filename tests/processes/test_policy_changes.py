@@ -10,7 +10,7 @@ from uuid import UUID
 from aiohttp import ClientSession
 
 from tests.support.client import Client
-from tests.support.server import ServerProcess, conclave
+from tests.support.server import PATIENCE, ServerProcess, conclave
 
 SQL = '[cleanup]\nengine = "sql"\ndisk_reserve = "0"\n'
 GROUP = str(UUID(int=7))
@@ -39,7 +39,7 @@ async def test_a_start_that_hides_much_is_refused_until_an_operator_accepts_it(t
     await asyncio.sleep(2.1)
     shorter = f'message_retention = "1s"\n{SQL}'
     refusing = ServerProcess(tmp_path, shorter)
-    assert refusing.process.wait(60) == 1
+    assert refusing.process.wait(PATIENCE) == 1
     refusal = (tmp_path / "server.log").read_text().splitlines()[-1]
     assert refusal.startswith(
         "conclave: message_retention: this change would hide 5 of 5 messages at once"

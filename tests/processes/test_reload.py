@@ -215,9 +215,10 @@ async def test_what_the_log_has_of_requests_changes_at_once(tmp_path: Path, requ
             known = len(events(server, "request"))
             await http.get(f"{server.url}/healthz")
             await http.get(f"{server.url}/api/v1/me")
+            expected = {"all": [200, 401], "errors": [401], "none": []}[requests]
+            await until(lambda: len(events(server, "request")[known:]) >= len(expected))
             await asyncio.sleep(0.3)
-            found = [event["status"] for event in events(server, "request")[known:]]
-            assert found == {"all": [200, 401], "errors": [401], "none": []}[requests]
+            assert [event["status"] for event in events(server, "request")[known:]] == expected
 
 
 def test_a_request_to_reload_that_comes_while_the_server_starts_is_not_its_end(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from aiohttp import ClientSession
 from tests.support.certificate import TLS, make_certificate
 from tests.support.client import PASSWORD, Client, RefusedError, encode
 from tests.support.sample import some
-from tests.support.server import ServerProcess, alive, conclave, waiting
+from tests.support.server import STOP_SECONDS, ServerProcess, alive, conclave, waiting
 
 SQL = '[cleanup]\nengine = "sql"\n'
 NO_FIXED_PORT = "[admin]\nlisten_port = 0\n"
@@ -53,7 +53,7 @@ async def test_a_stop_finishes_what_is_under_way_and_empties_the_wal(tmp_path: P
             status, seconds = await stopping
             acknowledged = [each for each in await asyncio.gather(*sends, return_exceptions=True) if type(each) is int]
     assert status == 0
-    assert seconds < 5
+    assert seconds < STOP_SECONDS
     assert not list(tmp_path.glob("conclave.db-*")), "neither a WAL nor its index is left"
     with contextlib.closing(sqlite3.connect(tmp_path / "conclave.db")) as connection:
         stored = {row[0] for row in connection.execute("SELECT sequence_num FROM messages")}
@@ -238,15 +238,16 @@ async def test_a_stop_with_clients_that_take_nothing_is_quick(tmp_path: Path) ->
             for writer in writers:
                 writer.transport.abort()
     assert status == 0
-    assert seconds < 5
+    assert seconds < STOP_SECONDS
 
 
 def test_a_dead_jvm_is_replaced(tmp_path: Path) -> None:
     with ServerProcess(tmp_path, 'cleanup_interval = "1s"\n') as server:
         server.wait_for("cleanup_run")
-        java = [pid for pid in server.descendants() if Path(f"/proc/{pid}/comm").read_text().strip() == "java"]
-        for pid in java:
-            os.kill(pid, 9)
+        for pid in server.descendants():
+            with contextlib.suppress(OSError):  # what Java starts for a moment may have ended
+                if Path(f"/proc/{pid}/comm").read_text().strip() == "java":
+                    os.kill(pid, 9)
         server.wait_for("cleanup_worker_ended")
         for _ in waiting("a run of a new session"):
             events = server.events()

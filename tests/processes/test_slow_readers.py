@@ -11,7 +11,7 @@ from aiohttp import ClientSession, TCPConnector
 
 from tests.support.certificate import TLS, make_certificate
 from tests.support.client import Client
-from tests.support.server import ServerProcess, waiting
+from tests.support.server import PATIENCE, ServerProcess, waiting
 
 SQL = '[cleanup]\nengine = "sql"\n'
 MB = 1_000_000
@@ -47,7 +47,7 @@ async def stuck(server: ServerProcess, client: Client, path: str, count: int) ->
 
 async def test_twenty_readers_that_take_nothing_do_not_fill_the_memory(tmp_path: Path) -> None:
     with ServerProcess(tmp_path, SQL) as server:
-        async with ClientSession() as http, asyncio.timeout(60):
+        async with ClientSession() as http, asyncio.timeout(PATIENCE):
             alice = await Client.register(http, server.url, "alice")
             large, small = await alice.create_group("large"), await alice.create_group("small")
             for _ in range(LARGE):
@@ -70,7 +70,7 @@ async def test_bodies_that_stop_half_way_cost_no_more_than_they_have_and_leave_n
     with ServerProcess(tmp_path, SQL) as server:
         host, port = server.url.removeprefix("http://").split(":")
         before = memory(server, "VmRSS")
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(PATIENCE):
             writers = [(await asyncio.open_connection(host, int(port)))[1] for _ in range(100)]
             for writer in writers:
                 writer.write(head.encode() + b" " * sent)
@@ -88,7 +88,7 @@ async def test_bodies_that_stop_half_way_cost_no_more_than_they_have_and_leave_n
 async def test_a_large_page_over_tls_arrives_and_counts_as_fetched(tmp_path: Path) -> None:
     make_certificate(tmp_path)
     with ServerProcess(tmp_path, TLS + SQL) as server:
-        async with ClientSession(connector=TCPConnector(ssl=False)) as http, asyncio.timeout(40):
+        async with ClientSession(connector=TCPConnector(ssl=False)) as http, asyncio.timeout(PATIENCE):
             alice = await Client.register(http, server.url, "alice")
             bob = await Client.register(http, server.url, "bob")
             group = await alice.create_group("g")

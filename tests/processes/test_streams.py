@@ -13,7 +13,7 @@ from conclave.server.listen import RESERVED_FILES, raise_file_limit
 from tests.support.certificate import TLS, make_certificate
 from tests.support.client import Client
 from tests.support.listening import listening as hearing
-from tests.support.server import ServerProcess, waiting
+from tests.support.server import PATIENCE, STOP_SECONDS, ServerProcess, waiting
 
 SQL = '[cleanup]\nengine = "sql"\n'
 FILES = 200
@@ -36,7 +36,7 @@ class Ear:
 
     async def hears(self, words: bytes) -> bool:
         """Tell whether ``words`` come before the connection ends."""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE):
             with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
                 await self.reader.readuntil(words)
                 return True
@@ -71,14 +71,14 @@ async def test_a_stop_ends_a_thousand_streams_and_the_process(tmp_path: Path) ->
             status, seconds = await asyncio.to_thread(server.stop)
             rest = await asyncio.gather(*(ear.reader.read() for ear in ears))
     assert status == 0
-    assert seconds < 10
+    assert seconds < STOP_SECONDS
     assert all(each.endswith(b"0\r\n\r\n") for each in rest), "each was ended, not broken off"
 
 
 async def test_streams_over_tls_hear_end_with_their_session_and_with_the_server(tmp_path: Path) -> None:
     make_certificate(tmp_path)
     with ServerProcess(tmp_path, TLS + SQL) as server:
-        async with ClientSession(connector=TCPConnector(ssl=False)) as http, asyncio.timeout(40):
+        async with ClientSession(connector=TCPConnector(ssl=False)) as http, asyncio.timeout(PATIENCE):
             alice = await Client.register(http, server.url, "alice")
             phone = await alice.another("alice")
             group = await alice.create_group("g")
@@ -95,7 +95,7 @@ async def test_streams_over_tls_hear_end_with_their_session_and_with_the_server(
                 status, seconds = await asyncio.to_thread(server.stop)
                 await lasting.ended()
     assert status == 0
-    assert seconds < 10
+    assert seconds < STOP_SECONDS
 
 
 @pytest.mark.parametrize("left", [None, 60], ids=["reserve left", "nothing left"])

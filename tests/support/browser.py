@@ -110,15 +110,26 @@ async def browsing(folder: Path, token: str = "") -> AsyncIterator[Tab]:
     try:
         port = await _port(profile, process, folder / "browser.log")
         async with ClientSession() as http:
-            async with http.get(f"http://127.0.0.1:{port}/json/list") as response:
-                [page] = [each for each in await response.json() if each["type"] == "page"]
-            async with http.ws_connect(page["webSocketDebuggerUrl"], max_msg_size=0) as socket:
+            page = await _page(http, port)
+            async with http.ws_connect(page, max_msg_size=0) as socket:
                 tab = Tab(socket)
                 await tab.begin(token)
                 yield tab
     finally:
         process.terminate()
         process.wait(PATIENCE)
+
+
+async def _page(http: ClientSession, port: str) -> str:
+    """Return the address of the one tab, which may come a moment after the browser listens."""
+    async with asyncio.timeout(PATIENCE):
+        while True:
+            async with http.get(f"http://127.0.0.1:{port}/json/list") as response:
+                pages = [each for each in await response.json() if each["type"] == "page"]
+            if pages:
+                [page] = pages
+                return str(page["webSocketDebuggerUrl"])
+            await asyncio.sleep(0.05)
 
 
 async def _port(profile: Path, process: subprocess.Popen[bytes], log: Path) -> str:

@@ -135,13 +135,23 @@ class Chat:
         """Wait until something was said in passing."""
         await until(lambda: any(text in each for each in self.toasts), lambda: f"{text}: {self.toasts}\n{self.screen}")
 
-    async def page_down_to(self, text: str) -> None:
-        """Go on page by page until a text is on the screen, and to the end of that page."""
+    async def page_to(self, text: str, key: str = "pagedown") -> None:
+        """Go on page by page, or back, until a text is on the screen, and to the end of that page."""
         deadline = time.monotonic() + PATIENCE
         while text not in self.screen:
             assert time.monotonic() < deadline, self.screen
-            self.press("pagedown")
+            self.press(key)
             await self.pilot.pause(0.1)
+
+    async def stays(self, look: Callable[[], T]) -> T:
+        """Wait until what is looked at is the same for half a second, and return it."""
+        found = look()
+        for _ in range(60):
+            before = found
+            await self.pilot.pause(0.5)
+            if (found := look()) == before:
+                return found
+        raise AssertionError(f"it never stays the same:\n{self.screen}")
 
     async def do(self, line: str) -> None:
         """Type a command, and wait until it was taken."""

@@ -23,6 +23,7 @@ from conclave.retention.jobs import ALL, PurgeJob, Scope
 from conclave.store import schema
 from spark import run
 from spark.engine import Engine
+from tests.support.server import PATIENCE
 from tests.support.warm_java import WarmJava, end_former_session
 
 
@@ -143,7 +144,7 @@ class Cleaner:
             assert process.stdin
             assert process.stdout
             process.stdin.close()
-            process.wait(20)
+            process.wait(PATIENCE)
             process.stdout.close()
             self._process = None
 

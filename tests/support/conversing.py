@@ -16,6 +16,7 @@ from conclave.clock import Clock
 from conclave.wire.listener import Listener as Connection
 from tests.conftest import Running
 from tests.support.client import PASSWORD
+from tests.support.server import PATIENCE
 
 QUICK = Backoff(first=0.01, most=0.05)
 
@@ -73,7 +74,7 @@ class Chat:
         await self.client.login(self.name, PASSWORD)
 
     async def connect(self, *, waits: bool = True) -> None:
-        """Begin the conversation; ``waits``: until the groups are there."""
+        """Begin the conversation; ``waits``: until the groups are there, and others can invite this user."""
         self.history = History(self._path, clock=self._clock)
         self.conversation = Conversation(self.client, self.history, PlaintextCodec(), self.told)
         self.conversation.sync._backoff = self._backoff
@@ -85,6 +86,7 @@ class Chat:
             self.client.transport.on_time = lambda _: None
         if waits:
             await self.until(lambda: self.conversation.offline is None and None in self.told.shown)
+            await self.until(lambda: self.conversation.sync._upkeep._has_begun)
             await self.renew()
 
     async def disconnect(self) -> None:
@@ -146,7 +148,7 @@ class Chat:
 
     async def until(self, condition: Callable[[], object]) -> None:
         """Wait for something, as long as the conversation goes on."""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE):
             while not condition():
                 if self.told.ends:
                     raise self.told.ends[0]

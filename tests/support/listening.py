@@ -15,6 +15,7 @@ from conclave.events import Announcement, Event, Events
 from conclave.wire.listener import Listener as Connection
 from tests.support.client import API, Client
 from tests.support.protobuf import ProtobufClient, decode
+from tests.support.server import PATIENCE
 
 Heard = tuple[str, Any]
 T = TypeVar("T")
@@ -32,12 +33,12 @@ class Listener:
         self._reading = asyncio.create_task(self._read())
 
     async def next(self) -> Heard:
-        return await asyncio.wait_for(self._heard.get(), 10)
+        return await asyncio.wait_for(self._heard.get(), PATIENCE)
 
     async def next_or_end(self) -> Heard:
         """As ``next``; without name and data if the stream ends before."""
         taking = asyncio.create_task(self._heard.get())
-        await asyncio.wait({taking, self._reading}, timeout=10, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait({taking, self._reading}, timeout=PATIENCE, return_when=asyncio.FIRST_COMPLETED)
         if not taking.done():
             taking.cancel()
             assert self.has_ended, "neither news nor the end"
@@ -58,7 +59,7 @@ class Listener:
 
     async def ended(self) -> None:
         """Wait until the server ends the stream."""
-        await asyncio.wait_for(asyncio.shield(self._reading), 10)
+        await asyncio.wait_for(asyncio.shield(self._reading), PATIENCE)
 
     async def close(self) -> None:
         self._reading.cancel()
@@ -181,7 +182,7 @@ def deleted(number: int, *recipients: bytes) -> Announcement:
 
 async def until(condition: Callable[[], T]) -> T:
     """Wait until ``condition`` returns something that counts as true, and return it."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE):
         while not (found := condition()):
             await asyncio.sleep(0.01)
     return found

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import random
 import re
 import shutil
 import socket
@@ -61,11 +62,18 @@ def proxy(kind: str, folder: Path, upstream: str, change: Callable[[str], str] =
 
 
 def free_ports(count: int) -> list[int]:
-    with contextlib.ExitStack() as held:
-        sockets = [held.enter_context(socket.socket()) for _ in range(count)]
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [int(each.getsockname()[1]) for each in sockets]
+    """Return ports that nobody uses, for a program that cannot choose one itself.
+
+    They are none of those that the system hands out: another test's connection could get one before that program does.
+    """
+    handed_out = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    found: set[int] = set()
+    while len(found) < count:
+        port = random.randrange(10_000, max(handed_out, 20_000))
+        with contextlib.suppress(OSError), socket.socket() as each:
+            each.bind(("127.0.0.1", port))
+            found.add(port)
+    return list(found)
 
 
 NGINX = """

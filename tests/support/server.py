@@ -12,7 +12,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Self
 
-PATIENCE = 60.0
+PATIENCE = 180.0
+"""Seconds. On a busy machine Spark alone may take 60 to start."""
+
+STOP_SECONDS = 20.0
+"""A stop takes 5 seconds at most, and more on a busy machine. One that waits for clients takes a minute at least."""
 
 
 class ServerProcess:

@@ -6,6 +6,7 @@ It knows nothing of textual: whoever shows it is told by a ``Listener`` what to 
 import asyncio
 import contextlib
 from collections.abc import Iterable
+from itertools import count
 from types import TracebackType
 from typing import Self
 from uuid import UUID
@@ -53,6 +54,8 @@ class Conversation:
         self._listener = listener
         self._untold: set[UUID] = set()
         self._asked_for: set[UUID] = set()
+        self._left_lately: set[UUID] = set()
+        self._retention_reads = count(1)
         self._wants_renewal = asyncio.Event()
         self._renewing = asyncio.Lock()  # or an answer that came late would undo a later one
         self._online = asyncio.Event()
@@ -162,7 +165,10 @@ class Conversation:
     async def renew(self) -> None:
         """Read groups and invites again. Raises ClientError."""
         async with self._renewing:
-            groups, self.rooms.invites = await self.client.groups(), await self.client.invites()
+            self._left_lately.clear()
+            found, self.rooms.invites = await self.client.groups(), await self.client.invites()
+            # The answer may be older than the news that a group is gone, and would bring it back.
+            groups = [each for each in found if each.group_id not in self._left_lately]
             for group_id in self.rooms.all.keys() - {each.group_id for each in groups}:
                 self._left(group_id)
             self.rooms.renew(groups, self.now())
@@ -281,6 +287,7 @@ class Conversation:
 
     def _left(self, group_id: UUID) -> None:
         """The user is not in a group any more: what was typed for it goes too."""
+        self._left_lately.add(group_id)
         self.outbox.drop(group_id)
         if group_id in self.rooms.all:
             self._untold.add(group_id)
@@ -402,12 +409,16 @@ class Conversation:
                 self.sync.look_at(self.open_room)
 
     async def _read_retention(self, group_id: UUID) -> Retention | None:
+        number = next(self._retention_reads)
         try:
             found = await self.client.retention(group_id)
         except GroupError:
             return None  # no member any more: news of that follow
         room = self.rooms.all.get(group_id)
-        if room and room.retention != found:
+        if room is None or number < room.retention_read:
+            return found  # an answer that came late would undo a later one
+        room.retention_read = number
+        if room.retention != found:
             if room.expiry not in (None, found.effective_expiry_seconds):
                 room.notice(f"messages are {words.policy(found.effective_expiry_seconds)} from now on", self.now())
             room.retention = found

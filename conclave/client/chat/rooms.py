@@ -59,11 +59,13 @@ class Room:
     ``fetched_up_to``: the number of the last message that came, gone or not. ``read_before``: up to which number it was
     read when it was opened; None: everything was. ``is_at_end``: its newest messages are on the screen.
     ``has_earlier`` and ``has_later``: there are messages before, or after, those that are loaded. ``unread_from``: the
-    number of the first unread one of somebody else's; None: there is none.
+    number of the first unread one of somebody else's; None: there is none. ``retention_read``: the number of the read
+    that ``retention`` is from.
     """
 
     group: Group
     retention: Retention | None = None
+    retention_read: int = 0
     messages: dict[int, Message] = field(default_factory=dict)
     is_loaded: bool = False
     has_earlier: bool = False

@@ -13,6 +13,7 @@ from conclave.client.chat.commands import COMMANDS
 from conclave.client.chat.desk import CommandError, Desk
 from tests.conftest import Running
 from tests.support.conversing import NewChat, RecordingDesk
+from tests.support.server import PATIENCE
 
 HOUR = 3_600
 
@@ -471,7 +472,7 @@ class TestMembers:
         assert len((await alice.chat.client.groups())[0].members) == 2
         alice.agrees = True
         await alice.does("/remove bob")
-        await bob.chat.until(lambda: bob.room is None)
+        await bob.chat.until(lambda: bob.room is None and bob.chat.told.bad)  # or the news would come after the join
         await bob.does("/join club")
         assert bob.room
 
@@ -480,7 +481,7 @@ class TestMembers:
         assert alice.asked == [
             ("Ban bob?", "bob will not be a member of club any more, and cannot come back until /unban.", "Ban")
         ]
-        await bob.chat.until(lambda: bob.room is None)
+        await bob.chat.until(lambda: bob.room is None and bob.chat.told.bad)
         await alice.chat.until(lambda: len(alice.chat.room(club).group.members) == 1)
         assert await alice.does("/unban bob") == ["bob is not banned any more from club"]
         await bob.does("/join club")
@@ -610,7 +611,9 @@ class TestAbout:
         await bob.chat.disconnect()
         alice.chat.send(club, "for Bob too")
         await alice.chat.shows(club, "for all", "for Bob too")
-        await asyncio.sleep(0.1)
+        async with asyncio.timeout(PATIENCE):  # her own last fetch may be on its way
+            while (await alice.chat.client.retention(club)).held_by != (bob.chat.user_id,):
+                await asyncio.sleep(0.01)
         await alice.chat.renew()
         assert alice.room
         found = (await help_text.about(alice.conversation, alice.room)).splitlines()

@@ -34,6 +34,10 @@ class TestFromAnotherDevice:
         alice = await chat("alice")
         group, other = await alice.new("club"), await alice.new("other")
         alice.conversation.enter(group)
+        # News come in their order: once she has heard of the invite, none of the groups is read for former ones.
+        bob = await chat("bob")
+        await bob.conversation.sync.membership.invite(await bob.new("den", public=False), "alice")
+        await alice.until(lambda: alice.told.said)
         phone = await chat("alice", register=False)
         await phone.client.send(other, b"elsewhere")
         await phone.client.send(group, b"from my phone")
@@ -214,10 +218,27 @@ class TestPolicies:
         assert retention
         assert retention.held_by == ()
         await carol.client.fetch(group)
-        await carol.client.fetch(group, 1)
         alice.told.shown.clear()
+        await carol.client.fetch(group, 1)
         await alice.until(lambda: alice.room(group).retention.held_by == ())  # type: ignore[union-attr]
         assert group in alice.told.shown
+
+    async def test_an_answer_that_comes_late_does_not_undo_a_later_one(self, pair: Pair) -> None:
+        alice, bob, group = pair
+        # News come in their order: once he has heard of the invite, no policy is read for former ones.
+        await alice.conversation.sync.membership.invite(await alice.new("den", public=False), "bob")
+        await bob.until(lambda: bob.told.said)
+        held = Held(bob.client.retention)
+        bob.client.retention = held  # type: ignore[method-assign]
+        bob.conversation.enter(group)
+        await bob.until(lambda: held.answered)
+        del bob.client.retention
+        await alice.client.update_group(group, expiry=HOUR)
+        await bob.until(partial(self.has_expiry, bob, group, HOUR))
+        held.may_answer.set()
+        await asyncio.sleep(0.1)
+        assert bob.room(group).expiry == HOUR
+        assert self.told(bob, group) == ["messages are gone after 1 hour from now on"]
 
 
 class TestMembership:
@@ -239,7 +260,10 @@ class TestMembership:
         assert bob.room(group).name == "den"
         assert bob.conversation.rooms.by_name("club") is None
 
-    async def test_one_who_is_removed_loses_the_group_and_hears_why(self, pair: Pair) -> None:
+    async def test_one_who_is_removed_loses_the_group_and_hears_why(
+        self, pair: Pair, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(conversation_module, "EVENT_FOLLOWS_WITHIN", 1.0)
         alice, bob, group = pair
         alice.send(group, "secret")
         await bob.shows(group, "secret")
@@ -248,7 +272,7 @@ class TestMembership:
         assert bob.told.bad == ["You were removed from club; what was here of it is erased"]
         assert bob.conversation.open_room is None
         assert bob.history.groups() == {}
-        await asyncio.sleep(0.3)
+        await asyncio.sleep(1.2)
         assert bob.told.said == [], "it is told once"
 
     async def test_one_who_was_removed_while_away_hears_it_too(self, pair: Pair, running: Running) -> None:
@@ -290,6 +314,20 @@ class TestMembership:
             assert group not in each.conversation.rooms.all
             assert each.told.said == ["club was deleted, with all its messages"]
             assert each.history.groups() == {}
+
+    async def test_groups_that_were_read_before_one_went_do_not_bring_it_back(self, pair: Pair) -> None:
+        alice, bob, group = pair
+        held = Held(bob.client.groups)
+        bob.client.groups = held  # type: ignore[method-assign]
+        renewing = asyncio.create_task(bob.renew())
+        await bob.until(lambda: held.answered)
+        await alice.client.delete_group(group)
+        await bob.until(lambda: bob.told.said)
+        held.may_answer.set()
+        await renewing
+        assert group not in bob.conversation.rooms.all
+        await asyncio.sleep(0.5)
+        assert bob.told.said == ["club was deleted, with all its messages"], "it is told once"
 
     async def test_a_group_that_one_leaves_is_gone_at_once(self, pair: Pair) -> None:
         _, bob, group = pair
@@ -360,7 +398,7 @@ class TestInvites:
         alice, bob = await chat("alice"), await chat("bob")
         group = await alice.new("club", public=False)
         await alice.conversation.sync.membership.invite(group, "bob")
-        await bob.until(lambda: bob.conversation.rooms.invites)
+        await bob.until(lambda: bob.conversation.rooms.invites and bob.told.said)
         assert bob.told.said == ["You are invited to club"]
         [invite] = bob.conversation.rooms.invites
         assert (invite.group_name, invite.inviter_username) == ("club", "alice")
@@ -398,7 +436,7 @@ class TestInvites:
         await alice.conversation.sync.membership.invite(group, "bob")
         await bob.until(lambda: bob.conversation.rooms.invites)
         await alice.client.cancel_invite(group, bob.user_id)
-        await bob.until(lambda: not bob.conversation.rooms.invites)
+        await bob.until(lambda: not bob.conversation.rooms.invites and len(bob.told.said) > 1)
         assert bob.told.said[1:] == ["An invite was withdrawn, or it has expired"]
 
     async def test_one_that_has_expired_is_not_listed(self, chat: NewChat, running: Running) -> None:
@@ -423,6 +461,20 @@ class TestInvites:
         await bob.until(lambda: bob.told.said)
         assert bob.told.said == ["You are invited to club"]
         assert len(bob.conversation.rooms.invites) == 1
+
+    async def test_one_that_comes_while_all_is_read_is_told_once(self, chat: NewChat) -> None:
+        alice, bob = await chat("alice"), await chat("bob", connects=False)
+        group = await alice.new("club", public=False)
+        held = Held(bob.client.welcomes)  # which are asked for before invites
+        bob.client.welcomes = held  # type: ignore[method-assign]
+        await bob.connect()
+        await bob.until(lambda: held.answered)
+        await alice.conversation.sync.membership.invite(group, "bob")
+        held.may_answer.set()
+        await bob.until(lambda: bob.told.said)
+        await alice.client.cancel_invite(group, bob.user_id)
+        await bob.until(lambda: bob.told.said[-1] == "An invite was withdrawn, or it has expired")
+        assert bob.told.said[:-1] == ["You are invited to club"]
 
 
 class TestRenewal:

@@ -11,8 +11,7 @@ from tests.support.server import ServerProcess
 
 async def test_an_account_is_created_with_the_keyboard_alone(server: ServerProcess, tmp_path: Path) -> None:
     async with chatting(tmp_path, server.url, online=False) as chat:
-        assert server.url in chat.screen
-        assert "Log in" in chat.screen
+        await chat.shows(server.url, "Log in")
         chat.type("newcomer", "enter")
         chat.type(PASSWORD, "tab", "tab", "enter")
         await chat.is_online()

@@ -16,12 +16,6 @@ def top(chat: Chat) -> str:
     return chat.timeline.text.splitlines()[chat.timeline.scroll_offset.y].strip()
 
 
-async def moved(chat: Chat, before: str) -> None:
-    """Wait until another row is the first one."""
-    await until(lambda: top(chat) != before or "line 0;" in chat.screen)
-    await chat.pilot.pause()
-
-
 async def test_600_unread_messages_open_at_the_first_and_nothing_counts_as_read_that_was_not_shown(
     server: ServerProcess, http: ClientSession, tmp_path: Path
 ) -> None:
@@ -72,12 +66,7 @@ async def test_earlier_pages_come_at_the_top_and_the_place_is_kept(
         await chat.open("long_ago")
         await chat.shows("line 599;")
         assert "line 0;" not in chat.timeline.text, "pages are loaded when they are wanted"
-        for _ in range(200):
-            before = top(chat)
-            chat.press("pageup")
-            await moved(chat, before)
-            if "line 0;" in chat.screen:
-                break
+        await chat.page_to("line 0;", "pageup")
         shown = [line.strip() for line in chat.timeline.text.splitlines() if "line " in line]
         assert shown == [f"line {number};" for number in range(600)]
         chat.type("to the end", "enter")
@@ -98,7 +87,7 @@ async def test_it_stays_in_place_while_messages_come_and_go_and_follows_at_the_e
         await friend.send(group, f"stays {number};".encode())
     async with chatting(tmp_path) as chat:
         await chat.open("staying")
-        await chat.page_down_to("stays 59;")
+        await chat.page_to("stays 59;")
         await friend.send(group, b"follows;")
         await chat.shows("follows;")
         chat.press("pageup")
@@ -116,8 +105,8 @@ async def test_it_stays_in_place_while_messages_come_and_go_and_follows_at_the_e
         for size in ((60, 20), (40, 12), (100, 30), (80, 24)):
             await chat.pilot.resize_terminal(*size)
             await chat.pilot.pause()
-        assert place in chat.screen
-        await chat.page_down_to("below 9;")
+        await chat.shows(place)
+        await chat.page_to("below 9;")
         chat.type("and on", "alt+enter", "alt+enter", "alt+enter", "x")
         await until(lambda: chat.composer.text == "and on\n\n\nx")
         await chat.shows("below 9;")
@@ -180,7 +169,7 @@ async def test_plain_mode_has_words_in_place_of_marks_and_nothing_that_moves(
         chat.type("I hear you", "enter")
         await chat.shows("speaker, ", ": hear me (gone at ", "you, ", ": I hear you (gone at ")
         await until(lambda: not chat.room.drafts)
-        await chat.pilot.pause(0.5)
+        await chat.stays(lambda: chat.screen)
         seen = set()
         for _ in range(25):
             seen.add(chat.screen)

@@ -1,7 +1,9 @@
 """What counts as read on the screen: what was really on it, and nothing before that was not."""
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -11,7 +13,6 @@ from textual import events
 from conclave.client.chat import loading, reading
 from tests.support.chatting import Chat, chatting, new_group, signed_up, until
 from tests.support.client import Client
-from tests.support.conversing import Held
 from tests.support.server import ServerProcess
 
 LookAway = Callable[[Chat], Awaitable[Callable[[], object]]]
@@ -171,11 +172,15 @@ async def test_of_more_than_a_screen_at_once_the_first_is_shown(
     await home_of(server, tmp_path, "flooded_now")
     async with chatting(tmp_path) as chat:
         one = await reader(server, http, chat, "flooded_now")
-        held = Held(chat.conversation.client.fetch)
-        chat.conversation.client.fetch = held  # type: ignore[method-assign]
+        fetch, all_are_there = chat.conversation.client.fetch, asyncio.Event()
+
+        async def fetch_later(*values: Any, **named: Any) -> Any:
+            await all_are_there.wait()  # or the first few would be a page of their own, and seen for long enough
+            return await fetch(*values, **named)
+
+        chat.conversation.client.fetch = fetch_later  # type: ignore[method-assign]
         numbers = await one.hears(100)
-        await until(lambda: held.answered)
-        held.may_answer.set()
+        all_are_there.set()
         await one.has_fetched(numbers[-1])
         await until(lambda: 0 < one.unread < 100)
         await chat.shows(" new ")
@@ -192,6 +197,7 @@ async def test_what_was_on_the_screen_for_a_moment_only_is_not_scrolled_away(
         monkeypatch.setattr(reading, "SHOWN_SECONDS", 3_600.0)
         numbers = await one.hears(40)
         await one.has_fetched(numbers[-1])
+        await until(lambda: words(chat), lambda: chat.screen)
         assert words(chat)[0] == "word 0", "however slowly they came"
         monkeypatch.setattr(reading, "SHOWN_SECONDS", 0.0)
         await one.read_all()
@@ -213,7 +219,7 @@ async def test_what_somebody_skips_stays_unread_and_can_be_gone_back_to(
         await chat.open("of_skipper")
         await chat.shows(" new ", "word 0;")
         await until(lambda: one.unread < 100)
-        left = one.unread
+        left = await chat.stays(lambda: one.unread)
         chat.type("what did I miss?", "enter")
         await chat.shows("what did I miss?", "word 99;")
         await until(lambda: not chat.room.drafts)
@@ -273,5 +279,5 @@ async def test_of_a_long_message_that_comes_its_beginning_is_shown(
         await one.has_fetched(number)
         assert "line 59;" not in chat.screen
         assert not one.runs(number), "its end was not on the screen yet"
-        await chat.page_down_to("line 59;")
+        await chat.page_to("line 59;")
         await until(lambda: one.runs(number))

@@ -12,6 +12,7 @@ from conclave.client.chat.options import ChatOptions
 from tests.support.alone import once
 from tests.support.chatting import SETTINGS, Chat, chatting, new_group, signed_up, until
 from tests.support.client import PACKAGE, PASSWORD, Client
+from tests.support.proxies import free_ports
 from tests.support.server import ServerProcess
 
 HOSTILE = "\x1b]0;owned\x07\x1b[2J[bold]loud[/bold] [@click=app.quit]press[/] \u202egnp.exe\u2066 \r\x00\x9b31m \\[/]"
@@ -68,11 +69,12 @@ async def test_what_is_typed_for_a_group_that_vanishes_is_not_sent_to_another_on
 
 async def test_offline_is_told_and_so_is_being_back(tmp_path: Path) -> None:
     (tmp_path / "server").mkdir()
+    [port] = free_ports(1)  # which no other test gets while the server is away
     database = f'database_path = "{tmp_path}/server/conclave.db"\n{SETTINGS}'
-    with ServerProcess(tmp_path / "server", database) as server:
+    settings = f'listen_address = "127.0.0.1"\nlisten_port = {port}\n{database}\n[admin]\nlisten_port = 0\n'
+    with ServerProcess(tmp_path / "server", file=(tmp_path / "server" / "conclave.toml", settings)) as server:
         session = await signed_up(tmp_path / "home", server.url, "returner")
         await new_group(session, "waiting")
-        port = server.url.rpartition(":")[2]
         async with chatting(tmp_path / "home") as chat:
             await chat.open("waiting")
             chat.type("typed before", "enter")
@@ -89,8 +91,7 @@ async def test_offline_is_told_and_so_is_being_back(tmp_path: Path) -> None:
             chat.press("enter")
             await chat.hides("Leave?")
             chat.press("escape")
-            settings = f'listen_address = "127.0.0.1"\nlisten_port = {port}\n{database}\n[admin]\nlisten_port = 0\n'
-            with ServerProcess(tmp_path / "server", file=(tmp_path / "server" / "again.toml", settings)) as again:
+            with ServerProcess(tmp_path / "server", file=(server.config, settings)) as again:
                 assert again.url == server.url
                 await chat.is_online()
                 await until(lambda: len(chat.room.messages) == 2 and not chat.room.drafts, lambda: chat.screen)
@@ -98,8 +99,7 @@ async def test_offline_is_told_and_so_is_being_back(tmp_path: Path) -> None:
                 await chat.shows("online", "typed without one")
                 assert "no connection" not in chat.screen
                 chat.press("ctrl+q")
-                await chat.pilot.pause()
-                assert chat.app._exit
+                await until(lambda: chat.app._exit)
 
 
 async def test_a_session_that_is_over_leads_to_the_login_whatever_is_on_the_screen(

@@ -57,9 +57,10 @@ class Terminal:
         found = []
         for entry in Path("/proc").iterdir():
             with contextlib.suppress(OSError):
-                if entry.name.isdigit() and f"{self._folder}/home".encode() in (entry / "cmdline").read_bytes():
+                command = (entry / "cmdline").read_bytes() if entry.name.isdigit() else b""
+                if f"{self._folder}/home".encode() in command and b"-m\0conclave\0chat" in command:
                     found.append(int(entry.name))
-        return [each for each in found if b"-m\0conclave\0chat" in Path(f"/proc/{each}/cmdline").read_bytes()]
+        return found
 
     def type(self, text: str, *keys: str) -> None:
         """Type a text, then press keys by tmux's names."""
