@@ -5,6 +5,7 @@ import contextlib
 import random
 import socket
 from collections.abc import AsyncIterator, Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -134,9 +135,9 @@ async def test_where_no_memory_is_left_large_answers_are_503_and_others_go_on(ru
         alice.group_info(group),
         bob.join(group),
         alice.post(f"/groups/{group}/invite", user_ids=[bob.user_id]),
-        alice.call("GET", "/openapi.json"),
     ):
         await expect(request, 503, 0)
+    assert (await alice.call("GET", "/openapi.json"))["openapi"], "strangers take none, and so need none"
     assert await alice.send(group) == len(bodies) + 2
     assert len(await alice.get("/me")) == 4
     async with running.http.get(
@@ -328,6 +329,37 @@ async def test_who_asks_again_and_again_for_little_and_takes_nothing_is_cut_off(
         with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):
             await reader.readexactly(500 * 8 * KIB)
     assert used(running) == 0
+
+
+@pytest.mark.parametrize("path", ["/docs/swagger-ui-bundle.js", "/openapi.json"])
+async def test_strangers_who_take_nothing_hold_no_open_file_and_no_memory_and_are_cut_off(
+    running: Running, monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    """Open files beyond the connections are reserved for the server itself, and memory for who has an account."""
+    assert running.server.runner
+    assert running.server.runner.server
+    connections = running.server.runner.server
+    others = set(connections.connections)
+    asked = f"GET /api/v1{path} HTTP/1.1\r\nhost: x\r\n\r\n".encode() * 30
+    async with raw(running, asked):
+        await until(lambda: any(each.writing_paused for each in set(connections.connections) - others))
+        assert not [each for each in _open_files() if "swagger" in each]
+        assert used(running) == 0
+        monkeypatch.setattr(handover, "WINDOW_SECONDS", 0.3)
+    await until(lambda: not set(connections.connections) - others)
+    async with raw(running, asked) as (reader, _):
+        await until(lambda: set(connections.connections) - others)
+        await until(lambda: not set(connections.connections) - others)
+        with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):
+            await reader.readexactly(30 * 1600 * KIB)
+
+
+def _open_files() -> list[str]:
+    found = []
+    for link in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(OSError):  # closed meanwhile
+            found.append(str(link.readlink()))
+    return found
 
 
 async def test_a_connection_that_breaks_gives_the_memory_back(running: Running) -> None:
