@@ -24,7 +24,7 @@ from conclave.server.fast_path import FastPath, Known
 from conclave.wire.exchange import FORMAT, reply_error
 from conclave.wire.handover import drain_fully, taken
 from conclave.wire.negotiate import Format
-from conclave.wire.ready import write
+from conclave.wire.ready import REQUEST_ID, write
 
 log = get_logger(__name__)
 
@@ -301,10 +301,10 @@ class Connection(web.RequestHandler):
         if request.writer.output_size > 0:
             raise ConnectionError("an answer has begun already")
         if status == web.HTTPBadRequest.status_code:
-            log.info("request_malformed", reason=type(exc).__name__)
-            response = self._answer(request, BadRequestError("the request is malformed, or a line of it is too long"))
+            log.info("request_malformed", reason=type(exc).__name__, request_id=_id_of(request))
+            response = self._answer(request, BadRequestError("the request is malformed, or its head is too long"))
         else:
-            log.error("request_failed", exc_info=exc)
+            log.error("request_failed", request_id=_id_of(request), exc_info=exc)
             response = self._answer(request, ApiError())
         response.force_close()
         return response
@@ -314,13 +314,20 @@ class Connection(web.RequestHandler):
     ) -> tuple[web.StreamResponse, bool]:
         """Send a response. A page of aiohttp is replaced by an error response that says the same."""
         if isinstance(resp, web.HTTPException):
-            log.info("request_refused", status=resp.status)
+            log.info("request_refused", status=resp.status, request_id=_id_of(request))
             resp = self._answer(request, middleware.from_aiohttp(resp))
         return await super().finish_response(request, resp, start_time)
 
     def _answer(self, request: BaseRequest, error: ApiError) -> web.Response:
         request[FORMAT] = Format.JSON
         return reply_error(request, error)
+
+
+def _id_of(request: BaseRequest) -> str:
+    """Return the id of a request. One that has not come to the application gets it here."""
+    if REQUEST_ID not in request:
+        request[REQUEST_ID] = middleware.new_request_id()
+    return request[REQUEST_ID]
 
 
 class _Refusal(asyncio.Protocol):

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import gc
 import json
+import re
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -111,6 +112,8 @@ async def test_what_is_not_http_is_answered_as_every_error_is(listening: Listeni
     assert (headers["server"], headers["cache-control"]) == ("conclave", "no-store")
     logged = [line for line in lines if line["event"] in ("request_malformed", "request_refused", "request")]
     assert len(logged) == 1
+    assert re.fullmatch("[0-9a-f]{32}", headers["x-request-id"])
+    assert logged[0]["event"] == "request" or logged[0]["request_id"] == headers["x-request-id"]
     assert not any("exc_info" in line for line in lines)
     assert "secret" not in repr((lines, body, headers)).lower()
 
