@@ -1,6 +1,5 @@
 """The description of the protocol, for programs and for people."""
 
-import asyncio
 import hashlib
 from collections import deque
 from collections.abc import Sequence
@@ -93,7 +92,7 @@ async def asset(request: web.Request) -> web.StreamResponse:
         return web.Response(text=_SCRIPT, content_type="text/javascript", headers=headers)
     if name not in _LIBRARY:
         raise NotFoundError("no such path")
-    file = await asyncio.to_thread(_read, name)
+    file = _read(name)
     is_kept = any(each.value in (file.tag.value, "*") for each in request.if_none_match or ())
     response = web.Response(status=304) if is_kept else _reply_shared(request, file.pieces, _LIBRARY[name])
     response.headers.update(headers)
@@ -103,7 +102,7 @@ async def asset(request: web.Request) -> web.StreamResponse:
 
 @cache
 def _read(name: str) -> _File:
-    """Read a file of the library, once for all."""
+    """Read a file of the library, once for all: that takes a few milliseconds."""
     body = (_library() / name).read_bytes()
     return _File(_cut(body), ETag(hashlib.sha256(body).hexdigest()))
 
