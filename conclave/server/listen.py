@@ -39,6 +39,12 @@ BACKLOG = 1024
 
 WARN_EVERY_SECONDS = 60.0
 
+MOST_QUEUED = 2
+"""Once 2 requests of a connection wait behind the one under way, nothing more is read from it.
+
+The head of each may have a megabyte. aiohttp would let 32 wait, and take some 50 MB for them.
+"""
+
 TRIED_IN_VAIN = 32
 """Once 32 requests of a connection in a row were parsed, one in 32 is looked at for the fast path.
 
@@ -137,6 +143,7 @@ class Connection(web.RequestHandler):
     def __init__(self, server: web.Server, fast_path: FastPath | None = None) -> None:
         """``fast_path``: see ``Site``."""
         super().__init__(server, loop=asyncio.get_running_loop(), auto_decompress=False)
+        self._max_msg_queue_size, self._msg_queue_resume_size = MOST_QUEUED, MOST_QUEUED // 2
         self._fast_path = fast_path
         self._is_between = True
         """Whether all that came so far was whole requests, as far as is known: the next byte begins another."""
