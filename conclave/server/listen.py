@@ -13,6 +13,7 @@ from typing import Any
 
 from aiohttp import web
 from aiohttp.http import RawRequestMessage
+from aiohttp.streams import EMPTY_PAYLOAD
 from aiohttp.web_protocol import _ErrInfo
 from aiohttp.web_request import BaseRequest
 
@@ -38,6 +39,9 @@ BACKLOG = 1024
 """At most 1,024 connections wait to be accepted. After a restart all streams come back at once."""
 
 WARN_EVERY_SECONDS = 60.0
+
+HEAD_SECONDS = 60.0
+"""A head may take a minute from its second piece on. What has come of it, up to 2 MB, is in memory meanwhile."""
 
 MOST_QUEUED = 2
 """Once 2 requests of a connection wait behind the one under way, nothing more is read from it.
@@ -138,7 +142,10 @@ class Connection(web.RequestHandler):
     application and its middleware. Compressed bodies stay as they were sent: see wire.packed.
     """
 
-    __slots__ = ("_due", "_fast_path", "_held", "_in_vain", "_is_ahead", "_is_between", "_waiting_for_client")
+    __slots__ = (
+        *("_due", "_fast_path", "_head_due", "_held", "_in_vain", "_is_ahead", "_is_between"),
+        "_waiting_for_client",
+    )
 
     def __init__(self, server: web.Server, fast_path: FastPath | None = None) -> None:
         """``fast_path``: see ``Site``."""
@@ -152,6 +159,8 @@ class Connection(web.RequestHandler):
         self._due: tuple[FastPath, Known, bytes] | None = None
         """Such a request, and as it came, until ``_take`` has it."""
         self._held = b""
+        self._head_due: asyncio.TimerHandle | None = None
+        """Ends the wait for the rest of a head."""
         self._waiting_for_client: asyncio.Task[None] | None = None
         self._in_vain = 0
         """How many requests were parsed since the last one that took the fast path."""
@@ -221,6 +230,7 @@ class Connection(web.RequestHandler):
         """Also drop a request that has not begun: aiohttp would begin it, fail, and log that."""
         handling = self._task_handler
         super().connection_lost(exc)
+        self._end_wait_for_head()
         if handling and not self._request_in_progress:
             handling.cancel()
 
@@ -280,7 +290,12 @@ class Connection(web.RequestHandler):
         aiohttp would have the reader wait until the client goes, and would answer a second time after that. No public
         part of aiohttp tells that bytes were refused.
         """
+        is_head, count = self._awaits_head(), self._request_count
         super().data_received(data)
+        if self._request_count != count:
+            self._end_wait_for_head()
+        elif is_head and not self._head_due and data.strip(b"\r\n"):  # empty lines may stand between requests
+            self._head_due = self._loop.call_later(HEAD_SECONDS, self._give_up_head)
         if not (self._messages and isinstance(self._messages[-1][0], _ErrInfo)):
             return
         bodies = [body for _, body in self._messages]
@@ -291,6 +306,28 @@ class Connection(web.RequestHandler):
             body.set_exception(web.RequestPayloadError("what follows is not HTTP"))
         if unfinished:
             self._messages.pop()
+
+    def _awaits_head(self) -> bool:
+        """Tell whether the next bytes belong to a head; False where that is not known."""
+        if self._messages or self._upgraded or self._close or self._force_close:
+            return False
+        if self._current_request:
+            return self._current_request.content.is_eof()
+        return self._waiter is not None and not self._waiter.done()
+
+    def _end_wait_for_head(self) -> None:
+        if self._head_due:
+            self._head_due.cancel()
+            self._head_due = None
+
+    def _give_up_head(self) -> None:
+        """Answer the request whose head does not come to its end, unless those before it are not answered yet."""
+        self._head_due = None
+        if self._messages or self._waiter is None or self._waiter.done():
+            self._head_due = self._loop.call_later(HEAD_SECONDS, self._give_up_head)
+            return
+        self._messages.append((_ErrInfo(web.HTTPBadRequest.status_code, TimeoutError(), ""), EMPTY_PAYLOAD))
+        self._waiter.set_result(None)
 
     def handle_error(
         self,
@@ -309,7 +346,7 @@ class Connection(web.RequestHandler):
             raise ConnectionError("an answer has begun already")
         if status == web.HTTPBadRequest.status_code:
             log.info("request_malformed", reason=type(exc).__name__, request_id=_id_of(request))
-            response = self._answer(request, BadRequestError("the request is malformed, or its head is too long"))
+            response = self._answer(request, BadRequestError(_reason(exc)))
         else:
             log.error("request_failed", request_id=_id_of(request), exc_info=exc)
             response = self._answer(request, ApiError())
@@ -328,6 +365,12 @@ class Connection(web.RequestHandler):
     def _answer(self, request: BaseRequest, error: ApiError) -> web.Response:
         request[FORMAT] = Format.JSON
         return reply_error(request, error)
+
+
+def _reason(error: BaseException | None) -> str:
+    if isinstance(error, TimeoutError):
+        return f"the head of the request has not arrived within {HEAD_SECONDS:g} seconds"
+    return "the request is malformed, or its head is too long"
 
 
 def _id_of(request: BaseRequest) -> str:

@@ -68,11 +68,12 @@ class Listening:
             writer.close()
             await writer.wait_closed()
 
-    async def leave(self, part: bytes) -> None:
-        """Send bytes and go."""
+    async def leave(self, *parts: bytes) -> None:
+        """Send bytes, each part a moment after the other, and go."""
         _, writer = await asyncio.open_connection("127.0.0.1", self._port)
-        writer.write(part)
-        await asyncio.sleep(0.05)
+        for part in parts:
+            writer.write(part)
+            await asyncio.sleep(0.05)
         writer.close()
         await writer.wait_closed()
         await asyncio.sleep(0.05)
@@ -168,3 +169,46 @@ async def test_a_client_that_goes_in_the_same_moment_is_no_error(
     gc.collect()
     assert not failures
     assert (await listening.say(GET)).startswith(b"HTTP/1.1 200 ")
+
+
+HALF = b"GET /healthz HTTP/1.1\r\nHost: x\r\nX-Secret: a\r\n"
+WHOLE = GET.replace(b"Connection: close\r\n", b"")
+
+
+@pytest.mark.parametrize("before", [b"", WHOLE], ids=["at first", "behind a request"])
+async def test_a_head_that_does_not_come_to_its_end_is_answered_and_the_connection_ends(
+    listening: Listening, monkeypatch: pytest.MonkeyPatch, before: bytes
+) -> None:
+    monkeypatch.setattr(listen, "HEAD_SECONDS", 0.3)
+    with structlog.testing.capture_logs() as lines:
+        *answers, last = (await listening.say(before + HALF, b"X-More: b\r\n")).split(b"HTTP/")[1:]
+    assert [parse(b"HTTP/" + each)[0] for each in answers] == [200] * bool(before)
+    status, _, body = parse(b"HTTP/" + last)
+    assert (status, body["error_code"]) == (400, 100)
+    assert "has not arrived within" in body["message"]
+    assert [line["reason"] for line in lines if line["event"] == "request_malformed"] == ["TimeoutError"]
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        (HALF, b"\r\n"),
+        (WHOLE, b"\r\n"),
+        (POST + b"Content-Length: 10\r\n\r\n{", b"}       ", b" "),
+        (CHUNKED + b"\r\n1\r\n{\r\n", b"1\r\n}\r\n", b"0\r\n\r\n"),
+    ],
+    ids=["a head in two pieces", "an empty line behind a request", "a body in pieces", "chunks in pieces"],
+)
+async def test_a_connection_on_which_no_head_is_under_way_stays_open(
+    listening: Listening, monkeypatch: pytest.MonkeyPatch, parts: tuple[bytes, ...]
+) -> None:
+    waits: list[asyncio.TimerHandle] = []
+    original = listen.Connection._parse
+
+    def parse_and_look(connection: listen.Connection, data: bytes) -> None:
+        original(connection, data)
+        waits[:] = [connection._head_due] if connection._head_due else []
+
+    monkeypatch.setattr(listen.Connection, "_parse", parse_and_look)
+    await listening.leave(*parts)
+    assert not waits
