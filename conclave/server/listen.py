@@ -11,7 +11,7 @@ import resource
 import ssl
 from typing import Any
 
-from aiohttp import web
+from aiohttp import hdrs, web
 from aiohttp.http import RawRequestMessage
 from aiohttp.streams import EMPTY_PAYLOAD
 from aiohttp.web_protocol import _ErrInfo
@@ -48,6 +48,8 @@ MOST_QUEUED = 2
 
 The head of each may have a megabyte. aiohttp would let 32 wait, and take some 50 MB for them.
 """
+
+_END = b"\r\n\r\n"
 
 TRIED_IN_VAIN = 32
 """Once 32 requests of a connection in a row were parsed, one in 32 is looked at for the fast path.
@@ -294,6 +296,7 @@ class Connection(web.RequestHandler):
         super().data_received(data)
         if self._request_count != count:
             self._end_wait_for_head()
+            self._end_with_upgrade(data)
         elif is_head and not self._head_due and data.strip(b"\r\n"):  # empty lines may stand between requests
             self._head_due = self._loop.call_later(HEAD_SECONDS, self._give_up_head)
         if not (self._messages and isinstance(self._messages[-1][0], _ErrInfo)):
@@ -306,6 +309,18 @@ class Connection(web.RequestHandler):
             body.set_exception(web.RequestPayloadError("what follows is not HTTP"))
         if unfinished:
             self._messages.pop()
+
+    def _end_with_upgrade(self, data: bytes) -> None:
+        """Make a request that asks for another protocol the last of its connection, unless it is all of ``data``.
+
+        Of a protocol that it does not know, aiohttp's parser drops what follows in the same piece: later requests would
+        never be answered, and of one that is cut the rest would count as another.
+        """
+        message, body = self._messages[-1]
+        if isinstance(message, RawRequestMessage) and message.upgrade and not self._upgraded:
+            length = int(message.headers.get(hdrs.CONTENT_LENGTH, "0"))
+            if not body.is_eof() or len(data) != data.find(_END) + len(_END) + length:
+                self._messages[-1] = message._replace(should_close=True), body
 
     def _awaits_head(self) -> bool:
         """Tell whether the next bytes belong to a head; False where that is not known."""

@@ -212,3 +212,25 @@ async def test_a_connection_on_which_no_head_is_under_way_stays_open(
     monkeypatch.setattr(listen.Connection, "_parse", parse_and_look)
     await listening.leave(*parts)
     assert not waits
+
+
+UPGRADE = WHOLE.replace(b"Host: x", b"Host: x\r\nConnection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c")
+UPGRADE_WITH_BODY = POST + b"Connection: Upgrade\r\nUpgrade: h2c\r\nContent-Length: 2\r\n\r\n{}"
+
+
+@pytest.mark.parametrize("first", [UPGRADE, UPGRADE_WITH_BODY], ids=["without a body", "with a body"])
+async def test_what_follows_in_one_piece_on_a_request_for_another_protocol_is_known_not_to_be_answered(
+    listening: Listening, first: bytes
+) -> None:
+    """aiohttp drops it: whoever sent it would wait for ever, or get somebody else's answer."""
+    for behind in (WHOLE, WHOLE[:20], b"\r\n\r\n"):
+        status, headers, _ = parse(await listening.say(first + behind))
+        assert (status, headers["connection"]) == (200 if first is UPGRADE else 400, "close")
+
+
+@pytest.mark.parametrize("first", [UPGRADE, UPGRADE_WITH_BODY], ids=["without a body", "with a body"])
+async def test_a_request_for_another_protocol_that_comes_alone_leaves_its_connection_open(
+    listening: Listening, first: bytes
+) -> None:
+    answers = (await listening.say(first, GET)).split(b"HTTP/")[1:]
+    assert [parse(b"HTTP/" + each)[0] for each in answers] == [200 if first is UPGRADE else 400, 200]
