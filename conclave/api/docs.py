@@ -1,14 +1,21 @@
 """The description of the protocol, for programs and for people."""
 
+import hashlib
+from collections import deque
+from collections.abc import Sequence
+from functools import cache
+from http import HTTPStatus
 from importlib.util import find_spec
 from pathlib import Path
+from typing import NamedTuple
 
-from aiohttp import web
+from aiohttp import ETag, web
 
 from conclave import keys
 from conclave.errors import NotFoundError
+from conclave.wire.endpoint import Endpoint
 from conclave.wire.exchange import read_query
-from conclave.wire.handover import SHARE
+from conclave.wire.handover import Pieces
 from conclave.wire.negotiate import Format
 from conclave.wire.openapi import document as openapi
 from conclave.wire.schemas.docs import Describe
@@ -44,22 +51,34 @@ _POLICY = (
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
 
-_LIBRARY = ("swagger-ui.css", "swagger-ui-bundle.js", "favicon-32x32.png")
+_LIBRARY = {
+    "swagger-ui.css": "text/css",
+    "swagger-ui-bundle.js": "text/javascript",
+    "favicon-32x32.png": "image/png",
+}
+"""The files of the library that the page loads, and their media types."""
+
+_PIECE_BYTES = 64 * 1024
+"""At most 64 KiB of what is large wait for a client at a time."""
 
 
-async def document(request: web.Request) -> web.Response:
+async def document(request: web.Request) -> web.StreamResponse:
     """GET /openapi.json: This document."""
     app, wanted = request.app, read_query(request, Describe)
     formats = (Format.JSON,) if wanted.format else tuple(Format)
     endpoints = tuple(app[keys.ENDPOINTS].values())
-    body = openapi.written(endpoints, app[keys.IN_FORCE].config.auth_header, formats)
-    await request[SHARE].reserve(len(body))
-    return web.Response(body=body, content_type="application/json")
+    written = _written(endpoints, app[keys.IN_FORCE].config.auth_header, formats)
+    return _reply_shared(request, written, "application/json")
 
 
 async def page(_: web.Request) -> web.Response:
     """GET /docs: This document as a page."""
     return web.Response(text=_PAGE, content_type="text/html", headers={"Content-Security-Policy": _POLICY})
+
+
+class _File(NamedTuple):
+    pieces: Sequence[bytes]
+    tag: ETag
 
 
 async def asset(request: web.Request) -> web.StreamResponse:
@@ -73,7 +92,38 @@ async def asset(request: web.Request) -> web.StreamResponse:
         return web.Response(text=_SCRIPT, content_type="text/javascript", headers=headers)
     if name not in _LIBRARY:
         raise NotFoundError("no such path")
-    return web.FileResponse(_library() / name, headers=headers)
+    file = _read(name)
+    is_kept = any(each.value in (file.tag.value, "*") for each in request.if_none_match or ())
+    response = web.Response(status=304) if is_kept else _reply_shared(request, file.pieces, _LIBRARY[name])
+    response.headers.update(headers)
+    response.etag = file.tag
+    return response
+
+
+@cache
+def _read(name: str) -> _File:
+    """Read a file of the library, once for all: that takes a few milliseconds."""
+    body = (_library() / name).read_bytes()
+    return _File(_cut(body), ETag(hashlib.sha256(body).hexdigest()))
+
+
+@cache
+def _written(endpoints: tuple[Endpoint, ...], auth_header: str, formats: tuple[Format, ...]) -> Sequence[bytes]:
+    """Write the document, once for all."""
+    return _cut(openapi.written(endpoints, auth_header, formats))
+
+
+def _cut(body: bytes) -> Sequence[bytes]:
+    return [body[begin : begin + _PIECE_BYTES] for begin in range(0, len(body), _PIECE_BYTES)]
+
+
+def _reply_shared(request: web.Request, pieces: Sequence[bytes], media_type: str) -> web.StreamResponse:
+    """Answer with what is in memory once for all.
+
+    Anybody may ask for it. Whoever then takes it slowly holds no open file, of which the server needs the last ones
+    itself, and none of the memory for responses, which is for those who have an account.
+    """
+    return Pieces(request, deque(pieces), HTTPStatus.OK, media_type, are_shared=True)
 
 
 def _library() -> Path:

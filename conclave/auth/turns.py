@@ -20,7 +20,8 @@ RETRY_SECONDS = 5
 class Turns:
     """Lets at most ``at_once`` callers in at a time.
 
-    The keys of those who wait take turns. However many wait with one key, they hold up only each other. For the event
+    The keys of those who wait take turns. However many wait with one key, they hold up only each other: where too many
+    wait, whoever came last with the key that most wait with makes room for a key that fewer wait with. For the event
     loop only.
     """
 
@@ -50,17 +51,32 @@ class Turns:
         if self.has_room:
             self._free -= 1
             return
-        if self.waiting >= MOST_WAITING or len(self._lines.get(key, ())) >= MOST_OF_ONE:
-            raise UnavailableError("too many wait for this; try again later", seconds=RETRY_SECONDS)
+        own = len(self._lines.get(key, ()))
+        if own >= MOST_OF_ONE or (self.waiting >= MOST_WAITING and not self._make_room(own)):
+            raise _too_many()
         turn = asyncio.get_running_loop().create_future()
         self._lines.setdefault(key, deque()).append(turn)
         self.waiting += 1
         try:
             await turn
         except asyncio.CancelledError:
-            if not turn.cancelled():
+            if not turn.cancelled() and not turn.exception():
                 self._end()  # the turn was given to a caller who had gone
             raise
+
+    def _make_room(self, own: int) -> bool:
+        """Refuse the last caller of the longest line, unless that is no longer than the one with ``own`` callers.
+
+        The caller who comes instead has its place among fewer. Return whether there is room.
+        """
+        longest = max(self._lines.values(), key=len)
+        if len(longest) <= own + 1:
+            return False
+        last = longest.pop()
+        self.waiting -= 1
+        if not last.done():
+            last.set_exception(_too_many())
+        return True
 
     def _end(self) -> None:
         """Give the turn to the next caller who still waits, if there is one."""
@@ -75,3 +91,7 @@ class Turns:
                 turn.set_result(None)
                 return
         self._free += 1
+
+
+def _too_many() -> UnavailableError:
+    return UnavailableError("too many wait for this; try again later", seconds=RETRY_SECONDS)

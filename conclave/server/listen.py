@@ -11,8 +11,9 @@ import resource
 import ssl
 from typing import Any
 
-from aiohttp import web
+from aiohttp import hdrs, web
 from aiohttp.http import RawRequestMessage
+from aiohttp.streams import EMPTY_PAYLOAD
 from aiohttp.web_protocol import _ErrInfo
 from aiohttp.web_request import BaseRequest
 
@@ -24,7 +25,7 @@ from conclave.server.fast_path import FastPath, Known
 from conclave.wire.exchange import FORMAT, reply_error
 from conclave.wire.handover import drain_fully, taken
 from conclave.wire.negotiate import Format
-from conclave.wire.ready import write
+from conclave.wire.ready import REQUEST_ID, write
 
 log = get_logger(__name__)
 
@@ -38,6 +39,17 @@ BACKLOG = 1024
 """At most 1,024 connections wait to be accepted. After a restart all streams come back at once."""
 
 WARN_EVERY_SECONDS = 60.0
+
+HEAD_SECONDS = 60.0
+"""A head may take a minute from its second piece on. What has come of it, up to 2 MB, is in memory meanwhile."""
+
+MOST_QUEUED = 2
+"""Once 2 requests of a connection wait behind the one under way, nothing more is read from it.
+
+The head of each may have a megabyte. aiohttp would let 32 wait, and take some 50 MB for them.
+"""
+
+_END = b"\r\n\r\n"
 
 TRIED_IN_VAIN = 32
 """Once 32 requests of a connection in a row were parsed, one in 32 is looked at for the fast path.
@@ -132,11 +144,15 @@ class Connection(web.RequestHandler):
     application and its middleware. Compressed bodies stay as they were sent: see wire.packed.
     """
 
-    __slots__ = ("_due", "_fast_path", "_held", "_in_vain", "_is_ahead", "_is_between", "_waiting_for_client")
+    __slots__ = (
+        *("_due", "_fast_path", "_head_due", "_held", "_in_vain", "_is_ahead", "_is_between"),
+        "_waiting_for_client",
+    )
 
     def __init__(self, server: web.Server, fast_path: FastPath | None = None) -> None:
         """``fast_path``: see ``Site``."""
         super().__init__(server, loop=asyncio.get_running_loop(), auto_decompress=False)
+        self._max_msg_queue_size, self._msg_queue_resume_size = MOST_QUEUED, MOST_QUEUED // 2
         self._fast_path = fast_path
         self._is_between = True
         """Whether all that came so far was whole requests, as far as is known: the next byte begins another."""
@@ -145,6 +161,8 @@ class Connection(web.RequestHandler):
         self._due: tuple[FastPath, Known, bytes] | None = None
         """Such a request, and as it came, until ``_take`` has it."""
         self._held = b""
+        self._head_due: asyncio.TimerHandle | None = None
+        """Ends the wait for the rest of a head."""
         self._waiting_for_client: asyncio.Task[None] | None = None
         self._in_vain = 0
         """How many requests were parsed since the last one that took the fast path."""
@@ -214,6 +232,7 @@ class Connection(web.RequestHandler):
         """Also drop a request that has not begun: aiohttp would begin it, fail, and log that."""
         handling = self._task_handler
         super().connection_lost(exc)
+        self._end_wait_for_head()
         if handling and not self._request_in_progress:
             handling.cancel()
 
@@ -273,7 +292,13 @@ class Connection(web.RequestHandler):
         aiohttp would have the reader wait until the client goes, and would answer a second time after that. No public
         part of aiohttp tells that bytes were refused.
         """
+        is_head, count = self._awaits_head(), self._request_count
         super().data_received(data)
+        if self._request_count != count:
+            self._end_wait_for_head()
+            self._end_with_upgrade(data)
+        elif is_head and not self._head_due and data.strip(b"\r\n"):  # empty lines may stand between requests
+            self._head_due = self._loop.call_later(HEAD_SECONDS, self._give_up_head)
         if not (self._messages and isinstance(self._messages[-1][0], _ErrInfo)):
             return
         bodies = [body for _, body in self._messages]
@@ -284,6 +309,40 @@ class Connection(web.RequestHandler):
             body.set_exception(web.RequestPayloadError("what follows is not HTTP"))
         if unfinished:
             self._messages.pop()
+
+    def _end_with_upgrade(self, data: bytes) -> None:
+        """Make a request that asks for another protocol the last of its connection, unless it is all of ``data``.
+
+        Of a protocol that it does not know, aiohttp's parser drops what follows in the same piece: later requests would
+        never be answered, and of one that is cut the rest would count as another.
+        """
+        message, body = self._messages[-1]
+        if isinstance(message, RawRequestMessage) and message.upgrade and not self._upgraded:
+            length = int(message.headers.get(hdrs.CONTENT_LENGTH, "0"))
+            if not body.is_eof() or len(data) != data.find(_END) + len(_END) + length:
+                self._messages[-1] = message._replace(should_close=True), body
+
+    def _awaits_head(self) -> bool:
+        """Tell whether the next bytes belong to a head; False where that is not known."""
+        if self._messages or self._upgraded or self._close or self._force_close:
+            return False
+        if self._current_request:
+            return self._current_request.content.is_eof()
+        return self._waiter is not None and not self._waiter.done()
+
+    def _end_wait_for_head(self) -> None:
+        if self._head_due:
+            self._head_due.cancel()
+            self._head_due = None
+
+    def _give_up_head(self) -> None:
+        """Answer the request whose head does not come to its end, unless those before it are not answered yet."""
+        self._head_due = None
+        if self._messages or self._waiter is None or self._waiter.done():
+            self._head_due = self._loop.call_later(HEAD_SECONDS, self._give_up_head)
+            return
+        self._messages.append((_ErrInfo(web.HTTPBadRequest.status_code, TimeoutError(), ""), EMPTY_PAYLOAD))
+        self._waiter.set_result(None)
 
     def handle_error(
         self,
@@ -301,10 +360,10 @@ class Connection(web.RequestHandler):
         if request.writer.output_size > 0:
             raise ConnectionError("an answer has begun already")
         if status == web.HTTPBadRequest.status_code:
-            log.info("request_malformed", reason=type(exc).__name__)
-            response = self._answer(request, BadRequestError("the request is malformed, or a line of it is too long"))
+            log.info("request_malformed", reason=type(exc).__name__, request_id=_id_of(request))
+            response = self._answer(request, BadRequestError(_reason(exc)))
         else:
-            log.error("request_failed", exc_info=exc)
+            log.error("request_failed", request_id=_id_of(request), exc_info=exc)
             response = self._answer(request, ApiError())
         response.force_close()
         return response
@@ -314,13 +373,26 @@ class Connection(web.RequestHandler):
     ) -> tuple[web.StreamResponse, bool]:
         """Send a response. A page of aiohttp is replaced by an error response that says the same."""
         if isinstance(resp, web.HTTPException):
-            log.info("request_refused", status=resp.status)
+            log.info("request_refused", status=resp.status, request_id=_id_of(request))
             resp = self._answer(request, middleware.from_aiohttp(resp))
         return await super().finish_response(request, resp, start_time)
 
     def _answer(self, request: BaseRequest, error: ApiError) -> web.Response:
         request[FORMAT] = Format.JSON
         return reply_error(request, error)
+
+
+def _reason(error: BaseException | None) -> str:
+    if isinstance(error, TimeoutError):
+        return f"the head of the request has not arrived within {HEAD_SECONDS:g} seconds"
+    return "the request is malformed, or its head is too long"
+
+
+def _id_of(request: BaseRequest) -> str:
+    """Return the id of a request. One that has not come to the application gets it here."""
+    if REQUEST_ID not in request:
+        request[REQUEST_ID] = middleware.new_request_id()
+    return request[REQUEST_ID]
 
 
 class _Refusal(asyncio.Protocol):

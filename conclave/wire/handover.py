@@ -46,11 +46,22 @@ Otherwise it would be megabytes, which move in leaps.
 class Pieces(web.StreamResponse):
     """A response whose body is in pieces. Each piece is let go of when it has left. Only for ``hand_over``."""
 
-    def __init__(self, request: web.Request, pieces: deque[bytes], status: int, media_type: str) -> None:
-        """Take over ``pieces``, at least one, as the response to ``request``."""
+    def __init__(
+        self, request: web.Request, pieces: deque[bytes], status: int, media_type: str, *, are_shared: bool = False
+    ) -> None:
+        """Take over ``pieces``, at least one, as the response to ``request``.
+
+        ``are_shared``: they are in memory anyway, and no larger than what any connection may hold.
+        """
         super().__init__(status=status, headers={**own_headers(request), "Content-Type": media_type})
         self.content_length = self.left = sum(map(len, pieces))
         self.pieces = pieces
+        self._are_shared = are_shared
+
+    @property
+    def memory(self) -> int:
+        """The bytes of memory for responses that it takes now."""
+        return 0 if self._are_shared else self.left
 
 
 async def hand_over(request: web.Request, response: web.StreamResponse) -> bool:
@@ -70,7 +81,7 @@ async def hand_over(request: web.Request, response: web.StreamResponse) -> bool:
             return True
     elif isinstance(response, Pieces):
         _hold_back(transport)
-        request[SHARE].hold(response.left)
+        request[SHARE].hold(response.memory)
     else:
         request[SHARE].hold(2 * _size(response))  # aiohttp joins it with the headers
     drain_fully(transport)
@@ -157,7 +168,7 @@ async def _send_pieces(response: Pieces, share: Share) -> None:
         piece = response.pieces.popleft()
         response.left -= len(piece)
         await response.write(piece)
-        share.hold(response.left)
+        share.hold(response.memory)
     response.left = 0
     await response.write_eof(response.pieces.popleft())
 

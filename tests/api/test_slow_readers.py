@@ -5,9 +5,11 @@ import contextlib
 import random
 import socket
 from collections.abc import AsyncIterator, Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
+from aiohttp.http import RawRequestMessage
 
 from conclave import budget, keys
 from conclave.config.limits import LimitsConfig
@@ -134,9 +136,9 @@ async def test_where_no_memory_is_left_large_answers_are_503_and_others_go_on(ru
         alice.group_info(group),
         bob.join(group),
         alice.post(f"/groups/{group}/invite", user_ids=[bob.user_id]),
-        alice.call("GET", "/openapi.json"),
     ):
         await expect(request, 503, 0)
+    assert (await alice.call("GET", "/openapi.json"))["openapi"], "strangers take none, and so need none"
     assert await alice.send(group) == len(bodies) + 2
     assert len(await alice.get("/me")) == 4
     async with running.http.get(
@@ -329,6 +331,62 @@ async def test_who_asks_again_and_again_for_little_and_takes_nothing_is_cut_off(
         with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):
             await reader.readexactly(500 * 8 * KIB)
     assert used(running) == 0
+
+
+@pytest.mark.parametrize("path", ["/docs/swagger-ui-bundle.js", "/openapi.json"])
+async def test_strangers_who_take_nothing_hold_no_open_file_and_no_memory_and_are_cut_off(
+    running: Running, monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    """Open files beyond the connections are reserved for the server itself, and memory for who has an account."""
+    assert running.server.runner
+    assert running.server.runner.server
+    connections = running.server.runner.server
+    others = set(connections.connections)
+    asked = f"GET /api/v1{path} HTTP/1.1\r\nhost: x\r\n\r\n".encode() * 30
+    async with raw(running, asked):
+        await until(lambda: any(each.writing_paused for each in set(connections.connections) - others))
+        assert not [each for each in _open_files() if "swagger" in each]
+        assert used(running) == 0
+        monkeypatch.setattr(handover, "WINDOW_SECONDS", 0.3)
+    await until(lambda: not set(connections.connections) - others)
+    async with raw(running, asked) as (reader, _):
+        await until(lambda: set(connections.connections) - others)
+        await until(lambda: not set(connections.connections) - others)
+        with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):
+            await reader.readexactly(30 * 1600 * KIB)
+
+
+def _open_files() -> list[str]:
+    found = []
+    for link in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(OSError):  # closed meanwhile
+            found.append(str(link.readlink()))
+    return found
+
+
+async def test_few_requests_wait_behind_one_whose_answer_is_not_taken_and_all_are_answered_in_the_end(
+    running: Running,
+) -> None:
+    """A head may have a megabyte, and anybody may send one behind the other."""
+    alice, group, bodies = await filled(running, size=300 * KIB)
+    assert running.server.runner
+    assert running.server.runner.server
+    connections = running.server.runner.server
+    others = set(connections.connections)
+    heads = "".join(f"x-{number}: {'a' * 8000}\r\n" for number in range(100))
+    behind = f"GET /healthz HTTP/1.1\r\nhost: x\r\n{heads}\r\n".encode()
+    async with raw(running, alice.raw_get(f"/groups/{group}/messages") + behind * 40) as (reader, _):
+        await until(lambda: set(connections.connections) - others)
+        [connection] = set(connections.connections) - others
+        await until(lambda: connection._buffer_paused)
+        waiting = [message for message, _ in connection._messages if isinstance(message, RawRequestMessage)]
+        assert 0 < sum(len(text) for each in waiting for _, text in each.raw_headers) < 3_000 * KIB
+        answered = bytearray()
+        async with asyncio.timeout(20):
+            while answered.count(b'{"status":"ok"}') < 40:
+                answered += await reader.read(2**16)
+        assert answered.count(b"HTTP/1.1 200 OK") == 41
+        assert answered.count(b"sequence_num") == len(bodies)
 
 
 async def test_a_connection_that_breaks_gives_the_memory_back(running: Running) -> None:

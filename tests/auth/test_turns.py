@@ -93,7 +93,7 @@ async def test_a_failure_ends_a_turn() -> None:
     assert only.has_room
 
 
-@pytest.mark.parametrize(("of_one", "altogether", "let_wait"), [(2, 9, "a2 a3 b1 b2"), (9, 3, "a2 a3 a4")])
+@pytest.mark.parametrize(("of_one", "altogether", "let_wait"), [(2, 9, "a2 a3 b1 b2"), (9, 3, "a2 a3 b1")])
 async def test_only_so_many_wait(monkeypatch: pytest.MonkeyPatch, of_one: int, altogether: int, let_wait: str) -> None:
     monkeypatch.setattr(turns, "MOST_OF_ONE", of_one)
     monkeypatch.setattr(turns, "MOST_WAITING", altogether)
@@ -105,3 +105,43 @@ async def test_only_so_many_wait(monkeypatch: pytest.MonkeyPatch, of_one: int, a
         with pytest.raises(UnavailableError):
             await crowd._tasks[name]
     await crowd.give_up("a1", *let_wait.split())
+
+
+async def test_where_too_many_wait_those_with_a_key_of_many_make_room_for_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Otherwise two addresses that ask again and again, with passwords that are right, would lock out everybody."""
+    monkeypatch.setattr(turns, "MOST_WAITING", 6)
+    crowd = Crowd(1)
+    await crowd.come("x1", "a1", "a2", "a3", "b1", "b2", "b3", "c1", "d1", "e1")
+    await asyncio.sleep(0)
+    refused = [name for name, task in crowd._tasks.items() if task.done()]
+    assert refused == ["a2", "a3", "b3"]
+    for name in refused:
+        with pytest.raises(UnavailableError):
+            await crowd._tasks[name]
+    assert crowd.turns.waiting == 6
+    for expected in ("x1", "a1", "b1", "c1", "d1", "e1", "b2"):
+        assert crowd.came_in[-1] == expected
+        await crowd.leave(expected)
+    assert crowd.turns.has_room
+    assert crowd.turns.waiting == 0
+
+
+async def test_who_is_refused_and_gives_up_in_the_same_moment_ends_nobodys_turn(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(turns, "MOST_WAITING", 2)
+    crowd = Crowd(1)
+    await crowd.come("x1", "a1", "a2")
+    crowd._leaving["b1"] = asyncio.Event()
+    crowd._tasks["b1"] = asyncio.create_task(crowd._take("b", "b1"))
+    crowd._tasks["a2"].get_loop().call_soon(crowd._tasks["a2"].cancel)
+    await asyncio.gather(crowd._tasks["a2"], return_exceptions=True)
+    await asyncio.sleep(0)
+    assert crowd.came_in == ["x1"]
+    assert crowd.turns.waiting == 2
+    for name in ("x1", "a1", "b1"):
+        assert crowd.came_in[-1] == name
+        await crowd.leave(name)
+    assert crowd.turns.has_room

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import gc
 import json
+import re
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -67,11 +68,12 @@ class Listening:
             writer.close()
             await writer.wait_closed()
 
-    async def leave(self, part: bytes) -> None:
-        """Send bytes and go."""
+    async def leave(self, *parts: bytes) -> None:
+        """Send bytes, each part a moment after the other, and go."""
         _, writer = await asyncio.open_connection("127.0.0.1", self._port)
-        writer.write(part)
-        await asyncio.sleep(0.05)
+        for part in parts:
+            writer.write(part)
+            await asyncio.sleep(0.05)
         writer.close()
         await writer.wait_closed()
         await asyncio.sleep(0.05)
@@ -111,6 +113,8 @@ async def test_what_is_not_http_is_answered_as_every_error_is(listening: Listeni
     assert (headers["server"], headers["cache-control"]) == ("conclave", "no-store")
     logged = [line for line in lines if line["event"] in ("request_malformed", "request_refused", "request")]
     assert len(logged) == 1
+    assert re.fullmatch("[0-9a-f]{32}", headers["x-request-id"])
+    assert logged[0]["event"] == "request" or logged[0]["request_id"] == headers["x-request-id"]
     assert not any("exc_info" in line for line in lines)
     assert "secret" not in repr((lines, body, headers)).lower()
 
@@ -165,3 +169,68 @@ async def test_a_client_that_goes_in_the_same_moment_is_no_error(
     gc.collect()
     assert not failures
     assert (await listening.say(GET)).startswith(b"HTTP/1.1 200 ")
+
+
+HALF = b"GET /healthz HTTP/1.1\r\nHost: x\r\nX-Secret: a\r\n"
+WHOLE = GET.replace(b"Connection: close\r\n", b"")
+
+
+@pytest.mark.parametrize("before", [b"", WHOLE], ids=["at first", "behind a request"])
+async def test_a_head_that_does_not_come_to_its_end_is_answered_and_the_connection_ends(
+    listening: Listening, monkeypatch: pytest.MonkeyPatch, before: bytes
+) -> None:
+    monkeypatch.setattr(listen, "HEAD_SECONDS", 0.3)
+    with structlog.testing.capture_logs() as lines:
+        *answers, last = (await listening.say(before + HALF, b"X-More: b\r\n")).split(b"HTTP/")[1:]
+    assert [parse(b"HTTP/" + each)[0] for each in answers] == [200] * bool(before)
+    status, _, body = parse(b"HTTP/" + last)
+    assert (status, body["error_code"]) == (400, 100)
+    assert "has not arrived within" in body["message"]
+    assert [line["reason"] for line in lines if line["event"] == "request_malformed"] == ["TimeoutError"]
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        (HALF, b"\r\n"),
+        (WHOLE, b"\r\n"),
+        (POST + b"Content-Length: 10\r\n\r\n{", b"}       ", b" "),
+        (CHUNKED + b"\r\n1\r\n{\r\n", b"1\r\n}\r\n", b"0\r\n\r\n"),
+    ],
+    ids=["a head in two pieces", "an empty line behind a request", "a body in pieces", "chunks in pieces"],
+)
+async def test_a_connection_on_which_no_head_is_under_way_stays_open(
+    listening: Listening, monkeypatch: pytest.MonkeyPatch, parts: tuple[bytes, ...]
+) -> None:
+    waits: list[asyncio.TimerHandle] = []
+    original = listen.Connection._parse
+
+    def parse_and_look(connection: listen.Connection, data: bytes) -> None:
+        original(connection, data)
+        waits[:] = [connection._head_due] if connection._head_due else []
+
+    monkeypatch.setattr(listen.Connection, "_parse", parse_and_look)
+    await listening.leave(*parts)
+    assert not waits
+
+
+UPGRADE = WHOLE.replace(b"Host: x", b"Host: x\r\nConnection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c")
+UPGRADE_WITH_BODY = POST + b"Connection: Upgrade\r\nUpgrade: h2c\r\nContent-Length: 2\r\n\r\n{}"
+
+
+@pytest.mark.parametrize("first", [UPGRADE, UPGRADE_WITH_BODY], ids=["without a body", "with a body"])
+async def test_what_follows_in_one_piece_on_a_request_for_another_protocol_is_known_not_to_be_answered(
+    listening: Listening, first: bytes
+) -> None:
+    """aiohttp drops it: whoever sent it would wait for ever, or get somebody else's answer."""
+    for behind in (WHOLE, WHOLE[:20], b"\r\n\r\n"):
+        status, headers, _ = parse(await listening.say(first + behind))
+        assert (status, headers["connection"]) == (200 if first is UPGRADE else 400, "close")
+
+
+@pytest.mark.parametrize("first", [UPGRADE, UPGRADE_WITH_BODY], ids=["without a body", "with a body"])
+async def test_a_request_for_another_protocol_that_comes_alone_leaves_its_connection_open(
+    listening: Listening, first: bytes
+) -> None:
+    answers = (await listening.say(first, GET)).split(b"HTTP/")[1:]
+    assert [parse(b"HTTP/" + each)[0] for each in answers] == [200 if first is UPGRADE else 400, 200]

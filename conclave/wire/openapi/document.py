@@ -3,7 +3,6 @@
 import inspect
 import re
 from collections.abc import Sequence
-from functools import cache
 from http import HTTPStatus
 from typing import Any
 
@@ -61,7 +60,6 @@ class ErrorResponse(ResponseSchema):
     )
 
 
-@cache
 def written(endpoints: tuple[Endpoint, ...], auth_header: str, formats: tuple[Format, ...]) -> bytes:
     """Return the OpenAPI document of the ``endpoints`` as JSON. The rest is as in ``document``."""
     return orjson.dumps(document(endpoints, auth_header, formats))
