@@ -21,7 +21,7 @@ from pyspark.sql import Column, DataFrame, SparkSession, functions as F
 
 from conclave.archive.age import open_known, turn_app, turn_of
 from conclave.archive.faults import one_line
-from conclave.archive.files import DATA_FILES, LOG, actions_of, removal_times
+from conclave.archive.files import DATA_FILES, LOG, actions_of, is_recent, removal_times
 from conclave.archive.layout import ID_PROPERTY
 from conclave.failpoints import reach
 from conclave.store.archive.moves import ArchiveState
@@ -254,7 +254,7 @@ class Table:
             name = path.relative_to(self.path).as_posix()
             if name in alive:
                 continue
-            if time.time() - removed.get(name, 0) < delay:
+            if is_recent(removed.get(name, 0), time.time(), delay):
                 left = True
                 continue
             path.unlink()
@@ -278,7 +278,7 @@ class Table:
         for path in self._log.iterdir():
             version = re.match(r"\.?(\d{20})\.", path.name)
             is_behind = int(version[1]) < checkpoint if version else path.name.startswith(_UNFINISHED)
-            if is_behind and time.time() - path.stat().st_mtime > max(LOG_SECONDS, delay):
+            if is_behind and not is_recent(path.stat().st_mtime, time.time(), max(LOG_SECONDS, delay)):
                 superfluous.append(path)
         if superfluous:
             for path in [*self._log.glob(f"{checkpoint:020d}.checkpoint*"), pointer, self._log]:
