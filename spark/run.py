@@ -335,7 +335,7 @@ def verify_archive(engine: Engine) -> "Check":
 def restore_archived(engine: Engine, group_id: bytes) -> int:
     """Take a group's messages back from the archive; return how many they are. Raises any of EXPECTED."""
     with _archive_at_rest(engine) as archive:
-        return archive.restore(group_id)
+        return archive.restore(group_id, engine.config.cleanup.disk_reserve + reserve.SLACK_BYTES)
 
 
 @contextlib.contextmanager

@@ -111,15 +111,18 @@ class Archive:
             self._require(state)
             return examine(self._spark, self._hot, self._table.read())
 
-    def restore(self, group_id: bytes) -> int:
-        """Take a group's messages back into the hot store; return how many. Raises ArchiveError or RestoreError."""
+    def restore(self, group_id: bytes, spare: int) -> int:
+        """Take a group's messages back into the hot store; return how many. Raises ArchiveError or RestoreError.
+
+        ``spare``: so many bytes of the disk stay free.
+        """
         state = self._hot.read(moves.find_state)
         if state is None:
             raise ArchiveError("nothing was ever archived")
         with self._told_plainly():
             self._require(state)
             self._mover().drop_copies()  # copies that are left may lack their bodies
-            return restore(self._spark, self._hot, self._table, self._config, group_id)
+            return restore(self._spark, self._hot, self._table, self._config, group_id, spare)
 
     def finish_move(self) -> None:
         """Finish the batches under way, if there are any; deletes no messages. Raises ArchiveError."""

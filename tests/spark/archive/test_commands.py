@@ -1,6 +1,7 @@
 """`conclave archive`: what is there, whether it is whole, and how a group's messages come back."""
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from uuid import UUID
@@ -14,6 +15,7 @@ from conclave import failpoints
 from conclave.cli import archive
 from conclave.clock import FakeClock
 from conclave.config.archive import ArchiveConfig
+from conclave.config.cleanup import CleanupConfig
 from conclave.retention.policy import KEEP
 from spark import run
 from spark.archive.check import Check
@@ -202,6 +204,22 @@ def test_a_restore_that_fails_anywhere_changes_nothing_that_is_served(store: Sto
     store.run()
     assert store.served() == before
     store.expect_sound()
+
+
+def test_a_restore_leaves_the_room_that_cleanup_needs(archived: Archived) -> None:
+    """A restore that fills the disk leaves copies that only a run removes, and no run could work there."""
+    store, kept, _ = archived
+    before = store.served()
+    told = store.restore(kept, cleanup=CleanupConfig(disk_reserve=2**60))
+    assert re.fullmatch(
+        f"{store.config.database}: there is no room for what is in the archive: [0-9,]+ bytes are free,"
+        f" {2**60 + 4 * 2**20 + 6000:,} are needed, with those that are kept for cleanup; nothing was restored",
+        told["error"],
+    )
+    assert told["refused"]
+    assert store.query("SELECT count(*) FROM messages") == [(0,)]
+    assert store.served() == before
+    assert store.restore(kept)["restored"] == 20
 
 
 def test_what_a_restore_that_did_not_end_has_copied_goes_with_the_next_run(archived: Archived) -> None:
