@@ -166,6 +166,8 @@ def _java_settings(config: Config, work: Path, *, archive: bool) -> dict[str, st
         "spark.driver.memory": config.spark.driver_memory,
         "spark.driver.extraJavaOptions": (
             f"-Dlog4j2.configurationFile={LOGGING.as_uri()} -Djava.io.tmpdir={work} -XX:-UsePerfData -XX:+UseSerialGC"
+            # The report of a crash shows what registers point at, and that may be a body: it goes with the work files.
+            f" -XX:ErrorFile={work / 'crash.log'} -XX:-CreateCoredumpOnCrash"
             f" {_ROWS_COMPILED_WELL if archive else '-XX:TieredStopAtLevel=1'}"
         ),
     }
