@@ -57,6 +57,10 @@ _UNFINISHED = "_commit_"
 """The names of files begin with this if delta-rs was killed before it committed them."""
 
 
+_UNUSABLE = re.compile(r"[][{}*\\]|%[0-9A-Fa-f]{2}")
+"""What Spark takes for a pattern in the path of a file, and what delta-rs takes for another character."""
+
+
 @dataclass(frozen=True)
 class PartitionFiles:
     """The files of one partition.
@@ -100,6 +104,10 @@ class Table:
         ``read_state`` asks the hot store what it knows of the table. ``is_new``: make the table if there is none.
         Otherwise a missing table is not replaced: perhaps its folder is only not mounted.
         """
+        if found := _UNUSABLE.search(str(self.path)):
+            raise ArchiveError(
+                f"{self.path}: no archive can be read if its path has {found[0]!r} in it: set [archive] path to another"
+            )
         if DeltaTable.is_deltatable(str(self.path)):
             try:
                 _, fault = open_known(self.path, read_state)

@@ -230,12 +230,14 @@ async def test_whoever_is_killed_whenever_nothing_lives_on_and_nothing_erased_st
 
 @pytest.fixture
 def served(tmp_path: Path) -> Path:
-    """A folder with a store, as it is after it was served."""
-    schema.prepare(tmp_path / "conclave.db")
-    with contextlib.closing(sqlite.connect(tmp_path / "conclave.db")) as connection:
+    """A folder with a store, as it is after it was served. Its name is one that people choose."""
+    folder = tmp_path / 'Alice\'s "100%" files'
+    folder.mkdir()
+    schema.prepare(folder / "conclave.db")
+    with contextlib.closing(sqlite.connect(folder / "conclave.db")) as connection:
         state.begin_serving(connection, Config().policy, SystemClock().read())
-    (tmp_path / "conclave.toml").touch()
-    return tmp_path
+    (folder / "conclave.toml").touch()
+    return folder
 
 
 @contextlib.contextmanager

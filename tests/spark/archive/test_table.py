@@ -32,6 +32,14 @@ def test_a_log_that_cannot_be_read_is_told_in_one_line(table: Table) -> None:
     assert "\n" not in str(told.value)
 
 
+@pytest.mark.parametrize("name", ["a%20b", "a[b]c", "{a,b}", "a*", "a\\b"])
+def test_no_archive_is_made_where_it_could_not_be_read(tmp_path: Path, name: str) -> None:
+    table = Table(cast("SparkSession", None), tmp_path / name)
+    with pytest.raises(ArchiveError, match=r"if its path has .*: set \[archive\] path to another"):
+        table.prepare(lambda: ArchiveState("mine", 0, unerased=False, turn=0, former_turn=0), is_new=True)
+    assert not table.path.exists()
+
+
 def age_log(table: Table) -> Path:
     log = table.path / "_delta_log"
     for path in log.iterdir():
