@@ -300,7 +300,7 @@ def _store(engine: Engine, done: Report) -> None:
 
 
 def dry_run(engine: Engine, scope: Scope = ALL) -> Report:
-    """Return what a run would delete; changes nothing. Raises CleanupError.
+    """Return what a run would delete; changes nothing. Raises CleanupError or ArchiveError.
 
     If the policy of this configuration is not the one in force: what a run would delete after a start with it.
     """

@@ -88,7 +88,7 @@ class Archive:
                     done.archive_bytes_returned = max(0, size - self._bytes())
 
     def count(self, planned: Report, counted: Collection[int], risen: Collection[tuple[int, int]]) -> None:
-        """Add to ``planned`` what a run would do; changes nothing.
+        """Add to ``planned`` what a run would do; changes nothing. Raises ArchiveError.
 
         ``counted``: as for ``run``. ``risen``: the marks that the run would raise before, see ``expiry.make_plan``.
         """
@@ -100,7 +100,8 @@ class Archive:
         if plan and state:
             self._table.prepare(self._state, is_new=False)
             planned.groups_touched += len(plan.group_keys.difference(counted))
-            planned.counts.update(Expiry(self._spark, self._hot, self._table).count(plan))
+            with self._told_plainly():
+                planned.counts.update(Expiry(self._spark, self._hot, self._table).count(plan))
 
     def check(self) -> Check:
         """Read the whole table and compare it with the index; changes nothing. Raises ArchiveError."""
@@ -251,8 +252,7 @@ class Archive:
         try:
             yield
         except (PySparkException, Py4JJavaError) as error:
-            said = error.java_exception.getMessage() if isinstance(error, Py4JJavaError) else str(error)
-            raise ArchiveError(f"{self._table.path}: cannot be read: {one_line(Exception(said))}") from error
+            raise ArchiveError(f"{self._table.path}: cannot be read: {one_line(error)}") from error
 
     def _bytes(self) -> int:
         return sum(path.stat().st_size for path in self._table.path.rglob("*") if path.is_file())

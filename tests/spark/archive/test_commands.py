@@ -12,13 +12,15 @@ from click.testing import CliRunner, Result
 from deltalake import DeltaTable, write_deltalake
 
 from conclave import failpoints
-from conclave.cli import archive
+from conclave.cli import archive, cleanup
 from conclave.clock import FakeClock
 from conclave.config.archive import ArchiveConfig
 from conclave.config.cleanup import CleanupConfig
 from conclave.retention.policy import KEEP
 from spark import run
 from spark.archive.check import Check
+from spark.engine import Engine
+from spark.hot import ArchiveError
 from tests.support.archived import DAY, USERS, Store
 from tests.support.cleaner import Cleaner
 from tests.support.sample import some
@@ -151,6 +153,27 @@ def test_files_that_are_missing_are_told_in_one_line(archived: Archived) -> None
     assert told["refused"]
     assert told["error"].startswith(f"{store.config.archive_path}: cannot be read: ")
     assert "\n" not in told["error"]
+
+
+def test_a_damaged_file_is_named_in_one_line_by_runs_and_dry_runs(archived: Archived) -> None:
+    store, *_ = archived
+    [file] = store.config.archive_path.glob("lifetime=-1/span=*/*.parquet")
+    file.write_bytes(file.read_bytes()[:1000])
+    store.delete_account(USERS[0])
+    planned = store.cleaner.dry_run(store.config, store.now)
+    assert planned["refused"]
+    for told in (planned["error"], store.try_run("")["error"]):
+        assert re.fullmatch(f".*{store.config.archive_path}: .*{re.escape(file.name)}.*", told), told
+
+
+def test_what_a_dry_run_finds_wrong_is_told_in_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(_: Engine) -> None:
+        raise ArchiveError("the archive: cannot be read")
+
+    monkeypatch.setattr(run, "dry_run", fail)
+    monkeypatch.setattr(cleanup, "configure_logging", lambda: None)
+    shown = CliRunner().invoke(cleanup.cleanup, ["run", "--dry-run"])
+    assert (shown.exit_code, shown.stderr) == (1, "conclave: the archive: cannot be read\n")
 
 
 def no_moving(store: Store) -> dict[str, ArchiveConfig]:
