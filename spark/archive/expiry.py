@@ -76,11 +76,15 @@ WITH due AS (
     WHERE first_seq > archived_seq OR (oldest < erasable_before AND (
         group_key IN (SELECT value FROM json_each(:sent_in))
         OR is_gone OR first_seq <= gone_below OR oldest < cutoff
-    ))
+    )) OR (group_key, lifetime, span) IN (SELECT group_key, lifetime, span FROM archive_erasures)
 )
 SELECT group_key, lifetime, span, message_count, last_seq, newest, is_gone, gone_below, cutoff, erasable_before,
     commits_above, is_restored OR is_over AS is_whole, is_restored, is_fetched
 FROM due ORDER BY group_key, lifetime, span
+"""
+"""The rows of the index to look at: where something is due, and where a run that did not end may have erased something.
+
+Of the latter nothing may be due any more, as under a legal hold that came later; but the index has to know.
 """
 
 
@@ -227,6 +231,7 @@ class Expiry:
         left: dict[Key, PartRow | None] = dict.fromkeys((*plan.dropped, *plan.partial))
         first = self._table.version() + 1
         if plan.partitions:
+            self._foresee({key: [gone] for key, gone in plan.dropped.items()})
             self._table.drop_partitions(plan.partitions)
             reach("archive.parts_dropped")
         measured = self._measure(plan)
@@ -258,7 +263,10 @@ class Expiry:
                     yield partial(done, erasures.confirm, connection, key, present[key], gone)
 
         self._hot.write_steps(confirm)
-        ahead = [(key, [gone for gone in each.gone if gone.rule != RESTORED]) for key, each in measured.items()]
+        self._foresee({key: each.gone for key, each in measured.items()})
+
+    def _foresee(self, erasing: Mapping[Key, list[Erased]]) -> None:
+        ahead = [(key, [gone for gone in each if gone.rule != RESTORED]) for key, each in erasing.items()]
         for at in range(0, len(ahead), SETTLED_AT_ONCE):
             self._hot.write(erasures.foresee, dict(ahead[at : at + SETTLED_AT_ONCE]))  # durable: the table is too
 
