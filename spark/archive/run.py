@@ -9,7 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from deltalake.exceptions import DeltaError
-from py4j.protocol import Py4JJavaError
+from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
@@ -248,10 +248,10 @@ class Archive:
 
     @contextmanager
     def _told_plainly(self) -> Iterator[None]:
-        """Turn an error of Spark in the block into an ArchiveError of one line."""
+        """Turn an error of Spark in the block, also that its Java has ended, into an ArchiveError of one line."""
         try:
             yield
-        except (PySparkException, Py4JJavaError) as error:
+        except (PySparkException, Py4JError) as error:
             raise ArchiveError(f"{self._table.path}: cannot be read: {one_line(error)}") from error
 
     def _bytes(self) -> int:

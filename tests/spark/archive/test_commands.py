@@ -4,12 +4,15 @@ import json
 import re
 from dataclasses import replace
 from pathlib import Path
+from typing import cast
 from uuid import UUID
 
 import pyarrow
 import pytest
 from click.testing import CliRunner, Result
 from deltalake import DeltaTable, write_deltalake
+from py4j.protocol import Py4JNetworkError
+from pyspark.sql import SparkSession
 
 from conclave import failpoints
 from conclave.cli import archive, cleanup
@@ -19,8 +22,11 @@ from conclave.config.cleanup import CleanupConfig
 from conclave.retention.policy import KEEP
 from spark import run
 from spark.archive.check import Check
+from spark.archive.run import Archive
 from spark.engine import Engine
-from spark.hot import ArchiveError
+from spark.hot import ArchiveError, Hot
+from tests.conftest import Running
+from tests.support.archive import Mover
 from tests.support.archived import DAY, USERS, Store
 from tests.support.cleaner import Cleaner
 from tests.support.sample import some
@@ -174,6 +180,26 @@ def test_what_a_dry_run_finds_wrong_is_told_in_a_line(monkeypatch: pytest.Monkey
     monkeypatch.setattr(cleanup, "configure_logging", lambda: None)
     shown = CliRunner().invoke(cleanup.cleanup, ["run", "--dry-run"])
     assert (shown.exit_code, shown.stderr) == (1, "conclave: the archive: cannot be read\n")
+
+
+class Dead:
+    """A session whose Java has been killed, as by the system when memory is short."""
+
+    @property
+    def read(self) -> None:
+        raise Py4JNetworkError("Answer from Java side is empty")
+
+
+async def test_a_java_that_ends_while_the_archive_is_read_is_told_in_a_line(running: Running) -> None:
+    alice = await running.user("alice")
+    group = await alice.create_group("friends")
+    await alice.send(group)
+    Mover(running.config).move(group, 1)
+    config = running.config
+    hot = Hot(config.database, config.policy, running.clock.now())
+    archive = Archive(cast("SparkSession", Dead()), hot, config.archive_path, config.archive)
+    with pytest.raises(ArchiveError, match=f"{config.archive_path}: cannot be read: Answer from Java side is empty"):
+        archive.check()
 
 
 def no_moving(store: Store) -> dict[str, ArchiveConfig]:
