@@ -300,7 +300,7 @@ def _store(engine: Engine, done: Report) -> None:
 
 
 def dry_run(engine: Engine, scope: Scope = ALL) -> Report:
-    """Return what a run would delete; changes nothing. Raises CleanupError.
+    """Return what a run would delete; changes nothing. Raises CleanupError or ArchiveError.
 
     If the policy of this configuration is not the one in force: what a run would delete after a start with it.
     """
@@ -335,7 +335,7 @@ def verify_archive(engine: Engine) -> "Check":
 def restore_archived(engine: Engine, group_id: bytes) -> int:
     """Take a group's messages back from the archive; return how many they are. Raises any of EXPECTED."""
     with _archive_at_rest(engine) as archive:
-        return archive.restore(group_id)
+        return archive.restore(group_id, engine.config.cleanup.disk_reserve + reserve.SLACK_BYTES)
 
 
 @contextlib.contextmanager

@@ -165,10 +165,19 @@ def _java_settings(config: Config, work: Path, *, archive: bool) -> dict[str, st
     return {
         "spark.driver.memory": config.spark.driver_memory,
         "spark.driver.extraJavaOptions": (
-            f"-Dlog4j2.configurationFile={LOGGING.as_uri()} -Djava.io.tmpdir={work} -XX:-UsePerfData -XX:+UseSerialGC"
+            f"-Dlog4j2.configurationFile={LOGGING.as_uri()} -Djava.io.tmpdir={_quoted(work)}"
+            " -XX:-UsePerfData -XX:+UseSerialGC"
+            # The report of a crash shows what registers point at, and that may be a body: it goes with the work files.
+            f" -XX:ErrorFile={_quoted(work / 'crash.log')} -XX:-CreateCoredumpOnCrash"
             f" {_ROWS_COMPILED_WELL if archive else '-XX:TieredStopAtLevel=1'}"
         ),
     }
+
+
+def _quoted(path: Path) -> str:
+    """Return a path as one of Java's options may name it: Spark divides the options at spaces that are not quoted."""
+    text = str(path).replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{text}"'
 
 
 def _submitted() -> dict[str, str]:

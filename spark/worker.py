@@ -24,7 +24,7 @@ from conclave.system.worker_protocol import (
     to_line,
 )
 from spark.engine import CleanupError, Engine, SparkStartError
-from spark.run import clean_up, dry_run
+from spark.run import EXPECTED, clean_up, dry_run
 
 log = get_logger(__name__)
 
@@ -145,7 +145,7 @@ def _count(engine: Engine, config: Config, due: float, tell: TextIO) -> None:
     _say(tell, State.COUNTING)
     try:
         counted = dry_run(engine).to_mapping()
-    except CleanupError as error:
+    except EXPECTED as error:
         counted = {"error": str(error)}
     except Exception as error:
         log.exception("cleanup_failed", engine=config.cleanup.engine)

@@ -5,6 +5,12 @@ import re
 _CAUSE = re.compile(r"Caused by: java\.(?:io|nio\.file)\.(?:\w+\.)*(\w+): ([^\n]+)")
 """A cause in an error of Java. If the disk is to blame, the last cause says so."""
 
+_OF_JAVA = re.compile(r"An error occurred while calling \S+\n: (?:[\w.$]+: )?([^\n]+)")
+"""How py4j begins to tell of an error of Java: what was called, then the error's class and text."""
+
+_UNREAD = "FAILED_READ_FILE"
+"""How Spark calls it if it could not read a file."""
+
 _ORNAMENTS = re.compile(r"\x1b\[[0-9;]*m|↳")
 """Colours and arrows in an error of delta-rs."""
 
@@ -12,11 +18,16 @@ _ORNAMENTS = re.compile(r"\x1b\[[0-9;]*m|↳")
 def one_line(error: Exception) -> str:
     """Return the text of an error in one line.
 
-    Of Java's errors it is the cause that the disk has given, if any; of delta-rs's all lines; of others the first line.
+    Of Java's errors it is the cause that the disk has given, if any, or else their own first line; if a file could not
+    be read, both, since the first line names it. Of delta-rs's it is all lines, of others the first one.
     """
     text = str(error).strip()
-    if causes := _CAUSE.findall(text):
-        return f"{causes[-1][0]}: {causes[-1][1].strip()}"
+    said, causes = _OF_JAVA.match(text), _CAUSE.findall(text)
+    told = [said[1].strip()] if said and (not causes or _UNREAD in said[1]) else []
+    if causes:
+        told.append(f"{causes[-1][0]}: {causes[-1][1].strip()}")
+    if told:
+        return ": ".join(told)
     lines = _ORNAMENTS.sub(" ", text).splitlines()
     if _ORNAMENTS.search(text):
         return ": ".join(" ".join(line.split()) for line in lines if line.strip())

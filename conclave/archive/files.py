@@ -19,6 +19,14 @@ def actions_of(entry: Path) -> Iterator[dict[str, Any]]:
             yield json.loads(line)
 
 
+def is_recent(at: float, now: float, seconds: float) -> bool:
+    """Tell whether something of the second ``at`` is younger than ``seconds`` at the second ``now``.
+
+    What lies further ahead than that was stamped by a fast clock, which has been set right since: it is not.
+    """
+    return abs(now - at) < seconds
+
+
 def removal_times(entries: Path) -> dict[str, float]:
     """Return when files were replaced, Unix seconds by name; only those that the log in ``entries`` still knows."""
     return {

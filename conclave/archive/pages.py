@@ -34,8 +34,8 @@ async def page(
     rest of the page is then read like a page of its own, with the border as ``after``. So no snapshot of the store is
     held while the archive is read, and messages may move meanwhile: each message is above or below the border of the
     snapshot by which it is searched, and the next search begins where the last one ended. If the border rises in
-    between, there is one more stretch to read from the archive. If messages go to other partitions of the archive
-    before they are read, the search is repeated.
+    between, there is one more stretch to read from the archive. If messages go to other partitions of the archive or
+    back into the hot store before they are read, the search is repeated.
 
     Reads of the archive wait in line. Messages that expire meanwhile are left out just before the page is returned.
     """

@@ -18,7 +18,7 @@ from conclave.retention.jobs import schedule
 from conclave.store import runs, schema, sqlite
 from conclave.store.faults import StoreError
 from spark import run
-from spark.engine import CleanupError, Engine
+from spark.engine import Engine
 
 
 @click.group()
@@ -40,7 +40,7 @@ def run_cleanup(path: Path | None, *, dry_run: bool, accept_clock: bool) -> None
     console = Console()
     with (
         orderly_end(),
-        one_line_errors(ConfigError, CleanupError, InputError),
+        one_line_errors(ConfigError, InputError, *run.EXPECTED),
         closing(Engine(_own_config(path), SystemClock())) as engine,
     ):
         if dry_run:

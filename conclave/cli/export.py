@@ -25,6 +25,7 @@ from conclave.clock import SystemClock
 from conclave.config.load import ConfigError, load_config
 from conclave.config.settings import Config
 from conclave.errors import NotFoundError
+from conclave.retention.policy import KEEP
 from conclave.store.archive import moves
 from conclave.system import operators
 
@@ -51,7 +52,7 @@ def export(path: Path | None, output: Path | None, user: str) -> None:
         config = load_config(path)
         outside = Outside(config, SystemClock())
         outside.read(explain.in_force, config)
-        if outside.read(moves.is_in_use):
+        if config.archive.after != KEEP or outside.read(moves.is_in_use):
             # In between nothing moves, so each message is found once.
             held.enter_context(
                 outside.without_runs(partial(click.echo, "waiting for the cleanup run under way", err=True))

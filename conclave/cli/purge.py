@@ -50,9 +50,7 @@ def purge(path: Path | None, group: str, before: str, *, yes: bool, dry_run: boo
     that is over. The run erases all that is due, in all groups.
     """
     configure_logging()
-    with one_line_errors(
-        ConfigError, OutsideError, NotFoundError, InputError, UnreadableError, _ClockWrongError, CleanupError
-    ):
+    with one_line_errors(ConfigError, OutsideError, NotFoundError, InputError, _ClockWrongError, CleanupError):
         config = load_config(path)
         if not dry_run and not no_run:
             require_owner(config)
@@ -60,8 +58,11 @@ def purge(path: Path | None, group: str, before: str, *, yes: bool, dry_run: boo
         context = outside.context()
         at = _moment(before, context.now())
         planned = outside.read(purges.plan, context, group, at)
-        _show(planned, count(config, planned.sought), at)
+        archived, unread = _archived(config, planned)
+        _show(planned, archived, unread, at)
         if dry_run:
+            if unread:
+                sys.exit(1)
             return
         if fault := outside.write(purges.clock_fault, context):
             raise _ClockWrongError(_refusal(fault))
@@ -100,13 +101,26 @@ def _moment(text: str, now: int) -> int:
     return max(0, int(at))
 
 
-def _show(planned: Planned, archived: Amount, before: int) -> None:
+def _archived(config: Config, planned: Planned) -> tuple[Amount, str]:
+    """Return what would go from the archive; and why it could not be counted, "" if it could.
+
+    That must not keep anything from being hidden.
+    """
+    try:
+        return count(config, planned.sought), ""
+    except UnreadableError as error:
+        return Amount(), str(error)
+
+
+def _show(planned: Planned, archived: Amount, unread: str, before: int) -> None:
     group = planned.sought.group
     click.echo(f"{group.group_name}, created before {second(before)} UTC:")
     for place, amount in (("in the database", planned.hot), ("in the archive", archived)):
         told = f"  {place}: {counted(amount.messages, 'message')} with {amount.body_bytes:,} bytes"
         if amount.messages:
             told += f", the oldest of {second(amount.oldest)}, the newest of {second(amount.newest)}"
+        if place == "in the archive" and unread:
+            told = f"  {place}: could not be counted: {unread}"
         click.echo(told)
     if held := planned.hot.held + archived.held:
         click.echo(f"  {held:,} of these are under a legal hold: hidden, but not erased until it is released")

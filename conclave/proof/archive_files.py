@@ -12,7 +12,7 @@ from pathlib import Path
 
 from conclave.archive.age import open_known
 from conclave.archive.faults import one_line
-from conclave.archive.files import DATA_FILES, LOG, removal_times
+from conclave.archive.files import DATA_FILES, LOG, is_recent, removal_times
 from conclave.config.settings import Config
 from conclave.proof.found import Finding, Kind, Part
 from conclave.retention.durations import duration_text
@@ -44,7 +44,8 @@ def examine(part: Part, config: Config, now: float) -> None:
         alive, version = found
         delay = config.archive.erase_delay
         removed = _removal_times(folder) if delay else {}
-        _compare(part, folder, alive, version, {name: at for name, at in removed.items() if now - at < delay}, now)
+        recent = {name: at for name, at in removed.items() if is_recent(at, now, delay)}
+        _compare(part, folder, alive, version, recent, now)
         if part.kept:
             part.kept.append(f"[archive] erase_delay is {duration_text(delay)}")
 

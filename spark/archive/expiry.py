@@ -45,13 +45,17 @@ SETTLED_AT_ONCE = 256
 
 _MARKS = """
 CREATE TEMP TABLE archive_marks AS
-SELECT group_key, 0 AS is_gone, gone_below, archived_seq, max(expired_before, expires_before) AS cutoff,
-    expired_before AS mark, erasable_before, {commits_above} AS commits_above, covered
+SELECT group_key, 0 AS is_gone, gone_below, archived_seq,
+    max(expired_before, iif(covered, expires_before, 0)) AS cutoff, erasable_before, {commits_above} AS commits_above
 FROM groups JOIN temp.group_policies USING (group_key)
 WHERE EXISTS (SELECT 1 FROM archive_parts WHERE archive_parts.group_key = groups.group_key)
 UNION ALL
-SELECT group_key, 1, 0, {forever}, 0, 0, erasable_before, {forever}, 1 FROM temp.tombstone_policies AS policy
+SELECT group_key, 1, 0, {forever}, 0, erasable_before, {forever} FROM temp.tombstone_policies AS policy
 WHERE EXISTS (SELECT 1 FROM archive_parts WHERE archive_parts.group_key = policy.group_key)
+"""
+"""What the run erases of each group: of one that it does not cover, only what is past a mark.
+
+So what it leaves to another job has no condition that holds, also where a part is rewritten for other groups.
 """
 
 _SENDERS = """
@@ -71,13 +75,16 @@ WITH due AS (
     FROM archive_parts AS parts JOIN temp.archive_marks USING (group_key)
     WHERE first_seq > archived_seq OR (oldest < erasable_before AND (
         group_key IN (SELECT value FROM json_each(:sent_in))
-        OR (is_gone OR first_seq <= gone_below OR oldest < cutoff)
-            AND (covered OR first_seq <= gone_below OR oldest < mark)
-    ))
+        OR is_gone OR first_seq <= gone_below OR oldest < cutoff
+    )) OR (group_key, lifetime, span) IN (SELECT group_key, lifetime, span FROM archive_erasures)
 )
 SELECT group_key, lifetime, span, message_count, last_seq, newest, is_gone, gone_below, cutoff, erasable_before,
     commits_above, is_restored OR is_over AS is_whole, is_restored, is_fetched
 FROM due ORDER BY group_key, lifetime, span
+"""
+"""The rows of the index to look at: where something is due, and where a run that did not end may have erased something.
+
+Of the latter nothing may be due any more, as under a legal hold that came later; but the index has to know.
 """
 
 
@@ -224,6 +231,7 @@ class Expiry:
         left: dict[Key, PartRow | None] = dict.fromkeys((*plan.dropped, *plan.partial))
         first = self._table.version() + 1
         if plan.partitions:
+            self._foresee({key: [gone] for key, gone in plan.dropped.items()})
             self._table.drop_partitions(plan.partitions)
             reach("archive.parts_dropped")
         measured = self._measure(plan)
@@ -255,7 +263,10 @@ class Expiry:
                     yield partial(done, erasures.confirm, connection, key, present[key], gone)
 
         self._hot.write_steps(confirm)
-        ahead = [(key, [gone for gone in each.gone if gone.rule != RESTORED]) for key, each in measured.items()]
+        self._foresee({key: each.gone for key, each in measured.items()})
+
+    def _foresee(self, erasing: Mapping[Key, list[Erased]]) -> None:
+        ahead = [(key, [gone for gone in each if gone.rule != RESTORED]) for key, each in erasing.items()]
         for at in range(0, len(ahead), SETTLED_AT_ONCE):
             self._hot.write(erasures.foresee, dict(ahead[at : at + SETTLED_AT_ONCE]))  # durable: the table is too
 

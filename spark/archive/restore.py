@@ -18,6 +18,7 @@ from conclave.store import audit, groups, policies
 from conclave.store.archive import moves, restore as archive_restore
 from conclave.store.archive.moves import PartRow
 from conclave.store.archive.restore import Archived
+from conclave.store.faults import free_bytes
 from conclave.store.groups import Group
 from conclave.system import operators
 from spark.archive import columns as a
@@ -40,8 +41,11 @@ CHUNK_BYTES = 256 * 1024
 _COLUMNS = (a.SEQUENCE_NUM, a.SENDER_ID, a.IS_COMMIT, a.CREATED_AT, a.BODY)
 
 
-def restore(spark: SparkSession, hot: Hot, table: Table, config: ArchiveConfig, group_id: bytes) -> int:
-    """Restore a group; return how many messages it has in the archive. Raises ArchiveError or RestoreError."""
+def restore(spark: SparkSession, hot: Hot, table: Table, config: ArchiveConfig, group_id: bytes, spare: int) -> int:
+    """Restore a group; return how many messages it has in the archive. Raises ArchiveError or RestoreError.
+
+    ``spare``: so many bytes stay free beside the database. A run could not work without, and only a run removes copies.
+    """
     try:
         group = hot.read(groups.by_id, group_id)
     except NotFoundError as error:
@@ -53,18 +57,30 @@ def restore(spark: SparkSession, hot: Hot, table: Table, config: ArchiveConfig, 
         raise ArchiveError("a move is under way: do a cleanup run first, which finishes it")
     if config.after != KEEP and policies.of_group(group, hot.settings).outlives(config.least_lifetime):
         raise ArchiveError('the next run would move the messages again: set [archive] after = "-1" first')
+    _require_room(hot, sum(part.body_bytes for part in parts), spare)
     rows = table.read().where(in_partitions([(part.lifetime, part.span) for part in parts]))
     found = examine(spark, hot, rows, group.group_key)
     if found.differences:
         raise ArchiveError(f"{found.differences[0]}; nothing was restored")
     for part in sorted(parts, key=lambda part: part.first_seq):
         for chunk in _chunks(rows, part):
+            _require_room(hot, sum(len(message.mls_message) for message in chunk), spare)
             hot.write(archive_restore.put_back, group.group_key, chunk)
             reach("restore.copied")
     reach("restore.before_switch")
     hot.write(_switch_back, group, found.messages, hot.now)
     reach("restore.switched")
     return found.messages
+
+
+def _require_room(hot: Hot, size: int, spare: int) -> None:
+    """Raise ArchiveError unless the disk has room for bodies of ``size`` bytes, and ``spare`` bytes more."""
+    free = free_bytes(hot.path.parent)
+    if free < size + spare:
+        raise ArchiveError(
+            f"{hot.path}: there is no room for what is in the archive: {free:,} bytes are free, {size + spare:,} are"
+            " needed, with those that are kept for cleanup; nothing was restored"
+        )
 
 
 def _switch_back(connection: sqlite3.Connection, group: Group, count: int, now: int) -> None:

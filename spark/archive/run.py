@@ -9,7 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from deltalake.exceptions import DeltaError
-from py4j.protocol import Py4JJavaError
+from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
@@ -88,7 +88,7 @@ class Archive:
                     done.archive_bytes_returned = max(0, size - self._bytes())
 
     def count(self, planned: Report, counted: Collection[int], risen: Collection[tuple[int, int]]) -> None:
-        """Add to ``planned`` what a run would do; changes nothing.
+        """Add to ``planned`` what a run would do; changes nothing. Raises ArchiveError.
 
         ``counted``: as for ``run``. ``risen``: the marks that the run would raise before, see ``expiry.make_plan``.
         """
@@ -100,7 +100,8 @@ class Archive:
         if plan and state:
             self._table.prepare(self._state, is_new=False)
             planned.groups_touched += len(plan.group_keys.difference(counted))
-            planned.counts.update(Expiry(self._spark, self._hot, self._table).count(plan))
+            with self._told_plainly():
+                planned.counts.update(Expiry(self._spark, self._hot, self._table).count(plan))
 
     def check(self) -> Check:
         """Read the whole table and compare it with the index; changes nothing. Raises ArchiveError."""
@@ -111,15 +112,18 @@ class Archive:
             self._require(state)
             return examine(self._spark, self._hot, self._table.read())
 
-    def restore(self, group_id: bytes) -> int:
-        """Take a group's messages back into the hot store; return how many. Raises ArchiveError or RestoreError."""
+    def restore(self, group_id: bytes, spare: int) -> int:
+        """Take a group's messages back into the hot store; return how many. Raises ArchiveError or RestoreError.
+
+        ``spare``: so many bytes of the disk stay free.
+        """
         state = self._hot.read(moves.find_state)
         if state is None:
             raise ArchiveError("nothing was ever archived")
         with self._told_plainly():
             self._require(state)
             self._mover().drop_copies()  # copies that are left may lack their bodies
-            return restore(self._spark, self._hot, self._table, self._config, group_id)
+            return restore(self._spark, self._hot, self._table, self._config, group_id, spare)
 
     def finish_move(self) -> None:
         """Finish the batches under way, if there are any; deletes no messages. Raises ArchiveError."""
@@ -244,12 +248,11 @@ class Archive:
 
     @contextmanager
     def _told_plainly(self) -> Iterator[None]:
-        """Turn an error of Spark in the block into an ArchiveError of one line."""
+        """Turn an error of Spark in the block, also that its Java has ended, into an ArchiveError of one line."""
         try:
             yield
-        except (PySparkException, Py4JJavaError) as error:
-            said = error.java_exception.getMessage() if isinstance(error, Py4JJavaError) else str(error)
-            raise ArchiveError(f"{self._table.path}: cannot be read: {one_line(Exception(said))}") from error
+        except (PySparkException, Py4JError) as error:
+            raise ArchiveError(f"{self._table.path}: cannot be read: {one_line(error)}") from error
 
     def _bytes(self) -> int:
         return sum(path.stat().st_size for path in self._table.path.rglob("*") if path.is_file())

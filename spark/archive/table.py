@@ -21,7 +21,7 @@ from pyspark.sql import Column, DataFrame, SparkSession, functions as F
 
 from conclave.archive.age import open_known, turn_app, turn_of
 from conclave.archive.faults import one_line
-from conclave.archive.files import DATA_FILES, LOG, actions_of, removal_times
+from conclave.archive.files import DATA_FILES, LOG, actions_of, is_recent, removal_times
 from conclave.archive.layout import ID_PROPERTY
 from conclave.failpoints import reach
 from conclave.store.archive.moves import ArchiveState
@@ -55,6 +55,10 @@ MANY_FILES = 64
 
 _UNFINISHED = "_commit_"
 """The names of files begin with this if delta-rs was killed before it committed them."""
+
+
+_UNUSABLE = re.compile(r"[][{}*\\]|%[0-9A-Fa-f]{2}")
+"""What Spark takes for a pattern in the path of a file, and what delta-rs takes for another character."""
 
 
 @dataclass(frozen=True)
@@ -100,6 +104,10 @@ class Table:
         ``read_state`` asks the hot store what it knows of the table. ``is_new``: make the table if there is none.
         Otherwise a missing table is not replaced: perhaps its folder is only not mounted.
         """
+        if found := _UNUSABLE.search(str(self.path)):
+            raise ArchiveError(
+                f"{self.path}: no archive can be read if its path has {found[0]!r} in it: set [archive] path to another"
+            )
         if DeltaTable.is_deltatable(str(self.path)):
             try:
                 _, fault = open_known(self.path, read_state)
@@ -254,7 +262,7 @@ class Table:
             name = path.relative_to(self.path).as_posix()
             if name in alive:
                 continue
-            if time.time() - removed.get(name, 0) < delay:
+            if is_recent(removed.get(name, 0), time.time(), delay):
                 left = True
                 continue
             path.unlink()
@@ -278,7 +286,7 @@ class Table:
         for path in self._log.iterdir():
             version = re.match(r"\.?(\d{20})\.", path.name)
             is_behind = int(version[1]) < checkpoint if version else path.name.startswith(_UNFINISHED)
-            if is_behind and time.time() - path.stat().st_mtime > max(LOG_SECONDS, delay):
+            if is_behind and not is_recent(path.stat().st_mtime, time.time(), max(LOG_SECONDS, delay)):
                 superfluous.append(path)
         if superfluous:
             for path in [*self._log.glob(f"{checkpoint:020d}.checkpoint*"), pointer, self._log]:

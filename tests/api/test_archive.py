@@ -91,26 +91,49 @@ async def test_the_watermark_follows_what_came_from_the_archive(running: Running
     assert await watermark(running, "bob") == 20
 
 
+def before_a_read(
+    running: Running, monkeypatch: pytest.MonkeyPatch, happens: Callable[[], None]
+) -> list[Callable[[], None]]:
+    """Have ``happens`` take place once, while a page waits for the archive; return what has not taken place yet."""
+    reader = running.app[keys.ARCHIVE]
+    read, once = reader.read, [happens]
+
+    async def read_late(stretch: Stretch, limit: int, share: budget.Share, taken: int = 0) -> archive.Found:
+        if once:
+            once.pop()()
+        return await read(stretch, limit, share, taken)
+
+    monkeypatch.setattr(reader, "read", read_late)
+    return once
+
+
 async def test_no_page_misses_what_goes_to_another_part_of_the_archive_while_it_is_looked_for(
     running: Running, mover: Mover, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     alice, group = await filled(running, 20)
     before = await alice.fetch(group)
     mover.move(group, 10)
-    reader = running.app[keys.ARCHIVE]
-    read = reader.read
-    went: list[bool] = []
-
-    async def read_late(stretch: Stretch, limit: int, share: budget.Share, taken: int = 0) -> archive.Found:
-        if not went:
-            mover.relay(group, running.clock.now() - 400 * DAY)
-            went.append(True)
-        return await read(stretch, limit, share, taken)
-
-    monkeypatch.setattr(reader, "read", read_late)
+    waiting = before_a_read(running, monkeypatch, lambda: mover.relay(group, running.clock.now() - 400 * DAY))
     assert await alice.fetch(group, 0, 5) == before[:5]
-    assert went
+    assert not waiting
     assert await alice.fetch(group) == before
+
+
+@pytest.mark.parametrize("limit", [5, 100])
+async def test_no_page_misses_what_was_restored_and_left_the_archive_while_it_is_looked_for(
+    running: Running, mover: Mover, monkeypatch: pytest.MonkeyPatch, limit: int
+) -> None:
+    """The one who fetches would never ask for it again, and in delete-after-fetch it would be erased."""
+    alice, group = await filled(running, 20)
+    before = await alice.fetch(group)
+    bob = await running.user("bob")
+    await bob.join(group)
+    mover.move(group, 10)
+    waiting = before_a_read(running, monkeypatch, lambda: mover.restore(group))
+    assert await bob.fetch(group, 0, limit) == before[:limit]
+    assert not waiting
+    assert await watermark(running, "bob") == min(limit, 20)
+    assert await bob.fetch(group) == before
 
 
 async def test_a_page_of_which_all_is_hidden_confirms_no_more_than_its_after(running: Running, mover: Mover) -> None:

@@ -14,6 +14,13 @@ JAVA = (
 )
 
 
+UNREADABLE = (
+    "An error occurred while calling o7.collectToPython.\n: org.apache.spark.SparkException: [FAILED_READ_FILE.NO_HINT]"
+    " Encountered error while reading file file:/a/b.parquet.  SQLSTATE: KD001\n\tat org.apache.spark.X\n"
+    "Caused by: java.lang.RuntimeException: file:/a/b.parquet is not a Parquet file.\n\tat org.apache.parquet.X\n"
+)
+
+
 @pytest.mark.parametrize(
     ("said", "told"),
     [
@@ -23,6 +30,15 @@ JAVA = (
             " Read-only file system (os error 30)",
         ),
         (JAVA, "IOException: No space left on device"),
+        (
+            UNREADABLE,
+            "[FAILED_READ_FILE.NO_HINT] Encountered error while reading file file:/a/b.parquet.  SQLSTATE: KD001",
+        ),
+        (
+            UNREADABLE.replace("java.lang.RuntimeException: file:/a/b.parquet is", "java.io.IOException: is"),
+            "[FAILED_READ_FILE.NO_HINT] Encountered error while reading file file:/a/b.parquet.  SQLSTATE: KD001:"
+            " IOException: is not a Parquet file.",
+        ),
         ("Kernel error: Json error\n   0: <unknown>\n   1: <unknown>", "Kernel error: Json error"),
         ("", "OSError"),
     ],

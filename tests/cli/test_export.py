@@ -11,9 +11,12 @@ from uuid import UUID
 import pytest
 
 from conclave import keys
+from conclave.actions import export as actions
 from conclave.clock import FakeClock
 from conclave.config.settings import Config
 from conclave.store import export as store
+from conclave.system import locks
+from conclave.system.locks import LockedError
 from tests.conftest import Running
 from tests.support.archive import Mover
 from tests.support.client import PASSWORD, encode
@@ -159,6 +162,32 @@ async def test_messages_of_both_tiers_are_exported_once(running: Running, run: R
     Mover(running.config).move(group, 8)
     assert own(await exported(run), group) == [(number, b"%d" % number) for number in range(1, 13, 2)]
     assert len((await exported(run, "bob"))["messages"]) == 6
+
+
+async def test_no_message_moves_while_its_sender_is_exported_be_it_the_first_that_ever_moves(
+    running: Running, run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Nobody would find it: the archive was looked into before, and the database is read beyond it by then."""
+    monkeypatch.setattr(store, "PAGE_MESSAGES", 3)
+    alice = await running.user("alice")
+    group = await alice.create_group("friends")
+    for number in range(1, 13):
+        await alice.send(group, b"%d" % number)
+    (tmp_path / "conclave.toml").write_text(f'database_path = "{running.config.database}"\n[archive]\nafter = "7d"\n')
+    original, refused_runs = actions.page, []
+
+    def page(*values: Any) -> store.Page:
+        found = original(*values)
+        try:
+            with locks.hold(running.config.database, locks.CLEANUP):
+                Mover(running.config).move(group, 10)
+        except LockedError:
+            refused_runs.append(found.after)
+        return found
+
+    monkeypatch.setattr(actions, "page", page)
+    assert own(await exported(run), group) == [(number, b"%d" % number) for number in range(1, 13)]
+    assert refused_runs == [3, 6, 9, None]
 
 
 async def test_a_file_is_the_operators_alone_and_never_written_over(running: Running, run: Run, tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from conclave.config.load import load_config
 from conclave.config.settings import Config
 from conclave.system import operators
 from tests.conftest import Running, StartServer
+from tests.support.archive import Mover
 from tests.support.client import encode
 from tests.support.commands import Run, done, refused, runner
 from tests.support.forensics import Search
@@ -177,6 +178,25 @@ async def test_a_dry_run_and_a_refusal_touch_nothing(running: Running, run: Run)
     assert await alice.numbers(group) == [1]
     assert await running.query("SELECT * FROM audit") == []
     assert await running.query("SELECT * FROM cleanup_runs") == []
+
+
+async def test_an_archive_that_cannot_be_read_keeps_nothing_from_being_hidden(running: Running, run: Run) -> None:
+    alice = await running.user("alice")
+    group = await alice.create_group("g")
+    for _ in range(3):
+        await alice.send(group)
+    mover = Mover(running.config)
+    mover.move(group, 2)
+    running.clock.advance(DAY)
+    mover.hide()
+    planned = await purge(run, "g", "1h", "--dry-run")
+    assert planned.exit_code == 1
+    assert "in the database: 1 message with 5 bytes" in planned.stdout
+    assert f"in the archive: could not be counted: {running.config.archive_path}" in planned.stdout
+    assert await running.query(MARKS) == [(0,)]
+    assert "is hidden for ever" in done(await purge(run, "g", "1h", "--yes", "--no-run"))
+    mover.unhide()
+    assert await alice.numbers(group) == []
 
 
 async def test_while_the_clock_is_in_doubt_nothing_is_purged_and_the_server_learns_of_it(

@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import termios
 import time
 from collections.abc import Callable, Iterator
@@ -239,12 +240,14 @@ async def test_whoever_is_killed_whenever_nothing_lives_on_and_nothing_erased_st
 
 @pytest.fixture
 def served(tmp_path: Path) -> Path:
-    """A folder with a store, as it is after it was served."""
-    schema.prepare(tmp_path / "conclave.db")
-    with contextlib.closing(sqlite.connect(tmp_path / "conclave.db")) as connection:
+    """A folder with a store, as it is after it was served. Its name is one that people choose."""
+    folder = tmp_path / 'Alice\'s "100%" files'
+    folder.mkdir()
+    schema.prepare(folder / "conclave.db")
+    with contextlib.closing(sqlite.connect(folder / "conclave.db")) as connection:
         state.begin_serving(connection, Config().policy, SystemClock().read())
-    (tmp_path / "conclave.toml").touch()
-    return tmp_path
+    (folder / "conclave.toml").touch()
+    return folder
 
 
 @contextlib.contextmanager
@@ -405,6 +408,20 @@ def test_a_java_that_is_killed_in_a_run_by_hand_is_told_in_its_report(served: Pa
         assert process.returncode == 1
         assert "Connection refused" in shown
     assert not list(work_of(served).iterdir())
+
+
+def test_a_java_that_crashes_leaves_no_report_of_what_was_in_its_memory(served: Path) -> None:
+    """Its report shows what the registers point at: that may be a message, which no run would ever erase there."""
+    program = PAUSE.replace('if name == "plan.made"', 'if name == "plan.read"').replace("600", "1")
+    with by_hand(served, program) as process:
+        expect_in_a_run(process)
+        java = wait_for_java(served)
+        kill(signal.SIGSEGV, java)
+        process.communicate()
+        assert process.returncode == 1
+        expect_gone(lambda: alive(java), "Java")
+    assert not list(work_of(served).iterdir())
+    assert not [*served.rglob(f"*{java}*"), *Path(tempfile.gettempdir()).glob(f"*{java}*")]
 
 
 def test_a_java_that_is_killed_under_a_server_is_told_in_the_words_of_the_servers_log(tmp_path: Path) -> None:

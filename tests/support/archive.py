@@ -16,8 +16,9 @@ from conclave.archive.layout import ID_PROPERTY, span_of
 from conclave.config.settings import Config
 from conclave.retention.policy import KEEP
 from conclave.store import bodies, members, messages, sqlite
-from conclave.store.archive import moves
+from conclave.store.archive import moves, restore
 from conclave.store.archive.moves import PartRow
+from conclave.store.archive.restore import Archived
 
 SCHEMA = pyarrow.schema(
     [
@@ -166,6 +167,22 @@ class Mover:
         with closing(sqlite.connect(self._path)) as connection, sqlite.write_transaction(connection):
             left: dict[tuple[int, int, int], PartRow | None] = {(key, part.lifetime, part.span): None for part in old}
             moves.settle_parts(connection, key, left)
+
+    def restore(self, group: str) -> None:
+        """Take the group's rows back into the hot store, and delete them from the table as the next run does."""
+        key = self.key(group)
+        rows = [row for row in self.table().to_pyarrow_table().to_pylist() if row["group_key"] == key]
+        names = ("sequence_num", "sender_id", "is_commit", "created_at", "mls_message")
+        copies = [Archived(*(row[name] for name in names)) for row in rows]
+        with closing(sqlite.connect(self._path)) as connection, sqlite.write_transaction(connection):
+            restore.put_back(connection, key, copies)
+        with closing(sqlite.connect(self._path)) as connection, sqlite.write_transaction(connection):
+            restore.switch_back(connection, key, len(copies))
+        self.delete(f"group_key = {key}")
+        with closing(sqlite.connect(self._path)) as connection, sqlite.write_transaction(connection):
+            moves.note_version(connection, self.version())
+            gone = {(key, part.lifetime, part.span): None for part in moves.parts(connection, key)}
+            moves.settle_parts(connection, key, gone)
 
     def delete(self, predicate: str) -> None:
         """Delete rows, and take away the files that they were in."""

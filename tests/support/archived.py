@@ -173,9 +173,9 @@ class Store(Tiers):
         """Verify the archive, now."""
         return self.cleaner.verify(self.config, self.now)
 
-    def restore(self, group_key: int, failpoint: str = "") -> dict[str, Any]:
+    def restore(self, group_key: int, failpoint: str = "", **changed: Any) -> dict[str, Any]:
         """Restore a group, with moving turned off."""
-        config = replace(self.config, archive=replace(self.config.archive, after=KEEP))
+        config = replace(self.config, archive=replace(self.config.archive, after=KEEP), **changed)
         return self.cleaner.restore(config, self.now, self.group_ids[group_key], failpoint)
 
     def served(self) -> dict[tuple[int, int], bytes]:

@@ -1,4 +1,4 @@
-"""What a run is about to erase from the archive by single rows, noted before, so that a crash loses no receipt.
+"""What a run is about to erase from the archive, noted before, so that a crash loses no receipt.
 
 The archive's table changes at once, and the index later. Until then the index still counts what has gone. So if a row
 of the index counts more messages than the table has, what was noted has gone; otherwise it never went.

@@ -271,7 +271,7 @@ def widen(connection: sqlite3.Connection, parts: Collection[PartRow]) -> None:
     ``parts`` have the widest bounds that the messages can give them. Readers that read the index before look again.
     Repeating it does no harm.
     """
-    connection.execute("UPDATE archive_state SET relaid = relaid + 1")
+    note_relaid(connection)
     connection.executemany(
         "INSERT INTO archive_parts (group_key, lifetime, span, first_seq, last_seq, oldest, newest, message_count,"
         " body_bytes, checksum) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
@@ -280,6 +280,11 @@ def widen(connection: sqlite3.Connection, parts: Collection[PartRow]) -> None:
         " newest = max(newest, excluded.newest)",
         [astuple(part) for part in parts],
     )
+
+
+def note_relaid(connection: sqlite3.Connection) -> None:
+    """Have readers that read the index before look again: messages are about to leave where they were."""
+    connection.execute("UPDATE archive_state SET relaid = relaid + 1")
 
 
 def settle_parts(

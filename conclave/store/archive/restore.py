@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from conclave.store import bodies
+from conclave.store.archive import moves
 
 
 class RestoreError(Exception):
@@ -50,7 +51,7 @@ def switch_back(connection: sqlite3.Connection, group_key: int, count: int) -> N
     """Serve a group from the hot store, which must have ``count`` copies. Raises RestoreError.
 
     The index keeps its rows. They are above the border now, which tells the next run to delete their messages from the
-    table. That is not done here, since readers that know the former border may still read the table.
+    table. Readers that know the former border may not have read the table by then: they look again, see ``relaid``.
     """
     border = _require_group(connection, group_key)
     copies = connection.execute(
@@ -59,6 +60,7 @@ def switch_back(connection: sqlite3.Connection, group_key: int, count: int) -> N
     if copies != count:
         raise RestoreError(f"{copies} copies are there of {count} messages: do a cleanup run, then try again")
     connection.execute("UPDATE groups SET archived_seq = 0 WHERE group_key = ?", (group_key,))
+    moves.note_relaid(connection)
 
 
 def _require_group(connection: sqlite3.Connection, group_key: int) -> int:

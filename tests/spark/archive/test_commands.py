@@ -1,22 +1,32 @@
 """`conclave archive`: what is there, whether it is whole, and how a group's messages come back."""
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
+from typing import cast
 from uuid import UUID
 
 import pyarrow
 import pytest
 from click.testing import CliRunner, Result
 from deltalake import DeltaTable, write_deltalake
+from py4j.protocol import Py4JNetworkError
+from pyspark.sql import SparkSession
 
 from conclave import failpoints
-from conclave.cli import archive
+from conclave.cli import archive, cleanup
 from conclave.clock import FakeClock
 from conclave.config.archive import ArchiveConfig
+from conclave.config.cleanup import CleanupConfig
 from conclave.retention.policy import KEEP
 from spark import run
 from spark.archive.check import Check
+from spark.archive.run import Archive
+from spark.engine import Engine
+from spark.hot import ArchiveError, Hot
+from tests.conftest import Running
+from tests.support.archive import Mover
 from tests.support.archived import DAY, USERS, Store
 from tests.support.cleaner import Cleaner
 from tests.support.sample import some
@@ -151,6 +161,47 @@ def test_files_that_are_missing_are_told_in_one_line(archived: Archived) -> None
     assert "\n" not in told["error"]
 
 
+def test_a_damaged_file_is_named_in_one_line_by_runs_and_dry_runs(archived: Archived) -> None:
+    store, *_ = archived
+    [file] = store.config.archive_path.glob("lifetime=-1/span=*/*.parquet")
+    file.write_bytes(file.read_bytes()[:1000])
+    store.delete_account(USERS[0])
+    planned = store.cleaner.dry_run(store.config, store.now)
+    assert planned["refused"]
+    for told in (planned["error"], store.try_run("")["error"]):
+        assert re.fullmatch(f".*{store.config.archive_path}: .*{re.escape(file.name)}.*", told), told
+
+
+def test_what_a_dry_run_finds_wrong_is_told_in_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(_: Engine) -> None:
+        raise ArchiveError("the archive: cannot be read")
+
+    monkeypatch.setattr(run, "dry_run", fail)
+    monkeypatch.setattr(cleanup, "configure_logging", lambda: None)
+    shown = CliRunner().invoke(cleanup.cleanup, ["run", "--dry-run"])
+    assert (shown.exit_code, shown.stderr) == (1, "conclave: the archive: cannot be read\n")
+
+
+class Dead:
+    """A session whose Java has been killed, as by the system when memory is short."""
+
+    @property
+    def read(self) -> None:
+        raise Py4JNetworkError("Answer from Java side is empty")
+
+
+async def test_a_java_that_ends_while_the_archive_is_read_is_told_in_a_line(running: Running) -> None:
+    alice = await running.user("alice")
+    group = await alice.create_group("friends")
+    await alice.send(group)
+    Mover(running.config).move(group, 1)
+    config = running.config
+    hot = Hot(config.database, config.policy, running.clock.now())
+    archive = Archive(cast("SparkSession", Dead()), hot, config.archive_path, config.archive)
+    with pytest.raises(ArchiveError, match=f"{config.archive_path}: cannot be read: Answer from Java side is empty"):
+        archive.check()
+
+
 def no_moving(store: Store) -> dict[str, ArchiveConfig]:
     return {"archive": replace(store.config.archive, after=KEEP)}
 
@@ -202,6 +253,22 @@ def test_a_restore_that_fails_anywhere_changes_nothing_that_is_served(store: Sto
     store.run()
     assert store.served() == before
     store.expect_sound()
+
+
+def test_a_restore_leaves_the_room_that_cleanup_needs(archived: Archived) -> None:
+    """A restore that fills the disk leaves copies that only a run removes, and no run could work there."""
+    store, kept, _ = archived
+    before = store.served()
+    told = store.restore(kept, cleanup=CleanupConfig(disk_reserve=2**60))
+    assert re.fullmatch(
+        f"{store.config.database}: there is no room for what is in the archive: [0-9,]+ bytes are free,"
+        f" {2**60 + 4 * 2**20 + 6000:,} are needed, with those that are kept for cleanup; nothing was restored",
+        told["error"],
+    )
+    assert told["refused"]
+    assert store.query("SELECT count(*) FROM messages") == [(0,)]
+    assert store.served() == before
+    assert store.restore(kept)["restored"] == 20
 
 
 def test_what_a_restore_that_did_not_end_has_copied_goes_with_the_next_run(archived: Archived) -> None:

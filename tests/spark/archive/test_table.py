@@ -1,7 +1,9 @@
 """The archive's table on a disk that fails: no Spark is needed to look after the log."""
 
 import errno
+import json
 import os
+import time
 from pathlib import Path
 from typing import cast
 
@@ -30,6 +32,14 @@ def test_a_log_that_cannot_be_read_is_told_in_one_line(table: Table) -> None:
     assert "\n" not in str(told.value)
 
 
+@pytest.mark.parametrize("name", ["a%20b", "a[b]c", "{a,b}", "a*", "a\\b"])
+def test_no_archive_is_made_where_it_could_not_be_read(tmp_path: Path, name: str) -> None:
+    table = Table(cast("SparkSession", None), tmp_path / name)
+    with pytest.raises(ArchiveError, match=r"if its path has .*: set \[archive\] path to another"):
+        table.prepare(lambda: ArchiveState("mine", 0, unerased=False, turn=0, former_turn=0), is_new=True)
+    assert not table.path.exists()
+
+
 def age_log(table: Table) -> Path:
     log = table.path / "_delta_log"
     for path in log.iterdir():
@@ -44,6 +54,30 @@ def test_whole_parts_are_dropped_and_no_file_is_rewritten(table: Table) -> None:
     after = set(DeltaTable(table.path).file_uris())
     assert len(before) == 9
     assert after == {uri for uri in before if "lifetime=1/span=20" in uri}
+
+
+DAY = 86_400
+
+
+@pytest.mark.parametrize(
+    ("at", "is_left"),
+    [(-3600, True), (3600, True), (-3 * DAY, False), (3 * DAY, False)],
+    ids=["lately", "lately, and the clock stepped back", "long ago", "by a clock that was days ahead"],
+)
+def test_a_replaced_file_stays_for_the_delay_and_not_until_a_fast_clock_is_reached(
+    table: Table, at: int, *, is_left: bool
+) -> None:
+    replaced = set(table.path.glob("lifetime=2/*/*.parquet"))
+    table.drop_partitions([(2, 10)])
+    entry = table.path / "_delta_log" / f"{3:020d}.json"
+    actions = list(map(json.loads, entry.read_text().splitlines()))
+    for action in actions:
+        if "remove" in action:
+            action["remove"]["deletionTimestamp"] = int((time.time() + at) * 1000)
+    entry.write_text("\n".join(map(json.dumps, actions)))
+    assert table.sweep(DAY) is not is_left
+    assert {path for path in replaced if path.exists()} == (replaced if is_left else set())
+    assert len(list(table.path.glob("lifetime=1/*/*.parquet"))) == 6, "the table's own stay"
 
 
 def test_a_disk_that_does_not_sync_is_told_of(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
