@@ -14,7 +14,7 @@ from conclave.clock import FakeClock
 from conclave.config.cleanup import CleanupConfig
 from conclave.config.settings import Config
 from conclave.retention.resolve import PolicySettings
-from conclave.store import groups, members, messages, schema, sqlite, state, users
+from conclave.store import groups, members, messages, overdue, schema, sqlite, state, users
 from spark import apply, due, rules, sql_engine
 from spark.engine import Engine
 from spark.pacer import Pacer
@@ -229,3 +229,20 @@ def test_the_messages_of_an_account_are_found_without_looking_at_all_messages(co
         assert any(each in search for each in ("DISTINCT", "ORDER BY")) or not any(
             "TEMP B-TREE" in detail for detail in details
         ), details
+
+
+def test_in_one_group_they_are_found_without_looking_at_all_its_messages(connection: sqlite3.Connection) -> None:
+    leave_messages(connection, 3)
+    connection.execute(
+        "INSERT INTO holds (group_key, subject_id, name, reason, added_by, added_at) VALUES (1, x'00', '', '', '', 0)"
+    )
+    statements: list[str] = []
+    connection.set_trace_callback(statements.append)
+    overdue.find(connection, POLICY, START, 1)
+    assert due.held_back(connection, POLICY, START) == 3
+    connection.set_trace_callback(None)
+    searches = [each for each in statements if "message_blocks" in each]
+    assert len(searches) == 2
+    for search in searches:
+        plan = " ".join(row["detail"] for row in connection.execute(f"EXPLAIN QUERY PLAN {search}"))
+        assert "SCAN blocks SEARCH messages USING INDEX messages_by_sender (<expr>=? AND sender_id=?)" in plan
