@@ -98,7 +98,7 @@ def find(
     """Return what is overdue at the second ``now``, by group key: of all groups, or of one.
 
     ``schedule``: what runs there are; without it, each run in the history counts as one that covers every group. Writes
-    nothing, not even to temporary tables. Of a deleted account only the group of its first message is named.
+    nothing, not even to temporary tables. Of a deleted account only one group is named, that of an early message.
     """
     if not settings.enabled:
         return {}
@@ -245,12 +245,14 @@ _DELETED_ACCOUNTS = """
     SELECT user_id, created_at AS deleted_at FROM user_tombstones
     WHERE user_id NOT IN (SELECT user_id FROM holds WHERE user_id IS NOT NULL)
 ), hot AS (
-    SELECT deleted_at, (SELECT message_id FROM {sent} JOIN governed_groups AS governed USING (group_key)
-        WHERE sender_id = user_id AND NOT is_commit AND messages.created_at < ready {only} LIMIT 1) AS message_id
+    SELECT user_id, deleted_at, (SELECT block FROM {sent} JOIN governed_groups AS governed USING (group_key)
+        WHERE sender_id = user_id AND NOT is_commit AND messages.created_at < ready {only} LIMIT 1) AS first_block
     FROM left_by
 )
-SELECT deleted_at, messages.created_at, governed.group_key, group_id, place
-FROM hot JOIN messages USING (message_id) JOIN governed_groups AS governed USING (group_key)
+SELECT deleted_at, min(messages.created_at) AS created_at, governed.group_key, group_id, place
+FROM hot CROSS JOIN messages ON message_id >> 12 = first_block AND sender_id = user_id
+    JOIN governed_groups AS governed USING (group_key)
+WHERE NOT is_commit AND messages.created_at < ready {only} GROUP BY user_id
 UNION ALL
 SELECT deleted_at, (SELECT max(newest) FROM archive_parts AS parts WHERE parts.group_key = governed.group_key)
     AS created_at, governed.group_key, group_id, place

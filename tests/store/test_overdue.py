@@ -218,6 +218,23 @@ def test_a_deleted_account_is_overdue_from_its_deletion_on(store: sqlite3.Connec
     assert since(store) is None
 
 
+def test_of_a_deleted_account_the_oldest_message_counts_in_whatever_group_it_lies(store: sqlite3.Connection) -> None:
+    change(
+        store,
+        "INSERT INTO groups (group_key, group_id, group_name, alias, created_at, last_seq)"
+        " VALUES (2, ?, 'h', '', 0, 1)",
+        b"h" * 16,
+    )
+    body_id = store.execute("SELECT max(message_id) + 1 FROM messages").fetchone()[0]
+    change(store, "INSERT INTO messages VALUES (?, 2, 1, ?, 0, ?)", body_id, ALICE, SENT - 5 * DAY)
+    change(store, "INSERT INTO user_tombstones VALUES (?, ?)", ALICE, SENT)
+    nine_days = replace(KEEP, default_policy=Lifetimes(9 * DAY, -1))
+    due = overdue.find(store, nine_days, NOW)
+    assert {key: each.since for key, each in due.items()} == {2: SENT + 4 * DAY}
+    only = overdue.find(store, nine_days, NOW, 1)
+    assert {key: each.since for key, each in only.items()} == {1: SENT + 9 * DAY}
+
+
 def test_late_is_what_two_runs_have_left(store: sqlite3.Connection) -> None:
     settings = replace(KEEP, message_retention=DAY)
     due = SENT + DAY + 1
