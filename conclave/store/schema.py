@@ -1,7 +1,6 @@
 """The schema of the database: makes a new one, and migrates an older one."""
 
 import contextlib
-import os
 import sqlite3
 from collections.abc import Iterator
 from importlib import resources
@@ -105,8 +104,7 @@ def _migrate(connection: sqlite3.Connection, path: Path) -> None:
     _require_wal(connection)
     if 0 < version < steps[-1][0]:
         log.info("database_migrating", database=str(path), version=version, to=steps[-1][0])
-    with _sorts_beside(path):
-        connection.execute("PRAGMA temp_store = FILE")
+    with _sorts_beside(connection, path):
         for number, script in steps:
             if number > version:
                 with write_transaction(connection):
@@ -116,20 +114,22 @@ def _migrate(connection: sqlite3.Connection, path: Path) -> None:
 
 
 @contextlib.contextmanager
-def _sorts_beside(path: Path) -> Iterator[None]:
+def _sorts_beside(connection: sqlite3.Connection, path: Path) -> Iterator[None]:
     """Have SQLite sort in files beside the database, which have no name, not in a folder that may be in memory.
 
     To make an index anew, all that it has is sorted: 100 MB for a million messages. That is too much for the memory of
-    a small machine. Bodies are in no index.
+    a small machine. Bodies are in no index. SQLite looks at SQLITE_TMPDIR only as it is loaded, so the folder is set by
+    a pragma, for the process: no other connection has temporary files. Where SQLite was built without that pragma, it
+    sorts in memory.
     """
-    former = os.environ.get("SQLITE_TMPDIR")
-    os.environ["SQLITE_TMPDIR"] = str(path.absolute().parent)
+    folder = str(path.absolute().parent)
+    connection.execute("PRAGMA temp_store_directory = '{}'".format(folder.replace("'", "''")))
+    if connection.execute("PRAGMA temp_store_directory").fetchone():
+        connection.execute("PRAGMA temp_store = FILE")
     try:
         yield
     finally:
-        del os.environ["SQLITE_TMPDIR"]
-        if former is not None:
-            os.environ["SQLITE_TMPDIR"] = former
+        connection.execute("PRAGMA temp_store_directory = ''")
 
 
 def _statements(script: str) -> list[str]:

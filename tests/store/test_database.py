@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import os
 import sqlite3
 import threading
 import time
@@ -301,23 +300,32 @@ def test_messages_of_an_older_database_are_where_they_are_looked_for(
 def test_a_migration_sorts_on_the_disk_of_the_database_not_in_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("SQLITE_TMPDIR", "/former")
-    schema.prepare(tmp_path / "hot.db")
+    folder = tmp_path / "it's"
+    folder.mkdir()
+    schema.prepare(folder / "hot.db")
     everything = schema.migrations()
-    step = "CREATE TABLE seen AS SELECT temp_store, folder() AS folder FROM pragma_temp_store;\n"
+    rows = "WITH RECURSIVE n (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM n WHERE n < 60000)"
+    steps = f"CREATE TABLE large AS {rows} SELECT hex(randomblob(20)) AS x FROM n;\nCREATE INDEX by_x ON large (x);\n"
+    used: set[Path] = set()
+
+    def look() -> int:
+        for each in Path("/proc/self/fd").iterdir():
+            with contextlib.suppress(OSError):
+                used.add(each.readlink())
+        return 0
 
     def connect(path: Path) -> sqlite3.Connection:
         connection = sqlite.connect(path)
-        connection.create_function("folder", 0, lambda: os.environ["SQLITE_TMPDIR"])
+        connection.set_progress_handler(look, 5000)
         return connection
 
     monkeypatch.setattr(schema, "connect", connect)
-    monkeypatch.setattr(schema, "migrations", lambda: [*everything, (len(everything) + 1, step)])
-    schema.prepare(tmp_path / "hot.db")
-    with contextlib.closing(sqlite.connect(tmp_path / "hot.db")) as opened:
-        assert tuple(opened.execute("SELECT * FROM seen").fetchone()) == (1, str(tmp_path))
-    assert os.environ["SQLITE_TMPDIR"] == "/former"
-    assert sorted(each.name for each in tmp_path.iterdir()) == ["hot.db"]
+    monkeypatch.setattr(schema, "migrations", lambda: [*everything, (len(everything) + 1, steps)])
+    schema.prepare(folder / "hot.db")
+    assert {each.parent for each in used if each.name.startswith("etilqs_")} == {folder}
+    assert sorted(each.name for each in folder.iterdir()) == ["hot.db"]
+    with contextlib.closing(sqlite.connect(folder / "hot.db")) as opened:
+        assert opened.execute("PRAGMA temp_store_directory").fetchone() is None
 
 
 def test_a_failed_migration_leaves_the_former_schema(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
