@@ -195,10 +195,14 @@ def get_small(connection: sqlite3.Connection, body_ids: Iterable[int], most: int
         ).fetchone()
         if not keys:
             continue
+        read, sizes_of = [int(key) for key in keys.split(",")], [int(length) for length in lengths.split(",")]
+        if len(joined) != sum(sizes_of):  # older SQLite ends what it joins at the first zero byte
+            found |= get_many(connection, read)
+            continue
         begin = 0
-        for body_id, length in zip(map(int, keys.split(",")), map(int, lengths.split(",")), strict=True):
-            found[body_id] = joined[begin : begin + length]
-            begin += length
+        for body_id, size in zip(read, sizes_of, strict=True):
+            found[body_id] = joined[begin : begin + size]
+            begin += size
     return found
 
 
