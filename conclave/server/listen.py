@@ -41,7 +41,7 @@ BACKLOG = 1024
 WARN_EVERY_SECONDS = 60.0
 
 HEAD_SECONDS = 60.0
-"""A head may take a minute from its second piece on. What has come of it, up to 2 MB, is in memory meanwhile."""
+"""A head may take a minute, from its second piece on at the latest. What has come of it, up to 2 MB, is in memory."""
 
 MOST_QUEUED = 2
 """Once 2 requests of a connection wait behind the one under way, nothing more is read from it.

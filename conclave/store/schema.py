@@ -117,7 +117,7 @@ def _migrate(connection: sqlite3.Connection, path: Path) -> None:
 def _sorts_beside(connection: sqlite3.Connection, path: Path) -> Iterator[None]:
     """Have SQLite sort in files beside the database, which have no name, not in a folder that may be in memory.
 
-    To make an index anew, all that it has is sorted: 100 MB for a million messages. That is too much for the memory of
+    To make an index anew, all that it has is sorted: 140 MB for a million messages. That is too much for the memory of
     a small machine. Bodies are in no index. SQLite looks at SQLITE_TMPDIR only as it is loaded, so the folder is set by
     a pragma, for the process: no other connection has temporary files. Where SQLite was built without that pragma, it
     sorts in memory.
