@@ -119,11 +119,12 @@ def _sorts_beside(connection: sqlite3.Connection, path: Path) -> Iterator[None]:
 
     To make an index anew, all that it has is sorted: 140 MB for a million messages. That is too much for the memory of
     a small machine. Bodies are in no index. SQLite looks at SQLITE_TMPDIR only as it is loaded, so the folder is set by
-    a pragma, for the process: no other connection has temporary files. Where SQLite was built without that pragma, it
-    sorts in memory.
+    a pragma, for the process: no other connection has temporary files. Where SQLite was built without that pragma, or
+    the name of the folder is no UTF-8, it sorts in memory.
     """
     folder = str(path.absolute().parent)
-    connection.execute("PRAGMA temp_store_directory = '{}'".format(folder.replace("'", "''")))
+    with contextlib.suppress(UnicodeEncodeError):
+        connection.execute("PRAGMA temp_store_directory = '{}'".format(folder.replace("'", "''")))
     if connection.execute("PRAGMA temp_store_directory").fetchone():
         connection.execute("PRAGMA temp_store = FILE")
     try:

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import os
 import sqlite3
 import threading
 import time
@@ -326,6 +327,14 @@ def test_a_migration_sorts_on_the_disk_of_the_database_not_in_memory(
     assert sorted(each.name for each in folder.iterdir()) == ["hot.db"]
     with contextlib.closing(sqlite.connect(folder / "hot.db")) as opened:
         assert opened.execute("PRAGMA temp_store_directory").fetchone() is None
+
+
+def test_a_database_may_lie_in_a_folder_whose_name_is_no_utf8(tmp_path: Path) -> None:
+    folder = tmp_path / os.fsdecode(b"\xff")
+    folder.mkdir()
+    schema.prepare(folder / "hot.db")
+    with contextlib.closing(sqlite.connect(folder / "hot.db")) as opened:
+        assert opened.execute("PRAGMA user_version").fetchone()[0] == schema.migrations()[-1][0]
 
 
 def test_a_failed_migration_leaves_the_former_schema(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
