@@ -102,9 +102,12 @@ def _migrate(connection: sqlite3.Connection, path: Path) -> None:
             raise StoreError(f"{path}: is a database, but not one of Conclave's")
         connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
     _require_wal(connection)
-    if 0 < version < steps[-1][0]:
-        log.info("database_migrating", database=str(path), version=version, to=steps[-1][0])
-    with _sorts_beside(connection, path):
+    if version == steps[-1][0]:
+        return
+    with contextlib.ExitStack() as held:
+        if version > 0:
+            log.info("database_migrating", database=str(path), version=version, to=steps[-1][0])
+            held.enter_context(_sorts_beside(connection, path))
         for number, script in steps:
             if number > version:
                 with write_transaction(connection):
