@@ -106,7 +106,7 @@ def _migrate(connection: sqlite3.Connection, path: Path) -> None:
         return
     with contextlib.ExitStack() as held:
         if version > 0:
-            log.info("database_migrating", database=str(path), version=version, to=steps[-1][0])
+            log.info("database_migrating", database=str(path), schema=version, to=steps[-1][0])
             held.enter_context(_sorts_beside(connection, path))
         for number, script in steps:
             if number > version:
