@@ -21,7 +21,7 @@ from conclave.retention.policy import GroupPolicy
 from conclave.retention.resolve import PolicySettings
 from conclave.store import policies, runs, visibility
 from conclave.store.audit import Action
-from conclave.store.senders import SENT
+from conclave.store.senders import BLOCK, SENT
 
 LATE_AFTER_RUNS = 2
 """A group is late if it is overdue for longer than two intervals of the job that covers it."""
@@ -250,7 +250,7 @@ _DELETED_ACCOUNTS = """
     FROM left_by
 )
 SELECT deleted_at, min(messages.created_at) AS created_at, governed.group_key, group_id, place
-FROM hot CROSS JOIN messages ON message_id >> 12 = first_block AND sender_id = user_id
+FROM hot CROSS JOIN messages ON {block} = first_block AND sender_id = user_id
     JOIN governed_groups AS governed USING (group_key)
 WHERE NOT is_commit AND messages.created_at < ready {only} GROUP BY user_id
 UNION ALL
@@ -280,6 +280,7 @@ class _Look:
             "only": only,
             "of_governed": "" if group_key is None else f"AND governed.group_key = {group_key:d}",
             "sent": SENT,
+            "block": BLOCK,
             "timed": visibility.TIMED,
             "ends_at": visibility.ENDS_AT,
             "redacted": visibility.redacted_for_all(now, settings.self_destruct_max_age),

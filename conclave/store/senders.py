@@ -6,7 +6,10 @@ other, and by sender within a block: what is stored at the same time changes few
 of a user looks into each block, which takes a few microseconds.
 """
 
-SENT = "message_blocks CROSS JOIN messages INDEXED BY messages_by_sender ON message_id >> 12 = block"
+BLOCK = "message_id >> 12"
+"""The block of a message, in SQL: as the index has it, so that SQLite knows it again."""
+
+SENT = f"message_blocks CROSS JOIN messages INDEXED BY messages_by_sender ON {BLOCK} = block"
 """What to select from, in SQL, with a condition for ``sender_id``, a value or a column of a table named before.
 
 The blocks come in the order in which they were stored; within one, the messages come in any order. The index is named

@@ -135,6 +135,13 @@ class Store(Tiers):
             for _ in range(count):
                 self.append(connection, group_key, size, sender, is_commit=is_commit)
 
+    def send_daily(self, *group_keys: int, days: int = 4) -> None:
+        """Have two messages sent to each group on each of the next days."""
+        for _ in range(days):
+            for group_key in group_keys:
+                self.send(group_key, 2)
+            self.now += DAY
+
     def append(
         self, connection: sqlite3.Connection, group_key: int, size: int, sender: bytes, *, is_commit: bool = False
     ) -> tuple[int, int]:

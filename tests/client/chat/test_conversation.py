@@ -24,6 +24,15 @@ from tests.support.conversing import Chat, Held, NewChat, Pair, Recorder, go_off
 HOUR, DAY = 3_600, 86_400
 
 
+async def renewal_under_way(chat: Chat) -> "tuple[Held, asyncio.Task[None]]":
+    """Have groups and invites read again. The answer about the groups is there, and nobody has it yet."""
+    held = Held(chat.client.groups)
+    chat.client.groups = held  # type: ignore[method-assign]
+    renewing = asyncio.create_task(chat.renew())
+    await chat.until(lambda: held.answered)
+    return held, renewing
+
+
 class TestFromAnotherDevice:
     """No event tells the one who sends."""
 
@@ -317,10 +326,7 @@ class TestMembership:
 
     async def test_groups_that_were_read_before_one_went_do_not_bring_it_back(self, pair: Pair) -> None:
         alice, bob, group = pair
-        held = Held(bob.client.groups)
-        bob.client.groups = held  # type: ignore[method-assign]
-        renewing = asyncio.create_task(bob.renew())
-        await bob.until(lambda: held.answered)
+        held, renewing = await renewal_under_way(bob)
         await alice.client.delete_group(group)
         await bob.until(lambda: bob.told.said)
         held.may_answer.set()
@@ -481,10 +487,7 @@ class TestRenewal:
     async def test_an_answer_that_comes_late_does_not_undo_a_later_one(self, pair: Pair) -> None:
         """A group that was made meanwhile would be gone again."""
         alice, _, group = pair
-        held = Held(alice.client.groups)
-        alice.client.groups = held  # type: ignore[method-assign]
-        early = asyncio.create_task(alice.renew())
-        await alice.until(lambda: held.answered)
+        held, early = await renewal_under_way(alice)
         del alice.client.groups
         other = await alice.conversation.sync.membership.create("other")
         late = asyncio.create_task(alice.renew())

@@ -43,10 +43,7 @@ def test_older_messages_move_and_nothing_else_changes(store: Store) -> None:
 
 def test_whole_parts_go_with_their_files_when_all_in_them_has_expired(store: Store) -> None:
     groups = [store.add_group(20 * DAY) for _ in range(3)]
-    for _ in range(4):
-        for group_key in groups:
-            store.send(group_key, 2)
-        store.now += DAY
+    store.send_daily(*groups)
     store.now += 8 * DAY
     assert store.run()["archived"] == 24
     everything = set(store.made)
@@ -69,10 +66,7 @@ def test_whole_parts_go_with_their_files_when_all_in_them_has_expired(store: Sto
 
 def test_a_policy_that_changes_is_followed_row_by_row(store: Store) -> None:
     kept, changed, lengthened = (store.add_group(expiry) for expiry in (-1, -1, 30 * DAY))
-    for _ in range(4):
-        for group_key in (kept, changed, lengthened):
-            store.send(group_key, 2)
-        store.now += DAY
+    store.send_daily(kept, changed, lengthened)
     store.now += 10 * DAY
     store.run()
     store.set_expiry(changed, 12 * DAY)

@@ -21,10 +21,7 @@ def test_what_another_job_purges_stays_in_a_part_that_a_run_rewrites_for_others(
     """Of ``purged`` two messages are past a mark, which any run erases; more have expired, which are another job's."""
     purged, deleted, other = (store.add_group(20 * DAY) for _ in range(3))
     begin = store.now
-    for _ in range(4):
-        for group_key in (purged, deleted, other):
-            store.send(group_key, 2)
-        store.now += DAY
+    store.send_daily(purged, deleted, other)
     store.now += 8 * DAY
     store.run()
     store.now = begin + 21 * DAY + DAY // 2
