@@ -6,6 +6,7 @@ that they cannot disagree on a policy.
 
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import cached_property
 
 KEEP = -1
 """As a setting of the server or a group: no effect. As an effective expiry: messages never expire."""
@@ -103,7 +104,7 @@ class GroupPolicy:
         """Whether a message goes once every member has fetched it."""
         return self.lifetime == AFTER_FETCH
 
-    @property
+    @cached_property  # a page asks for each of its messages
     def age_limit(self) -> int:
         """After how many seconds a message expires by its age; KEEP: never."""
         return self.hold_limit if self.is_after_fetch else self.lifetime

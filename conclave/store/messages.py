@@ -4,7 +4,6 @@ import sqlite3
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from operator import itemgetter
 from typing import NamedTuple, Protocol
 
 import orjson
@@ -21,6 +20,7 @@ from conclave.store.archive.stretches import Stretch
 from conclave.store.connection import of_store
 from conclave.store.members import Membership
 from conclave.store.sqlite import insert_many
+from conclave.store.users import ID_BYTES
 from conclave.store.visibility import Sight, Timed
 
 PAGE_BYTES = 32 * 1024 * 1024
@@ -214,11 +214,11 @@ def page(
         served, count = _with_bodies(connection, found, sight, write, share, taken), len(found)
     else:
         rows = _rows(connection, group.group_key, limit, sight, begin)
-        bodies_of = _read_bodies(connection, [row[0] for row in rows], share, taken)
+        bodies_of = _read_bodies(connection, [row[1] for row in rows], share, taken)
         bodies_of.reverse()  # each body is let go of once it is written
         served = [
-            _for_all(number, bytes.fromhex(sender), bodies_of.pop(), created_at, sight, write, is_kept=bool(is_kept))
-            for _, number, sender, created_at, is_kept in rows[: len(bodies_of)]
+            _for_all(number, sender, bodies_of.pop(), created_at, sight, write, is_kept=bool(is_kept))
+            for number, _, sender, created_at, is_kept in rows[: len(bodies_of)]
         ]
         count = len(rows)
     last = served[-1].sequence_num if served else 0
@@ -255,19 +255,24 @@ def _for_all(
 
 def _rows(
     connection: sqlite3.Connection, group_key: int, limit: int, sight: Sight, after: int
-) -> list[tuple[int, int, str, int, int]]:
-    """Return the messages of a page: id of the body, number, sender in hex, when it was stored, whether it is kept.
+) -> list[tuple[int, int, bytes, int, int]]:
+    """Return the messages of a page: number, id of the body, sender, when it was stored, whether it is kept.
 
-    SQLite gives them as one row, see ``bodies.read_all``.
+    SQLite gives them as one row, see ``bodies.get_small``: each column as one text.
     """
     admitted, is_kept = sight.hot
-    found = connection.execute(
-        f"SELECT json_group_array(json_array(message_id, sequence_num, hex(sender_id), created_at, {is_kept})) FROM"
+    *columns, senders = connection.execute(
+        "SELECT group_concat(sequence_num), group_concat(message_id), group_concat(created_at),"
+        f" group_concat({is_kept}), group_concat(hex(sender_id), '') FROM"
         f" (SELECT * FROM messages WHERE group_key = :group_key AND {admitted} ORDER BY sequence_num LIMIT :limit)",
         {"group_key": group_key, "limit": limit, **sight.bounds(after)},
-    )
-    rows: list[tuple[int, int, str, int, int]] = orjson.loads(found.fetchone()[0])
-    return sorted(rows, key=itemgetter(1))  # SQLite promises no order of what is gathered
+    ).fetchone()
+    if senders is None:
+        return []
+    numbers, body_ids, times, kept = orjson.loads(f"[[{'],['.join(columns)}]]")
+    ids = bytes.fromhex(senders)
+    sent_by = [ids[begin : begin + ID_BYTES] for begin in range(0, len(ids), ID_BYTES)]
+    return sorted(zip(numbers, body_ids, sent_by, times, kept, strict=True))  # SQLite promises no order of the columns
 
 
 def _timed_rows(
