@@ -17,6 +17,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 
 from conclave.failpoints import reach
@@ -63,8 +64,11 @@ MOVED_TOGETHER = 8192
 Their owners lie scattered in the indexes, which have them by group. So far fewer pages change.
 """
 
-LISTED = 512
-"""A step lists at most 512 bodies that are to be moved."""
+LISTED, LOOKED_THROUGH = 512, 2048
+"""A step lists at most 512 bodies that are to be moved, and looks for them at no more than 2,048, erased ones included.
+
+Tens of thousands that lie next to each other may be erased.
+"""
 
 DROPPED = 256
 """A step removes at most 256 bodies of a dropped segment."""
@@ -319,23 +323,27 @@ def _others(connection: sqlite3.Connection, segment: int, copies: list[int], mos
 def _living(connection: sqlite3.Connection, segment: int) -> Iterator[list[int]]:
     """Yield the ids of the living bodies of a segment, in blocks of MOVED_TOGETHER; within a block group by group.
 
-    They are looked up as they are asked for, LISTED at a time: an empty list says that a block is not complete yet.
+    They are looked up as they are asked for: an empty list says that a block is not complete yet.
     """
     query = (
         f"SELECT body_id, ifnull(group_key, 0) FROM (SELECT body_id FROM {_table(segment)} WHERE body_id > ?"
-        f" AND body IS NOT NULL ORDER BY body_id LIMIT {LISTED}) LEFT JOIN messages ON message_id = body_id ORDER BY 1"
+        f" AND body_id <= ? AND body IS NOT NULL ORDER BY body_id LIMIT {LISTED}) LEFT JOIN messages"
+        " ON message_id = body_id ORDER BY 1"
     )
+    end: int = connection.execute(f"SELECT ifnull(max(body_id), 0) FROM {_table(segment)}").fetchone()[0]
     block: list[tuple[int, int]] = []
-    last = 0
-    while rows := connection.execute(query, (last,)).fetchall():
-        last = rows[-1][0]
-        block += [(row[1], row[0]) for row in rows]
-        if len(block) >= MOVED_TOGETHER:
-            yield [body_id for _, body_id in sorted(block)]
+    last = segment << 32
+    while last < end:
+        bound = min(last + LOOKED_THROUGH, end)
+        rows = connection.execute(query, (last, bound)).fetchall()
+        last = rows[-1][0] if len(rows) == LISTED else bound
+        block += rows
+        if len(block) >= MOVED_TOGETHER or last == end:
+            block.sort(key=itemgetter(1))  # they came by their ids, and so they stay within a group
+            yield [body_id for body_id, _ in block]
             block = []
         else:
             yield []
-    yield [body_id for _, body_id in sorted(block)]
 
 
 def _reserve(connection: sqlite3.Connection, count: int, size: int) -> tuple[int, int]:

@@ -1,5 +1,6 @@
 """Applying a plan: the store has the last word, and nobody waits long for the lock."""
 
+import gc
 import sqlite3
 import threading
 import time
@@ -249,6 +250,23 @@ def test_other_pacers_of_the_process_do_not_count_as_others_who_write(
         beside = Pacer(another)
         monkeypatch.setitem(globals(), "write_elsewhere", lambda _: beside.run(iter([write])))
         assert transactions(connection, 20) < 20
+
+
+def test_no_garbage_is_looked_for_while_the_lock_is_held(connection: sqlite3.Connection) -> None:
+    seen: list[tuple[bool, bool]] = []
+
+    def step() -> bool:
+        seen.append((connection.in_transaction, gc.isenabled()))
+        return False
+
+    def fail() -> bool:
+        raise ZeroDivisionError
+
+    Pacer(connection, rested=lambda: seen.append((connection.in_transaction, gc.isenabled()))).run(iter([step]))
+    assert seen == [(True, False), (False, True)]
+    with pytest.raises(ZeroDivisionError):
+        Pacer(connection).run(iter([fail]))
+    assert gc.isenabled()
 
 
 def test_the_log_is_copied_into_the_database_while_no_lock_is_held(

@@ -122,6 +122,36 @@ def test_compaction_moves_many_bodies_at_a_time_each_with_its_owner(
     assert connection.execute("SELECT total_bytes - live_bytes, bodies FROM body_segments").fetchone()[:] == (0, 134)
 
 
+def test_no_step_looks_through_all_that_was_erased_before_what_lives(
+    connection: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bodies, "SEGMENT_BYTES", 1024 * 1024)
+    ids: list[int] = []
+    with sqlite.write_transaction(connection):
+        for _ in range(40):
+            ids += bodies.put_many(connection, [b"dead"] * 500)
+        lives = add_message(connection, 1, b"lives")
+        for begin in range(0, len(ids), 500):
+            bodies.erase(connection, ids[begin : begin + 500])
+    connection.execute("UPDATE body_segments SET sealed = 1")
+    lasted, most = 0, 0
+
+    def count() -> int:
+        nonlocal lasted
+        lasted += 1
+        return 0
+
+    connection.set_progress_handler(count, 100)
+    listing = bodies._living(connection, lives >> 32)  # the steps that move and drop do more
+    found = []
+    for each in listing:
+        found += each
+        most, lasted = max(most, lasted), 0
+    connection.set_progress_handler(None, 100)
+    assert found == [lives]
+    assert most * 100 < 12 * bodies.LOOKED_THROUGH, "a few steps of SQLite for each row that it may look at"
+
+
 def test_what_is_erased_after_it_was_listed_is_not_moved(
     connection: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
