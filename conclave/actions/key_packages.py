@@ -26,11 +26,15 @@ def upload(
 ) -> None:
     """Store key packages, all or nothing, and the fingerprint unless it is "".
 
-    ``regular`` and ``last_resorts``: the oldest first. Raises TokenExpiredError if the account is gone.
+    ``regular`` and ``last_resorts``: the oldest first. A regular one that is there already stays as it is: a client
+    whose answer was lost sends them again, and none may be handed out twice. Raises TokenExpiredError if the account is
+    gone.
     """
     users.require(connection, user_id)
+    kept = key_packages.regular_of(connection, user_id)
+    fresh = [each for each in dict.fromkeys(regular) if each not in kept]
     # Packages that others of the same request would push out are not stored at all.
-    for package in regular[-key_packages.REGULAR_KEPT :]:
+    for package in fresh[-key_packages.REGULAR_KEPT :]:
         key_packages.add(connection, user_id, package, is_last_resort=False)
     for package in last_resorts[-1:]:
         key_packages.add(connection, user_id, package, is_last_resort=True)

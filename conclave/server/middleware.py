@@ -2,6 +2,7 @@
 
 import random
 import time
+from functools import partial
 
 import structlog
 from aiohttp import web
@@ -22,7 +23,7 @@ from conclave.logs import get_logger, log_request
 from conclave.measures import GONE
 from conclave.store.faults import StoreError, StoreFullError
 from conclave.wire.endpoint import ENDPOINT, Endpoint
-from conclave.wire.exchange import choose_format, reply_error
+from conclave.wire.exchange import STILL_CALLING, StillCalling, choose_format, reply_error
 from conclave.wire.handover import SHARE, Pieces, hand_over
 from conclave.wire.ready import REQUEST_ID, Ready, own_headers
 
@@ -73,6 +74,9 @@ class Around:
         request[SHARE] = share = self._budget.share()
         try:
             if endpoint and not endpoint.public:
+                if not request.content.is_eof():
+                    again: StillCalling = partial(self._caller, request)
+                    request[STILL_CALLING] = again
                 request[tokens.CALLER] = await self._caller(request)
             response = await handler(request)
             if (share.held or _is_behind(request, response)) and not response.prepared:

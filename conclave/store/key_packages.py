@@ -26,6 +26,14 @@ def add(connection: sqlite3.Connection, user_id: bytes, package: bytes, *, is_la
     )
 
 
+def regular_of(connection: sqlite3.Connection, user_id: bytes) -> set[bytes]:
+    """Return the regular key packages that a user has."""
+    rows = connection.execute(
+        "SELECT package_body FROM key_packages WHERE user_id = ? AND NOT is_last_resort", (user_id,)
+    ).fetchall()
+    return set(bodies.get_many(connection, [row[0] for row in rows]).values())
+
+
 def take(connection: sqlite3.Connection, user_ids: Sequence[bytes]) -> list[bytes]:
     """Hand out one key package of each user (at most some thousands), in the order of ``user_ids``.
 

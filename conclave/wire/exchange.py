@@ -1,7 +1,7 @@
 """Reads requests into the values that handlers work with, and writes their responses."""
 
 import asyncio
-from collections.abc import Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from itertools import repeat
 from typing import Any, TypeVar
 
@@ -44,6 +44,11 @@ V = TypeVar("V")
 FORMAT = web.RequestKey("format", Format)
 """The format in which the request is answered."""
 
+StillCalling = Callable[[], Awaitable[object]]
+
+STILL_CALLING: web.RequestKey[StillCalling] = web.RequestKey("still_calling")
+"""Raises what authentication raises, if the caller's session is over by now. Only where the body came later."""
+
 
 def choose_format(request: web.Request, token: str | None) -> None:
     """Decide in which format ``request`` is answered.
@@ -65,7 +70,8 @@ async def read_body(request: web.Request, kind: type[V]) -> V:
 
     ``kind``: the class that the schema of the endpoint's bodies makes.
 
-    Raises UnsupportedMediaTypeError, BodyTooLargeError, BadRequestError or InvalidValueError.
+    Raises UnsupportedMediaTypeError, BodyTooLargeError, BadRequestError or InvalidValueError; and TokenExpiredError if
+    the session has ended while the body was on its way: whoever holds it back must not act for a session that is over.
     """
     schema = request[ENDPOINT].body
     assert schema  # noqa: S101 - a handler that reads a body is of an endpoint that has one
@@ -80,6 +86,8 @@ async def read_body(request: web.Request, kind: type[V]) -> V:
         raise BadRequestError(f"the body has not arrived within {BODY_SECONDS:g} seconds") from error
     except web.RequestPayloadError as error:
         raise BadRequestError("the body cannot be read") from error
+    if STILL_CALLING in request:
+        await request[STILL_CALLING]()
     text = written_in or request[FORMAT]
     quick = schema.quick(text, body) if schema.quick else None
     if isinstance(quick, kind):

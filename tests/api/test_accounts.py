@@ -1,6 +1,8 @@
 """Accounts over HTTP."""
 
 import asyncio
+import contextlib
+import json
 import subprocess
 from collections.abc import Awaitable
 from dataclasses import replace
@@ -12,9 +14,9 @@ import pytest
 
 from conclave import keys
 from conclave.config.settings import Config
-from conclave.store import state, users
+from conclave.store import accounts, state, users
 from tests.conftest import Running, StartServer
-from tests.support.client import PACKAGE, PASSWORD, Client, RefusedError, encode, expect
+from tests.support.client import API, PACKAGE, PASSWORD, Client, RefusedError, encode, expect
 from tests.support.listening import listening
 from tests.support.protobuf import PROTOBUF, ProtobufClient
 from tests.support.racing import right_after, right_after_session
@@ -353,6 +355,45 @@ async def test_a_stream_does_not_begin_for_a_session_that_has_just_ended(
 
     right_after_session(running, monkeypatch, end)
     await expect(asyncio.wait_for(alice.get("/events"), 10), 401, 202)
+
+
+@pytest.mark.parametrize("ends", ["logout", "revoke", "change-password", "disable"])
+async def test_a_body_that_comes_after_its_session_has_ended_does_nothing(
+    running: Running, monkeypatch: pytest.MonkeyPatch, ends: str
+) -> None:
+    """Otherwise who has stolen a token could hold back requests until its owner has ended the session."""
+    alice, bob = await running.users("alice", "bob")
+    group = await alice.create_group("friends")
+    await bob.join(group)
+    phone = await alice.another("alice")
+    [session] = [each["id"] for each in (await alice.get("/sessions"))["sessions"] if each["current"]]
+    has_ended = asyncio.Event()
+
+    async def end() -> None:
+        match ends:
+            case "logout":
+                await alice.post("/logout")
+            case "revoke":
+                await phone.call("DELETE", f"/sessions/{session}")
+            case "change-password":
+                await phone.post("/change-password", current_password=PASSWORD, new_password=NEW)
+            case _:
+                await running.app[keys.STORE].write(accounts.disable, UUID(alice.user_id).bytes)
+        has_ended.set()
+
+    body = json.dumps({"user_id": bob.user_id}).encode()
+    head = f"POST {API}/groups/{group}/promote HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {alice.token}\r\n"
+    head += f"content-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
+    reader, writer = await asyncio.open_connection("127.0.0.1", running.server.port)
+    right_after_session(running, monkeypatch, end)
+    with contextlib.closing(writer):
+        writer.write(head.encode() + body[:5])
+        async with asyncio.timeout(20):
+            await has_ended.wait()
+            writer.write(body[5:])
+            assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 401 ")
+            assert b'"error_code":202' in await reader.readuntil(b"}}")
+    assert (await bob.roles(group))["bob"] == "member"
 
 
 class Leaving:

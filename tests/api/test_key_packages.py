@@ -200,7 +200,7 @@ async def test_what_a_key_package_looks_like(running: Running, data: bytes, good
     alice = await running.user("alice")
     single = {"key_package_data": encode(data)}
     body: dict[str, Any] = (
-        single if form == "single" else {"entries": [{"data": encode(START)}, {"data": encode(data)}]}
+        single if form == "single" else {"entries": [{"data": encode(package(0))}, {"data": encode(data)}]}
     )
     if good:
         await alice.post("/key-packages", **body)
@@ -271,6 +271,26 @@ async def test_a_package_in_both_forms_is_one(running: Running) -> None:
     await bob.post("/key-packages", key_package_data=encode(package(3)))
     assert await taken(alice, bob, 3) == [package(1), package(2), package(3)]
     await expect(alice.take(bob), 404, 300)
+
+
+async def test_a_package_that_is_uploaded_again_is_handed_out_once(running: Running) -> None:
+    """A client whose answer was lost sends the same request again."""
+    alice, bob, carol = await running.users("alice", "bob", "carol")
+    for _ in range(2):
+        await bob.upload(package(1), package(2), package(3), last_resort=START)
+    await bob.upload(package(4), package(2), package(4))
+    await carol.upload(package(1))
+    assert await taken(alice, bob, 6) == [*(package(number) for number in range(1, 5)), START, START]
+    assert await alice.take(carol) == package(1), "what others have is theirs"
+
+
+async def test_packages_that_are_uploaded_again_push_none_out(running: Running) -> None:
+    alice, bob = await running.users("alice", "bob")
+    packages = [package(number) for number in range(10)]
+    await bob.upload(*packages)
+    await bob.upload(*packages[5:])
+    assert await taken(alice, bob, 10) == packages
+    assert await running.query("SELECT sum(live_bytes) FROM body_segments") == [(0,)]
 
 
 async def test_a_fingerprint_is_shown_of_oneself_and_of_members(running: Running) -> None:

@@ -51,10 +51,9 @@ class UploadKeyPackages:
 
     @property
     def regular(self) -> list[bytes]:
-        """The regular packages. One in both forms is one package, and must not be handed out twice."""
+        """The regular packages of both forms."""
         listed = [each.data for each in self.entries if not each.is_last_resort]
-        single = self.key_package_data
-        return [single, *listed] if single and single not in listed else listed
+        return [self.key_package_data, *listed] if self.key_package_data else listed
 
     @property
     def last_resorts(self) -> list[bytes]:
