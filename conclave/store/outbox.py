@@ -48,22 +48,22 @@ def add_unblocked(connection: sqlite3.Connection, username: str) -> None:
 
 
 def take_unblocked(connection: sqlite3.Connection) -> list[str]:
-    """Remove what ``add_unblocked`` has added, and return the usernames. ``take`` wants it called before."""
+    """Remove what ``add_unblocked`` has added, and return the usernames."""
     rows = connection.execute("DELETE FROM outbox WHERE event = ? RETURNING event_fields", (_UNBLOCKED,)).fetchall()
     return [json.loads(row[0])["username"] for row in rows]
 
 
 def is_empty(connection: sqlite3.Connection) -> bool:
-    """Tell whether no news waits."""
+    """Tell whether nothing waits: no news, and nobody who is to be unblocked."""
     return connection.execute("SELECT 1 FROM outbox LIMIT 1").fetchone() is None
 
 
 def take(connection: sqlite3.Connection) -> list[News]:
     """Remove and return the news that waits, in the order in which it was written.
 
-    Call ``take_unblocked`` first, in the same transaction: that is no news for clients.
+    What ``add_unblocked`` has added stays: it is no news for clients.
     """
-    rows = connection.execute("SELECT * FROM outbox ORDER BY outbox_id").fetchall()
+    rows = connection.execute("SELECT * FROM outbox WHERE event != ? ORDER BY outbox_id", (_UNBLOCKED,)).fetchall()
     connection.executemany("DELETE FROM outbox WHERE outbox_id = ?", [(row["outbox_id"],) for row in rows])
     return [_news(row) for row in rows]
 

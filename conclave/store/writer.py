@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 from conclave.events import News
 from conclave.failpoints import reach
 from conclave.measures import Writes
-from conclave.store import sqlite
+from conclave.store import outbox, sqlite
 from conclave.store.connection import StoreConnection, of_store
 from conclave.store.faults import StoreError, StoreFullError, Watch, is_busy, is_of_the_disk, store_error
 from conclave.store.group_commit import (
@@ -239,8 +239,9 @@ class _Transaction:
             self._outcomes = run(self.batch, of_store(connection))
             self._open = held.pop_all()
 
-    def _collect(self, _: sqlite3.Connection, news: list[News]) -> None:
-        self._announced += news
+    def _collect(self, connection: sqlite3.Connection, news: list[News]) -> None:
+        # Other processes have committed what they left there before: that is the order in which all is told.
+        self._announced += [*outbox.take(connection), *news]
 
 
 def identity(path: Path) -> tuple[int, int] | None:

@@ -5,13 +5,14 @@ import contextlib
 import sqlite3
 import threading
 from collections.abc import AsyncIterator, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from conclave.events import News
-from conclave.store import news, sqlite, writer
+from conclave.store import news, outbox, sqlite, writer
 from conclave.store.database import Database
 from conclave.store.faults import StoreError
 
@@ -214,3 +215,20 @@ async def test_news_are_published_before_anybody_is_answered_and_in_order(tmp_pa
     await asyncio.gather(write(1), write(2))
     assert order == ["published 2", "answered 1", "answered 2", "published 2", "answered 11", "answered 12"]
     await world.store.close()
+
+
+async def test_what_another_process_has_committed_before_is_told_before(world: World) -> None:
+    def of_another(number: str) -> None:
+        with closing(sqlite.connect(world.store.path)) as other, sqlite.write_transaction(other):
+            news.announce(other, {ALICE}, "new_message", number=number)
+            outbox.add_unblocked(other, "bob")
+
+    of_another("theirs")
+    await world.write(1)
+    of_another("their next")
+    await world.store.write(lambda connection: connection.execute("SELECT 7").fetchone()[0])
+    assert world.told() == ["theirs", "1"], "who tells nothing need not tell of others"
+    await world.write(2, weight=writer.LIGHT_BYTES + 1)
+    assert world.told() == ["theirs", "1", "their next", "2"]
+    assert await world.store.write(news.forward) == ["bob"]
+    assert await world.store.read(outbox.is_empty)
