@@ -148,6 +148,20 @@ def test_files_that_may_not_be_read_are_told(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.parametrize("command", ["serve", "status", "check-config", "doctor", "user list", "backup backups"])
+def test_a_working_directory_that_is_closed_is_told_by_every_command(tmp_path: Path, command: str) -> None:
+    """As root's is to the server's user: sudo -u keeps it."""
+    begin = "import os, runpy; os.chmod('.', 0); runpy.run_module('conclave', run_name='__main__')"
+    try:
+        done = capless("-P", "-c", begin, *command.split(), cwd=tmp_path)
+    finally:
+        tmp_path.chmod(0o700)
+    told = "conclave.toml: cannot be looked for: the working directory: Permission denied: name the file that is meant"
+    assert done.returncode == 1
+    assert told in (done.stdout if command == "doctor" else done.stderr)
+    assert "Traceback" not in done.stderr
+
+
 @pytest.mark.parametrize(("mode", "named"), [(0o000, "chat.data"), (0o500, "chat.db.server-lock")])
 def test_a_folder_of_somebody_else_is_told(tmp_path: Path, mode: int, named: str) -> None:
     """As that of a container's volume may be: it cannot be entered, or not be written to."""
