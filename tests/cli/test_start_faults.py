@@ -98,6 +98,7 @@ def test_a_port_in_use_is_told_with_who_uses_it(tmp_path: Path) -> None:
         ("one.der", "one.key", "tls_cert_path: one.der: holds no certificate in PEM (it seems to be DER"),
         ("one.pem", "locked.key", "tls_key_path: locked.key: cannot be used: it is encrypted; remove its passphrase"),
         ("one.pem", "text", "tls_key_path: text: cannot be used: it holds no private key in PEM"),
+        ("one.pem", "pipe", "tls_key_path: pipe: is no file: name one that can be read again"),
     ],
 )
 def test_files_of_tls_are_named_with_what_is_wrong(
@@ -120,6 +121,7 @@ def pairs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ):
         subprocess.run(["openssl", *words], cwd=folder, check=True, capture_output=True)
     (folder / "text").write_text("nothing")
+    os.mkfifo(folder / "pipe")
     return folder
 
 
