@@ -14,7 +14,7 @@ from pathlib import Path
 
 from conclave.config.settings import Config
 from conclave.doctor.findings import Finding, note, ok, wrong
-from conclave.store.faults import free_bytes
+from conclave.store.faults import free_bytes, free_text, has_inodes
 from conclave.store.schema import OLDEST_SQLITE
 from conclave.system.reserve import reserves
 
@@ -58,8 +58,10 @@ def disk(config: Config) -> Iterator[Finding]:
         if (device := folder.stat().st_dev) in seen:
             continue
         seen.add(device)
-        free, says = free_bytes(folder), f"{folder}: {free_bytes(folder):,} bytes are free"
-        if free < LITTLE_BYTES:
+        free, says = free_bytes(folder), f"{folder}: {free_text(folder)}"
+        if not has_inodes(folder):
+            yield wrong("disk", says, "remove files that are not Conclave's: each of them takes an inode")
+        elif free < LITTLE_BYTES:
             yield wrong("disk", says, "make room: remove what is not Conclave's, or let messages expire sooner")
         elif free < SCARCE_BYTES:
             yield note("disk", says, "make room before it is full")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from conclave.health.parts import Health, HealthPart
 from conclave.logs import get_logger
-from conclave.store.faults import StoreError, StoreFullError, Watch, file_size, free_bytes
+from conclave.store.faults import StoreError, StoreFullError, Watch, file_size, free_bytes, free_text
 from conclave.system.reserve import SLACK_BYTES, Reserve
 
 log = get_logger(__name__)
@@ -81,7 +81,7 @@ class Storage(Watch):
         if missing and not self._not_kept.get(self._reserves[0].path):
             self._shortage = self._missing(self._reserves[0])
         elif bodies < self._largest:
-            self._shortage = f"{self._database}: there is no room for messages ({free:,} bytes are free)"
+            self._shortage = f"{self._database}: there is no room for messages ({free_text(self._database.parent)})"
         else:
             self._shortage = ""
         return 0 if self._shortage else bodies

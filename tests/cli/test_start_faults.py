@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from conclave.store import schema
 from tests.support.certificate import make_certificate
 from tests.support.server import ServerProcess, capless, conclave
 
@@ -175,6 +176,21 @@ def test_a_folder_of_somebody_else_is_told(tmp_path: Path, mode: int, named: str
         1,
         f"conclave: {tmp_path}/volume/{named}: Permission denied: the server runs as the user {os.geteuid()}: let it"
         " read and write there\n",
+    )
+
+
+def test_a_folder_in_which_nothing_can_be_made_is_told_to_readers_too(tmp_path: Path) -> None:
+    """SQLite makes the index of its log there, and says only that it cannot write."""
+    path = configure(tmp_path)
+    schema.create(tmp_path / "conclave.db")
+    tmp_path.chmod(0o500)
+    try:
+        done = capless("-P", "-m", "conclave", "user", "list", "--config", path, cwd=tmp_path)
+    finally:
+        tmp_path.chmod(0o700)
+    assert done.stderr == (
+        f"conclave: {tmp_path}/conclave.db: cannot be opened as a database: attempt to write a readonly database"
+        f" ({tmp_path}: cannot be written to; is it another user's, or its disk read-only?)\n"
     )
 
 
