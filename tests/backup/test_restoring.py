@@ -523,6 +523,12 @@ def test_a_place_may_be_a_disk_of_its_own(
     )
 
 
+def test_the_folder_of_all_backups_is_told_from_one_of_them(store: Backed) -> None:
+    store.back_up()
+    assert "holds backups: name one of them" in refusal(store, store.backups)
+    assert "is no backup: it has no manifest.json" in refusal(store, store.backups / "none")
+
+
 def test_while_a_server_runs_there_nothing_is_restored(store: Backed) -> None:
     made = store.back_up()
     store.elsewhere.mkdir()
