@@ -59,10 +59,10 @@ def disk(config: Config) -> Iterator[Finding]:
             continue
         seen.add(device)
         free, says = free_bytes(folder), f"{folder}: {free_text(folder)}"
-        if not has_inodes(folder):
-            yield wrong("disk", says, "remove files that are not Conclave's: each of them takes an inode")
-        elif free < LITTLE_BYTES:
+        if free < LITTLE_BYTES:
             yield wrong("disk", says, "make room: remove what is not Conclave's, or let messages expire sooner")
+        elif not has_inodes(folder):
+            yield wrong("disk", says, "remove files that are not Conclave's: each of them takes an inode")
         elif free < SCARCE_BYTES:
             yield note("disk", says, "make room before it is full")
         else:
