@@ -14,7 +14,7 @@ from conclave.config.settings import Config
 from conclave.steady_clock import SteadyClock
 from conclave.store import schema, sqlite, state
 from conclave.store.archive import moves
-from conclave.store.faults import StoreError, is_busy, store_error
+from conclave.store.faults import StoreError, is_busy, is_of_the_disk, store_error
 from conclave.system import locks
 from conclave.system.locks import Wait
 
@@ -93,4 +93,5 @@ class Outside:
             with closing(sqlite.connect(path, readonly=readonly)) as connection:
                 yield connection
         except (StoreError, sqlite3.Error, OSError) as error:
-            raise OutsideError(str(store_error(path, error) if is_busy(error) else error)) from error
+            is_told = is_busy(error) or is_of_the_disk(error)
+            raise OutsideError(str(store_error(path, error) if is_told else error)) from error

@@ -14,6 +14,7 @@ from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
 
 from conclave.config.admin import TOKEN, UNFIT, AdminConfig
+from conclave.system.streams import is_stream
 from conclave.wire.ready import HEADERS
 
 OPEN_PATHS = frozenset(("/healthz", "/readyz"))
@@ -112,6 +113,8 @@ def _host(header: str) -> str:
 def _read(path: Path) -> str:
     """Return the token in a file, without spaces and line ends around it. Raises TokenError."""
     try:
+        if is_stream(path):
+            raise TokenError(f"admin.token_file: {path}: is no file: name one that can be read again")
         with path.open("rb") as file:
             token = file.read(LONGEST_FILE + 1).decode("ascii").strip()
     except OSError as error:

@@ -101,7 +101,7 @@ def opened(config: Config, folder: Path) -> Iterator[Destination]:
     try:
         _require_own(config, folder)
         folder.mkdir(mode=0o700, exist_ok=True)
-        folder.chmod(0o700)
+        _close(folder)
         if not (folder / MARK).exists():
             write(folder / MARK, f"{_TEXT}{config.database}\n")
         with locks.hold_file(folder / MARK):
@@ -143,6 +143,16 @@ def _require_own(config: Config, folder: Path) -> None:
     known = mark.read_text(encoding="utf-8").removeprefix(_TEXT).strip()
     if known and known != str(config.database):
         raise BackupError(f"{folder}: holds backups of another database, {known}: name a folder of its own")
+
+
+def _close(folder: Path) -> None:
+    """Let nobody else into the folder. Raises BackupError where that is not this user's to do."""
+    try:
+        folder.chmod(0o700)
+    except PermissionError:
+        raise BackupError(
+            f"{folder}: belongs to another user: give it to the one who makes the backups (chown), or name another"
+        ) from None
 
 
 def kept_in(folder: Path) -> Iterator[Kept]:

@@ -26,7 +26,7 @@ from conclave.clock import Clock
 from conclave.config.settings import Config
 from conclave.failpoints import reach
 from conclave.store import schema
-from conclave.store.faults import StoreError, StoreFullError, free_bytes, store_error
+from conclave.store.faults import StoreError, StoreFullError, free_bytes, free_text, is_of_the_disk, store_error
 from conclave.system import locks
 from conclave.system.locks import DatabaseLock, Wait
 
@@ -88,7 +88,10 @@ def _is_full(error: Exception, database: Path) -> bool:
 
 def _one_line(error: Exception, database: Path, folder: Path) -> str:
     if _is_full(error, database):
-        return f"{folder}: the disk is full ({free_bytes(folder):,} bytes are free): nothing was kept of this backup"
+        there = folder if folder.is_dir() else folder.parent
+        return f"{folder}: the disk is full ({free_text(there)}): nothing was kept of this backup"
+    if is_of_the_disk(error):
+        return f"{database}, or its copy in {folder}: {error}"
     if isinstance(error, OSError) and error.filename:
         return f"{error.filename}: {error.strerror}"
     return str(error)

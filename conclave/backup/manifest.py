@@ -125,7 +125,9 @@ def read(folder: Path) -> Manifest:
             raise BackupError(f"{path}: is too large for a manifest")
         return Manifest.from_json(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise BackupError(f"{folder}: is no backup: it has no {NAME}") from None
+        has_backups = any(True for _ in folder.glob(f"*/{NAME}"))
+        instead = "holds backups: name one of them" if has_backups else f"is no backup: it has no {NAME}"
+        raise BackupError(f"{folder}: {instead}") from None
     except OSError as error:
         raise BackupError(f"{path}: {error.strerror}") from error
     except ValueError as error:

@@ -151,17 +151,19 @@ class _Restoring:
             raise BackupError(f"{self._config.database}: the former restore had put all in place: start the server")
         self._require_nothing_there()
         data_folder.prepare(self._config.data, self._config.database, self._config.archive_path)
-        self._folder.mkdir(mode=0o700)
-        sync(self._folder.parent)
-        reach("return.begun")
         try:
+            self._folder.mkdir(mode=0o700)
+            sync(self._folder.parent)
+            reach("return.begun")
             write(self._folder / _ARCHIVE, f"{self._config.archive_path}\n")
             self._copy()
             self._settle()
             self._erase()
             self._put_in_place()
         except BaseException:
-            self._clear_leftovers()  # a process that is killed leaves that to the next restore
+            # All may be in place already. Then the folder stays, so that a restore that is repeated says so.
+            if not (self._folder / _PLACED).exists():
+                self._clear_leftovers()  # a process that is killed leaves that to the next restore
             raise
         return self._done
 

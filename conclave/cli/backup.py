@@ -24,7 +24,7 @@ NICENESS = 10
 
 log = get_logger(__name__)
 
-_folder = click.Path(path_type=Path)
+_folder = click.Path(path_type=Path, readable=False)  # whoever reads it tells more
 
 
 class _Backup(click.Group):

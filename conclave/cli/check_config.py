@@ -66,11 +66,13 @@ def check_config(file: Path | None, *, as_json: bool) -> None:
 
 
 def _check(path: Path | None) -> _Checked:
-    found = _Checked(str(path or find_config() or BUILT_IN))
+    found = _Checked(BUILT_IN)
     try:
-        config = load_config(path, lambda setting, means: found.warnings.append(Doubt(setting, means)))
+        if source := path or find_config():
+            found.source = str(source)
+        config = load_config(source, lambda setting, means: found.warnings.append(Doubt(setting, means)))
     except ConfigError as error:
-        found.faults = error.faults
+        found.source, found.faults = error.source, error.faults
         return found
     found.warnings += doubts(config)
     found.faults = _look_at_files(config, found.warnings)

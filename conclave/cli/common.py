@@ -66,9 +66,12 @@ def orderly_end() -> Iterator[None]:
     """
     numbers = [each for each in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(each) == signal.SIG_DFL]
 
+    def pass_over(_: int, __: FrameType | None) -> None:
+        """Not SIG_IGN, which Python reports with a traceback if a signal has come just before it is set."""
+
     def end(number: int, _: FrameType | None) -> None:
         for each in numbers:
-            signal.signal(each, signal.SIG_IGN)  # a second signal would break off what the first has begun
+            signal.signal(each, pass_over)  # a second signal would break off what the first has begun
         sys.exit(128 + number)
 
     for each in numbers:

@@ -43,19 +43,19 @@ def doctor(path: Path | None, *, as_json: bool) -> None:
 
 
 def _findings(path: Path | None) -> Iterator[Finding]:
-    source = path or find_config()
     yield from machine.sqlite_library()
     yield from machine.open_files()
     misread: list[Finding] = []
     try:
+        source = path or find_config()
         config = load_config(
-            path,
+            source,
             lambda setting, means: misread.append(note("configuration", f"{setting}: {means}", "write it in full")),
         )
     except ConfigError as error:
         yield from _java(None)
         for fault in error.faults:
-            yield wrong("configuration", f"{source or BUILT_IN}: {fault}", "correct it; the rest waits for that")
+            yield wrong("configuration", f"{error.source}: {fault}", "correct it; the rest waits for that")
         return
     yield from _java(config)
     yield ok("configuration", f"{source or BUILT_IN} is valid")

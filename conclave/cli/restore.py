@@ -28,7 +28,7 @@ WITHOUT_LEDGER = (
 @click.command(short_help="Restore a backup, where nothing is yet.")
 @config_option
 @click.option("--without-ledger", is_flag=True, help="Restore although what was deleted since may come back to life.")
-@click.argument("backup", metavar="SRC", type=click.Path(path_type=Path))
+@click.argument("backup", metavar="SRC", type=click.Path(path_type=Path, readable=False))
 def restore(path: Path | None, backup: Path, *, without_ledger: bool) -> None:
     """Restore the backup SRC to the configured places, where nothing may be yet.
 

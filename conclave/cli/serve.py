@@ -26,8 +26,8 @@ def serve(path: Path | None, *, accepts_change: bool) -> None:
     """Serve clients, and clean up every cleanup_interval."""
     hangups = Hangups()
     ambiguous: list[tuple[str, str]] = []
-    source = path or find_config()
     with one_line_errors(ConfigError, ServeError):
+        source = path or find_config()
         config = load_config(source, lambda *advice: ambiguous.append(advice))
         configure_logging(config.log)
         for name, means in ambiguous:

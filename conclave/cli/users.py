@@ -243,7 +243,8 @@ def _ask_password() -> str:
         typed: str = click.prompt("New password", hide_input=True, confirmation_prompt=True, err=True)
         return typed
     try:
-        return sys.stdin.buffer.readline().removesuffix(b"\n").decode()
+        # Nobody types the \r that some machines end a line with: with it in the password the user could not log in.
+        return sys.stdin.buffer.readline().removesuffix(b"\n").removesuffix(b"\r").decode()
     except UnicodeDecodeError as error:
         raise InputError("the password is not UTF-8") from error
 

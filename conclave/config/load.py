@@ -28,13 +28,25 @@ class ConfigError(Exception):
 
     def __init__(self, source: str, faults: list[str]) -> None:
         """Name the file and each of its faults."""
+        self.source = source
         self.faults = faults
         super().__init__("\n".join(f"{source}: {fault}" for fault in faults))
 
 
 def find_config() -> Path | None:
-    """Return the first of SEARCH_PATHS that exists, if any."""
-    return next((candidate for candidate in SEARCH_PATHS if candidate.is_file()), None)
+    """Return the first of SEARCH_PATHS that exists, if any. Raises ConfigError if this user cannot look there.
+
+    To pass over such a place would be to go by other settings than those that were meant, or by none.
+    """
+    for candidate in SEARCH_PATHS:
+        try:
+            if candidate.is_file():
+                return candidate
+        except OSError as error:  # sudo keeps the working directory, which may be closed to the server's user
+            where = "the working directory" if candidate.parent == Path() else candidate.parent
+            fault = f"cannot be looked for: {where}: {error.strerror}: name the file that is meant"
+            raise ConfigError(str(candidate), [fault]) from error
+    return None
 
 
 def load_config(path: Path | None = None, advise: Advise = lambda *_: None) -> Config:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from conclave.config.settings import Config
 from conclave.doctor.findings import Finding, note, ok, wrong
-from conclave.store.faults import free_bytes
+from conclave.store.faults import free_bytes, free_text, has_inodes
 from conclave.store.schema import OLDEST_SQLITE
 from conclave.system.reserve import reserves
 
@@ -58,9 +58,11 @@ def disk(config: Config) -> Iterator[Finding]:
         if (device := folder.stat().st_dev) in seen:
             continue
         seen.add(device)
-        free, says = free_bytes(folder), f"{folder}: {free_bytes(folder):,} bytes are free"
+        free, says = free_bytes(folder), f"{folder}: {free_text(folder)}"
         if free < LITTLE_BYTES:
             yield wrong("disk", says, "make room: remove what is not Conclave's, or let messages expire sooner")
+        elif not has_inodes(folder):
+            yield wrong("disk", says, "remove files that are not Conclave's: each of them takes an inode")
         elif free < SCARCE_BYTES:
             yield note("disk", says, "make room before it is full")
         else:
@@ -134,7 +136,7 @@ def ports(config: Config, *, is_running: bool | None) -> Iterator[Finding]:
         elif fault != errno.EADDRINUSE:
             says = f"for {name}: cannot listen at {address}: {os.strerror(fault) if fault > 0 else 'no such address'}"
             yield wrong(about, says, "set a listen_address that this machine has, and a port that this user may use")
-        elif _is_ours(address, port, tls=tls):
+        elif is_ours := _is_ours(address, port, tls=tls):
             yield ok(about, f"for {name}: the server listens")
         elif is_running is False:
             yield wrong(
@@ -142,6 +144,12 @@ def ports(config: Config, *, is_running: bool | None) -> Iterator[Finding]:
                 f"for {name}: another program has it",
                 f"stop that program (ss -ltnp sport = :{port}), or set another port",
             )
+        elif is_ours is None:
+            says = f"for {name}: who listens there has not answered within {PATIENCE_SECONDS:g} seconds"
+            remedy = (
+                "if it is the server, it hangs, was suspended (kill -CONT), or the machine is too busy: look at its log"
+            )
+            yield wrong(about, says, remedy)
         else:
             says = f"for {name}: what listens there does not answer as Conclave does"
             yield wrong(about, says, f"look who it is: ss -ltnp sport = :{port}")
@@ -162,8 +170,8 @@ def _fault_of_bind(address: str, port: int) -> int:
     return 0
 
 
-def _is_ours(address: str, port: int, *, tls: bool) -> bool:
-    """Tell whether a Conclave answers there."""
+def _is_ours(address: str, port: int, *, tls: bool) -> bool | None:
+    """Tell whether a Conclave answers there; None if nobody does in time."""
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(address, address)  # noqa: S104 - nothing is bound here
     connection = (
         http.client.HTTPSConnection(host, port, timeout=PATIENCE_SECONDS, context=_any_certificate())
@@ -174,6 +182,8 @@ def _is_ours(address: str, port: int, *, tls: bool) -> bool:
         try:
             connection.request("GET", "/healthz")
             return b'"status"' in connection.getresponse().read(1024 * 1024)
+        except TimeoutError:
+            return None
         except (OSError, http.client.HTTPException):
             return False
 

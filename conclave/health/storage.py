@@ -6,7 +6,7 @@ from pathlib import Path
 
 from conclave.health.parts import Health, HealthPart
 from conclave.logs import get_logger
-from conclave.store.faults import StoreError, StoreFullError, Watch, file_size, free_bytes
+from conclave.store.faults import StoreError, StoreFullError, Watch, file_size, free_bytes, free_text, has_inodes
 from conclave.system.reserve import SLACK_BYTES, Reserve
 
 log = get_logger(__name__)
@@ -37,6 +37,7 @@ class Storage(Watch):
         self._not_kept: dict[Path, str] = {}
         self._shortage = ""
         self._was_full = False
+        self._lacks_inodes = False
         self._plenty_until = 0.0
 
     @property
@@ -81,7 +82,7 @@ class Storage(Watch):
         if missing and not self._not_kept.get(self._reserves[0].path):
             self._shortage = self._missing(self._reserves[0])
         elif bodies < self._largest:
-            self._shortage = f"{self._database}: there is no room for messages ({free:,} bytes are free)"
+            self._shortage = f"{self._database}: there is no room for messages ({free_text(self._database.parent)})"
         else:
             self._shortage = ""
         return 0 if self._shortage else bodies
@@ -105,12 +106,18 @@ class Storage(Watch):
             with suppress(OSError):  # a run has it and frees all of it, or there is none
                 self._reserves[0].shorten(self._database)
         self._look_for_room()
+        self._lacks_inodes = not has_inodes(self._database.parent)
 
     def tell(self) -> None:
         """Tell health what ``look`` has found."""
         found = [self._missing(each) for each in self._reserves[1:] if each.missing()]
         if self._not_kept.get(self._reserves[0].path):
             found.insert(0, self._missing(self._reserves[0]))
+        if self._lacks_inodes:
+            found.append(
+                f"{self._database.parent}: no inode is left, so no file can be made: the next start would fail, and so"
+                " may runs; remove files that are not Conclave's"
+            )
         self._note(room=self._shortage, work="; ".join(found))
 
     def _keep(self, reserve: Reserve) -> str:

@@ -2,7 +2,6 @@
 
 import asyncio
 import ssl
-import stat
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
@@ -26,6 +25,7 @@ from conclave.store.faults import StoreError
 from conclave.store.state import PolicyChangeError, PolicyFrozenError
 from conclave.system import certificate
 from conclave.system.notify import ServiceManager
+from conclave.system.streams import is_stream
 
 log = get_logger(__name__)
 
@@ -303,8 +303,7 @@ def _value(config: Config, name: str) -> Any:
 def _require_file(source: Path) -> None:
     """Raise ConfigError for what can be read only once, as a pipe: a second reader would wait, or find nothing."""
     with suppress(OSError):  # load_config tells of it
-        mode = source.stat().st_mode
-        if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+        if is_stream(source):
             raise ConfigError(str(source), ["cannot be read again: it is no file; start the server with one"])
 
 

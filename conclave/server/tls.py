@@ -5,6 +5,7 @@ from pathlib import Path
 
 from conclave.config.settings import Config
 from conclave.logs import get_logger
+from conclave.system.streams import is_stream
 
 log = get_logger(__name__)
 
@@ -57,8 +58,10 @@ def context_of(config: Config) -> ssl.SSLContext | None:
 
 
 def _require_pem(setting: str, path: str) -> None:
-    """Raise TlsError unless a file can be read and has a block of PEM."""
+    """Raise TlsError unless a file can be read, again at each reload, and has a block of PEM."""
     try:
+        if is_stream(Path(path)):
+            raise TlsError(f"{setting}: {path}: is no file: name one that can be read again")
         text = Path(path).read_bytes()
     except OSError as error:
         reason = str(error.strerror)

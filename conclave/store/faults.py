@@ -11,6 +11,8 @@ from conclave.store import holders
 
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 
+_NO_DESCRIPTOR = (errno.EMFILE, errno.ENFILE)
+
 _OF_THE_DISK = (
     sqlite3.SQLITE_FULL,
     sqlite3.SQLITE_IOERR,
@@ -44,6 +46,24 @@ def free_bytes(folder: Path) -> int:
     return found.f_bavail * found.f_frsize
 
 
+def has_inodes(folder: Path) -> bool:
+    """Tell whether a file can still be made on the file system of ``folder``, as far as its inodes go."""
+    try:
+        found = os.statvfs(folder)
+    except OSError:
+        return True
+    return not found.f_files or found.f_favail > 0  # some file systems do not count them
+
+
+def free_text(folder: Path) -> str:
+    """Say what is free on the file system of ``folder``, and if that is no help."""
+    try:
+        os.statvfs(folder)
+    except OSError as error:
+        return f"how much is free is not known: {error.strerror}"
+    return f"{free_bytes(folder):,} bytes are free{'' if has_inodes(folder) else ', but no inode for a new file'}"
+
+
 def file_size(path: Path) -> int:
     """Return the size of the file ``path`` in bytes; 0 if there is none. A link is not followed."""
     try:
@@ -73,7 +93,27 @@ def store_error(path: Path, error: Exception) -> StoreError:
     if isinstance(error, sqlite3.Error):
         full = _code(error) == sqlite3.SQLITE_FULL or (_code(error) == sqlite3.SQLITE_IOERR and free < LEAST_BYTES)
     kind = StoreFullError if full else StoreError
-    return kind(f"{path}: {error} ({free:,} bytes are free)")
+    return kind(f"{path}: {error} ({free_text(path.parent)})")
+
+
+def not_opened(path: Path, error: sqlite3.Error) -> StoreError:
+    """Return the error of a database that cannot be opened, with what is known of the reason. SQLite says little."""
+    why = ""
+    if _code(error) in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_FULL):
+        why = f" ({_obstacle(path.parent)})"
+    return StoreError(f"{path}: cannot be opened as a database: {error}{why}")
+
+
+def _obstacle(folder: Path) -> str:
+    """Say what may keep files in ``folder`` from being opened: a reader too makes the index of the log there."""
+    try:
+        os.close(os.open(folder, os.O_RDONLY | os.O_CLOEXEC))
+    except OSError as error:
+        if error.errno in _NO_DESCRIPTOR:
+            return f"{error.strerror}: raise the limit, as by ulimit -n"
+    if not os.access(folder, os.W_OK):
+        return f"{folder}: cannot be written to; is it another user's, or its disk read-only?"
+    return free_text(folder)
 
 
 def _code(error: sqlite3.Error) -> int:

@@ -10,7 +10,7 @@ from typing import Any, ParamSpec
 from conclave.events import News
 from conclave.store import outbox
 from conclave.store.connection import StoreConnection, of_store
-from conclave.store.faults import StoreError, is_busy
+from conclave.store.faults import is_busy, not_opened
 
 P = ParamSpec("P")
 
@@ -72,7 +72,7 @@ def connect(path: Path, *, readonly: bool = False, frozen: bool = False) -> Stor
         )
         connection.executescript(_PRAGMAS)
     except sqlite3.Error as error:
-        raise StoreError(f"{path}: cannot be opened as a database: {error}") from error
+        raise not_opened(path, error) from error
     connection.row_factory = sqlite3.Row
     return connection
 

@@ -279,6 +279,19 @@ async def test_a_reserve_that_cannot_be_made_is_a_fault_and_its_room_is_left_fre
         assert kept.stat().st_size == 64 * 1024**2
 
 
+async def test_a_disk_without_an_inode_is_told_and_clients_are_served(
+    running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alice = await running.user("alice")
+    group = await alice.create_group("g")
+    with monkeypatch.context() as patch:
+        patch.setattr(storage, "has_inodes", lambda _: False)
+        await until(lambda: "no inode is left" in faults(running).get("storage", ""))
+        await alice.send(group, b"hello")
+        assert "no inode is left" in faults(running)["storage"], "a write that works does not mend it"
+    await until(lambda: not faults(running))
+
+
 async def test_what_is_told_of_a_reserve_that_is_not_whole_names_what_it_needs(
     running: Running, start_server: StartServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:

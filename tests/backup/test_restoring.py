@@ -16,6 +16,7 @@ from conclave.backup.files import sum_of
 from conclave.backup.manifest import BackupError, FileEntry, Manifest
 from conclave.clock import FakeClock
 from conclave.config.ledger import LedgerConfig
+from conclave.failpoints import RETURN_POINTS
 from conclave.store import marks, place, schema, sessions, sqlite, state
 from conclave.store.audit import Action
 from conclave.store.faults import StoreError
@@ -522,6 +523,12 @@ def test_a_place_may_be_a_disk_of_its_own(
     )
 
 
+def test_the_folder_of_all_backups_is_told_from_one_of_them(store: Backed) -> None:
+    store.back_up()
+    assert "holds backups: name one of them" in refusal(store, store.backups)
+    assert "is no backup: it has no manifest.json" in refusal(store, store.backups / "none")
+
+
 def test_while_a_server_runs_there_nothing_is_restored(store: Backed) -> None:
     made = store.back_up()
     store.elsewhere.mkdir()
@@ -542,6 +549,33 @@ def test_a_failure_leaves_nothing_and_the_restore_can_be_repeated(
         assert not place.restoring(store.elsewhere / "hot.db").exists()
         assert [each.name for each in (store.elsewhere / "hot.data").iterdir()] == [data_folder.MARK]
     assert len(store.restored(made.path)[0].served()) == 5
+
+
+@pytest.mark.parametrize("point", RETURN_POINTS)
+def test_a_restore_that_is_broken_off_leaves_nothing_or_all_and_then_says_so(
+    archived: tuple[Backed, int], monkeypatch: pytest.MonkeyPatch, point: str
+) -> None:
+    """By Ctrl-C, say: it still has the time to tidy up."""
+    store, _ = archived
+    made = store.back_up()
+    database = store.elsewhere / "hot.db"
+
+    def break_off(reached: str) -> None:
+        if reached == point:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(restoring, "reach", break_off)
+        with pytest.raises(KeyboardInterrupt):
+            store.restored(made.path)
+    if point == "return.placed":
+        with pytest.raises(StoreError, match="repeat `conclave restore`"):
+            place.require_restored(database)
+        assert "the former restore had put all in place: start the server" in refusal(store, made.path)
+        assert database.exists()
+    else:
+        assert not database.exists()
+    place.require_restored(database)
 
 
 @pytest.mark.parametrize("point", ["return.settled", "return.archive_placed", "return.database_placed"])

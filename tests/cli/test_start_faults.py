@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from conclave.store import schema
 from tests.support.certificate import make_certificate
 from tests.support.server import ServerProcess, capless, conclave
 
@@ -98,6 +99,7 @@ def test_a_port_in_use_is_told_with_who_uses_it(tmp_path: Path) -> None:
         ("one.der", "one.key", "tls_cert_path: one.der: holds no certificate in PEM (it seems to be DER"),
         ("one.pem", "locked.key", "tls_key_path: locked.key: cannot be used: it is encrypted; remove its passphrase"),
         ("one.pem", "text", "tls_key_path: text: cannot be used: it holds no private key in PEM"),
+        ("one.pem", "pipe", "tls_key_path: pipe: is no file: name one that can be read again"),
     ],
 )
 def test_files_of_tls_are_named_with_what_is_wrong(
@@ -120,6 +122,7 @@ def pairs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ):
         subprocess.run(["openssl", *words], cwd=folder, check=True, capture_output=True)
     (folder / "text").write_text("nothing")
+    os.mkfifo(folder / "pipe")
     return folder
 
 
@@ -148,6 +151,20 @@ def test_files_that_may_not_be_read_are_told(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.parametrize("command", ["serve", "status", "check-config", "doctor", "user list", "backup backups"])
+def test_a_working_directory_that_is_closed_is_told_by_every_command(tmp_path: Path, command: str) -> None:
+    """As root's is to the server's user: sudo -u keeps it."""
+    begin = "import os, runpy; os.chmod('.', 0); runpy.run_module('conclave', run_name='__main__')"
+    try:
+        done = capless("-P", "-c", begin, *command.split(), cwd=tmp_path)
+    finally:
+        tmp_path.chmod(0o700)
+    told = "conclave.toml: cannot be looked for: the working directory: Permission denied: name the file that is meant"
+    assert done.returncode == 1
+    assert told in (done.stdout if command == "doctor" else done.stderr)
+    assert "Traceback" not in done.stderr
+
+
 @pytest.mark.parametrize(("mode", "named"), [(0o000, "chat.data"), (0o500, "chat.db.server-lock")])
 def test_a_folder_of_somebody_else_is_told(tmp_path: Path, mode: int, named: str) -> None:
     """As that of a container's volume may be: it cannot be entered, or not be written to."""
@@ -159,6 +176,21 @@ def test_a_folder_of_somebody_else_is_told(tmp_path: Path, mode: int, named: str
         1,
         f"conclave: {tmp_path}/volume/{named}: Permission denied: the server runs as the user {os.geteuid()}: let it"
         " read and write there\n",
+    )
+
+
+def test_a_folder_in_which_nothing_can_be_made_is_told_to_readers_too(tmp_path: Path) -> None:
+    """SQLite makes the index of its log there, and says only that it cannot write."""
+    path = configure(tmp_path)
+    schema.create(tmp_path / "conclave.db")
+    tmp_path.chmod(0o500)
+    try:
+        done = capless("-P", "-m", "conclave", "user", "list", "--config", path, cwd=tmp_path)
+    finally:
+        tmp_path.chmod(0o700)
+    assert done.stderr == (
+        f"conclave: {tmp_path}/conclave.db: cannot be opened as a database: attempt to write a readonly database"
+        f" ({tmp_path}: cannot be written to; is it another user's, or its disk read-only?)\n"
     )
 
 

@@ -306,8 +306,10 @@ def test_a_new_account_has_the_password_that_is_printed(stored: sqlite3.Connecti
     assert (entry.action, entry.subject.name) == ("account_created", "dora")
 
 
-def test_a_new_account_can_get_a_password_from_standard_input(stored: sqlite3.Connection, run: Run) -> None:
-    result = run("create", "dora", "--prompt", typed="battery staple\n")
+@pytest.mark.parametrize("end", ["\n", "\r\n", ""])
+def test_a_new_account_can_get_a_password_from_standard_input(stored: sqlite3.Connection, run: Run, end: str) -> None:
+    """However the machine from which it is piped ends a line."""
+    result = run("create", "dora", "--prompt", typed=f"battery staple{end}")
     assert (result.exit_code, result.stdout) == (0, "")
     PasswordHasher().verify(hash_of(stored, "dora"), "battery staple")
     assert run("create", "erik", "a password").exit_code == 2

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.server import ServerProcess, conclave
+from conclave.store import schema
+from tests.support.server import ServerProcess, capless, conclave
 
 SQL = '[cleanup]\nengine = "sql"\ndisk_reserve = "0"\n'
 
@@ -64,3 +65,23 @@ def test_a_server_that_is_roots_locks_as_before(served: Path) -> None:
     with ServerProcess(served, SQL) as server:
         server.wait_for("cleanup_run")
         assert server.stop()[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("mode", "told"),
+    [(0o755, "belongs to another user: give it to the one who makes the"), (0o700, "Permission denied")],
+)
+def test_a_folder_for_backups_that_somebody_else_has_made_is_told_in_one_line(
+    tmp_path: Path, mode: int, told: str
+) -> None:
+    """As root does for the server's user. Here it is nobody's, and whoever comes has lost the powers of root."""
+    schema.create(tmp_path / "conclave.db")
+    folder = tmp_path / "backups"
+    folder.mkdir()
+    folder.chmod(mode)
+    shutil.chown(folder, NOBODY, NOBODY)
+    done = capless("-P", "-m", "conclave", "backup", "backups", cwd=tmp_path)
+    assert done.returncode == 1
+    assert done.stderr.startswith(f"conclave: {folder}")
+    assert told in done.stderr
+    assert done.stderr.count("\n") == 1

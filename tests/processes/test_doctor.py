@@ -198,7 +198,7 @@ async def test_a_wrong_clock_and_runs_that_fail_are_told(running: Running) -> No
     assert "nothing is erased" in look("clock")
 
 
-async def test_a_port_is_free_or_ours_or_somebody_elses(running: Running) -> None:
+async def test_a_port_is_free_or_ours_or_somebody_elses(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
     def look(port: int, *, is_running: bool) -> tuple[str, str]:
         config = replace(running.config, listen_port=port, admin=AdminConfig(listen_port=0))
         [found, _] = machine.ports(config, is_running=is_running)
@@ -212,6 +212,9 @@ async def test_a_port_is_free_or_ours_or_somebody_elses(running: Running) -> Non
         other.listen()
         other_one = await running_in_thread(look, taken, is_running=False)
         assert other_one == ("wrong", "for clients: another program has it")
+        monkeypatch.setattr(machine, "PATIENCE_SECONDS", 0.1)
+        hanging = await running_in_thread(look, taken, is_running=True)
+        assert hanging == ("wrong", "for clients: who listens there has not answered within 0.1 seconds")
     assert look(taken, is_running=False) == ("ok", "for clients: free")
     assert look(taken, is_running=True)[0] == "wrong"
 

@@ -5,6 +5,7 @@ import os
 import resource
 import shutil
 import subprocess
+import sys
 import time
 from collections.abc import Awaitable, Callable
 from functools import partial
@@ -242,3 +243,39 @@ async def test_a_log_that_cannot_grow_is_told_at_once_and_forgotten_when_it_can(
             assert bodies(await alice.fetch(group)) == acknowledged
         events = [event["event"] for event in server.events()]
         assert events.count("storage_fault") == events.count("storage_works_again") == 3, "told once each time"
+
+
+_WITHOUT_INODES = """
+import subprocess, sys
+from itertools import count
+from pathlib import Path
+from conclave.store import schema
+
+disk = Path(sys.argv[1])
+subprocess.run(["mount", "-t", "tmpfs", "-o", "size=96m,nr_inodes=16", "tmpfs", disk], check=True)
+schema.create(disk / "conclave.db")
+(disk / "conclave.toml").write_text('listen_port = 0\\n[cleanup]\\nengine = "sql"\\n[admin]\\nlisten_port = 0\\n')
+try:
+    for number in count():
+        (disk / str(number)).touch()
+except OSError:
+    pass
+for command in ("user list", "doctor", "backup backups"):
+    subprocess.run([sys.executable, "-P", "-m", "conclave", *command.split()], cwd=disk, stderr=subprocess.STDOUT)
+"""
+"""Makes a database on a disk of its own, fills that with empty files, and runs commands there."""
+
+
+def test_a_disk_without_an_inode_is_not_said_to_have_room(tmp_path: Path, within: tuple[str, ...]) -> None:
+    own = within[: within.index("sh")]
+    ran = subprocess.run(
+        [*own, sys.executable, "-P", "-c", _WITHOUT_INODES, tmp_path / "disk"],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+    )
+    assert ran.returncode == 0, ran.stderr
+    assert "unable to open database file (" in ran.stdout
+    assert ran.stdout.count("bytes are free, but no inode for a new file") >= 2
+    assert "remove files that are not Conclave's: each of them takes an inode" in ran.stdout
+    assert "(0 bytes are free)" not in ran.stdout

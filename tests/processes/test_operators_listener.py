@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -47,6 +48,13 @@ def test_a_token_file_that_is_none_stops_the_start(tmp_path: Path, held: str | N
     assert line.startswith(f"conclave: admin.token_file: {tmp_path}/token: ")
     assert why in line
     assert "hunter2" not in line
+
+
+def test_a_token_is_not_waited_for_at_a_pipe(tmp_path: Path) -> None:
+    """A reload would read it again, and a stop wait for that."""
+    os.mkfifo(tmp_path / "token")
+    line = refused(tmp_path, f'token_file = "{tmp_path}/token"')
+    assert line.endswith("/token: is no file: name one that can be read again")
 
 
 @asynccontextmanager

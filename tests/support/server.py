@@ -150,9 +150,9 @@ def capless(*arguments: str | Path, cwd: Path) -> subprocess.CompletedProcess[st
 
 
 def _give_up_root() -> None:
-    for capability in (CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH):
+    for capability in (CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH, CAP_FOWNER):
         _LIBC.prctl(PR_CAPBSET_DROP, capability, 0, 0, 0)
 
 
 _LIBC = ctypes.CDLL(None)
-PR_CAPBSET_DROP, CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH = 24, 1, 2
+PR_CAPBSET_DROP, CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH, CAP_FOWNER = 24, 1, 2, 3
