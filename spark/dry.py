@@ -41,4 +41,5 @@ def count(connection: sqlite3.Connection, hot: Hot, made: Plan) -> Planned:
     """Count what a plan would delete."""
     groups = due.groups(connection, made, hot.settings)
     counts = apply.count_plan(connection, made, hot.settings)
-    return Planned(made, groups, counts, due.held_back(connection, hot.settings, hot.now))
+    held = due.held_back(connection, hot.settings, hot.now, made.risen)
+    return Planned(made, groups, counts, held)

@@ -5,7 +5,7 @@ What is listed is checked again when it is deleted: the policy, the marks and th
 
 import sqlite3
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from operator import itemgetter
@@ -300,20 +300,30 @@ class _Delete:
             yield Gone(rule, self.group_key, *row)
 
 
-def held_back(connection: sqlite3.Connection, settings: PolicySettings, now: int) -> int:
+def held_back(
+    connection: sqlite3.Connection, settings: PolicySettings, now: int, risen: Iterable[tuple[int, int]] = ()
+) -> int:
     """Return how many messages would have been erased by now, if no legal hold covered them.
 
     Of the archive, parts that would have gone as a whole count. Of what held users have sent, commits do not count, nor
-    what is archived.
+    what is archived. ``risen``: pairs of a mark ``gone_below`` and a group key. A dry run gives those that it would
+    have raised.
     """
     held = [row[0] for row in connection.execute("SELECT DISTINCT group_key FROM holds WHERE group_key IS NOT NULL")]
     users = [row[0] for row in connection.execute("SELECT DISTINCT user_id FROM holds WHERE user_id IS NOT NULL")]
     if not settings.enabled or not (held or users):
         return 0
     policies.list_all(connection, settings, now)
+    connection.execute("DROP TABLE IF EXISTS temp.risen")
+    connection.execute("CREATE TEMP TABLE risen (gone_below, group_key INTEGER PRIMARY KEY)")
+    connection.executemany("INSERT INTO temp.risen VALUES (?, ?)", risen)
     in_groups = sum(_held_in(connection, settings, now, key) for key in held)
     return in_groups + sum(_held_of(connection, user_id, settings, now) for user_id in users)
 
+
+_GONE_BELOW = (
+    "max(gone_below, ifnull((SELECT gone_below FROM temp.risen WHERE temp.risen.group_key = groups.group_key), 0))"
+)
 
 _HELD_IN = """
 SELECT count(*) FROM (
@@ -336,7 +346,7 @@ def _held_in(connection: sqlite3.Connection, settings: PolicySettings, now: int,
     policy = policies.find(connection, group_key, settings)
     if policy is None:
         return 0
-    marks = connection.execute("SELECT gone_below, expired_before FROM groups WHERE group_key = ?", (group_key,))
+    marks = connection.execute(f"SELECT {_GONE_BELOW}, expired_before FROM groups WHERE group_key = ?", (group_key,))
     gone_below, expired_before = marks.fetchone() or (FOREVER, FOREVER)
     values = {
         "key": group_key,
@@ -360,7 +370,7 @@ def _held_of(connection: sqlite3.Connection, user_id: bytes, settings: PolicySet
             f" AND messages.created_at < {_ERASABLE_BEFORE}"
             " AND messages.group_key NOT IN (SELECT group_key FROM holds WHERE group_key IS NOT NULL)"
             " AND (groups.group_key IS NULL OR EXISTS (SELECT 1 FROM user_tombstones WHERE user_id = ?1)"
-            " OR sequence_num <= gone_below OR messages.created_at < max(expired_before, expires_before)"
+            f" OR sequence_num <= {_GONE_BELOW} OR messages.created_at < max(expired_before, expires_before)"
             f" OR (self_destructs AND {redacted}))",
             (user_id,),
         ).fetchone()[0]

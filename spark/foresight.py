@@ -73,8 +73,7 @@ def foresee(path: Path, policy: PolicySettings, clock: Clock) -> Foresight | Non
 
 def _erasure(connection: sqlite3.Connection, hot: Hot) -> Erasure:
     found = dry.plan(connection, hot)
-    risen = [(step.gone_below, step.group_key) for step in found.plan.groups]
-    archived = expiry.make_plan(connection, hot, ALL, risen)
+    archived = expiry.make_plan(connection, hot, ALL, found.plan.risen)
     counts = {rule: count for rule, count in found.counts.items() if rule not in (SESSIONS, INVITES)}
     keys = {key for key, erased in archived.dropped.items() if erased.rule != expiry.RESTORED}
     keys |= {key for key in archived.partial if not archived.is_restored(key)}

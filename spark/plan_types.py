@@ -36,3 +36,8 @@ class Plan:
     deleted_accounts: list[bytes] = field(default_factory=list)
     sessions: list[int] = field(default_factory=list)
     invites: list[int] = field(default_factory=list)
+
+    @property
+    def risen(self) -> list[tuple[int, int]]:
+        """The marks ``gone_below`` that the run raises before anything goes, and the keys of their groups."""
+        return [(step.gone_below, step.group_key) for step in self.groups]

@@ -318,7 +318,7 @@ def dry_run(engine: Engine, scope: Scope = ALL) -> Report:
         with closing(sqlite.connect(engine.path, readonly=True)) as connection:
             planned.error = state.look_at_clock(connection, engine.clock.read())
         if archive := engine.archive(hot):
-            archive.count(planned, found.groups, [(step.gone_below, step.group_key) for step in found.plan.groups])
+            archive.count(planned, found.groups, found.plan.risen)
         planned.finished_at = engine.clock.now()
         return planned
 

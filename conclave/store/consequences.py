@@ -7,6 +7,8 @@ would be written goes into copies of the tables ``groups`` and ``self_destructin
 import sqlite3
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import groupby
+from operator import itemgetter
 from typing import NamedTuple
 
 from conclave.retention.policy import GroupPolicy, expiry_cutoff
@@ -109,8 +111,10 @@ def settle(
     ``at``: the last Unix second at which ``old`` was in force. ``now``: the first of ``new``. ``is_measured``: bytes
     are counted too; that takes much longer.
     """
-    change = Change()
-    _settle_timers(connection, old, new, at, now, change, is_measured=is_measured)
+    change, hiding = Change(), set[int]()
+    is_other_age = old.self_destruct_max_age != new.self_destruct_max_age
+    if is_other_age:
+        marks.end_timed(connection, expiry_cutoff(at, old.self_destruct_max_age))
     for group_key, before, after in list(policies.changed(connection, old, new)):
         former = _bounds(connection, group_key, before, at)
         marks.settle(connection, group_key, before, after, at)
@@ -118,8 +122,15 @@ def settle(
         change.groups += 1
         change.sooner += after.erasable_before(now) > before.erasable_before(now)
         # What expired while the server was stopped, and would have under the old settings too, is no consequence.
-        if current != former and not after.hides_as(before):
-            _count(connection, group_key, former, current, change, is_measured=is_measured)
+        if (
+            current != former
+            and not after.hides_as(before)
+            and _count(connection, group_key, former, current, change, is_measured=is_measured)
+        ):
+            hiding.add(group_key)
+    if is_other_age:
+        hiding |= _count_too_old(connection, new, now, change, is_measured=is_measured)
+    change.hiding = len(hiding)
     if change.hidden:
         change.total = connection.execute(_TOTAL).fetchone()[0]
     return change
@@ -152,31 +163,34 @@ def unknown_groups(connection: sqlite3.Connection, settings: PolicySettings) -> 
     ]
 
 
-def _settle_timers(
-    connection: sqlite3.Connection,
-    old: PolicySettings,
-    new: PolicySettings,
-    at: int,
-    now: int,
-    change: Change,
-    *,
-    is_measured: bool,
-) -> None:
-    """Start no more timers of messages that were too old, and count those that are too old for somebody from now on."""
-    if old.self_destruct_max_age == new.self_destruct_max_age:
-        return
-    marks.end_timed(connection, expiry_cutoff(at, old.self_destruct_max_age))
-    hidden = connection.execute(
-        "SELECT message_id, group_key FROM self_destructing JOIN messages USING (group_key, sequence_num)"
-        " JOIN groups USING (group_key) WHERE NOT ended AND messages.created_at < ? AND messages.created_at >="
-        f" expired_before AND sequence_num > gone_below AND {policies.UNREAD}",
+def _count_too_old(
+    connection: sqlite3.Connection, new: PolicySettings, now: int, change: Change, *, is_measured: bool
+) -> set[int]:
+    """Add to ``change`` the self-destructing messages that are too old for somebody from now on; return their groups.
+
+    Call it when all marks are settled: what a policy or a mark hides, the former or the new one, is counted already, or
+    is no consequence.
+    """
+    rows = connection.execute(
+        "SELECT group_key, group_id, message_expiry_seconds, min_lifetime_seconds, message_id, sequence_num,"
+        " messages.created_at FROM self_destructing JOIN messages USING (group_key, sequence_num)"
+        f" JOIN groups USING (group_key) WHERE NOT ended AND messages.created_at < ? AND {policies.UNREAD}"
+        " AND sender_id NOT IN (SELECT user_id FROM user_tombstones) ORDER BY group_key",
         (expiry_cutoff(now, new.self_destruct_max_age),),
     ).fetchall()
-    change.messages += len(hidden)
-    change.hiding += len({row["group_key"] for row in hidden})
-    for begin in range(0, len(hidden) if is_measured else 0, MEASURED):
-        some = [row["message_id"] for row in hidden[begin : begin + MEASURED]]
-        change.body_bytes += bodies.total_size(connection, some)
+    hiding = set[int]()
+    for group_key, of_group in groupby(rows, key=itemgetter("group_key")):
+        timed = list(of_group)
+        bounds = _bounds(connection, group_key, new.of_group(*timed[0][1:4]), now)
+        hidden = [
+            message_id for *_, message_id, number, second in timed if number > bounds.gone and second >= bounds.before
+        ]
+        if hidden:
+            hiding.add(group_key)
+        change.messages += len(hidden)
+        for begin in range(0, len(hidden) if is_measured else 0, MEASURED):
+            change.body_bytes += bodies.total_size(connection, hidden[begin : begin + MEASURED])
+    return hiding
 
 
 def _bounds(connection: sqlite3.Connection, group_key: int, policy: GroupPolicy, now: int) -> _Bounds:
@@ -194,8 +208,8 @@ def _count(
     change: Change,
     *,
     is_measured: bool,
-) -> None:
-    """Add to ``change`` what of a group is hidden by ``current`` and was not by ``former``."""
+) -> bool:
+    """Add to ``change`` what of a group is hidden by ``current`` and was not by ``former``; tell whether any is."""
     values = {"group_key": group_key, **former._asdict()}
     values |= {f"new_{name}": value for name, value in current._asdict().items()}
     if is_measured:
@@ -212,7 +226,7 @@ def _count(
         change.is_exact = change.is_exact and is_whole
     change.messages += count
     change.archived += archived
-    change.hiding += bool(count or archived)
+    return bool(count or archived)
 
 
 def _archived(

@@ -138,7 +138,7 @@ class Mover:
     def _count(self, connection: sqlite3.Connection, archive: ArchiveConfig) -> int:
         before = self._hot.now - archive.after
         self._list_movable(connection, archive, before)
-        return choice.count(connection, before)
+        return choice.count(connection, self._hot.settings, before)
 
     def _choose(self, connection: sqlite3.Connection, archive: ArchiveConfig, before: int) -> tuple[list[Range], bool]:
         self._list_movable(connection, archive, before)

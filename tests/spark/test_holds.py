@@ -229,6 +229,22 @@ async def test_a_run_counts_what_holds_kept_and_not_what_something_else_did(
     assert await stored(running) == []
 
 
+@pytest.mark.parametrize("by_user", [False, True])
+async def test_a_dry_run_counts_what_holds_would_keep_of_what_its_marks_would_hide(
+    running: Running, cleaner: Cleaner, held: Held, *, by_user: bool
+) -> None:
+    alice, bob = await running.users("alice", "bob")
+    group = await alice.create_group("g", expiry=0)
+    await bob.join(group)
+    await bob.send(group)
+    assert [await each.numbers(group) for each in (alice, bob)] == [[1], [1]]
+    await (held.user("bob") if by_user else held.group(group))
+    config = replace(running.config, cleanup=replace(running.config.cleanup, engine="sql"))
+    await running.settle()
+    for told in (cleaner.dry_run, cleaner.run):
+        assert (await asyncio.to_thread(told, config, running.clock.now()))["held"] == 1
+
+
 async def test_what_a_deleted_account_left_in_a_held_group_is_counted_as_kept(
     running: Running, cleaner: Cleaner, held: Held
 ) -> None:

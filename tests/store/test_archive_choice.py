@@ -87,6 +87,7 @@ def test_a_batch_begins_where_the_moves_under_way_end(connection: sqlite3.Connec
     chosen, more = choice.choose(connection, POLICY, NOW, 100, 10_000)
     assert chosen == [Range(1, 4, 5, KEEP), Range(2, 2, 4, KEEP)]
     assert not more
+    assert choice.count(connection, POLICY, NOW) == 3 + 5, "with those under way"
 
 
 def test_a_batch_takes_no_more_than_it_may_but_at_least_one(connection: sqlite3.Connection) -> None:
@@ -96,6 +97,13 @@ def test_a_batch_takes_no_more_than_it_may_but_at_least_one(connection: sqlite3.
     chosen, _ = choice.choose(connection, POLICY, NOW, 10, 500)
     assert chosen[0].last_seq in (4, 5)
     assert choice.choose(connection, POLICY, NOW, 10, 1)[0] == [Range(1, 1, 1, KEEP)]
+
+
+def test_what_follows_a_message_that_destroys_itself_does_not_count(connection: sqlite3.Connection) -> None:
+    add_group(connection, 1, [NOW - 9] * 5)
+    connection.execute("INSERT INTO self_destructing (group_key, sequence_num, seconds) VALUES (1, 3, 60)")
+    choice.list_movable(connection, POLICY, 0, NOW, NOW)
+    assert choice.count(connection, POLICY, NOW) == 2
 
 
 def test_groups_are_movable_whose_messages_outlive_the_least_however_many_lifetimes_there_are(
@@ -134,8 +142,10 @@ def test_what_waits_for_a_member_to_fetch_a_commit_is_no_work_for_a_run(connecti
         return hot.read(mover.has_work, archive)
 
     assert not has_work()
+    assert mover.count(archive) == 0
     connection.execute("UPDATE members SET watermark = 1")
     assert has_work()
+    assert mover.count(archive) == 1
     connection.execute("UPDATE groups SET archived_seq = 1")
     connection.execute("DELETE FROM messages WHERE sequence_num = 1")
     assert not has_work()

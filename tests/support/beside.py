@@ -1,7 +1,7 @@
 """A server with its clients beside a plain model of it: what both say is compared.
 
 After each step: what each member is served, and each watermark. After each run: what is stored in both tiers, what the
-receipts say, and whether explain had said so before.
+receipts say, and whether explain had said so before; in the hot tier a dry run, too.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ from conclave.retention.resolve import Lifetimes, Limit, Limits
 from conclave.store import overdue, receipts, sqlite
 from conclave.store.archive import moves
 from spark.engine import Engine
-from spark.run import clean_up
+from spark.run import clean_up, dry_run
 from tests.conftest import StartServer
 from tests.support.alone import StoreAlone
 from tests.support.cleaner import Cleaner
@@ -227,8 +227,11 @@ class Beside:
         config = self.configured()
         if self.tier == "archive":
             return self.cleaner.try_run(config, self.clock.now(), scope=scope, plant=self.plant)
-        self.engines.append(Engine(config, FakeClock(self.clock.now())))
-        return clean_up(self.engines[-1], scope=scope).to_mapping()
+        self.engines.append(engine := Engine(config, FakeClock(self.clock.now())))
+        told, report = dry_run(engine, scope).to_mapping(), clean_up(engine, scope=scope).to_mapping()
+        for name in ("deleted", "groups_touched", "held"):
+            self.expect(report[name], told[name], f"{name}, as the dry run has told")
+        return report
 
     def _explained(self, stored: set[tuple[int, int]]) -> dict[tuple[int, int], explain.Explanation]:
         """Ask what becomes of some messages."""

@@ -67,10 +67,11 @@ def time_slices(connection: sqlite3.Connection, before: int, rows: int) -> list[
     return [*bounds, before]
 
 
-def count(connection: sqlite3.Connection, before: int) -> int:
-    """Return how many messages of the groups in temp.movable were created before ``before`` (Unix seconds)."""
+def count(connection: sqlite3.Connection, settings: PolicySettings, before: int) -> int:
+    """Return how many messages may move: those of batches under way, and those from which ``choose`` chooses."""
+    candidates = _CANDIDATES.format(commits_above=policies.commits_above_of(settings))
     found = connection.execute(
-        "SELECT count(*) FROM temp.movable CROSS JOIN messages USING (group_key) WHERE created_at < ?", (before,)
+        f"SELECT ({_UNDER_WAY}) + (SELECT ifnull(sum(count), 0) FROM ({candidates}))", {"before": before}
     )
     return int(found.fetchone()[0])
 
@@ -120,6 +121,12 @@ def _choose(connection: sqlite3.Connection, commits_above: str, before: int, row
             break
     return chosen, rows - left
 
+
+_UNDER_WAY = """
+SELECT count(*) FROM archive_moves JOIN archive_move_ranges AS ranges USING (batch) JOIN groups USING (group_key)
+    JOIN messages USING (group_key)
+WHERE finished_at IS NULL AND sequence_num BETWEEN first_seq AND ranges.last_seq AND sequence_num > archived_seq
+"""
 
 _CANDIDATES = """
 WITH under_way AS MATERIALIZED (
