@@ -2,6 +2,7 @@
 
 import gc
 import sqlite3
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -37,6 +38,36 @@ class WalBusyError(Exception):
 
 class RunTooLongError(Exception):
     """The run has taken longer than it may. What it did stays done, and the next run continues."""
+
+
+class _Garbage:
+    """Python's search for circles of objects, which takes 10 ms once libraries are loaded."""
+
+    def __init__(self) -> None:
+        """Leave it as it is."""
+        self._changing = threading.Lock()
+        self._count = 0
+        self._was_enabled = False
+
+    @contextmanager
+    def put_off(self) -> Iterator[None]:
+        """Let none take place during the block. Threads may be in such blocks at once: the last one ends it."""
+        with self._changing:
+            if not self._count:
+                self._was_enabled = gc.isenabled()
+                gc.disable()
+            self._count += 1
+        try:
+            yield
+        finally:
+            with self._changing:
+                self._count -= 1
+                if not self._count and self._was_enabled:
+                    gc.enable()
+
+
+garbage = _Garbage()
+"""That of this process: the archive's batches are moved by several threads, each with a pacer."""
 
 
 class Pacer:
@@ -87,7 +118,7 @@ class Pacer:
             if time.monotonic() > self._deadline:
                 raise RunTooLongError("max_run_time is over; the next run goes on from here")
             began = time.monotonic()
-            with _no_garbage_collected(), write_transaction(self.connection):
+            with garbage.put_off(), write_transaction(self.connection):
                 held_from = time.monotonic()
                 reach("apply.begun")
                 self._require()
@@ -122,18 +153,6 @@ class Pacer:
         """Return a number that changes when another connection has committed."""
         version: int = self.connection.execute("PRAGMA data_version").fetchone()[0]
         return version
-
-
-@contextmanager
-def _no_garbage_collected() -> Iterator[None]:
-    """Put off Python's search for circles, which takes 10 ms once libraries are loaded, to the end of the block."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
 
 
 def empty_wal(connection: sqlite3.Connection) -> None:

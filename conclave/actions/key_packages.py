@@ -32,10 +32,10 @@ def upload(
     """
     users.require(connection, user_id)
     kept = key_packages.regular_of(connection, user_id)
-    fresh = [each for each in dict.fromkeys(regular) if each not in kept]
-    # Packages that others of the same request would push out are not stored at all.
-    for package in fresh[-key_packages.REGULAR_KEPT :]:
-        key_packages.add(connection, user_id, package, is_last_resort=False)
+    # Packages that others of the same request would push out are not stored at all, also if those others are there.
+    for package in list(dict.fromkeys(regular))[-key_packages.REGULAR_KEPT :]:
+        if package not in kept:
+            key_packages.add(connection, user_id, package, is_last_resort=False)
     for package in last_resorts[-1:]:
         key_packages.add(connection, user_id, package, is_last_resort=True)
     if signing_key_fingerprint:

@@ -36,16 +36,20 @@ class ConfigError(Exception):
 def find_config() -> Path | None:
     """Return the first of SEARCH_PATHS that exists, if any. Raises ConfigError if this user cannot look there.
 
-    To pass over such a place would be to go by other settings than those that were meant, or by none.
+    To pass over such a place would be to go by other settings than those that were meant, or by none. So a link that
+    leads nowhere counts, and a folder, as container engines make for a file that was to be mounted and is not there:
+    who reads it tells of it.
     """
     for candidate in SEARCH_PATHS:
         try:
-            if candidate.is_file():
-                return candidate
+            candidate.lstat()
+        except (FileNotFoundError, NotADirectoryError):
+            continue
         except OSError as error:  # sudo keeps the working directory, which may be closed to the server's user
             where = "the working directory" if candidate.parent == Path() else candidate.parent
             fault = f"cannot be looked for: {where}: {error.strerror}: name the file that is meant"
             raise ConfigError(str(candidate), [fault]) from error
+        return candidate
     return None
 
 

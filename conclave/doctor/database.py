@@ -1,6 +1,7 @@
 """The database, read and never written: its schema, the clock, runs, what is overdue, the write-ahead log."""
 
 import contextlib
+import os
 import sqlite3
 from collections.abc import Iterator
 
@@ -14,6 +15,8 @@ from conclave.store.database import WAL_KEPT_BYTES
 from conclave.store.faults import StoreError, file_size
 
 _DAMAGED = "stop the server, keep a copy of the files, and restore a backup"
+
+_NOT_OURS = "run this as the server's user; if that is who you are, correct the permissions"
 
 LONG_WAL_BYTES = 4 * WAL_KEPT_BYTES
 """A write-ahead log of more than 64 MiB is worth a note."""
@@ -37,7 +40,8 @@ def database(config: Config, clock: Clock, *, is_running: bool | None) -> Iterat
             connection.execute("BEGIN")
             yield from _looked_at(connection, config, clock, is_running=is_running)
     except (sqlite3.Error, StoreError) as error:
-        yield wrong("database", f"{path}: cannot be read: {error}", _DAMAGED)
+        is_ours = os.access(path, os.R_OK) and os.access(path.parent, os.W_OK)
+        yield wrong("database", f"{path}: cannot be read: {error}", _DAMAGED if is_ours else _NOT_OURS)
     yield from _log(config)
 
 

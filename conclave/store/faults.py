@@ -100,17 +100,20 @@ def not_opened(path: Path, error: sqlite3.Error) -> StoreError:
     """Return the error of a database that cannot be opened, with what is known of the reason. SQLite says little."""
     why = ""
     if _code(error) in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_FULL):
-        why = f" ({_obstacle(path.parent)})"
+        why = f" ({_obstacle(path)})"
     return StoreError(f"{path}: cannot be opened as a database: {error}{why}")
 
 
-def _obstacle(folder: Path) -> str:
-    """Say what may keep files in ``folder`` from being opened: a reader too makes the index of the log there."""
+def _obstacle(path: Path) -> str:
+    """Say what may keep the database ``path`` from being opened: a reader too makes the index of the log beside it."""
+    folder = path.parent
     try:
         os.close(os.open(folder, os.O_RDONLY | os.O_CLOEXEC))
     except OSError as error:
         if error.errno in _NO_DESCRIPTOR:
             return f"{error.strerror}: raise the limit, as by ulimit -n"
+    if path.exists() and not os.access(path, os.R_OK):
+        return f"{path}: cannot be read; is it another user's?"
     if not os.access(folder, os.W_OK):
         return f"{folder}: cannot be written to; is it another user's, or its disk read-only?"
     return free_text(folder)

@@ -293,6 +293,14 @@ async def test_packages_that_are_uploaded_again_push_none_out(running: Running) 
     assert await running.query("SELECT sum(live_bytes) FROM body_segments") == [(0,)]
 
 
+async def test_of_more_than_are_kept_the_newest_stay_when_all_are_uploaded_again(running: Running) -> None:
+    alice, bob = await running.users("alice", "bob")
+    packages = [package(number) for number in range(25)]
+    for _ in range(2):
+        await bob.upload(*packages)
+    assert await taken(alice, bob, 10) == packages[15:]
+
+
 async def test_a_fingerprint_is_shown_of_oneself_and_of_members(running: Running) -> None:
     alice, bob = await running.users("alice", "bob")
     group = await alice.create_group("friends")

@@ -1,5 +1,6 @@
 """What keeps a server from starting is told in one line that says what to do, and nothing is begun."""
 
+import json
 import os
 import socket
 import subprocess
@@ -165,6 +166,23 @@ def test_a_working_directory_that_is_closed_is_told_by_every_command(tmp_path: P
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("make", "told"),
+    [
+        (Path.mkdir, "Is a directory: name the file in that folder"),
+        (lambda path: path.symlink_to("gone.toml"), "No such file or directory: name a file that is there"),
+        (lambda path: path.symlink_to(path.name), "Too many levels of symbolic links"),
+    ],
+)
+def test_what_has_the_name_of_a_configuration_and_is_none_is_not_passed_over(
+    tmp_path: Path, make: Callable[[Path], None], told: str
+) -> None:
+    """As a container engine makes a folder for a file that is not there; a server would go by the defaults."""
+    make(tmp_path / "conclave.toml")
+    done = conclave("serve", cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (1, f"conclave: conclave.toml: cannot be read: {told}\n")
+
+
 @pytest.mark.parametrize(("mode", "named"), [(0o000, "chat.data"), (0o500, "chat.db.server-lock")])
 def test_a_folder_of_somebody_else_is_told(tmp_path: Path, mode: int, named: str) -> None:
     """As that of a container's volume may be: it cannot be entered, or not be written to."""
@@ -192,6 +210,25 @@ def test_a_folder_in_which_nothing_can_be_made_is_told_to_readers_too(tmp_path: 
         f"conclave: {tmp_path}/conclave.db: cannot be opened as a database: attempt to write a readonly database"
         f" ({tmp_path}: cannot be written to; is it another user's, or its disk read-only?)\n"
     )
+
+
+def test_a_database_that_may_not_be_read_is_not_taken_for_a_damaged_one(tmp_path: Path) -> None:
+    path = configure(tmp_path)
+    database = tmp_path / "conclave.db"
+    schema.create(database)
+    database.chmod(0)
+    told = (
+        f"{database}: cannot be opened as a database: unable to open database file"
+        f" ({database}: cannot be read; is it another user's?)"
+    )
+    listed, looked = (
+        capless("-P", "-m", "conclave", *command, "--config", path, cwd=tmp_path)
+        for command in (("user", "list"), ("doctor", "--json"))
+    )
+    assert listed.stderr == f"conclave: {told}\n"
+    [found] = [each for each in json.loads(looked.stdout)["findings"] if "unable to open" in each["says"]]
+    assert found["says"] == f"{database}: cannot be read: {told}"
+    assert found["remedy"].startswith("run this as the server's user")
 
 
 @pytest.mark.parametrize(

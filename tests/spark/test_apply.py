@@ -6,7 +6,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import ExitStack, closing
 from pathlib import Path
 from uuid import uuid4
 
@@ -19,7 +19,7 @@ from conclave.store.groups import GroupChanges
 from conclave.store.members import Membership
 from spark import apply, due, pacer, rules, sql_engine
 from spark.engine import CleanupError
-from spark.pacer import Pacer
+from spark.pacer import Pacer, garbage
 from spark.plan_types import Plan
 from spark.run import requirement
 
@@ -266,6 +266,16 @@ def test_no_garbage_is_looked_for_while_the_lock_is_held(connection: sqlite3.Con
     assert seen == [(True, False), (False, True)]
     with pytest.raises(ZeroDivisionError):
         Pacer(connection).run(iter([fail]))
+    assert gc.isenabled()
+
+
+def test_garbage_is_looked_for_again_once_the_last_of_several_pacers_lets_it() -> None:
+    """The archive's batches are moved by several threads. If each went by what it found, it might stay off."""
+    with ExitStack() as first, ExitStack() as second:
+        first.enter_context(garbage.put_off())
+        second.enter_context(garbage.put_off())
+        first.close()
+        assert not gc.isenabled()
     assert gc.isenabled()
 
 
