@@ -2,8 +2,8 @@
 
 import ctypes
 
-MAPPED_BYTES = 128 * 1024
-"""A block larger than 128 KiB gets pages of its own, which go back as soon as it is freed."""
+MAPPED_BYTES = 32 * 1024
+"""A block larger than 32 KiB gets pages of its own, which go back as soon as it is freed."""
 
 _M_MMAP_THRESHOLD = -3
 

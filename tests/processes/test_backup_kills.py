@@ -132,7 +132,8 @@ def test_a_full_disk_is_told_in_one_line_and_nothing_is_left(store: Backed, tmp_
 
 def test_a_disk_that_fails_leaves_what_was_copied_to_the_next_backup(store: Backed) -> None:
     result = run(store, "backup", store.backups, failpoint="backup.caught_up=io")
-    assert (result.returncode, result.stderr) == (1, "conclave: disk I/O error\n")
+    where = f"{store.config.database}, or its copy in {store.backups}"
+    assert (result.returncode, result.stderr) == (1, f"conclave: {where}: disk I/O error\n")
     assert [path.name for path in store.backups.iterdir() if path.name != MARK] == [UNFINISHED]
     assert "of the archive 0 bytes were copied, 0 are shared" in done(store, "backup", store.backups)
     assert len(expect_whole(store)) == 1

@@ -158,7 +158,9 @@ class Chat:
         self.press("escape")
         await until(lambda: self.app.screen is self.chat_screen and self.composer.has_focus, lambda: self.screen)
         self.composer.prefill("")
-        self.type(line, "enter")
+        self.type(line)
+        await until(lambda: self.composer.text == line, lambda: self.composer.text)
+        self.press("enter")
         await until(lambda: not self.composer.text, lambda: self.composer.text)
 
     async def is_online(self) -> None:

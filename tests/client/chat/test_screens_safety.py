@@ -1,5 +1,6 @@
 """What the chat must not do: show what is gone, execute what others write, keep or tell what is secret."""
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from tests.support.alone import once
 from tests.support.chatting import SETTINGS, Chat, chatting, new_group, signed_up, until
 from tests.support.client import PACKAGE, PASSWORD, Client
 from tests.support.proxies import free_ports
-from tests.support.server import ServerProcess
+from tests.support.server import PATIENCE, ServerProcess
 
 HOSTILE = "\x1b]0;owned\x07\x1b[2J[bold]loud[/bold] [@click=app.quit]press[/] \u202egnp.exe\u2066 \r\x00\x9b31m \\[/]"
 """A title, an end of the screen, markup, a link that leaves, a turned direction, a return, a NUL, a C1 code."""
@@ -206,8 +207,9 @@ async def test_a_fault_of_the_program_ends_it_without_the_values_of_its_variable
             monkeypatch.setattr(type(chat.timeline), "show", broken)
             started.append(chat)
             chat.type("the plum is ripe", "enter")
-            while not chat.app._exit:
-                await chat.pilot.pause(0.02)
+            async with asyncio.timeout(PATIENCE):
+                while not chat.app._exit:
+                    await chat.pilot.pause(0.02)
 
     started: list[Chat] = []
     with pytest.raises(ValueError, match="plum"):  # the pilot's own
