@@ -82,6 +82,7 @@ class Engine:
         from spark.session import (  # noqa: PLC0415 - the SQL engine needs no Spark
             DeployModeError,
             JarsMissingError,
+            JavaFailsError,
             JavaMissingError,
             build_session,
         )
@@ -95,7 +96,12 @@ class Engine:
                 held = self._work.descriptor, *self._open_lock().descriptors
                 self._spark = build_session(self.config, self._work.path, self._java, held=held, archive=archive)
             self._knows_archive = archive
-        except (data_folder.DataFolderError, JavaMissingError, JarsMissingError, DeployModeError) as error:
+        except (
+            data_folder.DataFolderError,
+            JavaFailsError,
+        ) as error:  # a disk may be away for a while, or memory short
+            raise SparkStartError(str(error)) from error
+        except (JavaMissingError, JarsMissingError, DeployModeError) as error:
             raise CleanupError(str(error)) from error
         except OSError as error:
             raise SparkStartError(f"Spark could not start: {error}") from error

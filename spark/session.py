@@ -1,5 +1,6 @@
 """Builds the SparkSession: the only place that does."""
 
+import errno
 import os
 import re
 import shutil
@@ -30,6 +31,9 @@ JARS = Path(sys.prefix) / "delta-jars"
 
 JAR_LIST = Path(__file__).with_name("delta-jars.sha256")
 """The names of these jars, with their checksums."""
+
+_SHORTAGES = (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE)
+"""Why a program that is there cannot be started: processes, memory or files are short."""
 
 _CLASS_PATHS = ("spark.jars", "spark.jars.packages", "spark.driver.extraClassPath")
 """The settings that give jars to a Java process which spark-submit has started."""
@@ -68,10 +72,15 @@ class JavaMissingError(Exception):
     """There is no Java that Spark can run on. The message says what to install."""
 
 
+class JavaFailsError(JavaMissingError):
+    """There is a Java, but it does not start, as where memory is short: that may pass. The message says why."""
+
+
 def find_java(*, archive: bool = False) -> tuple[str, str]:
     """Return the path of the Java that Spark will start, and its version.
 
-    ``archive``: nothing else will do. Raises JavaMissingError unless Spark supports it.
+    ``archive``: nothing else will do. Raises JavaMissingError unless Spark supports it, JavaFailsError if that cannot
+    be told now.
     """
     home = os.environ.get("JAVA_HOME")
     java = str(Path(home) / "bin" / "java") if home else shutil.which("java")
@@ -80,9 +89,15 @@ def find_java(*, archive: bool = False) -> tuple[str, str]:
     try:
         if not java:
             raise FileNotFoundError
-        shown = subprocess.run([java, "-version"], capture_output=True, text=True, check=True).stderr  # noqa: S603 - the same Java that Spark will start
-    except (OSError, subprocess.CalledProcessError) as error:
+        done = subprocess.run([java, "-version"], capture_output=True, text=True, errors="replace", check=False)  # noqa: S603 - the same Java that Spark will start
+    except OSError as error:
+        if error.errno in _SHORTAGES:
+            raise JavaFailsError(f"{java} cannot be started now: {error.strerror}") from error
         raise JavaMissingError(f"the Spark cleanup needs Java, and there is none: {advice}") from error
+    shown = done.stderr
+    if done.returncode:
+        why = "; ".join(shown.splitlines()[:2]) or "it says nothing"
+        raise JavaFailsError(f"{java} ended with status {done.returncode}: {why}")
     version = re.search(r'version "(\d+)', shown)
     found = shown.splitlines()[0] if shown else "an unknown version"
     if not version or int(version[1]) not in SUPPORTED_JAVA:

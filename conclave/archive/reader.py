@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from conclave.archive.age import find_fault
 from conclave.archive.faults import one_line
+from conclave.archive.files import LOG
 from conclave.archive.query import parts_between, reach, select, tally
 from conclave.budget import Share, cost
 from conclave.health.parts import Health, HealthPart
@@ -136,6 +137,10 @@ class Archive:
         """Open the table now, so that the first read is not slow. Raises ArchiveError."""
         await self._in_thread(self._try_out)
 
+    async def is_away(self) -> bool:
+        """Tell whether there is no table in the archive's folder, so that its disk may be away. Reads nothing."""
+        return not await asyncio.get_running_loop().run_in_executor(self._threads, self._has_log)
+
     async def close(self) -> None:
         """Wait for the reads under way, and begin no new ones."""
         await asyncio.to_thread(self._threads.shutdown, cancel_futures=True)
@@ -151,7 +156,12 @@ class Archive:
         self._health.mend(HealthPart.ARCHIVE)
         return result
 
+    def _has_log(self) -> bool:
+        return (self._folder / LOG).is_dir()
+
     def _try_out(self) -> None:
+        if not self._has_log():  # a table that is open would do without it for a while
+            raise ArchiveError(f"{self._folder}: there is no table; is its disk mounted?")
         state = self._known()
         self._asking(state.version, state.turn, lambda _: None)
 

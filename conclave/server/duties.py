@@ -92,7 +92,10 @@ async def look_at_storage(app: web.Application) -> AsyncIterator[None]:
 
 
 async def try_archive(app: web.Application) -> AsyncIterator[None]:
-    """Open the archive while the server starts, and retry an archive that could not be read."""
+    """Open the archive while the server starts, and retry one that could not be read.
+
+    One whose folder has gone is found before somebody reads there, and before something is due there.
+    """
     reader, health = app[keys.ARCHIVE], app[keys.HEALTH]
 
     async def try_out() -> None:
@@ -100,8 +103,10 @@ async def try_archive(app: web.Application) -> AsyncIterator[None]:
             await reader.warm_up()
 
     async def try_again() -> None:
-        if HealthPart.ARCHIVE in health.faults:
-            await try_out()
+        with contextlib.suppress(StoreError):  # the watch of the storage tells of that
+            is_at_fault = HealthPart.ARCHIVE in health.faults
+            if is_at_fault or (await app[keys.STORE].read(stretches.is_to_be_there) and await reader.is_away()):
+                await try_out()
 
     # The start does not wait for it: new messages can be read without the archive.
     is_to_be_there = await app[keys.STORE].read(stretches.is_to_be_there)

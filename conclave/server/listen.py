@@ -35,6 +35,13 @@ MOST_FILES = 65_536
 RESERVED_FILES = 64
 """Clients do not get 64 descriptors: the store, the operators' listener and the worker's pipes need them."""
 
+MOST_OPERATORS = 32
+"""The operators' listener has at most 32 connections, of the 64 descriptors above.
+
+Whoever reaches it may connect without a token. Without a bound, silent connections there would turn clients away, and
+leave the store none.
+"""
+
 BACKLOG = 1024
 """At most 1,024 connections wait to be accepted. After a restart all streams come back at once."""
 
@@ -85,16 +92,20 @@ class Site(web.BaseSite):
         most_files: int,
         tls: ssl.SSLContext | None = None,
         fast_path: FastPath | None = None,
+        most: int | None = None,
     ) -> None:
         """``most_files``: nobody is let in once the process has this many files open.
 
-        ``fast_path``: answers requests whose heads are known; None: all are parsed.
+        ``fast_path``: answers requests whose heads are known; None: all are parsed. ``most``: so many connections at
+        most; one that waits with nothing to answer makes room for a new one. None: any number.
         """
         super().__init__(runner, ssl_context=tls, backlog=BACKLOG)
         self._address = address
         self.port = port
         self._most_files = most_files
         self._fast_path = fast_path
+        self._most = most
+        self._open: list[Connection] = []
         self._warned_at = -WARN_EVERY_SECONDS
 
     @property
@@ -118,9 +129,12 @@ class Site(web.BaseSite):
 
     def _let_in(self) -> asyncio.BaseProtocol:
         server = self._runner.server
-        if server is not None and self._is_room():
+        if server is not None and self._is_room() and self._make_room():
             # Not server(): its connections would answer what is not HTTP with pages of aiohttp.
-            return Connection(server, self._fast_path)
+            connection = Connection(server, self._fast_path)
+            if self._most is not None:
+                self._open.append(connection)
+            return connection
         now = asyncio.get_running_loop().time()
         if now >= self._warned_at + WARN_EVERY_SECONDS:
             self._warned_at = now
@@ -135,6 +149,20 @@ class Site(web.BaseSite):
             return False
         os.close(least)
         return least < self._most_files
+
+    def _make_room(self) -> bool:
+        """Tell whether one more connection may be. The first one that asks for nothing ends for it, if it has to."""
+        if self._most is None:
+            return True
+        self._open = [each for each in self._open if not each.has_ended()]
+        if len(self._open) < self._most:
+            return True
+        idle = next((each for each in self._open if each.asks_for_nothing()), None)
+        if idle is None:
+            return False
+        self._open.remove(idle)
+        idle.force_close()
+        return True
 
 
 class Connection(web.RequestHandler):
@@ -193,6 +221,20 @@ class Connection(web.RequestHandler):
     def _learn(self, data: bytes) -> bool:
         """Have the head of the one request that waits known from now on; return whether it is."""
         return self._fast_path is not None and self._fast_path.learn(data, *self._messages[0])
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Begin, unless the connection had to make room for another one before it was there."""
+        super().connection_made(transport)
+        if self._force_close:
+            transport.close()
+
+    def has_ended(self) -> bool:
+        """Tell whether the connection was there and is lost."""
+        return self._manager is None
+
+    def asks_for_nothing(self) -> bool:
+        """Tell whether no request waits for its answer: none has come, or not all of its head, or all are answered."""
+        return not self._messages and self._current_request is None
 
     def _is_idle(self) -> bool:
         """Tell whether all requests are answered, the client has all answers, and the connection stays open.

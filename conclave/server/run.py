@@ -23,7 +23,7 @@ from conclave.logs import get_logger
 from conclave.server import ports
 from conclave.server.app import create_app
 from conclave.server.fast_path import FastPath
-from conclave.server.listen import Site, for_clients, raise_file_limit
+from conclave.server.listen import MOST_OPERATORS, Site, for_clients, raise_file_limit
 from conclave.server.reload import Reloader
 from conclave.server.shortcut import take_shortcut
 from conclave.server.supervise import Supervisor
@@ -158,7 +158,7 @@ async def _serve(
     try:
         files = raise_file_limit()
         await operators.setup()
-        admin = Site(operators, config.admin.listen_address, config.admin.listen_port, files)
+        admin = Site(operators, config.admin.listen_address, config.admin.listen_port, files, most=MOST_OPERATORS)
         admin_url = await _listen_for_operators(admin)
         await runner.setup()
         take_shortcut(app, runner.server)

@@ -310,6 +310,24 @@ async def test_an_older_archive_than_the_store_knows_of_is_not_served(running: R
     assert "is older than the database" in running.app[keys.HEALTH].faults["archive"]
 
 
+async def test_an_archive_that_goes_is_told_before_anybody_reads_there(
+    running: Running, mover: Mover, start_server: StartServer, config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alice, group = await filled(running, 10)
+    mover.move(group, 8)
+    await running.server.close()
+    monkeypatch.setattr(duties, "ARCHIVE_RETRY_SECONDS", 0.05)
+    folder = config.archive_path
+    async with start_server(replace(config)) as again:
+        alice.http, alice.url = again.http, again.url
+        health = again.app[keys.HEALTH]
+        assert short(await alice.fetch(group)) == expected(1, 10)
+        folder.rename(folder.with_name("away"))
+        await until(lambda: health.faults.get("archive") == f"{folder}: there is no table; is its disk mounted?")
+        folder.with_name("away").rename(folder)
+        await until(lambda: not health.faults)
+
+
 async def test_an_archive_that_is_newer_than_its_database_leaves_nothing_out_in_silence(
     running: Running, mover: Mover, start_server: StartServer, config: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -466,6 +466,32 @@ def test_cleanup_begins_as_soon_as_its_folder_can_be_made(tmp_path: Path) -> Non
         server.wait_for("cleanup_run")
 
 
+def test_cleanup_begins_as_soon_as_its_disk_is_there_and_java_starts(tmp_path: Path) -> None:
+    """A worker that begins while the disk of its folder is away, or memory is short, is not the last one."""
+    with ServerProcess(tmp_path, SQL) as server:
+        assert server.stop()[0] == 0
+    data, away, fault = tmp_path / "conclave.data", tmp_path / "away", tmp_path / "short"
+    home = tmp_path / "java"
+    java = home / "bin" / "java"
+    java.parent.mkdir(parents=True)
+    short = f"[ -e {fault} ] && echo 'Could not reserve enough space' >&2 && exit 1\n"
+    java.write_text(f'#!/bin/sh\n{short}exec "{shutil.which("java")}" "$@"\n')
+    java.chmod(0o755)
+    fault.touch()
+    with ServerProcess(tmp_path, OFTEN, env={"JAVA_HOME": str(home)}) as server:
+        reason = server.wait_for("cleanup_worker_ended")["reason"]
+        assert reason == f"{java} ended with status 1: Could not reserve enough space"
+        data.rename(away)
+        data.write_text("no folder")
+        fault.unlink()
+        for _ in waiting("a worker that finds no folder"):
+            if any("is a file" in str(each.get("reason")) for each in server.events()):
+                break
+        data.unlink()
+        away.rename(data)
+        server.wait_for("cleanup_run")
+
+
 def test_a_lock_that_was_replaced_is_no_lock(served: Path) -> None:
     (served / "conclave.toml").write_text(SQL)
     lock = served / "conclave.db.cleanup-lock"

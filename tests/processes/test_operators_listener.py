@@ -4,16 +4,17 @@ import asyncio
 import json
 import os
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 from aiohttp import ClientError, ClientSession
 
+from conclave.server.listen import MOST_OPERATORS
 from tests.support.client import Client
 from tests.support.scrape import read
-from tests.support.server import PATIENCE, ServerProcess, conclave
+from tests.support.server import PATIENCE, ServerProcess, conclave, waiting
 
 TOKEN = "0123456789abcdef" * 2
 SQL = '[cleanup]\nengine = "sql"\n'
@@ -90,6 +91,24 @@ async def test_a_server_that_others_reach_asks_for_its_token(tmp_path: Path) -> 
             assert "conclave_build_info" in told
             assert TOKEN not in told
         assert TOKEN not in (tmp_path / "server.log").read_text()
+
+
+async def test_silent_connections_of_strangers_take_few_files_and_no_operators_place(tmp_path: Path) -> None:
+    """They need no token. Clients and the store have to have the files that are left."""
+    with ServerProcess(tmp_path, SQL) as server:
+        server.wait_for("cleanup_run")
+        port = int(server.wait_for("listening")["admin_url"].rpartition(":")[2])
+        open_files = Path(f"/proc/{server.process.pid}/fd")
+        before = len(list(open_files.iterdir()))
+        async with AsyncExitStack() as held:
+            for _ in range(4 * MOST_OPERATORS):
+                _, writer = await asyncio.open_connection("127.0.0.1", port)
+                held.callback(writer.close)
+            async with asking(server) as operator:
+                assert (await operator.get("/readyz"))[0] == 200, "it comes to its turn after all of them"
+                for _ in waiting("those that had to make room to be closed"):
+                    if len(list(open_files.iterdir())) <= before + MOST_OPERATORS:
+                        break
 
 
 async def test_after_a_run_its_metrics_and_those_of_the_processes_are_told(tmp_path: Path) -> None:
