@@ -155,13 +155,15 @@ class Chat:
 
     async def do(self, line: str) -> None:
         """Type a command, and wait until it was taken."""
+        await self._clear()
+        self.type(line, "enter")
+        await until(lambda: not self.composer.text, lambda: self.composer.text)
+
+    async def _clear(self) -> None:
+        """Wait until a command can be typed."""
         self.press("escape")
         await until(lambda: self.app.screen is self.chat_screen and self.composer.has_focus, lambda: self.screen)
         self.composer.prefill("")
-        self.type(line)
-        await until(lambda: self.composer.text == line, lambda: self.composer.text)
-        self.press("enter")
-        await until(lambda: not self.composer.text, lambda: self.composer.text)
 
     async def is_online(self) -> None:
         """Wait for a connection, and for the groups."""
@@ -170,7 +172,12 @@ class Chat:
     async def open(self, name: str) -> Room:
         """Open a group as soon as it is there."""
         await until(lambda: self.conversation.rooms.by_name(name), lambda: f"{name} in\n{self.screen}")
-        await self.do(f"/go {name}")
+        await self._clear()
+        self.type(line := f"/go {name}")
+        # The first group opens by itself: that it is open does not tell that the line was taken.
+        await until(lambda: self.composer.text == line, lambda: self.composer.text)
+        self.press("enter")
+        await until(lambda: not self.composer.text, lambda: self.composer.text)
         await until(lambda: self.chat_screen.room and self.room.name == name, lambda: self.screen)
         return self.room
 

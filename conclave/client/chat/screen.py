@@ -159,7 +159,7 @@ class ChatScreen(Screen[None]):
         """The open group is gone, and what was typed for it: nor is it sent to another one, so none is opened."""
         self._opened, self._has_lost = None, True
         composer = self.query_one(Composer)
-        if not composer.text.startswith("/") or composer.text.startswith("//"):
+        if not _is_command(composer.text):
             composer.text = ""
 
     def _look(self, room: Room | None) -> Look:
@@ -234,7 +234,7 @@ class ChatScreen(Screen[None]):
 
     def _take(self, text: str) -> None:
         """Do a command, or send a message."""
-        if text.startswith("/") and not text.startswith("//"):
+        if _is_command(text):
             self._begin(text)
         elif self.room is None:
             self.say("Open a group first, or make one: /new NAME", is_bad=True)
@@ -384,7 +384,8 @@ class ChatScreen(Screen[None]):
             former.typed, former.read_before = composer.text, None
         room = self.conversation.enter(group_id)
         self._opened = group_id if room else None
-        if room and room is not former:
+        # The first group opens by itself, perhaps while a command is typed: that stays, a message does not.
+        if room and room is not former and (former or not _is_command(composer.text)):
             composer.text = room.typed
             composer.move_cursor(composer.document.end)
         self._show()
@@ -414,3 +415,8 @@ class ChatScreen(Screen[None]):
     async def leave_chat(self) -> None:
         """End the program."""
         await self.app.run_action("quit")
+
+
+def _is_command(text: str) -> bool:
+    """Tell whether a line is a command. Two slashes begin a message with one."""
+    return text.startswith("/") and not text.startswith("//")

@@ -144,6 +144,20 @@ async def test_tab_completes_commands_and_shows_what_they_take(server: ServerPro
         await until(lambda: chat.composer.text == "/nonsense", lambda: "the line is there to be corrected")
 
 
+@pytest.mark.parametrize(("typed", "left"), [("/invite so", "/invite so"), ("half a reply", "")])
+async def test_a_command_that_is_typed_while_the_first_group_opens_stays(
+    server: ServerProcess, tmp_path: Path, typed: str, left: str
+) -> None:
+    name = f"first_{len(left)}"
+    session = await signed_up(tmp_path, server.url, name)
+    async with chatting(tmp_path) as chat:
+        chat.type(typed)
+        await until(lambda: chat.composer.text == typed)
+        await new_group(session, name)
+        await until(lambda: chat.chat_screen.room)
+        assert chat.composer.text == left, "no message goes to a group that opened by itself"
+
+
 async def test_invite_and_accept_with_the_keyboard_alone(server: ServerProcess, tmp_path: Path) -> None:
     host = await signed_up(tmp_path / "host", server.url, "host")
     await signed_up(tmp_path / "guest", server.url, "guest")
