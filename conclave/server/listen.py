@@ -42,6 +42,9 @@ Whoever reaches it may connect without a token. Without a bound, silent connecti
 leave the store none.
 """
 
+LINGER_SECONDS = 2.0
+"""A client whose request was refused before all of it had come may go on sending for 2 seconds."""
+
 BACKLOG = 1024
 """At most 1,024 connections wait to be accepted. After a restart all streams come back at once."""
 
@@ -173,7 +176,7 @@ class Connection(web.RequestHandler):
     """
 
     __slots__ = (
-        *("_due", "_fast_path", "_head_due", "_held", "_in_vain", "_is_ahead", "_is_between"),
+        *("_due", "_fast_path", "_head_due", "_held", "_in_vain", "_is_ahead", "_is_between", "_is_refused", "_lost"),
         "_waiting_for_client",
     )
 
@@ -194,6 +197,10 @@ class Connection(web.RequestHandler):
         self._waiting_for_client: asyncio.Task[None] | None = None
         self._in_vain = 0
         """How many requests were parsed since the last one that took the fast path."""
+        self._is_refused = False
+        """Whether what came was not HTTP, or failed outside the application."""
+        self._lost: asyncio.Future[None] | None = None
+        """Done once the connection is lost, if somebody waits for that."""
         self._request_factory = self._request_of
 
     def data_received(self, data: bytes) -> None:
@@ -275,6 +282,8 @@ class Connection(web.RequestHandler):
         handling = self._task_handler
         super().connection_lost(exc)
         self._end_wait_for_head()
+        if self._lost and not self._lost.done():
+            self._lost.set_result(None)
         if handling and not self._request_in_progress:
             handling.cancel()
 
@@ -408,6 +417,7 @@ class Connection(web.RequestHandler):
             log.error("request_failed", request_id=_id_of(request), exc_info=exc)
             response = self._answer(request, ApiError())
         response.force_close()
+        self._is_refused = True
         return response
 
     async def finish_response(
@@ -417,7 +427,25 @@ class Connection(web.RequestHandler):
         if isinstance(resp, web.HTTPException):
             log.info("request_refused", status=resp.status, request_id=_id_of(request))
             resp = self._answer(request, middleware.from_aiohttp(resp))
-        return await super().finish_response(request, resp, start_time)
+        finished = await super().finish_response(request, resp, start_time)
+        if self._is_refused:
+            await self._drop_the_rest()
+        return finished
+
+    async def _drop_the_rest(self) -> None:
+        """Take what the client still sends and drop it, until it ends the connection, for LINGER_SECONDS at most.
+
+        A connection that is closed while bytes wait there is reset, and its client loses the answer. TLS cannot end one
+        direction alone: there it is left to chance.
+        """
+        transport = self.transport
+        if transport is None or transport.is_closing() or not transport.can_write_eof():
+            return
+        self._close = True  # aiohttp parses nothing from here on
+        transport.write_eof()
+        self._resume_transport_reading()
+        self._lost = self._loop.create_future()
+        await asyncio.wait({self._lost}, timeout=LINGER_SECONDS)
 
     def _answer(self, request: BaseRequest, error: ApiError) -> web.Response:
         request[FORMAT] = Format.JSON

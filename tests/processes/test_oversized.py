@@ -11,7 +11,7 @@ from aiohttp import ClientSession
 from bench.process import resident_mb
 from conclave.server.routes import ROUTES
 from tests.support.client import Client
-from tests.support.oversized import NOWHERE, Attack, Attacker, Outcome, launch
+from tests.support.oversized import NOWHERE, Attack, Attacker, Outcome, launch, send
 from tests.support.sample import amount, some
 from tests.support.server import ServerProcess
 
@@ -93,3 +93,11 @@ async def test_every_endpoint_is_attacked_in_both_formats() -> None:
         kinds = ["JSON", "protobuf"] * bool(route.body) + ["query"] * bool(route.query and route.answer)
         for kind in kinds:
             assert any(what.startswith(f"{route.method} {route.path} {kind}") for what in attacks)
+
+
+async def test_a_head_that_is_refused_before_all_of_it_has_come_is_answered(tmp_path: Path) -> None:
+    head = "GET /api/v1/me HTTP/1.1\r\nHost: x\r\n" + f"Content-Type: {';' * 8000}\r\n" * 100 + "\r\n"
+    with ServerProcess(tmp_path, PATIENT) as server:
+        for _ in range(5):
+            answer = await send(int(server.url.rpartition(":")[2]), head.encode())
+            assert answer[9:12] == b"400"

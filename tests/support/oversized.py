@@ -270,7 +270,7 @@ async def launch(attack: Attack, port: int, probes: list[Callable[[], Awaitable[
     probing = [asyncio.create_task(_probe(each, outcome.waited, over)) for each in probes]
     await asyncio.sleep(0)
     try:
-        answer = await _send(port, attack.head() + length.encode() + b"\r\n\r\n" + body)
+        answer = await send(port, attack.head() + length.encode() + b"\r\n\r\n" + body)
     except ConnectionError as error:
         raise RuntimeError(f"no answer to {attack.what}") from error
     finally:
@@ -280,7 +280,8 @@ async def launch(attack: Attack, port: int, probes: list[Callable[[], Awaitable[
     return outcome
 
 
-async def _send(port: int, data: bytes) -> bytes:
+async def send(port: int, data: bytes) -> bytes:
+    """Send bytes over a connection of their own; return all that is answered. Raises ConnectionError."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     try:
         writer.write(data)
