@@ -13,8 +13,8 @@ from conclave.store.sqlite import Step, checkpoint, truncate_wal, write_transact
 LOCK_BUDGET_SECONDS = 0.010
 """No new step begins once a transaction has held the write lock for 10 ms."""
 
-SHARED_BUDGET_SECONDS = 0.001
-"""While others write, no new step begins once a transaction has held the write lock for 1 ms."""
+SHARED_BUDGET_SECONDS = 0.0006
+"""While others write, no new step begins once a transaction has held the write lock for 0.6 ms."""
 
 SHARED_REST_SECONDS = 0.0015
 """While others write, a rest takes at least 1.5 ms: who waits for the lock asks for it again and again."""
