@@ -96,10 +96,8 @@ class Engine:
                 held = self._work.descriptor, *self._open_lock().descriptors
                 self._spark = build_session(self.config, self._work.path, self._java, held=held, archive=archive)
             self._knows_archive = archive
-        except (
-            data_folder.DataFolderError,
-            JavaFailsError,
-        ) as error:  # a disk may be away for a while, or memory short
+        except (data_folder.DataFolderError, JavaFailsError) as error:
+            # A disk may be away for a while, or memory short.
             raise SparkStartError(str(error)) from error
         except (JavaMissingError, JarsMissingError, DeployModeError) as error:
             raise CleanupError(str(error)) from error

@@ -200,7 +200,7 @@ class Connection(web.RequestHandler):
         self._is_refused = False
         """Whether what came was not HTTP, or failed outside the application."""
         self._lost: asyncio.Future[None] | None = None
-        """Done once the connection is lost, if somebody waits for that."""
+        """Done once nobody need wait for the end of the connection any longer: it is lost, or the server stops."""
         self._request_factory = self._request_of
 
     def data_received(self, data: bytes) -> None:
@@ -256,6 +256,7 @@ class Connection(web.RequestHandler):
     def close(self) -> None:
         """End the connection once what has come so far is answered: a stop calls it."""
         self._take()  # aiohttp parses nothing from here on
+        self._end_linger()
         super().close()
 
     async def shutdown(self, timeout: float | None = 15.0) -> None:  # noqa: ASYNC109 - aiohttp's signature
@@ -282,8 +283,7 @@ class Connection(web.RequestHandler):
         handling = self._task_handler
         super().connection_lost(exc)
         self._end_wait_for_head()
-        if self._lost and not self._lost.done():
-            self._lost.set_result(None)
+        self._end_linger()
         if handling and not self._request_in_progress:
             handling.cancel()
 
@@ -433,19 +433,24 @@ class Connection(web.RequestHandler):
         return finished
 
     async def _drop_the_rest(self) -> None:
-        """Take what the client still sends and drop it, until it ends the connection, for LINGER_SECONDS at most.
+        """Take what the client still sends and drop it, for LINGER_SECONDS at most.
 
-        A connection that is closed while bytes wait there is reset, and its client loses the answer. TLS cannot end one
-        direction alone: there it is left to chance.
+        It ends sooner if the client ends the connection, or the server stops. A connection that is closed while
+        bytes wait there is reset, and its client loses the answer. TLS cannot end one direction alone: there it is left
+        to chance.
         """
         transport = self.transport
-        if transport is None or transport.is_closing() or not transport.can_write_eof():
+        if self._close or transport is None or transport.is_closing() or not transport.can_write_eof():
             return
         self._close = True  # aiohttp parses nothing from here on
         transport.write_eof()
         self._resume_transport_reading()
         self._lost = self._loop.create_future()
         await asyncio.wait({self._lost}, timeout=LINGER_SECONDS)
+
+    def _end_linger(self) -> None:
+        if self._lost and not self._lost.done():
+            self._lost.set_result(None)
 
     def _answer(self, request: BaseRequest, error: ApiError) -> web.Response:
         request[FORMAT] = Format.JSON

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import json
 import subprocess
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -334,26 +334,33 @@ async def test_a_session_that_has_expired_is_not_listed(running: Running) -> Non
     assert len((await phone.get("/sessions"))["sessions"]) == 1
 
 
+async def ending(running: Running, user: Client, how: str) -> Callable[[], Awaitable[None]]:
+    """Return what ends the session of ``user``, whose name is alice, as ``how`` says: itself, or from another one."""
+    phone = await user.another("alice")
+    [session] = [each["id"] for each in (await user.get("/sessions"))["sessions"] if each["current"]]
+
+    async def end() -> None:
+        match how:
+            case "logout":
+                await user.post("/logout")
+            case "revoke":
+                await phone.call("DELETE", f"/sessions/{session}")
+            case "change-password":
+                await phone.post("/change-password", current_password=PASSWORD, new_password=NEW)
+            case "delete-account":
+                await phone.post("/delete-account", password=PASSWORD)
+            case _:
+                await running.app[keys.STORE].write(accounts.disable, UUID(user.user_id).bytes)
+
+    return end
+
+
 @pytest.mark.parametrize("ends", ["logout", "revoke", "change-password", "delete-account"])
 async def test_a_stream_does_not_begin_for_a_session_that_has_just_ended(
     running: Running, monkeypatch: pytest.MonkeyPatch, ends: str
 ) -> None:
     alice = await running.user("alice")
-    phone = await alice.another("alice")
-    [session] = [each["id"] for each in (await alice.get("/sessions"))["sessions"] if each["current"]]
-
-    async def end() -> None:
-        match ends:
-            case "logout":
-                await alice.post("/logout")
-            case "revoke":
-                await phone.call("DELETE", f"/sessions/{session}")
-            case "change-password":
-                await phone.post("/change-password", current_password=PASSWORD, new_password=NEW)
-            case _:
-                await phone.post("/delete-account", password=PASSWORD)
-
-    right_after_session(running, monkeypatch, end)
+    right_after_session(running, monkeypatch, await ending(running, alice, ends))
     await expect(asyncio.wait_for(alice.get("/events"), 10), 401, 202)
 
 
@@ -365,27 +372,17 @@ async def test_a_body_that_comes_after_its_session_has_ended_does_nothing(
     alice, bob = await running.users("alice", "bob")
     group = await alice.create_group("friends")
     await bob.join(group)
-    phone = await alice.another("alice")
-    [session] = [each["id"] for each in (await alice.get("/sessions"))["sessions"] if each["current"]]
-    has_ended = asyncio.Event()
+    end, has_ended = await ending(running, alice, ends), asyncio.Event()
 
-    async def end() -> None:
-        match ends:
-            case "logout":
-                await alice.post("/logout")
-            case "revoke":
-                await phone.call("DELETE", f"/sessions/{session}")
-            case "change-password":
-                await phone.post("/change-password", current_password=PASSWORD, new_password=NEW)
-            case _:
-                await running.app[keys.STORE].write(accounts.disable, UUID(alice.user_id).bytes)
+    async def end_and_tell() -> None:
+        await end()
         has_ended.set()
 
     body = json.dumps({"user_id": bob.user_id}).encode()
     head = f"POST {API}/groups/{group}/promote HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {alice.token}\r\n"
     head += f"content-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
     reader, writer = await asyncio.open_connection("127.0.0.1", running.server.port)
-    right_after_session(running, monkeypatch, end)
+    right_after_session(running, monkeypatch, end_and_tell)
     with contextlib.closing(writer):
         writer.write(head.encode() + body[:5])
         async with asyncio.timeout(20):

@@ -13,6 +13,7 @@ import pytest
 
 from conclave import keys
 from conclave.config.settings import Config
+from conclave.server import listen
 from conclave.server.routes import ROUTES
 from conclave.wire import exchange
 from tests.conftest import Running, StartServer
@@ -228,6 +229,20 @@ async def test_a_body_that_trickles_in_is_400_and_the_connection_ends(
     writer.close()
     with contextlib.suppress(ConnectionError):
         await writer.wait_closed()
+
+
+async def test_a_stop_does_not_wait_for_those_who_were_refused(
+    running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What they still send is taken for a while: with anybody's nonsense a stop would take that while."""
+    monkeypatch.setattr(listen, "LINGER_SECONDS", 3600.0)
+    monkeypatch.setattr(running.server.runner, "_shutdown_timeout", 3600.0)
+    reader, writer = await asyncio.open_connection("127.0.0.1", running.server.port)
+    with contextlib.closing(writer):
+        writer.write(b"nonsense\r\n\r\n")
+        async with asyncio.timeout(20):
+            assert b" 400 " in await reader.read(), "the answer has its end at once"
+            await running.server.close()
 
 
 async def test_a_body_that_cannot_be_decompressed_is_400(running: Running) -> None:
