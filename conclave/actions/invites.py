@@ -7,7 +7,7 @@ from conclave.actions.context import Context
 from conclave.actions.quotas import count_accepted, count_invite, require_room
 from conclave.budget import Share
 from conclave.errors import NotFoundError
-from conclave.store import invites, members
+from conclave.store import acceptance, invites, members, users
 from conclave.store.invites import PendingInvite
 
 
@@ -22,8 +22,9 @@ def escrow(
     """Invite a user, and tell them.
 
     ``carried``: commit, welcome and group info, for when the invite is accepted. Raises NotAdminError, and what
-    ``members.require_invitable``, ``quotas.require_room`` and ``invites.make_way`` raise.
+    ``users.require_enabled``, ``members.require_invitable``, ``quotas.require_room`` and ``invites.make_way`` raise.
     """
+    users.require_enabled(connection, inviter_id)
     group = members.require_admin(connection, group_id, inviter_id).group
     members.require_invitable(connection, group, [invitee_id])
     size = sum(map(len, carried))
@@ -37,7 +38,8 @@ def list_of_group(
     connection: sqlite3.Connection, context: Context, group_id: bytes, user_id: bytes, share: Share
 ) -> list[PendingInvite]:
     """List the living invites of a group, the oldest first. Raises NotAdminError or NoRoomError."""
-    return invites.of_group(connection, group_id, user_id, context.invites_dead_before(), share)
+    group_key = members.require_admin(connection, group_id, user_id).group.group_key
+    return invites.of_group(connection, group_key, context.invites_dead_before(), share)
 
 
 def list_own(connection: sqlite3.Connection, context: Context, user_id: bytes, share: Share) -> list[PendingInvite]:
@@ -57,7 +59,7 @@ def cancel(
 def accept(connection: sqlite3.Connection, context: Context, invite_id: bytes, user_id: bytes) -> None:
     """Make the invitee a member. Raises NotFoundError, or NotMemberError if the invite is somebody else's."""
     invite = invites.require_own(connection, invite_id, user_id, context.invites_dead_before())
-    invites.accept(connection, invite, context.now())
+    acceptance.accept(connection, invite, context.now())
     count_accepted(context.quotas, invite.group_id)
 
 

@@ -132,7 +132,10 @@ def reset_password(path: Path | None, name: str, *, prompt: bool) -> None:
 @config_option
 @_name
 def disable(path: Path | None, name: str) -> None:
-    """Log a user out, and allow no login; memberships and messages stay."""
+    """Log a user out, allow no login, and withdraw the invites that the user has made.
+
+    Memberships and messages stay.
+    """
     with _outside(path) as outside:
         change(outside, "disable", accounts.disable, _find(outside, name).user_id)
     click.echo(f"{name}: disabled, and logged out")

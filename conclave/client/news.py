@@ -71,7 +71,7 @@ class InviteReceived:
 
 @dataclass(frozen=True)
 class InviteDeclined:
-    """An invite by the user was declined or cancelled, or it expired."""
+    """An invite by the user was declined, cancelled or withdrawn, or it expired."""
 
     wire: ClassVar[str] = "InviteDeclinedEvent"
 

@@ -22,7 +22,7 @@ from conclave.logs import get_logger
 from conclave.retention.durations import duration_text
 from conclave.retention.jobs import schedule
 from conclave.retention.policy import session_lag
-from conclave.store import consequences, news, outbox, overdue, sessions, state
+from conclave.store import consequences, invites, news, outbox, overdue, sessions, state
 from conclave.store.archive import stretches
 from conclave.store.database import Database
 from conclave.store.faults import StoreError
@@ -230,8 +230,12 @@ async def _begin_with_ledger(store: Database, path: Path, clock: Clock) -> Ledge
 
 
 async def forward_news(app: web.Application) -> AsyncIterator[None]:
-    """Announce what other processes have left in the outbox, and unblock the logins that operators have named."""
+    """Announce what other processes have left in the outbox, and unblock the logins that operators have named.
+
+    First withdraw the invites whose inviters may not invite any more, which a former version or a restore has left.
+    """
     store = app[keys.STORE]
+    await store.write(invites.withdraw_all)
 
     async def hand_on() -> None:
         app[keys.FRESHNESS].look()  # nobody may ask for hours: what was erased goes from memory all the same

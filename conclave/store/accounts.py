@@ -113,12 +113,13 @@ def reset_password(connection: sqlite3.Connection, user_id: bytes, new: str) -> 
 
 
 def disable(connection: sqlite3.Connection, user_id: bytes) -> None:
-    """Stop a user from logging in, and end every session. Raises NotFoundError.
+    """Stop a user from logging in, end every session, and withdraw the invites that the user has made.
 
-    Everything else of the account stays.
+    Everything else of the account stays. Raises NotFoundError.
     """
     _set_disabled(connection, user_id, disabled=True)
-    sessions.remove_all(connection, user_id)
+    sessions.remove_all(connection, user_id)  # first: nothing of what follows is for this user
+    invites.withdraw(connection, user_id)
 
 
 def enable(connection: sqlite3.Connection, user_id: bytes) -> None:
@@ -138,12 +139,13 @@ def delete(connection: sqlite3.Connection, user_id: bytes, now: int) -> None:
     other members cannot continue without them. Raises TokenExpiredError if the account is gone already.
     """
     users.require(connection, user_id)
+    sessions.remove_all(connection, user_id)  # first: nothing of what follows is for this user
     for membership in members.of_user(connection, user_id):
         members.remove(connection, membership, now)
     reach("delete_account.left")
-    invites.remove_of_user(connection, user_id)
+    invites.decline_all(connection, user_id)
+    invites.withdraw(connection, user_id)  # those that a former version has left
     key_packages.remove_all(connection, user_id)
-    sessions.remove_all(connection, user_id)
     connection.execute("DELETE FROM users WHERE user_id = ?", (user_id,))
     reach("delete_account.removed")
     connection.execute("INSERT INTO user_tombstones (user_id, created_at) VALUES (?, ?)", (user_id, now))

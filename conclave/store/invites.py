@@ -1,7 +1,10 @@
-"""Invites that wait for an answer: send, accept, decline, cancel, list them.
+"""Invites that wait for an answer: send, decline, cancel, withdraw, list them.
 
 An invite is dead once it is too old, and cleanup removes it later. ``dead_before`` in this module: the Unix second
 before which a dead invite was made, exclusive.
+
+An invite is good only as long as its inviter may invite. Whatever ends that, ends the invite in the same transaction,
+by ``withdraw``.
 """
 
 import sqlite3
@@ -13,10 +16,9 @@ from uuid import uuid4
 from conclave.budget import Share
 from conclave.clock import Reading
 from conclave.errors import ConflictError, NotFoundError, NotMemberError
-from conclave.failpoints import reach
-from conclave.store import bodies, groups, members, messages, state, welcomes
+from conclave.store import bodies, state
 from conclave.store.groups import Group
-from conclave.store.news import announce, members_of
+from conclave.store.news import announce
 
 
 @dataclass(frozen=True)
@@ -52,6 +54,12 @@ _SELECT = (
     "SELECT invite_key, invites.group_key, group_id, invitee_id, inviter_id, invites.created_at, commit_body,"
     " welcome_body, invites.group_info_body FROM invites JOIN groups USING (group_key) WHERE "
 )
+
+_MAY_INVITE = (
+    "EXISTS (SELECT 1 FROM members JOIN users USING (user_id) WHERE members.group_key = invites.group_key"
+    " AND members.user_id = inviter_id AND role = 'admin' AND NOT disabled)"
+)
+"""Whether the inviter is still one who may invite: an admin of the group, whose account is not disabled."""
 
 
 def add(
@@ -110,17 +118,17 @@ def of_user(connection: sqlite3.Connection, user_id: bytes, dead_before: int, sh
     return _list(connection, share, "invitee_id = ? AND invites.created_at >= ?", user_id, dead_before)
 
 
-def of_group(
-    connection: sqlite3.Connection, group_id: bytes, user_id: bytes, dead_before: int, share: Share
-) -> list[PendingInvite]:
-    """List the living invites of a group, the oldest first. Raises NotAdminError or NoRoomError."""
-    group = members.require_admin(connection, group_id, user_id).group
-    return _list(connection, share, "invites.group_key = ? AND invites.created_at >= ?", group.group_key, dead_before)
+def of_group(connection: sqlite3.Connection, group_key: int, dead_before: int, share: Share) -> list[PendingInvite]:
+    """List the living invites of a group, the oldest first. Raises NoRoomError."""
+    return _list(connection, share, "invites.group_key = ? AND invites.created_at >= ?", group_key, dead_before)
 
 
 def require_own(connection: sqlite3.Connection, invite_id: bytes, user_id: bytes, dead_before: int) -> Invite:
-    """Return a living invite of the user. Raises NotFoundError, or NotMemberError if it is another user's."""
-    found = _find(connection, "invite_id = ? AND invites.created_at >= ?", invite_id, dead_before)
+    """Return a living invite of the user, whose inviter may still invite.
+
+    Raises NotFoundError, or NotMemberError if it is another user's.
+    """
+    found = _find(connection, f"invite_id = ? AND invites.created_at >= ? AND {_MAY_INVITE}", invite_id, dead_before)
     if not found:
         raise NotFoundError("no such invite")
     if found[0].invitee_id != user_id:
@@ -128,22 +136,9 @@ def require_own(connection: sqlite3.Connection, invite_id: bytes, user_id: bytes
     return found[0]
 
 
-def accept(connection: sqlite3.Connection, invite: Invite, now: int) -> None:
-    """Make the invitee a member, and use the bodies that the invite carries, without copying them.
-
-    The commit becomes a message of the inviter. The invitee hears of the welcome, the other members of the commit.
-    """
-    group = groups.by_id(connection, invite.group_id)
-    others = members_of(connection, group.group_key)
+def take(connection: sqlite3.Connection, invite: Invite) -> None:
+    """Remove an invite, and leave what it carries to the caller."""
     connection.execute("DELETE FROM invites WHERE invite_key = ?", (invite.invite_key,))
-    members.add(connection, group.group_key, invite.invitee_id, now)
-    reach("accept.member_added")
-    welcomes.add(connection, group.group_key, invite.invitee_id, invite.welcome_body)
-    messages.append_stored(connection, group.group_key, invite.inviter_id, invite.commit_body, now, is_commit=True)
-    groups.adopt_group_info(connection, group.group_key, invite.group_info_body)
-    reach("accept.stored")
-    announce(connection, [invite.invitee_id], "welcome", group_id=group.group_id, group_alias=group.alias)
-    announce(connection, others, "group_update", group_id=group.group_id, update_type="commit")
 
 
 def decline(connection: sqlite3.Connection, invite: Invite) -> None:
@@ -176,16 +171,25 @@ def cancel_pending(connection: sqlite3.Connection, group_key: int, invitee_id: b
     return any(each.created_at >= dead_before for each in found)
 
 
-def remove_of_user(connection: sqlite3.Connection, user_id: bytes) -> None:
-    """Remove the invites that a user received, and those that the user sent.
-
-    The inviters hear of the first, the invitees of the second.
-    """
-    for each in _find(connection, "invitee_id = ?", user_id):
+def decline_all(connection: sqlite3.Connection, invitee_id: bytes) -> None:
+    """Decline every invite that a user has received."""
+    for each in _find(connection, "invitee_id = ?", invitee_id):
         decline(connection, each)
-    for each in _find(connection, "inviter_id = ?", user_id):
-        remove(connection, each)
-        announce(connection, [each.invitee_id], "invite_cancelled", group_id=each.group_id)
+
+
+def withdraw(connection: sqlite3.Connection, inviter_id: bytes) -> None:
+    """Cancel the invites of a user to the groups where that user may not invite, or not any more.
+
+    Call it in the transaction that takes the right away, after all else: the events follow those that say why.
+    """
+    for each in _find(connection, f"inviter_id = ? AND NOT {_MAY_INVITE}", inviter_id):
+        cancel(connection, each)
+
+
+def withdraw_all(connection: sqlite3.Connection) -> None:
+    """Do as ``withdraw``, for all users: former versions, and a restored backup, leave such invites."""
+    for each in _find(connection, f"NOT {_MAY_INVITE}"):
+        cancel(connection, each)
 
 
 def dead(connection: sqlite3.Connection, invite_key: int, dead_before: int) -> Invite | None:
@@ -196,7 +200,7 @@ def dead(connection: sqlite3.Connection, invite_key: int, dead_before: int) -> I
 
 def remove(connection: sqlite3.Connection, invite: Invite) -> None:
     """Remove an invite and erase what it carries."""
-    connection.execute("DELETE FROM invites WHERE invite_key = ?", (invite.invite_key,))
+    take(connection, invite)
     bodies.erase(connection, [invite.commit_body, invite.welcome_body, invite.group_info_body])
 
 

@@ -16,7 +16,7 @@ from conclave.errors import (
     NotPublicError,
 )
 from conclave.failpoints import reach
-from conclave.store import bans, groups, marks, users, visibility, welcomes
+from conclave.store import bans, groups, invites, marks, users, visibility, welcomes
 from conclave.store.archive import stretches
 from conclave.store.groups import Group
 from conclave.store.news import announce, members_of
@@ -250,7 +250,7 @@ def promote(connection: sqlite3.Connection, member: Membership) -> None:
 
 
 def demote(connection: sqlite3.Connection, member: Membership | None) -> None:
-    """Make an admin an ordinary member; all members hear of it.
+    """Make an admin an ordinary member, whose invites are withdrawn; all members hear of it.
 
     Raises BadRequestError if the user is no admin, or the last one.
     """
@@ -260,6 +260,7 @@ def demote(connection: sqlite3.Connection, member: Membership | None) -> None:
     if not connection.execute(others, (member.group.group_key, member.member_id)).fetchone():
         raise BadRequestError("a group must keep an admin: promote somebody else first")
     _set_role(connection, member, "member")
+    invites.withdraw(connection, member.user_id)
 
 
 def _set_role(connection: sqlite3.Connection, member: Membership, role: str) -> None:
@@ -269,7 +270,7 @@ def _set_role(connection: sqlite3.Connection, member: Membership, role: str) -> 
 
 
 def remove(connection: sqlite3.Connection, member: Membership, now: int, *, told: bool = False) -> None:
-    """End a membership.
+    """End a membership, and withdraw the invites that this member has made.
 
     The remaining members hear of it; with ``told`` the removed user too. If the last admin goes, the member who joined
     first becomes admin. If the last member goes, the group is deleted.
@@ -294,6 +295,7 @@ def remove(connection: sqlite3.Connection, member: Membership, now: int, *, told
     if not left["has_admin"]:
         connection.execute("UPDATE members SET role = 'admin' WHERE member_id = ?", (left["eldest"],))
         announce(connection, remaining, "group_update", group_id=group_id, update_type="role_change")
+    invites.withdraw(connection, member.user_id)
 
 
 def confirm_fetched(connection: sqlite3.Connection, fetched: Sequence[tuple[int, int]]) -> list[None]:

@@ -95,6 +95,12 @@ def require(connection: sqlite3.Connection, user_id: bytes) -> None:
     own_credentials(connection, user_id)
 
 
+def require_enabled(connection: sqlite3.Connection, user_id: bytes) -> None:
+    """Raise TokenExpiredError if the caller's account was deleted or disabled after the request was authenticated."""
+    if not connection.execute("SELECT 1 FROM users WHERE user_id = ? AND NOT disabled", (user_id,)).fetchone():
+        raise TokenExpiredError
+
+
 def _found(row: sqlite3.Row | None) -> User:
     if row is None:
         raise NotFoundError("no such user")

@@ -6,12 +6,15 @@ from uuid import UUID
 
 import pytest
 
+from conclave import keys
+from conclave.actions import accounts
 from conclave.config.settings import Config
 from conclave.server import duties
-from conclave.store import invites
+from conclave.store import acceptance
 from tests.conftest import Cleanup, Running, StartServer
 from tests.support.client import API, PASSWORD, Client, RefusedError, encode, expect
 from tests.support.listening import BELL, Heard, audience, listening
+from tests.support.racing import right_after_session
 
 WEEK = 604_800
 CARRIED = {
@@ -138,7 +141,7 @@ async def test_an_acceptance_that_fails_on_its_way_has_changed_nothing(
 
     async with listening(alice) as events:
         with monkeypatch.context() as patched:
-            patched.setattr(invites, "reach", fail)
+            patched.setattr(acceptance, "reach", fail)
             await expect(bob.accept(invite), 500, 0)
         assert await alice.roles(group) == {"alice": "admin"}
         assert await alice.fetch(group) == []
@@ -177,21 +180,156 @@ async def test_the_welcome_can_be_read_when_its_event_comes(running: Running) ->
         await accepting
 
 
-@pytest.mark.parametrize("how", ["leaves", "is removed", "is banned", "is demoted"])
-async def test_an_invite_outlives_the_inviter_s_place_in_the_group(running: Running, how: str) -> None:
+@pytest.mark.parametrize(
+    "how", ["leaves", "is removed", "is banned", "is demoted", "is disabled", "is deleted", "deletes the account"]
+)
+async def test_an_invite_ends_with_the_inviter_s_right_to_invite(running: Running, how: str) -> None:
+    """The commit and group info of who is out would replace those of the group otherwise."""
+    alice, bob, carol, dave = await running.users("alice", "bob", "carol", "dave")
+    group, other = await alice.create_group("friends"), await alice.create_group("others")
+    for each in (group, other):
+        await carol.join(each)
+        await alice.act("promote", each, carol)
+    invite, elsewhere = await alice.invite(group, bob), await alice.invite(other, bob, b"else")
+    await carol.invite(group, dave, b"kept")
+    async with audience(await running.user(BELL), bob, carol, dave) as gathered:
+        await gathered.heard()
+        await lose_the_right(running, group, alice, carol, how)
+        everywhere = "disabled" in how or "delete" in how
+        places = [group, other] if everywhere else [group]
+        heard = await gathered.heard()
+        assert sorted(heard.pop("bob"), key=str) == sorted(
+            [("invite_cancelled", {"group_id": each}) for each in places], key=str
+        )
+        assert heard.keys() <= {"carol"}, "dave's invite is another admin's"
+    await expect(bob.accept(invite), 404, 300)
+    await expect(bob.decline(invite), 404, 300)
+    await expect(bob.fetch(group), 401, 400)
+    assert await bob.invited_to() == ([] if everywhere else [other])
+    assert await carol.fetch(group) == []
+    assert await carol.group_info(group) == b"group info"
+    withdrawn = (b"add ", b"else ") if everywhere else (b"add ",)
+    assert not [body for body in await stored(running) if body.startswith(withdrawn)]
+    if not everywhere:
+        await bob.accept(elsewhere)
+    assert await dave.invited_to() == [group]
+    await bob.accept(await carol.invite(group, bob, b"again"))
+    assert await carol.group_info(group) == b"again info"
+
+
+async def lose_the_right(running: Running, group: str, alice: Client, carol: Client, how: str) -> None:
+    """End Alice's right to invite to a group of which Carol is an admin too."""
+    if how == "leaves":
+        await alice.leave(group)
+    elif how == "deletes the account":
+        await alice.post("/delete-account", password=PASSWORD)
+    elif how in ("is disabled", "is deleted"):
+        user_id, store = UUID(alice.user_id).bytes, running.app[keys.STORE]
+        if how == "is disabled":
+            await store.write(accounts.disable, user_id)
+        else:
+            await store.write(accounts.remove, running.app[keys.CONTEXT], user_id)
+    else:
+        await carol.act({"is removed": "remove", "is banned": "ban", "is demoted": "demote"}[how], group, alice)
+
+
+@pytest.mark.parametrize("how", ["is removed", "is banned", "is demoted"])
+async def test_why_an_invite_was_withdrawn_is_heard_before_that_it_was(running: Running, how: str) -> None:
+    alice, bob, carol = await running.users("alice", "bob", "carol")
+    group = await alice.create_group("friends")
+    await carol.join(group)
+    await alice.act("promote", group, carol)
+    await alice.invite(group, bob)
+    if how == "is demoted":
+        cause: Heard = "group_update", {"group_id": group, "update_type": "role_change"}
+    else:
+        cause = "member_removed", {"group_id": group, "removed_user_id": alice.user_id}
+    async with audience(await running.user(BELL), alice, bob, carol) as gathered:
+        await gathered.heard()
+        await lose_the_right(running, group, alice, carol, how)
+        assert await gathered.heard() == {
+            "alice": [cause, declined(group, bob)],
+            "bob": [("invite_cancelled", {"group_id": group})],
+            "carol": [cause],
+        }
+
+
+async def test_who_was_demoted_and_promoted_again_has_no_invites_from_before(running: Running) -> None:
     alice, bob, carol = await running.users("alice", "bob", "carol")
     group = await alice.create_group("friends")
     await carol.join(group)
     await alice.act("promote", group, carol)
     invite = await alice.invite(group, bob)
-    if how == "leaves":
-        await alice.leave(group)
-    else:
-        await carol.act({"is removed": "remove", "is banned": "ban", "is demoted": "demote"}[how], group, alice)
-    await bob.accept(invite)
-    assert await messages_of(carol, group) == [(alice.user_id, b"add commit")]
-    assert list(await carol.roles(group))[-2:] == ["carol", "bob"]
-    assert await carol.group_info(group) == b"add info"
+    await carol.act("demote", group, alice)
+    await carol.act("promote", group, alice)
+    await expect(bob.accept(invite), 404, 300)
+    await bob.accept(await alice.invite(group, bob))
+
+
+async def test_a_welcome_that_waits_stays_when_its_inviter_loses_the_right(running: Running) -> None:
+    alice, bob, carol = await running.users("alice", "bob", "carol")
+    group = await alice.create_group("friends")
+    await carol.join(group)
+    await alice.act("promote", group, carol)
+    await alice.bring(bob, group)
+    await carol.act("ban", group, alice)
+    assert await bob.welcomes() == [b"add welcome"]
+    assert await bob.roles(group) == {"carol": "admin", "bob": "member"}
+
+
+async def test_an_acceptance_beside_a_ban_comes_before_it_or_not_at_all(running: Running) -> None:
+    alice, carol = await running.users("alice", "carol")
+    for number in range(8):
+        invitee = await running.user(f"user{number}")
+        group = await carol.create_group(f"group{number}")
+        await alice.join(group)
+        await carol.act("promote", group, alice)
+        invite = await alice.invite(group, invitee)
+        racing = [invitee.accept(invite), carol.act("ban", group, alice)]
+        outcomes = await asyncio.gather(*(racing if number % 2 else reversed(racing)), return_exceptions=True)
+        refused = next((each for each in outcomes if isinstance(each, RefusedError)), None)
+        expected = ["carol"] if refused else ["carol", f"user{number}"]
+        assert sorted(await carol.roles(group)) == expected
+        assert await carol.group_info(group) == (b"group info" if refused else b"add info")
+        assert await messages_of(carol, group) == ([] if refused else [(alice.user_id, b"add commit")])
+        assert refused is None or (refused.status, refused.code) == (404, 300)
+
+
+async def test_who_is_disabled_while_the_request_comes_in_invites_nobody(
+    running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alice, bob = await running.users("alice", "bob")
+    group = await alice.create_group("friends")
+
+    async def disable() -> None:
+        await running.app[keys.STORE].write(accounts.disable, UUID(alice.user_id).bytes)
+
+    right_after_session(running, monkeypatch, disable)
+    body = CARRIED | {"invitee_id": bob.user_id}
+    await expect(alice.post(f"/groups/{group}/escrow-invite", **body), 401, 202)
+    assert await bob.invited_to() == []
+
+
+async def test_invites_that_a_former_version_has_left_end_with_the_start(
+    config: Config, start_server: StartServer
+) -> None:
+    async with start_server(config) as running:
+        alice, bob, carol = await running.users("alice", "bob", "carol")
+        group = await alice.create_group("friends")
+        await carol.join(group)
+        await alice.act("promote", group, carol)
+        invite = await alice.invite(group, bob)
+        await carol.invite(group, await running.user("dave"))
+        # As one did that left them be.
+        await running.app[keys.STORE].write(
+            lambda connection: connection.execute("UPDATE users SET disabled = 1 WHERE username = 'alice'")
+        )
+        await expect(bob.accept(invite), 404, 300)
+        assert await bob.invited_to() == [group]
+    async with start_server(config) as running:
+        bob = Client(running.http, running.url, bob.token)
+        assert await bob.invited_to() == []
+        assert await running.query("SELECT username FROM invites JOIN users ON user_id = invitee_id") == [("dave",)]
 
 
 async def test_the_inviter_has_to_fetch_the_commit_too(running: Running, cleanup: Cleanup) -> None:

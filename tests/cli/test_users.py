@@ -295,6 +295,26 @@ async def test_those_who_remain_hear_once_of_an_account_that_an_operator_deletes
         assert [each["username"] for each in (await bob.get("/groups"))["groups"][0]["members"]] == ["bob"]
 
 
+async def test_those_whom_a_disabled_user_has_invited_hear_that_they_are_not_any_more(
+    config: Config, start_server: StartServer, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(duties, "OUTBOX_INTERVAL_SECONDS", 0.05)
+    async with start_server(config) as server:
+        alice, bob, carol = await server.users("alice", "bob", "carol")
+        group = await alice.create_group("g")
+        await bob.join(group)
+        invite = await alice.invite(group, carol)
+        async with listening(alice) as own, listening(carol) as invitee:
+            assert (await asyncio.to_thread(run, "disable", "alice")).exit_code == 0
+            assert await invitee.next() == ("invite_cancelled", {"group_id": group})
+            await own.ended()
+            assert own.waiting() == []
+        await expect(carol.accept(invite), 404, 300)
+        assert (await asyncio.to_thread(run, "enable", "alice")).exit_code == 0
+        assert await carol.invited_to() == []
+        assert sorted(await bob.roles(group)) == ["alice", "bob"]
+
+
 def test_a_new_account_has_the_password_that_is_printed(stored: sqlite3.Connection, run: Run, logged: Logged) -> None:
     result = run("create", "dora", "--alias", "Dora D.")
     [password] = result.stdout.splitlines()

@@ -75,7 +75,7 @@ class InviteReceivedEvent(_OfGroup, ResponseSchema):
 
 
 class InviteDeclinedEvent(_OfGroup, ResponseSchema):
-    """An invite was declined or cancelled, it expired, or the invitee's account is gone."""
+    """An invite was declined, cancelled or withdrawn, it expired, or the invitee's account is gone."""
 
     declined_user_id = Identifier()
 

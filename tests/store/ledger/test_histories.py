@@ -26,7 +26,7 @@ ALONE = (
 OF_GROUPS = ("fetch_all", "change_policy", "change_policy", "purge", "delete_group", "join")
 OF_MEMBERS = (
     *("send", "send", "send", "send_timed", "send_timed", "fetch", "fetch", "read", "read"),
-    *("leave", "ban", "delete_account"),
+    *("leave", "ban", "delete_account", "promote", "demote", "disable", "invite", "invite"),
 )
 STEPS = (*ALONE, *OF_GROUPS, *OF_MEMBERS)
 
@@ -117,6 +117,20 @@ class History(World):
         if others := [each for each in self.user_ids() if each != member.user_id]:
             self.ban(member, others[other % len(others)])
 
+    def promote_(self, member: Membership, _: int) -> None:
+        self.promote(member)
+
+    def demote_(self, member: Membership, _: int) -> None:
+        self.demote(member)
+
+    def disable_(self, member: Membership, other: int) -> None:
+        if other % 4 == 0:
+            self.disable(member.user_id)
+
+    def invite_(self, member: Membership, other: int) -> None:
+        if others := [each for each in self.user_ids() if each != member.user_id]:
+            self.invite(member, others[other % len(others)])
+
     def user_ids(self) -> list[bytes]:
         with self.reading() as connection:
             return [row[0] for row in connection.execute("SELECT user_id FROM users ORDER BY username")]
@@ -153,6 +167,7 @@ def play(
     alice, bob, carol = (lost.register(f"user{number}") for number in range(3))
     lost.create_group("group0", alice, bob, carol)
     lost.create_group("group1", bob, alice)
+    lost.register("user3")
     for step in before:
         lost.do(*step)
     if drained:
@@ -160,6 +175,7 @@ def play(
     lost.backup(folder / "copy.db")
     copied = lost.restored(folder / "copy.db", folder / "copied")
     copied_messages, copied_members = copied.stored(), {each.member_id for each in copied.memberships()}
+    copied_invites = copied.invited()
     for step in after:
         lost.do(*step)
     lost.beat()
@@ -176,6 +192,7 @@ def play(
     lost_members = {each.member_id: each for each in lost.memberships()}
     stayed = {(each.user_id, each.group.group_key) for key, each in lost_members.items() if key in copied_members}
     expected = {each for each in lost_shown if (each[1], each[2]) in copied_messages and (each[0], each[1]) in stayed}
+    assert restored.invited() == lost.invited() & copied_invites, "of the copy's invites those that held at the loss"
     assert expected <= shown, "whoever was a member all the time is shown what the copy had and was not hidden"
 
     restored.clean_up()

@@ -308,6 +308,40 @@ def test_invites_and_welcomes_that_were_answered_are_gone(world: Backed) -> None
         assert [row[0] for row in connection.execute("SELECT user_id FROM welcomes")] == [world.carol]
 
 
+@pytest.mark.parametrize("how", ["leaves", "is banned", "is demoted", "is disabled", "is deleted"])
+def test_an_invite_whose_inviter_has_lost_the_right_does_not_come_back(world: Backed, how: str) -> None:
+    dave, erin = world.register("dave"), world.register("erin")
+    alice, bob = world.member(world.friends, world.alice), world.member(world.friends, world.bob)
+    world.promote(bob)
+    world.invite(alice, dave)
+    world.invite(bob, erin)
+    [kept] = [each for each in world.invited() if each[0] == world.bob]
+    world.back_up()
+    changes_of = {
+        "leaves": lambda: world.leave(alice),
+        "is banned": lambda: world.ban(bob, world.alice),
+        "is demoted": lambda: world.demote(alice),
+        "is disabled": lambda: world.disable(world.alice),
+        "is deleted": lambda: world.delete_account(world.alice),
+    }
+    changes_of[how]()
+    assert world.invited() == {kept}
+    restored = world.restore()
+    assert restored.invited() == {kept}
+    assert count(restored, "invites") == 1
+
+
+def test_a_ledger_that_tells_of_the_inviter_alone_ends_the_invite_too(world: Backed) -> None:
+    """As one does that was written when invites outlived the right to invite."""
+    world.invite(world.member(world.friends, world.alice), world.register("dave"))
+    world.promote(world.member(world.friends, world.bob))
+    world.back_up()
+    with world.writing() as connection:
+        connection.execute("UPDATE members SET role = 'member' WHERE user_id = ?", (world.alice,))
+    restored = world.restore()
+    assert count(restored, "invites") == 0
+
+
 def test_holds_are_those_of_the_end(world: Backed) -> None:
     with world.writing() as connection:
         former = holds.add(connection, None, world.bob, "bob", "case 1", "operator root", 1)

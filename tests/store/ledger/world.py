@@ -7,13 +7,13 @@ from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from conclave.actions import bans as banning, purges
+from conclave.actions import bans as banning, invites as inviting, purges
 from conclave.actions.context import Context
 from conclave.clock import FakeClock
 from conclave.config.cleanup import CleanupConfig
 from conclave.config.ledger import LedgerConfig
 from conclave.config.settings import Config
-from conclave.store import accounts, bans, groups, members, messages, schema, sqlite, state, timers, users
+from conclave.store import accounts, bans, groups, invites, members, messages, schema, sqlite, state, timers, users
 from conclave.store.commits import Commit
 from conclave.store.groups import Group, GroupChanges
 from conclave.store.ledger import changes
@@ -55,6 +55,7 @@ class World:
         schema.prepare(self.path)
         with self.writing() as connection:
             state.begin_serving(connection, self.config.policy, self.clock.read(), accepts_change=True)
+            invites.withdraw_all(connection)
 
     @contextmanager
     def writing(self) -> Iterator[sqlite3.Connection]:
@@ -191,6 +192,31 @@ class World:
     def ban(self, admin: Membership, user_id: bytes) -> None:
         with self.writing() as connection:
             banning.ban(connection, self.context, admin.group.group_id, admin.user_id, user_id, Commit())
+
+    def demote(self, member: Membership) -> None:
+        with self.writing() as connection:
+            members.demote(connection, member)
+
+    def promote(self, member: Membership) -> None:
+        with self.writing() as connection:
+            members.promote(connection, member)
+
+    def disable(self, user_id: bytes) -> None:
+        with self.writing() as connection:
+            accounts.disable(connection, user_id)
+
+    def invite(self, admin: Membership, user_id: bytes) -> None:
+        """Have a member invite somebody, if that member is an admin."""
+        with self.writing() as connection:
+            carried = [b"commit", b"welcome", b"info"]
+            inviting.escrow(connection, self.context, admin.group.group_id, admin.user_id, user_id, carried)
+
+    def invited(self) -> set[tuple[bytes, bytes, int]]:
+        """Who can accept whose invite: inviter, invitee, the invite's key. None is stored that nobody can accept."""
+        with self.reading() as connection:
+            rows = connection.execute("SELECT invite_id, invitee_id FROM invites").fetchall()
+            found = [invites.require_own(connection, row[0], row[1], 0) for row in rows]
+            return {(each.inviter_id, each.invitee_id, each.invite_key) for each in found}
 
     def banned(self) -> set[tuple[int, bytes]]:
         with self.reading() as connection:
