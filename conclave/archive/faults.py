@@ -2,6 +2,9 @@
 
 import re
 
+ADVICE = ": see docs/operations/archive.md#a-damaged-file"
+"""Where it says what to do about a file that is not as it was written."""
+
 _CAUSE = re.compile(r"Caused by: java\.(?:io|nio\.file)\.(?:\w+\.)*(\w+): ([^\n]+)")
 """A cause in an error of Java. If the disk is to blame, the last cause says so."""
 

@@ -4,9 +4,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from conclave.archive import query
+from conclave.archive import query, sums
 from conclave.archive.age import open_known
-from conclave.archive.faults import one_line
+from conclave.archive.faults import ADVICE, one_line
+from conclave.archive.sums import DamagedError
 from conclave.store.archive.moves import ArchiveState
 from conclave.store.archive.stretches import Stretch
 
@@ -41,6 +42,13 @@ def read(path: Path, read_state: Callable[[], ArchiveState], found: Stretch, use
         batches = QueryBuilder().register("archive", table).execute(query.of_sender(found, user_id))
         for batch in batches:
             for row in pyarrow.record_batch(batch).to_pylist():
-                yield Archived(row["sequence_num"], row["created_at"], row["is_commit"], row["mls_message"])
+                each = Archived(row["sequence_num"], row["created_at"], row["is_commit"], row["mls_message"])
+                sums.require_sound(
+                    *(found.group_key, each.sequence_num, user_id, each.created_at, each.body, row["checksum"]),
+                    is_commit=each.is_commit,
+                )
+                yield each
+    except DamagedError as error:
+        raise UnreadableError(f"{path}: message {error} of a group is not as it was archived{ADVICE}") from error
     except (DeltaError, pyarrow.ArrowException, OSError) as error:
         raise UnreadableError(f"{path}: {one_line(error)}") from error

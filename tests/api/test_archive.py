@@ -1,6 +1,7 @@
 """Messages over HTTP when the older ones are in the archive: nothing that a client can notice."""
 
 import asyncio
+import os
 import random
 import subprocess
 import sys
@@ -25,6 +26,7 @@ from conclave.store.archive.stretches import Stretch
 from tests.conftest import Running, StartServer
 from tests.support.archive import Mover
 from tests.support.client import Client, Message, expect
+from tests.support.damage import flip, flip_at
 
 
 @pytest.fixture
@@ -300,6 +302,48 @@ async def test_an_archive_that_cannot_be_read_is_a_fault_until_it_can_be(running
     mover.unhide()
     assert len(await alice.fetch(group)) == 10
     assert running.app[keys.HEALTH].faults == {}
+
+
+async def test_a_message_with_a_flipped_bit_is_never_served_and_health_tells_until_it_is_right_again(
+    running: Running, mover: Mover
+) -> None:
+    alice = await running.user("alice")
+    group = await alice.create_group("friends")
+    bodies = [os.urandom(300) for _ in range(10)]
+    for body in bodies:
+        await alice.send(group, body)
+    mover.move(group, 8)
+    path = flip(mover.folder, bodies[4])
+    await expect(alice.fetch(group), 500, 0)
+    faults = running.app[keys.HEALTH]
+    assert f"message 5 of the group {group} is not as it was archived: see docs/" in faults.faults["archive"]
+    page = await alice.fetch(group, 5)
+    assert [message.body for message in page] == bodies[5:], "pages without it are served"
+    assert [message.body for message in await alice.fetch(group, 0, 4)] == bodies[:4]
+    with pytest.raises(archive.ArchiveError):
+        await running.app[keys.ARCHIVE].warm_up()
+    assert "archive" in faults.faults, "other reads do not make it right"
+    flip_at(path, path.read_bytes().index(bytes([*bodies[4][:150], bodies[4][150] ^ 1])) + 150)
+    await running.app[keys.ARCHIVE].warm_up()
+    assert faults.faults == {}
+    assert [message.body for message in await alice.fetch(group)] == bodies
+
+
+async def test_a_damaged_message_is_no_fault_any_more_once_it_was_erased(running: Running, mover: Mover) -> None:
+    alice = await running.user("alice")
+    group = await alice.create_group("friends")
+    bodies = [os.urandom(300) for _ in range(10)]
+    for body in bodies:
+        await alice.send(group, body)
+    mover.move(group, 8)
+    flip(mover.folder, bodies[1])
+    await expect(alice.fetch(group), 500, 0)
+    mover.execute("UPDATE groups SET gone_below = 3")
+    mover.delete("sequence_num <= 3")
+    mover.execute("UPDATE archive_state SET version = ?", mover.version())
+    await running.app[keys.ARCHIVE].warm_up()
+    assert running.app[keys.HEALTH].faults == {}
+    assert [message.body for message in await alice.fetch(group)] == bodies[3:]
 
 
 async def test_an_older_archive_than_the_store_knows_of_is_not_served(running: Running, mover: Mover) -> None:
