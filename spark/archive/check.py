@@ -16,7 +16,7 @@ from conclave.retention.policy import KEEP
 from conclave.store.archive import moves
 from conclave.store.archive.moves import PartRow
 from spark.archive import columns as a
-from spark.archive.table import checksum
+from spark.archive.table import checksum, without_page_sums
 from spark.hot import Hot
 
 Key = tuple[int, int, int]
@@ -63,12 +63,12 @@ def examine(spark: SparkSession, hot: Hot, rows: DataFrame, group_key: int | Non
             ranges["first_seq"], ranges["last_seq"]
         )
         rows = rows.join(ranges, is_moving, "left_anti")
-    found = _read(rows)
+    with without_page_sums(spark):
+        found, doubles = _read(rows), _find_doubles(rows)
     faults: dict[Key, list[str]] = {}
     for key in index.keys() | found.keys():
         if lines := _compare(index.get(key), found.get(key)):
             faults[key] = lines
-    doubles = _find_doubles(rows)
     names = hot.read(_names, {key[0] for key in faults} | doubles.keys())
     differences = [f"{names[key[0]]}, {_place(key)}: {line}" for key in sorted(faults) for line in faults[key]]
     differences += [
