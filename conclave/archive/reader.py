@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from uuid import UUID
 
 from conclave.archive.age import find_fault
+from conclave.archive.batches import batches
 from conclave.archive.faults import ADVICE, one_line
 from conclave.archive.files import LOG
 from conclave.archive.query import parts_between, reach, select, tally
@@ -211,7 +212,7 @@ class Archive:
 
     def _tally(self, stretch: Stretch, edge: Edge) -> Expiring:
         def count(query: "QueryBuilder") -> Expiring:
-            rows = [row for batch in _batches(query, tally(stretch, edge)) for row in zip(*_values(batch), strict=True)]
+            rows = [row for batch in batches(query, tally(stretch, edge)) for row in zip(*_values(batch), strict=True)]
             return Expiring(rows[0][0], rows[0][1] or 0)
 
         return self._asking(stretch.version, stretch.turn, count)
@@ -302,10 +303,10 @@ class _Window:
         """Return the first messages, up to ``room`` bytes of bodies, but at least ``least`` messages."""
         if sum(part.body_bytes for part in self.parts) <= room:
             sql = select(self.stretch, self.parts, self.after, self.last, self.limit)
-            return self._sound([row for batch in _batches(query, sql) for row in _rows(batch)], full=False)
+            return self._sound([row for batch in batches(query, sql) for row in _rows(batch)], full=False)
         # DataFusion would hold ``limit`` messages, of any size, before it handed out the first.
         first = _First(self.limit, room, least)
-        for batch in _batches(query, select(self.stretch, self.parts, self.after, self.last)):
+        for batch in batches(query, select(self.stretch, self.parts, self.after, self.last)):
             first.add(batch)
         return self._sound(first.rows, full=first.full)
 
@@ -368,14 +369,6 @@ class _First:
                 self._end = message.sequence_num
                 del self.rows[count:]
                 return
-
-
-def _batches(query: "QueryBuilder", sql: str) -> Iterator[Any]:
-    """Run ``sql`` through pyarrow: deltalake's own reader would hold Python's lock while DataFusion works."""
-    import pyarrow  # noqa: PLC0415 - as deltalake
-
-    with pyarrow.RecordBatchReader.from_stream(query.execute(sql)) as reader:
-        yield from reader
 
 
 def _rows(batch: Any) -> Iterator[_Row]:

@@ -264,7 +264,7 @@ async def test_files_that_vanish_between_planning_and_reading_are_not_missed(
 ) -> None:
     alice, group = await filled(running, 10)
     mover.move(group, 8)
-    batches, vanished = archive._batches, 0
+    batches, vanished = archive.batches, 0
 
     def late(query: QueryBuilder, sql: str) -> Iterator[Any]:
         nonlocal vanished
@@ -273,7 +273,7 @@ async def test_files_that_vanish_between_planning_and_reading_are_not_missed(
             mover.rewrite()
         return batches(query, sql)
 
-    monkeypatch.setattr(archive, "_batches", late)
+    monkeypatch.setattr(archive, "batches", late)
     assert short(await alice.fetch(group)) == expected(1, 10)
     assert vanished == 2
 
@@ -504,7 +504,7 @@ async def test_reading_the_archive_does_not_keep_the_hot_store_waiting(
 ) -> None:
     alice, group = await filled(running, 10)
     mover.move(group, 8)
-    go_on, batches = threading.Event(), archive._batches
+    go_on, batches = threading.Event(), archive.batches
     begun = 0
 
     def slow(query: QueryBuilder, sql: str) -> Iterator[Any]:
@@ -513,7 +513,7 @@ async def test_reading_the_archive_does_not_keep_the_hot_store_waiting(
         assert go_on.wait(30)
         return batches(query, sql)
 
-    monkeypatch.setattr(archive, "_batches", slow)
+    monkeypatch.setattr(archive, "batches", slow)
     cold = [asyncio.create_task(alice.fetch(group)) for _ in range(10)]
     try:
         while begun < archive.CONCURRENT_READS:
@@ -536,14 +536,14 @@ async def test_what_expires_while_a_read_waits_for_the_archive_is_not_served(
     for n in range(1, 9):
         mover.send(group, alice.user_id, b"%d" % n, running.clock.now() - 90 * DAY + n - 1)
     mover.move(group, 6, 90 * DAY)
-    begun, go_on, batches = threading.Event(), threading.Event(), archive._batches
+    begun, go_on, batches = threading.Event(), threading.Event(), archive.batches
 
     def slow(query: QueryBuilder, sql: str) -> Iterator[Any]:
         begun.set()
         assert go_on.wait(30)
         return batches(query, sql)
 
-    monkeypatch.setattr(archive, "_batches", slow)
+    monkeypatch.setattr(archive, "batches", slow)
     reading = asyncio.create_task(alice.fetch(group, 0, 3))
     assert await asyncio.to_thread(begun.wait, 30)
     running.clock.advance(waited)
@@ -610,14 +610,14 @@ async def test_a_reader_sees_each_message_once_and_in_order_while_they_move(
     chance = random.Random(seed)
     alice, group = await filled(running, 60)
     world = World(alice, group, mover, chance, sent=60)
-    before_asking, loop = archive._batches, asyncio.get_running_loop()
+    before_asking, loop = archive.batches, asyncio.get_running_loop()
 
     def disturbed(query: QueryBuilder, sql: str) -> Iterator[Any]:
         if chance.random() < 0.3:
             asyncio.run_coroutine_threadsafe(world.happen(), loop).result(60)
         return before_asking(query, sql)
 
-    monkeypatch.setattr(archive, "_batches", disturbed)
+    monkeypatch.setattr(archive, "batches", disturbed)
     seen: list[tuple[int, bytes]] = []
     while True:
         limit = chance.choice([1, 3, 10, 50])

@@ -1,6 +1,5 @@
 """A bit of a file of the archive is another one, as on a disk that forgets: nothing takes it for right."""
 
-import os
 from pathlib import Path
 
 import pytest
@@ -8,25 +7,13 @@ import pytest
 from conclave.archive.sums import checksum
 from tests.support.archived import DAY, USERS, Store
 from tests.support.cleaner import Cleaner
-from tests.support.damage import flip, flip_at
-from tests.support.forensics import Search
-
-
-class _Noise(Search):
-    """Bodies as ciphertext is: no compression changes them, so that each is in its file as it is."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._made: dict[tuple[int, int], bytes] = {}
-
-    def body(self, number: int, size: int) -> bytes:
-        return self._made.setdefault((number, size), os.urandom(size))
+from tests.support.damage import Noise, flip, flip_at
 
 
 @pytest.fixture
 def store(tmp_path: Path, cleaner: Cleaner) -> Store:
     store = Store(tmp_path, cleaner)
-    store.search = _Noise()
+    store.search = Noise()
     return store
 
 
