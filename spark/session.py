@@ -44,6 +44,9 @@ _SAFE_PATH = "PYTHONSAFEPATH"
 CLUSTER_PARTITIONS = 32
 """A step has 32 tasks on a cluster, since the driver does not know how many cores it has."""
 
+PAGE_SUMS = "parquet.page.verify-checksum.enabled"
+"""Whether pages are compared with their checksums when files are read. Spark writes these, in its default."""
+
 ROW_GROUP_BYTES = 4 * 1024 * 1024
 """A row group of a file has 4 MiB: a reader of one group's messages has to read at least that much.
 
@@ -237,6 +240,9 @@ def _delta_settings() -> dict[str, str]:
         "spark.hadoop.parquet.block.size.row.check.min": "4",
         "spark.hadoop.parquet.page.size.row.check.min": "4",
         "spark.hadoop.parquet.enable.dictionary#mls_message": "false",
+        # Otherwise a rewrite would give a damaged page a right checksum, in a file that no backup has any more.
+        "spark.hadoop.parquet.page.write-checksum.enabled": "true",
+        f"spark.hadoop.{PAGE_SUMS}": "true",
         # Hadoop ignores the umask of the process. Its raw file system writes no .crc file beside each file.
         "spark.hadoop.fs.permissions.umask-mode": "077",
         "spark.hadoop.fs.file.impl": f"{raw}.RawLocalFileSystem",

@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from conclave.archive.age import open_known
+from conclave.archive.batches import batches
 from conclave.archive.faults import one_line
 from conclave.store.archive.moves import ArchiveState
 from conclave.store.explain import LookError
@@ -35,7 +36,7 @@ def find(
         table, fault = open_known(path, read_state)
         if fault:
             raise LookError(fault)
-        rows = pyarrow.table(QueryBuilder().register("archive", table).execute(query).read_all()).to_pylist()
+        rows = [row for each in batches(QueryBuilder().register("archive", table), query) for row in each.to_pylist()]
     except (DeltaError, pyarrow.ArrowException, OSError) as error:
         raise LookError(f"{path}: {one_line(error)}") from error
     return Sent(rows[0]["created_at"], rows[0]["sender_id"], rows[0]["is_commit"]) if rows else None

@@ -4,9 +4,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from conclave.archive import query
+from conclave.archive import query, sums
 from conclave.archive.age import open_known
-from conclave.archive.faults import one_line
+from conclave.archive.batches import batches
+from conclave.archive.faults import ADVICE, one_line
+from conclave.archive.sums import DamagedError
 from conclave.store.archive.moves import ArchiveState
 from conclave.store.archive.stretches import Stretch
 
@@ -38,9 +40,15 @@ def read(path: Path, read_state: Callable[[], ArchiveState], found: Stretch, use
         table, fault = open_known(path, read_state)
         if fault:
             raise UnreadableError(fault)
-        batches = QueryBuilder().register("archive", table).execute(query.of_sender(found, user_id))
-        for batch in batches:
-            for row in pyarrow.record_batch(batch).to_pylist():
-                yield Archived(row["sequence_num"], row["created_at"], row["is_commit"], row["mls_message"])
+        for batch in batches(QueryBuilder().register("archive", table), query.of_sender(found, user_id)):
+            for row in batch.to_pylist():
+                each = Archived(row["sequence_num"], row["created_at"], row["is_commit"], row["mls_message"])
+                sums.require_sound(
+                    *(found.group_key, each.sequence_num, user_id, each.created_at, each.body, row["checksum"]),
+                    is_commit=each.is_commit,
+                )
+                yield each
+    except DamagedError as error:
+        raise UnreadableError(f"{path}: message {error} of a group is not as it was archived{ADVICE}") from error
     except (DeltaError, pyarrow.ArrowException, OSError) as error:
         raise UnreadableError(f"{path}: {one_line(error)}") from error

@@ -7,7 +7,10 @@ from conclave.store.archive.stretches import Part, Stretch
 from conclave.store.forecast import Edge
 
 COLUMNS = "sequence_num, sender_id, mls_message, created_at"
-"""The first columns that a query returns, in the order of StoredMessage. Its ``is_kept`` comes after them."""
+"""The first columns that a query returns, in the order of StoredMessage. Its ``is_kept`` comes after them.
+
+The last ones are ``is_commit`` and ``checksum``: with them it is checked that a message is as it was archived.
+"""
 
 
 def reach(parts: Sequence[Part], after: int, border: int, wanted: int, room: int) -> int:
@@ -44,7 +47,8 @@ def select(stretch: Stretch, parts: Sequence[Part], after: int, last: int, first
     partitions as literals, so that no file of another partition is opened.
     """
     return (
-        f"SELECT {COLUMNS}, {stretch.sight.kept} AS is_kept FROM archive WHERE {_where(stretch, parts, after, last)}"
+        f"SELECT {COLUMNS}, {stretch.sight.kept} AS is_kept, is_commit, checksum FROM archive"
+        f" WHERE {_where(stretch, parts, after, last)}"
         f"{'' if first_only is None else f' ORDER BY sequence_num LIMIT {first_only:d}'}"
     )
 
@@ -53,7 +57,7 @@ def of_sender(stretch: Stretch, sender_id: bytes) -> str:
     """Write the query for the messages of ``stretch`` that one user has sent, in any order."""
     where = _where(stretch, stretch.parts, stretch.after, stretch.border)
     return (
-        "SELECT sequence_num, created_at, is_commit, mls_message FROM archive"
+        "SELECT sequence_num, created_at, is_commit, mls_message, checksum FROM archive"
         f" WHERE {where} AND sender_id = X'{sender_id.hex()}'"
     )
 

@@ -5,6 +5,8 @@ table as of one version. It is refreshed when the hot store knows of a later ver
 removes files that it has replaced, and a later version names the new ones. The table is opened again for each run that
 changes it, since after a power failure a run may take back versions that were seen here.
 
+Each message is compared with the checksum with which it was archived before it is served.
+
 A stretch is read from the version that the table has then, which is not earlier than the stretch's own. That version
 has all messages of the stretch, except those that cleanup has deleted since.
 """
@@ -20,12 +22,15 @@ from contextlib import closing
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from uuid import UUID
 
 from conclave.archive.age import find_fault
-from conclave.archive.faults import one_line
+from conclave.archive.batches import batches
+from conclave.archive.faults import ADVICE, one_line
 from conclave.archive.files import LOG
 from conclave.archive.query import parts_between, reach, select, tally
+from conclave.archive.sums import DamagedError, require_sound
 from conclave.budget import Share, cost
 from conclave.health.parts import Health, HealthPart
 from conclave.logs import get_logger
@@ -115,6 +120,7 @@ class Archive:
         self._refreshing = threading.Lock()
         self._table: DeltaTable | None = None
         self._open: _Open | None = None
+        self._damaged: _Damaged | None = None
 
     async def read(self, stretch: Stretch, limit: int, share: Share, taken: int = 0) -> Found:
         """Return the first ``limit`` messages of ``stretch``, ascending.
@@ -153,7 +159,8 @@ class Archive:
                 log.error("archive_unreadable", reason=str(error))
             self._health.fault(HealthPart.ARCHIVE, str(error))
             raise
-        self._health.mend(HealthPart.ARCHIVE)
+        if self._damaged is None:
+            self._health.mend(HealthPart.ARCHIVE)
         return result
 
     def _has_log(self) -> bool:
@@ -164,6 +171,10 @@ class Archive:
             raise ArchiveError(f"{self._folder}: there is no table; is its disk mounted?")
         state = self._known()
         self._asking(state.version, state.turn, lambda _: None)
+        if known := self._damaged:
+            window = known.window()
+            self._ask_window(window, partial(window.read, room=messages.PAGE_BYTES, least=1))
+            self._damaged = None  # the file was brought back, or the message was erased
 
     def _read(self, stretch: Stretch, limit: int, share: Share, taken: int) -> Found:
         found: list[StoredMessage] = []
@@ -173,7 +184,7 @@ class Archive:
             window = _Window(stretch, parts_between(stretch.parts, after, last), after, last, limit - len(found))
             if window.parts:
                 least = 0 if taken or found else 1
-                more = self._asking(stretch.version, stretch.turn, partial(window.read, room=room, least=least))
+                more = self._ask_window(window, partial(window.read, room=room, least=least))
                 found += more.messages
                 room -= sum(len(message.mls_message) for message in more.messages)
                 if more.full:
@@ -182,9 +193,26 @@ class Archive:
             after, effort = last, effort * 2
         return Found(found, full=len(found) == limit)
 
+    def _ask_window(self, window: "_Window", ask: Callable[["QueryBuilder"], Found]) -> Found:
+        """Read a window. A message that is not as it was archived stays a fault until it is read and right, or gone."""
+        stretch = window.stretch
+        try:
+            return self._asking(stretch.version, stretch.turn, ask)
+        except DamagedError as error:
+            self._damaged = _Damaged(stretch, error.sequence_num)
+            raise ArchiveError(
+                f"{self._folder}: message {error} of the group {self._id_of(stretch.group_key)} is not as it was"
+                f" archived{ADVICE}"
+            ) from error
+
+    def _id_of(self, group_key: int) -> str:
+        with closing(sqlite.connect(self._hot, readonly=True)) as connection:
+            row = connection.execute("SELECT group_id FROM groups WHERE group_key = ?", (group_key,)).fetchone()
+        return str(UUID(bytes=row[0])) if row else f"with the key {group_key}"
+
     def _tally(self, stretch: Stretch, edge: Edge) -> Expiring:
         def count(query: "QueryBuilder") -> Expiring:
-            rows = [row for batch in _batches(query, tally(stretch, edge)) for row in zip(*_values(batch), strict=True)]
+            rows = [row for batch in batches(query, tally(stretch, edge)) for row in zip(*_values(batch), strict=True)]
             return Expiring(rows[0][0], rows[0][1] or 0)
 
         return self._asking(stretch.version, stretch.turn, count)
@@ -275,12 +303,42 @@ class _Window:
         """Return the first messages, up to ``room`` bytes of bodies, but at least ``least`` messages."""
         if sum(part.body_bytes for part in self.parts) <= room:
             sql = select(self.stretch, self.parts, self.after, self.last, self.limit)
-            return Found([message for batch in _batches(query, sql) for message in _messages(batch)], full=False)
+            return self._sound([row for batch in batches(query, sql) for row in _rows(batch)], full=False)
         # DataFusion would hold ``limit`` messages, of any size, before it handed out the first.
         first = _First(self.limit, room, least)
-        for batch in _batches(query, select(self.stretch, self.parts, self.after, self.last)):
+        for batch in batches(query, select(self.stretch, self.parts, self.after, self.last)):
             first.add(batch)
-        return Found(first.messages, first.full)
+        return self._sound(first.rows, full=first.full)
+
+    def _sound(self, rows: list["_Row"], *, full: bool) -> Found:
+        """Return the messages of ``rows``. Raises DamagedError if one of them is not as it was archived."""
+        key = self.stretch.group_key
+        for each, is_commit, stored in rows:
+            number, sender_id, body, created_at = each[:4]
+            require_sound(key, number, sender_id, created_at, body, stored, is_commit=is_commit)
+        return Found([row.message for row in rows], full)
+
+
+@dataclass(frozen=True)
+class _Damaged:
+    """A message that was read and is not as it was archived."""
+
+    stretch: Stretch
+    number: int
+
+    def window(self) -> _Window:
+        """Return what to read to look at it again."""
+        # Its number may be what was altered, and in no part.
+        parts = parts_between(self.stretch.parts, self.number - 1, self.number) or self.stretch.parts
+        return _Window(self.stretch, parts, self.number - 1, self.number, 1)
+
+
+class _Row(NamedTuple):
+    """A message as the table has it, with what it is checked by."""
+
+    message: StoredMessage
+    is_commit: bool
+    checksum: int
 
 
 class _First:
@@ -291,7 +349,7 @@ class _First:
         self._room = room
         self._least = least
         self._end = math.inf
-        self.messages: list[StoredMessage] = []
+        self.rows: list[_Row] = []
 
     @property
     def full(self) -> bool:
@@ -301,29 +359,22 @@ class _First:
     def add(self, batch: Any) -> None:
         if min(batch.column(0).to_pylist(), default=self._end) >= self._end:
             return
-        self.messages += (message for message in _messages(batch) if message.sequence_num < self._end)
-        self.messages.sort(key=lambda message: message.sequence_num)
+        self.rows += (row for row in _rows(batch) if row.message.sequence_num < self._end)
+        self.rows.sort(key=lambda row: row.message.sequence_num)
         left = self._room
-        for count, message in enumerate(self.messages):
+        for count, (message, _, _) in enumerate(self.rows):
             left -= len(message.mls_message)
             if count == self._limit or (left < 0 and count >= self._least):
                 # Messages after this one have no room either, even if earlier ones are still to come.
                 self._end = message.sequence_num
-                del self.messages[count:]
+                del self.rows[count:]
                 return
 
 
-def _batches(query: "QueryBuilder", sql: str) -> Iterator[Any]:
-    """Run ``sql`` through pyarrow: deltalake's own reader would hold Python's lock while DataFusion works."""
-    import pyarrow  # noqa: PLC0415 - as deltalake
-
-    with pyarrow.RecordBatchReader.from_stream(query.execute(sql)) as reader:
-        yield from reader
-
-
-def _messages(batch: Any) -> Iterator[StoredMessage]:
-    """Make messages of a batch of rows with the columns COLUMNS of query.py."""
-    return map(StoredMessage, *_values(batch))
+def _rows(batch: Any) -> Iterator[_Row]:
+    """Make messages of a batch of rows with the columns COLUMNS of query.py, and those after them."""
+    *columns, commits, checksums = _values(batch)
+    return map(_Row, map(StoredMessage, *columns), commits, checksums)
 
 
 def _values(batch: Any) -> list[list[Any]]:

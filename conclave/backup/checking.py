@@ -1,10 +1,12 @@
-"""Checks a backup: every file is there, is as it was, and database and archive belong together."""
+"""Checks a backup: every file is there, is as it was, was whole, and database and archive belong together."""
 
 import sqlite3
 import stat
+from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
-from conclave.backup import archive_copy, manifest
+from conclave.backup import archive_check, archive_copy, manifest
 from conclave.backup.files import names_under, sum_of
 from conclave.backup.manifest import BackupError, FileEntry, Manifest
 from conclave.store.faults import StoreError
@@ -12,37 +14,76 @@ from conclave.store.faults import StoreError
 MOST_FAULTS = 1000
 """At most 1,000 faults are told."""
 
+_ALTERED = "is damaged: its sum is another one"
 
-def faults_of(folder: Path, told: Manifest) -> list[str]:
-    """Read every file of the backup in ``folder``, and return what is not as its manifest says, a line each.
+
+class Fault(NamedTuple):
+    """What is wrong with a backup, in one line. ``name``: of the file; "" if it is about more than one.
+
+    ``is_damage``: messages of the archive are damaged, and all else is there.
+    """
+
+    text: str
+    name: str = ""
+    is_damage: bool = False
+
+
+def faults_of(folder: Path, told: Manifest) -> list[Fault]:
+    """Read every file of the backup in ``folder``, and return what is not as it should be.
 
     Raises BackupError if the backup was removed meanwhile.
     """
     faults = [
-        f"{folder / name}: is not in the manifest"
+        Fault(f"{folder / name}: is not in the manifest", name)
         for name in names_under(folder)
         if name not in told.files and name != manifest.NAME
     ]
     for name, entry in sorted(told.files.items()):
         if fault := _fault_of(folder / name, entry):
-            faults.append(f"{folder / name}: {fault}")
-    if not faults:
+            is_damage = fault == _ALTERED and name.startswith(f"{manifest.ARCHIVE}/lifetime=")
+            faults.append(Fault(f"{folder / name}: {fault}", name, is_damage))
+    if all(fault.is_damage for fault in faults):
         try:
             archive_copy.require_pair(folder / manifest.DATABASE, folder / manifest.ARCHIVE, told.archive)
         except (BackupError, StoreError, sqlite3.Error) as error:
-            faults.append(str(error))
+            faults.append(Fault(str(error)))
+        else:
+            faults += _damage(folder, told)
     if faults:
         manifest.require_there(folder)
     return faults[:MOST_FAULTS]
 
 
-def require_whole(folder: Path) -> Manifest:
-    """Return the manifest of the backup in ``folder``, all of which is as it was. Raises BackupError."""
+def require_whole(folder: Path, *, damaged: bool = False) -> tuple[Manifest, list[Fault]]:
+    """Return the manifest of the backup in ``folder``, and what of its archive is damaged. Raises BackupError.
+
+    ``damaged``: that some messages of the archive are damaged is accepted; otherwise nothing may be.
+    """
     told = manifest.read(folder)
-    if faults := faults_of(folder, told):
-        more = f" (and {len(faults) - 1:,} more: see `conclave backup verify`)" if len(faults) > 1 else ""
-        raise BackupError(f"{faults[0]}{more}")
-    return told
+    faults = faults_of(folder, told)
+    refused = [fault for fault in faults if not (damaged and fault.is_damage)]
+    if refused:
+        more = f" (and {len(refused) - 1:,} more: see `conclave backup verify`)" if len(refused) > 1 else ""
+        only = all(fault.is_damage for fault in refused)
+        advice = ": take another backup, or see docs/operations/backup.md#a-damaged-archive" if only else ""
+        raise BackupError(f"{refused[0].text}{more}{advice}")
+    return told, faults
+
+
+def _damage(folder: Path, told: Manifest) -> Iterator[Fault]:
+    """Yield what was damaged when the backup was made; a backup of an older program is looked at now."""
+    found = dict(told.faults)
+    if not told.is_checked and told.archive:
+        database = folder / manifest.DATABASE
+        for name in sorted(told.files):
+            if name.startswith(f"{manifest.ARCHIVE}/lifetime=") and (
+                fault := archive_check.fault_of(folder / name, database)
+            ):
+                found[name] = fault
+        if fault := archive_check.table_fault(database, folder / manifest.ARCHIVE):
+            found[manifest.ARCHIVE] = fault
+    for name, fault in sorted(found.items()):
+        yield Fault(f"{folder / name}: was damaged when it was backed up: {fault}", name, is_damage=True)
 
 
 def _fault_of(path: Path, entry: FileEntry) -> str:
@@ -53,7 +94,7 @@ def _fault_of(path: Path, entry: FileEntry) -> str:
             return "is not a file"
         if found.st_size != entry.bytes:
             return f"has {found.st_size:,} bytes, but had {entry.bytes:,}"
-        return "" if sum_of(path) == entry.sha256 else "is damaged: its sum is another one"
+        return "" if sum_of(path) == entry.sha256 else _ALTERED
     except FileNotFoundError:
         return "is missing"
     except OSError as error:

@@ -62,18 +62,23 @@ class Destination:
         return path
 
     def prune(self, keep: int) -> list[str]:
-        """Remove the oldest complete backups until ``keep`` are left; return their names. Raises OSError.
+        """Remove the oldest complete backups until ``keep`` whole ones are left; return their names. Raises OSError.
+
+        One whose archive was damaged when it was made does not count. It goes with the whole ones that were made before
+        it, and if ``keep`` damaged ones are newer: so none removes a whole one, and they do not fill the disk.
 
         One whose manifest cannot be read stays, and does not count: somebody has to look at it. So does one that is a
         link, since it lies elsewhere.
         """
-        whole = sorted(
-            (each.manifest.number, each.path)
-            for each in kept_in(self.folder)
-            if each.manifest is not None and not each.path.is_symlink()
-        )
+        kinds: dict[bool, list[tuple[int, Path]]] = {False: [], True: []}
+        for each in kept_in(self.folder):
+            if each.manifest is not None and not each.path.is_symlink():
+                kinds[bool(each.manifest.faults)].append((each.manifest.number, each.path))
+        whole, damaged = sorted(kinds[False]), sorted(kinds[True])
+        oldest = whole[-keep][0] if len(whole) >= keep else 0
+        kept = {*whole[-keep:], *(each for each in damaged[-keep:] if each[0] > oldest)}
         gone = []
-        for _, path in whole[: max(0, len(whole) - keep)]:
+        for _, path in sorted({*whole, *damaged} - kept):
             path.rename(self.folder / _REMOVED)
             reach("backup.renamed_away")
             self.remove_leftovers()

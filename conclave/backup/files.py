@@ -128,6 +128,15 @@ def sum_of(path: Path) -> str:
     return digest.hexdigest()
 
 
+def forget(path: Path) -> None:
+    """Have the next read of a file come from the disk, where the system can do that. Raises OSError."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    try:
+        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+    finally:
+        os.close(descriptor)
+
+
 def sync(path: Path) -> None:
     """Have a file or a folder on the disk. Raises OSError."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)

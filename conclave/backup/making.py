@@ -13,15 +13,16 @@ import shutil
 import sqlite3
 import time
 from contextlib import closing, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from conclave import __version__
 from conclave.backup import archive_copy, database_copy, destination, manifest
+from conclave.backup.archive_check import ArchiveCheck, Former, entry_of
 from conclave.backup.archive_copy import ArchiveCopy, Listed, find_state, state_reader
 from conclave.backup.destination import Destination, kept_in
-from conclave.backup.files import names_under, remove_empty_folders, sum_of, sync, sync_tree, write
-from conclave.backup.manifest import ArchiveEntry, BackupError, FileEntry, Manifest
+from conclave.backup.files import names_under, remove_empty_folders, sync, sync_tree, write
+from conclave.backup.manifest import ArchiveEntry, BackupError, Manifest
 from conclave.clock import Clock
 from conclave.config.settings import Config
 from conclave.failpoints import reach
@@ -45,7 +46,8 @@ class Made:
     """A backup that was made.
 
     ``copied_bytes`` and ``shared_bytes``: of the archive, what took space and what did not. ``locked_seconds``: for how
-    long a cleanup run would have waited. ``removed``: the names of backups that were removed for it.
+    long a cleanup run would have waited. ``removed``: the names of backups that were removed for it. ``notes``: what is
+    damaged elsewhere, in the server's archive or in an earlier backup, and whole in this one; a line each.
     """
 
     path: Path
@@ -54,6 +56,7 @@ class Made:
     shared_bytes: int
     locked_seconds: float
     removed: list[str]
+    notes: list[str] = field(default_factory=list)
 
 
 class _NoRoomError(BackupError):
@@ -97,19 +100,11 @@ def _one_line(error: Exception, database: Path, folder: Path) -> str:
     return str(error)
 
 
-@dataclass(frozen=True)
-class _Former:
-    """The last complete backup at the same place."""
-
-    path: Path
-    manifest: Manifest
-
-
-def _newest(folder: Path) -> _Former | None:
+def _newest(folder: Path) -> Former | None:
     newest = None
     for each in kept_in(folder):
         if each.manifest and (newest is None or each.manifest.number > newest.manifest.number):
-            newest = _Former(each.path, each.manifest)
+            newest = Former(each.path, each.manifest)
     return newest
 
 
@@ -125,6 +120,7 @@ class _Making:
         self._archive = ArchiveCopy(config.archive_path, self._here / manifest.ARCHIVE, self._earlier())
         self._listed: Listed | None = None
         self._locked_seconds = 0.0
+        self._notes: list[str] = []
 
     def make(self, keep: int | None, wait: Wait) -> Made:
         """Make it, and remove the oldest ones."""
@@ -142,13 +138,16 @@ class _Making:
         reach("backup.completed")
         removed = self._place.prune(keep) if keep is not None else []
         sizes = self._archive.copied_bytes, self._archive.shared_bytes
-        return Made(path, whole, *sizes, self._locked_seconds, removed)
+        notes = [note.replace(f"{self._here}/", f"{path}/") for note in self._notes]
+        return Made(path, whole, *sizes, self._locked_seconds, removed, notes)
 
     def _earlier(self) -> dict[str, Path]:
-        """Return the files of the archive in the last backup, by their names in it."""
-        prefix = f"{manifest.ARCHIVE}/"
-        path, files = (self._newest.path, self._newest.manifest.files) if self._newest else (self._here, {})
-        return {name.removeprefix(prefix): path / name for name in files if name.startswith(prefix)}
+        """Return the files of the archive in the last backup that were whole then, by their names in it."""
+        if not self._newest:
+            return {}
+        prefix, told = f"{manifest.ARCHIVE}/", self._newest.manifest
+        names = [name for name in told.files if name.startswith(prefix) and name not in told.faults]
+        return {name.removeprefix(prefix): self._newest.path / name for name in names}
 
     def _begin(self) -> None:
         """Keep of a backup that did not end what it has copied of the archive's files."""
@@ -212,15 +211,11 @@ class _Making:
             __version__, schema.migrations()[-1][0], number, made_at, database_copy.read_rows(database), entry
         )
         archive_copy.require_pair(database, self._here / manifest.ARCHIVE, entry)
-        return replace(found, files={name: self._entry(name) for name in names_under(self._here)})
-
-    def _entry(self, name: str) -> FileEntry:
-        """Return size and sum of a file. The sum of one that is shared with an earlier backup is known."""
-        path = self._here / name
-        known = self._newest and self._newest.manifest.files.get(name)
-        if self._newest and known and (former := self._newest.path / name).exists() and path.samefile(former):
-            return known
-        return FileEntry(path.stat().st_size, sum_of(path))
+        data = [f"{manifest.ARCHIVE}/{name}" for name in sorted(self._listed.sizes)] if self._listed else []
+        looked = ArchiveCheck(self._config.archive_path, self._here, self._newest).look(data)
+        self._notes = looked.notes
+        others = {name: entry_of(self._here / name) for name in names_under(self._here) if name not in looked.entries}
+        return replace(found, files=looked.entries | others, faults=looked.faults)
 
     def _require_room(self, needed: int) -> None:
         if (free := free_bytes(self._place.folder)) < needed + SPARE_BYTES:

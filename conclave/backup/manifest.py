@@ -16,8 +16,11 @@ DATABASE = "database.db"
 ARCHIVE = "archive"
 """The name of the archive's folder in a backup."""
 
-FORMAT = 1
-"""The format of backups that this program makes, and the only one that it reads."""
+FORMAT = 2
+"""The format of backups that this program makes."""
+
+UNCHECKED = 1
+"""The former format, which it reads too: of such a backup nobody has looked whether its archive was whole."""
 
 MOST_BYTES = 1024 * 1024 * 1024
 """A manifest has at most 1 GiB: a file of the archive takes about 200 bytes of it."""
@@ -54,7 +57,8 @@ class Manifest:
     ``product``: the version of Conclave that made it. ``schema``: that of the database. ``number``: backups at one
     place are counted, so that their order does not depend on the clock. ``made_at``: Unix seconds; the copied database
     was read at this second or later. ``rows``: how many each table of the database has. ``archive``: None if nothing is
-    archived. ``files``: all files but the manifest itself, by their paths in the backup.
+    archived. ``files``: all files but the manifest itself, by their paths in the backup. ``faults``: what was damaged
+    when it was made, by such paths, "archive" for the table. ``is_checked``: whether that was looked for.
     """
 
     product: str
@@ -64,6 +68,8 @@ class Manifest:
     rows: Mapping[str, int]
     archive: ArchiveEntry | None
     files: Mapping[str, FileEntry] = field(default_factory=dict)
+    faults: Mapping[str, str] = field(default_factory=dict)
+    is_checked: bool = True
 
     @property
     def size(self) -> int:
@@ -78,6 +84,7 @@ class Manifest:
     def to_json(self) -> str:
         """Return the text of the manifest. It has a sum of its own, so that a change of it is noticed too."""
         told = {"format": FORMAT, **asdict(self)}
+        del told["is_checked"]
         return json.dumps(told | {"sha256": _sum_of(told)}, indent=1, sort_keys=True) + "\n"
 
     @classmethod
@@ -86,25 +93,25 @@ class Manifest:
         told = json.loads(text)
         if not isinstance(told, dict) or "format" not in told:
             raise ValueError("is no manifest of a backup")
-        if told["format"] != FORMAT:
+        if told["format"] not in (UNCHECKED, FORMAT):
             raise ValueError(f"has the format {told['format']!r}, this program reads {FORMAT}: use a newer Conclave")
         if told.pop("sha256", None) != _sum_of(told):
             raise ValueError("was changed or damaged: its own sum is another one")
-        told.pop("format")
+        is_checked = told.pop("format") == FORMAT
         files = {name: FileEntry(**entry) for name, entry in told.pop("files").items()}
         if wrong := next((name for name in files if not _is_of_backup(name)), None):
             raise ValueError(f"names a file that no backup has: {wrong!r}")
         if DATABASE not in files:
             raise ValueError("names no database")
         archive = told.pop("archive")
-        found = cls(**told, archive=ArchiveEntry(**archive) if archive else None, files=files)
+        found = cls(**told, archive=ArchiveEntry(**archive) if archive else None, files=files, is_checked=is_checked)
         found._require_kinds()
         return found
 
     def _require_kinds(self) -> None:
         """Raise ValueError if a value is not of its kind. A manifest that somebody has written may hold anything."""
         numbers = [self.schema, self.number, self.made_at, *self.rows.values()]
-        texts = [self.product, *self.rows]
+        texts = [self.product, *self.rows, *self.faults, *self.faults.values()]
         if self.archive:
             numbers += [self.archive.version, self.archive.rows]
             texts.append(self.archive.archive_id)

@@ -10,13 +10,13 @@ import os
 import shutil
 import sqlite3
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from conclave.backup import checking, manifest
-from conclave.backup.files import duplicate, sync, sync_tree, write
+from conclave.backup.files import duplicate, forget, sum_of, sync, sync_tree, write
 from conclave.backup.manifest import BackupError, Manifest
 from conclave.clock import Clock
 from conclave.config.settings import Config
@@ -65,18 +65,23 @@ class Restored:
     notes: list[str] = field(default_factory=list)
 
 
-def restore(config: Config, clock: Clock, source: Path, erase: Erase, *, without_ledger: bool = False) -> Restored:
+def restore(
+    config: Config, clock: Clock, source: Path, erase: Erase, *, without_ledger: bool = False, damaged: bool = False
+) -> Restored:
     """Restore the backup in the folder ``source`` to the places of the configuration.
 
-    ``without_ledger``: go on although the ledger does not tell all that has happened since. Raises BackupError, and has
-    changed nothing then, or has left nothing that a server would start on.
+    ``without_ledger``: go on although the ledger does not tell all that has happened since. ``damaged``: go on although
+    messages of its archive are damaged. Raises BackupError, and has changed nothing then, or has left nothing that a
+    server would start on.
     """
     with _plainly(config, source):
-        told = checking.require_whole(source)
+        told, faults = checking.require_whole(source, damaged=damaged)
         if told.schema > schema.migrations()[-1][0]:
             raise BackupError(f"{source}: was made by Conclave {told.product}, which is newer: use that or a newer one")
         with _alone(config):
-            return _Restoring(config, clock, source, told, erase, without_ledger=without_ledger).restore()
+            done = _Restoring(config, clock, source, told, erase, faults, without_ledger=without_ledger).restore()
+    done.notes += [f"{fault.text}: these messages are not served" for fault in faults]
+    return done
 
 
 @contextmanager
@@ -130,12 +135,22 @@ class _Restoring:
     """One restore, from its beginning to its end."""
 
     def __init__(
-        self, config: Config, clock: Clock, source: Path, told: Manifest, erase: Erase, *, without_ledger: bool
+        self,
+        config: Config,
+        clock: Clock,
+        source: Path,
+        told: Manifest,
+        erase: Erase,
+        faults: Collection[checking.Fault],
+        *,
+        without_ledger: bool,
     ) -> None:
+        """``faults``: damage of the backup's archive that is accepted."""
         self._config = config
         self._clock = clock
         self._source = source
         self._erase_due = erase
+        self._damaged = {fault.name for fault in faults}
         self._without_ledger = without_ledger
         self._folder = place.restoring(config.database)
         self._database = self._folder / config.database.name
@@ -228,16 +243,28 @@ class _Restoring:
             raise BackupError(
                 f"{self._folder.parent}: there is no room: {needed:,} bytes are needed, {free:,} are free"
             )
-        duplicate(self._source / manifest.DATABASE, self._database)
+        self._duplicate(manifest.DATABASE, self._database)
         sync(self._folder)
         reach("return.database_copied")
         for name in sorted(files):
             if name != manifest.DATABASE:
-                duplicate(self._source / name, self._archive / name.partition("/")[2])
+                self._duplicate(name, self._archive / name.partition("/")[2])
         if self._archive.exists():
             sync_tree(self._archive)
             sync(self._archive.parent)
         reach("return.archive_copied")
+
+    def _duplicate(self, name: str, target: Path) -> None:
+        """Copy a file of the backup. Raises BackupError unless the copy, read from the disk, is what the backup has."""
+        duplicate(self._source / name, target)
+        sync(target)
+        forget(target)
+        told = self._done.manifest.files[name].sha256
+        if sum_of(target) != (sum_of(self._source / name) if name in self._damaged else told):
+            raise BackupError(
+                f"{target}: is not as it is in the backup, although it was just copied: nothing was restored; look at"
+                " the disk and the memory of this machine"
+            )
 
     def _is_one_disk(self) -> bool:
         return self._config.data.stat().st_dev == self._folder.stat().st_dev

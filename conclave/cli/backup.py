@@ -11,7 +11,7 @@ from rich.table import Table
 
 from conclave.backup import checking, manifest
 from conclave.backup.destination import Kept, kept_in
-from conclave.backup.making import make as make_backup
+from conclave.backup.making import Made, make as make_backup
 from conclave.backup.manifest import BackupError, Manifest
 from conclave.cli.common import config_option, one_line_errors, orderly_end
 from conclave.cli.tables import counted, print_whole, second
@@ -55,7 +55,7 @@ def backup() -> None:
 @click.option("--keep", type=click.IntRange(min=1), help="Then remove the oldest, until N are left.", metavar="N")
 @click.argument("dest", type=_folder)
 def make(path: Path | None, keep: int | None, dest: Path) -> None:
-    """Make a backup in the folder DEST, while the server runs or not."""
+    """Make a backup in the folder DEST, while the server runs or not. Exit status 1 if anything was found damaged."""
     configure_logging()
     os.nice(NICENESS)
     with orderly_end(), one_line_errors(ConfigError, BackupError):
@@ -66,6 +66,20 @@ def make(path: Path | None, keep: int | None, dest: Path) -> None:
     click.echo(f"cleanup had to wait for {done.locked_seconds:.1f} s")
     for name in done.removed:
         click.echo(f"removed: {name}")
+    _tell_damage(done)
+
+
+def _tell_damage(done: Made) -> None:
+    """Say what of the archive was found damaged, here or elsewhere, and end with status 1 if anything was."""
+    faults = done.manifest.faults
+    for note in done.notes:
+        click.echo(f"conclave: {note}", err=True)
+    for name, fault in sorted(faults.items()):
+        click.echo(f"conclave: {done.path / name}: {fault}; no backup here has it whole", err=True)
+    if faults or done.notes:
+        found = "the backup is marked as damaged, and --keep does not count it" if faults else "the backup is whole"
+        click.echo(f"conclave: {found}: see docs/operations/backup.md#a-damaged-archive", err=True)
+        sys.exit(1)
 
 
 @backup.command("list")
@@ -91,7 +105,7 @@ def verify(src: Path, *, as_json: bool) -> None:
     """Read all of the backup SRC, and print what is not as it was. Exit status 1 if anything is."""
     with one_line_errors(BackupError):
         told = manifest.read(src)
-        faults = checking.faults_of(src, told)
+        faults = [fault.text for fault in checking.faults_of(src, told)]
     if as_json:
         click.echo(json.dumps({"path": str(src), "faults": faults} | _told(told)))
     else:
@@ -118,6 +132,7 @@ def _told(told: Manifest | None) -> dict[str, object]:
         "bytes": told.size,
         "files": len(told.files),
         "archive": archive,
+        "damaged": [f"{name}: {fault}" for name, fault in sorted(told.faults.items())],
     }
 
 
@@ -129,6 +144,7 @@ def _print(kept: list[Kept]) -> None:
             table.add_row(each.path.name, "cannot be read", "", "", "", "")
             continue
         archive = f"version {told.archive.version}" if told.archive else "none"
+        archive += ", damaged" if told.faults else ""
         table.add_row(
             each.path.name, second(told.made_at), f"{told.messages:,}", f"{told.size:,}", archive, told.product
         )

@@ -28,8 +28,9 @@ WITHOUT_LEDGER = (
 @click.command(short_help="Restore a backup, where nothing is yet.")
 @config_option
 @click.option("--without-ledger", is_flag=True, help="Restore although what was deleted since may come back to life.")
+@click.option("--damaged", is_flag=True, help="Restore although some messages of its archive are damaged.")
 @click.argument("backup", metavar="SRC", type=click.Path(path_type=Path, readable=False))
-def restore(path: Path | None, backup: Path, *, without_ledger: bool) -> None:
+def restore(path: Path | None, backup: Path, *, without_ledger: bool, damaged: bool) -> None:
     """Restore the backup SRC to the configured places, where nothing may be yet.
 
     The server has to be stopped. What has expired since the backup was made is erased before anything is served, and
@@ -39,7 +40,8 @@ def restore(path: Path | None, backup: Path, *, without_ledger: bool) -> None:
     clock = SystemClock()
     with orderly_end(), one_line_errors(ConfigError, BackupError, CleanupError):
         config = load_config(path)
-        done = restoring.restore(config, clock, backup, lambda made: _erase(made, clock), without_ledger=without_ledger)
+        accepted = {"without_ledger": without_ledger, "damaged": damaged}
+        done = restoring.restore(config, clock, backup, lambda made: _erase(made, clock), **accepted)
     told = done.manifest
     click.echo(f"restored to {config.database}: {counted(told.messages, 'message')} of {second(told.made_at)} UTC")
     if found := ", ".join(f"{count:,} {kind}" for kind, count in sorted(done.taken_back.items()) if count):

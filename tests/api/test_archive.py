@@ -1,6 +1,7 @@
 """Messages over HTTP when the older ones are in the archive: nothing that a client can notice."""
 
 import asyncio
+import os
 import random
 import subprocess
 import sys
@@ -25,6 +26,7 @@ from conclave.store.archive.stretches import Stretch
 from tests.conftest import Running, StartServer
 from tests.support.archive import Mover
 from tests.support.client import Client, Message, expect
+from tests.support.damage import flip, flip_at
 
 
 @pytest.fixture
@@ -262,7 +264,7 @@ async def test_files_that_vanish_between_planning_and_reading_are_not_missed(
 ) -> None:
     alice, group = await filled(running, 10)
     mover.move(group, 8)
-    batches, vanished = archive._batches, 0
+    batches, vanished = archive.batches, 0
 
     def late(query: QueryBuilder, sql: str) -> Iterator[Any]:
         nonlocal vanished
@@ -271,7 +273,7 @@ async def test_files_that_vanish_between_planning_and_reading_are_not_missed(
             mover.rewrite()
         return batches(query, sql)
 
-    monkeypatch.setattr(archive, "_batches", late)
+    monkeypatch.setattr(archive, "batches", late)
     assert short(await alice.fetch(group)) == expected(1, 10)
     assert vanished == 2
 
@@ -300,6 +302,48 @@ async def test_an_archive_that_cannot_be_read_is_a_fault_until_it_can_be(running
     mover.unhide()
     assert len(await alice.fetch(group)) == 10
     assert running.app[keys.HEALTH].faults == {}
+
+
+async def test_a_message_with_a_flipped_bit_is_never_served_and_health_tells_until_it_is_right_again(
+    running: Running, mover: Mover
+) -> None:
+    alice = await running.user("alice")
+    group = await alice.create_group("friends")
+    bodies = [os.urandom(300) for _ in range(10)]
+    for body in bodies:
+        await alice.send(group, body)
+    mover.move(group, 8)
+    path = flip(mover.folder, bodies[4])
+    await expect(alice.fetch(group), 500, 0)
+    faults = running.app[keys.HEALTH]
+    assert f"message 5 of the group {group} is not as it was archived: see docs/" in faults.faults["archive"]
+    page = await alice.fetch(group, 5)
+    assert [message.body for message in page] == bodies[5:], "pages without it are served"
+    assert [message.body for message in await alice.fetch(group, 0, 4)] == bodies[:4]
+    with pytest.raises(archive.ArchiveError):
+        await running.app[keys.ARCHIVE].warm_up()
+    assert "archive" in faults.faults, "other reads do not make it right"
+    flip_at(path, path.read_bytes().index(bytes([*bodies[4][:150], bodies[4][150] ^ 1])) + 150)
+    await running.app[keys.ARCHIVE].warm_up()
+    assert faults.faults == {}
+    assert [message.body for message in await alice.fetch(group)] == bodies
+
+
+async def test_a_damaged_message_is_no_fault_any_more_once_it_was_erased(running: Running, mover: Mover) -> None:
+    alice = await running.user("alice")
+    group = await alice.create_group("friends")
+    bodies = [os.urandom(300) for _ in range(10)]
+    for body in bodies:
+        await alice.send(group, body)
+    mover.move(group, 8)
+    flip(mover.folder, bodies[1])
+    await expect(alice.fetch(group), 500, 0)
+    mover.execute("UPDATE groups SET gone_below = 3")
+    mover.delete("sequence_num <= 3")
+    mover.execute("UPDATE archive_state SET version = ?", mover.version())
+    await running.app[keys.ARCHIVE].warm_up()
+    assert running.app[keys.HEALTH].faults == {}
+    assert [message.body for message in await alice.fetch(group)] == bodies[3:]
 
 
 async def test_an_older_archive_than_the_store_knows_of_is_not_served(running: Running, mover: Mover) -> None:
@@ -460,7 +504,7 @@ async def test_reading_the_archive_does_not_keep_the_hot_store_waiting(
 ) -> None:
     alice, group = await filled(running, 10)
     mover.move(group, 8)
-    go_on, batches = threading.Event(), archive._batches
+    go_on, batches = threading.Event(), archive.batches
     begun = 0
 
     def slow(query: QueryBuilder, sql: str) -> Iterator[Any]:
@@ -469,7 +513,7 @@ async def test_reading_the_archive_does_not_keep_the_hot_store_waiting(
         assert go_on.wait(30)
         return batches(query, sql)
 
-    monkeypatch.setattr(archive, "_batches", slow)
+    monkeypatch.setattr(archive, "batches", slow)
     cold = [asyncio.create_task(alice.fetch(group)) for _ in range(10)]
     try:
         while begun < archive.CONCURRENT_READS:
@@ -492,14 +536,14 @@ async def test_what_expires_while_a_read_waits_for_the_archive_is_not_served(
     for n in range(1, 9):
         mover.send(group, alice.user_id, b"%d" % n, running.clock.now() - 90 * DAY + n - 1)
     mover.move(group, 6, 90 * DAY)
-    begun, go_on, batches = threading.Event(), threading.Event(), archive._batches
+    begun, go_on, batches = threading.Event(), threading.Event(), archive.batches
 
     def slow(query: QueryBuilder, sql: str) -> Iterator[Any]:
         begun.set()
         assert go_on.wait(30)
         return batches(query, sql)
 
-    monkeypatch.setattr(archive, "_batches", slow)
+    monkeypatch.setattr(archive, "batches", slow)
     reading = asyncio.create_task(alice.fetch(group, 0, 3))
     assert await asyncio.to_thread(begun.wait, 30)
     running.clock.advance(waited)
@@ -566,14 +610,14 @@ async def test_a_reader_sees_each_message_once_and_in_order_while_they_move(
     chance = random.Random(seed)
     alice, group = await filled(running, 60)
     world = World(alice, group, mover, chance, sent=60)
-    before_asking, loop = archive._batches, asyncio.get_running_loop()
+    before_asking, loop = archive.batches, asyncio.get_running_loop()
 
     def disturbed(query: QueryBuilder, sql: str) -> Iterator[Any]:
         if chance.random() < 0.3:
             asyncio.run_coroutine_threadsafe(world.happen(), loop).result(60)
         return before_asking(query, sql)
 
-    monkeypatch.setattr(archive, "_batches", disturbed)
+    monkeypatch.setattr(archive, "batches", disturbed)
     seen: list[tuple[int, bytes]] = []
     while True:
         limit = chance.choice([1, 3, 10, 50])

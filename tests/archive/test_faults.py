@@ -39,6 +39,14 @@ UNREADABLE = (
             "[FAILED_READ_FILE.NO_HINT] Encountered error while reading file file:/a/b.parquet.  SQLSTATE: KD001:"
             " IOException: is not a Parquet file.",
         ),
+        (
+            UNREADABLE.replace(
+                "java.lang.RuntimeException: file:/a/b.parquet is not a Parquet file.",
+                "org.apache.parquet.io.ParquetDecodingException: could not verify page integrity",
+            ),
+            "[FAILED_READ_FILE.NO_HINT] Encountered error while reading file file:/a/b.parquet.  SQLSTATE: KD001:"
+            " ParquetDecodingException: could not verify page integrity: see docs/operations/archive.md#a-damaged-file",
+        ),
         ("Kernel error: Json error\n   0: <unknown>\n   1: <unknown>", "Kernel error: Json error"),
         ("", "OSError"),
     ],

@@ -63,7 +63,7 @@ def test_only_the_parts_in_reach_are_asked() -> None:
     assert parts_between(parts, 29, 61) == parts
     stretch = Stretch(7, 0, 90, Sight(0, 123, FOREVER, GroupPolicy(KEEP), 0), [b"\x01\xff"], parts, 1, 0, 0)
     assert select(stretch, parts, 5, 61, 10) == (
-        "SELECT sequence_num, sender_id, mls_message, created_at, FALSE AS is_kept FROM archive"
+        "SELECT sequence_num, sender_id, mls_message, created_at, FALSE AS is_kept, is_commit, checksum FROM archive"
         " WHERE (lifetime = -1 AND span IN (0, 2592000) OR lifetime = 604800 AND span IN (0)) AND group_key = 7"
         " AND sequence_num <= 61 AND sequence_num > 5 AND created_at >= 123"
         " AND (is_commit OR sender_id NOT IN (X'01ff')) ORDER BY sequence_num LIMIT 10"
@@ -80,6 +80,8 @@ class Batch:
             [body for _, body in rows],
             [0 for _ in rows],
             [False for _ in rows],
+            [False for _ in rows],
+            [0 for _ in rows],
         )
         self.columns = [SimpleNamespace(to_pylist=lambda column=column: column) for column in values]
 
@@ -103,4 +105,4 @@ def test_what_is_kept_does_not_depend_on_the_order_in_which_it_comes() -> None:
             count = chance.randrange(8)
             first.add(Batch(rows[:count]))
             del rows[:count]
-        assert [(each.sequence_num, each.mls_message) for each in first.messages] == kept
+        assert [(each.message.sequence_num, each.message.mls_message) for each in first.rows] == kept

@@ -351,8 +351,8 @@ def test_a_backup_of_a_newer_program_is_refused(store: Backed) -> None:
     made = store.back_up()
     rewrite(made.path, schema=99)
     assert "is newer" in refusal(store, made.path)
-    (made.path / manifest.NAME).write_text('{"format": 2}')
-    assert "has the format 2, this program reads 1" in refusal(store, made.path)
+    (made.path / manifest.NAME).write_text('{"format": 3}')
+    assert "has the format 3, this program reads 2" in refusal(store, made.path)
 
 
 def rewrite(backup: Path, **changed: object) -> None:

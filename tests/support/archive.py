@@ -13,6 +13,7 @@ from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
 from conclave.archive.age import turn_app
 from conclave.archive.layout import ID_PROPERTY, span_of
+from conclave.archive.sums import checksum
 from conclave.config.settings import Config
 from conclave.retention.policy import KEEP
 from conclave.store import bodies, members, messages, sqlite
@@ -75,7 +76,10 @@ class Mover:
                 "sender_id": row["sender_id"],
                 "is_commit": bool(row["is_commit"]),
                 "created_at": row["created_at"],
-                "checksum": 0,
+                "checksum": checksum(
+                    *(key, row["sequence_num"], row["sender_id"], row["created_at"], found[row["message_id"]]),
+                    is_commit=bool(row["is_commit"]),
+                ),
                 "mls_message": found[row["message_id"]],
             }
             for row in stored
@@ -109,9 +113,10 @@ class Mover:
             connection.execute("UPDATE groups SET archived_seq = max(archived_seq, ?) WHERE group_key = ?", (last, key))
             for row in rows:
                 connection.execute(
-                    "INSERT INTO archive_parts VALUES (?1, ?2, ?3, ?4, ?4, ?5, ?5, 1, ?6, 0) ON CONFLICT DO UPDATE SET"
+                    "INSERT INTO archive_parts VALUES (?1, ?2, ?3, ?4, ?4, ?5, ?5, 1, ?6, ?7) ON CONFLICT DO UPDATE SET"
                     " first_seq = min(first_seq, ?4), last_seq = max(last_seq, ?4), oldest = min(oldest, ?5),"
-                    " newest = max(newest, ?5), message_count = message_count + 1, body_bytes = body_bytes + ?6",
+                    " newest = max(newest, ?5), message_count = message_count + 1, body_bytes = body_bytes + ?6,"
+                    " checksum = (checksum | ?7) & ~(checksum & ?7)",
                     (
                         key,
                         row["lifetime"],
@@ -119,6 +124,7 @@ class Mover:
                         row["sequence_num"],
                         row["created_at"],
                         len(row["mls_message"]),
+                        row["checksum"],
                     ),
                 )
                 if not row["is_commit"]:

@@ -57,7 +57,9 @@ class Backed(Store):
         """Make a backup, now."""
         return making.make(self.config, FakeClock(self.now), self.backups, keep, wait)
 
-    def restored(self, backup: Path, *, without_ledger: bool = False, **changed: Any) -> tuple["Backed", Restored]:
+    def restored(
+        self, backup: Path, *, without_ledger: bool = False, damaged: bool = False, **changed: Any
+    ) -> tuple["Backed", Restored]:
         """Restore elsewhere, now; return the store that is there. ``changed``: settings that it has instead."""
         self.elsewhere.mkdir(exist_ok=True)
         there = copy.copy(self)
@@ -70,7 +72,8 @@ class Backed(Store):
         def erase_due(made: Config) -> str:
             return erase(made, clock)
 
-        return there, restoring.restore(there.config, clock, backup, erase_due, without_ledger=without_ledger)
+        accepted = {"without_ledger": without_ledger, "damaged": damaged}
+        return there, restoring.restore(there.config, clock, backup, erase_due, **accepted)
 
 
 def erase(config: Config, clock: FakeClock) -> str:

@@ -1,0 +1,261 @@
+"""A bit of the archive is another one, and no file has become shorter: no backup calls that whole."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from conclave.backup import archive_check, checking, manifest
+from conclave.backup.destination import kept_in
+from conclave.backup.files import duplicate
+from conclave.backup.making import Made
+from conclave.backup.manifest import BackupError
+from conclave.cli import backup
+from tests.support.archived import DAY
+from tests.support.backups import Backed
+from tests.support.damage import Noise, flip, flip_at
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Backed:
+    """A store with ten messages of two groups in one file of the archive, and one in the database."""
+    store = Backed(tmp_path)
+    store.search = Noise()
+    for _ in range(2):
+        group = store.add_group()
+        store.send(group, 5)
+        store.move(group, 5)
+    store.mover.rewrite()
+    store.mover.execute("UPDATE archive_state SET version = ?, unerased = 0", store.mover.version())
+    store.send(group)
+    return store
+
+
+def damage(store: Backed, folder: Path | None = None) -> Path:
+    """Flip a bit of the third message of the first group."""
+    return flip(folder or store.config.archive_path, store.search.body(2, 300))
+
+
+def data_file(folder: Path) -> Path:
+    [path] = folder.rglob("lifetime=*/span=*/*.parquet")
+    return path
+
+
+def separate(store: Backed) -> None:
+    """Have the server's files be files of their own, as where the backups are on another disk."""
+    path = data_file(store.config.archive_path)
+    shutil.copy(path, path.with_suffix(".new"))
+    path.with_suffix(".new").rename(path)
+
+
+def next_day(store: Backed, keep: int | None = None) -> Made:
+    store.now += DAY
+    return store.back_up(keep)
+
+
+def command(store: Backed, *args: str) -> Result:
+    path = store.folder / "conclave.toml"
+    path.write_text(f'database_path = "{store.config.database}"\n[cleanup]\nengine = "sql"\n')
+    made = [*args, "--config", str(path)] if args[0] not in ("list", "verify") else list(args)
+    return CliRunner().invoke(backup.backup, made)
+
+
+def test_a_backup_of_a_damaged_archive_is_made_and_marked(store: Backed) -> None:
+    path = damage(store)
+    made = store.back_up()
+    group = store.query("SELECT hex(group_id) FROM groups ORDER BY group_key LIMIT 1")[0][0].lower()
+    [(name, fault)] = made.manifest.faults.items()
+    assert name.endswith(path.name)
+    assert fault.startswith("1 message is not as it was archived, of group ")
+    assert fault.replace("-", "").endswith(group)
+    assert manifest.read(made.path).faults == made.manifest.faults
+    [told] = checking.faults_of(made.path, made.manifest)
+    assert "was damaged when it was backed up: 1 message is" in told.text
+
+
+def test_the_commands_say_it_and_end_with_status_1(store: Backed) -> None:
+    path = damage(store)
+    done = command(store, str(store.backups))
+    assert done.exit_code == 1
+    assert f"{path.name}: 1 message is not as it was archived, of group" in done.stderr
+    assert "no backup here has it whole" in done.stderr
+    assert "marked as damaged" in done.stderr
+    [kept] = kept_in(store.backups)
+    assert command(store, "verify", str(kept.path)).exit_code == 1
+    told: dict[str, Any] = json.loads(command(store, "list", "--json", str(store.backups)).stdout)
+    assert [path.name in line for line in told["damaged"]] == [True]
+    assert "damaged" in command(store, "list", str(store.backups)).stdout
+
+
+def test_damage_of_a_file_that_an_earlier_backup_shares_is_noticed(store: Backed) -> None:
+    """They are one file: the earlier one, made while it was whole, does not have it whole any more either."""
+    first = store.back_up()
+    assert not first.manifest.faults
+    assert data_file(first.path).samefile(path := data_file(store.config.archive_path))
+    damage(store)
+    second = next_day(store)
+    assert list(second.manifest.faults) == [path.relative_to(store.config.archive_path.parent).as_posix()]
+    assert [fault.is_damage for fault in checking.faults_of(first.path, first.manifest)] == [True]
+
+
+def test_what_an_earlier_backup_has_whole_is_taken_from_there_and_told(store: Backed) -> None:
+    first = store.back_up()
+    separate(store)
+    path = damage(store)
+    second = next_day(store)
+    assert second.manifest.faults == {}
+    assert checking.faults_of(second.path, second.manifest) == []
+    assert data_file(second.path).samefile(data_file(first.path))
+    [note] = second.notes
+    assert note.startswith(f"{path}: 1 message is not as it was archived, of group ")
+    assert note.endswith(f"; it is whole in {data_file(second.path)}")
+    store.now += DAY
+    assert command(store, str(store.backups)).exit_code == 1, "each night, until it is mended"
+    shutil.copy(data_file(second.path), path)
+    assert next_day(store).notes == []
+
+
+def test_an_older_backup_that_has_it_whole_is_found_behind_a_damaged_one(store: Backed) -> None:
+    first = store.back_up()
+    separate(store)
+    damage(store)
+    whole = data_file(first.path)
+    aside = whole.rename(store.backups.parent / "aside")
+    assert next_day(store).manifest.faults
+    aside.rename(whole)
+    third = next_day(store)
+    assert third.manifest.faults == {}
+    assert third.notes[0].endswith(f"it is whole in {data_file(first.path)}")
+
+
+def test_a_damaged_file_of_an_earlier_backup_is_copied_anew(store: Backed) -> None:
+    first = store.back_up()
+    separate(store)
+    damage(store, first.path)
+
+    second = next_day(store)
+    assert second.manifest.faults == {}
+    assert checking.faults_of(first.path, manifest.read(first.path))
+    assert checking.faults_of(second.path, second.manifest) == []
+
+
+def test_damage_without_any_message_in_it_is_noticed_by_what_an_earlier_backup_knows(store: Backed) -> None:
+    store.back_up()
+    path = data_file(store.config.archive_path)
+    place = path.read_bytes().rindex(b"delta-rs")  # the name of the program that wrote it
+    flip_at(path, place)
+    assert not archive_check.fault_of(path, store.config.database)
+    assert list(next_day(store).manifest.faults.values()) == ["is not as it was when it was backed up"]
+
+
+def test_messages_that_are_missing_are_noticed_by_the_index(store: Backed) -> None:
+    store.mover.delete("group_key = 1 AND sequence_num = 2")
+    store.mover.execute("UPDATE archive_state SET version = ?", store.mover.version())
+    made = store.back_up()
+    [(name, fault)] = made.manifest.faults.items()
+    assert name == "archive"
+    assert "4 messages, where the index has 5" in fault
+    store.mover.execute("UPDATE archive_state SET unerased = 1")
+    assert next_day(store).manifest.faults == {}, "a run has not come to its end: the next one sees to it"
+
+
+def test_a_file_that_cannot_be_read_does_not_keep_from_a_backup(store: Backed) -> None:
+    path = data_file(store.config.archive_path)
+    content = path.read_bytes()
+    path.write_bytes(b"\0" * len(content))
+    made = store.back_up()
+    [fault] = made.manifest.faults.values()
+    assert "cannot be read: " in fault
+
+
+def test_a_damaged_backup_has_no_whole_one_removed(store: Backed) -> None:
+    whole = [store.back_up().path, next_day(store).path]
+    separate(store)
+    for each in whole:
+        data_file(each).unlink()  # so that there is nowhere to take it from
+    for each in whole:
+        shutil.copy(data_file(store.config.archive_path), each / "archive" / _in_archive(store))
+    damage(store)
+    for each in whole:
+        flip(each, store.search.body(2, 300))
+    damaged = [next_day(store, keep=2) for _ in range(4)]
+    assert all(made.manifest.faults for made in damaged)
+    assert [made.removed for made in damaged] == [[], [], [damaged[0].path.name], [damaged[1].path.name]]
+    assert {each.path for each in kept_in(store.backups)} == {*whole, damaged[2].path, damaged[3].path}
+    path = data_file(store.config.archive_path)
+    flip_at(path, _flipped(store, path))
+    mended = [next_day(store, keep=2) for _ in range(2)]
+    assert not any(made.manifest.faults for made in mended)
+    assert mended[0].removed == [whole[0].name]
+    assert mended[1].removed == [whole[1].name, damaged[2].path.name, damaged[3].path.name]
+
+
+def _in_archive(store: Backed) -> Path:
+    return data_file(store.config.archive_path).relative_to(store.config.archive_path)
+
+
+def _flipped(store: Backed, path: Path) -> int:
+    """Return where the bit was flipped."""
+    return path.read_bytes().index(store.search.body(2, 300)[:100]) + 150
+
+
+def _as_of_an_older_program(made: Made) -> None:
+    told = json.loads(made.manifest.to_json())
+    del told["sha256"], told["faults"]
+    told["format"] = manifest.UNCHECKED
+    (made.path / manifest.NAME).write_text(json.dumps(told | {"sha256": manifest._sum_of(told)}))
+
+
+def test_a_backup_of_an_older_program_is_looked_at_when_it_is_verified(store: Backed) -> None:
+    damage(store)
+    made = store.back_up()
+    _as_of_an_older_program(made)
+    told = manifest.read(made.path)
+    assert (told.is_checked, told.faults) == (False, {})
+    [fault] = checking.faults_of(made.path, told)
+    assert "1 message is not as it was archived" in fault.text
+    assert next_day(store).manifest.faults, "and what is shared with it, too"
+
+
+def test_a_damaged_backup_is_restored_only_if_that_is_accepted(store: Backed) -> None:
+    damage(store)
+    made = store.back_up()
+    with pytest.raises(BackupError, match=r"was damaged when it was backed up.*#a-damaged-archive"):
+        store.restored(made.path)
+    assert not list(store.elsewhere.iterdir())
+    there, done = store.restored(made.path, damaged=True)
+    assert len(there.served()) == 11
+    assert any("these messages are not served" in note for note in done.notes)
+    assert data_file(there.config.archive_path).read_bytes() == data_file(made.path).read_bytes()
+
+
+def test_only_damage_of_messages_is_accepted(store: Backed) -> None:
+    made = store.back_up()
+    path = made.path / manifest.DATABASE
+    flip_at(path, path.stat().st_size // 2)
+    with pytest.raises(BackupError, match="is damaged: its sum is another one"):
+        store.restored(made.path, damaged=True)
+
+
+@pytest.mark.parametrize("name", [manifest.DATABASE, "parquet"])
+def test_a_restored_copy_is_read_again_and_one_that_differs_is_not_put_in_place(
+    store: Backed, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    made = store.back_up()
+
+    def badly(source: Path, target: Path) -> None:
+        duplicate(source, target)
+        if source.name.endswith(name):
+            flip_at(target, target.stat().st_size // 2)
+
+    monkeypatch.setattr("conclave.backup.restoring.duplicate", badly)
+    with pytest.raises(BackupError, match="is not as it is in the backup, although it was just copied"):
+        store.restored(made.path)
+    assert not [
+        path for path in store.elsewhere.rglob("*") if path.is_file() and "hot.db" in path.name and path.stat().st_size
+    ]
+    monkeypatch.undo()
+    assert len(store.restored(made.path)[0].served()) == 11

@@ -1,0 +1,85 @@
+"""A bit of a file of the archive is another one, as on a disk that forgets: nothing takes it for right."""
+
+from pathlib import Path
+
+import pytest
+
+from conclave.archive.sums import checksum
+from tests.support.archived import DAY, USERS, Store
+from tests.support.cleaner import Cleaner
+from tests.support.damage import Noise, flip, flip_at
+
+
+@pytest.fixture
+def store(tmp_path: Path, cleaner: Cleaner) -> Store:
+    store = Store(tmp_path, cleaner)
+    store.search = Noise()
+    return store
+
+
+def archive_two_groups(store: Store) -> tuple[int, int]:
+    """Have messages of two groups in one partition; return the groups."""
+    damaged, other = store.add_group(), store.add_group()
+    store.send(damaged, 6)
+    store.send(damaged, 1, sender=USERS[1], is_commit=True)
+    store.send(other, 6)
+    store.now += 8 * DAY
+    store.run()
+    assert len(list(store.config.archive_path.glob("lifetime=*/span=*/*"))) == 1
+    return damaged, other
+
+
+def test_the_checksum_of_readers_is_the_one_of_the_writer(store: Store) -> None:
+    archive_two_groups(store)
+    rows = store.table().to_pylist()
+    assert len(rows) == 13
+    for row in rows:
+        values = (row[name] for name in ("group_key", "sequence_num", "sender_id", "created_at", "mls_message"))
+        assert checksum(*values, is_commit=row["is_commit"]) == row["checksum"]
+
+
+def test_a_run_does_not_rewrite_a_damaged_file_and_loses_nothing(store: Store) -> None:
+    """What it wrote would have right checksums, and would be in no backup that has the file as it was."""
+    damaged, other = archive_two_groups(store)
+    body = store.search.body(2, 300)
+    path = flip(store.config.archive_path, body)
+    found = path.read_bytes()
+    store.delete_group(other)
+    report = store.try_run("")
+    assert path.name in report["error"], "it says which file"
+    assert "CRC checksum verification failed: see docs/operations/archive.md#a-damaged-file" in report["error"]
+    assert path.read_bytes() == found
+    assert len(store.table()) == 13
+    flip_at(path, found.index(body[:100]) + 150)
+    store.run()
+    assert not path.exists()
+    store.expect_served({(damaged, number) for number in range(1, 8)})
+    store.expect_sound()
+
+
+def test_verify_tells_whose_messages_are_damaged_and_restore_takes_none_of_them_back(store: Store) -> None:
+    damaged, other = archive_two_groups(store)
+    flip(store.config.archive_path, store.search.body(2, 300))
+    [line] = store.verify()["differences"]
+    assert "1 messages are not as they were archived" in line
+    assert "1 messages are not as they were archived; nothing was restored" in store.restore(damaged)["error"]
+    report = store.restore(other)
+    assert "CRC checksum verification failed" in report["error"], "its messages lie in the same page"
+    assert store.query("SELECT count(*) FROM messages WHERE group_key = ?", other) == [(0,)]
+
+
+def test_compaction_does_not_rewrite_a_damaged_file(store: Store) -> None:
+    group = store.add_group()
+    for _ in range(3):
+        store.send(group, 4)
+        store.now += DAY
+    store.now += 8 * DAY
+    store.run_in_batches(2, 99)
+    before = sorted(store.config.archive_path.glob("lifetime=*/span=*/*"))
+    assert len(before) > 1
+    path = flip(store.config.archive_path, store.search.body(3, 300))
+    store.send(group, 2)
+    store.now += 8 * DAY
+    report = store.try_run("", crowd=1)
+    assert path.name in report["error"]
+    assert path.exists()

@@ -1,0 +1,36 @@
+"""Damages files as a disk does that forgets: a bit is another one, and the length is the same."""
+
+import os
+from pathlib import Path
+
+from tests.support.forensics import Search
+
+
+class Noise(Search):
+    """Bodies as ciphertext is: no compression changes them, so that each is in its file as it is."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._made: dict[tuple[int, int], bytes] = {}
+
+    def body(self, number: int, size: int) -> bytes:
+        return self._made.setdefault((number, size), os.urandom(size))
+
+
+def flip(folder: Path, body: bytes) -> Path:
+    """Flip a bit in the middle of ``body``, in the one Parquet file under ``folder`` that has it; return the file.
+
+    The body must be of bytes that cannot be compressed: only these are in a file as they are.
+    """
+    [path] = [path for path in sorted(folder.rglob("*.parquet")) if body in path.read_bytes()]
+    flip_at(path, path.read_bytes().index(body) + len(body) // 2)
+    return path
+
+
+def flip_at(path: Path, place: int) -> None:
+    """Flip the lowest bit of the byte at ``place`` of a file. Applied again, it is as before."""
+    with path.open("r+b") as file:
+        file.seek(place)
+        [byte] = file.read(1)
+        file.seek(place)
+        file.write(bytes([byte ^ 1]))
