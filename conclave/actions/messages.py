@@ -298,8 +298,9 @@ class Fetching:
         # What was read under a former policy must not be served from memory under the one in force.
         is_current = context.policy is self._context.policy
         reader = self._groups.remember(found, after, written_in) if is_current else Reader.of(found.member)
-        claimed = min(after, found.member.group.last_seq)
-        return self._counted(Fetched([each.piece for each in found.messages], reader, found.fetched_up_to, claimed))
+        claimed = found.counted(min(after, found.member.group.last_seq))
+        up_to = found.counted(found.fetched_up_to)
+        return self._counted(Fetched([each.piece for each in found.messages], reader, up_to, claimed))
 
     def at_hand(
         self, group_id: bytes, user_id: bytes, after: int, limit: int, written_in: Format, share: Share

@@ -113,8 +113,17 @@ class RememberedGroups:
         freshness.tell(self._forget_touched)
 
     def page(self, group_id: bytes, user_id: bytes, after: int, limit: int, written_in: Format) -> Fetched | None:
-        """Return what ``messages.page`` would; None if the store must be asked. Raises StoreError."""
-        now = self._freshness.look()
+        """Return what ``messages.page`` would; None if the store must be asked. Raises StoreError.
+
+        What only a clock in doubt hides is known to the store alone: it decides how far a watermark may rise then.
+        """
+        moment = self._freshness.look()
+        found = self._find(group_id, user_id, after, limit, written_in, moment.now)
+        return None if found and found.is_news and moment.in_doubt else found
+
+    def _find(
+        self, group_id: bytes, user_id: bytes, after: int, limit: int, written_in: Format, now: int
+    ) -> Fetched | None:
         known = self._by_id.get(group_id)
         reader = known.readers.get(user_id) if known else None
         if known is None or reader is None:
