@@ -46,7 +46,7 @@ async def page(
         return await store.read(messages.page, *asked, include_redacted=include_redacted)
 
     first = found = await look(after, [], 0)
-    doubtful = first.first_doubtful
+    doubt = first.doubt
     served, taken, position = [*first.messages], 0, after
     while found.archived:
         claimed = share.claimed
@@ -61,7 +61,7 @@ async def page(
             share.hold(claimed)
         found = await look(position, served, taken)
         served += found.messages
-        doubtful = _least(doubtful, found.first_doubtful)
+        doubt = doubt.joined(found.doubt)
     moment = clock.moment()
     now = moment.now
     sight = found.sight.at(now)
@@ -77,7 +77,7 @@ async def page(
     current = [message for message in served if sight.admits(message)]
     if moment.in_doubt and len(current) < len(served):
         dropped = next(message for message in served if not sight.admits(message))
-        doubtful = _least(doubtful, dropped.sequence_num)
+        doubt = doubt.with_first(dropped.sequence_num)
     if served and not current:
         # An empty page would say that nothing follows.
         share.hold(0)
@@ -85,15 +85,11 @@ async def page(
             *(store, archive, group_id, user_id, served[-1].sequence_num, limit, policy, clock, share, write),
             include_redacted=include_redacted,
         )
-        rest = replace(rest, first_doubtful=_least(doubtful, rest.first_doubtful))
+        rest = replace(rest, doubt=doubt.joined(rest.doubt))
         return rest if rest.messages else replace(rest, fetched_up_to=first.fetched_up_to)
     last = current[-1].sequence_num if current else 0
     up_to = max(last, first.fetched_up_to)
-    return Page(current, first.member, up_to, sight, touch=first.touch, first_doubtful=doubtful)
-
-
-def _least(one: int | None, other: int | None) -> int | None:
-    return min((number for number in (one, other) if number is not None), default=None)
+    return Page(current, first.member, up_to, sight, touch=first.touch, doubt=doubt)
 
 
 def _write_all(found: list[StoredMessage], sight: Sight, write: WriteMessage) -> list[Piece]:

@@ -18,6 +18,7 @@ from conclave.store import visibility
 from conclave.store.groups import Group
 from conclave.store.members import Membership
 from conclave.store.messages import Page, Piece
+from conclave.store.missed import Resumed
 from conclave.store.touches import Touched
 from conclave.wire import pages
 from conclave.wire.negotiate import Format
@@ -88,17 +89,19 @@ class Fetched(NamedTuple):
     """A page for a reader: its messages as they are written, and the watermark of the reader who has it.
 
     ``claimed``: the reader said with the request to have everything up to this number, of those that the group has.
+    ``resumed``: what becomes of what the reader had missed; None: nothing.
     """
 
     pieces: list[bytes]
     reader: Reader
     up_to: int
     claimed: int
+    resumed: Resumed | None = None
 
     @property
     def is_news(self) -> bool:
-        """Whether the reader's watermark rises by it."""
-        return self.up_to > self.reader.watermark
+        """Whether anything has to be noted of the reader: the watermark rises by it, or less is missed."""
+        return self.up_to > self.reader.watermark or self.resumed is not None
 
 
 class RememberedGroups:
@@ -184,7 +187,8 @@ class RememberedGroups:
             known = self._by_id[group.group_id] = _Known(group, page.sight.policy, group.last_seq)
             self._ids[group.group_key] = group.group_id
             self._bytes += known.size
-        reader = known.readers.setdefault(member.user_id, reader)
+        if not member.missed_from:  # only the store knows what of that may still be seen
+            reader = known.readers.setdefault(member.user_id, reader)
         # Which commits a policy keeps, changes with each fetch: such a group's pages are read each time.
         if page.end is not None and not page.sight.policy.keeps_commits:
             begin, hidden_before, policy = min(after, group.last_seq), page.sight.hidden_before, page.sight.policy

@@ -14,11 +14,12 @@ from conclave.events import Stored
 from conclave.failpoints import reach
 from conclave.retention.policy import FOREVER
 from conclave.retention.resolve import PolicySettings
-from conclave.store import bodies, members, timers, touches, visibility
+from conclave.store import bodies, members, missed, timers, touches, visibility
 from conclave.store.archive import stretches
 from conclave.store.archive.stretches import Stretch
 from conclave.store.connection import of_store
 from conclave.store.members import Membership
+from conclave.store.missed import Doubt
 from conclave.store.sqlite import insert_many
 from conclave.store.users import ID_BYTES
 from conclave.store.visibility import Sight, Timed
@@ -97,11 +98,11 @@ class Piece(NamedTuple):
 class Page:
     """The messages of one response, in ascending order of their numbers.
 
-    ``fetched_up_to``: the watermark of the reader once it has the response, but see ``counted``. ``sight``: what the
+    ``fetched_up_to``: the watermark of the reader once it has the response, but for ``doubt``. ``sight``: what the
     reader may see.
     ``archived``: messages of the archive that come first; if there are any, ``messages`` is empty. ``touch``: the page
     was read as of this touch. ``end``: all messages up to this number that ``sight`` admits are here; None if that is
-    not known. ``first_doubtful``: the first number above the reader's watermark that only a clock in doubt hides.
+    not known. ``doubt``: for what it does not count.
     """
 
     messages: list[Piece]
@@ -111,14 +112,7 @@ class Page:
     archived: Stretch | None = None
     touch: int = 0
     end: int | None = None
-    first_doubtful: int | None = None
-
-    def counted(self, up_to: int) -> int:
-        """Return up to which number the reader counts as having all messages, of those up to the number ``up_to``.
-
-        Neither a page nor a claim counts for what only a clock in doubt hides.
-        """
-        return up_to if self.first_doubtful is None else min(up_to, self.first_doubtful - 1)
+    doubt: Doubt = missed.NONE
 
 
 def append(connection: sqlite3.Connection, member: Membership, body: bytes, now: int, *, is_commit: bool) -> int:
@@ -215,13 +209,11 @@ def page(
     timed = None
     if group.self_destructs:
         timed = visibility.of_reader(member.member_id, member.joined_after, policy, include_redacted=include_redacted)
-    doubtful = None
-    if moment.in_doubt:
-        doubtful = visibility.first_doubtful(connection, group, sight, member.watermark, moment.earliest, timed)
     confirmed = min(after, group.last_seq)
+    doubt = missed.look(connection, member, sight, moment, timed, confirmed)
     archived = stretches.stretch(connection, group, confirmed, sight)
     if archived:
-        return Page([], member, confirmed, sight, archived, touch, first_doubtful=doubtful)
+        return Page([], member, confirmed, sight, archived, touch, doubt=doubt)
     begin = visibility.pass_hidden(connection, group, sight, max(confirmed, group.archived_seq))
     first_timed = timers.first_after(connection, group.group_key, begin) if timed else None
     if timed and first_timed:
@@ -241,8 +233,8 @@ def page(
     end = group.last_seq if is_last else last
     if first_timed and first_timed <= end:
         # What one reader sees, others do not. And what this reader may not see is not waited for.
-        return Page(served, member, max(end, confirmed), sight, None, touch, first_doubtful=doubtful)
-    return Page(served, member, max(last, confirmed), sight, None, touch, end, doubtful)
+        return Page(served, member, max(end, confirmed), sight, None, touch, doubt=doubt)
+    return Page(served, member, max(last, confirmed), sight, None, touch, end, doubt)
 
 
 def written(message: StoredMessage, sight: Sight, write: WriteMessage) -> Piece:

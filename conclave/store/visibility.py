@@ -198,6 +198,17 @@ FROM messages LEFT JOIN self_destructing USING (group_key, sequence_num)
 """
 
 
+def shows_any(connection: sqlite3.Connection, group: Group, sight: Sight, after: int, last: int) -> bool:
+    """Tell whether ``sight`` admits a message of the hot store with a number greater than ``after``, up to ``last``."""
+    admitted, _ = sight.hot
+    begin = pass_hidden(connection, group, sight, after)
+    row = connection.execute(
+        f"SELECT 1 FROM messages WHERE group_key = :group_key AND {admitted} AND sequence_num <= :last LIMIT 1",
+        {"group_key": group.group_key, "last": last, **sight.bounds(begin)},
+    ).fetchone()
+    return row is not None
+
+
 def first_doubtful(
     connection: sqlite3.Connection, group: Group, sight: Sight, after: int, earliest: int, timed: Timed | None
 ) -> int | None:
