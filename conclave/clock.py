@@ -3,7 +3,7 @@
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
@@ -21,11 +21,27 @@ class Reading:
     boot_id: str
 
 
+class Moment(NamedTuple):
+    """A moment by a clock. ``now``: the Unix second to act on.
+
+    ``earliest``: what ends by this Unix second has ended, whatever is wrong with the clock. It is ``now`` unless the
+    clock ``in_doubt`` is further on than the last time that was right.
+    """
+
+    now: int
+    earliest: int
+    in_doubt: bool = False
+
+
 class Clock(Protocol):
     """Tells the time."""
 
     def now(self) -> int:
         """Return the wall clock in whole Unix seconds."""
+        ...
+
+    def moment(self) -> Moment:
+        """Return the time, and whether it is in doubt."""
         ...
 
     def read(self) -> Reading:
@@ -43,6 +59,11 @@ class SystemClock:
     def now(self) -> int:
         """Return the wall clock in whole Unix seconds, rounded down."""
         return int(time.time())
+
+    def moment(self) -> Moment:
+        """Return the time. Nothing here doubts it."""
+        now = self.now()
+        return Moment(now, now)
 
     def read(self) -> Reading:
         """Return both clocks. Where the system can tell, ``since_boot`` also counts while the machine sleeps."""
@@ -62,6 +83,10 @@ class FakeClock:
     def now(self) -> int:
         """Return the seconds last set."""
         return self.seconds
+
+    def moment(self) -> Moment:
+        """Return the time. Nothing here doubts it."""
+        return Moment(self.seconds, self.seconds)
 
     def read(self) -> Reading:
         """Return both clocks."""

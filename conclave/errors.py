@@ -115,12 +115,22 @@ class UnavailableError(ApiError):
         self.headers["Retry-After"] = str(seconds)
 
 
-class UntrustedClockError(UnavailableError):
+class ClockInDoubtError(UnavailableError):
     """The wall clock is wrong, or was wrong until lately. Final decisions by it wait for an operator."""
+
+    text = "the server's clock is in doubt: this has to wait until an operator has looked"
+
+    def __init__(self) -> None:
+        """Clients may ask again in a minute."""
+        super().__init__(seconds=60)
+
+
+class UntrustedClockError(ClockInDoubtError):
+    """A transaction has found the wall clock wrong."""
 
     def __init__(self, fault: str) -> None:
         """``fault``: what is wrong with the clock, for the operator."""
-        super().__init__("the server's clock is in doubt: this has to wait until an operator has looked", seconds=60)
+        super().__init__()
         self.fault = fault
 
 

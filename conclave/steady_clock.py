@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from conclave.clock import Clock, Reading
+from conclave.clock import Clock, Moment, Reading
 from conclave.retention.clock_guard import TOLERANCE_SECONDS, seconds_apart, time_to_act_on
 
 
@@ -28,6 +28,9 @@ class SteadyClock:
 
     The floor rises with each look, but only by readings that agree with the clock that nobody sets. So a jump of the
     wall clock does not raise it, even before anybody has noticed the jump. Several threads may use it.
+
+    Each look also tells whether the clock is in doubt: since the last ``resume``, or by this very reading. So what
+    decides by a ``moment`` does not depend on when the guard looks next.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -37,7 +40,7 @@ class SteadyClock:
         self._floor = Floor()
         self._known: Reading | None = None
         self._is_behind = False
-        self._stands_at: int | None = None
+        self._stands_at: Moment | None = None
 
     @property
     def floor(self) -> Floor:
@@ -46,6 +49,10 @@ class SteadyClock:
 
     def now(self) -> int:
         """Return the time to act on, in whole Unix seconds."""
+        return self.moment().now
+
+    def moment(self) -> Moment:
+        """Return the time to act on, and whether it is in doubt: both by the same reading."""
         with self._lock:
             if self._stands_at is not None:
                 return self._stands_at
@@ -53,17 +60,19 @@ class SteadyClock:
             until = self._floor.acted_until
             if until - reading.wall > TOLERANCE_SECONDS:
                 self._is_behind = True
-            if self._is_behind:
-                # Otherwise time would leap to the floor as soon as the wall clock came within the tolerance.
-                return reading.wall
-            if self._known and reading.wall > until and abs(seconds_apart(self._known, reading)) <= TOLERANCE_SECONDS:
+            # While it is behind, time would leap to the floor as soon as the wall clock came within the tolerance.
+            now = reading.wall if self._is_behind else time_to_act_on(reading.wall, until)
+            is_known = self._known and abs(seconds_apart(self._known, reading)) <= TOLERANCE_SECONDS
+            if self._is_behind or not is_known:
+                return Moment(now, min(now, until), in_doubt=True)
+            if reading.wall > until:
                 self._floor = Floor(reading.wall, self._floor.acceptances)
-            return time_to_act_on(reading.wall, self._floor.acted_until)
+            return Moment(now, now)
 
     @contextmanager
     def standing_still(self) -> Iterator[None]:
         """Keep ``now`` where it is while the block lasts. Only one block at a time."""
-        self._stands_at = self.now()
+        self._stands_at = self.moment()
         try:
             yield
         finally:

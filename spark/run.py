@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from conclave.failpoints import reach
 from conclave.logs import get_logger
+from conclave.retention.clock_guard import time_to_act_on
 from conclave.retention.jobs import ALL, Scope
 from conclave.retention.resolve import PolicySettings
 from conclave.store import audit, overdue, receipts, registration_tokens, runs, schema, send_ids, sqlite, state
@@ -160,7 +161,8 @@ def _require_clock(engine: Engine) -> int:
             f"{found.fault}: nothing is erased until the clock is right and accepted by"
             " `conclave cleanup run --accept-clock`"
         )
-    return engine.clock.now()
+    # By the reading that was looked at: a jump since then must not decide what is erased.
+    return time_to_act_on(reading.wall, found.floor.acted_until)
 
 
 def _carry_out(engine: Engine, settings: PolicySettings, done: Report, progress: Progress | None, scope: Scope) -> None:

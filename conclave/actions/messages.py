@@ -14,7 +14,7 @@ from conclave.budget import NoRoomError, Share
 from conclave.cache.groups import Fetched, Reader, RememberedGroups
 from conclave.cache.recipients import GroupMembers, Recipients
 from conclave.errors import ApiError, BadRequestError, NotMemberError
-from conclave.store import members, messages, send_ids, state, timers
+from conclave.store import members, messages, missed, send_ids, state, timers
 from conclave.store.connection import of_store
 from conclave.store.database import Database
 from conclave.store.group_commit import NotAtHandError
@@ -298,8 +298,14 @@ class Fetching:
         # What was read under a former policy must not be served from memory under the one in force.
         is_current = context.policy is self._context.policy
         reader = self._groups.remember(found, after, written_in) if is_current else Reader.of(found.member)
-        claimed = min(after, found.member.group.last_seq)
-        return self._counted(Fetched([each.piece for each in found.messages], reader, found.fetched_up_to, claimed))
+        member, doubt, numbers = found.member, found.doubt, [each.sequence_num for each in found.messages]
+        if gap := doubt.gap(numbers):
+            # Before the page leaves: the reader's next fetch goes on beyond the gap.
+            await self._store.write(missed.note, member.member_id, gap)
+        claimed = doubt.claimed(min(after, member.group.last_seq))
+        up_to = max(claimed, doubt.fetched(after, found.fetched_up_to))
+        resumed = doubt.resumed(member.missed_from, after, numbers)
+        return self._counted(Fetched([each.piece for each in found.messages], reader, up_to, claimed, resumed))
 
     def at_hand(
         self, group_id: bytes, user_id: bytes, after: int, limit: int, written_in: Format, share: Share
@@ -316,9 +322,14 @@ class Fetching:
     def _counted(self, fetched: Fetched) -> Fetched:
         return fetched._replace(up_to=fetched.claimed) if self.next_confirms else fetched
 
-    async def confirm(self, fetched: Fetched) -> None:
-        """Note that the reader has the page, or with ``next_confirms`` the ones before. Raises StoreError."""
+    async def confirm(self, fetched: Fetched, *, has_left: bool = True) -> None:
+        """Note that the reader has the page, or with ``next_confirms`` the ones before. Raises StoreError.
+
+        ``has_left``: whether the page has left in any case.
+        """
         reader = fetched.reader
+        if fetched.resumed and has_left:
+            await self._store.write(missed.resume, reader.member_id, fetched.resumed)
         await self._store.write_joint(members.confirm_fetched, (reader.member_id, fetched.up_to))
         reader.watermark = max(reader.watermark, fetched.up_to)
 

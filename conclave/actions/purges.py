@@ -50,11 +50,12 @@ def purge(connection: sqlite3.Connection, context: Context, actor: str, group_id
     NotFoundError, and UntrustedClockError if the clock is wrong.
     """
     group = groups.by_id(connection, group_id)
+    now = context.now()  # before the clock is looked at: a jump in between must not move a mark
     state.require_clock(connection, context.clock.read())
-    before = min(before, context.now())  # a mark ahead would hide what is yet to come
+    before = min(before, now)  # a mark ahead would hide what is yet to come
     marks.hide_before(connection, group.group_key, before)
     subject = audit.Subject(group_id, group.group_name)
     details = {"before": before, "expired_before": [group.expired_before, max(group.expired_before, before)]}
-    audit.note(connection, context.now(), actor, audit.Action.GROUP_PURGED, subject, details)
+    audit.note(connection, now, actor, audit.Action.GROUP_PURGED, subject, details)
     everybody = members_of(connection, group.group_key)
     announce(connection, everybody, "group_update", group_id=group_id, update_type="group_settings")

@@ -28,8 +28,9 @@ def tell(connection: sqlite3.Connection, context: Context) -> tuple[int, list[Re
     A wrong clock ends no timer for good, not even before the guard has noticed: reads go by it, and what it hides comes
     back once the clock is accepted. What readers were told would not. Raises UntrustedClockError.
     """
+    now = context.now()  # before the clock is looked at: a jump in between must end nothing
     state.require_clock(connection, context.clock.read())
-    return timers.tell(connection, context.now())
+    return timers.tell(connection, now)
 
 
 def begin_stream(connection: sqlite3.Connection, session_id: int, user_id: bytes) -> list[Redaction] | None:

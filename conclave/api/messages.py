@@ -60,5 +60,5 @@ async def fetch_of(request: web.Request, app: web.Application, group: str) -> we
         # Reading must not depend on what the store can write: in either way the response leaves first.
         has_left = await hand_over(request, response)
         if has_left or fetching.next_confirms:
-            await fetching.confirm(found)
+            await fetching.confirm(found, has_left=has_left)
     return response

@@ -46,6 +46,7 @@ async def page(
         return await store.read(messages.page, *asked, include_redacted=include_redacted)
 
     first = found = await look(after, [], 0)
+    doubt = first.doubt
     served, taken, position = [*first.messages], 0, after
     while found.archived:
         claimed = share.claimed
@@ -60,7 +61,9 @@ async def page(
             share.hold(claimed)
         found = await look(position, served, taken)
         served += found.messages
-    now = clock.now()
+        doubt = doubt.joined(found.doubt)
+    moment = clock.moment()
+    now = moment.now
     sight = found.sight.at(now)
     if not first.archived and (now == first.sight.now or sight.admits_all(served)):
         return first
@@ -72,6 +75,9 @@ async def page(
             include_redacted=include_redacted,
         )
     current = [message for message in served if sight.admits(message)]
+    if moment.in_doubt and len(current) < len(served):
+        dropped = next(message for message in served if not sight.admits(message))
+        doubt = doubt.with_first(dropped.sequence_num)
     if served and not current:
         # An empty page would say that nothing follows.
         share.hold(0)
@@ -79,9 +85,11 @@ async def page(
             *(store, archive, group_id, user_id, served[-1].sequence_num, limit, policy, clock, share, write),
             include_redacted=include_redacted,
         )
+        rest = replace(rest, doubt=doubt.joined(rest.doubt))
         return rest if rest.messages else replace(rest, fetched_up_to=first.fetched_up_to)
     last = current[-1].sequence_num if current else 0
-    return Page(current, first.member, max(last, first.fetched_up_to), sight, touch=first.touch)
+    up_to = max(last, first.fetched_up_to)
+    return Page(current, first.member, up_to, sight, touch=first.touch, doubt=doubt)
 
 
 def _write_all(found: list[StoredMessage], sight: Sight, write: WriteMessage) -> list[Piece]:

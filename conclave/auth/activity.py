@@ -3,9 +3,8 @@
 import asyncio
 
 from conclave.auth.tokens import Caller
-from conclave.errors import (
-    TokenExpiredError,
-)
+from conclave.clock import Moment
+from conclave.errors import ClockInDoubtError, TokenExpiredError
 from conclave.retention.policy import session_lag
 from conclave.store.sessions import Session
 
@@ -22,15 +21,19 @@ class SessionActivity:
         self._last_used: dict[int, int] = {}
         self.urgent = asyncio.Event()
 
-    def use(self, session: Session | None, now: int) -> Caller:
-        """Extend a session and return whose it is. ``now``: Unix seconds.
+    def use(self, session: Session | None, moment: Moment) -> Caller:
+        """Extend a session and return whose it is.
 
-        Raises TokenExpiredError if the session is unknown or expired.
+        Raises TokenExpiredError if the session is unknown or expired, and ClockInDoubtError if only a clock in doubt
+        says that it is: clients log out for good when a session has ended.
         """
         if session is None:
             raise TokenExpiredError
-        if now >= self.expires_at(session):
+        now, ends = moment.now, self.expires_at(session)
+        if moment.earliest >= ends:
             raise TokenExpiredError
+        if now >= ends:
+            raise ClockInDoubtError
         if now > session.last_used_at:
             self._last_used[session.session_id] = now
         if session.expires_at - now < session_lag(self._ttl):

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from conclave.clock import Clock
+from conclave.clock import Clock, Moment
 from conclave.store import sqlite, touches
 from conclave.store.faults import Watch, is_of_the_disk, store_error
 from conclave.store.touches import Touched
@@ -29,7 +29,7 @@ class Freshness:
         self._watch = watch
         self._forget: list[Callable[[Touched], None]] = []
         self._is_fresh = False
-        self._now = 0
+        self._moment = Moment(0, 0)
         self._connection = sqlite.connect(path)
         self._connection.execute("PRAGMA query_only = ON")
         self._touch = touches.last_touch(self._connection)
@@ -38,17 +38,17 @@ class Freshness:
         """Have ``forget`` called with what was touched, before anybody uses what is remembered."""
         self._forget.append(forget)
 
-    def look(self) -> int:
-        """Have everything forgotten that was touched; return the time to act on, Unix seconds.
+    def look(self) -> Moment:
+        """Have everything forgotten that was touched; return the time to act on, and whether it is in doubt.
 
         Raises StoreError if the store cannot be read.
         """
         if not self._is_fresh:
-            self._now = self._clock.now()
+            self._moment = self._clock.moment()
             self._catch_up()
             self._is_fresh = True
             asyncio.get_running_loop().call_soon(self.expire)
-        return self._now
+        return self._moment
 
     def expire(self) -> None:
         """Have the next request look again."""

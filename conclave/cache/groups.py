@@ -18,6 +18,7 @@ from conclave.store import visibility
 from conclave.store.groups import Group
 from conclave.store.members import Membership
 from conclave.store.messages import Page, Piece
+from conclave.store.missed import Resumed
 from conclave.store.touches import Touched
 from conclave.wire import pages
 from conclave.wire.negotiate import Format
@@ -88,17 +89,19 @@ class Fetched(NamedTuple):
     """A page for a reader: its messages as they are written, and the watermark of the reader who has it.
 
     ``claimed``: the reader said with the request to have everything up to this number, of those that the group has.
+    ``resumed``: what becomes of what the reader had missed; None: nothing.
     """
 
     pieces: list[bytes]
     reader: Reader
     up_to: int
     claimed: int
+    resumed: Resumed | None = None
 
     @property
     def is_news(self) -> bool:
-        """Whether the reader's watermark rises by it."""
-        return self.up_to > self.reader.watermark
+        """Whether anything has to be noted of the reader: the watermark rises by it, or less is missed."""
+        return self.up_to > self.reader.watermark or self.resumed is not None
 
 
 class RememberedGroups:
@@ -113,8 +116,17 @@ class RememberedGroups:
         freshness.tell(self._forget_touched)
 
     def page(self, group_id: bytes, user_id: bytes, after: int, limit: int, written_in: Format) -> Fetched | None:
-        """Return what ``messages.page`` would; None if the store must be asked. Raises StoreError."""
-        now = self._freshness.look()
+        """Return what ``messages.page`` would; None if the store must be asked. Raises StoreError.
+
+        What only a clock in doubt hides is known to the store alone: it decides how far a watermark may rise then.
+        """
+        moment = self._freshness.look()
+        found = self._find(group_id, user_id, after, limit, written_in, moment.now)
+        return None if found and found.is_news and moment.in_doubt else found
+
+    def _find(
+        self, group_id: bytes, user_id: bytes, after: int, limit: int, written_in: Format, now: int
+    ) -> Fetched | None:
         known = self._by_id.get(group_id)
         reader = known.readers.get(user_id) if known else None
         if known is None or reader is None:
@@ -175,7 +187,8 @@ class RememberedGroups:
             known = self._by_id[group.group_id] = _Known(group, page.sight.policy, group.last_seq)
             self._ids[group.group_key] = group.group_id
             self._bytes += known.size
-        reader = known.readers.setdefault(member.user_id, reader)
+        if not member.missed_from:  # only the store knows what of that may still be seen
+            reader = known.readers.setdefault(member.user_id, reader)
         # Which commits a policy keeps, changes with each fetch: such a group's pages are read each time.
         if page.end is not None and not page.sight.policy.keeps_commits:
             begin, hidden_before, policy = min(after, group.last_seq), page.sight.hidden_before, page.sight.policy

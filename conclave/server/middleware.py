@@ -106,12 +106,12 @@ class Around:
         log_request(method, route, status, took, request_id)
 
     def known_caller(self, token_hash: bytes) -> tokens.Caller | None:
-        """Return who is calling if the session is remembered. Raises TokenExpiredError or StoreError."""
+        """Return who is calling if the session is remembered. Raises StoreError, and what ``use`` raises."""
         session = self._sessions.known(token_hash)
         return self._activity.use(session, self._freshness.look()) if session else None
 
     async def _caller(self, request: web.Request) -> tokens.Caller:
-        """Return who is calling. Raises AuthHeaderMissingError, AuthHeaderInvalidError or TokenExpiredError."""
+        """Return who is calling. Raises AuthHeaderMissingError, AuthHeaderInvalidError and what ``use`` raises."""
         token_hash = tokens.token_hash(tokens.require_token(request))
         return self.known_caller(token_hash) or self._activity.use(
             await self._sessions.find(token_hash), self._freshness.look()

@@ -127,10 +127,11 @@ def change(
     connection: sqlite3.Connection, group: Group, changes: GroupChanges, policy: PolicySettings, clock: Clock
 ) -> None:
     """Apply all of ``changes``, or nothing of them. Raises what ``as_changed`` raises."""
+    now = clock.now()  # before the clock is looked at: a jump in between must not settle marks
     changed = as_changed(connection, group, changes, policy, clock)
     if changed.message_expiry_seconds != group.message_expiry_seconds:
         old, new = (policies.of_group(each, policy) for each in (group, changed))
-        marks.settle(connection, group.group_key, old, new, clock.now())
+        marks.settle(connection, group.group_key, old, new, now)
         reach("update_group.settled")
     connection.execute(
         "UPDATE groups SET alias = ?, group_name = ?, visibility = ?, message_expiry_seconds = ?,"

@@ -33,7 +33,7 @@ class Membership:
 
     ``watermark``: the member has fetched the messages up to this number, inclusive. ``joining``: see ``add``.
     ``joined_after``: messages above this number were sent while this membership lasted. ``read_up_to``: the member has
-    read everything up to this number, inclusive.
+    read everything up to this number, inclusive. ``missed_from`` and ``missed_to``: see ``missed.Gap``; 0: nothing.
     """
 
     member_id: int
@@ -44,6 +44,8 @@ class Membership:
     joining: bool
     joined_after: int
     read_up_to: int
+    missed_from: int
+    missed_to: int
 
 
 @dataclass(frozen=True)
@@ -62,10 +64,13 @@ class GroupMembers:
 
 
 _MEMBERSHIPS = (
-    f"SELECT {groups.COLUMNS}, member_id, user_id, role, watermark, joining, joined_after, read_up_to"
-    " FROM members JOIN groups USING (group_key)"
+    f"SELECT {groups.COLUMNS}, member_id, user_id, role, watermark, joining, joined_after, read_up_to, missed_from,"
+    " missed_to FROM members JOIN groups USING (group_key)"
 )
-_OWN = ("member_id", "user_id", "role", "watermark", "joining", "joined_after", "read_up_to")
+_OWN = (
+    *("member_id", "user_id", "role", "watermark", "joining", "joined_after", "read_up_to"),
+    *("missed_from", "missed_to"),
+)
 
 
 def membership(connection: sqlite3.Connection, group_id: bytes, user_id: bytes) -> Membership | None:

@@ -14,11 +14,12 @@ from conclave.events import Stored
 from conclave.failpoints import reach
 from conclave.retention.policy import FOREVER
 from conclave.retention.resolve import PolicySettings
-from conclave.store import bodies, members, state, timers, touches, visibility
+from conclave.store import bodies, members, missed, timers, touches, visibility
 from conclave.store.archive import stretches
 from conclave.store.archive.stretches import Stretch
 from conclave.store.connection import of_store
 from conclave.store.members import Membership
+from conclave.store.missed import Doubt
 from conclave.store.sqlite import insert_many
 from conclave.store.users import ID_BYTES
 from conclave.store.visibility import Sight, Timed
@@ -97,10 +98,11 @@ class Piece(NamedTuple):
 class Page:
     """The messages of one response, in ascending order of their numbers.
 
-    ``fetched_up_to``: the watermark of the reader once it has the response. ``sight``: what the reader may see.
+    ``fetched_up_to``: the watermark of the reader once it has the response, but for ``doubt``. ``sight``: what the
+    reader may see.
     ``archived``: messages of the archive that come first; if there are any, ``messages`` is empty. ``touch``: the page
     was read as of this touch. ``end``: all messages up to this number that ``sight`` admits are here; None if that is
-    not known.
+    not known. ``doubt``: for what it does not count.
     """
 
     messages: list[Piece]
@@ -110,6 +112,7 @@ class Page:
     archived: Stretch | None = None
     touch: int = 0
     end: int | None = None
+    doubt: Doubt = missed.NONE
 
 
 def append(connection: sqlite3.Connection, member: Membership, body: bytes, now: int, *, is_commit: bool) -> int:
@@ -201,15 +204,19 @@ def page(
     touch = touches.last_touch(connection)
     member = members.require_member(connection, group_id, user_id)
     group = member.group
-    sight = visibility.of_group(connection, group, policy, clock.now())
+    moment = clock.moment()
+    sight = visibility.of_group(connection, group, policy, moment.now)
+    timed = None
+    if group.self_destructs:
+        timed = visibility.of_reader(member.member_id, member.joined_after, policy, include_redacted=include_redacted)
     confirmed = min(after, group.last_seq)
+    doubt = missed.look(connection, member, sight, moment, timed, confirmed)
     archived = stretches.stretch(connection, group, confirmed, sight)
     if archived:
-        return Page([], member, confirmed, sight, archived, touch)
+        return Page([], member, confirmed, sight, archived, touch, doubt=doubt)
     begin = visibility.pass_hidden(connection, group, sight, max(confirmed, group.archived_seq))
-    first_timed = timers.first_after(connection, group.group_key, begin) if group.self_destructs else None
-    if first_timed:
-        timed = visibility.of_reader(member.member_id, member.joined_after, policy, include_redacted=include_redacted)
+    first_timed = timers.first_after(connection, group.group_key, begin) if timed else None
+    if timed and first_timed:
         found = _timed_rows(connection, group.group_key, limit, sight, timed, begin)
         served, count = _with_bodies(connection, found, sight, write, share, taken), len(found)
     else:
@@ -225,11 +232,9 @@ def page(
     is_last = len(served) == count < limit
     end = group.last_seq if is_last else last
     if first_timed and first_timed <= end:
-        # What one reader sees, others do not. And what this reader may not see is not waited for: but what a wrong
-        # clock hides comes back, so that is.
-        up_to = end if not is_last or state.is_clock_right(connection, clock.read()) else last
-        return Page(served, member, max(up_to, confirmed), sight, None, touch)
-    return Page(served, member, max(last, confirmed), sight, None, touch, end)
+        # What one reader sees, others do not. And what this reader may not see is not waited for.
+        return Page(served, member, max(end, confirmed), sight, None, touch, doubt=doubt)
+    return Page(served, member, max(last, confirmed), sight, None, touch, end, doubt)
 
 
 def written(message: StoredMessage, sight: Sight, write: WriteMessage) -> Piece:

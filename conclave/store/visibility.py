@@ -198,6 +198,69 @@ FROM messages LEFT JOIN self_destructing USING (group_key, sequence_num)
 """
 
 
+def shows_any(connection: sqlite3.Connection, group: Group, sight: Sight, after: int, last: int) -> bool:
+    """Tell whether ``sight`` admits a message of the hot store with a number greater than ``after``, up to ``last``."""
+    admitted, _ = sight.hot
+    begin = pass_hidden(connection, group, sight, after)
+    row = connection.execute(
+        f"SELECT 1 FROM messages WHERE group_key = :group_key AND {admitted} AND sequence_num <= :last LIMIT 1",
+        {"group_key": group.group_key, "last": last, **sight.bounds(begin)},
+    ).fetchone()
+    return row is not None
+
+
+def first_doubtful(
+    connection: sqlite3.Connection, group: Group, sight: Sight, after: int, earliest: int, timed: Timed | None
+) -> int | None:
+    """Return the first number greater than ``after`` that ``sight`` hides only because of its time; None for none.
+
+    Only because of its time: by Unix second ``earliest`` it would be shown. ``timed``: what the reader sees of
+    self-destructing messages; None if the group has none. In the archive a part counts as a whole.
+    """
+    then, after = sight.at(earliest), max(after, sight.gone_below)
+    values = {
+        "group_key": group.group_key,
+        "then": then.hidden_before,
+        "now": sight.hidden_before,
+        "commits_above": sight.commits_above,
+    }
+    found: list[int | None] = []
+    hot = max(after, group.archived_seq)
+    if then.hidden_before < sight.hidden_before:
+        found += connection.execute(_DOUBTFUL_PART, {**values, "after": after, "border": group.archived_seq}).fetchone()
+        if connection.execute(_ANY_BETWEEN, values).fetchone():
+            hot = pass_hidden(connection, group, then, hot)
+            found += connection.execute(_DOUBTFUL, {**values, "after": hot}).fetchone() or ()
+    if timed:
+        query = _DOUBTFUL_TIMED.format(timed.query)
+        values |= {**timed.values, "after": hot, "earliest": earliest, "time": sight.now}
+        found += connection.execute(query, values).fetchone()
+    return min((number for number in found if number is not None), default=None)
+
+
+_ANY_BETWEEN = (
+    "SELECT 1 FROM messages INDEXED BY messages_by_age"
+    " WHERE group_key = :group_key AND created_at >= :then AND created_at < :now LIMIT 1"
+)
+
+# In the order of numbers: readers are near the end, or one of the next messages is such a one.
+_DOUBTFUL = (
+    "SELECT sequence_num FROM messages WHERE group_key = :group_key AND sequence_num > :after"
+    " AND +created_at >= :then AND +created_at < :now AND NOT (is_commit AND sequence_num > :commits_above)"
+    " AND (is_commit OR sender_id NOT IN (SELECT user_id FROM user_tombstones)) ORDER BY sequence_num LIMIT 1"
+)
+
+_DOUBTFUL_PART = (
+    "SELECT min(max(first_seq, :after + 1)) FROM archive_parts"
+    " WHERE group_key = :group_key AND last_seq > :after AND first_seq <= :border AND newest >= :then AND oldest < :now"
+)
+
+_DOUBTFUL_TIMED = (
+    "SELECT min(sequence_num) FROM ({}) WHERE group_key = :group_key AND sequence_num > :after AND created_at >= :then"
+    " AND redact_at > :earliest AND redact_at <= :time"
+)
+
+
 def redacted_for_all(now: int, max_age: int) -> str:
     """Return the SQL condition for messages that every reader sees only redacted at the Unix second ``now``.
 

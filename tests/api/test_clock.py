@@ -268,7 +268,10 @@ def test_every_column_of_numbers_is_known_to_be_a_time_or_not(config: Config) ->
             *("last_seq", "floor_seq", "gone_below", "archived_seq", "commits_below", "min_lifetime_seconds"),
             "self_destructs",
         },
-        "members": {"member_id", "group_key", "joining", "watermark", "joined_after", "read_up_to"},
+        "members": {
+            *("member_id", "group_key", "joining", "watermark", "joined_after", "read_up_to"),
+            *("missed_from", "missed_to"),
+        },
         "timers": {"timer_id", "group_key", "sequence_num", "member_id", "seconds", "told"},
         "messages": {"message_id", "group_key", "sequence_num", "is_commit"},
         "invites": {"invite_key", "group_key", "commit_body", "welcome_body", "group_info_body"},

@@ -76,7 +76,7 @@ class StoreAlone:
             )
         except ApiError as error:
             return error.status, int(error.code)
-        self.up_to = found.fetched_up_to
+        self.up_to = found.doubt.fetched(after, found.fetched_up_to)
         return [cast(tuple[int, str, bytes, int, int, int, bool], each.piece) for each in found.messages]
 
     def self_destructs(self, group: str) -> bool:

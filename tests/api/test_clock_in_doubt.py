@@ -1,0 +1,281 @@
+"""While the clock is in doubt: what only the clock hides does not count as fetched, and what it ends has not ended."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import replace
+
+import pytest
+
+from conclave import keys
+from conclave.archive.reader import Found
+from conclave.budget import Share
+from conclave.config.cleanup import CleanupConfig
+from conclave.config.retention import RetentionConfig
+from conclave.config.settings import Config
+from conclave.store.archive.stretches import Stretch
+from spark.engine import Engine
+from spark.run import clean_up
+from tests.conftest import Running, StartServer
+from tests.support.archive import Mover
+from tests.support.client import Client
+from tests.support.protobuf import ProtobufClient
+
+HOUR, DAY = 3600, 86_400
+WEEK = 7 * DAY
+JUMP = 10 * DAY
+"""The clock is wrong by so much: more than the week for which members may hold messages back."""
+
+places = pytest.mark.parametrize("place", ["hot", "remembered", "archived", "partly archived"])
+
+
+@pytest.fixture
+def config(config: Config) -> Config:
+    settings = RetentionConfig(fetch_hold_limit=WEEK)
+    return replace(config, retention=settings, cleanup=CleanupConfig(engine="sql", disk_reserve=0))
+
+
+@pytest.fixture
+async def running(config: Config, start_server: StartServer) -> AsyncIterator[Running]:
+    async with start_server(config) as server:
+        yield server
+
+
+async def watermarks(running: Running) -> dict[str, int]:
+    await running.settle()
+    return dict(await running.query("SELECT username, watermark FROM members JOIN users USING (user_id)"))
+
+
+async def noticed(running: Running) -> None:
+    """Have the guard look, as it does every 5 seconds."""
+    await running.app[keys.CLOCK_WATCH].note()
+
+
+async def set_right(running: Running, seconds: int = JUMP) -> None:
+    """Set the clock back by ``seconds`` and accept it; a run follows."""
+    running.clock.set_wrong(-seconds)
+    await run(running, accept=True)
+    await running.app[keys.CLOCK_WATCH].look()
+    assert "clock" not in running.app[keys.HEALTH].faults
+
+
+async def run(running: Running, *, accept: bool = False) -> int:
+    """Do a run that leaves the archive alone, which takes Spark; return how many messages it has erased."""
+    await running.settle()
+    engine = Engine(running.config, running.clock, is_hot_only=True)
+    report = await asyncio.to_thread(clean_up, engine, accept_clock=accept)
+    assert report.error == ""
+    return report.counts.total()
+
+
+async def unread(
+    running: Running, place: str = "hot", expiry: int = 0, kind: type[Client] = Client
+) -> tuple[Client, Client, str]:
+    """Alice and bob in a group with five messages of alice's that bob has not fetched, stored in ``place``."""
+    alice, bob = [await kind.register(running.http, running.url, name) for name in ("alice", "bob")]
+    group = await alice.create_group("friends", expiry=expiry)
+    await bob.join(group)
+    if place == "remembered":
+        assert await bob.numbers(group) == []
+    for _ in range(5):
+        await alice.send(group)
+    if place == "remembered":
+        assert await alice.numbers(group) == [1, 2, 3, 4, 5]
+    elif place != "hot":
+        mover = Mover(running.config)
+        mover.move(group, 5 if place == "archived" else 3)
+        mover.drop_copies(group)
+    return alice, bob, group
+
+
+@places
+@pytest.mark.parametrize("kind", [Client, ProtobufClient])
+@pytest.mark.parametrize("guard_has_looked", [True, False])
+async def test_unread_messages_that_only_the_clock_hides_do_not_count_as_fetched(
+    running: Running, place: str, kind: type[Client], *, guard_has_looked: bool
+) -> None:
+    alice, bob, group = await unread(running, place, kind=kind)
+    running.clock.set_wrong(JUMP)
+    if guard_has_looked:
+        await noticed(running)
+    assert await alice.send(group) == 6
+    for after, seen in ((0, [6]), (0, [6]), (6, []), (3, [6]), (99, [])):
+        assert await bob.numbers(group, after) == seen
+        assert (await watermarks(running))["bob"] == 0, after
+    await bob.send(group)
+    assert (await watermarks(running))["bob"] == 0, "a send says nothing of what came before"
+    await set_right(running)
+    assert await run(running) == 0
+    for after, seen in ((7, []), (6, [7]), (99, [])):
+        assert await bob.numbers(group, after) == seen, "a client may go on from where it is"
+        assert (await watermarks(running))["bob"] == 0, after
+    assert await run(running) == 0
+    assert await bob.numbers(group) == [1, 2, 3, 4, 5, 6, 7]
+    assert (await watermarks(running))["bob"] == 7
+    assert await alice.numbers(group, 7) == []
+    if "archived" not in place:
+        assert await run(running) == 7, "all have all"
+
+
+async def test_the_window_before_the_guard_looks_does_no_harm(running: Running) -> None:
+    """The clock jumps and is back before anybody has looked: no page in between has counted for what it left out."""
+    alice, bob, group = await unread(running)
+    running.clock.set_wrong(JUMP)
+    await alice.send(group)
+    assert await bob.numbers(group) == [6]
+    await running.settle()
+    running.clock.set_wrong(-JUMP)
+    assert await bob.numbers(group, 6) == []
+    assert (await watermarks(running))["bob"] == 0
+    await bob.send(group)
+    assert await bob.numbers(group, 6) == [7]
+    assert "clock" not in running.app[keys.HEALTH].faults
+    assert (await watermarks(running))["bob"] == 0
+    assert await bob.numbers(group) == [1, 2, 3, 4, 5, 6, 7]
+    assert (await watermarks(running))["bob"] == 7
+
+
+async def test_what_was_missed_is_fetched_in_pages_and_counts_as_far_as_these_go(running: Running) -> None:
+    alice, bob, group = await unread(running)
+    running.clock.set_wrong(JUMP)
+    await alice.send(group)
+    assert await bob.numbers(group) == [6]
+    await set_right(running)
+    for after, limit, counted in ((2, 1, 0), (0, 3, 3), (6, 9, 3), (1, 1, 3), (3, 1, 4), (99, 9, 4), (4, 9, 6)):
+        await bob.fetch(group, after, limit)
+        assert (await watermarks(running))["bob"] == counted, (after, limit)
+    await alice.send(group)
+    await bob.fetch(group, 7)
+    assert (await watermarks(running))["bob"] == 7, "from then on the client's word counts again"
+
+
+async def test_what_was_missed_and_has_expired_since_holds_nothing_back(running: Running) -> None:
+    alice, bob, group = await unread(running)
+    running.clock.set_wrong(JUMP)
+    await alice.send(group)
+    assert await bob.numbers(group) == [6]
+    await set_right(running)
+    await bob.fetch(group, 6)
+    assert (await watermarks(running))["bob"] == 0
+    running.clock.advance(WEEK + 1)
+    assert await alice.send(group) == 7
+    assert await bob.numbers(group, 6) == [7]
+    assert (await watermarks(running))["bob"] == 7
+
+
+async def test_a_true_claim_that_was_made_in_doubt_counts_once_the_clock_is_right(
+    config: Config, start_server: StartServer
+) -> None:
+    """The next fetch confirms: bob has the page, and says so while the clock hides what was on it."""
+    retention = replace(config.retention, fetch_confirmation="next_fetch")
+    async with start_server(replace(config, retention=retention)) as running:
+        alice, bob, group = await unread(running, "remembered")
+        assert await bob.numbers(group) == [1, 2, 3, 4, 5]
+        running.clock.set_wrong(JUMP)
+        await alice.send(group)
+        assert await bob.numbers(group, 5) == [6]
+        assert (await watermarks(running))["bob"] == 0
+        running.clock.set_wrong(-JUMP)
+        assert await bob.numbers(group, 6) == []
+        assert (await watermarks(running))["bob"] == 6
+
+
+async def test_the_next_fetch_does_not_confirm_what_only_the_clock_has_hidden(
+    config: Config, start_server: StartServer
+) -> None:
+    retention = replace(config.retention, fetch_confirmation="next_fetch")
+    async with start_server(replace(config, retention=retention)) as running:
+        alice, bob, group = await unread(running)
+        running.clock.set_wrong(JUMP)
+        await alice.send(group)
+        for after in (0, 6):
+            await bob.fetch(group, after)
+            assert (await watermarks(running))["bob"] == 0
+        await set_right(running)
+        for after, limit, counted in ((6, 9, 0), (0, 3, 0), (3, 9, 3), (99, 9, 6)):
+            await bob.fetch(group, after, limit)
+            assert (await watermarks(running))["bob"] == counted, after
+
+
+async def test_a_group_with_an_age_loses_nothing_that_is_kept_until_fetched_afterwards(running: Running) -> None:
+    alice, bob, group = await unread(running, expiry=WEEK)
+    running.clock.set_wrong(JUMP)
+    await alice.send(group)
+    assert await bob.numbers(group) == [6]
+    await set_right(running)
+    await alice.set_expiry(group, 0)
+    await bob.fetch(group, 6)
+    await alice.fetch(group, 6)
+    assert await run(running) == 0
+    assert await bob.numbers(group) == [1, 2, 3, 4, 5, 6]
+
+
+async def test_joins_and_leaves_in_doubt_move_no_mark_past_what_only_the_clock_hides(running: Running) -> None:
+    alice, bob, group = await unread(running)
+    (carol,) = await running.users("carol")
+    running.clock.set_wrong(JUMP)
+    await alice.send(group)
+    assert await bob.numbers(group) == [6]
+    await carol.join(group)
+    assert await carol.numbers(group) == [6]
+    assert await carol.numbers(group, 6) == []
+    assert (await running.query("SELECT floor_seq, gone_below, expired_before FROM groups")) == [(0, 0, 0)]
+    await alice.act("promote", group, bob)
+    await alice.leave(group)
+    assert (await running.query("SELECT floor_seq FROM groups")) == [(0,)]
+    await set_right(running)
+    for each in (bob, carol):
+        assert await each.numbers(group) == [1, 2, 3, 4, 5, 6]
+
+
+async def test_self_destructing_messages_that_only_the_clock_calls_too_old_do_not_count_either(
+    config: Config, start_server: StartServer
+) -> None:
+    retention = replace(config.retention, fetch_hold_limit=-1, self_destruct_max_age=WEEK)
+    async with start_server(replace(config, retention=retention)) as running:
+        alice, bob, group = await unread(running)
+        await alice.send(group, seconds=60)
+        assert await bob.numbers(group) == [1, 2, 3, 4, 5, 6]
+        await alice.send(group, seconds=60)
+        running.clock.set_wrong(JUMP)
+        await alice.send(group)
+        assert await bob.numbers(group, 6) == [8]
+        await bob.fetch(group, 8)
+        assert (await watermarks(running))["bob"] == 6
+        await set_right(running)
+        assert await bob.numbers(group, 6) == [7, 8]
+        assert (await watermarks(running))["bob"] == 8
+
+
+async def test_a_page_that_waits_for_the_archive_while_the_clock_jumps_does_not_count_for_what_it_drops(
+    running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The jump comes between two looks of one page, and is over when it leaves."""
+    _, bob, group = await unread(running, "archived")
+    reader = running.app[keys.ARCHIVE]
+    read = reader.read
+
+    async def read_late(stretch: Stretch, limit: int, share: Share, taken: int = 0) -> Found:
+        found = await read(stretch, limit, share, taken)
+        running.clock.set_wrong(JUMP)
+        return found
+
+    monkeypatch.setattr(reader, "read", read_late)
+    assert await bob.numbers(group) == []
+    running.clock.set_wrong(-JUMP)
+    assert (await watermarks(running))["bob"] == 0
+
+
+async def test_a_restart_does_not_forget_what_was_missed(config: Config, start_server: StartServer) -> None:
+    async with start_server(config) as running:
+        alice, bob, group = await unread(running)
+        running.clock.set_wrong(JUMP)
+        await alice.send(group)
+        assert await bob.numbers(group) == [6]
+    running.clock.set_wrong(-JUMP)
+    running.clock.boot_id = "restarted"
+    async with start_server(config) as running:
+        bob = Client(running.http, running.url, bob.token, bob.user_id)
+        await bob.fetch(group, 6)
+        assert (await watermarks(running))["bob"] == 0
+        assert await bob.numbers(group) == [1, 2, 3, 4, 5, 6]
+        assert (await watermarks(running))["bob"] == 6
