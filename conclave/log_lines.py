@@ -125,11 +125,10 @@ def _setting(told: Mapping[str, Any]) -> str:
 
 def _reloaded(told: Mapping[str, Any]) -> str:
     """Return what a reload has changed."""
-    certificate = {"none": "", "read again": "; the certificate was read again"}[told["certificate"]]
-    if not told["changed"]:
-        return f"reloaded: no setting has changed{certificate}"
-    changed = (f"{name}: {_visible(what)}" if what != "changed" else name for name, what in told["changed"].items())
-    return f"reloaded: {'; '.join(changed)}{certificate}"
+    changed = [f"{name}: {_visible(what)}" if what != "changed" else name for name, what in told["changed"].items()]
+    if told["certificate"] == "read again":
+        changed.append("the certificate was read again")
+    return f"reloaded: {'; '.join(changed) or 'no setting has changed'}"
 
 
 _SENTENCES: Mapping[str, Callable[[Mapping[str, Any]], str]] = {

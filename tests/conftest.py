@@ -20,6 +20,7 @@ from conclave.server.app import create_app
 from conclave.server.fast_path import FastPath
 from conclave.server.listen import MOST_FILES, Site
 from conclave.server.shortcut import take_shortcut
+from conclave.system import signals
 from tests.support import java_classes, sample
 from tests.support.cleaner import Cleaner
 from tests.support.client import Client
@@ -39,7 +40,8 @@ LONGEST = (
 
 
 def pytest_configure() -> None:
-    """Before xdist starts its workers: they are to have the same sample."""
+    """Before xdist starts its workers: they are to have the same sample, and to learn how their processes end."""
+    signals.usable()
     sample.choose()
     java_classes.use()
 

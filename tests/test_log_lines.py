@@ -57,6 +57,7 @@ LISTENING = {
             "reloaded: log.level: info -> error; retention.groups; the certificate was read again",
         ),
         ({"event": "reloaded", "changed": {}, "certificate": "none"}, "reloaded: no setting has changed"),
+        ({"event": "reloaded", "changed": {}, "certificate": "read again"}, "reloaded: the certificate was read again"),
         (
             {"event": "reload_refused", "fault": "zzz: unknown", "level": "error"},
             "error: reload refused, nothing has changed: zzz: unknown",

@@ -193,7 +193,8 @@ class Reloader:
             if left:
                 log.warning("needs_restart", settings=left)
             changed = described(former, config)
-            log.info("reloaded", changed=changed, certificate="read again" if renewed else "none")
+            if changed or renewed or not left:
+                log.info("reloaded", changed=changed, certificate="read again" if renewed else "none")
             return True
         return False
 

@@ -3,7 +3,6 @@
 import asyncio
 import gc
 import os
-import signal
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -26,12 +25,13 @@ from conclave.server.fast_path import FastPath
 from conclave.server.listen import MOST_OPERATORS, Site, for_clients, raise_file_limit
 from conclave.server.reload import Reloader
 from conclave.server.shortcut import take_shortcut
+from conclave.server.stop_limit import StopLimit
 from conclave.server.supervise import Supervisor
 from conclave.server.tls import Tls, TlsError, context_of
 from conclave.store import place, schema, state
 from conclave.store.faults import StoreError
 from conclave.store.state import PolicyChangeError, PolicyFrozenError
-from conclave.system import data_folder, locks
+from conclave.system import data_folder, locks, signals
 from conclave.system.hangups import Hangups, ignore
 from conclave.system.memory import give_back_large
 from conclave.system.notify import ServiceManager
@@ -54,7 +54,7 @@ class ServeError(Exception):
 
 
 def serve(config: Config, source: Path | None, hangups: Hangups, *, accepts_change: bool = False) -> None:
-    """Serve until SIGTERM or SIGINT, then finish what is under way. Raises ServeError.
+    """Serve until SIGTERM or SIGINT, then finish what is under way, or end the process. Raises ServeError.
 
     ``source``: the file that the settings are from, which SIGHUP has read again; None for the defaults. ``hangups``:
     made before that was read. ``accepts_change``: an operator agrees to a large change of the policy.
@@ -145,13 +145,19 @@ async def _serve(
     """Serve until told to end."""
     stop, again = asyncio.Event(), asyncio.Event()
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
+    app = create_app(config, accepts_change=accepts_change)
+    supervisor = Supervisor(config, app[keys.HEALTH])
+    limit = StopLimit(supervisor.kill)
+
+    def end() -> None:
+        stop.set()
+        limit.begin()
+
+    for number in signals.that_end():
+        loop.add_signal_handler(number, end)
     # Not by the loop, which would leave SIGHUP to end the process once it is closed.
     hangups.hand_on(lambda: loop.call_soon_threadsafe(again.set))  # one before the server is ready waits
-    app = create_app(config, accepts_change=accepts_change)
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=SHUTDOWN_SECONDS, handler_cancellation=False)
-    supervisor = Supervisor(config, app[keys.HEALTH])
     operators = web.AppRunner(
         create_admin_app(app, guard, supervisor), access_log=None, shutdown_timeout=SHUTDOWN_SECONDS
     )
@@ -182,6 +188,7 @@ async def _serve(
             manager.stopping()
             app[keys.STORE].hurry()
     finally:
+        limit.begin()  # a start that has failed
         manager.close()
         await runner.cleanup()
         await operators.cleanup()

@@ -74,8 +74,14 @@ class Supervisor:
 
     async def _stop(self) -> None:
         self._task.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await self._task
+        await asyncio.wait({self._task})  # awaited itself, it would hide a cancellation of the caller
+        if not self._task.cancelled():
+            self._task.result()
+
+    def kill(self) -> None:
+        """Kill the worker and its JVM at once, from whichever thread: this process is about to end by force."""
+        if process := self._process:
+            _kill(process)
 
     @contextlib.asynccontextmanager
     async def paused(self) -> AsyncIterator[None]:
@@ -167,6 +173,9 @@ class Supervisor:
                         told = from_line(line)
                         limit.reschedule(asyncio.get_running_loop().time() + self._patience(told))
                         ran |= self._hear(told)
+                    self._doing = "ending"
+                    limit.reschedule(asyncio.get_running_loop().time() + KILL_SECONDS)
+                    await process.wait()
             return ran, await process.wait()
         finally:
             self._process = None
@@ -231,11 +240,21 @@ def _line(config: Config) -> bytes:
 
 
 async def _end(process: Process) -> None:
-    """Close the worker's input. After at most STOP_SECONDS kill what is left of it and its JVM."""
+    """Close the worker's input. After at most STOP_SECONDS kill what is left of it and its JVM.
+
+    Also if this is cancelled meanwhile: then it is killed at once.
+    """
     if process.stdin:
         process.stdin.close()
-    with contextlib.suppress(TimeoutError):
-        await asyncio.wait_for(process.wait(), STOP_SECONDS)
+    try:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(STOP_SECONDS):
+                await process.wait()
+    finally:
+        _kill(process)
+        await process.wait()
+
+
+def _kill(process: Process) -> None:
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
-    await process.wait()

@@ -8,6 +8,8 @@ _TWO_SIGNALS = """
 import os, signal
 from conclave.cli.common import orderly_end
 
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # it is ignored under nohup
+signal.signal(signal.SIGTERM, signal.SIG_DFL)
 with orderly_end():
     both = {signal.SIGHUP, signal.SIGTERM}
     signal.pthread_sigmask(signal.SIG_BLOCK, both)

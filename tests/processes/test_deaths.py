@@ -28,7 +28,7 @@ from tests.processes.test_kills import QUICK, read_all
 from tests.support.client import Client, RefusedError
 from tests.support.forensics import Search
 from tests.support.sample import amount, some
-from tests.support.server import PATIENCE, ServerProcess, alive, conclave, waiting
+from tests.support.server import PATIENCE, USUAL_SIGNALS, ServerProcess, alive, conclave, waiting
 
 ROOT = Path(__file__).parents[2]
 SQL = '[cleanup]\nengine = "sql"\n'
@@ -251,9 +251,11 @@ def served(tmp_path: Path) -> Path:
 
 
 @contextlib.contextmanager
-def by_hand(folder: Path, program: str = PAUSE) -> Iterator[subprocess.Popen[str]]:
+def by_hand(
+    folder: Path, program: str = PAUSE, within: tuple[str, ...] = USUAL_SIGNALS
+) -> Iterator[subprocess.Popen[str]]:
     """A cleanup by hand that is under way."""
-    command = [sys.executable, "-P", "-c", program, "cleanup", "run"]
+    command = [*within, sys.executable, "-P", "-c", program, "cleanup", "run"]
     with subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, text=True) as process:
         try:
             yield process
@@ -297,7 +299,7 @@ def test_a_cleanup_by_hand_that_is_ended_leaves_no_java(served: Path, number: si
 def test_a_cleanup_in_a_terminal_that_closes_ends_cleanly(served: Path) -> None:
     ours, theirs = os.openpty()
     process = subprocess.Popen(
-        [sys.executable, "-P", "-c", PAUSE, "cleanup", "run"],
+        [*USUAL_SIGNALS, sys.executable, "-P", "-c", PAUSE, "cleanup", "run"],
         cwd=served,
         stdin=theirs,
         stdout=theirs,
@@ -314,6 +316,17 @@ def test_a_cleanup_in_a_terminal_that_closes_ends_cleanly(served: Path) -> None:
     process.wait(GONE_SECONDS)
     expect_gone(lambda: processes_of(served), "a terminal that closed")
     assert not list(work_of(served).iterdir())
+
+
+def test_a_command_under_nohup_goes_on_when_its_terminal_closes(served: Path) -> None:
+    (served / "conclave.toml").write_text(SQL)
+    program = PAUSE.replace("time.sleep(600)", "while not __import__('os').path.exists('go'): time.sleep(0.05)")
+    with by_hand(served, program, ("env", "--ignore-signal=HUP")) as process:
+        expect_in_a_run(process)
+        process.send_signal(signal.SIGHUP)
+        (served / "go").touch()
+        process.communicate()
+        assert process.returncode == 0
 
 
 def locks_of(pid: int, path: Path) -> list[bool]:

@@ -18,6 +18,9 @@ PATIENCE = 180.0
 STOP_SECONDS = 20.0
 """A stop takes 5 seconds at most, and more on a busy machine. One that waits for clients takes a minute at least."""
 
+USUAL_SIGNALS = ("env", "--default-signal")
+"""Begins a command that gets no ignored signals, as one of a terminal: what starts the tests may ignore some."""
+
 
 class ServerProcess:
     """`conclave serve` on a free port of loopback; its log lines are kept."""

@@ -1,0 +1,155 @@
+"""The supervisor of the cleanup worker: no stop is lost, and no worker outlives it, whatever the worker does."""
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import Callable, Coroutine, Iterator
+from typing import Any
+
+import pytest
+
+from conclave.config.settings import Config
+from conclave.health.parts import Health, HealthPart
+from conclave.server import supervise
+from conclave.server.supervise import Supervisor
+from tests.support.server import PATIENCE, alive
+
+NOBODY = 2**30
+"""No process has so great an id."""
+
+STEPS = 20
+"""The end of a worker takes fewer passes of the event loop."""
+
+TALKS = "import time; print('no message', flush=True); time.sleep(600)"
+IS_SILENT = "import os, time; os.close(1); time.sleep(600)"
+"""Workers that do not end with their input: one sends what is no message, and one closes its output."""
+
+
+class Input:
+    def write(self, line: bytes) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class EndedWorker:
+    """A worker that has ended."""
+
+    def __init__(self) -> None:
+        self.pid = NOBODY
+        self.stdin = Input()
+        self.stdout = asyncio.StreamReader()
+        self.stdout.feed_eof()
+
+    async def wait(self) -> int:
+        await asyncio.sleep(0)
+        return 1
+
+
+@pytest.fixture
+def ending(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each worker that is started has ended at once."""
+
+    async def start(*_: Any, **__: Any) -> EndedWorker:
+        return EndedWorker()
+
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", start)
+
+
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
+    """The ids of all workers that are started; what is left of them is killed."""
+    pids: list[int] = []
+    begin = asyncio.create_subprocess_exec
+
+    async def start(*command: str, **options: Any) -> asyncio.subprocess.Process:
+        process = await begin(*command, **options)
+        pids.append(process.pid)
+        return process
+
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", start)
+    yield pids
+    for pid in filter(alive, pids):
+        os.kill(pid, signal.SIGKILL)
+
+
+def have_workers(monkeypatch: pytest.MonkeyPatch, program: str) -> None:
+    monkeypatch.setattr(supervise, "tied", lambda *_, **__: [sys.executable, "-I", "-c", program])
+
+
+async def in_time(doing: Coroutine[Any, Any, object]) -> None:
+    """Wait for what might never end. It is not cancelled, which would have a lost cancellation again."""
+    _, hanging = await asyncio.wait({asyncio.create_task(doing)}, timeout=PATIENCE)
+    assert not hanging
+
+
+async def seen(condition: Callable[[], object]) -> None:
+    async with asyncio.timeout(PATIENCE):
+        while not condition():
+            await asyncio.sleep(0.01)
+
+
+@pytest.mark.usefixtures("ending")
+@pytest.mark.parametrize("steps", range(STEPS))
+async def test_a_stop_at_any_moment_of_a_workers_end_is_not_lost(steps: int) -> None:
+    supervisor = Supervisor(Config(), Health())
+    await supervisor.__aenter__()
+    for _ in range(steps):
+        await asyncio.sleep(0)
+    await in_time(supervisor.__aexit__())
+    assert supervisor._task.done()
+
+
+@pytest.mark.usefixtures("ending")
+@pytest.mark.parametrize("steps", range(STEPS))
+async def test_a_reload_at_any_moment_of_a_workers_end_goes_on_without_a_worker(steps: int) -> None:
+    supervisor = Supervisor(Config(), Health())
+    async with supervisor:
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        former = supervisor._task
+        paused = supervisor.paused()
+        await in_time(paused.__aenter__())
+        assert former.done()
+        await paused.__aexit__(None, None, None)
+        assert supervisor._task is not former
+        assert not supervisor._task.done()
+
+
+async def test_a_stop_while_a_worker_does_not_end_leaves_none(
+    monkeypatch: pytest.MonkeyPatch, started: list[int]
+) -> None:
+    have_workers(monkeypatch, TALKS)
+    monkeypatch.setattr(supervise, "STOP_SECONDS", PATIENCE)
+    health = Health()
+    async with Supervisor(Config(), health):
+        await seen(lambda: started)
+        await seen(lambda: health.worker)
+        await seen(lambda: not health.worker)  # from here on its end is waited for
+    assert not any(map(alive, started))
+
+
+async def test_a_worker_that_closes_its_output_and_does_not_end_is_started_again(
+    monkeypatch: pytest.MonkeyPatch, started: list[int]
+) -> None:
+    have_workers(monkeypatch, IS_SILENT)
+    for name in ("KILL_SECONDS", "STOP_SECONDS", "FIRST_PAUSE_SECONDS"):
+        monkeypatch.setattr(supervise, name, 0.1)
+    health = Health()
+    async with Supervisor(Config(), health):
+        await seen(lambda: len(started) > 1)
+        assert health.faults[HealthPart.CLEANUP] == "the cleanup worker hung (ending), and was killed"
+        assert not alive(started[0])
+    assert not any(map(alive, started))
+
+
+async def test_a_worker_is_killed_at_once_from_another_thread(
+    monkeypatch: pytest.MonkeyPatch, started: list[int]
+) -> None:
+    have_workers(monkeypatch, "import sys; sys.stdin.readline(); sys.stdin.readline()")
+    health = Health()
+    async with Supervisor(Config(), health) as supervisor:
+        await seen(lambda: health.worker)
+        await asyncio.to_thread(supervisor.kill)
+        await seen(lambda: not alive(started[0]))
+    await asyncio.to_thread(supervisor.kill)  # without a worker nothing is done
