@@ -37,8 +37,8 @@ class InvalidDurationError(ValueError):
 def parse_duration(text: str, *, words: bool = False) -> int:
     """Return the seconds that ``text`` names: a positive integer and one of s, min, h, d, w, mo, y.
 
-    mo is 30 days and y is 365 days; m means mo, up to 12m, see ``is_in_bare_months``. With ``words`` the texts "-1" (off) and "0"
-    (delete-after-fetch) are allowed too. Bounds: 1 .. 2^53-1 seconds. Raises InvalidDurationError.
+    mo is 30 days and y is 365 days; m means mo, up to 12m, see ``is_in_bare_months``. With ``words`` the texts "-1"
+    (off) and "0" (delete-after-fetch) are allowed too. Bounds: 1 .. 2^53-1 seconds. Raises InvalidDurationError.
     """
     if words and text in WORDS:
         return WORDS[text]
