@@ -49,6 +49,7 @@ proto: .venv/development  ## Generate conclave/wire/conclave_pb2.py and .pyi fro
 	@$(PYTHON) -m grpc_tools.protoc -Iconclave/wire=proto --python_out=. --pyi_out=. conclave/wire/conclave.proto
 
 demo: setup  ## Three users, groups of each policy, a cleanup: what was kept, what went, and why
+	@scripts/java --required
 	@$(PYTHON) -P -m conclave.demo
 
 bench: setup .venv/development  ## Measure what docs/performance.md says

@@ -1,6 +1,24 @@
-"""``python -m conclave`` is the ``conclave`` command."""
+"""``python -m conclave`` is the ``conclave`` command, and says what to install where that lacks something."""
 
-from conclave.cli.main import main
+import sys
+
+OF_COMMANDS = ("click",)
+"""What every command needs, and an installation of the library alone has not."""
+
+
+def main() -> None:
+    """Run the command that the arguments name, and end the process."""
+    try:
+        from conclave.cli.main import main as run  # noqa: PLC0415 - where it cannot be imported, that is told
+    except ModuleNotFoundError as error:
+        if error.name not in OF_COMMANDS:
+            raise
+        sys.exit(
+            f"conclave: {error.name} is not installed: the library alone is here. The server and its commands need the"
+            " extra server (pip install '.[server]'), the chat needs the extra client (pip install '.[client]')"
+        )
+    run()
+
 
 if __name__ == "__main__":
     main()

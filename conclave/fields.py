@@ -8,8 +8,10 @@ from marshmallow import ValidationError, fields
 from conclave.addresses import covers_internet, parse_network
 from conclave.retention.durations import InvalidDurationError, parse_duration
 
-_SIZE = re.compile(r"0|([1-9][0-9]{0,5})([mg])", re.ASCII)
-_SIZE_UNITS = {"m": 1024**2, "g": 1024**3}
+_SIZE = re.compile(r"0|([1-9][0-9]{0,5})(m|g|MiB|GiB)", re.ASCII)
+_SIZE_UNITS = {"m": 1024**2, "MiB": 1024**2, "g": 1024**3, "GiB": 1024**3}
+_MOST_MEMORY = 999 * 1024**3
+"""Memory is at most 999 GiB."""
 
 
 class StrictInteger(fields.Integer):
@@ -59,14 +61,37 @@ class Duration(Text):
 
 
 class Size(Text):
-    """A size, loaded as bytes: a whole number and m (MiB) or g (GiB), or "0"."""
+    """A size, loaded as bytes: a whole number and m or MiB, or g or GiB; or "0"."""
+
+    default_error_messages = {"invalid": 'must be a size in quotes, as in "64m"'}
+
+    def _deserialize(self, value: Any, *args: Any, **kwargs: Any) -> Any:
+        return _bytes(super()._deserialize(value, *args, **kwargs), ', or "0"')
+
+
+class Memory(Text):
+    """A size of memory, loaded as text that Java takes too: a whole number and m (MiB) or g (GiB)."""
+
+    default_error_messages = {"invalid": 'must be a size in quotes, as in "1g"'}
+
+    def __init__(self, *, least: int, **kwargs: Any) -> None:
+        """``least``: in MiB."""
+        super().__init__(**kwargs)
+        self.least = least
 
     def _deserialize(self, value: Any, *args: Any, **kwargs: Any) -> Any:
         text = super()._deserialize(value, *args, **kwargs)
-        found = _SIZE.fullmatch(text)
-        if not found:
-            raise ValidationError('must be a size, a whole number and m or g as in "64m", or "0"')
-        return int(found[1]) * _SIZE_UNITS[found[2]] if found[2] else 0
+        if not self.least * 1024**2 <= _bytes(text) <= _MOST_MEMORY:
+            raise ValidationError(f'must be a size of at least "{self.least}m", as in "1g"')
+        return text.replace("MiB", "m").replace("GiB", "g")
+
+
+def _bytes(text: str, also: str = "") -> int:
+    """Return the bytes of a size. ``also``: what else is right, for the fault. Raises ValidationError."""
+    found = _SIZE.fullmatch(text)
+    if not found:
+        raise ValidationError(f'must be a size, a whole number and m or MiB, g or GiB, as in "64m"{also}')
+    return int(found[1]) * _SIZE_UNITS[found[2]] if found[2] else 0
 
 
 class Networks(fields.Field[list[str]]):

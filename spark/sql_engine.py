@@ -1,6 +1,9 @@
 """Makes the plan without Java: the rules of ``plan`` a second time, in SQL.
 
-The two share the policy of each group, but none of the expressions. So comparing their answers tests both.
+Both go by the policy of each group, and both have SQLite tell them what is withheld and which messages are redacted for
+everybody (``store/policies.py``, ``store/visibility.py``). ``read.py`` has SQLite find the oldest messages that Spark
+then compares with the marks; here SQLite compares too. What is due and which mark rises is written twice, so comparing
+their answers tests that, and not what they share.
 """
 
 import sqlite3

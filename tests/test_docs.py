@@ -20,13 +20,14 @@ from conclave.config.doubts import doubts
 from conclave.config.load import parse_config
 from conclave.config.retention import LifetimesSchema, LimitSchema, LimitsSchema, PurgeJobSchema, RetentionSchema
 from conclave.config.settings import Config, setting_names
-from conclave.demo import EXPECTED
+from conclave.demo import expected
 from conclave.errors import ErrorCode
 from conclave.health.parts import HealthPart
 from conclave.server import duties
 from conclave.server.routes import API, ROUTES
 from conclave.store import database
 from conclave.store.audit import Action
+from spark import pacer, rules
 
 ROOT = Path(__file__).resolve().parents[1]
 EXAMPLE = ROOT / "config.example.toml"
@@ -302,7 +303,48 @@ CONVERSATIONS = ("README.md", "docs/quickstart.md", "docs/protocol.md")
 def test_the_readme_shows_what_the_demo_does() -> None:
     shown = rows(doc("README.md"), "keep|expiring|fetched|deleted")
     ends = {True: ["kept", "yes", "yes"], False: ["gone", "no", "none"]}
-    assert shown == [[each.group, each.text, *ends[each.stays], each.why] for each in EXPECTED]
+    assert shown == [[each.group, each.text, *ends[each.stays], each.why] for each in expected()]
+
+
+def test_the_table_of_rules_is_that_of_the_code() -> None:
+    reasons = doc("docs/operations/cleanup.md").partition("| in `deleted` |")[2].partition("\n\n")[0]
+    assert [cells[0].strip("`") for cells in rows(reasons, r"`[a-z_]+`")] == list(rules.RULES)
+
+
+@pytest.mark.parametrize(
+    ("page", "told"),
+    [
+        ("docs/operations/cleanup.md", "transactions of about {} ms, or of {} ms while others write"),
+        ("docs/architecture.md", "Transactions take about {} ms, and rest as long after. While others write,"),
+        ("docs/architecture.md", "they take about {1} ms, and rest at least {2} ms"),
+        ("docs/performance.md", "now they take {1} ms"),
+    ],
+)
+def test_the_length_of_transactions_is_that_of_the_code(page: str, told: str) -> None:
+    lengths = pacer.LOCK_BUDGET_SECONDS, pacer.SHARED_BUDGET_SECONDS, pacer.SHARED_REST_SECONDS
+    assert told.format(*(f"{seconds * 1000:g}" for seconds in lengths)) in doc(page)
+
+
+def test_the_docs_for_contributors_name_things_where_they_are() -> None:
+    """As in: `NAME` in `path/module.py`, or `NAME` of it."""
+    pages = doc("docs/contributing.md") + doc("docs/architecture.md")
+    found = re.findall(r"`(\w+)` (?:in|of) `((?:conclave|spark|tests|bench)?/?[\w/]+\.py)`", pages)
+    assert len(found) > 5
+    for name, path in found:
+        [module] = [each for top in ("", "conclave") if (each := ROOT / top / path).is_file()]
+        assert name in {each.stem for each in module.parent.iterdir()} | names_of(module), f"{name} in {path}"
+
+
+def names_of(module: Path) -> set[str]:
+    """Return what a module defines or uses."""
+    found = set()
+    for node in ast.walk(ast.parse(module.read_text(encoding="utf-8"))):
+        match node:
+            case ast.ClassDef(name=name) | ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
+                found.add(name)
+            case ast.Name(id=name):
+                found.add(name)
+    return found
 
 
 @dataclass

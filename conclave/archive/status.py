@@ -60,6 +60,11 @@ class Status:
     moves: list[Move]
     fault: str
 
+    @property
+    def is_none(self) -> bool:
+        """Whether there is no archive: nothing has ever moved."""
+        return not (self.shares or self.moves or self.fault) and self.table_version is None
+
 
 @dataclass(frozen=True)
 class _Files:
@@ -80,7 +85,7 @@ def read_status(config: Config, now: int) -> Status:
             known = archive_moves.find_state(connection)
             policy = state.stored_policy(connection)
             if known is None or policy is None:
-                raise StatusError(f"{config.database}: nothing was ever archived")
+                return _none(config)
             amounts = status.amounts(connection)
             overdue = status.overdue(connection, policy, now)
             moves = status.last_moves(connection, LAST_MOVES)
@@ -97,6 +102,12 @@ def read_status(config: Config, now: int) -> Status:
         moves,
         files.fault,
     )
+
+
+def _none(config: Config) -> Status:
+    """Return the state of an archive that nothing has ever moved to."""
+    overdue = Overdue(0, 0, 0, 0, 0, 0, 0)
+    return Status(str(config.archive_path), 0, None, unerased=False, shares=[], overdue=overdue, moves=[], fault="")
 
 
 def _read_files(config: Config, known: ArchiveState, *, is_expected: bool) -> _Files:

@@ -140,7 +140,7 @@ def _require_own(config: Config, folder: Path) -> None:
         raise BackupError(f"{folder}: is a file, not a folder")
     mark = folder / MARK
     if not mark.is_file():
-        if foreign := next((each.name for each in folder.iterdir() if each.name != "lost+found"), None):
+        if foreign := _foreign(folder):
             raise BackupError(f"{folder}: holds {foreign}, which is no backup: name a folder of its own")
         if found.st_mode & (stat.S_ISVTX | stat.S_IWOTH):
             raise BackupError(f"{folder}: everybody can write there: name a folder of its own")
@@ -148,6 +148,11 @@ def _require_own(config: Config, folder: Path) -> None:
     known = mark.read_text(encoding="utf-8").removeprefix(_TEXT).strip()
     if known and known != str(config.database):
         raise BackupError(f"{folder}: holds backups of another database, {known}: name a folder of its own")
+
+
+def _foreign(folder: Path) -> str | None:
+    """Return the name of something in a folder, None if it is empty. Raises OSError."""
+    return next((each.name for each in folder.iterdir() if each.name != "lost+found"), None)
 
 
 def _close(folder: Path) -> None:
@@ -161,10 +166,13 @@ def _close(folder: Path) -> None:
 
 
 def kept_in(folder: Path) -> Iterator[Kept]:
-    """Yield the backups in a folder, by name; a manifest may be large. Raises BackupError if the folder has no mark."""
+    """Yield the backups in a folder, by name; a manifest may be large.
+
+    An empty folder may become one for backups, and has none. Raises BackupError if another one has no mark.
+    """
     try:
-        if not (folder / MARK).is_file():
-            raise BackupError(f"{folder}: is no folder for backups")
+        if not (folder / MARK).is_file() and (foreign := _foreign(folder)):
+            raise BackupError(f"{folder}: is no folder for backups, and holds {foreign}")
         paths = sorted(each for each in folder.iterdir() if _NAME.fullmatch(each.name))
     except OSError as error:
         raise BackupError(f"{folder}: {error.strerror}") from error

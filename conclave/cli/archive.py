@@ -6,18 +6,18 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from uuid import UUID
 
 import click
 from rich.console import Console
 from rich.table import Table
 
+from conclave.actions import named
+from conclave.actions.outside import Outside, OutsideError
 from conclave.archive.status import Share, Status, StatusError, read_status
-from conclave.cli.common import InputError, config_option, one_line_errors, orderly_end, require_owner
+from conclave.cli.common import InputError, Name, config_option, configured, one_line_errors, orderly_end, require_owner
 from conclave.cli.tables import about, print_whole, second
 from conclave.clock import SystemClock
-from conclave.config.load import ConfigError, load_config
-from conclave.logs import configure_logging
+from conclave.config.load import ConfigError
 from conclave.retention.durations import duration_text
 from conclave.retention.policy import KEEP
 from conclave.store.archive.status import Overdue
@@ -40,7 +40,7 @@ def archive() -> None:
 def status(path: Path | None, *, as_json: bool) -> None:
     """Print what is archived, what is overdue there, and what moved last; while the server runs or not."""
     with one_line_errors(ConfigError, StatusError, StoreError):
-        found = read_status(load_config(path), SystemClock().now())
+        found = read_status(configured(path), SystemClock().now())
     if as_json:
         click.echo(json.dumps(asdict(found)))
     else:
@@ -69,29 +69,37 @@ def verify(path: Path | None) -> None:
 
 @archive.command()
 @config_option
-@click.argument("group", type=click.UUID)
-def restore(path: Path | None, group: UUID) -> None:
-    """Take the messages of GROUP, an id, back from the archive into the database. Clients notice nothing."""
+@click.argument("group", metavar="GROUP", type=Name())
+def restore(path: Path | None, group: str) -> None:
+    """Take the messages of GROUP back from the archive into the database. Clients notice nothing.
+
+    GROUP is a name or an id; a deleted group has to be named by its id.
+    """
     with _engine(path) as engine:
-        count = run.restore_archived(engine, group.bytes)
+        group_id = Outside(engine.config, SystemClock()).read(named.group_id, group)
+        if group_id is None:
+            raise InputError(f"no such group: {group!r}; a deleted group has to be named by its id")
+        count = run.restore_archived(engine, group_id)
     click.echo(f"{group}: {count:,} messages are in the database again; the next run removes them from the archive")
 
 
 @contextmanager
 def _engine(path: Path | None) -> Iterator[Engine]:
     """Yield an engine for the configured archive. Expected errors become lines for the operator."""
-    configure_logging()
     with (
         orderly_end(),
-        one_line_errors(ConfigError, InputError, *run.EXPECTED),
+        one_line_errors(ConfigError, InputError, OutsideError, *run.EXPECTED),
     ):
-        config = load_config(path)
+        config = configured(path)
         require_owner(config)
         with closing(Engine(config, SystemClock())) as engine:
             yield engine
 
 
 def _show(found: Status, console: Console) -> None:
+    if found.is_none:
+        click.echo("nothing was ever archived")
+        return
     table = Table("kept for", "month", title="Archive", show_footer=True)
     totals = [sum(each) for each in zip(*(_amounts(share) for share in found.shares), strict=True)] or [0] * 4
     for name, total in zip(("messages", "body bytes", "files", "bytes on disk"), totals, strict=True):

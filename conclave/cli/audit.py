@@ -11,10 +11,10 @@ from rich.table import Table
 
 from conclave.actions.audit import list_last
 from conclave.actions.outside import Outside, OutsideError
-from conclave.cli.common import Name, Seconds, config_option, one_line_errors
+from conclave.cli.common import Name, Seconds, config_option, configured, one_line_errors
 from conclave.cli.tables import print_whole, second
 from conclave.clock import SystemClock
-from conclave.config.load import ConfigError, load_config
+from conclave.config.load import ConfigError
 from conclave.store.audit import Entry
 
 _TIMES = ("added_at", "before", "expired_before")
@@ -35,7 +35,7 @@ def audit(
     if group is not None and user is not None:
         raise click.UsageError("--group and --user exclude each other: an entry is about one of them")
     with one_line_errors(ConfigError, OutsideError):
-        outside = Outside(load_config(path), SystemClock())
+        outside = Outside(configured(path), SystemClock())
         entries = outside.read(list_last, outside.context(), limit, since, group, user)
     if as_json:
         for each in entries:

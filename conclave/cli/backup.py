@@ -13,11 +13,11 @@ from conclave.backup import checking, manifest
 from conclave.backup.destination import Kept, kept_in
 from conclave.backup.making import Made, make as make_backup
 from conclave.backup.manifest import BackupError, Manifest
-from conclave.cli.common import config_option, one_line_errors, orderly_end
+from conclave.cli.common import config_option, configured, one_line_errors, orderly_end
 from conclave.cli.tables import counted, print_whole, second
 from conclave.clock import SystemClock
-from conclave.config.load import ConfigError, load_config
-from conclave.logs import configure_logging, get_logger
+from conclave.config.load import ConfigError
+from conclave.logs import get_logger
 
 NICENESS = 10
 """A backup has a lower priority than the server, as Java has."""
@@ -56,10 +56,9 @@ def backup() -> None:
 @click.argument("dest", type=_folder)
 def make(path: Path | None, keep: int | None, dest: Path) -> None:
     """Make a backup in the folder DEST, while the server runs or not. Exit status 1 if anything was found damaged."""
-    configure_logging()
     os.nice(NICENESS)
     with orderly_end(), one_line_errors(ConfigError, BackupError):
-        done = make_backup(load_config(path), SystemClock(), dest, keep, lambda: log.info("waiting_for_another_run"))
+        done = make_backup(configured(path), SystemClock(), dest, keep, lambda: log.info("waiting_for_another_run"))
     click.echo(f"{done.path}: {counted(done.manifest.messages, 'message')}, {done.manifest.size:,} bytes")
     if done.manifest.archive:
         click.echo(f"of the archive {done.copied_bytes:,} bytes were copied, {done.shared_bytes:,} are shared")
@@ -148,7 +147,7 @@ def _print(kept: list[Kept]) -> None:
         table.add_row(
             each.path.name, second(told.made_at), f"{told.messages:,}", f"{told.size:,}", archive, told.product
         )
-    print_whole(table, "no backups")
+    print_whole(table, "there are no backups yet")
     for each in kept:
         if each.fault:
             click.echo(f"conclave: {each.fault}", err=True)

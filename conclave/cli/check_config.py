@@ -12,14 +12,13 @@ from rich.console import Console
 from rich.table import Table
 
 from conclave.admin.guard import TokenError, token_of
-from conclave.cli.common import CONFIG_VARIABLE
+from conclave.cli.common import CONFIG_VARIABLE, log_for_people
 from conclave.cli.tables import WIDTH_OF_FILES, counted
 from conclave.clock import SystemClock
 from conclave.config.doubts import Doubt, doubts, of_unknown_group
 from conclave.config.load import BUILT_IN, ConfigError, each_setting, find_config, load_config
 from conclave.config.settings import Config, ConfigSchema
 from conclave.fields import Duration
-from conclave.logs import configure_logging
 from conclave.retention.durations import duration_words
 from conclave.retention.policy import AFTER_FETCH, KEEP
 from conclave.server.tls import TlsError, context_of
@@ -54,7 +53,7 @@ def check_config(file: Path | None, *, as_json: bool) -> None:
     Compares it with the settings in force in the database that it names, and touches nothing. FILE: the file to check;
     default: $CONCLAVE_CONFIG, ./conclave.toml, /etc/conclave/config.toml, built-in defaults.
     """
-    configure_logging()  # a certificate that has expired is told there, as by a start
+    log_for_people()  # a certificate that has expired is told there, as by a start
     found = _check(file)
     if as_json:
         values = asdict(found) | {"warnings": [each._asdict() for each in found.warnings]}

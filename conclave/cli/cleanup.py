@@ -1,19 +1,28 @@
 """The ``conclave cleanup`` commands."""
 
+import json
 import sys
 from contextlib import closing
+from dataclasses import asdict
 from pathlib import Path
 
 import click
 from rich.console import Console
 
 from conclave.cli import reports
-from conclave.cli.common import InputError, config_option, one_line_errors, orderly_end, require_owner
+from conclave.cli.common import (
+    InputError,
+    config_option,
+    configured,
+    json_option,
+    one_line_errors,
+    orderly_end,
+    require_owner,
+)
 from conclave.cli.purge import purge
 from conclave.clock import SystemClock
-from conclave.config.load import ConfigError, load_config
+from conclave.config.load import ConfigError
 from conclave.config.settings import Config
-from conclave.logs import configure_logging
 from conclave.retention.jobs import schedule
 from conclave.store import runs, schema, sqlite
 from conclave.store.faults import StoreError
@@ -32,11 +41,11 @@ def cleanup() -> None:
 @click.option(
     "--accept-clock", is_flag=True, help="Take the wall clock as right; what is stored ahead of it is brought back."
 )
-def run_cleanup(path: Path | None, *, dry_run: bool, accept_clock: bool) -> None:
+@json_option
+def run_cleanup(path: Path | None, *, dry_run: bool, accept_clock: bool, as_json: bool) -> None:
     """Do one cleanup run now, and print what went and why."""
     if dry_run and accept_clock:
         raise click.UsageError("--dry-run touches nothing, not even the clock guard")
-    configure_logging()
     console = Console()
     with (
         orderly_end(),
@@ -46,15 +55,18 @@ def run_cleanup(path: Path | None, *, dry_run: bool, accept_clock: bool) -> None
         if dry_run:
             done = run.dry_run(engine)
         else:
-            with reports.progress_bar(console) as progress:
+            with reports.progress_bar(console, is_wanted=not as_json) as progress:
                 done = run.clean_up(engine, accept_clock=accept_clock, progress=progress)
-    reports.show(done, console, dry=dry_run)
+    if as_json:
+        click.echo(json.dumps(reports.told(done, dry=dry_run)))
+    else:
+        reports.show(done, console, dry=dry_run)
     if done.error:
         sys.exit(1)
 
 
 def _own_config(path: Path | None) -> Config:
-    config = load_config(path)
+    config = configured(path)
     require_owner(config)
     return config
 
@@ -62,30 +74,40 @@ def _own_config(path: Path | None) -> Config:
 @cleanup.command()
 @config_option
 @click.option("--limit", default=20, show_default=True, type=click.IntRange(1, 1000), help="How many runs.")
-def history(path: Path | None, limit: int) -> None:
+@click.option("--json", "as_json", is_flag=True, help="One JSON object a line; times in Unix seconds.")
+def history(path: Path | None, limit: int, *, as_json: bool) -> None:
     """Print the last runs, the newest first."""
     with one_line_errors(ConfigError, StoreError):
-        config = load_config(path)
+        config = configured(path)
         schema.require_current(config.database)
         with closing(sqlite.connect(config.database)) as connection:
-            reports.show_history(runs.last(connection, limit), Console())
+            listed = runs.last(connection, limit)
+    if as_json:
+        for each in listed:
+            click.echo(json.dumps(asdict(each)))
+    else:
+        reports.show_history(listed, Console())
 
 
 @cleanup.command(short_help="Advise how often to clean up.")
 @config_option
-def advise(path: Path | None) -> None:
+@click.option("--json", "as_json", is_flag=True, help="One JSON object a line, for each job; times in seconds.")
+def advise(path: Path | None, *, as_json: bool) -> None:
     """Advise how often to clean up: what runs have cost, and what other intervals would change.
 
     It goes by the history, so it knows more after some days of operation. It changes nothing.
     """
     with one_line_errors(ConfigError, StoreError):
-        config = load_config(path)
+        config = configured(path)
         schema.require_current(config.database)
         with closing(sqlite.connect(config.database)) as connection:
             history = runs.last(connection, runs.HISTORY_ROWS)
         jobs = schedule(config.retention.purge_jobs, config.cleanup_interval)
         for each in runs.advices(history, jobs, SystemClock().read().wall):
-            reports.show_advice(each, Console())
+            if as_json:
+                click.echo(json.dumps(asdict(each)))
+            else:
+                reports.show_advice(each, Console())
 
 
 cleanup.add_command(purge)

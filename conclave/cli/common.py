@@ -10,7 +10,10 @@ from typing import Any
 
 import click
 
+from conclave.config.load import BUILT_IN, Advise, find_config, load_config
+from conclave.config.log import CONSOLE, LogConfig
 from conclave.config.settings import Config
+from conclave.logs import configure_logging
 from conclave.retention.durations import InvalidDurationError, parse_duration
 from conclave.system import operators
 
@@ -24,6 +27,9 @@ config_option = click.option(
     envvar=CONFIG_VARIABLE,
     help=f"TOML file; default: ${CONFIG_VARIABLE}, ./conclave.toml, /etc/conclave/config.toml, built-in defaults.",
 )
+
+
+json_option = click.option("--json", "as_json", is_flag=True, help="One JSON object; times in Unix seconds.")
 
 
 class InputError(Exception):
@@ -56,6 +62,26 @@ class Name(click.ParamType[str]):
         except UnicodeEncodeError:
             self.fail("it is not UTF-8", param, ctx)
         return text
+
+
+def log_for_people() -> None:
+    """Write the log in lines for people, also where it is no terminal."""
+    configure_logging(LogConfig(format=CONSOLE))
+
+
+def configured(path: Path | None, advise: Advise = lambda *_: None) -> Config:
+    """Return the settings of a command, and have its log written for people.
+
+    If no file is named (``path`` is None), say on stderr which one was found, and which database it leads to: another
+    one than meant is noticed before anything else is. Raises ConfigError.
+    """
+    log_for_people()
+    source = path or find_config()
+    config = load_config(source, advise)
+    if path is None:
+        found = source.absolute() if source else f"{BUILT_IN}, as no file was found"
+        click.echo(f"conclave: configuration: {found}; database: {config.database}", err=True)
+    return config
 
 
 @contextmanager

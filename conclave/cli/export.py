@@ -18,11 +18,11 @@ from conclave.actions.context import Context
 from conclave.actions.explain import SettingsError
 from conclave.actions.outside import Outside, OutsideError
 from conclave.archive import own
-from conclave.cli.common import InputError, Name, config_option, one_line_errors, orderly_end
+from conclave.cli.common import InputError, Name, config_option, configured, one_line_errors, orderly_end
 from conclave.cli.retention import archive_state
 from conclave.cli.tables import counted
 from conclave.clock import SystemClock
-from conclave.config.load import ConfigError, load_config
+from conclave.config.load import ConfigError
 from conclave.config.settings import Config
 from conclave.errors import NotFoundError
 from conclave.retention.policy import KEEP
@@ -49,7 +49,7 @@ def export(path: Path | None, output: Path | None, user: str) -> None:
     not get it either.
     """
     with orderly_end(), one_line_errors(*_EXPECTED), ExitStack() as held:
-        config = load_config(path)
+        config = configured(path)
         outside = Outside(config, SystemClock())
         outside.read(explain.in_force, config)
         if config.archive.after != KEEP or outside.read(moves.is_in_use):

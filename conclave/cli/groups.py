@@ -12,13 +12,12 @@ from rich.table import Table
 from conclave.actions import explain as actions
 from conclave.actions.explain import Amounts, Row, SettingsError
 from conclave.actions.outside import Outside, OutsideError
-from conclave.cli.common import Name, config_option, one_line_errors
+from conclave.cli.common import Name, config_option, configured, one_line_errors
 from conclave.cli.tables import about, counted, print_whole, second, visible
 from conclave.clock import SystemClock
-from conclave.config.load import ConfigError, load_config
+from conclave.config.load import ConfigError
 from conclave.config.settings import Config
 from conclave.errors import NotFoundError
-from conclave.logs import configure_logging
 from conclave.retention.reasons import lifetime_text
 
 
@@ -63,9 +62,8 @@ def show(path: Path | None, name_or_id: str, *, as_json: bool) -> None:
 @contextmanager
 def opened(path: Path | None) -> Iterator[tuple[Outside, Config]]:
     """Yield what reads the configured store, and the configuration. Expected errors become lines for the operator."""
-    configure_logging()
     with one_line_errors(ConfigError, OutsideError, NotFoundError, SettingsError):
-        config = load_config(path)
+        config = configured(path)
         yield Outside(config, SystemClock()), config
 
 

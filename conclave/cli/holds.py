@@ -12,10 +12,10 @@ from rich.table import Table
 from conclave.actions import holds
 from conclave.actions.holds import LONGEST_REASON, Hold
 from conclave.actions.outside import Outside, OutsideError
-from conclave.cli.common import InputError, Name, config_option, one_line_errors
+from conclave.cli.common import InputError, Name, config_option, configured, one_line_errors
 from conclave.cli.tables import print_whole, second, visible
 from conclave.clock import SystemClock
-from conclave.config.load import ConfigError, load_config
+from conclave.config.load import ConfigError
 from conclave.errors import NotFoundError
 from conclave.system import operators
 
@@ -94,7 +94,7 @@ def release(path: Path | None, hold_id: int) -> None:
 def _outside(path: Path | None) -> Iterator[Outside]:
     """Yield what runs actions on the configured store. Expected errors become lines for the operator."""
     with one_line_errors(ConfigError, OutsideError, NotFoundError, InputError):
-        yield Outside(load_config(path), SystemClock())
+        yield Outside(configured(path), SystemClock())
 
 
 def _checked(reason: str) -> str:

@@ -1,30 +1,44 @@
 """The ``conclave cleanup purge`` command."""
 
+import json
 import sys
 from contextlib import closing
+from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
+from uuid import UUID
 
 import click
 from rich.console import Console
 
 from conclave.actions import purges
+from conclave.actions.context import Context
 from conclave.actions.outside import Outside, OutsideError
 from conclave.actions.purges import Planned
 from conclave.archive.purges import UnreadableError, count
 from conclave.cli import reports
-from conclave.cli.common import InputError, Name, config_option, confirm, one_line_errors, orderly_end, require_owner
+from conclave.cli.common import (
+    InputError,
+    Name,
+    config_option,
+    configured,
+    confirm,
+    one_line_errors,
+    orderly_end,
+    require_owner,
+)
 from conclave.cli.tables import counted, second
 from conclave.clock import SystemClock
-from conclave.config.load import ConfigError, load_config
+from conclave.config.load import ConfigError
 from conclave.config.settings import Config
 from conclave.errors import NotFoundError, UntrustedClockError
-from conclave.logs import configure_logging
 from conclave.retention.durations import DURATION, InvalidDurationError, parse_duration
 from conclave.store.purges import Amount
 from conclave.system import operators
 from spark import run
 from spark.engine import CleanupError, Engine
+from spark.report import Report
 
 
 class _ClockWrongError(Exception):
@@ -43,15 +57,17 @@ class _ClockWrongError(Exception):
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @click.option("--dry-run", is_flag=True, help="Only print what would go, and touch nothing.")
 @click.option("--no-run", is_flag=True, help="Only hide; the next cleanup run erases.")
-def purge(path: Path | None, group: str, before: str, *, yes: bool, dry_run: bool, no_run: bool) -> None:
+@click.option("--json", "as_json", is_flag=True, help="One JSON object; needs --yes or --dry-run.")
+def purge(path: Path | None, group: str, before: str, *, yes: bool, dry_run: bool, no_run: bool, as_json: bool) -> None:
     """Hide what a group has from before a time, for ever, and erase it by a cleanup run.
 
     Messages that a legal hold covers, or that have not reached their least lifetime, are hidden too, and erased once
     that is over. The run erases all that is due, in all groups.
     """
-    configure_logging()
+    if as_json and not (yes or dry_run):
+        raise click.UsageError("--json asks nothing: it needs --yes or --dry-run")
     with one_line_errors(ConfigError, OutsideError, NotFoundError, InputError, _ClockWrongError, CleanupError):
-        config = load_config(path)
+        config = configured(path)
         if not dry_run and not no_run:
             require_owner(config)
         outside = Outside(config, SystemClock())
@@ -59,23 +75,32 @@ def purge(path: Path | None, group: str, before: str, *, yes: bool, dry_run: boo
         at = _moment(before, context.now())
         planned = outside.read(purges.plan, context, group, at)
         archived, unread = _archived(config, planned)
-        _show(planned, archived, unread, at)
-        if dry_run:
-            if unread:
-                sys.exit(1)
-            return
-        if fault := outside.write(purges.clock_fault, context):
-            raise _ClockWrongError(_refusal(fault))
-        purged = planned.sought.group
-        if not yes:
-            confirm(f"Hide these messages of {purged.group_name} for ever, and erase them?")
-        try:
-            outside.write(purges.purge, context, operators.current(), purged.group_id, at)
-        except UntrustedClockError as error:  # found wrong while the operator was asked
-            raise _ClockWrongError(_refusal(error.fault)) from error
-        click.echo(f"{purged.group_name}: what was created before {second(at)} UTC is hidden for ever")
-        if not no_run:
-            _erase(config)
+        if not as_json:
+            _show(planned, archived, unread, at)
+        if not dry_run:
+            _hide(outside, context, planned, at, asks=not yes)
+            if not as_json:
+                name = planned.sought.group.group_name
+                click.echo(f"{name}: what was created before {second(at)} UTC is hidden for ever")
+        done = None if dry_run or no_run else _erase(config, shows=not as_json)
+    if as_json:
+        told = {"dry_run": dry_run, "run": done.to_mapping() if done else None}
+        click.echo(json.dumps(_object(planned, archived, unread, at) | told))
+    if (dry_run and unread) or (done and done.error):
+        sys.exit(1)
+
+
+def _hide(outside: Outside, context: Context, planned: Planned, before: int, *, asks: bool) -> None:
+    """Hide what was planned, once the operator has said yes. Raises _ClockWrongError and InputError."""
+    if fault := outside.write(purges.clock_fault, context):
+        raise _ClockWrongError(_refusal(fault))
+    group = planned.sought.group
+    if asks:
+        confirm(f"Hide these messages of {group.group_name} for ever, and erase them?")
+    try:
+        outside.write(purges.purge, context, operators.current(), group.group_id, before)
+    except UntrustedClockError as error:  # found wrong while the operator was asked
+        raise _ClockWrongError(_refusal(error.fault)) from error
 
 
 def _refusal(fault: str) -> str:
@@ -131,15 +156,29 @@ def _show(planned: Planned, archived: Amount, unread: str, before: int) -> None:
         click.echo(f"  beside these, {kept:,} commits stay until every member has fetched them (retain_commits)")
 
 
-def _erase(config: Config) -> None:
-    """Do a cleanup run, as `conclave cleanup run` does."""
+def _object(planned: Planned, archived: Amount, unread: str, before: int) -> dict[str, Any]:
+    """Return what JSON tells of the plan. ``unread``: why the archive could not be counted, "" if it could."""
+    group = planned.sought.group
+    return {
+        "group_id": str(UUID(bytes=group.group_id)),
+        "group": group.group_name,
+        "before": before,
+        "database": asdict(planned.hot),
+        "archive": asdict(archived),
+        "archive_fault": unread,
+        "kept_commits": planned.sought.kept_commits,
+    }
+
+
+def _erase(config: Config, *, shows: bool) -> Report:
+    """Do a cleanup run, as `conclave cleanup run` does. ``shows``: whether to print what it does."""
     console = Console()
     with (
         orderly_end(),
         closing(Engine(config, SystemClock())) as engine,
-        reports.progress_bar(console) as progress,
+        reports.progress_bar(console, is_wanted=shows) as progress,
     ):
         done = run.clean_up(engine, progress=progress)
-    reports.show(done, console)
-    if done.error:
-        sys.exit(1)
+    if shows:
+        reports.show(done, console)
+    return done

@@ -13,10 +13,10 @@ from rich.table import Table
 
 from conclave.actions.outside import Outside, OutsideError
 from conclave.actions.receipts import check_chain, list_last
-from conclave.cli.common import InputError, Name, config_option, one_line_errors
+from conclave.cli.common import InputError, Name, config_option, configured, one_line_errors
 from conclave.cli.tables import counted, print_whole, second
 from conclave.clock import SystemClock
-from conclave.config.load import ConfigError, load_config
+from conclave.config.load import ConfigError
 from conclave.store.receipts import Receipt
 
 
@@ -93,7 +93,7 @@ def show(path: Path | None, group: str | None, limit: int, *, as_json: bool) -> 
 @contextmanager
 def _outside(path: Path | None) -> Iterator[Outside]:
     with one_line_errors(ConfigError, OutsideError, InputError):
-        yield Outside(load_config(path), SystemClock())
+        yield Outside(configured(path), SystemClock())
 
 
 def _print(listed: Sequence[Receipt]) -> None:

@@ -14,10 +14,10 @@ from conclave.actions.outside import Outside, OutsideError
 from conclave.actions.registration_tokens import LONGEST_NOTE, MOST_USES, RegistrationToken
 from conclave.auth.passwords import new_password
 from conclave.auth.tokens import token_hash
-from conclave.cli.common import Name, Seconds, config_option, one_line_errors
+from conclave.cli.common import Name, Seconds, config_option, configured, one_line_errors
 from conclave.cli.tables import counted, print_whole, second
 from conclave.clock import SystemClock
-from conclave.config.load import ConfigError, load_config
+from conclave.config.load import ConfigError
 from conclave.config.settings import Config
 from conclave.errors import NotFoundError
 from conclave.system import operators
@@ -87,7 +87,7 @@ def revoke(path: Path | None, token_id: int) -> None:
 def _outside(path: Path | None) -> Iterator[tuple[Outside, Config]]:
     """Yield what runs actions on the configured store, and the configuration. Expected errors become lines."""
     with one_line_errors(ConfigError, OutsideError, NotFoundError):
-        config = load_config(path)
+        config = configured(path)
         yield Outside(config, SystemClock()), config
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
@@ -28,14 +29,20 @@ _MEANINGS = {
 
 
 @contextmanager
-def progress_bar(console: Console) -> Iterator[Progress | None]:
+def progress_bar(console: Console, *, is_wanted: bool = True) -> Iterator[Progress | None]:
     """Show a bar on a terminal while rows are deleted. Elsewhere show nothing, and count nothing for it."""
-    if not console.is_terminal:
+    if not (console.is_terminal and is_wanted):
         yield None
         return
     with Bar(console=console, transient=True) as bar:
         task = bar.add_task("deleting", total=None)
         yield lambda gone, total: bar.update(task, completed=gone, total=total)
+
+
+def told(report: Report, *, dry: bool = False) -> dict[str, Any]:
+    """Return a run as JSON has it: as the log does, and with ``dry`` which settings differ from those in force."""
+    found = report.to_mapping() | {"dry_run": dry}
+    return found | {"differing": report.differing} if dry else found
 
 
 def show(report: Report, console: Console, *, dry: bool = False) -> None:

@@ -7,12 +7,11 @@ import click
 
 from conclave.backup import restoring
 from conclave.backup.manifest import BackupError
-from conclave.cli.common import config_option, one_line_errors, orderly_end
+from conclave.cli.common import config_option, configured, one_line_errors, orderly_end
 from conclave.cli.tables import counted, second
 from conclave.clock import Clock, SystemClock
-from conclave.config.load import ConfigError, load_config
+from conclave.config.load import ConfigError
 from conclave.config.settings import Config
-from conclave.logs import configure_logging
 from spark import run
 from spark.engine import CleanupError, Engine
 
@@ -36,10 +35,9 @@ def restore(path: Path | None, backup: Path, *, without_ledger: bool, damaged: b
     The server has to be stopped. What has expired since the backup was made is erased before anything is served, and
     the purge ledger tells what else must not come back.
     """
-    configure_logging()
     clock = SystemClock()
     with orderly_end(), one_line_errors(ConfigError, BackupError, CleanupError):
-        config = load_config(path)
+        config = configured(path)
         accepted = {"without_ledger": without_ledger, "damaged": damaged}
         done = restoring.restore(config, clock, backup, lambda made: _erase(made, clock), **accepted)
     told = done.manifest

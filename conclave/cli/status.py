@@ -13,9 +13,9 @@ import click
 from prometheus_client.parser import text_string_to_metric_families
 
 from conclave.admin.guard import TokenError, token_of
-from conclave.cli.common import InputError, config_option, one_line_errors
+from conclave.cli.common import InputError, config_option, configured, one_line_errors
 from conclave.cli.tables import about, counted, second, visible
-from conclave.config.load import ConfigError, load_config
+from conclave.config.load import ConfigError
 from conclave.config.settings import Config
 from conclave.retention.jobs import schedule
 
@@ -60,7 +60,7 @@ def status(path: Path | None, url: str | None, *, as_json: bool) -> None:
     It asks the listener of [admin], and nothing else. If no server answers there, the exit status is 1.
     """
     with one_line_errors(ConfigError, InputError, TokenError):
-        config = load_config(path)
+        config = configured(path)
         asked = url or _url(config)
         told = _ask(asked, token_of(config.admin))
     if as_json:

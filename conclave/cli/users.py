@@ -18,12 +18,11 @@ from rich.table import Table
 from conclave.actions import accounts, users
 from conclave.actions.outside import Outside, OutsideError
 from conclave.auth.passwords import hash_password, new_password
-from conclave.cli.common import InputError, config_option, confirm, one_line_errors
+from conclave.cli.common import InputError, config_option, configured, confirm, one_line_errors
 from conclave.cli.tables import counted, print_whole, visible
 from conclave.clock import SystemClock
-from conclave.config.load import ConfigError, load_config
+from conclave.config.load import ConfigError
 from conclave.errors import ConflictError, NotFoundError
-from conclave.logs import configure_logging, get_logger
 from conclave.store.accounts import Account, Kept
 from conclave.store.audit import Action
 from conclave.store.users import User
@@ -31,8 +30,6 @@ from conclave.system import operators
 from conclave.wire.fields import ALIAS_RULE, NAME_RULE, PASSWORD_RULE
 
 _name = click.argument("name")
-
-log = get_logger(__name__)
 
 P = ParamSpec("P")
 
@@ -103,7 +100,6 @@ def create(path: Path | None, name: str, alias: str, *, prompt: bool) -> None:
             outside.write(accounts.create, context, actor, name, _hashed(password), alias)
         except ConflictError as error:
             raise InputError(f"{name}: this name is taken") from error
-        log.info("account_changed", action="create")
     if not prompt:
         click.echo(password)
     click.echo(f"{name}: created", err=True)
@@ -197,19 +193,17 @@ def change(
 ) -> None:
     """Change an account, and note it in the audit log: ``told`` is one of _NOTED.
 
-    The log gets ``told`` too, but not whose account it is. Raises OutsideError or NotFoundError.
+    Raises OutsideError or NotFoundError.
     """
     actor = operators.current()
     outside.write(accounts.noted, outside.context(), actor, _NOTED[told], action, user_id, *args, **kwargs)
-    log.info("account_changed", action=told)
 
 
 @contextmanager
 def _outside(path: Path | None) -> Iterator[Outside]:
     """Yield what runs actions on the configured store. Expected errors become lines for the operator."""
-    configure_logging()
     with one_line_errors(ConfigError, OutsideError, NotFoundError, InputError):
-        yield Outside(load_config(path), SystemClock())
+        yield Outside(configured(path), SystemClock())
 
 
 def _find(outside: Outside, name: str) -> User:

@@ -11,12 +11,12 @@ from pathlib import Path
 import click
 
 from conclave.actions.outside import Outside, OutsideError
-from conclave.cli.common import config_option, one_line_errors, orderly_end
+from conclave.cli.common import config_option, configured, one_line_errors, orderly_end
 from conclave.cli.tables import counted
 from conclave.clock import Clock, SystemClock
-from conclave.config.load import ConfigError, load_config
+from conclave.config.load import ConfigError
 from conclave.config.settings import Config
-from conclave.logs import configure_logging, get_logger
+from conclave.logs import get_logger
 from conclave.proof.canary import Canary, CanaryError
 from conclave.proof.found import Finding, Part
 from conclave.proof.verify import ProofError, verify
@@ -41,9 +41,8 @@ def verify_erasure(path: Path | None, *, as_json: bool, canary: bool) -> None:
 
     Exit status 1 if anything is found. No content is ever printed, only where it is.
     """
-    configure_logging()
     with orderly_end(), one_line_errors(ConfigError, ProofError, CanaryError, OutsideError, CleanupError):
-        config, clock = load_config(path), SystemClock()
+        config, clock = configured(path), SystemClock()
         flown = [_fly(config, clock)] if canary else []
         parts = verify(config, clock, _empty_log, lambda: log.info("waiting_for_another_run")) + flown
     found = sum(len(part.findings) + part.more for part in parts)

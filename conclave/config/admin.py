@@ -75,5 +75,6 @@ class AdminSchema(Section):
                 r"[A-Za-z0-9_.-]{1,253}\Z|\[[0-9A-Fa-f:.]{2,45}\]\Z",
                 error='must be a host name or an address without a port, as in "conclave.example.org" or "[fd00::1]"',
             )
-        )
+        ),
+        error_messages={"invalid": "must be a list of strings"},
     )

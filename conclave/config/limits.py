@@ -6,7 +6,7 @@ from marshmallow import validate
 
 from conclave.addresses import Network, parse_network
 from conclave.config.section import Section
-from conclave.fields import Duration, Networks, Size, StrictInteger, Text
+from conclave.fields import Duration, Memory, Networks, Size, StrictInteger
 
 MAX_FAILURES = 10_000
 """At most 10,000 wrong passwords, registration tokens or new accounts are counted: each is a moment in memory."""
@@ -66,12 +66,7 @@ class LimitsSchema(Section):
     registrations_per_address = StrictInteger(validate=FAILURES)
     registration_failures_per_address = StrictInteger(validate=FAILURES)
     login_window = Duration()
-    response_memory = Text(
-        validate=validate.Regexp(
-            r"(6[4-9]|[7-9][0-9]|[1-9][0-9]{2,5})m\Z|[1-9][0-9]{0,2}g\Z",
-            error='must be a size of at least "64m", as in "1g"',
-        )
-    )
+    response_memory = Memory(least=64)
     user_sends_per_minute = StrictInteger(validate=SENDS)
     group_sends_per_minute = StrictInteger(validate=SENDS)
     user_stored_bytes = Size()

@@ -20,6 +20,9 @@ _EXAMPLES = {
     "tls_cert_path": "/etc/conclave/cert.pem",
     "tls_key_path": "/etc/conclave/key.pem",
     "archive.path": "/var/lib/conclave/archive",
+    "ledger.path": "/var/lib/conclave-ledger/purges.ledger",
+    "admin.token_file": "/etc/conclave/admin-token",
+    "admin.hosts": ["ops.example.org"],
     "limits.trusted_proxies": ["127.0.0.1"],
 }
 """Values of settings that have none by default, or one that shows nothing."""

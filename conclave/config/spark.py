@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from marshmallow import validate
 
 from conclave.config.section import Section
-from conclave.fields import Text
+from conclave.fields import Memory, Text
 
 
 @dataclass(frozen=True)
@@ -25,9 +25,4 @@ class SparkSchema(Section):
             error='must be "local[N]", N worker threads, or "spark://HOST:PORT"',
         )
     )
-    driver_memory = Text(
-        validate=validate.Regexp(
-            r"([5-9][0-9]{2}|[1-9][0-9]{3,5})m\Z|[1-9][0-9]{0,2}g\Z",
-            error='must be a size of at least "500m", as in "1g"',
-        )
-    )
+    driver_memory = Memory(least=500)

@@ -20,6 +20,9 @@ _BARE_MONTH = "m"
 Elsewhere it often means minutes, so an operator who writes it is told what it means here.
 """
 
+_MOST_BARE_MONTHS = 12
+"""More than 12 of the unit m are refused: who writes 90m hardly means seven years."""
+
 
 DURATION = re.compile(r"([0-9]+)([a-z]{1,3})", re.ASCII)
 
@@ -34,12 +37,16 @@ class InvalidDurationError(ValueError):
 def parse_duration(text: str, *, words: bool = False) -> int:
     """Return the seconds that ``text`` names: a positive integer and one of s, min, h, d, w, mo, y.
 
-    mo is 30 days and y is 365 days; m means mo, see ``is_in_bare_months``. With ``words`` the texts "-1" (off) and "0"
-    (delete-after-fetch) are allowed too. Bounds: 1 .. 2^53-1 seconds. Raises InvalidDurationError.
+    mo is 30 days and y is 365 days; m means mo, up to 12m, see ``is_in_bare_months``. With ``words`` the texts "-1"
+    (off) and "0" (delete-after-fetch) are allowed too. Bounds: 1 .. 2^53-1 seconds. Raises InvalidDurationError.
     """
     if words and text in WORDS:
         return WORDS[text]
     match = DURATION.fullmatch(text)
+    if match and match[2] == _BARE_MONTH and int(match[1][:20]) > _MOST_BARE_MONTHS:
+        raise InvalidDurationError(
+            f'{text!r} may mean minutes or months: write "{text}in" for minutes, or "{text}o" for months of 30 days'
+        )
     seconds = int(match[1][:20]) * (UNITS | {_BARE_MONTH: _MONTH_SECONDS}).get(match[2], 0) if match else 0
     if not 1 <= seconds <= MAX_SECONDS:
         also = ', "-1" or "0"' if words else ""

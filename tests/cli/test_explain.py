@@ -56,7 +56,7 @@ def toml(config: Config) -> str:
 def tell(clock: FakeClock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Told:
     """Run a command on the database of a configuration, at the time of the other fixtures."""
     monkeypatch.setattr(cli_groups, "SystemClock", lambda: clock)
-    monkeypatch.setattr(cli_groups, "configure_logging", lambda: None)
+    monkeypatch.setattr("conclave.cli.common.log_for_people", lambda: None)
 
     def run(config: Config, *arguments: str) -> Result:
         path = tmp_path / "conclave.toml"

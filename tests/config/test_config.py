@@ -8,7 +8,7 @@ import pytest
 from conclave.config.archive import ArchiveConfig
 from conclave.config.limits import LimitsConfig
 from conclave.config.load import ConfigError, load_config, parse_config
-from conclave.config.settings import Config
+from conclave.config.settings import Config, setting_names
 
 
 def faults_of(text: str) -> list[str]:
@@ -39,9 +39,10 @@ def test_trusted_proxies_are_addresses_and_networks_of_both_kinds() -> None:
     assert list(map(str, config.limits.trusted)) == ["127.0.0.1/32", "10.0.0.0/8", "::1/128", "fd00::/8"]
 
 
-@pytest.mark.parametrize(("text", "size"), [("64m", 64 * 1024**2), ("1000m", 1000 * 1024**2), ("2g", 2 * 1024**3)])
+@pytest.mark.parametrize(("text", "size"), [("64m", 64), ("1000m", 1000), ("2g", 2048), ("96MiB", 96), ("1GiB", 1024)])
 def test_the_memory_for_responses_is_in_megabytes_or_gigabytes(text: str, size: int) -> None:
-    assert parse_config(f'limits.response_memory = "{text}"', "x").limits.response_bytes == size
+    assert parse_config(f'limits.response_memory = "{text}"', "x").limits.response_bytes == size * 1024**2
+    assert parse_config('spark.driver_memory = "2GiB"', "x").spark.driver_memory == "2g", "as Java takes it"
 
 
 def test_a_cluster_may_be_the_master() -> None:
@@ -95,7 +96,7 @@ def test_bare_months_are_advised_against(tmp_path: Path) -> None:
     assert advice[0][1] == '"2m" means months of 30 days; write it as "2mo", or minutes as "2min"'
 
 
-@pytest.mark.parametrize(("text", "size"), [("0", 0), ("1m", 1024**2), ("64m", 64 * 1024**2), ("2g", 2 * 1024**3)])
+@pytest.mark.parametrize(("text", "size"), [("0", 0), ("1m", 1024**2), ("16MiB", 16 * 1024**2), ("2g", 2 * 1024**3)])
 def test_a_size_is_megabytes_or_gigabytes(text: str, size: int) -> None:
     assert parse_config(f'cleanup.disk_reserve = "{text}"', "x").cleanup.disk_reserve == size
 
@@ -104,6 +105,7 @@ def test_a_size_is_megabytes_or_gigabytes(text: str, size: int) -> None:
     ("text", "fault"),
     [
         ('message_retention = ""', "message_retention: '' is not a duration"),
+        ('message_retention = "90m"', "message_retention: '90m' may mean minutes or months: write \"90min\""),
         ('message_retention = "30"', "message_retention: '30' is not a duration"),
         ('message_retention = "-5d"', "message_retention: '-5d' is not a duration"),
         ('cleanup_interval = "5x"', "cleanup_interval: '5x' is not a duration"),
@@ -113,7 +115,8 @@ def test_a_size_is_megabytes_or_gigabytes(text: str, size: int) -> None:
         ('cleanup_interval = "5M"', "cleanup_interval: '5M' is not a duration"),
         ('cleanup.disk_reserve = "64"', "cleanup.disk_reserve: must be a size"),
         ('cleanup.disk_reserve = "0m"', "cleanup.disk_reserve: must be a size"),
-        ("cleanup.disk_reserve = 64", "cleanup.disk_reserve: must be a string"),
+        ('cleanup.disk_reserve = "64MB"', "cleanup.disk_reserve: must be a size"),
+        ("cleanup.disk_reserve = 64", 'cleanup.disk_reserve: must be a size in quotes, as in "64m"'),
         ('data_path = "a\\u0000b"', "data_path: must not hold a zero byte"),
         ('database_path = "chat.data"', "data_path: is the database's own path"),
         ('archive.after = "0"', 'archive.after: must be a duration or "-1"'),
@@ -149,7 +152,7 @@ def test_a_size_is_megabytes_or_gigabytes(text: str, size: int) -> None:
         ("limits.login_window = 300", 'limits.login_window: must be a duration in quotes, as in "30d"'),
         ('limits.login_window = "0s"', "limits.login_window: '0s' is not a duration"),
         ('limits.response_memory = "63m"', 'limits.response_memory: must be a size of at least "64m"'),
-        ("limits.response_memory = 256", "limits.response_memory: must be a string"),
+        ("limits.response_memory = 256", 'limits.response_memory: must be a size in quotes, as in "1g"'),
         ('limits.trusted_proxies = "127.0.0.1"', "limits.trusted_proxies: must be a list of strings"),
         ("limits.trusted_proxies = [127]", "limits.trusted_proxies: must be a list of strings"),
         ('limits.trusted_proxies = ["::1", "proxy"]', "limits.trusted_proxies: 'proxy': not an address"),
@@ -206,6 +209,20 @@ def test_a_size_is_megabytes_or_gigabytes(text: str, size: int) -> None:
 def test_a_fault_is_one_line_that_names_the_setting(text: str, fault: str) -> None:
     [line] = faults_of(text)
     assert line.startswith(fault)
+
+
+@pytest.mark.parametrize("name", [name for name in setting_names() if name != "admin.token"])
+def test_the_hint_of_a_wrong_type_shows_a_value_that_is_right(name: str) -> None:
+    """An operators' token has no example: somebody would take it."""
+    fault = faults_of(f"{name} = 1979-05-27")[0]
+    assert fault.startswith(f"{name}: ")
+    _, _, shown = fault.rpartition(", as in ")
+    assert shown, fault
+    if "must be a table" in fault or "must be a list of tables" in fault:
+        assert name in shown
+        return
+    other = {"tls_cert_path": 'tls_key_path = "k"', "tls_key_path": 'tls_cert_path = "c"'}.get(name, "")
+    parse_config(f"{other}\n{name} = {shown.rpartition(' = ')[2]}", "x")
 
 
 @pytest.mark.parametrize(

@@ -107,7 +107,7 @@ def test_what_is_installed_has_every_file_that_the_server_reads(tmp_path: Path) 
     """The image has the package, not the sources."""
     source = tmp_path / "source"
     source.mkdir()
-    for name in ("pyproject.toml", "README.md"):
+    for name in ("pyproject.toml", "README.md", "LICENSE", "NOTICE"):
         shutil.copy(ROOT / name, source)
     for name in ("conclave", "spark"):
         shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))

@@ -4,6 +4,7 @@ import shutil
 import subprocess
 import sys
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 
@@ -41,6 +42,22 @@ def test_the_demo_shows_what_the_policies_say(shown: Shown) -> None:
     assert shown.done.returncode == 0, shown.done.stdout + shown.done.stderr
     assert shown.done.stdout.count(" ok ") == 6
     assert "WRONG" not in shown.done.stdout
+
+
+SLOW = "import sys, asyncio; from conclave import demo; demo.EXPIRY_SECONDS = 1; sys.exit(asyncio.run(demo.main()))"
+"""Messages live for a second: no run, however quick, comes in time, as none of six does on a slow machine."""
+
+
+def test_the_demo_is_true_where_a_run_takes_longer_than_messages_live(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", SLOW], capture_output=True, text=True, timeout=2 * PATIENCE, cwd=tmp_path
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count(" ok ") == 6
+    lifetime = done.stdout.rpartition("messages live for ")[2].split()[0]
+    assert "This machine is slow now" in done.stdout
+    assert f"younger than {lifetime} seconds when" in done.stdout
+    assert "older than 1 seconds" in done.stdout
 
 
 def test_everything_runs_with_the_network_cut(shown: Shown) -> None:

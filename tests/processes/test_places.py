@@ -92,7 +92,7 @@ def test_a_run_waits_for_a_run_on_the_same_database_by_another_name(
         command = [sys.executable, "-m", "conclave", "cleanup", "run", "--config"]
         run = subprocess.Popen([*command, config], stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         assert run.stderr
-        assert "waiting_for_another_run" in run.stderr.readline()
+        assert "waiting for another run" in run.stderr.readline()
     run.communicate(timeout=PATIENCE)
     assert run.returncode == 0
 

@@ -18,6 +18,7 @@ from conclave.retention.resolve import PolicySettings
         ("1min", 60),
         ("1mo", 2_592_000),
         ("1m", 2_592_000),
+        ("12m", 31_104_000),
         ("1y", 31_536_000),
         ("007d", 604_800),
         (f"{MAX_SECONDS}s", MAX_SECONDS),
@@ -58,6 +59,13 @@ def test_a_duration_is_a_positive_integer_and_a_unit(text: str, seconds: int) ->
 )
 def test_anything_else_is_not_a_duration(text: str) -> None:
     with pytest.raises(InvalidDurationError, match="is not a duration"):
+        parse_duration(text)
+
+
+@pytest.mark.parametrize("text", ["13m", "90m", "0090m", "9" * 5000 + "m"])
+def test_more_than_a_year_in_bare_months_is_refused_with_both_readings(text: str) -> None:
+    """Who writes 90m hardly means 2,700 days."""
+    with pytest.raises(InvalidDurationError, match=f'write "{text}in" for minutes, or "{text}o" for months'):
         parse_duration(text)
 
 

@@ -32,9 +32,9 @@ def runner(config: Config, clock: FakeClock, folder: Path, monkeypatch: pytest.M
     for name in (*FAMILIES.values(), "purge"):
         module: Any = import_module(f"conclave.cli.{name}")
         monkeypatch.setattr(module, "SystemClock", lambda: clock)
-        monkeypatch.setattr(module, "configure_logging", lambda: None, raising=False)
         # Signals are the main thread's, in which the server runs.
         monkeypatch.setattr(module, "orderly_end", nullcontext, raising=False)
+    monkeypatch.setattr("conclave.cli.common.log_for_people", lambda: None)
     path = folder / "conclave.toml"
     settings = f'database_path = "{config.database}"\n[cleanup]\nengine = "sql"\ndisk_reserve = "0"\n'
     if config.archive.after != -1:

@@ -1,0 +1,62 @@
+"""What is installed: which licence, which versions, and what an installation of the library alone says."""
+
+import ast
+import hashlib
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+
+OFFICIAL = "cfc7749b96f63bd31c3c42b5c471bf756814053e847c10f3eb003417bc523d30"
+"""SHA-256 of https://www.apache.org/licenses/LICENSE-2.0.txt."""
+
+LEANED_ON = ("aiohttp", "aiosqlite")
+"""Libraries of which something private is used: the next minor version may change it."""
+
+
+def required() -> dict[str, str]:
+    """Return the versions that are allowed of what server and chat need, by the name of the package."""
+    extras = PROJECT["optional-dependencies"]
+    lines = [*PROJECT["dependencies"], *extras["server"], *extras["client"]]
+    names = [line.partition(">")[0].partition("=")[0].partition("[")[0] for line in lines]
+    return dict(zip(names, lines, strict=True))
+
+
+def test_the_licence_is_apache_2_to_the_letter() -> None:
+    assert (PROJECT["license"], PROJECT["license-files"]) == ("Apache-2.0", ["LICENSE", "NOTICE"])
+    assert hashlib.sha256((ROOT / "LICENSE").read_bytes()).hexdigest() == OFFICIAL
+
+
+@pytest.mark.parametrize("library", LEANED_ON)
+def test_what_is_used_of_the_inside_of_a_library_has_a_bound(library: str) -> None:
+    least, _, below = required()[library].partition(">=")[2].partition(",<")
+    assert (int(least.split(".")[0]), int(least.split(".")[1]) + 1) == tuple(map(int, below.split(".")))
+
+
+def test_nothing_private_is_imported_from_a_library_without_a_bound() -> None:
+    found = set()
+    for path in (each for top in ("conclave", "spark") for each in (ROOT / top).rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ImportFrom) and any(name.name.startswith("_") for name in node.names):
+                found.add(str(node.module).partition(".")[0])
+    pinned = {name for name, line in required().items() if "==" in line}
+    assert found - {"conclave", "spark"} - pinned <= set(LEANED_ON)
+
+
+def test_the_library_alone_says_in_a_line_which_extra_the_command_needs(tmp_path: Path) -> None:
+    program = "import sys; sys.modules['click'] = None; from conclave.__main__ import main; main()"
+    asked = subprocess.run([sys.executable, "-P", "-c", program, "serve"], capture_output=True, text=True, cwd=tmp_path)
+    assert (asked.returncode, asked.stdout) == (1, "")
+    [line] = asked.stderr.splitlines()
+    assert line.startswith("conclave: click is not installed: ")
+    assert "'.[server]'" in line
+    assert "'.[client]'" in line
+
+
+def test_the_command_begins_where_that_is_said() -> None:
+    assert PROJECT["scripts"] == {"conclave": "conclave.__main__:main"}
