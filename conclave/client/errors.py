@@ -47,7 +47,7 @@ class RefusedError(ClientError):
 
 
 class InputError(RefusedError):
-    """The request is wrong (100, 101)."""
+    """The request is wrong (100, 101). Of names that nobody can have the library says so before anything is sent."""
 
 
 class AuthError(RefusedError):
@@ -93,3 +93,10 @@ def refused(
 def is_not_member(error: RefusedError) -> bool:
     """Tell whether the caller is not in the group, or there is none."""
     return error.code == ErrorCode.GROUP_NOT_MEMBER
+
+
+def in_words(error: Exception) -> str:
+    """Say for people what went wrong, with what is wrong with each field, in one line."""
+    if isinstance(error, RefusedError) and error.fields:
+        return "; ".join(f"{field}: {' '.join(faults)}" for field, faults in error.fields.items())
+    return str(error)

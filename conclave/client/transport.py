@@ -10,6 +10,8 @@ from email.utils import parsedate_to_datetime
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
+from urllib.parse import quote
+from uuid import UUID
 
 import orjson
 from aiohttp import ClientError as HttpError, ClientResponse, ClientSession, ClientTimeout, TCPConnector
@@ -34,6 +36,14 @@ MOST_TOLD = 1_000
 T = TypeVar("T")
 
 
+def path(*parts: str | UUID) -> str:
+    """Return the path of a call, each part percent-encoded. Raises ValueError for a part that would lead elsewhere."""
+    told = [str(each) for each in parts]
+    if not {"", ".", ".."}.isdisjoint(told):
+        raise ValueError("a part of a path is empty, or leads out of it")
+    return "".join(f"/{quote(each, safe='')}" for each in told)
+
+
 @dataclass(frozen=True)
 class Timeouts:
     """Seconds for opening a connection, and for a whole request with its answer."""
@@ -44,7 +54,7 @@ class Timeouts:
 
 @dataclass(frozen=True)
 class Call:
-    """A request. ``body``: an object of the class that ``schema`` makes.
+    """A request. ``path``: encoded, as ``path`` makes it. ``body``: an object of the class that ``schema`` makes.
 
     ``repeatable``: it does no harm if the server does it twice.
     """

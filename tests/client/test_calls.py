@@ -6,6 +6,7 @@ from dataclasses import replace
 from inspect import getmembers, isfunction
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 from uuid import UUID, uuid4
 
 import pytest
@@ -25,6 +26,8 @@ from conclave.client import (
 )
 from conclave.client.membership import Membership
 from conclave.client.news import GroupUpdate, NewMessage
+from conclave.client.results import User
+from conclave.client.transport import Call, path
 from conclave.config.settings import Config
 from conclave.errors import ErrorCode
 from tests.conftest import Running, StartServer
@@ -237,3 +240,60 @@ class TestSessionFile:
         path.write_text(text)
         with pytest.raises(SessionFileError, match="is no session"):
             session_files.load(path)
+
+
+BAD_NAMES = [
+    "bob?x=1",
+    "bob#f",
+    "bob\n",
+    "../me",
+    "b%6fb",
+    "bob/../../me",
+    "bob 2",
+    "bøb",
+    "",
+    ".",
+    "..",
+    "_bob",
+    "b" * 65,
+]
+
+
+@pytest.mark.parametrize("name", BAD_NAMES)
+async def test_a_name_that_nobody_can_have_is_refused_in_words_before_anything_is_sent(
+    running: Running, name: str
+) -> None:
+    async with Client(running.url) as client:
+        await client.register("bob", PASSWORD)
+        await client.login("bob", PASSWORD)
+        group = await client.create_group("club")
+        url, client.transport.url = client.transport.url, client.transport.url.with_port(1)  # nobody answers there
+        for ask in (
+            lambda: client.user(name),
+            lambda: client.register(name, PASSWORD),
+            lambda: client.create_group(name),
+            lambda: client.update_group(group, group_name=name),
+            lambda: Membership(client, PlaintextCodec()).invite(group, name),
+        ):
+            with pytest.raises(InputError, match="must be 1 to 64 letters, digits or _") as refused:
+                await ask()
+            assert refused.value.code == ErrorCode.INPUT_VALIDATION
+        client.transport.url = url
+        assert (await client.user("bob")).username == "bob"
+
+
+@pytest.mark.parametrize("part", ["bob?x=1", "bob#f", "bob\n", "../me", "b%6fb", "bob 2", "bøb"])
+async def test_each_part_of_a_path_stays_one_part(running: Running, part: str) -> None:
+    assert unquote(path("users", part)) == f"/users/{part}"
+    assert path("users", part).count("/") == 2
+    async with Client(running.url) as client:
+        await client.register("bob", PASSWORD)
+        await client.login("bob", PASSWORD)
+        with pytest.raises(ResourceError):  # and no answer about Bob
+            await client.transport.ask(Call("GET", path("users", part)), User)
+
+
+@pytest.mark.parametrize("part", ["", ".", ".."])
+def test_no_part_of_a_path_leads_elsewhere(part: str) -> None:
+    with pytest.raises(ValueError, match="leads out of it"):
+        path("users", part)

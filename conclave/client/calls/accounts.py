@@ -5,9 +5,10 @@ from uuid import UUID
 
 from conclave.client.calls.caller import Caller
 from conclave.client.errors import SessionOverError
+from conclave.client.names import checked
 from conclave.client.results import LoggedIn, Registered, SessionInfo, Sessions, User
 from conclave.client.session import Session
-from conclave.client.transport import Call
+from conclave.client.transport import Call, path
 from conclave.wire.negotiate import Format
 from conclave.wire.schemas import accounts as wire
 
@@ -16,8 +17,8 @@ class AccountCalls(Caller):
     """What a user does about accounts."""
 
     async def register(self, username: str, password: str, alias: str = "", registration_token: str = "") -> UUID:
-        """Open an account and return its id. Raises ClientError."""
-        body = wire.Register(username, password, alias, registration_token)
+        """Open an account and return its id. Raises ClientError; InputError for a name that nobody can have."""
+        body = wire.Register(checked("username", username), password, alias, registration_token)
         return (await self.transport.ask(Call("POST", "/register", wire.RegisterRequest, body), Registered)).user_id
 
     async def login(self, username: str, password: str) -> Session:
@@ -75,12 +76,13 @@ class AccountCalls(Caller):
         await self.transport.tell(Call("POST", "/delete-account", wire.DeleteAccountRequest, body))
 
     async def user(self, username: str) -> User:
-        """Find somebody by name."""
-        return await self.transport.ask(Call("GET", f"/users/{username}", repeatable=True), User)
+        """Find somebody by name. Raises ClientError; InputError for a name that nobody can have."""
+        call = Call("GET", path("users", checked("username", username)), repeatable=True)
+        return await self.transport.ask(call, User)
 
     async def user_by_id(self, user_id: UUID) -> User:
         """Find somebody by id."""
-        return await self.transport.ask(Call("GET", f"/users/by-id/{user_id}", repeatable=True), User)
+        return await self.transport.ask(Call("GET", path("users", "by-id", user_id), repeatable=True), User)
 
     async def sessions(self) -> tuple[SessionInfo, ...]:
         """List the user's sessions, the newest first."""
@@ -89,4 +91,4 @@ class AccountCalls(Caller):
 
     async def end_session(self, session_id: UUID) -> None:
         """End a session, of a lost device perhaps."""
-        await self.transport.tell(Call("DELETE", f"/sessions/{session_id}"))
+        await self.transport.tell(Call("DELETE", path("sessions", session_id)))

@@ -3,6 +3,7 @@
 from uuid import UUID
 
 from conclave.client.calls.caller import Caller
+from conclave.client.names import checked
 from conclave.client.results import (
     Group,
     GroupCreated,
@@ -14,7 +15,7 @@ from conclave.client.results import (
     Retention,
     RetentionConfiguration,
 )
-from conclave.client.transport import Call
+from conclave.client.transport import Call, path
 from conclave.wire.negotiate import Format
 from conclave.wire.schemas import commits, groups as wire
 
@@ -24,7 +25,9 @@ class GroupCalls(Caller):
 
     async def create_group(self, group_name: str, alias: str = "") -> UUID:
         """Create a group whose only member and admin is the user; return its id."""
-        call = Call("POST", "/groups", wire.CreateGroupRequest, wire.CreateGroup(group_name, alias))
+        call = Call(
+            "POST", "/groups", wire.CreateGroupRequest, wire.CreateGroup(checked("group_name", group_name), alias)
+        )
         return (await self.transport.ask(call, GroupCreated)).group_id
 
     async def groups(self) -> tuple[Group, ...]:
@@ -57,21 +60,21 @@ class GroupCalls(Caller):
             update_min_lifetime=min_lifetime is not None,
             dry_run=dry_run,
             alias=alias,
-            group_name=group_name,
+            group_name=None if group_name is None else checked("group_name", group_name),
             message_expiry_seconds=expiry,
             visibility=visibility,
             min_lifetime_seconds=min_lifetime,
         )
-        call = Call("PATCH", f"/groups/{group_id}", wire.UpdateGroupRequest, body, repeatable=True)
+        call = Call("PATCH", path("groups", group_id), wire.UpdateGroupRequest, body, repeatable=True)
         return await self.transport.ask(call, GroupUpdated)
 
     async def delete_group(self, group_id: UUID) -> None:
         """Delete a group with all that it has."""
-        await self.transport.tell(Call("POST", f"/groups/{group_id}/delete"))
+        await self.transport.tell(Call("POST", path("groups", group_id, "delete")))
 
     async def retention(self, group_id: UUID) -> Retention:
         """Return how long a group's messages live."""
-        return await self.transport.ask(Call("GET", f"/groups/{group_id}/retention", repeatable=True), Retention)
+        return await self.transport.ask(Call("GET", path("groups", group_id, "retention"), repeatable=True), Retention)
 
     async def retention_configuration(self) -> RetentionConfiguration:
         """Return what the operator has set."""
@@ -80,7 +83,7 @@ class GroupCalls(Caller):
 
     async def group_info(self, group_id: UUID) -> bytes:
         """Return the group info that members have deposited."""
-        call = Call("GET", f"/groups/{group_id}/group-info", repeatable=True)
+        call = Call("GET", path("groups", group_id, "group-info"), repeatable=True)
         return (await self.transport.ask(call, GroupInfoStored)).group_info
 
     async def commit(
@@ -88,18 +91,20 @@ class GroupCalls(Caller):
     ) -> None:
         """Store a commit as a message, group info, the group's MLS id: any of them. It is not repeated."""
         body = commits.UploadCommit(commit_message, group_info, mls_group_id)
-        await self.transport.tell(Call("POST", f"/groups/{group_id}/commit", commits.UploadCommitRequest, body))
+        await self.transport.tell(Call("POST", path("groups", group_id, "commit"), commits.UploadCommitRequest, body))
 
     async def join(self, group_id: UUID) -> bytes:
         """Join a public group; return its group info, to make an external commit with."""
-        return (await self.transport.ask(Call("POST", f"/groups/{group_id}/join"), GroupInfoStored)).group_info
+        return (await self.transport.ask(Call("POST", path("groups", group_id, "join")), GroupInfoStored)).group_info
 
     async def external_join(self, group_id: UUID, commit_message: bytes = b"", mls_group_id: str = "") -> None:
         """Make the user known to the others, with an external commit."""
         body = commits.ExternalJoin(commit_message, mls_group_id)
-        await self.transport.tell(Call("POST", f"/groups/{group_id}/external-join", commits.ExternalJoinRequest, body))
+        await self.transport.tell(
+            Call("POST", path("groups", group_id, "external-join"), commits.ExternalJoinRequest, body)
+        )
 
     async def leave(self, group_id: UUID, commit_message: bytes = b"", group_info: bytes = b"") -> None:
         """Leave a group."""
         body = commits.LeaveGroup(commit_message, group_info)
-        await self.transport.tell(Call("POST", f"/groups/{group_id}/leave", commits.LeaveGroupRequest, body))
+        await self.transport.tell(Call("POST", path("groups", group_id, "leave"), commits.LeaveGroupRequest, body))

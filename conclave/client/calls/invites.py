@@ -5,7 +5,7 @@ from uuid import UUID
 
 from conclave.client.calls.caller import Caller
 from conclave.client.results import Invite, Invites, KeyPackages, KeyPackageTaken, MemberKeyPackage, Welcome, Welcomes
-from conclave.client.transport import Call
+from conclave.client.transport import Call, path
 from conclave.wire.schemas import invites as wire, key_packages
 
 
@@ -24,12 +24,12 @@ class InviteCalls(Caller):
 
     async def take_key_package(self, user_id: UUID) -> bytes:
         """Take a key package of somebody. It is not repeated: each is handed out once."""
-        return (await self.transport.ask(Call("GET", f"/key-packages/{user_id}"), KeyPackageTaken)).key_package_data
+        return (await self.transport.ask(Call("GET", path("key-packages", user_id)), KeyPackageTaken)).key_package_data
 
     async def key_packages_for(self, group_id: UUID, user_ids: Sequence[UUID]) -> tuple[MemberKeyPackage, ...]:
         """Take a key package of each who is to be invited, all or none. It is not repeated."""
         body = key_packages.InviteToGroup([each.bytes for each in user_ids])
-        call = Call("POST", f"/groups/{group_id}/invite", key_packages.InviteToGroupRequest, body)
+        call = Call("POST", path("groups", group_id, "invite"), key_packages.InviteToGroupRequest, body)
         return (await self.transport.ask(call, KeyPackages)).member_key_packages
 
     async def deposit_invite(
@@ -37,7 +37,9 @@ class InviteCalls(Caller):
     ) -> None:
         """Invite somebody, with everything that is needed once the invite is accepted."""
         body = wire.EscrowInvite(invitee_id.bytes, commit_message, welcome_message, group_info)
-        await self.transport.tell(Call("POST", f"/groups/{group_id}/escrow-invite", wire.EscrowInviteRequest, body))
+        await self.transport.tell(
+            Call("POST", path("groups", group_id, "escrow-invite"), wire.EscrowInviteRequest, body)
+        )
 
     async def invites(self) -> tuple[Invite, ...]:
         """List the user's invites."""
@@ -45,20 +47,24 @@ class InviteCalls(Caller):
 
     async def invites_of(self, group_id: UUID) -> tuple[Invite, ...]:
         """List a group's invites."""
-        return (await self.transport.ask(Call("GET", f"/groups/{group_id}/invites", repeatable=True), Invites)).invites
+        return (
+            await self.transport.ask(Call("GET", path("groups", group_id, "invites"), repeatable=True), Invites)
+        ).invites
 
     async def cancel_invite(self, group_id: UUID, invitee_id: UUID) -> None:
         """Withdraw an invite."""
         body = wire.CancelInvite(invitee_id.bytes)
-        await self.transport.tell(Call("POST", f"/groups/{group_id}/cancel-invite", wire.CancelInviteRequest, body))
+        await self.transport.tell(
+            Call("POST", path("groups", group_id, "cancel-invite"), wire.CancelInviteRequest, body)
+        )
 
     async def accept_invite(self, invite_id: UUID) -> None:
         """Accept an invite. It is not repeated: see the groups if there is no answer."""
-        await self.transport.tell(Call("POST", f"/invites/{invite_id}/accept"))
+        await self.transport.tell(Call("POST", path("invites", invite_id, "accept")))
 
     async def decline_invite(self, invite_id: UUID) -> None:
         """Decline an invite."""
-        await self.transport.tell(Call("POST", f"/invites/{invite_id}/decline"))
+        await self.transport.tell(Call("POST", path("invites", invite_id, "decline")))
 
     async def welcomes(self) -> tuple[Welcome, ...]:
         """List the user's welcomes."""
@@ -66,4 +72,4 @@ class InviteCalls(Caller):
 
     async def accept_welcome(self, welcome_id: UUID) -> None:
         """Say that a welcome was processed: the server forgets it."""
-        await self.transport.tell(Call("POST", f"/welcomes/{welcome_id}/accept"))
+        await self.transport.tell(Call("POST", path("welcomes", welcome_id, "accept")))

@@ -4,7 +4,7 @@ from uuid import UUID
 
 from conclave.client.calls.caller import Caller
 from conclave.client.results import Admins, BannedUser, BannedUsers, Member
-from conclave.client.transport import Call
+from conclave.client.transport import Call, path
 from conclave.wire.schemas import members as wire
 from conclave.wire.schemas.base import RequestSchema
 
@@ -22,17 +22,19 @@ class MemberCalls(Caller):
 
     async def admins(self, group_id: UUID) -> tuple[Member, ...]:
         """List the admins of a group."""
-        return (await self.transport.ask(Call("GET", f"/groups/{group_id}/admins", repeatable=True), Admins)).admins
+        return (
+            await self.transport.ask(Call("GET", path("groups", group_id, "admins"), repeatable=True), Admins)
+        ).admins
 
     async def remove(self, group_id: UUID, user_id: UUID, commit_message: bytes = b"", group_info: bytes = b"") -> None:
         """Remove a member."""
         body = wire.RemoveMember(commit_message, group_info, user_id.bytes)
-        await self.transport.tell(Call("POST", f"/groups/{group_id}/remove", wire.RemoveMemberRequest, body))
+        await self.transport.tell(Call("POST", path("groups", group_id, "remove"), wire.RemoveMemberRequest, body))
 
     async def ban(self, group_id: UUID, user_id: UUID, commit_message: bytes = b"", group_info: bytes = b"") -> None:
         """Ban somebody; a member is removed. Of somebody who is banned already nothing is stored, so it is repeated."""
         body = wire.RemoveMember(commit_message, group_info, user_id.bytes)
-        call = Call("POST", f"/groups/{group_id}/ban", wire.BanMemberRequest, body, repeatable=True)
+        call = Call("POST", path("groups", group_id, "ban"), wire.BanMemberRequest, body, repeatable=True)
         await self.transport.tell(call)
 
     async def unban(self, group_id: UUID, user_id: UUID) -> None:
@@ -41,8 +43,10 @@ class MemberCalls(Caller):
 
     async def banned(self, group_id: UUID) -> tuple[BannedUser, ...]:
         """List who is banned from a group."""
-        return (await self.transport.ask(Call("GET", f"/groups/{group_id}/banned", repeatable=True), BannedUsers)).users
+        return (
+            await self.transport.ask(Call("GET", path("groups", group_id, "banned"), repeatable=True), BannedUsers)
+        ).users
 
     async def _about(self, group_id: UUID, action: str, schema: type[RequestSchema], user_id: UUID) -> None:
         body = wire.NamedUser(user_id.bytes)
-        await self.transport.tell(Call("POST", f"/groups/{group_id}/{action}", schema, body))
+        await self.transport.tell(Call("POST", path("groups", group_id, action), schema, body))

@@ -8,7 +8,7 @@ from conclave.client.calls.caller import Caller
 from conclave.client.news import Event, Lagged
 from conclave.client.results import Page, Sent, StoredMessage
 from conclave.client.stream import read_events
-from conclave.client.transport import Call
+from conclave.client.transport import Call, path
 from conclave.wire.schemas import messages as wire
 
 
@@ -24,7 +24,7 @@ class MessageCalls(Caller):
         if you want to go on after a ClientError, or after a restart: with the same one, within a day.
         """
         body = wire.SendMessage(payload, self_destruct_seconds, (send_id or uuid4()).bytes)
-        call = Call("POST", f"/groups/{group_id}/messages", wire.SendMessageRequest, body, repeatable=True)
+        call = Call("POST", path("groups", group_id, "messages"), wire.SendMessageRequest, body, repeatable=True)
         return (await self.transport.ask(call, Sent)).sequence_num
 
     async def fetch(
@@ -38,13 +38,13 @@ class MessageCalls(Caller):
         query = {"after": str(after), "limit": str(limit)}
         if include_redacted:
             query["include_redacted"] = "true"
-        call = Call("GET", f"/groups/{group_id}/messages", query=query, repeatable=True)
+        call = Call("GET", path("groups", group_id, "messages"), query=query, repeatable=True)
         return (await self.transport.ask(call, Page)).messages
 
     async def read(self, group_id: UUID, sequence_num: int) -> None:
         """Say that the user has really seen everything up to a number. It starts the timers of what it covers."""
         body = wire.ReadReceipt(sequence_num)
-        call = Call("POST", f"/groups/{group_id}/read", wire.ReadReceiptRequest, body, repeatable=True)
+        call = Call("POST", path("groups", group_id, "read"), wire.ReadReceiptRequest, body, repeatable=True)
         await self.transport.tell(call)
 
     @asynccontextmanager

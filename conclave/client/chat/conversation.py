@@ -182,16 +182,15 @@ class Conversation:
 
     async def name(self, user_id: UUID) -> str:
         """Return the name of somebody who need not be a member any more."""
-        known = self.rooms.person(user_id)
-        if known is None:
+        if self.rooms.person(user_id) is None:
             try:
-                known = (await self.client.user_by_id(user_id)).username
+                username = (await self.client.user_by_id(user_id)).username
             except ResourceError:
-                known = "deleted account"
+                username = "deleted account"
             except ClientError:
                 return self.rooms.called(user_id)
-            self.rooms.learn(user_id, known)
-        return known
+            self.rooms.learn(user_id, username)
+        return self.rooms.called(user_id)
 
     # What the server says.
 
@@ -247,7 +246,7 @@ class Conversation:
             case n.InviteReceived():
                 who = self.rooms.person(event.inviter_id)
                 by = f" by {who}" if who else ""
-                self._listener.say(f"You are invited to {words.harmless(event.group_name)}{by}")
+                self._listener.say(f"You are invited to {words.called(event.group_name)}{by}")
             case n.InviteCancelled():
                 self._listener.say("An invite was withdrawn, or it has expired")
             case n.InviteDeclined():

@@ -16,7 +16,7 @@ async def make_group(desk: Desk, rest: str) -> None:
     group_id = await desk.conversation.sync.membership.create(name, public=kind == "public")
     await desk.conversation.renew()
     desk.go(group_id)
-    desk.say(f"{name} is yours: bring people in with /invite NAME, and let it forget with /expire 1h")
+    desk.say(f"{words.called(name)} is yours: bring people in with /invite NAME, and let it forget with /expire 1h")
 
 
 async def list_groups(desk: Desk, _: str) -> None:
@@ -29,8 +29,7 @@ async def list_groups(desk: Desk, _: str) -> None:
         for each in rooms.ordered()
     ]
     lines += [
-        f"invited to {words.harmless(each.group_name)} by {words.harmless(each.inviter_username)}"
-        for each in rooms.invites
+        f"invited to {words.called(each.group_name)} by {words.called(each.inviter_username)}" for each in rooms.invites
     ]
     await desk.tell("Your groups", "\n".join(lines) or "There are none yet.")
 
@@ -39,7 +38,7 @@ async def find_public(desk: Desk, rest: str) -> None:
     """List public groups."""
     found = await desk.conversation.client.public_groups(rest)
     lines = [
-        f"{words.harmless(each.group_name)}  {words.count(each.member_count, 'member')}  {words.harmless(each.alias)}"
+        f"{words.called(each.group_name)}  {words.count(each.member_count, 'member')}  {words.harmless(each.alias)}"
         for each in found
     ]
     await desk.tell("Public groups", "\n".join(lines) + "\n\n/join NAME takes you in" if lines else "There are none.")
@@ -72,7 +71,7 @@ async def invite_user(desk: Desk, rest: str) -> None:
     """Invite somebody to the group."""
     room = _room(desk)
     await desk.conversation.sync.membership.invite(room.group.group_id, rest)
-    desk.say(f"{words.harmless(rest)} is invited to {room.name}")
+    desk.say(f"{words.called(rest)} is invited to {room.name}")
 
 
 async def withdraw_invite(desk: Desk, rest: str) -> None:
@@ -80,7 +79,7 @@ async def withdraw_invite(desk: Desk, rest: str) -> None:
     room = _room(desk)
     user = await desk.conversation.client.user(rest)
     await desk.conversation.client.cancel_invite(room.group.group_id, user.user_id)
-    desk.say(f"{words.harmless(rest)} is not invited to {room.name} any more")
+    desk.say(f"{words.called(rest)} is not invited to {room.name} any more")
 
 
 async def accept_invite(desk: Desk, rest: str) -> None:
@@ -101,7 +100,7 @@ def _one_invite(desk: Desk, name: str) -> Invite:
     found = named(name, invites, lambda each: each.group_name) if name else invites[0] if len(invites) == 1 else None
     if found:
         return found
-    names = words.listed([words.harmless(each.group_name) for each in invites])
+    names = words.listed([words.called(each.group_name) for each in invites])
     raise CommandError(f"name one of the groups that you are invited to: {names}" if names else "you have no invites")
 
 
@@ -165,13 +164,13 @@ async def _change_member(desk: Desk, name: str, what: str) -> None:
     }
     if what in ("remove", "ban"):
         more = "and cannot come back until /unban" if what == "ban" else "and can come back by an invite"
-        text = f"{words.harmless(name)} will not be a member of {room.name} any more, {more}."
-        if not await desk.ask(f"{what.capitalize()} {words.harmless(name)}?", text, what.capitalize()):
+        text = f"{words.called(name)} will not be a member of {room.name} any more, {more}."
+        if not await desk.ask(f"{what.capitalize()} {words.called(name)}?", text, what.capitalize()):
             return
     await does[what]()
     if what in ("ban", "unban"):
         desk.say(
-            f"{words.harmless(name)} is {'banned from' if what == 'ban' else 'not banned any more from'} {room.name}"
+            f"{words.called(name)} is {'banned from' if what == 'ban' else 'not banned any more from'} {room.name}"
         )
 
 

@@ -76,9 +76,10 @@ async def about(conversation: Conversation, room: Room) -> str:
         lines.append(f"Not fetched yet by {words.listed(holding, 20)}: that holds deletion back.")
     lines += ["", words.count(len(group.members), "member") + ":"]
     for each in sorted(group.members, key=lambda member: (member.role, member.username.lower())):
-        alias = f"  ({words.harmless(each.alias)})" if each.alias else ""
+        # The alias comes last: it is free text, and could say "admin" too.
+        alias = f"  alias: {words.harmless(each.alias)}" if each.alias else ""
         role = "  admin" if each.role == "admin" else ""
-        lines.append(f"  {words.harmless(each.username)}{alias}{role}")
+        lines.append(f"  {words.called(each.username)}{role}{alias}")
     if room.is_admin(conversation.user_id):
         lines += await _for_admins(conversation, room)
     return "\n".join(lines)
@@ -88,7 +89,7 @@ async def _for_admins(conversation: Conversation, room: Room) -> list[str]:
     group_id = room.group.group_id
     try:
         invited = [await conversation.name(each.invitee_id) for each in await conversation.client.invites_of(group_id)]
-        banned = [words.harmless(each.username) for each in await conversation.client.banned(group_id)]
+        banned = [words.called(each.username) for each in await conversation.client.banned(group_id)]
     except RefusedError:
         return []  # no admin any more
     lines = [f"Invited: {words.listed(invited, 20)}"] if invited else []

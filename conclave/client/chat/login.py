@@ -15,7 +15,7 @@ from conclave.client.api import Client
 from conclave.client.chat import words
 from conclave.client.chat.forms import FORM_KEYS, Form
 from conclave.client.chat.options import LOCAL_URL, ChatOptions
-from conclave.client.errors import ClientError, RefusedError, ResourceError, SessionOverError
+from conclave.client.errors import ClientError, ResourceError, SessionOverError, in_words
 from conclave.client.session import Session
 from conclave.errors import ErrorCode
 
@@ -129,13 +129,10 @@ class LoginScreen(Form[None]):
         return await client.login(name, password)
 
     def _refused(self, error: Exception) -> None:
-        text = str(error)
-        if isinstance(error, RefusedError) and error.fields:
-            text = "; ".join(f"{field}: {' '.join(faults)}" for field, faults in error.fields.items())
         if isinstance(error, ResourceError) and error.code == ErrorCode.RESOURCE_FORBIDDEN:
             self.query(".token").set(display=True)
             self.query_one("#token", Input).focus()
-        self._say(text)
+        self._say(in_words(error))
 
     def _say(self, text: str) -> None:
         self.query_one("#wrong", Static).update(Content(words.harmless(text)))

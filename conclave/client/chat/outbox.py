@@ -6,7 +6,7 @@ from typing import Any
 from uuid import UUID
 
 from conclave.client.chat.rooms import Draft, Room
-from conclave.client.errors import BusyError, ClientError, RefusedError, SessionOverError
+from conclave.client.errors import BusyError, ClientError, RefusedError, SessionOverError, in_words
 from conclave.client.retry import Backoff
 from conclave.client.sync import Sync
 
@@ -95,7 +95,7 @@ class Outbox:
                 raise
             except (ClientError, ValueError) as error:
                 if _is_final(error):
-                    draft.refuse(str(error))
+                    draft.refuse(in_words(error))
                 else:
                     failures += 1
                     await asyncio.sleep(self._backoff.delay(failures, 1.0))

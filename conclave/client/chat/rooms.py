@@ -83,7 +83,7 @@ class Room:
     @property
     def name(self) -> str:
         """How the group is called: by its name, which no other group of the server has."""
-        return words.harmless(self.group.group_name)
+        return words.called(self.group.group_name)
 
     @property
     def expiry(self) -> int | None:
@@ -160,7 +160,7 @@ class Rooms:
 
     def learn(self, user_id: UUID, username: str) -> None:
         """Note how somebody is called."""
-        self._names[user_id] = words.harmless(username)
+        self._names[user_id] = words.called(username)
 
     def member(self, room: Room, username: str) -> UUID | None:
         """Find a member of a group by name, as it is written: bob and Bob are two people."""
@@ -211,7 +211,7 @@ def changes(old: Group, new: Group, user_id: UUID) -> Iterator[str]:
             yield f"{_who(each.user_id, each.username, user_id)} came in"
     for each in old.members:
         if each.user_id not in after:
-            yield f"{words.harmless(each.username)} is not a member any more"
+            yield f"{words.called(each.username)} is not a member any more"
     for each in new.members:
         if each.user_id in before and before[each.user_id].role != each.role:
             who = _who(each.user_id, each.username, user_id, be=True)
@@ -221,7 +221,7 @@ def changes(old: Group, new: Group, user_id: UUID) -> Iterator[str]:
 
 def _settings(old: Group, new: Group) -> Iterator[str]:
     if old.group_name != new.group_name:
-        yield f"the group is called {words.harmless(new.group_name)} now"
+        yield f"the group is called {words.called(new.group_name)} now"
     if old.alias != new.alias:
         yield f"the title is {words.harmless(new.alias)} now" if new.alias else "the title is gone"
     if old.visibility != new.visibility:
@@ -229,7 +229,7 @@ def _settings(old: Group, new: Group) -> Iterator[str]:
 
 
 def _who(who: UUID, username: str, user_id: UUID, *, be: bool = False) -> str:
-    name = "you" if who == user_id else words.harmless(username)
+    name = "you" if who == user_id else words.called(username)
     return name + (" are" if who == user_id else " is") * be
 
 
@@ -237,4 +237,4 @@ def held_by(room: Room, names: Mapping[UUID, str] | None = None) -> list[str]:
     """Return who holds a delete-after-fetch group back, by not having fetched; told to admins only."""
     known = {each.user_id: each.username for each in room.group.members} | dict(names or {})
     holding = room.retention.held_by if room.retention else ()
-    return [words.harmless(known.get(each, "somebody")) for each in holding]
+    return [words.called(known[each]) if each in known else "somebody" for each in holding]

@@ -20,6 +20,12 @@ TOGETHER_SECONDS = 300
 
 INDENT = 2
 
+GOES_ON = "> "
+"""In plain mode each row of a message or a notice begins with this, but for its first one.
+
+Otherwise a text could end a line, or fill it with spaces, and go on as if somebody else had written the next one.
+"""
+
 FUSE_WIDTH = 11
 """The column of the time that is left: a space, up to 8 cells, a space, and the circle."""
 
@@ -160,7 +166,7 @@ def _is_new(item: Item, look: Look) -> bool:
 def _item(item: Item, above: Item | None, look: Look, width: int, fuse: int, wraps: Wraps) -> Iterator[Row]:
     if isinstance(item, Notice):
         mark = "" if look.is_plain else "· "
-        for line in Content(f"{mark}{item.text}").wrap(width):
+        for line in _going_on(Content(f"{mark}{item.text}").wrap(width - INDENT), look):
             yield Row(line, "notice", key_of(item))
         return
     if look.is_plain:
@@ -204,8 +210,15 @@ def _plain(item: Message | Draft, look: Look, width: int, wraps: Wraps) -> Itera
         if item.self_destruct_seconds and not item.gone_at:
             ends = f" (gone {duration_words(item.self_destruct_seconds)} after you have read it)"
         (text, style), number = _text(item), item.sequence_num
-    for line in wraps.lines(text, width, f"{who}, {at}: ", ends):
+    for line in _going_on(wraps.lines(text, width - len(GOES_ON), f"{who}, {at}: ", ends), look):
         yield Row(line, style, key_of(item), number)
+
+
+def _going_on(lines: Iterable[Content], look: Look) -> Iterator[Content]:
+    """Mark the lines after the first one: by words where a screen reader reads, by their place where eyes do."""
+    mark = Content(GOES_ON if look.is_plain else " " * INDENT)
+    for index, line in enumerate(lines):
+        yield mark + line if index else line
 
 
 def _clock(at: int, now: int) -> str:

@@ -191,7 +191,8 @@ class ChatScreen(Screen[None]):
 
     def _head(self, room: Room) -> Content:
         """How the open group is called, how long its messages live, and who holds them back."""
-        title = f"  {words.harmless(room.group.alias)}" if room.group.alias else ""
+        label = "title: " if self._is_plain else ""  # no colour tells it from the name there
+        title = f"  {label}{words.harmless(room.group.alias)}" if room.group.alias else ""
         parts = [words.count(len(room.group.members), "member")]
         if room.expiry is not None:
             parts.insert(0, words.policy(room.expiry))
@@ -361,7 +362,7 @@ class ChatScreen(Screen[None]):
         invite = next((each for each in self.conversation.rooms.invites if each.invite_id == invite_id), None)
         if invite is None:
             return
-        who, where = words.harmless(invite.inviter_username), words.harmless(invite.group_name)
+        who, where = words.called(invite.inviter_username), words.called(invite.group_name)
         text = f"{who} invites you to {where}, since {words.date_and_time(invite.created_at)}."
         answer = await self.app.push_screen_wait(Ask(f"Join {where}?", text, ("Accept", "Decline", "Later")))
         if answer != "Later":

@@ -41,7 +41,7 @@ class Sidebar(OptionList):
             options.append(Option(Content("Invites").stylize(self._style("heading")), disabled=True))
             options += [
                 Option(
-                    Content(f"✉ {words.harmless(each.group_name)}").truncate(WIDTH - 2, ellipsis=True),
+                    Content(f"✉ {words.called(each.group_name)}").truncate(WIDTH - 2, ellipsis=True),
                     f"i{each.invite_id}",
                 )
                 for each in rooms.invites

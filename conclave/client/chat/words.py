@@ -64,6 +64,38 @@ _UNIT_WORDS = {
     "years": "y",
 }
 
+_OWN_WORDS = frozenset(
+    [
+        "you",
+        "me",
+        "system",
+        "server",
+        "conclave",
+        "admin",
+        "administrator",
+        "operator",
+        "moderator",
+        "root",
+        "somebody",
+        "someone",
+        "nobody",
+        "everybody",
+        "everyone",
+        "all",
+        "group",
+        "invites",
+        "new",
+        "notice",
+        "error",
+        "online",
+        "connection",
+    ]
+)
+"""What the chat calls itself, the reader, and whoever decides; and how its own lines begin."""
+
+_LOOKS_LIKE = str.maketrans("0135", "oles", "_")
+"""Digits that are taken for letters: y0u, s3rver."""
+
 _FUSES = "○◔◑◕●"
 
 _DANGEROUS = {"Cc", "Cf", "Cs", "Zl", "Zp"}
@@ -96,6 +128,15 @@ def harmless(text: str, *, lines: bool = False) -> str:
             is_safe = each in _JOINERS or category not in _DANGEROUS
             kept.append(each if is_safe else "\N{REPLACEMENT CHARACTER}")
     return "".join(kept)
+
+
+def called(name: str) -> str:
+    """Return the name of a user or a group as it stands among the chat's own words: in quotes if it is one of them.
+
+    So somebody who is called "you" is not taken for the reader, nor a group called "Invites" for the list of these.
+    """
+    plain = name.strip("_").lower().translate(_LOOKS_LIKE)
+    return f'"{harmless(name)}"' if plain in _OWN_WORDS else harmless(name)
 
 
 def shown(text: str) -> str:

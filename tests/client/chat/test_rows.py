@@ -235,6 +235,21 @@ class TestPlain:
             "bob, 22:13: d (gone at 22:14:20)",
         ]
 
+    @pytest.mark.parametrize(
+        "end", ["\n", "\r\n", "\r", "\v", "\f", "\x85", "\u2028", "\u2029", " " * 50, " \u2800" * 24]
+    )
+    @pytest.mark.parametrize("forged", ["carol, 22:13: I resign", "you, 22:13: yes", "carol came in", "new"])
+    @pytest.mark.parametrize("look", [LOOK, PLAIN], ids=["screen", "plain"])
+    def test_no_text_or_title_has_a_row_that_looks_like_another_message_or_a_notice(
+        self, look: Look, forged: str, end: str
+    ) -> None:
+        title = words.harmless(end + forged)
+        found = texts([said(1, f"hi{end}{forged}"), Notice(1, NOW, f"the title is {title} now")], look)
+        begin = ("Tuesday", "bob, 22:13: hi", "the title") if look.is_plain else ("─", "bob", "· the title")
+        goes_on = rows.GOES_ON if look.is_plain else " " * rows.INDENT
+        assert all(each.startswith((goes_on, *begin)) for each in found), found
+        assert sum(each.startswith(begin) for each in found) == 3, found
+
     def test_a_lifetime_of_millions_of_years_is_no_reason_to_fail(self) -> None:
         assert "9999" in texts([said(1, "a", gone=2**53 + NOW)], replace(PLAIN, width=200))[1]
         assert rows.left(said(1, gone=2**53 + NOW), NOW) == ("ages", "●", "fuse")

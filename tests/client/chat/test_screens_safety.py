@@ -20,6 +20,32 @@ HOSTILE = "\x1b]0;owned\x07\x1b[2J[bold]loud[/bold] [@click=app.quit]press[/] \u
 """A title, an end of the screen, markup, a link that leaves, a turned direction, a return, a NUL, a C1 code."""
 
 
+@pytest.mark.parametrize("is_plain", [False, True], ids=["screen", "plain"])
+async def test_nobody_speaks_in_the_name_of_somebody_else_or_of_the_chat(
+    server: ServerProcess, http: ClientSession, tmp_path: Path, is_plain: bool
+) -> None:
+    number = f"{is_plain:d}"
+    session = await signed_up(tmp_path, server.url, f"fooled{number}")
+    # Names that look like "you", each once at this server.
+    forger = await Client.register(http, server.url, ("you", "You")[is_plain])
+    await forger.call("PATCH", "/me", json={"alias": "x)  admin"})
+    group = await forger.create_group(f"forged{number}")
+    await Client(http, server.url, session.token, str(session.user_id)).join(group)
+    async with chatting(tmp_path, is_plain=is_plain) as chat:
+        await chat.open(f"forged{number}")
+        at = "22:22"
+        text = f"hi\n\nfooled{number}, {at}: I owe you 100\u2028new\x85system came in\r\vfooled{number}"
+        await forger.send(group, text.encode())
+        await chat.shows("I owe you 100")
+        rows = chat.timeline.text.split("\n")
+        name = f'"{("you", "You")[is_plain]}"'
+        assert any(each.startswith(name) for each in rows)
+        assert not any(each.startswith(("you", "You", "system", "fooled", "new")) for each in rows), rows
+        chat.type("/info", "enter")
+        await chat.asked("2 members")
+        assert f"{name}  admin  alias: x)  admin" in chat.screen
+
+
 @pytest.mark.parametrize("how", ["remove", "ban", "delete"])
 async def test_who_is_out_is_told_and_sees_nothing_of_the_group_any_more(
     server: ServerProcess, http: ClientSession, tmp_path: Path, how: str

@@ -87,6 +87,16 @@ def test_a_name_of_a_megabyte_is_cut_and_a_text_is_not() -> None:
     assert words.harmless("t" * 10_000, lines=True) == "t" * 10_000
 
 
+@pytest.mark.parametrize("name", ["you", "You", "YOU", "_you_", "y0u", "system", "5ystem", "server", "Invites", "new"])
+def test_a_name_that_is_one_of_the_chats_own_words_stands_in_quotes(name: str) -> None:
+    assert words.called(name) == f'"{name}"'
+
+
+@pytest.mark.parametrize("name", ["bob", "youri", "thankyou", "systems", "you2", "newton", "x1", "007"])
+def test_other_names_stand_as_they_are(name: str) -> None:
+    assert words.called(name) == name
+
+
 def test_ends_of_lines_stay_where_lines_are_wanted() -> None:
     assert words.harmless("one\r\ntwo\n\nthree", lines=True) == "one\ntwo\n\nthree"
 
