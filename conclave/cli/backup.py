@@ -14,7 +14,7 @@ from conclave.backup.destination import Kept, kept_in
 from conclave.backup.making import make as make_backup
 from conclave.backup.manifest import BackupError, Manifest
 from conclave.cli.common import config_option, one_line_errors, orderly_end
-from conclave.cli.tables import counted, print_whole, second
+from conclave.cli.tables import counted, print_whole, second, visible
 from conclave.clock import SystemClock
 from conclave.config.load import ConfigError, load_config
 from conclave.logs import configure_logging, get_logger
@@ -60,12 +60,12 @@ def make(path: Path | None, keep: int | None, dest: Path) -> None:
     os.nice(NICENESS)
     with orderly_end(), one_line_errors(ConfigError, BackupError):
         done = make_backup(load_config(path), SystemClock(), dest, keep, lambda: log.info("waiting_for_another_run"))
-    click.echo(f"{done.path}: {counted(done.manifest.messages, 'message')}, {done.manifest.size:,} bytes")
+    click.echo(f"{visible(str(done.path))}: {counted(done.manifest.messages, 'message')}, {done.manifest.size:,} bytes")
     if done.manifest.archive:
         click.echo(f"of the archive {done.copied_bytes:,} bytes were copied, {done.shared_bytes:,} are shared")
     click.echo(f"cleanup had to wait for {done.locked_seconds:.1f} s")
     for name in done.removed:
-        click.echo(f"removed: {name}")
+        click.echo(f"removed: {visible(name)}")
 
 
 @backup.command("list")
@@ -96,7 +96,7 @@ def verify(src: Path, *, as_json: bool) -> None:
         click.echo(json.dumps({"path": str(src), "faults": faults} | _told(told)))
     else:
         for fault in faults:
-            click.echo(fault)
+            click.echo(visible(fault))
     if faults:
         click.echo(f"conclave: the backup is not as it was: {counted(len(faults), 'fault')}", err=True)
         sys.exit(1)
@@ -135,4 +135,4 @@ def _print(kept: list[Kept]) -> None:
     print_whole(table, "no backups")
     for each in kept:
         if each.fault:
-            click.echo(f"conclave: {each.fault}", err=True)
+            click.echo(f"conclave: {visible(each.fault)}", err=True)

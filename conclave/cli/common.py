@@ -11,6 +11,7 @@ from typing import Any
 import click
 
 from conclave.config.settings import Config
+from conclave.plain import visible_lines
 from conclave.retention.durations import InvalidDurationError, parse_duration
 from conclave.system import operators
 
@@ -24,6 +25,10 @@ config_option = click.option(
     envvar=CONFIG_VARIABLE,
     help=f"TOML file; default: ${CONFIG_VARIABLE}, ./conclave.toml, /etc/conclave/config.toml, built-in defaults.",
 )
+
+
+NUMBER = click.IntRange(1, 2**63 - 1)
+"""The number of a message, a hold or another thing that the database counts."""
 
 
 class InputError(Exception):
@@ -87,12 +92,13 @@ def orderly_end() -> Iterator[None]:
 def one_line_errors(*expected: type[Exception]) -> Iterator[None]:
     """Print ``expected`` errors as lines on stderr, and exit with status 1.
 
-    These are the errors that an operator can mend.
+    These are the errors that an operator can mend. What would deceive in them is made visible: they tell of names and
+    paths.
     """
     try:
         yield
     except expected as error:
-        for line in str(error).splitlines():
+        for line in visible_lines(str(error).strip()).split("\n"):
             click.echo(f"conclave: {line}", err=True)
         sys.exit(1)
 
