@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Mapping, MutableMapping
 from typing import Any
 
+from conclave.plain import visible, visible_lines
 from conclave.retention.durations import duration_words
 
 _COLOURS = {"debug": "2", "warning": "33", "error": "31", "critical": "31"}
@@ -40,7 +41,7 @@ class ForPeople:
         if self._coloured and level in _COLOURS:
             shown = f"\x1b[{_COLOURS[level]}m{shown}\x1b[0m"
         traceback = told.get("exception")
-        return f"{time.strftime('%H:%M:%S')} {shown}" + (f"\n{traceback}" if traceback else "")
+        return f"{time.strftime('%H:%M:%S')} {shown}" + (f"\n{visible_lines(traceback)}" if traceback else "")
 
 
 def _words(told: Mapping[str, Any]) -> str:
@@ -48,7 +49,7 @@ def _words(told: Mapping[str, Any]) -> str:
     if event in _SENTENCES:
         return _SENTENCES[event](told)
     values = ", ".join(f"{name.replace('_', ' ')} {_shown(told[name])}" for name in told if name not in _UNTOLD)
-    return _visible(event.replace("_", " ")) + (f": {values}" if values else "")
+    return visible(event.replace("_", " ")) + (f": {values}" if values else "")
 
 
 def _shown(value: Any) -> str:
@@ -60,15 +61,10 @@ def _shown(value: Any) -> str:
     if isinstance(value, int):
         return f"{value:,}" if abs(value) >= 10_000 else str(value)
     if isinstance(value, Mapping):
-        return ", ".join(f"{_visible(str(name))}: {_shown(each)}" for name, each in value.items())
+        return ", ".join(f"{visible(str(name))}: {_shown(each)}" for name, each in value.items())
     if isinstance(value, list | tuple):
         return ", ".join(map(_shown, value))
-    return _visible(str(value))
-
-
-def _visible(text: str) -> str:
-    """Escape what a terminal would obey or hide."""
-    return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
+    return visible(str(value))
 
 
 def _bytes(size: int) -> str:
@@ -95,8 +91,8 @@ def _run(told: Mapping[str, Any]) -> str:
     parts.append(f"{_bytes(told['bytes_returned'] + told['archive_bytes_returned'])} returned")
     seconds = told["finished_at"] - told["started_at"]
     parts.append(f"{seconds:,} s" if seconds else "less than 1 s")
-    name = "cleanup" if told["job"] == "everything" else f"cleanup ({_visible(told['job'])})"
-    failed = f"failed: {_visible(told['error'])}; " if told["error"] else ""
+    name = "cleanup" if told["job"] == "everything" else f"cleanup ({visible(told['job'])})"
+    failed = f"failed: {visible(told['error'])}; " if told["error"] else ""
     return f"{name}: {failed}{', '.join(parts)}"
 
 
@@ -120,12 +116,12 @@ def _changed(told: Mapping[str, Any]) -> str:
 
 
 def _setting(told: Mapping[str, Any]) -> str:
-    return f"{_visible(told['setting'])}: {_visible(told['means'])}"
+    return f"{visible(told['setting'])}: {visible(told['means'])}"
 
 
 def _reloaded(told: Mapping[str, Any]) -> str:
     """Return what a reload has changed."""
-    changed = [f"{name}: {_visible(what)}" if what != "changed" else name for name, what in told["changed"].items()]
+    changed = [f"{name}: {visible(what)}" if what != "changed" else name for name, what in told["changed"].items()]
     if told["certificate"] == "read again":
         changed.append("the certificate was read again")
     return f"reloaded: {'; '.join(changed) or 'no setting has changed'}"
@@ -137,15 +133,15 @@ _SENTENCES: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
     "policy_changed": _changed,
     "ambiguous_setting": _setting,
     "doubtful_setting": _setting,
-    "cleanup_unavailable": lambda told: f"cleanup does not work: {_visible(told['reason'])}",
-    "clock_wrong": lambda told: f"the clock is wrong: {_visible(told['fault'])}; remedy: `{told['remedy']}`",
+    "cleanup_unavailable": lambda told: f"cleanup does not work: {visible(told['reason'])}",
+    "clock_wrong": lambda told: f"the clock is wrong: {visible(told['fault'])}; remedy: `{told['remedy']}`",
     "cleanup_ready": lambda told: (
         f"cleanup is ready: {told['engine']}, every {duration_words(told['interval_seconds'])}"
     ),
     "reloaded": _reloaded,
-    "reload_refused": lambda told: f"reload refused, nothing has changed: {_visible(told['fault'])}",
+    "reload_refused": lambda told: f"reload refused, nothing has changed: {visible(told['fault'])}",
     "needs_restart": lambda told: f"takes a restart: {_shown(told['settings'])}",
     "request": lambda told: f"{told['method']} {told['route']} {told['status']} {told['ms']} ms",
-    "spark_log": lambda told: f"Spark: {_visible(told['message'])}",
+    "spark_log": lambda told: f"Spark: {visible(told['message'])}",
 }
 """The events that have a sentence. All others are told by their names and values."""

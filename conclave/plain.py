@@ -12,6 +12,11 @@ def visible(text: str) -> str:
     return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
 
 
+def visible_lines(text: str) -> str:
+    """Do as ``visible``, but leave line ends."""
+    return "\n".join(map(visible, text.split("\n")))
+
+
 def second(seconds: int) -> str:
     """Write a Unix second, in UTC, as operators read it."""
     try:

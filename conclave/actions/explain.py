@@ -9,7 +9,7 @@ from conclave.errors import NotFoundError
 from conclave.retention.jobs import Scope, schedule
 from conclave.retention.resolve import PolicySettings
 from conclave.store import explain as store, overdue, state, survey
-from conclave.store.explain import Explanation, Look, Message
+from conclave.store.explain import Explanation, Look, Message, Waiting
 from conclave.store.fate import Timer
 from conclave.store.survey import Amounts, Row
 
@@ -21,6 +21,7 @@ __all__ = [
     "Row",
     "SettingsError",
     "Timer",
+    "Waiting",
     "explain",
     "in_force",
     "list_groups",

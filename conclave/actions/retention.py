@@ -80,7 +80,8 @@ def configuration(connection: sqlite3.Connection, context: Context, user_id: byt
     """Return the default policy, the operator's policies for the user's own groups, and the limits."""
     settings = context.policy
     own = members.group_ids_of(connection, user_id) if settings.overrides else ()
-    told = {DEFAULT: _lifetimes(settings.of_setting(KEEP, KEEP))}
+    default = _lifetimes(settings.of_setting(KEEP, KEEP))
+    told = {DEFAULT: default} if default else {}
     told |= {str(UUID(bytes=each)): _lifetimes(settings.overrides[each]) for each in own if each in settings.overrides}
     return Configuration(told, _limits(settings))
 

@@ -15,7 +15,7 @@ from conclave.actions import named
 from conclave.actions.outside import Outside, OutsideError
 from conclave.archive.status import Share, Status, StatusError, read_status
 from conclave.cli.common import InputError, Name, config_option, configured, one_line_errors, orderly_end, require_owner
-from conclave.cli.tables import about, print_whole, second
+from conclave.cli.tables import about, print_whole, second, visible
 from conclave.clock import SystemClock
 from conclave.config.load import ConfigError
 from conclave.retention.durations import duration_text
@@ -46,7 +46,7 @@ def status(path: Path | None, *, as_json: bool) -> None:
     else:
         _show(found, Console())
     if found.fault:
-        click.echo(f"conclave: {found.fault}", err=True)
+        click.echo(f"conclave: {visible(found.fault)}", err=True)
         sys.exit(1)
 
 
@@ -57,7 +57,7 @@ def verify(path: Path | None) -> None:
     with _engine(path) as engine:
         found = run.verify_archive(engine)
     for line in found.differences[:SHOWN]:
-        click.echo(line)
+        click.echo(visible(line))
     if more := len(found.differences[SHOWN:]):
         click.echo(f"and {more:,} more")
     read = f"{found.messages:,} messages with {found.body_bytes:,} bytes in {found.index_rows:,} rows of the index"
@@ -120,7 +120,7 @@ def _show(found: Status, console: Console) -> None:
         ended = "under way" if move.finished_at is None else f"ended {second(move.finished_at)}"
         lines.append(f"move {move.batch}: {move.messages:,} messages, begun {second(move.fixed_at)}, {ended}")
     for line in lines:
-        console.print(line, soft_wrap=True, markup=False, highlight=False)
+        console.print(visible(line), soft_wrap=True, markup=False, highlight=False)
 
 
 def _amounts(share: Share) -> tuple[int, int, int, int]:

@@ -14,7 +14,7 @@ from conclave.backup.destination import Kept, kept_in
 from conclave.backup.making import Made, make as make_backup
 from conclave.backup.manifest import BackupError, Manifest
 from conclave.cli.common import config_option, configured, one_line_errors, orderly_end
-from conclave.cli.tables import counted, print_whole, second
+from conclave.cli.tables import counted, print_whole, second, visible
 from conclave.clock import SystemClock
 from conclave.config.load import ConfigError
 from conclave.logs import get_logger
@@ -59,12 +59,12 @@ def make(path: Path | None, keep: int | None, dest: Path) -> None:
     os.nice(NICENESS)
     with orderly_end(), one_line_errors(ConfigError, BackupError):
         done = make_backup(configured(path), SystemClock(), dest, keep, lambda: log.info("waiting_for_another_run"))
-    click.echo(f"{done.path}: {counted(done.manifest.messages, 'message')}, {done.manifest.size:,} bytes")
+    click.echo(f"{visible(str(done.path))}: {counted(done.manifest.messages, 'message')}, {done.manifest.size:,} bytes")
     if done.manifest.archive:
         click.echo(f"of the archive {done.copied_bytes:,} bytes were copied, {done.shared_bytes:,} are shared")
     click.echo(f"cleanup had to wait for {done.locked_seconds:.1f} s")
     for name in done.removed:
-        click.echo(f"removed: {name}")
+        click.echo(f"removed: {visible(name)}")
     _tell_damage(done)
 
 
@@ -72,9 +72,9 @@ def _tell_damage(done: Made) -> None:
     """Say what of the archive was found damaged, here or elsewhere, and end with status 1 if anything was."""
     faults = done.manifest.faults
     for note in done.notes:
-        click.echo(f"conclave: {note}", err=True)
+        click.echo(f"conclave: {visible(note)}", err=True)
     for name, fault in sorted(faults.items()):
-        click.echo(f"conclave: {done.path / name}: {fault}; no backup here has it whole", err=True)
+        click.echo(f"conclave: {visible(str(done.path / name))}: {fault}; no backup here has it whole", err=True)
     if faults or done.notes:
         found = "the backup is marked as damaged, and --keep does not count it" if faults else "the backup is whole"
         click.echo(f"conclave: {found}: see docs/operations/backup.md#a-damaged-archive", err=True)
@@ -109,7 +109,7 @@ def verify(src: Path, *, as_json: bool) -> None:
         click.echo(json.dumps({"path": str(src), "faults": faults} | _told(told)))
     else:
         for fault in faults:
-            click.echo(fault)
+            click.echo(visible(fault))
     if faults:
         click.echo(f"conclave: the backup is not as it was: {counted(len(faults), 'fault')}", err=True)
         sys.exit(1)
@@ -150,4 +150,4 @@ def _print(kept: list[Kept]) -> None:
     print_whole(table, "there are no backups yet")
     for each in kept:
         if each.fault:
-            click.echo(f"conclave: {each.fault}", err=True)
+            click.echo(f"conclave: {visible(each.fault)}", err=True)

@@ -13,7 +13,7 @@ from rich.table import Table
 
 from conclave.admin.guard import TokenError, token_of
 from conclave.cli.common import CONFIG_VARIABLE, log_for_people
-from conclave.cli.tables import WIDTH_OF_FILES, counted
+from conclave.cli.tables import WIDTH_OF_FILES, counted, visible
 from conclave.clock import SystemClock
 from conclave.config.doubts import Doubt, doubts, of_unknown_group
 from conclave.config.load import BUILT_IN, ConfigError, each_setting, find_config, load_config
@@ -124,10 +124,10 @@ def _durations(config: Config) -> Iterator[tuple[str, int]]:
 
 def _show(found: _Checked, console: Console) -> None:
     for line in found.faults:
-        click.echo(f"conclave: {found.source}: {line}", err=True)
+        click.echo(f"conclave: {visible(f'{found.source}: {line}')}", err=True)
     if found.faults:
         return
-    table = Table("setting", "seconds", "in words", title=f"{found.source} is valid")
+    table = Table("setting", "seconds", "in words", title=f"{visible(str(found.source))} is valid")
     table.columns[0].overflow = "fold"  # the ids of groups make some names long
     table.columns[1].no_wrap = table.columns[2].no_wrap = True
     if not console.is_terminal:
@@ -135,12 +135,12 @@ def _show(found: _Checked, console: Console) -> None:
     table.columns[1].justify = "right"
     for name, seconds in found.durations.items():
         words = _WORDS.get(seconds, "") if name == "message_retention" else ""
-        table.add_row(name, f"{seconds:,}", words or duration_words(seconds))
+        table.add_row(visible(name), f"{seconds:,}", words or duration_words(seconds))
     console.print(table)
     lines = [f"warning: {each.setting}: {each.means}" for each in found.warnings]
     lines += _told(found.foresight) if found.foresight else [f"not compared with a database: {found.uncompared}"]
     for line in lines:
-        console.print(line, soft_wrap=True, markup=False, highlight=False)
+        console.print(visible(line), soft_wrap=True, markup=False, highlight=False)
 
 
 def _told(seen: Foresight) -> Iterator[str]:

@@ -14,6 +14,7 @@ from conclave.config.load import BUILT_IN, Advise, find_config, load_config
 from conclave.config.log import CONSOLE, LogConfig
 from conclave.config.settings import Config
 from conclave.logs import configure_logging
+from conclave.plain import visible_lines
 from conclave.retention.durations import InvalidDurationError, parse_duration
 from conclave.system import operators
 
@@ -30,6 +31,9 @@ config_option = click.option(
 
 
 json_option = click.option("--json", "as_json", is_flag=True, help="One JSON object; times in Unix seconds.")
+
+NUMBER = click.IntRange(1, 2**63 - 1)
+"""The number of a message, a hold or another thing that the database counts."""
 
 
 class InputError(Exception):
@@ -113,12 +117,13 @@ def orderly_end() -> Iterator[None]:
 def one_line_errors(*expected: type[Exception]) -> Iterator[None]:
     """Print ``expected`` errors as lines on stderr, and exit with status 1.
 
-    These are the errors that an operator can mend.
+    These are the errors that an operator can mend. What would deceive in them is made visible: they tell of names and
+    paths.
     """
     try:
         yield
     except expected as error:
-        for line in str(error).splitlines():
+        for line in visible_lines(str(error).strip()).split("\n"):
             click.echo(f"conclave: {line}", err=True)
         sys.exit(1)
 

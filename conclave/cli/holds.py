@@ -12,7 +12,7 @@ from rich.table import Table
 from conclave.actions import holds
 from conclave.actions.holds import LONGEST_REASON, Hold
 from conclave.actions.outside import Outside, OutsideError
-from conclave.cli.common import InputError, Name, config_option, configured, one_line_errors
+from conclave.cli.common import NUMBER, InputError, Name, config_option, configured, one_line_errors
 from conclave.cli.tables import print_whole, second, visible
 from conclave.clock import SystemClock
 from conclave.config.load import ConfigError
@@ -82,7 +82,7 @@ def list_holds(path: Path | None, *, as_json: bool) -> None:
 
 @hold.command(short_help="Release a hold.")
 @config_option
-@click.argument("hold_id", metavar="ID", type=click.IntRange(1, 2**63 - 1))
+@click.argument("hold_id", metavar="ID", type=NUMBER)
 def release(path: Path | None, hold_id: int) -> None:
     """Release a hold; what no other one covers is erased by the next run, if it is due."""
     with _outside(path) as outside:

@@ -1,6 +1,8 @@
 """The ``conclave`` command. It imports a family of commands only when one of them is asked for."""
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import import_module
 from typing import Any
 
@@ -8,6 +10,7 @@ import click
 
 from conclave import __version__
 from conclave.cli import streams
+from conclave.plain import visible_lines
 from conclave.system import hangups, signals
 
 OF_CLIENTS = ("chat",)
@@ -46,12 +49,34 @@ class Family(click.Command):
 
 
 class Program(click.Group):
-    """The command as a whole, with its standard streams in order."""
+    """The command as a whole, with its standard streams in order; errors show what would deceive in arguments."""
 
     def main(self, *args: Any, **extra: Any) -> Any:
         """Run the command that the arguments name, and end the process."""
         with streams.in_order():
             return super().main(*args, **extra)
+
+    def make_context(
+        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
+    ) -> click.Context:
+        """Read the arguments that come before the command's name."""
+        with _visible_errors():
+            return super().make_context(info_name, args, parent, **extra)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Read the other arguments, and run the command."""
+        with _visible_errors():
+            return super().invoke(ctx)
+
+
+@contextmanager
+def _visible_errors() -> Iterator[None]:
+    """Make visible what would deceive in errors of the block. Some of click's repeat arguments as they are."""
+    try:
+        yield
+    except click.ClickException as error:
+        error.message = visible_lines(error.message)
+        raise
 
 
 @click.group(cls=Program, context_settings={"help_option_names": ["-h", "--help"]})

@@ -14,7 +14,7 @@ from conclave.actions.outside import Outside, OutsideError
 from conclave.actions.registration_tokens import LONGEST_NOTE, MOST_USES, RegistrationToken
 from conclave.auth.passwords import new_password
 from conclave.auth.tokens import token_hash
-from conclave.cli.common import Name, Seconds, config_option, configured, one_line_errors
+from conclave.cli.common import NUMBER, Name, Seconds, config_option, configured, one_line_errors
 from conclave.cli.tables import counted, print_whole, second
 from conclave.clock import SystemClock
 from conclave.config.load import ConfigError
@@ -75,7 +75,7 @@ def list_tokens(path: Path | None, *, as_json: bool) -> None:
 
 @invite_token.command(short_help="Revoke a token.")
 @config_option
-@click.argument("token_id", metavar="ID", type=click.IntRange(1, 2**63 - 1))
+@click.argument("token_id", metavar="ID", type=NUMBER)
 def revoke(path: Path | None, token_id: int) -> None:
     """Revoke a token: nobody registers with it any more. Accounts that it has opened stay."""
     with _outside(path) as (outside, _):

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.progress import Progress as Bar
 from rich.table import Table
 
-from conclave.cli.tables import WIDTH_OF_FILES, counted, second
+from conclave.cli.tables import WIDTH_OF_FILES, counted, second, visible
 from conclave.retention.advice import Advice, rounded, span_text
 from conclave.retention.durations import duration_text
 from conclave.store.runs import Run
@@ -72,7 +72,7 @@ def show(report: Report, console: Console, *, dry: bool = False) -> None:
     if report.brought_back:
         console.print(f"brought back from times to come: {_list(report.brought_back) or 'nothing'}")
     if report.error:
-        console.print(f"error: {report.error}", style="red", soft_wrap=True, markup=False)
+        console.print(f"error: {visible(report.error)}", style="red", soft_wrap=True, markup=False)
 
 
 def show_history(runs: Iterable[Run], console: Console) -> None:
@@ -95,7 +95,7 @@ def show_history(runs: Iterable[Run], console: Console) -> None:
             f"{run.finished_at - run.started_at:,}s",
             done or "nothing",
             f"{run.bytes_returned:,} B",
-            run.job,
+            visible(run.job),
             run.engine,
             run.outcome,
         )
@@ -105,7 +105,7 @@ def show_history(runs: Iterable[Run], console: Console) -> None:
         console.width = WIDTH_OF_FILES
     console.print(table if table.row_count else "no runs yet")
     for line in failed:
-        console.print(line, soft_wrap=True, markup=False, highlight=False)
+        console.print(visible(line), soft_wrap=True, markup=False, highlight=False)
 
 
 def show_advice(advice: Advice, console: Console) -> None:

@@ -8,7 +8,7 @@ import click
 from conclave.backup import restoring
 from conclave.backup.manifest import BackupError
 from conclave.cli.common import config_option, configured, one_line_errors, orderly_end
-from conclave.cli.tables import counted, second
+from conclave.cli.tables import counted, second, visible
 from conclave.clock import Clock, SystemClock
 from conclave.config.load import ConfigError
 from conclave.config.settings import Config
@@ -41,7 +41,8 @@ def restore(path: Path | None, backup: Path, *, without_ledger: bool, damaged: b
         accepted = {"without_ledger": without_ledger, "damaged": damaged}
         done = restoring.restore(config, clock, backup, lambda made: _erase(made, clock), **accepted)
     told = done.manifest
-    click.echo(f"restored to {config.database}: {counted(told.messages, 'message')} of {second(told.made_at)} UTC")
+    place, what = visible(str(config.database)), counted(told.messages, "message")
+    click.echo(f"restored to {place}: {what} of {second(told.made_at)} UTC")
     if found := ", ".join(f"{count:,} {kind}" for kind, count in sorted(done.taken_back.items()) if count):
         click.echo(f"taken back: {found}")
     if done.told_until:
@@ -52,7 +53,7 @@ def restore(path: Path | None, backup: Path, *, without_ledger: bool, damaged: b
         names = [*done.locked[:SHOWN], *([f"{more:,} more"] if (more := len(done.locked) - SHOWN) > 0 else [])]
         click.echo(f"note: passwords were changed since: set new ones for {', '.join(names)}", err=True)
     for note in done.notes:
-        click.echo(f"note: {note}", err=True)
+        click.echo(f"note: {visible(note)}", err=True)
 
 
 def _erase(config: Config, clock: Clock) -> str:

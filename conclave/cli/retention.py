@@ -1,7 +1,7 @@
 """The ``conclave explain`` command: in words, what becomes of a group's messages."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import asdict
 from functools import partial
@@ -12,9 +12,9 @@ from uuid import UUID
 import click
 
 from conclave.actions import explain as actions
-from conclave.actions.explain import Explanation, Message, Timer
+from conclave.actions.explain import Explanation, Message, Timer, Waiting
 from conclave.archive import lookup
-from conclave.cli.common import Name, config_option
+from conclave.cli.common import NUMBER, Name, config_option
 from conclave.cli.groups import opened
 from conclave.cli.tables import counted, second, visible
 from conclave.config.settings import Config
@@ -49,7 +49,7 @@ _WENT = _RULES | {"expired": "it was older than its group's messages lived then,
 @config_option
 @click.option("--json", "as_json", is_flag=True, help="One JSON object; times in Unix seconds.")
 @click.argument("group", metavar="GROUP", type=Name())
-@click.argument("number", metavar="[SEQ]", required=False, type=click.IntRange(min=1))
+@click.argument("number", metavar="[SEQ]", required=False, type=NUMBER)
 def explain(path: Path | None, group: str, number: int | None, *, as_json: bool) -> None:
     """Explain what becomes of a group's messages, and why.
 
@@ -189,10 +189,15 @@ def _of_message(found: Explanation, message: Message) -> Iterator[str]:
     yield from _timer(message.fate.timer, found.now)
     yield _hidden(found, message)
     yield _goes(found, message)
-    if message.waiting_in_all:
-        names = ", ".join(member.username for member in message.waiting)
-        more = message.waiting_in_all - len(message.waiting)
-        yield f"Not fetched yet by: {names}{f', and {more:,} more' if more else ''}."
+    if message.waiting:
+        yield f"Not fetched yet by: {_names(message.waiting, message.waiting_in_all)}."
+    if message.unread and message.fate.timer:
+        yield f"Not read yet by: {_names(message.unread, message.fate.timer.unread)}."
+
+
+def _names(listed: Sequence[Waiting], in_all: int) -> str:
+    more = in_all - len(listed)
+    return f"{', '.join(member.username for member in listed)}{f', and {more:,} more' if more else ''}"
 
 
 def _gone(name: str, message: Message, now: int) -> Iterator[str]:

@@ -73,7 +73,7 @@ def show(path: Path | None, name: str, *, as_json: bool) -> None:
         try:
             account, kept = outside.read(accounts.show, outside.context(), name)
         except (NotFoundError, UnicodeEncodeError) as error:
-            raise InputError(f"{name}: no such user") from error
+            raise InputError(f"{visible(name)}: no such user") from error
     if as_json:
         click.echo(json.dumps(asdict(account) | asdict(kept) | {"user_id": str(UUID(bytes=account.user_id))}))
         return
@@ -211,7 +211,7 @@ def _find(outside: Outside, name: str) -> User:
     try:
         return outside.read(users.by_name, name)
     except (NotFoundError, UnicodeEncodeError) as error:  # the latter: an argument that is not UTF-8
-        raise InputError(f"{name}: no such user") from error
+        raise InputError(f"{visible(name)}: no such user") from error
 
 
 def _hashed(password: str) -> str:

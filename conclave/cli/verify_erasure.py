@@ -12,7 +12,7 @@ import click
 
 from conclave.actions.outside import Outside, OutsideError
 from conclave.cli.common import config_option, configured, one_line_errors, orderly_end
-from conclave.cli.tables import counted
+from conclave.cli.tables import counted, visible
 from conclave.clock import Clock, SystemClock
 from conclave.config.load import ConfigError
 from conclave.config.settings import Config
@@ -80,9 +80,9 @@ def _show(part: Part) -> None:
     amounts = ", ".join(f"{amount:,} {what}" for what, amount in part.looked_at.items())
     click.echo(f"{part.name}: {_verdict([part])}; {amounts or 'nothing was there'}")
     for line in (*part.notes, *(f"kept: {line}" for line in part.kept)):
-        click.echo(f"  {line}")
+        click.echo(f"  {visible(line)}")
     for finding in part.findings[:SHOWN]:
-        click.echo(f"  {_place(finding)}: {finding.told} ({finding.kind})")
+        click.echo(f"  {visible(_place(finding))}: {finding.told} ({finding.kind})")
     if more := len(part.findings[SHOWN:]) + part.more:
         click.echo(f"  and {more:,} more")
 

@@ -30,8 +30,9 @@ def write(written_in: Format, schema: type[RequestSchema], request: Any) -> byte
     """Write a request: an object of the class that ``schema`` makes. What is None is left out."""
     given = {name: value for name, value in vars(request).items() if value is not None}
     values: Mapping[str, Any] = the(schema).dump(given)
-    # An id that was not given is empty: protobuf has none then, and JSON no such field.
-    present = {name: value for name, value in values.items() if value != b""}
+    # An id that was not given is empty, and a number 0: protobuf has none then, and JSON no such field.
+    absent = dict.fromkeys(schema.zero_is_absent, 0)
+    present = {name: value for name, value in values.items() if value != absent.get(name, b"")}
     if written_in is Format.PROTOBUF:
         return protobuf.write(schema.__name__, present)
     return json_text.write(present)

@@ -16,7 +16,7 @@ from conclave.retention.reasons import reasons
 from conclave.retention.resolve import PolicySettings
 from conclave.store import overdue, receipts
 from conclave.store.audit import Action
-from conclave.store.fate import Fate, Sent, fate_of
+from conclave.store.fate import UNREAD_BY, Fate, Sent, fate_of
 from conclave.store.receipts import Receipt
 from conclave.store.senders import SENT
 
@@ -38,7 +38,7 @@ class Marks:
 
 @dataclass(frozen=True)
 class Waiting:
-    """A member who has not fetched everything. Times are Unix seconds.
+    """A member who has not fetched, or not read, what is asked about. Times are Unix seconds.
 
     ``fetched``: the number up to which this member has. When that was, is not stored; ``last_used_at`` says when a
     session was last used, for whatever; None: there is none any more.
@@ -92,7 +92,8 @@ class Message:
     ``place``: hot, moving, copied, archived, gone, or "not sent yet". ``sender``: the name of the account; "" if it was
     deleted. ``part``: where in the archive, as class, span, and the times of the oldest and the newest message there.
     ``unreadable``: why the archive could not be read. ``receipts``: those that may have the erasure of it.
-    ``waiting``: who has not fetched it, if it waits for that.
+    ``waiting``: who has not fetched it, if it waits for that. ``unread``: who has not read it, if it destroys itself;
+    how many they are is in the timer of its fate.
     """
 
     sequence_num: int
@@ -105,6 +106,7 @@ class Message:
     receipts: tuple[Receipt, ...] = ()
     waiting: tuple[Waiting, ...] = ()
     waiting_in_all: int = 0
+    unread: tuple[Waiting, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -253,16 +255,23 @@ def _decided(connection: sqlite3.Connection, group_id: bytes) -> Decision | None
 
 def _waiting(connection: sqlite3.Connection, group: _Group, number: int) -> tuple[tuple[Waiting, ...], int]:
     """Return the members who have not fetched up to ``number``, those furthest behind first, and how many they are."""
-    key = (group.group_key, number)
+    behind = "watermark < ?2"
+    in_all = connection.execute(
+        f"SELECT count(*) FROM members WHERE group_key = ?1 AND {behind}", (group.group_key, number)
+    ).fetchone()[0]
+    return _members(connection, group, behind, number), in_all
+
+
+def _members(connection: sqlite3.Connection, group: _Group, condition: str, number: int) -> tuple[Waiting, ...]:
+    """Return the members whom a condition on ``?2``, a number, admits, those furthest behind first."""
     rows = connection.execute(
         "SELECT username, user_id, watermark, disabled,"
         " (SELECT max(last_used_at) FROM sessions WHERE sessions.user_id = users.user_id) AS last_used_at"
-        " FROM members JOIN users USING (user_id) WHERE group_key = ? AND watermark < ?"
-        " ORDER BY watermark, member_id LIMIT ?",
-        (*key, LISTED),
+        f" FROM members JOIN users USING (user_id) WHERE group_key = ?1 AND {condition}"
+        " ORDER BY watermark, member_id LIMIT ?3",
+        (group.group_key, number, LISTED),
     ).fetchall()
-    in_all = connection.execute("SELECT count(*) FROM members WHERE group_key = ? AND watermark < ?", key).fetchone()[0]
-    listed = [
+    return tuple(
         Waiting(
             row["username"],
             str(UUID(bytes=row["user_id"])),
@@ -271,8 +280,7 @@ def _waiting(connection: sqlite3.Connection, group: _Group, number: int) -> tupl
             bool(row["disabled"]),
         )
         for row in rows
-    ]
-    return tuple(listed), in_all
+    )
 
 
 SEARCHED = 10_000
@@ -356,9 +364,10 @@ def _message(
     fate = fate_of(connection, settings, now, group.group_key, number, sent)
     waits = fate.waits_for_members
     waiting, in_all = _waiting(connection, group, number) if waits else ((), 0)
+    unread = _members(connection, group, UNREAD_BY, number) if fate.timer and not fate.is_hidden else ()
     named = connection.execute("SELECT username FROM users WHERE user_id = ?", (sent.sender_id,)).fetchone()
     sender = named[0] if named else ""
-    return Message(number, place, sent, sender, fate, part, waiting=waiting, waiting_in_all=in_all)
+    return Message(number, place, sent, sender, fate, part, waiting=waiting, waiting_in_all=in_all, unread=unread)
 
 
 def _hot_place(connection: sqlite3.Connection, group: _Group, number: int) -> str:

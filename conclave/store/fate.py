@@ -12,6 +12,13 @@ DELETED_GROUP, DELETED_ACCOUNT = "deleted_group", "deleted_account"
 """The rules by which messages go, as reports name them."""
 
 
+UNREAD_BY = (
+    "joined_after < ?2 AND NOT EXISTS (SELECT 1 FROM timers WHERE timers.group_key = members.group_key"
+    " AND sequence_num = ?2 AND timers.member_id = members.member_id)"
+)
+"""Admits the members who could read the self-destructing message with the number ``?2``, and have not."""
+
+
 @dataclass(frozen=True)
 class Sent:
     """What is known of a message but its body. ``created_at``: Unix seconds."""

@@ -93,7 +93,9 @@ async def read_body(request: web.Request, kind: type[V]) -> V:
     if isinstance(quick, kind):
         return quick
     if text is Format.PROTOBUF:
-        return _load(schema, kind, protobuf.parse(schema.__name__, body, keep_empty=schema.empty_counts))
+        return _load(
+            schema, kind, protobuf.parse(schema.__name__, body, schema.empty_counts, drop_zero=schema.zero_is_absent)
+        )
     return _load(schema, kind, json_text.parse(body) if body else {})
 
 

@@ -45,7 +45,9 @@ EXPIRY_RULE = validate.Range(
 )
 MOST_SELF_DESTRUCT_SECONDS = 31_536_000
 SELF_DESTRUCT_RULE = validate.Range(
-    0, MOST_SELF_DESTRUCT_SECONDS, error=f"must be 1 to {MOST_SELF_DESTRUCT_SECONDS}, or 0 for none"
+    1,
+    MOST_SELF_DESTRUCT_SECONDS,
+    error=f"must be 1 to {MOST_SELF_DESTRUCT_SECONDS}, or absent for none",
 )
 MIN_LIFETIME_RULE = validate.Range(-1, MAX_SECONDS, error=f"must be -1 (inherit), 0 (none) or 1 to {MAX_SECONDS}")
 

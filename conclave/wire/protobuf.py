@@ -3,7 +3,7 @@
 The messages' descriptors decide: a message is found by its schema's name, and a new one needs no code here. Numbers,
 strings, bytes and lists stay as they are. Ids are their 16 bytes, messages are dicts, enums are lower-case words
 without the enum's prefix. proto3 does not tell an empty value from an absent one. So what is empty is left out, except
-numbers and booleans, whose zero has a meaning.
+numbers and booleans, whose zero may have a meaning.
 """
 
 import re
@@ -22,17 +22,22 @@ from conclave.wire.fields import LONGEST_LIST
 _EMPTY_IS_ABSENT = (FieldDescriptor.CPPTYPE_STRING, FieldDescriptor.CPPTYPE_ENUM)  # "string" includes bytes
 
 
-def parse(name: str, body: bytes, keep_empty: Collection[str] = ()) -> dict[str, Any]:
+def parse(name: str, body: bytes, keep_empty: Collection[str] = (), drop_zero: Collection[str] = ()) -> dict[str, Any]:
     """Return the values of the message called ``name``. Raises BadRequestError.
 
-    ``keep_empty``: the fields whose value is returned even if it is empty.
+    ``keep_empty``: the fields whose value is returned even if it is empty. ``drop_zero``: the numbers that are left out
+    if they are 0.
     """
     descriptor = conclave_pb2.DESCRIPTOR.message_types_by_name[name]
     try:
         message = GetMessageClass(descriptor).FromString(body)
     except (DecodeError, UnicodeDecodeError) as error:  # a string that is not UTF-8 raises either, by protobuf's build
         raise BadRequestError(f"the body is not a {name} in protobuf") from error
-    return {field: getattr(message, field) for field in keep_empty} | _values(descriptor, message)
+    values = {field: getattr(message, field) for field in keep_empty} | _values(descriptor, message)
+    for field in drop_zero:
+        if values[field] == 0:
+            del values[field]
+    return values
 
 
 def write(name: str, values: Mapping[str, Any]) -> bytes:

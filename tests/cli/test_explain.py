@@ -163,12 +163,17 @@ async def test_a_timer_is_told_of_until_its_last_reader_has_it_redacted(running:
     assert "It destroys itself 1 minute after it was read, for each reader alone." in said
     assert "still are: 3; 1 of them has not read it, and for 0 it is redacted; the next timer ends" in said
     assert "(in 30 days) on, even if somebody has not read it by then." in said
+    assert said.endswith("Not read yet by: carol.\n")
+    [waiting] = json.loads(await told(tell, running, "explain", group, "1", "--json"))["message"]["unread"]
+    assert (waiting["username"], waiting["fetched"], waiting["disabled"]) == ("carol", 0, False)
     running.clock.advance(60)
     said = await told(tell, running, "explain", group, "1")
     assert "1 of them has not read it, and for 2 it is redacted." in said
+    assert "Not read yet by: carol." in said
     running.clock.advance(30 * DAY)
     said = await told(tell, running, "explain", group, "1")
     assert "Hidden: already, it has destroyed itself for everybody who was to read it." in said
+    assert "Not read yet by" not in said
     assert "Erased: by the next run (of any job)." in said
     assert "Overdue: something here could have been erased for" in said
     await clean(running)
@@ -185,6 +190,25 @@ async def test_long_lists_are_cut(running: Running, tell: Told) -> None:
     said = await told(tell, running, "explain", group, "1")
     assert said.count("has fetched nothing") == 10
     assert "and 3 more" in said
+
+
+async def test_who_has_not_read_a_message_that_destroys_itself_is_named(running: Running, tell: Told) -> None:
+    group, members = await group_of(running, *(f"user{number:02}" for number in range(14)))
+    await members[0].send(group, b"secret", 60)
+    late = await running.user("late")
+    await late.join(group)
+    said = await told(tell, running, "explain", group, "1")
+    listed = ", ".join(f"user{number:02}" for number in range(1, 11))
+    assert said.endswith(f"Not read yet by: {listed}, and 3 more.\n")
+    for each in members[1:12]:
+        await each.read(group, 1)
+    await members[12].leave(group)
+    assert (await told(tell, running, "explain", group, "1")).endswith("Not read yet by: user13.\n")
+    await members[13].read(group, 1)
+    said = await told(tell, running, "explain", group, "1", "--json")
+    assert json.loads(said)["message"]["unread"] == []
+    await members[0].send(group, b"plain")
+    assert "Not read yet" not in await told(tell, running, "explain", group, "2")
 
 
 async def test_a_hold_withholds_and_is_named_with_its_reason(running: Running, tell: Told) -> None:

@@ -2,12 +2,14 @@
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from click import Context
 from click.testing import CliRunner
 
 from conclave.cli.main import Family, main
+from conclave.store import schema
 
 
 @pytest.mark.parametrize("name", main.commands)
@@ -50,3 +52,95 @@ def test_what_is_not_installed_is_named_with_the_extra_that_brings_it(command: s
     assert asked.stderr == (
         f"Error: {missing} is not installed: conclave {command} needs the extra {extra}: pip install '.[{extra}]'\n"
     )
+
+
+DECEIVING = "a\x9b31m\x1b[31m\u202e\x07"
+SHOWN = r"a\x9b31m\x1b[31m\u202e\x07"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        (DECEIVING,),
+        (f"--{DECEIVING}",),
+        ("user", DECEIVING),
+        ("user", "list", DECEIVING),
+        ("user", "list", f"--{DECEIVING}"),
+        ("user", "show", DECEIVING),
+        ("user", "disable", DECEIVING),
+        ("user", "create", DECEIVING),
+        ("user", "list", "--config", DECEIVING),
+        ("explain", DECEIVING),
+        ("explain", "group", DECEIVING),
+        ("group", "show", DECEIVING),
+        ("export", DECEIVING),
+        ("hold", "release", DECEIVING),
+        ("hold", "add", "--user", DECEIVING, "--reason", "why"),
+        ("audit", "--since", DECEIVING),
+        ("audit", "--group", DECEIVING),
+        ("cleanup", "purge", "--group", DECEIVING, "--before", "1d"),
+        ("cleanup", "purge", "--group", "group", "--before", DECEIVING),
+        ("receipts", "verify", "--known", DECEIVING),
+        ("invite-token", "revoke", DECEIVING),
+        ("backup", DECEIVING),
+        ("backup", "list", DECEIVING),
+        ("backup", "verify", DECEIVING),
+        ("archive", "restore", DECEIVING),
+        ("restore", DECEIVING),
+        ("status", "--url", DECEIVING),
+        ("check-config", DECEIVING),
+        ("chat", DECEIVING),
+    ],
+)
+def test_no_argument_reaches_the_terminal_as_it_is(
+    words: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither colours nor cursors can be set by a name that somebody was given to type."""
+    schema.create(tmp_path / "conclave.db")
+    monkeypatch.chdir(tmp_path)
+    for name in ("CONCLAVE_CONFIG", "HOME"):
+        monkeypatch.setenv(name, str(tmp_path / "conclave.toml"))
+    (tmp_path / "conclave.toml").write_text('[cleanup]\nengine = "sql"\n', encoding="utf-8")
+    asked = CliRunner().invoke(main, words, color=True)
+    assert asked.exception is None or isinstance(asked.exception, SystemExit), asked.exception
+    assert asked.output.replace("\n", "").isprintable(), ascii(asked.output)
+
+
+@pytest.mark.parametrize(
+    "words", [("user", "show", DECEIVING), ("user", "list", f"--{DECEIVING}"), ("user", "list", "--config", DECEIVING)]
+)
+def test_what_an_argument_has_is_shown(words: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    schema.create(tmp_path / "conclave.db")
+    monkeypatch.chdir(tmp_path)
+    assert SHOWN in CliRunner().invoke(main, words, color=True).output
+
+
+@pytest.mark.parametrize("number", [str(2**63), str(2**64), "9" * 5_000, "0", "1" + "_0" * 30])
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("explain", "group"),
+        ("hold", "release"),
+        ("invite-token", "revoke"),
+        ("audit", "--limit"),
+        ("receipts", "show", "--limit"),
+        ("cleanup", "history", "--limit"),
+        ("invite-token", "new", "--uses"),
+    ],
+)
+def test_a_number_that_nothing_can_have_is_refused_in_a_line(
+    words: tuple[str, ...], number: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    schema.create(tmp_path / "conclave.db")
+    monkeypatch.chdir(tmp_path)
+    asked = CliRunner().invoke(main, [*words, number])
+    assert (asked.exit_code, type(asked.exception)) == (2, SystemExit)
+    assert asked.stderr.splitlines()[-1].startswith("Error: ")
+
+
+def test_a_known_receipt_of_such_a_number_is_refused_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for number in ("0", "-1", str(2**63), "9" * 5_000):
+        asked = CliRunner().invoke(main, ["receipts", "verify", "--known", f"{number}:{'a' * 64}"])
+        assert (asked.exit_code, type(asked.exception)) == (2, SystemExit)
+        assert "is not a number, a colon and 64 hexadecimal digits" in asked.stderr

@@ -33,7 +33,8 @@ def slowly(written_in: Format, body: bytes) -> SendMessage | None:
     """What the schema makes of a body; None for one that it refuses."""
     try:
         if written_in is Format.PROTOBUF:
-            values = protobuf.parse("SendMessageRequest", body, keep_empty=SendMessageRequest.empty_counts)
+            schema = SendMessageRequest
+            values = protobuf.parse("SendMessageRequest", body, schema.empty_counts, schema.zero_is_absent)
         else:
             values = json_text.parse(body) if body else {}
         made: SendMessage = the(SendMessageRequest).load(values)
@@ -48,6 +49,21 @@ def expect_agreement(written_in: Format, body: bytes) -> bool:
     if quick is not None:
         assert quick == slowly(written_in, body)
     return quick is not None
+
+
+@pytest.mark.parametrize(("seconds", "is_right"), [(0, False), (None, True), (1, True), (-1, False)])
+def test_a_timer_of_no_time_is_refused_in_json(seconds: int | None, *, is_right: bool) -> None:
+    body = orjson.dumps({"mls_message": "QQ==", "self_destruct_seconds": seconds})
+    assert (slowly(Format.JSON, body) is not None) == is_right
+    expect_agreement(Format.JSON, body)
+
+
+@pytest.mark.parametrize("send_id", [b"", bytes(16)])
+def test_a_timer_of_no_time_is_none_in_protobuf_even_if_its_zero_is_written(send_id: bytes) -> None:
+    body = conclave_pb2.SendMessageRequest(mls_message=b"A", send_id=send_id).SerializeToString()
+    expected = SendMessage(b"A", 0, send_id)
+    assert slowly(Format.PROTOBUF, body) == slowly(Format.PROTOBUF, body + b"\xa0\x06\x00") == expected
+    assert expect_agreement(Format.PROTOBUF, body + b"\xa0\x06\x00")
 
 
 TEXTS = st.binary(max_size=40).map(lambda body: base64.b64encode(body).decode())

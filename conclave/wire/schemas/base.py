@@ -54,6 +54,9 @@ class RequestSchema(_MakingSchema):
     empty_counts: ClassVar[tuple[str, ...]] = ()
     """Fields whose empty value means something. Protobuf cannot tell it from an absent one: both count."""
 
+    zero_is_absent: ClassVar[tuple[str, ...]] = ()
+    """Numbers that are not 0 where they are given. Protobuf cannot tell 0 from an absent one: neither counts."""
+
     quick: ClassVar["staticmethod[[Format, bytes], Any] | None"] = None
     """Returns what an ordinary body makes, or None for one that has to be looked at closely, as any body may be.
 

@@ -69,8 +69,11 @@ class SendMessageRequest(RequestSchema):
 
     makes = SendMessage
 
+    zero_is_absent = ("self_destruct_seconds",)
+
     mls_message = required(Bytes)
-    self_destruct_seconds = StrictInteger(load_default=0, validate=SELF_DESTRUCT_RULE)
+    # By a function, so that the OpenAPI document does not show a default that nobody may send.
+    self_destruct_seconds = StrictInteger(load_default=lambda: 0, validate=SELF_DESTRUCT_RULE)
     send_id = Identifier(load_default=b"")
 
     quick = staticmethod(_quick_send)

@@ -36,8 +36,8 @@ def _milliseconds(*names: str) -> fields.Field[Any]:
 class RetentionConfigurationResponse(ResponseSchema):
     """What the operator has set, in milliseconds; what is not set has no key. A lifetime of 0 is delete-after-fetch.
 
-    ``policies``: that of groups without one of their own at `*`, and the operator's for groups of the caller by their
-    id. ``limits``: the bounds within which admins can set `min_lifetime` and `max_lifetime`.
+    ``policies``: that of groups without one of their own at `*`, if there is any, and the operator's for groups of the
+    caller by their id. ``limits``: the bounds within which admins can set `min_lifetime` and `max_lifetime`.
     """
 
     policies = fields.Dict(Text(), _milliseconds("min_lifetime", "max_lifetime"))
