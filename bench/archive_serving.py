@@ -1,6 +1,7 @@
 """Pages of a server whose older messages are in an archive."""
 
 import asyncio
+import os
 import random
 import time
 from collections.abc import Awaitable, Callable
@@ -12,6 +13,7 @@ from aiohttp import ClientSession, TCPConnector
 from bench import archives, stores
 from bench.figures import Figure, latencies, percentile, single
 from bench.process import Server, resident_mb
+from conclave.archive.sums import checksum
 from tests.support.client import Client
 
 MESSAGES, GROUPS = 10_000_000, 2_000
@@ -74,6 +76,7 @@ async def _pages(server: Server, store: stores.Store, archive: archives.Archive)
 
         figures += _judged("page across the border", await _timed(across, PAGES), 40)
         figures += _judged("page from the archive", await _timed(old, PAGES), None)
+        figures.append(single(f"to check the checksums of {PAGE} messages", _checking() * 1000, "ms"))
         figures += _judged("page of one message a day", await _timed(sparse, PAGES), 80)
         figures += _judged("page from the hot store", await _timed(recent, PAGES), None)
         note("these pages")
@@ -89,6 +92,15 @@ async def _pages(server: Server, store: stores.Store, archive: archives.Archive)
             figures += _judged(f"page from the hot store, beside {READERS} readers of the {what}", beside, None)
         note(f"{READERS} readers at once")
     return figures
+
+
+def _checking() -> float:
+    """Return the seconds that it takes to check the messages of a page."""
+    body, sender = os.urandom(archives.BODY_BYTES), os.urandom(16)
+    began = time.perf_counter()
+    for number in range(PAGE * PAGES):
+        checksum(1, number, sender, number, body, is_commit=False)
+    return (time.perf_counter() - began) / PAGES
 
 
 def _dense(chance: random.Random) -> int:

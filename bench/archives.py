@@ -12,6 +12,7 @@ from deltalake import ColumnProperties, DeltaTable, WriterProperties, write_delt
 
 from bench.stores import Store
 from conclave.archive.layout import DAY, ID_PROPERTY, span_of, span_width
+from conclave.archive.sums import checksum
 from conclave.retention.policy import KEEP
 from conclave.store import sqlite
 
@@ -122,7 +123,15 @@ class Archive:
             return pyarrow.Array.from_buffers(pyarrow.int64(), count, [None, pyarrow.py_buffer(values)])
 
         offsets = array("i", accumulate([BODY_BYTES] * count, initial=0))
-        bodies = [None, pyarrow.py_buffer(offsets), pyarrow.py_buffer(os.urandom(BODY_BYTES * count))]
+        content = os.urandom(BODY_BYTES * count)
+        bodies = [None, pyarrow.py_buffer(offsets), pyarrow.py_buffer(content)]
+        sums = array(
+            "q",
+            (
+                checksum(*values, content[at * BODY_BYTES : (at + 1) * BODY_BYTES], is_commit=False)
+                for at, values in enumerate(zip(keys, numbers, senders, times, strict=True))
+            ),
+        )
         columns = {
             "lifetime": pyarrow.repeat(self._lifetime, count),
             "span": pyarrow.repeat(span, count),
@@ -131,7 +140,7 @@ class Archive:
             "sender_id": pyarrow.array(senders, pyarrow.binary()),
             "is_commit": pyarrow.repeat(False, count),  # noqa: FBT003 - a value
             "created_at": integers(times),
-            "checksum": integers(os.urandom(8 * count)),
+            "checksum": integers(sums),
             "mls_message": pyarrow.Array.from_buffers(pyarrow.binary(), count, bodies),
         }
         write_deltalake(

@@ -252,7 +252,8 @@ def _compact_ledger(engine: Engine, settings: PolicySettings, hot: Hot, done: Re
         if hot.read(state.standing).fault:
             return
         now = done.started_at
-        book.compact(engine.config.ledger_path, now - engine.config.ledger.keep, now - settings.self_destruct_max_age)
+        keep, max_age = engine.config.ledger.keep, settings.self_destruct_max_age
+        book.compact(engine.config.ledger_path, now - keep, now - max_age, now)
     except (StoreError, sqlite3.Error) as error:
         done.error = done.error or f"ledger: {error}"
 

@@ -14,7 +14,7 @@ from conclave.config.load import BUILT_IN, Advise, find_config, load_config
 from conclave.config.log import CONSOLE, LogConfig
 from conclave.config.settings import Config
 from conclave.logs import configure_logging
-from conclave.plain import visible_lines
+from conclave.plain import visible, visible_lines
 from conclave.retention.durations import InvalidDurationError, parse_duration
 from conclave.system import operators
 
@@ -84,7 +84,7 @@ def configured(path: Path | None, advise: Advise = lambda *_: None) -> Config:
     config = load_config(source, advise)
     if path is None:
         found = source.absolute() if source else f"{BUILT_IN}, as no file was found"
-        click.echo(f"conclave: configuration: {found}; database: {config.database}", err=True)
+        click.echo(visible(f"conclave: configuration: {found}; database: {config.database}"), err=True)
     return config
 
 

@@ -7,7 +7,7 @@ line whose checksum is wrong is damaged. So is the file if it lacks what the dat
 import fcntl
 import hashlib
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -221,11 +221,12 @@ def require_writable(path: Path) -> None:
                 raise LedgerError(f"{each}: cannot be written to; is it another user's, or its disk read-only?")
 
 
-def compact(path: Path, before: int, reads_before: int) -> None:
+def compact(path: Path, before: int, reads_before: int, now: int) -> None:
     """Rewrite the file with the last entry of each thing, if it is large. Safe to stop anywhere.
 
     ``before``: older entries go, Unix seconds, exclusive. ``reads_before``: the same for what was read, since those
-    messages are hidden by their age. Raises LedgerError, also for a damaged file.
+    messages are hidden by their age, once all of its timers have ended by the second ``now``: a reader sees a message
+    until then, however old it is. Raises LedgerError, also for a damaged file.
     """
     if not _is_there(path) or path.stat().st_size < COMPACTED_BYTES:
         return
@@ -236,7 +237,7 @@ def compact(path: Path, before: int, reads_before: int) -> None:
         new = path.with_name(path.name + UNFINISHED)
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
         with os.fdopen(os.open(new, flags, 0o600), "wb") as target:
-            _rewrite(file, target, contents, before, reads_before)
+            _rewrite(file, target, contents, before, lambda value: _is_read_out(value, reads_before, now))
             target.flush()
             reach("ledger.rewritten")
             os.fsync(target.fileno())
@@ -245,7 +246,9 @@ def compact(path: Path, before: int, reads_before: int) -> None:
         _sync_folder(path)
 
 
-def _rewrite(file: IO[bytes], target: IO[bytes], contents: Contents, before: int, reads_before: int) -> None:
+def _rewrite(
+    file: IO[bytes], target: IO[bytes], contents: Contents, before: int, is_read_out: Callable[[dict[str, Any]], bool]
+) -> None:
     newest: dict[tuple[str, int | str], int] = {}
     complete_after = contents.complete_after
     for _, value in _lines(file):
@@ -261,7 +264,7 @@ def _rewrite(file: IO[bytes], target: IO[bytes], contents: Contents, before: int
         is_read = value["kind"] == READ
         is_last = is_read or newest[value["kind"], value["subject"]] == value["change"]
         # The very last one stays: the database knows its number.
-        is_over = _is_over(value, before) or (is_read and value["at"] < reads_before)
+        is_over = _is_over(value, before) or (is_read and is_read_out(value))
         if (is_last and not is_over) or value["change"] == contents.last_change:
             line, former = _line({name: value[name] for name in Entry._fields}, former)
             target.write(line)
@@ -269,6 +272,11 @@ def _rewrite(file: IO[bytes], target: IO[bytes], contents: Contents, before: int
 
 def _is_over(value: dict[str, Any], before: int) -> bool:
     return bool(value["at"] < before and value["kind"] not in _LASTING)
+
+
+def _is_read_out(value: dict[str, Any], before: int, now: int) -> bool:
+    ends = (value["state"] or {}).get("ends", ())
+    return bool(value["at"] < before and all(redact_at <= now for _, redact_at in ends))
 
 
 def _line(values: dict[str, Any], former: bytes) -> tuple[bytes, bytes]:

@@ -18,6 +18,11 @@ def entry(change: int, kind: str = "group", subject: int = 1, at: int = NOW) -> 
     return Entry(change, at, kind, subject, {"gone_below": change})
 
 
+def read(change: int, *ends: int) -> Entry:
+    """What was read, with timers that end at these seconds."""
+    return Entry(change, NOW, READ, 1, {"read_up_to": 9, "ends": [[number, end] for number, end in enumerate(ends)]})
+
+
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     return tmp_path / "purges.ledger"
@@ -178,7 +183,7 @@ def test_a_full_disk_leaves_the_file_as_it_was(path: Path, monkeypatch: pytest.M
 LOOKS: list[Callable[[Path], object]] = [
     *(book.tip, book.look, book.require_writable),
     lambda path: list(book.entries(path, 0)),
-    lambda path: book.compact(path, 0, 0),
+    lambda path: book.compact(path, 0, 0, NOW),
 ]
 
 
@@ -216,7 +221,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("small")
 def test_compaction_keeps_the_last_line_of_each_thing(path: Path) -> None:
     book.append(path, ID, 0, [entry(1), entry(2, subject=2), entry(3), entry(4, READ), entry(5, READ), entry(6)])
-    book.compact(path, 0, 0)
+    book.compact(path, 0, 0, NOW)
     assert changes(path) == [2, 4, 5, 6], "each line of a reader tells of other messages"
     found = book.look(path)
     assert found
@@ -235,11 +240,11 @@ def test_compaction_lets_go_of_what_is_old_and_says_how_far_the_file_reaches(pat
         0,
         [
             *(entry(1, at=old), entry(2, READ, at=old), entry(3, SETTINGS, 0, old), entry(4, ALIVE, 0, old), restore),
-            *(entry(6, subject=2, at=old), entry(7, READ, at=NOW), entry(8, at=NOW)),
+            *(entry(6, subject=2, at=old), entry(7, READ, at=NOW), read(8, NOW, NOW + 1), entry(9, at=NOW)),
         ],
     )
-    book.compact(path, NOW - 50, NOW + 1)
-    assert changes(path) == [3, 4, 5, 8]
+    book.compact(path, NOW - 50, NOW + 1, NOW)
+    assert changes(path) == [3, 4, 5, 8, 9], "a timer of 8 runs"
     found = book.look(path)
     assert found
     assert (found.complete_after, found.restored) == (6, 1), "what was read is hidden by its age"
@@ -249,7 +254,7 @@ def test_compaction_lets_go_of_what_is_old_and_says_how_far_the_file_reaches(pat
 def test_the_last_line_stays_however_old_it_is(path: Path) -> None:
     """Else the file would look as if it lacked its end."""
     book.append(path, ID, 0, [entry(1), entry(2)])
-    book.compact(path, NOW + 1, 0)
+    book.compact(path, NOW + 1, 0, NOW)
     assert changes(path) == [2]
     book.append(path, ID, 2, [entry(3)])
 
@@ -261,13 +266,13 @@ def test_a_damaged_file_is_not_compacted(path: Path, change: int) -> None:
     path.write_bytes(path.read_bytes().replace(b'"change":%d' % change, b'"change":9'))
     before = path.read_bytes()
     with pytest.raises(LedgerError, match="is damaged, and was left as it is"):
-        book.compact(path, 0, 0)
+        book.compact(path, 0, 0, NOW)
     assert path.read_bytes() == before
 
 
 def test_a_small_file_is_not_compacted(path: Path) -> None:
     book.append(path, ID, 0, [entry(1), entry(2)])
-    book.compact(path, NOW + 1, NOW + 1)
+    book.compact(path, NOW + 1, NOW + 1, NOW)
     assert changes(path) == [1, 2]
 
 

@@ -249,6 +249,29 @@ def test_what_was_read_and_erased_while_the_ledger_could_not_be_written_stays_re
     assert gone not in {each[2] for each in restored.shown()}
 
 
+def test_a_timer_that_outlives_the_greatest_age_runs_on_although_the_ledger_was_compacted(
+    world: Backed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who has not read it by then does not see it any more; whose timer runs does, to its end."""
+    monkeypatch.setattr(book, "COMPACTED_BYTES", 0)
+    max_age = world.config.policy.self_destruct_max_age
+    number = world.send(world.member(world.friends, world.alice), seconds=365 * DAY)
+    world.back_up()
+    world.read(world.member(world.friends, world.bob), number)
+    world.leave(world.member(world.friends, world.alice))
+    world.beat()
+    world.clock.advance(max_age + 30 * DAY)
+    assert max_age + 30 * DAY < world.config.ledger.keep, "the backup is covered"
+    world.clean_up()
+    world.clean_up()
+    expected = {(world.bob, number)}
+    assert {(user, seen) for user, _, seen in world.shown()} == expected
+    restored = world.restore()
+    assert {(user, seen) for user, _, seen in restored.shown()} == expected
+    restored.clean_up()
+    assert {each for _, each in restored.stored()} == {number}, "nothing is erased that its policy does not name"
+
+
 @pytest.mark.parametrize("fast", [10 * DAY, 400 * DAY])
 def test_a_timer_that_a_fast_clock_has_set_ends_as_it_did_once_the_clock_was_accepted(world: Backed, fast: int) -> None:
     world.send(world.member(world.friends, world.alice), seconds=HOUR)
@@ -644,7 +667,7 @@ def test_compaction_keeps_the_line_of_each_restore(world: Backed) -> None:
         older.begin()
         older.beat()
         (world.folder / "older" / "hot.db").unlink()
-    book.compact(world.ledger, world.clock.now() + 1, 0)
+    book.compact(world.ledger, world.clock.now() + 1, 0, 0)
     with pytest.raises(IncompleteError, match="an older backup was restored since, and used"):
         world.restored(world.folder / "copy.db", world.folder / "newer").replay()
 
@@ -675,7 +698,7 @@ def test_a_copy_from_before_what_the_ledger_keeps_is_refused(world: Backed, monk
     world.clock.advance(100)
     world.beat()
     monkeypatch.setattr(book, "COMPACTED_BYTES", 0)
-    book.compact(world.ledger, world.clock.now(), 0)
+    book.compact(world.ledger, world.clock.now(), 0, 0)
     restored = world.restored(world.folder / "copy.db", world.folder / "restored")
     with pytest.raises(LedgerError, match="does not reach back to this backup"):
         restored.replay()
@@ -795,7 +818,7 @@ if act == "drain":
     drain(database, ledger, 1_700_000_000)
 elif act == "compact":
     book.COMPACTED_BYTES = 0
-    book.compact(ledger, 0, 0)
+    book.compact(ledger, 0, 0, 0)
 else:
     with closing(sqlite.connect(database)) as connection:
         replay(connection, ledger, 1_700_000_000)
