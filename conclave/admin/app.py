@@ -35,6 +35,7 @@ def create_admin_app(served: web.Application, guard: Guard, worker: Worker | Non
     """Build the operators' application beside ``served``, the clients'. ``worker``: what does cleanup, if anything."""
     app = web.Application(middlewares=[guard.middleware()])
     app[SERVED] = served
+    app[keys.CLOCK] = served[keys.CLOCK]
     app[LAG] = lag = Lag()
     app[SIZES] = sizes = Sizes(served)
     app[METRICS] = registry(served, lag, sizes, guard)

@@ -110,6 +110,7 @@ class FastPath:
         """Begin with none. ``app``: its resources are there."""
         self._auth_header = app[keys.IN_FORCE].config.auth_header
         self._around = app[AROUND]
+        self._clock = app[keys.CLOCK]
         self._fetching = app[keys.FETCHING]
         self._sending = app[keys.SENDING]
         self._budget = app[keys.BUDGET]
@@ -200,17 +201,18 @@ class FastPath:
     def _answer_page(self, known: Known, answer: Answer, page: _Page) -> None:
         request_id = new_request_id()
         self._around.tell(hdrs.METH_GET, self._route, HTTPStatus.OK.value, known.began, request_id)
-        answer(ready.written(known.head.answered_in, request_id, page.parts), page.share)
+        answer(ready.written(known.head.answered_in, request_id, page.parts, self._clock), page.share)
 
     def _sent(self, known: Known, answer: Answer, sent: "asyncio.Future[int]") -> None:
         written_in, request_id, status = known.head.answered_in, new_request_id(), HTTPStatus.OK.value
         try:
-            parts = ready.written(written_in, request_id, [write_number(written_in, sent.result())])
+            parts = ready.written(written_in, request_id, [write_number(written_in, sent.result())], self._clock)
         except Exception as error:  # noqa: BLE001 - whatever it is, the client gets an answer
             with structlog.contextvars.bound_contextvars(request_id=request_id):
                 told = self._around.told(error, hdrs.METH_POST, self._route)
             status = told.status
-            parts = [ready.written_response(answer_error(written_in, ready.headers_of(request_id), told))]
+            answered = answer_error(written_in, ready.headers_of(request_id), told)
+            parts = [ready.written_response(answered, self._clock)]
         self._around.tell(hdrs.METH_POST, self._route, status, known.began, request_id)
         answer(parts, None)
 

@@ -9,23 +9,27 @@ import asyncio
 import os
 import resource
 import ssl
-from typing import Any
+from functools import partial
 
-from aiohttp import hdrs, web
-from aiohttp.http import RawRequestMessage
+from aiohttp import StreamReader, hdrs, web
+from aiohttp.abc import AbstractStreamWriter
+from aiohttp.http import RawRequestMessage, StreamWriter
 from aiohttp.streams import EMPTY_PAYLOAD
 from aiohttp.web_protocol import _ErrInfo
 from aiohttp.web_request import BaseRequest
+from multidict import CIMultiDict
 
+from conclave import keys
 from conclave.budget import Share
 from conclave.errors import ApiError, BadRequestError
 from conclave.logs import get_logger
 from conclave.server import middleware
 from conclave.server.fast_path import FastPath, Known
+from conclave.steady_clock import SteadyClock
 from conclave.wire.exchange import FORMAT, reply_error
 from conclave.wire.handover import drain_fully, taken
 from conclave.wire.negotiate import Format
-from conclave.wire.ready import REQUEST_ID, write
+from conclave.wire.ready import REQUEST_ID, tell_no_time, write
 
 log = get_logger(__name__)
 
@@ -108,6 +112,7 @@ class Site(web.BaseSite):
         self._most_files = most_files
         self._fast_path = fast_path
         self._most = most
+        self._clock = runner.app.get(keys.CLOCK) if isinstance(runner, web.AppRunner) else None
         self._open: list[Connection] = []
         self._warned_at = -WARN_EVERY_SECONDS
 
@@ -134,7 +139,7 @@ class Site(web.BaseSite):
         server = self._runner.server
         if server is not None and self._is_room() and self._make_room():
             # Not server(): its connections would answer what is not HTTP with pages of aiohttp.
-            connection = Connection(server, self._fast_path)
+            connection = Connection(server, self._fast_path, self._clock)
             if self._most is not None:
                 self._open.append(connection)
             return connection
@@ -176,15 +181,27 @@ class Connection(web.RequestHandler):
     """
 
     __slots__ = (
-        *("_due", "_fast_path", "_head_due", "_held", "_in_vain", "_is_ahead", "_is_between", "_is_refused", "_lost"),
+        *(
+            "_clock",
+            "_due",
+            "_fast_path",
+            "_head_due",
+            "_held",
+            "_in_vain",
+            "_is_ahead",
+            "_is_between",
+            "_is_refused",
+            "_lost",
+        ),
         "_waiting_for_client",
     )
 
-    def __init__(self, server: web.Server, fast_path: FastPath | None = None) -> None:
-        """``fast_path``: see ``Site``."""
+    def __init__(self, server: web.Server, fast_path: FastPath | None = None, clock: SteadyClock | None = None) -> None:
+        """``fast_path``: see ``Site``. ``clock``: answers tell no time while it is in doubt."""
         super().__init__(server, loop=asyncio.get_running_loop(), auto_decompress=False)
         self._max_msg_queue_size, self._msg_queue_resume_size = MOST_QUEUED, MOST_QUEUED // 2
         self._fast_path = fast_path
+        self._clock = clock
         self._is_between = True
         """Whether all that came so far was whole requests, as far as is known: the next byte begins another."""
         self._is_ahead = False
@@ -325,7 +342,14 @@ class Connection(web.RequestHandler):
             self._resume_transport_reading()
             self.data_received(held)
 
-    def _request_of(self, message: RawRequestMessage, *parts: Any) -> BaseRequest:
+    def _request_of(
+        self,
+        message: RawRequestMessage,
+        payload: StreamReader,
+        protocol: web.RequestHandler,
+        writer: AbstractStreamWriter,
+        task: "asyncio.Task[None]",
+    ) -> BaseRequest:
         """Make a request of what was parsed. One whose body is in chunks is the last of its connection.
 
         Headers may follow on the last chunk. aiohttp's parser keeps the last of these, and puts it before the headers
@@ -335,7 +359,14 @@ class Connection(web.RequestHandler):
         assert self._manager  # noqa: S101 - aiohttp makes no requests once it has gone
         if message.chunked:
             message = message._replace(should_close=True)
-        return self._manager.request_factory(message, *parts)
+        if self._clock:
+            # aiohttp tells the time in every head that has no Date. So each goes through here before it is written.
+            writer = StreamWriter(self, self._loop, on_headers_sent=partial(self._tell_no_time, self._clock))
+        return self._manager.request_factory(message, payload, protocol, writer, task)
+
+    @staticmethod
+    async def _tell_no_time(clock: SteadyClock, headers: CIMultiDict[str]) -> None:
+        tell_no_time(headers, clock)
 
     def _parse(self, data: bytes) -> None:
         """Have aiohttp parse bytes. If they break a body off, the reader of that body gets the error, and answers.

@@ -25,7 +25,7 @@ from conclave.store.faults import StoreError, StoreFullError
 from conclave.wire.endpoint import ENDPOINT, Endpoint
 from conclave.wire.exchange import STILL_CALLING, StillCalling, choose_format, reply_error
 from conclave.wire.handover import SHARE, Pieces, hand_over
-from conclave.wire.ready import REQUEST_ID, Ready, own_headers
+from conclave.wire.ready import CLOCK, REQUEST_ID, Ready, own_headers
 
 log = get_logger(__name__)
 
@@ -50,6 +50,7 @@ class Around:
         """``app``: its resources are there."""
         self._auth_header = app[keys.IN_FORCE].config.auth_header
         self._budget = app[keys.BUDGET]
+        self._clock = app[keys.CLOCK]
         self._freshness = app[keys.FRESHNESS]
         self._sessions = app[keys.SESSIONS]
         self._activity = app[keys.ACTIVITY]
@@ -66,6 +67,7 @@ class Around:
         """
         began = time.monotonic()
         request[REQUEST_ID] = request_id = new_request_id()
+        request[CLOCK] = self._clock
         structlog.contextvars.bind_contextvars(request_id=request_id)  # the request has a task, and so a context
         if endpoint:
             request[ENDPOINT] = endpoint

@@ -8,7 +8,7 @@ It must say what other responses say: a test compares the heads.
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import MutableMapping, Sequence
 from email.utils import formatdate
 from typing import cast
 
@@ -18,7 +18,17 @@ from aiohttp.client_exceptions import ClientConnectionResetError
 from aiohttp.http import StreamWriter
 from aiohttp.web_request import BaseRequest
 
+from conclave.clock import Clock
 from conclave.wire.negotiate import Format
+
+CLOCK: web.RequestKey[Clock] = web.RequestKey("clock")
+"""The clock that the server goes by."""
+
+IN_DOUBT = {"X-Clock-In-Doubt": "true"}
+"""The header of every response while the clock is in doubt: clients then have no time to act on.
+
+Date is left out, too. But a proxy puts in its own where there is none, as HTTP demands.
+"""
 
 REQUEST_ID = web.RequestKey("request_id", str)
 
@@ -32,6 +42,7 @@ _FIXED = "".join(f"{name}: {value}\r\n" for name, value in HEADERS.items())
 _HEADS = {
     each: f"HTTP/1.1 200 OK\r\nContent-Type: {each.value}\r\n{_FIXED}X-Request-ID: ".encode("ascii") for each in Format
 }
+_DOUBT_LINE = "".join(f"{name}: {value}\r\n" for name, value in IN_DOUBT.items()).encode("ascii")
 _date = (0, b"")
 
 
@@ -89,13 +100,13 @@ class Ready(web.StreamResponse):
         if transport is None or transport.is_closing():
             raise ClientConnectionResetError("Cannot write to closing transport")
         request.writer.output_size += self.size
-        write(transport, written(self._format, request[REQUEST_ID], self._parts))
+        write(transport, written(self._format, request[REQUEST_ID], self._parts, request[CLOCK]))
         self._parts = ()
 
 
-def written(written_in: Format, request_id: str, parts: Sequence[bytes]) -> list[bytes]:
+def written(written_in: Format, request_id: str, parts: Sequence[bytes], clock: Clock) -> list[bytes]:
     """Return an answer with status 200, head and body. ``parts``: those of the body."""
-    return [head_of(written_in, request_id, sum(map(len, parts))), *parts]
+    return [head_of(written_in, request_id, sum(map(len, parts)), clock), *parts]
 
 
 def write(transport: asyncio.WriteTransport, parts: Sequence[bytes]) -> None:
@@ -106,25 +117,33 @@ def write(transport: asyncio.WriteTransport, parts: Sequence[bytes]) -> None:
         transport.write(b"".join(parts))
 
 
-def written_response(response: web.Response) -> bytes:
+def written_response(response: web.Response, clock: Clock) -> bytes:
     """Return any other answer to a plain request, head and body, as aiohttp writes it."""
     body = response.body if isinstance(response.body, bytes) else b""
-    fields = {**response.headers, "Content-Length": str(len(body)), "Date": _today().decode("ascii")}
+    fields = {**response.headers, "Content-Length": str(len(body))}
     lines = [f"HTTP/1.1 {response.status} {response.reason}", *(f"{name}: {text}" for name, text in fields.items())]
-    return "\r\n".join([*lines, "", ""]).encode("latin-1") + body
+    return "\r\n".join([*lines, ""]).encode("latin-1") + _time_line(clock) + b"\r\n" + body
 
 
-def head_of(written_in: Format, request_id: str, size: int) -> bytes:
+def head_of(written_in: Format, request_id: str, size: int, clock: Clock) -> bytes:
     """Return the head of an answer with status 200 and a body of ``size`` bytes."""
-    return b"%b%b\r\nDate: %b\r\nContent-Length: %d\r\n\r\n" % (
-        *(_HEADS[written_in], request_id.encode("ascii"), _today(), size),
+    return b"%b%b\r\n%bContent-Length: %d\r\n\r\n" % (
+        *(_HEADS[written_in], request_id.encode("ascii"), _time_line(clock), size),
     )
 
 
-def _today() -> bytes:
-    """Return the value of the header Date, made once a second."""
+def tell_no_time(headers: MutableMapping[str, str], clock: Clock) -> None:
+    """Leave the time out of the headers that a response is about to be written with, if the clock is in doubt."""
+    if clock.moment().in_doubt:
+        headers.pop("Date", None)
+        headers.update(IN_DOUBT)
+
+
+def _time_line(clock: Clock) -> bytes:
+    """Return the header Date, made once a second, or that the clock is in doubt."""
     global _date  # noqa: PLW0603 - a value that only depends on the time
     now = int(time.time())
     if _date[0] != now:
-        _date = now, formatdate(now, usegmt=True).encode("ascii")
-    return _date[1]
+        _date = now, f"Date: {formatdate(now, usegmt=True)}\r\n".encode("ascii")
+    # The clock is asked last: a jump before that is seen, and one after it does not matter.
+    return _DOUBT_LINE if clock.moment().in_doubt else _date[1]

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import replace
+from uuid import uuid4
 
 import pytest
 
@@ -17,7 +18,7 @@ from spark.engine import Engine
 from spark.run import clean_up
 from tests.conftest import Running, StartServer
 from tests.support.archive import Mover
-from tests.support.client import Client
+from tests.support.client import Client, expect
 from tests.support.protobuf import ProtobufClient
 
 HOUR, DAY = 3600, 86_400
@@ -279,3 +280,149 @@ async def test_a_restart_does_not_forget_what_was_missed(config: Config, start_s
         assert (await watermarks(running))["bob"] == 0
         assert await bob.numbers(group) == [1, 2, 3, 4, 5, 6]
         assert (await watermarks(running))["bob"] == 6
+
+
+async def heads(running: Running, *requests: bytes) -> list[dict[str, str]]:
+    """Send requests on a connection, one after the other; return the head of each answer, names in lower case."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", running.server.port)
+    found = []
+    try:
+        for each in requests:
+            writer.write(each)
+            lines = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
+            fields = {name.lower(): value for name, value in (line.split(": ", 1) for line in lines[1:] if line)}
+            found.append({"status": lines[0].split()[1], **fields})
+            if not each.startswith(b"HEAD"):
+                await reader.readexactly(int(fields.get("content-length", "0")))
+    finally:
+        writer.close()
+    return found
+
+
+@pytest.mark.parametrize("guard_has_looked", [True, False])
+async def test_no_answer_tells_the_time_while_the_clock_is_in_doubt(
+    running: Running, *, guard_has_looked: bool
+) -> None:
+    alice, group = await running.user("alice"), ""
+    group = await alice.create_group("friends")
+    for _ in range(3):
+        await alice.send(group, bytes(200_000))
+    path, token = f"/api/v1/groups/{group}/messages", f"Authorization: Bearer {alice.token}\r\n"
+
+    def ask(first: str, *more: str, token: str = token, body: str = "") -> bytes:
+        lines = [f"{first} HTTP/1.1", "Host: x", *more, *([f"Content-Length: {len(body)}"] if body else [])]
+        return ("\r\n".join([*lines, token]) + "\r\n" + body).encode("ascii")
+
+    kinds = {
+        "of the fast path": [ask(f"GET {path}?after=3")] * 3,
+        "an error of it": [ask(f"GET {path.replace(group, str(uuid4()))}?after=3")] * 3,
+        "of a send": [ask(f"POST {path}", "Content-Type: application/json", body='{"mls_message": "aGk="}')] * 3,
+        "a send that is refused": [ask(f"POST {path}", "Content-Type: application/json", body='{"x": "aGk="}')] * 3,
+        "a large page": [ask(f"GET {path}?after=0")],
+        "the last of a connection": [ask(f"GET {path}?after=3", "Connection: close")],
+        "a head": [ask(f"HEAD {path}?after=3")],
+        "of any other path": [ask("GET /api/v1/me")],
+        "of no path": [ask("GET /api/v1/nothing")],
+        "without a token": [ask("GET /api/v1/me", token="")],
+        "of health": [ask("GET /healthz")],
+        "a file": [ask("GET /api/v1/docs")],
+        "a stream": [ask("GET /api/v1/events")],
+        "to what is not HTTP": [b"nonsense\r\n\r\n"],
+        "to an Expect that nobody knows": [ask("GET /api/v1/me", "Expect: gold")],
+    }
+    for kind, requests in kinds.items():
+        for each in await heads(running, *requests):
+            assert ("date" in each, "x-clock-in-doubt" in each) == (True, False), kind
+    running.clock.set_wrong(JUMP)
+    if guard_has_looked:
+        await noticed(running)
+    for kind, requests in kinds.items():
+        for each in await heads(running, *requests):
+            assert ("date" in each, each.get("x-clock-in-doubt")) == (False, "true"), kind
+    await set_right(running)
+    for each in await heads(running, *kinds["of the fast path"], *kinds["of any other path"]):
+        assert "date" in each
+
+
+@pytest.mark.parametrize("kind", [Client, ProtobufClient])
+@pytest.mark.parametrize("guard_has_looked", [True, False])
+async def test_sessions_that_only_the_clock_ends_have_to_wait(
+    running: Running, kind: type[Client], *, guard_has_looked: bool
+) -> None:
+    alice, bob, group = await unread(running, kind=kind)
+    carol, dora = [await kind.register(running.http, running.url, name) for name in ("carol", "dora")]
+    running.clock.advance(running.config.token_ttl_seconds)  # they have not been used since
+    await expect(dora.get("/me"), 401, 202)
+    for each, name in ((alice, "alice"), (bob, "bob"), (carol, "carol")):
+        await each.login(name)
+    await carol.post("/logout")
+    ahead = running.config.token_ttl_seconds + 1
+    running.clock.set_wrong(ahead)
+    if guard_has_looked:
+        await noticed(running)
+    before = await running.query("SELECT session_id FROM sessions")
+    for _ in range(3):
+        refused = await expect(alice.get("/me"), 503, 0)
+        assert "clock" in refused["message"]
+        await expect(bob.numbers(group), 503, 0)
+        await expect(bob.send(group), 503, 0)
+        await expect(carol.get("/me"), 401, 202)
+        await expect(dora.get("/me"), 401, 202)
+    headers = {running.config.auth_header: f"Bearer {alice.token}"}
+    async with running.http.get(f"{running.url}/api/v1/events", headers=headers) as response:
+        assert (response.status, response.headers["Retry-After"]) == (503, "60")
+    emma = await kind.register(running.http, running.url, "emma")
+    await emma.get("/me")
+    await running.app[keys.CLOCK_WATCH].note()
+    report = await asyncio.to_thread(clean_up, Engine(running.config, running.clock))
+    assert "ClockWrongError" in report.error
+    assert {*before} <= {*await running.query("SELECT session_id FROM sessions")}, "nothing was removed"
+    await set_right(running, ahead)
+    for each in (alice, bob, emma):
+        await each.get("/me")
+    await expect(carol.get("/me"), 401, 202)
+
+
+async def test_a_session_that_ends_while_the_clock_is_in_doubt_has_ended(running: Running) -> None:
+    alice = await running.user("alice")
+    running.clock.set_wrong(JUMP)
+    await alice.get("/me")
+    await alice.post("/logout")
+    await expect(alice.get("/me"), 401, 202)
+
+
+async def test_a_clock_that_is_far_behind_shows_again_what_is_not_erased_yet_and_nothing_else(running: Running) -> None:
+    """It counts as it is: nobody knows which clock was right. What was erased or settled does not return."""
+    alice = await running.user("alice")
+    gone, settled, group = [await alice.create_group(name, expiry=HOUR) for name in ("gone", "settled", "kept")]
+    for each in (gone, settled):
+        await alice.send(each)
+    running.clock.advance(HOUR + 1)
+    await alice.set_expiry(settled, -1)
+    assert await run(running) == 2
+    await alice.send(group)
+    running.clock.advance(HOUR + 1)
+    assert await alice.numbers(group) == []
+    running.clock.set_wrong(-2 * HOUR)
+    assert await alice.numbers(group) == [1], "shown again"
+    for each in (gone, settled):
+        assert await alice.numbers(each) == []
+    await noticed(running)
+    assert "set back by 7200 seconds" in running.app[keys.HEALTH].faults["clock"]
+    report = await asyncio.to_thread(clean_up, Engine(running.config, running.clock))
+    assert "ClockWrongError" in report.error
+    await expect(alice.set_expiry(group, -1), 503, 0)
+    assert (await heads(running, b"GET /healthz HTTP/1.1\r\n\r\n"))[0].get("date") is None
+    running.clock.set_wrong(2 * HOUR)
+    assert await alice.numbers(group) == [], "hidden again, before anybody accepts anything"
+    assert await run(running, accept=True) == 1
+
+
+async def test_a_clock_that_is_far_behind_ends_no_session_and_counts_no_less_as_fetched(running: Running) -> None:
+    alice, bob, group = await unread(running)
+    running.clock.advance(DAY)
+    await noticed(running)
+    running.clock.set_wrong(-DAY)
+    await alice.send(group)
+    assert await bob.numbers(group) == [1, 2, 3, 4, 5, 6]
+    assert (await watermarks(running))["bob"] == 6

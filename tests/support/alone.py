@@ -12,11 +12,12 @@ from conclave.archive import pages
 from conclave.archive.reader import Archive
 from conclave.auth import tokens
 from conclave.budget import Budget
-from conclave.errors import ApiError, TokenExpiredError
+from conclave.errors import ApiError, ClockInDoubtError, TokenExpiredError
 from conclave.health.parts import Health
 from conclave.store import sessions, sqlite
 from conclave.store.database import Database
 from conclave.store.group_commit import snapshot
+from conclave.store.missed import NONE
 from conclave.store.sessions import Session
 
 Told = list[tuple[int, str, bytes, int, int, int, bool]] | tuple[int, int]
@@ -30,6 +31,7 @@ class StoreAlone:
     def __init__(self, app: web.Application) -> None:
         config = app[keys.IN_FORCE].config
         self.up_to = 0
+        self.doubts = False
         self._app = app
         self._connection = sqlite.connect(config.database)
         self._archive = Archive(config.archive_path, config.database, Health())
@@ -54,11 +56,22 @@ class StoreAlone:
         alive = found and self._app[keys.CLOCK].now() < self._app[keys.ACTIVITY].expires_at(found)
         return found if alive else None
 
+    def refusal(self, token: str) -> tuple[int, int]:
+        """Status and code of what the holder of a token gets whose session is over by the clock, or has ended."""
+        found = sessions.by_token_hash(self._connection, tokens.token_hash(token))
+        earliest = self._app[keys.CLOCK].moment().earliest
+        has_to_wait = found and earliest < self._app[keys.ACTIVITY].expires_at(found)
+        error = ClockInDoubtError if has_to_wait else TokenExpiredError
+        return error.status, int(error.code)
+
     async def page(self, token: str, group: str, after: int, limit: int, *, include_redacted: bool = False) -> Told:
-        """Return what a fetch is to answer. ``up_to`` is then the watermark that follows from it."""
+        """Return what a fetch is to answer. ``up_to`` is then the watermark that follows from it.
+
+        ``doubts``: whether something that the page leaves out stands against counting it.
+        """
         session = self.session(token)
         if session is None:
-            return TokenExpiredError.status, int(TokenExpiredError.code)
+            return self.refusal(token)
         share = Budget(1 << 30).share()
         try:
             found = await pages.page(
@@ -76,7 +89,9 @@ class StoreAlone:
             )
         except ApiError as error:
             return error.status, int(error.code)
-        self.up_to = found.doubt.fetched(after, found.fetched_up_to)
+        doubt = found.doubt
+        claimed = doubt.claimed(min(after, found.member.group.last_seq))
+        self.up_to, self.doubts = max(claimed, doubt.fetched(after, found.fetched_up_to)), doubt != NONE
         return [cast(tuple[int, str, bytes, int, int, int, bool], each.piece) for each in found.messages]
 
     def self_destructs(self, group: str) -> bool:

@@ -12,7 +12,7 @@ from conclave.actions import accounts
 from conclave.auth.passwords import hash_password
 from conclave.clock import FakeClock
 from conclave.config.settings import Config
-from conclave.errors import NotMemberError, TokenExpiredError
+from conclave.errors import NotMemberError
 from conclave.store import bodies, sqlite
 from conclave.store.archive import restore
 from conclave.store.archive.restore import Archived
@@ -388,5 +388,5 @@ class History(World):
 def _sent(alone: StoreAlone, client: Client, group: str) -> tuple[int, int] | None:
     """How a send is to be refused, if it is."""
     if alone.session(client.token) is None:
-        return TokenExpiredError.status, int(TokenExpiredError.code)
+        return alone.refusal(client.token)
     return None if alone.is_member(client.token, group) else (NotMemberError.status, int(NotMemberError.code))

@@ -117,8 +117,9 @@ class World:
         if isinstance(found, list):
             key = group, client.user_id
             # In a group with self-destructing messages a page counts for those that its reader may not see, too.
-            up_to = alone.up_to if alone.self_destructs(group) and len(found) < limit else 0
-            marks[key] = max(marks[key], up_to, min(after, last), *(each[0] for each in found[-1:]))
+            up_to = alone.up_to if alone.doubts or (alone.self_destructs(group) and len(found) < limit) else 0
+            claimed = [] if alone.doubts else [min(after, last), *(each[0] for each in found[-1:])]
+            marks[key] = max(marks[key], up_to, *claimed)
 
     def _expect(self, found: Any, told: Any, what: str) -> None:
         if found != told:

@@ -1,5 +1,6 @@
 """Times to come in the archive: a clock that was ahead moved messages there, and was set right since."""
 
+import asyncio
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -7,13 +8,19 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable
 
+from conclave import keys
 from conclave.archive.layout import span_of
+from conclave.clock import FakeClock
+from conclave.config.archive import ArchiveConfig
+from conclave.config.cleanup import CleanupConfig
+from conclave.config.settings import Config
 from conclave.failpoints import ARCHIVE_CLOCK_POINTS
+from tests.conftest import StartServer
 from tests.support.archived import DAY, START, USERS, Store
 from tests.support.cleaner import Cleaner
 from tests.support.sample import some
 
-YEAR = 365 * DAY
+HOUR, YEAR = 3600, 365 * DAY
 FIRST = START + 9 * DAY
 """When the clock was right, before and after."""
 
@@ -121,3 +128,43 @@ def test_a_message_that_was_damaged_in_the_archive_does_not_look_whole_after_it(
     table.update({"checksum": "1"}, predicate=f"group_key = {ahead.timed} AND sequence_num = 4")
     assert ahead.accept()["error"] == ""
     assert any("not as they were archived" in line for line in store.verify()["differences"])
+
+
+async def test_what_only_a_wrong_clock_hid_in_the_archive_is_kept_and_served_once_it_is_accepted(
+    config: Config, start_server: StartServer, clock: FakeClock, cleaner: Cleaner
+) -> None:
+    """The clock is ten days ahead in a group of a week, whose expiry is set to 0 after it."""
+    config = replace(
+        config,
+        cleanup=CleanupConfig(engine="spark", disk_reserve=0),
+        archive=ArchiveConfig(after=HOUR, margin=HOUR),
+    )
+
+    async def run(*, accept: bool = False) -> dict[str, Any]:
+        await server.settle()
+        report = await asyncio.to_thread(cleaner.try_run, config, clock.now(), clock.set_by, accept_clock=accept)
+        assert report["error"] == ""
+        return report
+
+    async with start_server(config) as server:
+        alice, bob = await server.users("alice", "bob")
+        group = await alice.create_group("friends", expiry=7 * DAY)
+        await bob.join(group)
+        for _ in range(5):
+            await alice.send(group)
+        clock.advance(DAY)
+        assert (await run())["archived"] == 5
+        clock.set_wrong(10 * DAY)
+        assert await alice.send(group) == 6
+        for after, seen in ((0, [6]), (6, [])):
+            assert await bob.numbers(group, after) == seen
+        clock.set_wrong(-10 * DAY)
+        report = await run(accept=True)
+        assert report["brought_back"]["messages"] == 1
+        await server.app[keys.CLOCK_WATCH].look()
+        await alice.set_expiry(group, 0)
+        assert await bob.numbers(group, 6) == []
+        assert (await run())["deleted"].get("fetched", 0) == 0
+        assert await bob.numbers(group) == [1, 2, 3, 4, 5, 6]
+        assert (await run())["deleted"]["fetched"] == 6
+        assert await bob.numbers(group) == []
