@@ -37,6 +37,12 @@ PAUSE_SECONDS = 0.2
 Otherwise others who wait for the run lock, such as a backup, might never get it.
 """
 
+_ENDING = threading.RLock()
+"""Held by whoever ends this process. The other, of a signal and the end of the server, would leave files half removed.
+
+A handler may interrupt another one in its thread.
+"""
+
 
 class Orders:
     """What the server has the worker go by, and what an operator wants at once, while the worker works or waits."""
@@ -181,10 +187,11 @@ def _listen_to_server(engine: Engine, orders: Orders) -> None:
 
 def _end(engine: Engine) -> None:
     """End without finishing the work under way; Java ends too."""
-    try:
-        engine.halt()
-    finally:
-        os._exit(0)
+    with _ENDING:
+        try:
+            engine.halt()
+        finally:
+            os._exit(0)
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ def shown(tmp_path: Path, *env: str) -> list[str]:
 
 
 def test_what_is_blocked_comes_and_what_is_ignored_on_purpose_stays_so(tmp_path: Path) -> None:
-    told = shown(tmp_path, "--ignore-signal=HUP,INT,TERM,CHLD", "--block-signal=HUP,INT,TERM,CHLD")
+    told = shown(tmp_path, "--default-signal", "--ignore-signal=HUP,INT,TERM,CHLD", "--block-signal=HUP,INT,TERM,CHLD")
     assert told == ["SIGHUP SIGINT SIGPIPE SIGTERM SIGXFSZ", "", "SIGTERM"], "Python ignores two for itself"
 
 
