@@ -5,7 +5,6 @@ from pathlib import Path
 import click
 
 from conclave.cli.common import config_option, one_line_errors
-from conclave.config.doubts import doubts
 from conclave.config.load import ConfigError, find_config, load_config
 from conclave.logs import configure_logging, get_logger
 from conclave.server.run import ServeError, serve as run_server
@@ -32,6 +31,4 @@ def serve(path: Path | None, *, accepts_change: bool) -> None:
         configure_logging(config.log)
         for name, means in ambiguous:
             log.warning("ambiguous_setting", setting=name, means=means)
-        for doubt in doubts(config):
-            log.warning("doubtful_setting", **doubt._asdict())
         run_server(config, source.absolute() if source else None, hangups, accepts_change=accepts_change)

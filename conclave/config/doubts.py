@@ -1,13 +1,13 @@
 """Finds settings that are valid, but may not do what the operator expects of them. Pure."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import NamedTuple
 
 from conclave.config.retention import RetentionConfig
 from conclave.config.settings import Config
 from conclave.retention.durations import duration_text
 from conclave.retention.jobs import gaps
-from conclave.retention.policy import AFTER_FETCH, KEEP
+from conclave.retention.policy import AFTER_FETCH, KEEP, GroupPolicy
 
 
 class Doubt(NamedTuple):
@@ -17,13 +17,20 @@ class Doubt(NamedTuple):
     means: str
 
 
-def doubts(config: Config) -> Iterator[Doubt]:
-    """Yield what a configuration shows by itself."""
+def doubts(config: Config, policies: Collection[GroupPolicy] | None = None) -> Iterator[Doubt]:
+    """Yield what a configuration shows by itself.
+
+    ``policies``: those that groups have under it. What concerns none of these groups is left out; None: nothing is,
+    since groups may come that it concerns.
+    """
     retention, server = config.retention, config.message_retention
-    for gap in gaps(retention.purge_jobs):
-        yield Doubt("retention.purge_jobs", f"no job covers {gap}: what expires there is hidden, but not erased")
-    yield from _escapes(retention, server)
-    yield from _creates_nothing(retention, server)
+    if policies is None or any(_is_missed(retention, policy) for policy in policies):
+        for gap in gaps(retention.purge_jobs):
+            yield Doubt("retention.purge_jobs", f"no job covers {gap}: what expires there is hidden, but not erased")
+    if policies is None or any(policy.is_after_fetch for policy in policies):
+        yield from _escapes(retention, server)
+    if policies is None or any(policy.lifetime == KEEP for policy in policies):
+        yield from _creates_nothing(retention, server)
     if config.ledger_path.is_relative_to(config.data):
         yield Doubt("ledger.path", "lies in the data directory, with which it would be lost: put it on another disk")
 
@@ -31,6 +38,11 @@ def doubts(config: Config) -> Iterator[Doubt]:
 def of_unknown_group(group_id: str) -> Doubt:
     """Return what to say of an override whose group the store does not know."""
     return Doubt(f"retention.groups.{group_id}", "there is no such group, or no longer: look for a mistyped id")
+
+
+def _is_missed(retention: RetentionConfig, policy: GroupPolicy) -> bool:
+    """Tell whether messages expire by a policy that no job covers."""
+    return policy.lifetime != KEEP and not any(job.covers(policy) for job in retention.purge_jobs)
 
 
 def _escapes(retention: RetentionConfig, server: int) -> Iterator[Doubt]:

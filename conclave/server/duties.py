@@ -13,7 +13,7 @@ from conclave import keys
 from conclave.actions import timers
 from conclave.archive.reader import ArchiveError
 from conclave.clock import Clock
-from conclave.config.doubts import of_unknown_group
+from conclave.config.doubts import doubts, of_unknown_group
 from conclave.errors import UntrustedClockError
 from conclave.failpoints import reach
 from conclave.health.clock_watch import ClockWatch
@@ -22,7 +22,7 @@ from conclave.logs import get_logger
 from conclave.retention.durations import duration_text
 from conclave.retention.jobs import schedule
 from conclave.retention.policy import session_lag
-from conclave.store import consequences, invites, news, outbox, overdue, sessions, state
+from conclave.store import consequences, invites, news, outbox, overdue, policies, sessions, state
 from conclave.store.archive import stretches
 from conclave.store.database import Database
 from conclave.store.faults import StoreError
@@ -121,8 +121,11 @@ async def stay_alive(app: web.Application) -> AsyncIterator[None]:
     """Note in the store that the server is alive, and watch the clock."""
     health = app[keys.HEALTH]
     app[keys.CLOCK_WATCH] = watch = ClockWatch(app[keys.CLOCK], app[keys.STORE], health, app[keys.ACTIVITY])
-    policy = app[keys.IN_FORCE].config.policy
+    config = app[keys.IN_FORCE].config
+    policy = config.policy
     await watch.begin(policy, accepts_change=app[keys.ACCEPTS_CHANGE])
+    for doubt in doubts(config, await app[keys.STORE].read(policies.in_use, policy)):
+        log.warning("doubtful_setting", **doubt._asdict())
     for group_id in await app[keys.STORE].read(consequences.unknown_groups, policy):
         log.warning("doubtful_setting", **of_unknown_group(group_id)._asdict())
     async with (

@@ -21,6 +21,7 @@ from conclave.logs import configure_logging, get_logger
 from conclave.retention.durations import duration_text
 from conclave.server.supervise import Supervisor
 from conclave.server.tls import Tls, TlsError, context_of
+from conclave.store import policies
 from conclave.store.faults import StoreError
 from conclave.store.state import PolicyChangeError, PolicyFrozenError
 from conclave.system import certificate
@@ -179,6 +180,7 @@ class Reloader:
         try:
             former = self._app[keys.IN_FORCE].config
             read, renewed, has_same_token = await asyncio.to_thread(self._read, former)
+            await self._tell_doubts(read)
             config = taken_over(former, read, has_tls=bool(self._tls))
             self._adopting = asyncio.create_task(self._adopt(former, config, renewed))
             await asyncio.shield(self._adopting)
@@ -198,6 +200,13 @@ class Reloader:
             return True
         return False
 
+    async def _tell_doubts(self, config: Config) -> None:
+        """Log what ``config`` may do to the groups that are there, and what its operator may not expect."""
+        with suppress(StoreError):  # the watch of the storage tells of that
+            in_use = await self._app[keys.STORE].read(policies.in_use, config.policy)
+            for doubt in doubts(config, in_use):
+                log.warning("doubtful_setting", **doubt._asdict())
+
     def _read(self, former: Config) -> tuple[Config, _Renewed | None, bool]:
         """Read the settings, the certificate, and whether operators go by the token that is set.
 
@@ -209,8 +218,6 @@ class Reloader:
         read = load_config(source, lambda name, means: log.warning("ambiguous_setting", setting=name, means=means))
         if read == Config() != former:
             raise ConfigError(str(source or BUILT_IN), [_SETS_NOTHING])
-        for doubt in doubts(read):
-            log.warning("doubtful_setting", **doubt._asdict())
         context = context_of(read) if self._tls else None
         renewed = _Renewed(context, certificate.expiry(read.tls_cert_path)) if context else None
         return read, renewed, self._guard.goes_by(read.admin)

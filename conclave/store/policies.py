@@ -8,6 +8,7 @@ hold covers it. What the marks of a group hide (``marks.py``) stays hidden, and 
 even after the policy changes.
 """
 
+import json
 import sqlite3
 from collections.abc import Callable, Iterator
 from typing import NamedTuple, Protocol
@@ -197,6 +198,19 @@ def list_all(
             " ON expiry = stored.message_expiry_seconds AND least = stored.min_lifetime_seconds"
             " LEFT JOIN temp.override_policies AS override ON override.group_id = stored.group_id"
         )
+
+
+def in_use(connection: sqlite3.Connection, settings: PolicySettings) -> set[GroupPolicy]:
+    """Return the policies that groups have under the server's settings; without deleted groups."""
+    query = "SELECT DISTINCT message_expiry_seconds, min_lifetime_seconds FROM groups"
+    if settings.overrides:
+        query += " WHERE hex(group_id) NOT IN (SELECT value FROM json_each(:overridden))"
+    overridden = json.dumps([group_id.hex().upper() for group_id in settings.overrides])
+    found = {settings.of_setting(*row) for row in connection.execute(query, {"overridden": overridden})}
+    for group_id, policy in settings.overrides.items():
+        if connection.execute("SELECT 1 FROM groups WHERE group_id = ?", (group_id,)).fetchone():
+            found.add(policy)
+    return found
 
 
 def _occurring(connection: sqlite3.Connection) -> list[tuple[int, int]]:

@@ -9,7 +9,7 @@ from conclave.config.retention import RetentionConfig
 from conclave.config.settings import Config
 from conclave.retention.durations import MAX_SECONDS
 from conclave.retention.jobs import PurgeJob
-from conclave.retention.policy import KEEP
+from conclave.retention.policy import AFTER_FETCH, KEEP, GroupPolicy
 from conclave.retention.resolve import Lifetimes, Limit, Limits
 from tests.config.test_config import faults_of
 from tests.support.policies import DAY, HOUR, MONTH, WEEK, YEAR
@@ -312,6 +312,22 @@ HOLD = 'retention.fetch_hold_limit = "30d"\n'
 )
 def test_what_is_valid_but_doubtful_is_told(text: str, doubtful: list[str]) -> None:
     assert [found.setting for found in doubts(parse_config(text, "x"))] == doubtful
+
+
+@pytest.mark.parametrize(
+    ("text", "concerned", "others"),
+    [
+        ('message_retention = "30d"', [AFTER_FETCH], [KEEP, MONTH]),
+        ('retention.limits.max_lifetime.max = "1y"\n' + HOLD, [KEEP], [AFTER_FETCH, MONTH]),
+        ('retention.purge_jobs = [{ interval = "1h", longest_max_lifetime = "3d" }]', [WEEK], [KEEP, DAY, AFTER_FETCH]),
+        ('retention.purge_jobs = [{ interval = "1h", shortest_max_lifetime = "0" }]', [AFTER_FETCH], [KEEP, DAY]),
+    ],
+)
+def test_what_concerns_no_group_that_is_there_is_left_out(text: str, concerned: list[int], others: list[int]) -> None:
+    config = parse_config(text, "x")
+    assert not list(doubts(config, []))
+    assert not list(doubts(config, [GroupPolicy(lifetime) for lifetime in others]))
+    assert list(doubts(config, [GroupPolicy(lifetime) for lifetime in concerned + others])) == list(doubts(config))
 
 
 def test_a_gap_between_jobs_is_named() -> None:

@@ -1,6 +1,7 @@
 """A start with another policy: logged, warned of, and refused if it hides much at once."""
 
 import asyncio
+import signal
 import sqlite3
 from contextlib import closing
 from pathlib import Path
@@ -73,17 +74,27 @@ async def test_a_start_that_hides_much_is_refused_until_an_operator_accepts_it(t
         assert not events(server, "policy_changed"), "the second start changes nothing"
 
 
-def test_doubtful_settings_are_logged_at_the_start(tmp_path: Path) -> None:
+async def test_doubtful_settings_are_logged_where_a_group_is_concerned(tmp_path: Path) -> None:
+    def doubtful() -> list[str]:
+        assert {event["level"] for event in events(server, "doubtful_setting")} <= {"warning"}
+        return [event["setting"] for event in events(server, "doubtful_setting")]
+
     text = (
         f'message_retention = "30d"\n[retention]\ngroups = {{ "{GROUP}" = {{}} }}\n'
         f'purge_jobs = [{{ interval = "1h", longest_max_lifetime = "3d" }}]\n{SQL}'
     )
+    of_an_override = f"retention.groups.{GROUP}"
     with ServerProcess(tmp_path, text) as server:
-        doubtful = events(server, "doubtful_setting")
-        assert {event["level"] for event in doubtful} == {"warning"}
-        assert [event["setting"] for event in doubtful] == [
-            "retention.purge_jobs",
-            "message_retention",
-            f"retention.groups.{GROUP}",
-        ]
-        assert doubtful[0]["means"].startswith("no job covers lifetimes over 3d")
+        assert doubtful() == [of_an_override], "no other group is there"
+        async with ClientSession() as http:
+            alice = await Client.register(http, server.url, "alice")
+            await alice.create_group("of_a_month")
+            await alice.create_group("after_fetch", expiry=0)
+        server.process.send_signal(signal.SIGHUP)
+        server.wait_for("reloaded")
+        assert doubtful() == [of_an_override, "retention.purge_jobs", "message_retention"]
+        assert server.stop()[0] == 0
+    with ServerProcess(tmp_path, text) as server:
+        assert doubtful() == ["retention.purge_jobs", "message_retention", of_an_override]
+        [first, *_] = events(server, "doubtful_setting")
+        assert first["means"].startswith("no job covers lifetimes over 3d")
