@@ -26,6 +26,7 @@ from conclave.client.news import (
     Offline,
     Online,
     PolicyChanged,
+    TimeCorrected,
 )
 from conclave.client.retry import Backoff
 from conclave.client.session import Session, SessionFileError
@@ -64,6 +65,7 @@ __all__ = [
     "SessionFileError",
     "SessionOverError",
     "Sync",
+    "TimeCorrected",
     "Timeouts",
     "UnreadableError",
 ]

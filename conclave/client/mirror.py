@@ -29,6 +29,7 @@ class Mirror:
         self._own: dict[tuple[UUID, bytes], str] = {}
         self._told_invites: set[UUID] = set()
         self._gone: list[n.MessagesGone | n.GroupGone] = []
+        self._has_passed_over = False
         self._page_size, self._arrived = PAGE, 0
 
     def expect(self, group_id: UUID, payload: bytes, text: str) -> None:
@@ -41,6 +42,7 @@ class Mirror:
 
     async def catch_up(self) -> AsyncIterator[n.News]:
         """Read the whole state, and fetch what was missed."""
+        self._has_passed_over = False
         current = {each.group_id: each for each in await self._client.groups()}
         for group_id in self._history.groups().keys() - current.keys():
             for gone in self.forget_group(group_id):
@@ -92,7 +94,10 @@ class Mirror:
             yield gone
 
     async def _compare_self_destructing(self, group_id: UUID) -> None:
-        """Forget what the user may not see any more: another device of the user's may have read it."""
+        """Forget what the user may not see any more: another device of the user's may have read it.
+
+        Not while the server's clock may be wrong: what that hides is there again once it is right.
+        """
         numbers = self._history.self_destructing(group_id)
         if not numbers:
             return
@@ -103,7 +108,10 @@ class Mirror:
                 break
             shown |= {each.sequence_num for each in page if not each.redacted}
             after = page[-1].sequence_num
-        self.note_gone(self._history.forget(group_id, [each for each in numbers if each not in shown]))
+        if self._history.is_time_known:
+            self.note_gone(self._history.forget(group_id, [each for each in numbers if each not in shown]))
+        else:
+            self._has_passed_over = True
 
     async def forget_deleted(self, group_id: UUID, user_ids: Iterable[UUID], known: dict[UUID, bool]) -> None:
         """Forget what those of ``user_ids`` have sent who have deleted their accounts: the server serves it no more.
@@ -158,6 +166,11 @@ class Mirror:
             raise AnswerError("the server's messages are out of order")  # or the same page would come for ever
         return page
 
+    @property
+    def wants_to_compare(self) -> bool:
+        """Whether something was not compared while the server's clock was in doubt, and can be now."""
+        return self._has_passed_over and self._history.is_time_known
+
     async def _fetch(self, group_id: UUID, after: int, *, include_redacted: bool = False) -> tuple[StoredMessage, ...]:
         """Fetch a page of a group, as large as the link carries."""
         try:
@@ -185,8 +198,9 @@ class Mirror:
         """
         while waiting := self._history.unhandled(group_id):
             for message in waiting:
-                if not message.is_gone(self._history.now()):
-                    yield n.MessageArrived(message)
+                if message.is_gone(self._history.now()):
+                    break  # for good, or only while a time is in doubt: the history knows
+                yield n.MessageArrived(message)
                 self._history.handled(group_id, message.sequence_num)
                 await asyncio.sleep(0)
 

@@ -179,6 +179,11 @@ class MessagesGone:
 
 
 @dataclass(frozen=True)
+class TimeCorrected:
+    """A time was wrong by which messages were hidden: they may be there again, so read what you show again."""
+
+
+@dataclass(frozen=True)
 class GroupGone:
     """The user is not in a group any more, or it is deleted. What it had here is erased."""
 
@@ -206,4 +211,4 @@ class Offline:
     retry_in: float
 
 
-News = Event | Lagged | MessageArrived | MessagesGone | GroupGone | PolicyChanged | Online | Offline
+News = Event | Lagged | MessageArrived | MessagesGone | TimeCorrected | GroupGone | PolicyChanged | Online | Offline

@@ -219,6 +219,13 @@ class Sync:
                 yield each
         await self._mirror.tell_read()
         await self._upkeep.refill()
+        if self.history.wants_time:
+            await self.client.me()  # any answer has the time
+        if came_back := self.history.take_come_back():
+            yield n.TimeCorrected()
+        if came_back or self._mirror.wants_to_compare:
+            async for each in self._mirror.catch_up():
+                yield each
 
     def _effects(self, event: n.Event | n.Lagged) -> AsyncIterator[n.News]:
         """Return what an event leads to, before it is told."""
@@ -286,7 +293,7 @@ class Sync:
             while True:
                 erased = self.history.enforce()
                 self._mirror.note_gone(erased)
-                if erased:
+                if erased or self.history.has_come_back or self.history.wants_time:
                     self._wake.set()
                 await asyncio.sleep(ENFORCED_EVERY)
         except sqlite3.Error:

@@ -99,7 +99,7 @@ class Transport:
         self.written_in = written_in
         self.backoff = backoff
         self.token = ""
-        self.on_time: Callable[[int], None] = lambda _: None
+        self.on_time: Callable[[int | None], None] = lambda _: None
         self.on_trouble: Callable[[NoAnswerError | None], None] = lambda _: None
         self._is_in_trouble = False
         self._ca = ca
@@ -185,8 +185,8 @@ class Transport:
             ) as response:
                 if response.status >= 300:
                     raise await self._refusal(response)
+                self._tell_time(response)  # before the rest is read, which takes time
                 found = await response.read()
-                self._tell_time(response)
         except (HttpError, TimeoutError, OSError) as error:
             raise _no_answer(error) from error
         return marshal.read(written_in, kind, found) if kind is not Empty else kind()
@@ -214,12 +214,13 @@ class Transport:
             self.on_trouble(error)
 
     def _tell_time(self, response: ClientResponse) -> None:
-        """Hand the server's time on, if the answer has one."""
+        """Hand the server's time on; None if the answer has none: then its clock may be wrong."""
         try:
             date = parsedate_to_datetime(response.headers.get("Date", ""))
-        except ValueError:
-            return
-        self.on_time(int(date.replace(tzinfo=date.tzinfo or UTC).timestamp()))
+            at = int(date.replace(tzinfo=date.tzinfo or UTC).timestamp())
+        except (ValueError, OverflowError):
+            at = None
+        self.on_time(at)
 
     def _headers(self) -> dict[str, str]:
         if not self.token:

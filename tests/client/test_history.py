@@ -462,6 +462,7 @@ ACTIONS = st.one_of(
     st.tuples(st.just("pass"), st.just(0), st.integers(0, 60), st.just(0)),
     st.tuples(st.just("set"), st.just(0), st.integers(-500, 500).map(lambda half: 2 * half), st.just(0)),
     st.tuples(st.sampled_from(["hear", "restart", "reboot"]), st.just(0), st.just(0), st.just(0)),
+    st.tuples(st.just("glitch"), st.just(0), st.sampled_from([-(10**6), -100, 100, 10**6]), st.integers(0, 60)),
     st.tuples(st.just("read"), st.integers(0, 2), st.just(0), st.just(0)),
 )
 
@@ -482,7 +483,23 @@ class Lived:
 
     def hear(self) -> None:
         self.kept.history.hear_time(self.server)
+        while not self.kept.history.is_time_known:  # this machine's clocks contradict it: it is asked again
+            self.let_pass(60)
+            self.kept.history.hear_time(self.server)
         self.was_set_back = self.has_rebooted = False
+
+    def glitch(self, seconds: int, lasts: int) -> None:
+        """The server is wrong for a moment: that hides, and erases nothing."""
+        self.hear()
+        self.check()
+        before = self.kept.found()
+        self.kept.history.hear_time(self.server + seconds)
+        self.kept.history.enforce()
+        assert self.kept.found() == before
+        self.let_pass(lasts)
+        self.kept.history.hear_time(self.server + seconds)
+        self.restart(reboot=False)
+        self.hear()
 
     def arrive(self, place: int, age: int, seconds: int) -> None:
         self.hear()
@@ -542,6 +559,7 @@ def test_over_random_histories_nothing_is_here_that_may_not_be(
         "pass": lambda _, seconds, __: lived.let_pass(seconds),
         "set": lambda _, seconds, __: lived.set_clock(seconds),
         "hear": lambda *_: lived.hear(),
+        "glitch": lambda _, seconds, lasts: lived.glitch(seconds, lasts),
         "read": lambda place, *_: lived.read(place),
         "restart": lambda *_: lived.restart(reboot=False),
         "reboot": lambda *_: lived.restart(reboot=True),

@@ -214,6 +214,10 @@ class Conversation:
                 self._arrived(news.message)
             case n.MessagesGone():
                 self._gone(news)
+            case n.TimeCorrected():
+                for room in self.rooms.all.values():
+                    self._reload(room)
+                    self._show(room)
             case n.PolicyChanged():
                 self._policy_changed(news)
             case n.GroupGone():

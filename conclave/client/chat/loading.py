@@ -64,12 +64,13 @@ def load_later(history: History, room: Room) -> list[Message]:
 
 
 def load_again(history: History, room: Room) -> None:
-    """Read anew what is loaded, of which something may be gone."""
+    """Read anew what is loaded, of which something may be gone, or be there again."""
     if not room.messages:
         return
     first, last = min(room.messages), max(room.messages)
     found = history.messages(room.group.group_id, first - 1, len(room.messages) + MOST_LOADED)
     room.load(each for each in found if each.sequence_num <= last or not room.has_later)
+    room.has_earlier = room.has_earlier or bool(history.earlier_messages(room.group.group_id, first, 1))
 
 
 def add(room: Room, message: Message) -> None:

@@ -4,7 +4,7 @@ import os
 import sqlite3
 from pathlib import Path
 
-VERSION = 1
+VERSION = 2
 
 BUSY_SECONDS = 10.0
 """Another process that has the same history open is waited for up to 10 seconds."""
@@ -13,7 +13,7 @@ _SCHEMA = """
 CREATE TABLE about (
     id INTEGER PRIMARY KEY CHECK (id = 1),
     owner TEXT NOT NULL,                        -- the server's address and the user's id
-    server INTEGER,                             -- the server's time when it was heard last, with the clocks of then
+    server INTEGER,                             -- the server's time when it was believed last, with the clocks of then
     wall INTEGER,
     since_boot INTEGER,
     boot_id TEXT
@@ -50,6 +50,18 @@ CREATE TABLE segments (
     live_bytes INTEGER NOT NULL DEFAULT 0
 ) STRICT;
 """
+
+_DOUBT = """
+CREATE TABLE doubt (
+    id INTEGER PRIMARY KEY CHECK (id = 1),
+    answers INTEGER NOT NULL,                   -- how many have told the time that follows, with the clocks of then
+    server INTEGER NOT NULL,
+    wall INTEGER NOT NULL,
+    since_boot INTEGER NOT NULL,
+    boot_id TEXT NOT NULL
+) STRICT;
+"""
+"""Of version 2: a time that the server has told and that is not believed."""
 
 # With the journal of before-images, which is emptied at each commit, no log is left that has what was erased.
 _PRAGMAS = """
@@ -96,10 +108,9 @@ def _make(connection: sqlite3.Connection, path: Path | None) -> None:
         if version == 0:
             if connection.execute("SELECT 1 FROM sqlite_schema").fetchone():
                 raise HistoryError(f"{path}: is a database, but no history of a client")
-            for statement in _SCHEMA.split(";\n"):
-                if statement.strip():
-                    connection.execute(statement)
-            connection.execute(f"PRAGMA user_version = {VERSION}")
+            _change(connection, _SCHEMA + _DOUBT)
+        elif version == 1:
+            _change(connection, _DOUBT)
         elif version != VERSION:
             raise HistoryError(
                 f"{path}: its version is {version}, this program knows {VERSION}: use the one that made it"
@@ -108,3 +119,10 @@ def _make(connection: sqlite3.Connection, path: Path | None) -> None:
     finally:
         if connection.in_transaction:
             connection.execute("ROLLBACK")
+
+
+def _change(connection: sqlite3.Connection, statements: str) -> None:
+    for statement in statements.split(";\n"):
+        if statement.strip():
+            connection.execute(statement)
+    connection.execute(f"PRAGMA user_version = {VERSION}")

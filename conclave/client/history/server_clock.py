@@ -1,9 +1,25 @@
-"""Tells the server's time, also offline and when the machine's clock is set."""
+"""Tells the server's time, also offline, when the machine's clock is set, and while the server's leaps."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from conclave.clock import Clock, Reading
+
+CONFIRMED_BY = 10
+"""A leap of the server's time is believed once 10 answers in a row go by it, each a minute after the one before.
+
+What is erased by a wrong time never comes back, and what is erased some minutes late was hidden meanwhile. A clock that
+is set wrong by hand, by a time server or when a machine wakes up is mostly mended within minutes. Answers are counted
+since a machine may sleep between two of them, and minutes since many come within a moment.
+"""
+
+APART_SECONDS = 60
+"""Of answers within a minute one counts."""
+
+SLACK_SECONDS = 10
+"""The server's time may differ from what this machine's clocks make of it by 10 seconds: answers come late."""
+
+DRIFT = 1_000
+"""And by a thousandth of the time since it was heard: clocks of two machines do not go alike."""
 
 
 @dataclass(frozen=True)
@@ -14,42 +30,102 @@ class Anchor:
     at: Reading
 
 
-class ServerClock:
-    """Goes on from what the server said last, by whichever of the two clocks says that more time has passed.
+@dataclass(frozen=True)
+class Doubt:
+    """A time that the server tells and this machine's clocks contradict. ``answers``: how many have told it."""
 
-    So what has expired by either clock has expired: a wall clock that is set back revives nothing, nor does one that
-    stands still while the machine sleeps. A wall clock that is fast or slow all the time does no harm: only what it has
-    moved since the server was heard counts. One that is set forward makes messages expire early, until the server is
-    heard again.
+    anchor: Anchor
+    answers: int = 1
+
+
+class ServerClock:
+    """Goes on from the last time of the server's that is believed, by this machine's clocks.
+
+    By the latest that it may be, things are hidden: by whichever of the two clocks says that more time has passed, or
+    by a leap that is in doubt. A wall clock that is set back revives nothing, nor does a steady one that stands still
+    while the machine sleeps. By what is sure, things are erased: by the clock that nobody can set, and not by a leap
+    that is in doubt. A wall clock that is fast or slow all the time does no harm: only what it has moved counts.
     """
 
-    def __init__(self, clock: Clock, anchor: Anchor | None = None) -> None:
+    def __init__(self, clock: Clock, anchor: Anchor | None = None, doubt: Doubt | None = None) -> None:
         """``anchor``: None if the server has never been heard; the wall clock counts until it is."""
         self._clock = clock
         self.anchor = anchor
+        self.doubt = doubt
 
-    def hear(self, date: int) -> Anchor:
-        """The server says that it is ``date``, in whole seconds rounded down: up to a second more."""
-        self.anchor = Anchor(date + 1, self._clock.read())
-        return self.anchor
+    def hear(self, date: int) -> int:
+        """The server says that it is ``date``, in whole seconds rounded down: up to a second more.
+
+        Return how many seconds the time that was believed was behind: 0 unless a doubt has ended by being confirmed.
+        The first time that is ever heard is believed: nothing else is known, and nothing is here that could be lost.
+        """
+        reading = self._clock.read()
+        heard = Anchor(date + 1, reading)
+        if self.anchor is None or _agree(self.anchor, heard) or _is_alone_right(self.anchor, heard):
+            self.anchor, self.doubt = heard, None
+        elif self.doubt is None or not _agree(self.doubt.anchor, heard):
+            self.doubt = Doubt(heard)
+        elif _passed(self.doubt.anchor.at, reading) >= APART_SECONDS:
+            self.doubt = Doubt(heard, self.doubt.answers + 1)
+            if self.doubt.answers >= CONFIRMED_BY:
+                leap = heard.server - _latest(self.anchor, reading)
+                self.anchor, self.doubt = heard, None
+                return max(0, leap)
+        return 0
+
+    @property
+    def wants_answers(self) -> bool:
+        """Whether another answer would count, for a doubt or against it."""
+        return self.doubt is not None and _passed(self.doubt.anchor.at, self._clock.read()) >= APART_SECONDS
 
     def now(self) -> int:
-        """Return the latest that the server's time may be, Unix seconds: by it things end."""
-        return self._goes_on(max, 0)
+        """Return the latest that the server's time may be, Unix seconds: by it things are hidden."""
+        reading = self._clock.read()
+        return max((_latest(each, reading) for each in self._told), default=reading.wall)
+
+    def sure(self) -> int:
+        """Return the time that has come for sure, by which things are erased: no later than ``now``."""
+        reading = self._clock.read()
+        return min((each.server + _passed(each.at, reading) for each in self._told), default=reading.wall)
 
     def earliest(self) -> int:
-        """Return the earliest that the server's time may be, Unix seconds: from it on timers run.
+        """Return the earliest that the time may be by which things are hidden, Unix seconds: from it on timers run.
 
         A timer that began by a clock that was set forward would end too late once the server is heard again.
         """
-        return self._goes_on(min, -1)
-
-    def _goes_on(self, which: Callable[[list[int]], int], rounded: int) -> int:
         reading = self._clock.read()
-        if self.anchor is None:
-            return reading.wall
-        at = self.anchor.at
-        passed = [reading.wall - at.wall]
-        if reading.boot_id == at.boot_id:
-            passed.append(reading.since_boot - at.since_boot)
-        return self.anchor.server + rounded + max(0, which(passed))
+        return max((_earliest(each, reading) for each in self._told), default=reading.wall)
+
+    @property
+    def _told(self) -> list[Anchor]:
+        """The times that may be right."""
+        return [each for each in (self.anchor, self.doubt and self.doubt.anchor) if each]
+
+
+def _is_same_start(at: Reading, reading: Reading) -> bool:
+    return reading.boot_id == at.boot_id and reading.since_boot >= at.since_boot
+
+
+def _passed(at: Reading, reading: Reading) -> int:
+    """Return how much time has passed by the clock that nobody can set, or by the wall clock after a reboot."""
+    steady = reading.since_boot - at.since_boot if _is_same_start(at, reading) else reading.wall - at.wall
+    return max(0, steady)
+
+
+def _latest(anchor: Anchor, reading: Reading) -> int:
+    return anchor.server + max(_passed(anchor.at, reading), reading.wall - anchor.at.wall)
+
+
+def _earliest(anchor: Anchor, reading: Reading) -> int:
+    return anchor.server - 1 + min(_passed(anchor.at, reading), max(0, reading.wall - anchor.at.wall))
+
+
+def _agree(anchor: Anchor, heard: Anchor) -> bool:
+    """Tell whether a time is the one that another one has become by now."""
+    passed = _passed(anchor.at, heard.at)
+    return abs(heard.server - anchor.server - passed) <= SLACK_SECONDS + passed // DRIFT
+
+
+def _is_alone_right(anchor: Anchor, heard: Anchor) -> bool:
+    """Tell whether a time is that of the wall clock after a reboot, which may have been wrong before it."""
+    return not _is_same_start(anchor.at, heard.at) and abs(heard.server - heard.at.wall) <= SLACK_SECONDS

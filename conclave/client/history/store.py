@@ -14,12 +14,10 @@ from uuid import UUID
 
 from conclave.client.history import bodies
 from conclave.client.history.schema import HistoryError, open_history
-from conclave.client.history.server_clock import Anchor, ServerClock
+from conclave.client.history.server_clock import SLACK_SECONDS, ServerClock
+from conclave.client.history.times import Notes, goes_back, goes_on, noted
 from conclave.client.news import Message
-from conclave.clock import Clock, Reading, SystemClock
-
-NOTED_SECONDS = 60
-"""The server's time is written to the file once a minute, since each answer tells it; earlier if a clock was set."""
+from conclave.clock import Clock, SystemClock
 
 ERASED_AT_ONCE = 512
 """A transaction erases at most 512 messages."""
@@ -39,12 +37,15 @@ _NEVER = 2**63 - 1
 _SETTLE = f"""
     UPDATE messages SET gone_at = (
         SELECT nullif(min(ifnull(redact_at, {_NEVER}),
-            CASE WHEN expiry > 0 THEN created_at + expiry + 1
+            CASE WHEN expiry > 0 THEN min(created_at, arrived_at) + expiry + 1
                  WHEN expiry = 0 AND :keep IS NOT NULL THEN arrived_at + :keep + 1
                  ELSE {_NEVER} END), {_NEVER})
         FROM groups WHERE groups.group_key = messages.group_key)
 """
-"""Works out from which second on messages are gone: by their timer, by their group's policy, or never."""
+"""Works out from which second on messages are gone: by their timer, by their group's policy, or never.
+
+Nothing arrives before it is created: if it says so, the server's clock was wrong when it stored it.
+"""
 
 
 @dataclass(frozen=True)
@@ -61,10 +62,10 @@ class Arrived:
     self_destruct_seconds: int = 0
     is_own: bool = False
 
-    @property
-    def redact_at(self) -> int | None:
-        """The first second at which a timer that runs already has ended."""
-        return self.created_at + self.self_destruct_seconds if self.is_own and self.self_destruct_seconds else None
+    def redact_at(self, now: int) -> int | None:
+        """Return the first second at which a timer that runs already has ended; ``now``: when it has arrived."""
+        runs = self.is_own and self.self_destruct_seconds
+        return min(self.created_at, now) + self.self_destruct_seconds if runs else None
 
 
 class Erased(NamedTuple):
@@ -90,10 +91,10 @@ class History:
         """
         self._keep = keep_after_fetch
         self._connection = open_history(path)
-        row = self._connection.execute("SELECT server, wall, since_boot, boot_id FROM about").fetchone()
-        anchor = Anchor(row[0], Reading(row[1], row[2], row[3])) if row and row[0] is not None else None
-        self._clock = ServerClock(clock or SystemClock(), anchor)
-        self._noted: Anchor | None = None
+        self._clock = ServerClock(clock or SystemClock(), *noted(self._connection))
+        self._notes = Notes()
+        self._is_silent = False
+        self._came_back = False
         self._unannounced: list[Erased] = []
         with self._transaction() as connection:  # the option may be another one than last time
             connection.execute(
@@ -122,21 +123,54 @@ class History:
                 raise HistoryError(f"this history is of {row[0]}, not of {owner}: use one for each account")
             connection.execute("INSERT OR IGNORE INTO about (id, owner) VALUES (1, ?)", (owner,))
 
-    def hear_time(self, date: int) -> None:
-        """The server says that it is ``date``, Unix seconds rounded down."""
-        self._unannounced += self._erase_due()  # by the time as it was known: hearing revives nothing
-        anchor = self._clock.hear(date)
-        if self._noted and not _differs(self._noted, anchor):
+    def hear_time(self, date: int | None) -> None:
+        """The server says that it is ``date``, Unix seconds rounded down; None: it does not know.
+
+        A ``date`` that this machine's clocks contradict hides what has expired by it, and erases nothing until it is
+        confirmed: see ``ServerClock``.
+        """
+        self._is_silent = date is None
+        if date is None:
             return
-        self._noted = anchor
-        with self._transaction() as connection:
-            connection.execute(
-                "UPDATE about SET server = ?, wall = ?, since_boot = ?, boot_id = ?",
-                (anchor.server, anchor.at.wall, anchor.at.since_boot, anchor.at.boot_id),
-            )
+        self._unannounced += self._erase_due()  # by the time as it was known: hearing revives nothing
+        former, doubt = self.now(), self._clock.doubt
+        leap = self._clock.hear(date)
+        now = self.now()
+        # A doubt that ends, or a clock of this machine that was set forward and is set right.
+        self._came_back |= (doubt is not None and self._clock.doubt is None) or now < former - 1
+        mends = leap > 0 or former - now > SLACK_SECONDS
+        if mends or self._notes.are_new(self._clock):
+            with self._transaction() as connection:
+                self._notes.write(connection, self._clock)
+                if mends:
+                    goes_on(connection, leap, now - leap) if leap else goes_back(connection, former - now, now)
+                    connection.execute(_SETTLE, {"keep": self._keep})
+
+    @property
+    def is_time_known(self) -> bool:
+        """Whether the server tells a time that is believed. If not, what it does not show need not be gone."""
+        return self._clock.doubt is None and not (self._is_silent and self._clock.anchor is not None)
+
+    @property
+    def wants_time(self) -> bool:
+        """Whether to ask the server for the time: a doubt ends by several answers."""
+        return self._clock.wants_answers
+
+    @property
+    def has_come_back(self) -> bool:
+        """Whether messages that were hidden by a time that was wrong may be shown again."""
+        return self._came_back
+
+    def take_come_back(self) -> bool:
+        """Tell that once."""
+        came_back, self._came_back = self._came_back, False
+        return came_back
 
     def now(self) -> int:
-        """Return the server's time, as far as it is known here."""
+        """Return the server's time, as far as it is known here: the latest that it may be, by which things are hidden.
+
+        It can go back, when a time that was in doubt turns out to be wrong.
+        """
         return self._clock.now()
 
     def groups(self) -> dict[UUID, int]:
@@ -166,7 +200,7 @@ class History:
         Return False, and store nothing, if the history was not at ``after``: somebody else has fetched meanwhile.
         """
         with self._transaction() as connection:
-            now = self.now()
+            now, sure = self.now(), self._clock.sure()
             group_key, expiry = _group(connection, group_id)
             moved = connection.execute(
                 "UPDATE groups SET fetched_up_to = ? WHERE group_key = ? AND fetched_up_to = ?",
@@ -175,7 +209,7 @@ class History:
             if not moved:
                 return False
             for each in arrived:
-                if expiry > 0 and each.created_at + expiry < now:
+                if expiry > 0 and min(each.created_at, now) + expiry < sure:
                     continue
                 segment, body_id = bodies.put(connection, each.content or b"")
                 connection.execute(
@@ -183,7 +217,7 @@ class History:
                     " self_destruct_seconds, redact_at, segment, body_id) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
                     (
                         *(group_key, each.sequence_num, each.sender_id.bytes, each.content is not None),
-                        *(each.created_at, now, each.self_destruct_seconds, each.redact_at, segment, body_id),
+                        *(each.created_at, now, each.self_destruct_seconds, each.redact_at(now), segment, body_id),
                     ),
                 )
             self._settle(connection, group_key, after)
@@ -225,8 +259,17 @@ class History:
         return row and int(row[0])
 
     def unhandled(self, group_id: UUID, limit: int = 100) -> list[Message]:
-        """Return the first messages that the application has not had yet."""
-        return self.messages(group_id, self._number(group_id, "handled_up_to"), limit)
+        """Return the first messages that the application has not had yet.
+
+        What is hidden only by a time that is in doubt keeps those after it waiting: it may come back before them.
+        """
+        handled = self._number(group_id, "handled_up_to")
+        row = self._connection.execute(
+            "SELECT min(sequence_num) FROM messages JOIN groups USING (group_key) WHERE group_id = ?"
+            " AND sequence_num > ? AND gone_at <= ? AND gone_at > ?",
+            (group_id.bytes, handled, self.now(), self._clock.sure()),
+        ).fetchone()
+        return [each for each in self.messages(group_id, handled, limit) if not row[0] or each.sequence_num < row[0]]
 
     def handled(self, group_id: UUID, up_to: int) -> None:
         """Note that the application has had everything up to a number."""
@@ -309,6 +352,7 @@ class History:
             self.forget_group(group_id)
         with self._transaction() as connection:
             connection.execute("DELETE FROM about")
+            connection.execute("DELETE FROM doubt")
 
     def enforce(self) -> list[Erased]:
         """Erase what may not be here any more; return what that was. Call it at least once a second, cheap as it is."""
@@ -326,7 +370,7 @@ class History:
         return erased
 
     def _erase_due(self) -> list[Erased]:
-        now, erased = self.now(), list[Erased]()
+        now, erased = self._clock.sure(), list[Erased]()
         due = "SELECT message_key FROM messages WHERE gone_at <= ? LIMIT ?"
         while self._connection.execute(due, (now, 1)).fetchone():
             with self._transaction() as connection:
@@ -413,10 +457,3 @@ def _move(connection: sqlite3.Connection, segment: int) -> None:
         place = bodies.put(connection, bodies.get(connection, segment, body_id))
         connection.execute("UPDATE messages SET segment = ?, body_id = ? WHERE message_key = ?", (*place, key))
     bodies.drop(connection, segment)
-
-
-def _differs(noted: Anchor, anchor: Anchor) -> bool:
-    """Tell whether an anchor says more than the one that is noted. The server's seconds are rounded."""
-    passed = anchor.at.wall - noted.at.wall
-    was_set = abs(anchor.server - noted.server - passed) > 1 or anchor.at.boot_id != noted.at.boot_id
-    return was_set or not 0 <= passed < NOTED_SECONDS
