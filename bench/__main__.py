@@ -17,6 +17,7 @@ from bench import (
     archive_serving,
     backup,
     cleanup,
+    cluster,
     cold,
     curves,
     hot,
@@ -47,14 +48,18 @@ PARTS: dict[str, Callable[[Path], list[Figure]]] = {
     "backup": backup.whole,
     "archive": archive.runs,
     "archive-pages": archive_serving.pages,
+    "cluster": cluster.runs,
     "oversized": oversized.largest,
     "page": page.whole,
     "scale": scale.runs,
     "plots": curves.sends,
 }
 
-ONLY_BY_NAME = {"plots", "scale"}
-"""Plots change files of the tree: nobody wants that who only measures. The scale takes long, and 4 GB of disk."""
+ONLY_BY_NAME = {"cluster", "plots", "scale"}
+"""Plots change files of the tree: nobody wants that who only measures. The scale takes long, and 4 GB of disk.
+
+The cluster is ten processes of Java at the same time.
+"""
 
 
 def main() -> None:

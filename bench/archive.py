@@ -90,10 +90,10 @@ def _erasing(folder: Path, count: int) -> tuple[list[Figure], float]:
         empty = [cleaning.run(now) for _ in range(1 + EMPTY_RUNS)]
         # A second before all of the first day has expired nothing of it has: its messages lie on whole seconds.
         days = [cleaning.run(now + day * DAY) for day in range(1, 1 + DAYS_DROPPED)]
-        _require(archive.path, count - count // LIFETIME_DAYS * DAYS_DROPPED)
-        _shorten(store, lifetime - SHORTENED_BY * DAY)
+        require(archive.path, count - count // LIFETIME_DAYS * DAYS_DROPPED)
+        shorten(store, lifetime - SHORTENED_BY * DAY)
         erased = cleaning.run(now + DAYS_DROPPED * DAY)
-        _require(archive.path, count - count // LIFETIME_DAYS * DAYS_DROPPED - erased["deleted"]["expired"])
+        require(archive.path, count - count // LIFETIME_DAYS * DAYS_DROPPED - erased["deleted"]["expired"])
     _clear(archive.path)
     dropped = [report["deleted"]["expired"] for report in days]
     if dropped != [count // LIFETIME_DAYS] * DAYS_DROPPED:
@@ -121,13 +121,14 @@ def _fill(store: stores.Store, sent: Sequence[int]) -> None:
                     messages.append(connection, creator, os.urandom(archives.BODY_BYTES), second, is_commit=False)
 
 
-def _shorten(store: stores.Store, lifetime: int) -> None:
-    keys = [(lifetime, each.group.group_key) for each in store.creators[::SHORTENED]]
+def shorten(store: stores.Store, lifetime: int, first: int = 0) -> None:
+    """Give another lifetime to one in SHORTENED groups, from the group ``first`` on."""
+    keys = [(lifetime, each.group.group_key) for each in store.creators[first::SHORTENED]]
     with closing(sqlite.connect(store.config.database)) as connection, sqlite.write_transaction(connection):
         connection.executemany("UPDATE groups SET message_expiry_seconds = ? WHERE group_key = ?", keys)
 
 
-def _require(path: Path, count: int) -> None:
+def require(path: Path, count: int) -> None:
     """Raise unless so many messages are in the table, and no file that is not the table's on disk."""
     table = DeltaTable(str(path))
     found = QueryBuilder().register("archive", table).execute("SELECT count(*) AS n FROM archive").read_all()

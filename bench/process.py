@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
@@ -79,9 +80,14 @@ class Server:
 class Cleaning:
     """Cleanup runs in one process, with one warm Spark session if the engine is Spark."""
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Config, environment: Mapping[str, str] | None = None) -> None:
+        """``environment``: more of it for this process."""
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "bench.process"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            [sys.executable, "-m", "bench.process"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env=os.environ | (environment or {}),
+            text=True,
         )
         self._ask(config.to_json())
 

@@ -22,6 +22,7 @@ from spark import sql_engine
 from spark.hot import Hot
 from spark.java import Java
 from spark.plan_types import Plan
+from spark.start_faults import why_not_started
 from spark.work import WorkFolder, remove_dead
 
 if TYPE_CHECKING:
@@ -104,10 +105,7 @@ class Engine:
         except OSError as error:
             raise SparkStartError(f"Spark could not start: {error}") from error
         except Exception as error:
-            reason = str(error).strip().partition("\n")[0]
-            raise SparkStartError(
-                f"Spark could not start: {reason} Is [spark] driver_memory right for this machine?"
-            ) from error
+            raise SparkStartError(f"Spark could not start: {why_not_started(error)}") from error
 
     def close(self) -> None:
         """Stop Spark, end its Java process, and remove the work files."""
@@ -135,7 +133,9 @@ class Engine:
 
     def _stop_spark(self) -> None:
         if self._spark and not self._java.has_ended():
-            self._spark.stop()
+            # Under spark-submit, a signal to all or the end of a cluster may have ended Java: nothing is left to stop.
+            with contextlib.suppress(Exception):  # py4j raises many kinds of errors then
+                self._spark.stop()
         self._spark = None
         self._java.end()
 

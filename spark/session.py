@@ -42,7 +42,10 @@ _SAFE_PATH = "PYTHONSAFEPATH"
 """With this variable, Python does not load modules from the working directory in place of its own or Spark's."""
 
 CLUSTER_PARTITIONS = 32
-"""A step has 32 tasks on a cluster, since the driver does not know how many cores it has."""
+"""What is sorted anew on a cluster has 32 parts; Spark joins small ones into one task, so that little work is one."""
+
+_NO_CRASH_REPORT = "-XX:+SuppressFatalErrorMessage"
+"""An option of Java: where it crashes, it neither reports nor dumps what it had in memory, which may be bodies."""
 
 PAGE_SUMS = "parquet.page.verify-checksum.enabled"
 """Whether pages are compared with their checksums when files are read. Spark writes these, in its default."""
@@ -160,7 +163,6 @@ def _connect(port: str, secret: str) -> None:
 
 
 def _settings(master: str, address: str, work: Path) -> dict[str, str]:
-    cores = str(_cores(master))
     return {
         "spark.master": master,
         "spark.app.name": "conclave-cleanup",
@@ -171,10 +173,22 @@ def _settings(master: str, address: str, work: Path) -> dict[str, str]:
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.eventLog.enabled": "false",
-        "spark.sql.shuffle.partitions": cores,
-        "spark.default.parallelism": cores,
         "spark.sql.session.timeZone": "UTC",
         f"spark.executorEnv.{_SAFE_PATH}": "1",
+        **_division(master),
+    }
+
+
+def _division(master: str) -> dict[str, str]:
+    """Return the settings that say into how many tasks work is divided; on a cluster, also what protects it there."""
+    if found := re.fullmatch(r"local\[(\d+)\]", master):
+        cores = str(max(2, int(found[1])))
+        return {"spark.sql.shuffle.partitions": cores, "spark.default.parallelism": cores}
+    # Other work has a task for each core that executors have: Spark counts them, unless it is told a number.
+    return {
+        "spark.sql.shuffle.partitions": str(CLUSTER_PARTITIONS),
+        "spark.io.encryption.enabled": "true",  # a worker that is killed leaves what it had on its disk
+        "spark.executor.extraJavaOptions": _NO_CRASH_REPORT,
     }
 
 
@@ -272,8 +286,3 @@ def _own_address(master: str) -> str:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         probe.connect((found[1], int(found[2])))  # sends nothing; the system chooses the route
         return str(probe.getsockname()[0])
-
-
-def _cores(master: str) -> int:
-    found = re.fullmatch(r"local\[(\d+)\]", master)
-    return max(2, int(found[1])) if found else CLUSTER_PARTITIONS

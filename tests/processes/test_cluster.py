@@ -1,8 +1,8 @@
-"""The same job on a cluster: a master and a worker of Spark's own, on loopback."""
+"""The same job on a cluster: a master and workers of Spark's own, started on loopback as the page on clusters says."""
 
 import contextlib
 import os
-import re
+import stat
 import subprocess
 import sys
 import time
@@ -10,105 +10,64 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
-import pyspark
 import pytest
+from deltalake import DeltaTable
 
-from spark.session import JARS, DeployModeError, _require_submitted
-from tests.support.archived import DAY, Store
+from bench.clusters import QUICK, Cluster, Daemon
+from bench.process import descendants
+from spark.session import DeployModeError, _require_submitted, _settings
+from tests.support.archived import DAY, USERS, Store
 from tests.support.cleaner import Cleaner
-from tests.support.sample import is_all
+from tests.support.sample import amount, is_all
 from tests.support.server import PATIENCE, waiting
 
-SPARK = Path(pyspark.__file__).parent
 ROOT = Path(__file__).parents[2]
-QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-ENV = os.environ | {"SPARK_LOCAL_IP": "127.0.0.1", "PYTHONPATH": str(ROOT)}
-HERE = ["--host", "127.0.0.1", "--port", "0", "--webui-port", "0"]
+GROUPS, DAYS = 60, 40
+OLDEST = 60
+"""So many days ago the first message was sent; the last one, DAYS later."""
+
+CUT = 40
+"""Messages older than so many days go from a group whose expiry is shortened to that."""
+
+PORTS = {*range(7077, 7077 + 3), *range(7080, 7080 + 3 + 16), *range(7090, 7090 + 2 + 16)}
+"""Where something may listen by the page: its ports, and the next ones where these are taken."""
+
+LONG = 10 * PATIENCE
+"""Seconds. A run has five cold Java processes, which share the cores with other tests."""
+
+Submit = Callable[[Store], "subprocess.CompletedProcess[str]"]
 
 
-@contextlib.contextmanager
-def daemon(folder: Path, name: str, *arguments: str) -> Iterator[Path]:
-    """One of Spark's; yields its log, and ends it and no other."""
-    log = folder / f"{name}.log"
-    command = [str(SPARK / "bin" / "spark-class"), f"org.apache.spark.deploy.{name.lower()}.{name}", *HERE, *arguments]
-    with log.open("w") as output:
-        process = subprocess.Popen(command, cwd=folder, env=ENV, stdout=output, stderr=output)
-    try:
-        yield log
-    finally:
-        process.terminate()
-        process.wait(PATIENCE)
+def configure(store: Store, file: Path) -> Path:
+    file.write_text(f'database_path = "{store.config.database}"\n[archive]\nafter = "7d"\nmargin = "1d"\n')
+    return file
 
 
-@contextlib.contextmanager
-def cluster(folder: Path) -> Iterator[str]:
-    """Yield the address of a master that has a worker, whose work files are in ``folder``/work."""
-    with daemon(folder, "Master") as master:
-        url = find(master, r"Starting Spark master at (\S+)")
-        arguments = ["--cores", "2", "--memory", "1g", "--work-dir", str(folder / "work"), url]
-        with daemon(folder, "Worker", *arguments) as worker:
-            find(worker, r"(Successfully registered) with master")
-            yield url
-
-
-def find(log: Path, pattern: str) -> str:
-    for _ in waiting(f"{pattern} in {log.name}"):
-        if found := re.search(pattern, log.read_text()):
-            return found[1]
-    raise AssertionError
-
-
-Submit = Callable[[Store], subprocess.CompletedProcess[str]]
-
-
-def configure(store: Store) -> Path:
-    config = store.folder / "conclave.toml"
-    config.write_text(f'database_path = "{store.config.database}"\n[archive]\nafter = "7d"\nmargin = "1d"\n')
-    return config
-
-
-def submit_here(store: Store) -> subprocess.CompletedProcess[str]:
+def submit_here(store: Store) -> "subprocess.CompletedProcess[str]":
     """Do a run as spark-submit has it done: with a Java process that was there before."""
+    config = configure(store, store.folder / "conclave.toml")
     return subprocess.run(
-        [sys.executable, str(ROOT / "spark" / "job.py"), "--config", str(configure(store))],
+        [sys.executable, str(ROOT / "spark" / "job.py"), "--config", str(config)],
         cwd=store.folder,
-        env=ENV | store.cleaner.lend().env,
+        env=os.environ | {"PYTHONPATH": str(ROOT)} | store.cleaner.lend().env,
         capture_output=True,
         text=True,
         timeout=PATIENCE,
     )
 
 
-def submit(store: Store, master: str) -> subprocess.CompletedProcess[str]:
-    """Do a run by spark-submit; executors could not start a Python if they wanted to."""
-    settings = {
-        "spark.driver.host": "127.0.0.1",
-        "spark.executor.memory": "512m",
-        "spark.sql.shuffle.partitions": "2",
-        "spark.default.parallelism": "2",
-        "spark.driver.extraJavaOptions": QUICK,
-        "spark.executor.extraJavaOptions": QUICK,
-        "spark.pyspark.driver.python": sys.executable,
-        "spark.pyspark.python": str(store.folder / "no-python"),
-    }
-    return subprocess.run(
-        [
-            *[
-                str(SPARK / "bin" / "spark-submit"),
-                "--master",
-                master,
-                "--jars",
-                ",".join(map(str, JARS.glob("*.jar"))),
-            ],
-            *[each for name, value in settings.items() for each in ("--conf", f"{name}={value}")],
-            *[str(ROOT / "spark" / "job.py"), "--config", str(configure(store))],
-        ],
-        cwd=store.folder,
-        env=ENV,
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
-    )
+def submitting(cluster: Cluster, folder: Path, store: Store) -> "subprocess.Popen[bytes]":
+    """Begin a run by the page's own command."""
+    configure(store, cluster.settings.parent / "config.toml")
+    with (folder / "run.log").open("wb") as log:
+        command = ["bash", "-euo", "pipefail", "-c", cluster.script("run", folder)]
+        return subprocess.Popen(command, cwd=folder, env=cluster.environment, stdout=log, stderr=log)
+
+
+def submit(store: Store, cluster: Cluster, folder: Path) -> "subprocess.CompletedProcess[str]":
+    run = submitting(cluster, folder, store)
+    status = run.wait(LONG)
+    return subprocess.CompletedProcess(run.args, status, (folder / "run.log").read_text(), "")
 
 
 @pytest.mark.parametrize("where", ["here", "cluster"] if is_all() else ["here"])
@@ -118,10 +77,9 @@ def test_what_is_submitted_moves_and_erases_as_the_local_session_does(
     if where == "here":
         move_and_erase(tmp_path, cleaner, submit_here)
         return
-    with cluster(tmp_path) as master:
-        move_and_erase(tmp_path, cleaner, partial(submit, master=master))
-    logs = [log.read_text() for log in (tmp_path / "work").glob("app-*/*/stderr")]
-    assert sum(log.count("Finished task") for log in logs) > 5, "executors worked"
+    with Cluster(tmp_path / "cluster", 1, java=QUICK) as cluster:
+        move_and_erase(tmp_path, cleaner, partial(submit, cluster=cluster, folder=tmp_path))
+        assert tasks_of(cluster.daemons[1]) > 5, "executors worked"
 
 
 def move_and_erase(folder: Path, cleaner: Cleaner, submitted: Submit) -> None:
@@ -151,6 +109,164 @@ def move_and_erase(folder: Path, cleaner: Cleaner, submitted: Submit) -> None:
     assert {path.stat().st_mode & 0o077 for path in (archive, *archive.rglob("*"))} == {0}
 
 
+def test_the_commands_of_the_page_bear_a_worker_that_dies_in_the_middle_of_a_rewrite(
+    tmp_path: Path, cleaner: Cleaner
+) -> None:
+    """Messages move, expire and are purged here and there, and a worker is killed while it rewrites what stays."""
+    (tmp_path / "store").mkdir()
+    store = Store(tmp_path / "store", cleaner)
+    groups = fill(store, each=amount(300_000, 9_600) // GROUPS // DAYS)
+    with Cluster(tmp_path / "cluster", 2, java=QUICK) as cluster:
+        secret = cluster.settings / "spark-defaults.conf"
+        assert stat.S_IMODE(secret.stat().st_mode) == 0o600
+        moved = submit(store, cluster, tmp_path)
+        assert moved.returncode == 0, moved.stdout
+        assert len(store.table()) == len(store.made)
+        for worker in cluster.daemons[1:]:
+            expect_empty(worker.folder / "local")
+        gone = decide(store, groups)
+        run = submitting(cluster, tmp_path, store)
+        killed = kill_one_that_rewrites(cluster, store.config.archive_path, run)
+        said = (tmp_path / "run.log").read_text()
+        assert run.wait(LONG) == 0, (tmp_path / "run.log").read_text()
+        assert all(tasks_of(worker) for worker in cluster.daemons[1:]), said
+        store.now = int(time.time())
+        store.expect_served(set(store.made) - gone)
+        store.expect_sound()
+        files = set(store.config.archive_path.glob("lifetime=*/span=*/*"))
+        assert files == {store.config.archive_path / name for name in table_files(store)}
+        assert (killed.folder / "local").is_dir(), "what the killed worker had is searched, too"
+        erased = {store.made[each] for each in gone}
+        assert store.search.where(erased, store.folder, tmp_path / "cluster") == {}
+    assert store.search.where(erased, tmp_path) == {}, "nor when all have ended"
+
+
+def fill(store: Store, each: int) -> list[list[int]]:
+    """Have ``each`` messages sent to each group on each day; return the groups, by what will become of them."""
+    now = store.now = int(time.time())
+    classes = [-1, 90 * DAY, 80 * DAY]
+    groups = [[store.add_group(expiry) for _ in range(GROUPS // len(classes))] for expiry in classes]
+    for day in range(DAYS):
+        store.now = now - (OLDEST - day) * DAY + DAY // 2
+        with store.opened() as connection:
+            for group in (group for those in groups for group in those):
+                for number in range(each):
+                    sender = USERS[1] if (day + number) % 20 == 0 else USERS[0]
+                    store.append(connection, group, 300, sender)
+    store.now = now
+    return groups
+
+
+def decide(store: Store, groups: list[list[int]]) -> set[tuple[int, int]]:
+    """Let half of what one class has expire, the same in a fifth of another's groups, and an account go.
+
+    Returns what is to be erased: spans as a whole, rows of some groups, and rows of one sender in all groups.
+    """
+    _, some, expiring = groups
+    shortened = {*some[::5], *expiring}
+    for group in shortened:
+        store.set_expiry(group, CUT * DAY)
+    store.delete_account(USERS[1])
+    rows = store.table().select(["group_key", "sequence_num", "created_at", "sender_id"]).to_pylist()
+    return {
+        (row["group_key"], row["sequence_num"])
+        for row in rows
+        if row["sender_id"] == USERS[1] or (row["group_key"] in shortened and row["created_at"] < store.now - CUT * DAY)
+    }
+
+
+def kill_one_that_rewrites(cluster: Cluster, archive: Path, run: "subprocess.Popen[bytes]") -> Daemon:
+    """Kill a worker, and its executor, while it has a new file of the archive open."""
+    before = {str(path) for path in archive.rglob("*.parquet")}
+    has_looked = False
+    while run.poll() is None:
+        for worker in cluster.daemons[1:]:
+            new = [name for name in open_files(worker) if name.startswith(str(archive)) and name not in before]
+            if new and not has_looked:
+                has_looked = True
+                expect_documented(cluster, run)  # the executor goes on meanwhile, and has more to write
+            elif new:
+                worker.kill()
+                assert run.poll() is None, "it was in the middle"
+                return worker
+    raise AssertionError("no worker was seen at rewriting")
+
+
+def expect_documented(cluster: Cluster, run: "subprocess.Popen[bytes]") -> None:
+    """Nothing listens but what the page names, and the secret is on no command line."""
+    secret = next(
+        line.split()[1]
+        for line in (cluster.settings / "spark-defaults.conf").read_text().splitlines()
+        if line.startswith("spark.authenticate.secret ")
+    )
+    daemons = [pid for daemon in cluster.daemons for pid in processes_of(daemon.process.pid)]
+    driver = processes_of(run.pid)
+    for pid in (*daemons, *driver):
+        assert secret not in Path(f"/proc/{pid}/cmdline").read_text()
+    listening = listeners()
+    own = {inode for pid in daemons for inode in sockets(pid)}
+    found = {listening[inode] for inode in own if inode in listening}
+    assert len(found) >= 2 * len(cluster.daemons)
+    assert {port for _, port in found} <= PORTS
+    own |= {inode for pid in driver for inode in sockets(pid)}
+    assert all(address == "127" for address, _ in (listening[inode] for inode in own if inode in listening))
+
+
+def processes_of(pid: int) -> list[int]:
+    return [pid, *descendants(pid)]
+
+
+def links(pid: int) -> Iterator[str]:
+    """What a process has open; nothing if it has ended."""
+    with contextlib.suppress(OSError):
+        for each in Path(f"/proc/{pid}/fd").iterdir():
+            with contextlib.suppress(OSError):
+                yield str(each.readlink())
+
+
+def open_files(worker: Daemon) -> list[str]:
+    return [name for pid in processes_of(worker.process.pid)[1:] for name in links(pid) if name.endswith(".parquet")]
+
+
+def sockets(pid: int) -> set[str]:
+    return {name.removeprefix("socket:[").rstrip("]") for name in links(pid) if name.startswith("socket:")}
+
+
+def listeners() -> dict[str, tuple[str, int]]:
+    """By inode: the first byte of the address, in decimal, and the port, of all that listens on this machine."""
+    found = {}
+    for table in ("tcp", "tcp6"):
+        for line in Path("/proc/net", table).read_text().splitlines()[1:]:
+            fields = line.split()
+            address, _, port = fields[1].rpartition(":")
+            if fields[3] == "0A":
+                found[fields[9]] = str(int(address[-2:], 16)), int(port, 16)
+    return found
+
+
+def expect_empty(local: Path) -> None:
+    """What an application had on a worker's disk goes with it."""
+    for _ in waiting(f"nothing left in {local}"):
+        if not [path for path in local.rglob("*") if path.is_file()]:
+            return
+
+
+def tasks_of(worker: Daemon) -> int:
+    logs = (worker.folder / "work").glob("app-*/*/stderr")
+    return sum(log.read_text().count("Finished task") for log in logs)
+
+
+def table_files(store: Store) -> list[str]:
+    return [uri.rpartition("/archive/")[2] for uri in DeltaTable(str(store.config.archive_path)).file_uris()]
+
+
 def test_a_driver_inside_the_cluster_is_refused() -> None:
     with pytest.raises(DeployModeError, match="on the server's host"):
         _require_submitted({"spark.submit.deployMode": "cluster"}, archive=False)
+
+
+def test_what_executors_keep_on_their_disks_is_encrypted_and_tasks_are_as_many_as_cores(tmp_path: Path) -> None:
+    settings = _settings("spark://10.0.0.5:7077", "10.0.0.5", tmp_path)
+    assert settings["spark.io.encryption.enabled"] == "true"
+    assert "spark.default.parallelism" not in settings, "Spark counts the cores of the executors"
+    assert _settings("local[3]", "127.0.0.1", tmp_path)["spark.default.parallelism"] == "3"
