@@ -32,7 +32,10 @@ config_option = click.option(
 
 json_option = click.option("--json", "as_json", is_flag=True, help="One JSON object; times in Unix seconds.")
 
-NUMBER = click.IntRange(1, 2**63 - 1)
+MOST = 2**63 - 1
+"""The greatest number that the database can hold."""
+
+NUMBER = click.IntRange(1, MOST)
 """The number of a message, a hold or another thing that the database counts."""
 
 

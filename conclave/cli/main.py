@@ -74,9 +74,12 @@ def _visible_errors() -> Iterator[None]:
     """Make visible what would deceive in errors of the block. Some of click's repeat arguments as they are."""
     try:
         yield
+    except click.exceptions.NoArgsIsHelpError:
+        raise  # it shows the help
+    except click.UsageError as error:
+        raise click.UsageError(visible_lines(error.format_message()), error.ctx) from error
     except click.ClickException as error:
-        error.message = visible_lines(error.message)
-        raise
+        raise click.ClickException(visible_lines(error.format_message())) from error
 
 
 @click.group(cls=Program, context_settings={"help_option_names": ["-h", "--help"]})

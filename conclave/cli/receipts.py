@@ -13,7 +13,7 @@ from rich.table import Table
 
 from conclave.actions.outside import Outside, OutsideError
 from conclave.actions.receipts import check_chain, list_last
-from conclave.cli.common import NUMBER, InputError, Name, config_option, configured, one_line_errors
+from conclave.cli.common import MOST, InputError, Name, config_option, configured, one_line_errors
 from conclave.cli.tables import counted, print_whole, second
 from conclave.clock import SystemClock
 from conclave.config.load import ConfigError
@@ -34,10 +34,10 @@ class _Known(click.ParamType[tuple[int, bytes]]):
         """Return both."""
         number, _, digest = str(value).partition(":")
         try:
-            found = int(NUMBER.convert(number, param, ctx)), bytes.fromhex(digest)
-        except (click.BadParameter, ValueError):
+            found = int(number), bytes.fromhex(digest)
+        except ValueError:
             found = 0, b""
-        if len(found[1]) != 32:  # SHA-256
+        if len(found[1]) != 32 or not 1 <= found[0] <= MOST:  # SHA-256
             self.fail(f"{value!r} is not a number, a colon and 64 hexadecimal digits", param, ctx)
         return found
 
