@@ -21,6 +21,7 @@ OF_THE_SERVER_IN_SPARK = (
     *("conclave.config", "conclave.retention", "conclave.store", "conclave.system"),
     *("conclave.clock", "conclave.steady_clock", "conclave.failpoints", "conclave.logs", "conclave.errors"),
     *("conclave.archive.layout", "conclave.archive.age", "conclave.archive.faults", "conclave.archive.files"),
+    "conclave.archive.differences",
 )
 """What cleanup may know of the server: its settings and its store, and where messages lie in the archive."""
 

@@ -16,6 +16,7 @@ from deltalake import QueryBuilder
 
 from conclave import budget, keys
 from conclave.archive import reader as archive
+from conclave.archive.batches import batches as batches_of
 from conclave.archive.layout import DAY, KEEP_WIDTH
 from conclave.config.settings import Config
 from conclave.retention.policy import KEEP
@@ -264,7 +265,7 @@ async def test_files_that_vanish_between_planning_and_reading_are_not_missed(
 ) -> None:
     alice, group = await filled(running, 10)
     mover.move(group, 8)
-    batches, vanished = archive.batches, 0
+    batches, vanished = batches_of, 0
 
     def late(query: QueryBuilder, sql: str) -> Iterator[Any]:
         nonlocal vanished
@@ -504,7 +505,7 @@ async def test_reading_the_archive_does_not_keep_the_hot_store_waiting(
 ) -> None:
     alice, group = await filled(running, 10)
     mover.move(group, 8)
-    go_on, batches = threading.Event(), archive.batches
+    go_on, batches = threading.Event(), batches_of
     begun = 0
 
     def slow(query: QueryBuilder, sql: str) -> Iterator[Any]:
@@ -536,7 +537,7 @@ async def test_what_expires_while_a_read_waits_for_the_archive_is_not_served(
     for n in range(1, 9):
         mover.send(group, alice.user_id, b"%d" % n, running.clock.now() - 90 * DAY + n - 1)
     mover.move(group, 6, 90 * DAY)
-    begun, go_on, batches = threading.Event(), threading.Event(), archive.batches
+    begun, go_on, batches = threading.Event(), threading.Event(), batches_of
 
     def slow(query: QueryBuilder, sql: str) -> Iterator[Any]:
         begun.set()
@@ -610,7 +611,7 @@ async def test_a_reader_sees_each_message_once_and_in_order_while_they_move(
     chance = random.Random(seed)
     alice, group = await filled(running, 60)
     world = World(alice, group, mover, chance, sent=60)
-    before_asking, loop = archive.batches, asyncio.get_running_loop()
+    before_asking, loop = batches_of, asyncio.get_running_loop()
 
     def disturbed(query: QueryBuilder, sql: str) -> Iterator[Any]:
         if chance.random() < 0.3:

@@ -3,6 +3,7 @@
 import asyncio
 import base64
 import json
+import os
 import stat
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from tests.conftest import Running
 from tests.support.archive import Mover
 from tests.support.client import PASSWORD, encode
 from tests.support.commands import Run, done, refused, runner
+from tests.support.damage import flip
 
 PACKAGE = b"\0\1\0\5 a key package"
 
@@ -224,3 +226,20 @@ def test_an_unknown_user_is_told_in_a_line(config: Config, run: Run) -> None:
 
 async def test_who_is_not_there_is_told_in_a_line(running: Running, run: Run) -> None:
     assert "no such user: 'alice'" in refused(await asyncio.to_thread(run, "export", "alice"))
+
+
+async def test_a_message_that_the_disk_has_altered_is_not_exported(running: Running, run: Run, tmp_path: Path) -> None:
+    alice = await running.user("alice")
+    group = await alice.create_group("friends")
+    bodies = [os.urandom(300) for _ in range(3)]
+    for body in bodies:
+        await alice.send(group, body)
+    mover = Mover(running.config)
+    mover.move(group, 3)
+    path = flip(mover.folder, bodies[1])
+    target = tmp_path / "alice.json"
+    line = refused(await asyncio.to_thread(run, "export", "--output", str(target), "alice"))
+    assert "message 2 of a group is not as it was archived: see docs/" in line
+    assert not target.exists()
+    path.write_bytes(b"\0" * path.stat().st_size)
+    assert str(mover.folder) in refused(await asyncio.to_thread(run, "export", "alice")), "in one line, too"
