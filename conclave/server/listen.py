@@ -181,19 +181,8 @@ class Connection(web.RequestHandler):
     """
 
     __slots__ = (
-        *(
-            "_clock",
-            "_due",
-            "_fast_path",
-            "_head_due",
-            "_held",
-            "_in_vain",
-            "_is_ahead",
-            "_is_between",
-            "_is_refused",
-            "_lost",
-        ),
-        "_waiting_for_client",
+        *("_clock", "_due", "_fast_path", "_head_due", "_held", "_in_vain", "_is_ahead", "_is_between"),
+        *("_is_refused", "_lost", "_waiting_for_client"),
     )
 
     def __init__(self, server: web.Server, fast_path: FastPath | None = None, clock: SteadyClock | None = None) -> None:

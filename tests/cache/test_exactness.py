@@ -102,7 +102,7 @@ def dropped(*triggers: str) -> Plant:
 
 
 def no_look(patch: pytest.MonkeyPatch, running: Running) -> None:
-    patch.setattr(running.app[keys.FRESHNESS], "look", running.app[keys.CLOCK].now)
+    patch.setattr(running.app[keys.FRESHNESS], "look", running.app[keys.CLOCK].moment)
 
 
 def no_since(patch: pytest.MonkeyPatch, running: Running) -> None:
@@ -168,7 +168,7 @@ def knows_no_burst(patch: pytest.MonkeyPatch, _: Running) -> None:
 
 
 def confirms_only_here(patch: pytest.MonkeyPatch, _: Running) -> None:
-    async def confirm(_: Fetching, fetched: Fetched) -> None:
+    async def confirm(_: Fetching, fetched: Fetched, **_more: Any) -> None:
         fetched.reader.watermark = fetched.up_to
 
     patch.setattr(Fetching, "confirm", confirm)
