@@ -32,9 +32,13 @@ _WORDS = {KEEP: "off", AFTER_FETCH: "delete-after-fetch"}
 
 @dataclass
 class _Checked:
-    """What was found. ``uncompared``: why the configuration was not compared with its database, "" if it was."""
+    """What was found.
+
+    ``database``: its path. ``uncompared``: why the configuration was not compared with its database, "" if it was.
+    """
 
     source: str
+    database: str = ""
     faults: list[str] = field(default_factory=list)
     warnings: list[Doubt] = field(default_factory=list)
     durations: dict[str, int] = field(default_factory=dict)
@@ -73,6 +77,7 @@ def _check(path: Path | None) -> _Checked:
     except ConfigError as error:
         found.source, found.faults = error.source, error.faults
         return found
+    found.database = config.database_path
     found.warnings += doubts(config)
     found.faults = _look_at_files(config, found.warnings)
     found.durations = dict(_durations(config))
@@ -127,7 +132,7 @@ def _show(found: _Checked, console: Console) -> None:
         click.echo(f"conclave: {visible(f'{found.source}: {line}')}", err=True)
     if found.faults:
         return
-    table = Table("setting", "seconds", "in words", title=f"{visible(str(found.source))} is valid")
+    table = Table("setting", "seconds", "in words", title=f"{visible(str(found.source))}: valid")
     table.columns[0].overflow = "fold"  # the ids of groups make some names long
     table.columns[1].no_wrap = table.columns[2].no_wrap = True
     if not console.is_terminal:
@@ -137,7 +142,8 @@ def _show(found: _Checked, console: Console) -> None:
         words = _WORDS.get(seconds, "") if name == "message_retention" else ""
         table.add_row(visible(name), f"{seconds:,}", words or duration_words(seconds))
     console.print(table)
-    lines = [f"warning: {each.setting}: {each.means}" for each in found.warnings]
+    lines = [f"database: {found.database}"] if found.foresight else []
+    lines += [f"warning: {each.setting}: {each.means}" for each in found.warnings]
     lines += _told(found.foresight) if found.foresight else [f"not compared with a database: {found.uncompared}"]
     for line in lines:
         console.print(visible(line), soft_wrap=True, markup=False, highlight=False)

@@ -58,7 +58,7 @@ def _findings(path: Path | None) -> Iterator[Finding]:
             yield wrong("configuration", f"{error.source}: {fault}", "correct it; the rest waits for that")
         return
     yield from _java(config)
-    yield ok("configuration", f"{source or BUILT_IN} is valid")
+    yield ok("configuration", f"{source or BUILT_IN}: valid")
     yield from misread
     for doubt in doubts(config):
         yield note("configuration", f"{doubt.setting}: {doubt.means}", "`conclave check-config` tells more")
