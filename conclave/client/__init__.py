@@ -4,6 +4,7 @@ from conclave.client.api import Client
 from conclave.client.codec import Change, Codec, PlaintextCodec, UnreadableError
 from conclave.client.errors import (
     AnswerError,
+    AnswerTooLongError,
     AuthError,
     BusyError,
     ClientError,
@@ -36,6 +37,7 @@ from conclave.wire.negotiate import Format
 
 __all__ = [
     "AnswerError",
+    "AnswerTooLongError",
     "AuthError",
     "Backoff",
     "BusyError",

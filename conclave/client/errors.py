@@ -22,6 +22,10 @@ class AnswerError(ClientError):
     """The answer is none of this protocol: something else answers at this address."""
 
 
+class AnswerTooLongError(AnswerError):
+    """The answer is longer than any of this protocol. It is not read to its end, and takes no memory."""
+
+
 class RefusedError(ClientError):
     """An answer that is not a success.
 

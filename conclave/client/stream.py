@@ -5,9 +5,10 @@ from collections.abc import AsyncIterator
 import orjson
 from aiohttp import ClientError as HttpError, ClientResponse
 from aiohttp.http import HttpProcessingError
+from aiohttp.http_exceptions import LineTooLong
 
 from conclave.client import marshal
-from conclave.client.errors import AnswerError, NoAnswerError
+from conclave.client.errors import AnswerError, AnswerTooLongError, NoAnswerError
 from conclave.client.news import EVENTS, Event, Lagged
 from conclave.wire import conclave_pb2
 from conclave.wire.negotiate import Format
@@ -35,7 +36,9 @@ async def read_events(response: ClientResponse, written_in: Format) -> AsyncIter
                     yield event
     except (HttpError, TimeoutError, OSError) as error:
         raise NoAnswerError(f"the stream of events broke: {error or type(error).__name__}") from error
-    except (ValueError, HttpProcessingError) as error:  # no UTF-8, or a line without an end
+    except LineTooLong as error:  # than 128 KiB: aiohttp reads no longer ones
+        raise AnswerTooLongError("the stream has a line that is longer than any event") from error
+    except (ValueError, HttpProcessingError) as error:  # no UTF-8, or no HTTP any more
         raise AnswerError(f"the stream has what is no event: {error}") from error
 
 

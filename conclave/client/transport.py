@@ -18,7 +18,7 @@ from aiohttp import ClientError as HttpError, ClientResponse, ClientSession, Cli
 from yarl import URL
 
 from conclave.client import marshal
-from conclave.client.errors import AnswerError, ClientError, NoAnswerError, RefusedError, refused
+from conclave.client.errors import AnswerError, AnswerTooLongError, ClientError, NoAnswerError, RefusedError, refused
 from conclave.client.results import Empty, Refusal
 from conclave.client.retry import GATEWAY_STATUSES, Backoff
 from conclave.errors import ErrorCode
@@ -29,6 +29,17 @@ API = "/api/v1"
 
 QUIET_SECONDS = 45.0
 """A stream on which nothing comes for 45 seconds is dead: the server writes something every 15."""
+
+MOST_BYTES = 16 * 1024 * 1024
+"""An answer has at most 16 MiB, unpacked: a list of groups with 60,000 members together."""
+
+MOST_OF_BODIES = 64 * 1024 * 1024
+"""One with messages or welcomes has at most 64 MiB: the server puts 32 MiB of bodies on a page, 43 MiB in JSON."""
+
+MOST_OF_REFUSAL = 1024 * 1024
+"""An error has at most 1 MiB: it may name what is wrong with each item of a request, which has no more."""
+
+_PIECE = 64 * 1024
 
 MOST_TOLD = 1_000
 """Of the text of an error 1,000 characters are kept: it is shown to people."""
@@ -56,7 +67,7 @@ class Timeouts:
 class Call:
     """A request. ``path``: encoded, as ``path`` makes it. ``body``: an object of the class that ``schema`` makes.
 
-    ``repeatable``: it does no harm if the server does it twice.
+    ``repeatable``: it does no harm if the server does it twice. ``most``: the bytes that its answer may have.
     """
 
     method: str
@@ -65,6 +76,7 @@ class Call:
     body: Any = None
     query: Mapping[str, str] | None = None
     repeatable: bool = False
+    most: int = MOST_BYTES
 
 
 def secure(ca: Path | None) -> ssl.SSLContext:
@@ -186,17 +198,13 @@ class Transport:
                 if response.status >= 300:
                     raise await self._refusal(response)
                 self._tell_time(response)  # before the rest is read, which takes time
-                found = await response.read()
+                found = await _read(response, call.most)
         except (HttpError, TimeoutError, OSError) as error:
             raise _no_answer(error) from error
         return marshal.read(written_in, kind, found) if kind is not Empty else kind()
 
     async def _refusal(self, response: ClientResponse) -> ClientError:
         """Return the error that an answer means."""
-        try:
-            body = await response.read()
-        except (HttpError, TimeoutError, OSError) as error:
-            return _no_answer(error)
         after = _seconds(response.headers.get("Retry-After", ""))
         written_in = body_format(response.content_type)
         if written_in is None:
@@ -204,6 +212,11 @@ class Transport:
             if response.status in GATEWAY_STATUSES:
                 return RefusedError(response.status, ErrorCode.UNSPECIFIED, f"the gateway says {response.status}")
             return AnswerError(f"no Conclave server answers at {self.url}: status {response.status}")
+        try:
+            async with asyncio.timeout(self._timeouts.request):  # a stream has no limit of its own
+                body = await _read(response, MOST_OF_REFUSAL)
+        except (HttpError, TimeoutError, OSError) as error:
+            return _no_answer(error)
         told = marshal.read(written_in, Refusal, body)
         fields = _faults(orjson.loads(body).get("errors")) if written_in is Format.JSON else {}
         return refused(response.status, told.error_code, told.message[:MOST_TOLD], fields, after)
@@ -235,6 +248,17 @@ class Transport:
         if self._http is None or self._http.closed:
             raise RuntimeError("use the client within `async with`")
         return self._http
+
+
+async def _read(response: ClientResponse, most: int) -> bytes:
+    """Return the body of an answer, unpacked. Raises AnswerTooLongError, and what aiohttp raises."""
+    body = bytearray()
+    async for piece in response.content.iter_chunked(_PIECE):
+        body += piece
+        if len(body) > most:
+            response.close()
+            raise AnswerTooLongError(f"the answer is longer than {most // 1024:,} KiB, as none of this protocol is")
+    return bytes(body)
 
 
 def _no_answer(error: Exception) -> NoAnswerError:

@@ -1,9 +1,12 @@
 """What is repeated and what is not, how long is waited, and what an answer means that is none of this protocol."""
 
 import asyncio
+import contextlib
+import gzip
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from uuid import UUID, uuid4
 
@@ -14,6 +17,7 @@ from hypothesis import given, strategies as st
 
 from conclave.client import (
     AnswerError,
+    AnswerTooLongError,
     Backoff,
     BusyError,
     Client,
@@ -257,6 +261,70 @@ async def test_a_stream_with_what_is_no_event_is_an_error_of_the_answer(lines: b
     async with stub(stream) as (_, client), client.listen() as events:
         with pytest.raises(AnswerError):
             await anext(events)
+
+
+MIB = 1024 * 1024
+
+
+async def endless(request: web.Request) -> web.StreamResponse:
+    """Answer without an end."""
+    kind = "text/event-stream" if request.path.endswith("/events") else "application/json"
+    response = web.StreamResponse(headers={"Content-Type": kind})
+    await response.prepare(request)
+    with contextlib.suppress(ConnectionError):
+        while True:
+            await response.write(b"[" * MIB)
+    return response
+
+
+async def endless_refusal(request: web.Request) -> web.StreamResponse:
+    response = web.StreamResponse(status=400, headers={"Content-Type": "application/json"})
+    await response.prepare(request)
+    with contextlib.suppress(ConnectionError):
+        while True:
+            await response.write(b" " * MIB)
+    return response
+
+
+async def packed(_: web.Request) -> web.Response:
+    """Answer with little that becomes much."""
+    headers = {"Content-Type": "application/json", "Content-Encoding": "gzip"}
+    return web.Response(body=gzip.compress(b" " * (80 * MIB), 1), headers=headers)
+
+
+@pytest.mark.parametrize("answer", [endless, endless_refusal, packed])
+async def test_an_answer_without_an_end_is_not_read_to_its_end(answer: Answer) -> None:
+    async with stub(answer, answer, answer) as (_, client):
+        client.transport._timeouts = Timeouts()  # however long the machine takes to make so much
+        for ask in (client.groups, client.me, partial(client.fetch, GROUP)):
+            with pytest.raises(AnswerTooLongError, match="longer than"):
+                await ask()
+
+
+async def test_a_line_of_a_stream_without_an_end_is_not_read_to_its_end() -> None:
+    async with stub(endless) as (_, client), client.listen() as events:
+        with pytest.raises(AnswerTooLongError, match="longer than any event"):
+            await anext(events)
+
+
+async def test_an_error_of_a_stream_without_an_end_is_not_read_to_its_end() -> None:
+    async with stub(endless_refusal) as (_, client):
+        client.transport._timeouts = Timeouts()
+        with pytest.raises(AnswerTooLongError, match="longer than"):
+            async with client.listen():
+                pass
+
+
+async def test_a_page_of_large_messages_is_read() -> None:
+    message = {"sequence_num": 1, "sender_id": str(GROUP), "mls_message": "eHh4" * (5 * MIB), "created_at": 1}
+
+    async def page(_: web.Request) -> web.Response:
+        return web.json_response({"messages": [message]})
+
+    async with stub(page) as (_, client):
+        client.transport._timeouts = Timeouts()
+        [found] = await client.fetch(GROUP)
+    assert len(found.mls_message) == 15 * MIB
 
 
 async def test_an_answer_that_takes_too_long_is_none() -> None:

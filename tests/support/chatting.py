@@ -102,6 +102,11 @@ class Chat:
         """What was said in passing, and can still be read."""
         return [each.message for each in self.app._notifications]
 
+    @property
+    def wrong(self) -> str:
+        """What is said by the field about the line in it."""
+        return self.chat_screen._wrong
+
     def press(self, *keys: str) -> None:
         """Press keys as fast as a terminal hands them over; a text of several characters is one key's name."""
         driver = self.app._driver
@@ -132,8 +137,11 @@ class Chat:
         await until(lambda: not any(each in self.screen for each in texts), lambda: f"no {texts} in\n{self.screen}")
 
     async def said(self, text: str) -> None:
-        """Wait until something was said in passing."""
-        await until(lambda: any(text in each for each in self.toasts), lambda: f"{text}: {self.toasts}\n{self.screen}")
+        """Wait until something was said, in passing or by the field."""
+        await until(
+            lambda: any(text in each for each in [*self.toasts, self.wrong]),
+            lambda: f"{text}: {self.toasts} {self.wrong}\n{self.screen}",
+        )
 
     async def page_to(self, text: str, key: str = "pagedown") -> None:
         """Go on page by page, or back, until a text is on the screen, and to the end of that page."""

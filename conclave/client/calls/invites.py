@@ -5,7 +5,7 @@ from uuid import UUID
 
 from conclave.client.calls.caller import Caller
 from conclave.client.results import Invite, Invites, KeyPackages, KeyPackageTaken, MemberKeyPackage, Welcome, Welcomes
-from conclave.client.transport import Call, path
+from conclave.client.transport import MOST_OF_BODIES, Call, path
 from conclave.wire.schemas import invites as wire, key_packages
 
 
@@ -68,7 +68,9 @@ class InviteCalls(Caller):
 
     async def welcomes(self) -> tuple[Welcome, ...]:
         """List the user's welcomes."""
-        return (await self.transport.ask(Call("GET", "/welcomes", repeatable=True), Welcomes)).welcomes
+        return (
+            await self.transport.ask(Call("GET", "/welcomes", repeatable=True, most=MOST_OF_BODIES), Welcomes)
+        ).welcomes
 
     async def accept_welcome(self, welcome_id: UUID) -> None:
         """Say that a welcome was processed: the server forgets it."""

@@ -8,7 +8,7 @@ from conclave.client.calls.caller import Caller
 from conclave.client.news import Event, Lagged
 from conclave.client.results import Page, Sent, StoredMessage
 from conclave.client.stream import read_events
-from conclave.client.transport import Call, path
+from conclave.client.transport import MOST_OF_BODIES, Call, path
 from conclave.wire.schemas import messages as wire
 
 
@@ -38,7 +38,7 @@ class MessageCalls(Caller):
         query = {"after": str(after), "limit": str(limit)}
         if include_redacted:
             query["include_redacted"] = "true"
-        call = Call("GET", path("groups", group_id, "messages"), query=query, repeatable=True)
+        call = Call("GET", path("groups", group_id, "messages"), query=query, repeatable=True, most=MOST_OF_BODIES)
         return (await self.transport.ask(call, Page)).messages
 
     async def read(self, group_id: UUID, sequence_num: int) -> None:

@@ -63,7 +63,7 @@ async def go_to(desk: Desk, rest: str) -> None:
     """Open one of the user's groups."""
     room = desk.conversation.rooms.by_name(rest)
     if room is None:
-        raise CommandError(f"you are in no group {words.harmless(rest)}")
+        raise CommandError(f"you are in no group {words.harmless(rest)}; /groups lists yours")
     desk.go(room.group.group_id)
 
 
@@ -105,7 +105,7 @@ def _one_invite(desk: Desk, name: str) -> Invite:
 
 
 async def set_expiry(desk: Desk, rest: str) -> None:
-    """Set how long messages live, once the user has seen what that hides."""
+    """Set how long messages live; if that hides something, once the user has seen what."""
     room, conversation = _room(desk), desk.conversation
     group_id = room.group.group_id
     try:
@@ -113,18 +113,21 @@ async def set_expiry(desk: Desk, rest: str) -> None:
     except ValueError as error:
         raise CommandError(f"{error}; or fetched: until all have fetched it; or off: as the server has it") from error
     would = await conversation.change_expiry(group_id, expiry, dry_run=True)
-    becomes = words.policy(await conversation.effective(group_id, expiry))
+    effective = await conversation.effective(group_id, expiry)
     decided = ""
     if room.retention and room.retention.policy_source == "override":
         decided = " The operator has decided that for this group: what you set is stored, and has no effect."
-    text = f"From now on messages of {room.name} are {becomes}.{decided}\n\n{_hidden(would)}"
-    if await desk.ask("Change how long messages live?", text, "Change it"):
-        await conversation.change_expiry(group_id, expiry, dry_run=False)
+    if would.messages_expiring:
+        text = f"From now on messages of {room.name} are {words.policy(effective)}.{decided}\n\n{_hidden(would)}"
+        if not await desk.ask("Change how long messages live?", text, "Change it"):
+            return
+    is_as_before = room.expiry == effective
+    await conversation.change_expiry(group_id, expiry, dry_run=False)
+    if is_as_before:  # otherwise a notice in the group says it
+        desk.say(f"Messages of {room.name} are {words.policy(effective)}, as before.{decided}")
 
 
 def _hidden(would: GroupUpdated) -> str:
-    if not would.messages_expiring:
-        return "No message goes at once."
     number, since = words.count(would.messages_expiring, "message"), words.date_and_time(would.oldest_expiring)
     return f"{number}, the oldest of {since}, will be hidden at once, for everybody. Nothing brings them back."
 

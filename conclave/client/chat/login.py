@@ -15,7 +15,7 @@ from conclave.client.api import Client
 from conclave.client.chat import words
 from conclave.client.chat.forms import FORM_KEYS, Form
 from conclave.client.chat.options import LOCAL_URL, ChatOptions
-from conclave.client.errors import ClientError, ResourceError, SessionOverError, in_words
+from conclave.client.errors import ClientError, NoAnswerError, ResourceError, SessionOverError, in_words
 from conclave.client.session import Session
 from conclave.errors import ErrorCode
 
@@ -132,7 +132,8 @@ class LoginScreen(Form[None]):
         if isinstance(error, ResourceError) and error.code == ErrorCode.RESOURCE_FORBIDDEN:
             self.query(".token").set(display=True)
             self.query_one("#token", Input).focus()
-        self._say(in_words(error))
+        hint = " Is the address right, and does the server run?" if isinstance(error, NoAnswerError) else ""
+        self._say(f"{in_words(error)}{hint}")
 
     def _say(self, text: str) -> None:
         self.query_one("#wrong", Static).update(Content(words.harmless(text)))

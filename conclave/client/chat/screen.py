@@ -24,7 +24,7 @@ from conclave.client.chat.rooms import Room, held_by
 from conclave.client.chat.rows import Look
 from conclave.client.chat.sidebar import Sidebar
 from conclave.client.chat.timeline import Timeline
-from conclave.client.errors import ClientError, NoAnswerError, SessionOverError
+from conclave.client.errors import ClientError, NoAnswerError, SessionOverError, in_words
 
 LOOKED_EVERY = 0.2
 """Five times a second it is looked whether a second has passed: what is gone vanishes within 0.2 seconds."""
@@ -69,6 +69,8 @@ class ChatScreen(Screen[None]):
         self._opened: UUID | None = None
         self._has_lost = False
         self._is_stale: set[str] = set()
+        self._wrong = ""
+        self._wrong_line: str | None = None
 
     @property
     def room(self) -> Room | None:
@@ -118,6 +120,21 @@ class ChatScreen(Screen[None]):
             self._later("room")
             return
         self.app.notify(words.harmless(text), severity="error" if is_bad else "information", markup=False)
+
+    def _refuse(self, line: str, why: str) -> None:
+        """Say by the field why a line was not taken, until it is changed.
+
+        The line is there again and marked: what is typed now takes its place. If the next line was begun, that stays,
+        and it is said until that is sent.
+        """
+        composer = self.query_one(Composer)
+        self._wrong, self._wrong_line = words.harmless(why), None if composer.text else line
+        if not composer.text:
+            composer.prefill(line)
+            composer.select_all()
+        self._show_hint()
+        if self._is_plain and self.room:
+            self.say(why, is_bad=True)
 
     def ended(self, why: Exception) -> None:
         """Leave it to the program: the conversation cannot go on. That a session is over is no news at a log-out."""
@@ -210,9 +227,14 @@ class ChatScreen(Screen[None]):
         return Content.assemble(name, "\n", ((", " if self._is_plain else " · ").join(parts), "$foreground 60%"))
 
     def _show_hint(self) -> None:
-        """Show what a command could become while it is typed."""
+        """Show what was wrong with a line, or what a command could become while it is typed."""
         text = self.query_one(Composer).text
         hint = self.query_one("#hint", Static)
+        if self._wrong and self._wrong_line in (None, text):
+            hint.display = True
+            hint.update(Content(self._wrong).stylize("$error"))
+            return
+        self._wrong = ""
         found = commands.matching(text) if text.startswith("/") and "\n" not in text else []
         hint.display = bool(found)
         if len(found) == 1:
@@ -235,11 +257,11 @@ class ChatScreen(Screen[None]):
 
     def _take(self, text: str) -> None:
         """Do a command, or send a message."""
+        self._wrong = ""
         if _is_command(text):
             self._begin(text)
         elif self.room is None:
-            self.say("Open a group first, or make one: /new NAME", is_bad=True)
-            self.query_one(Composer).prefill(text)
+            self._refuse(text, "No group is open: make one with /new NAME, or take an invite with /accept")
         else:
             text = text.removeprefix("/")
             self.conversation.outbox.send(self.room, text, self.room.self_destruct_seconds)
@@ -351,11 +373,9 @@ class ChatScreen(Screen[None]):
         except SessionOverError as error:
             self.ended(error)
         except NoAnswerError as error:
-            self.say(f"{error}. It may be done all the same: look before you try again", is_bad=True)
+            self._refuse(line, f"{error}. It may be done all the same: look before you try again")
         except (ClientError, CommandError, ValueError) as error:
-            self.say(str(error), is_bad=True)
-            if not self.query_one(Composer).text:
-                self.query_one(Composer).prefill(line)
+            self._refuse(line, in_words(error))
 
     @work
     async def _answer(self, invite_id: UUID) -> None:
@@ -371,8 +391,11 @@ class ChatScreen(Screen[None]):
     # What commands need.
 
     async def ask(self, title: str, text: str, yes: str) -> bool:
-        """Ask for a decision."""
-        return await self.app.push_screen_wait(Ask(title, text, (yes, "Cancel"), is_grave=True)) == yes
+        """Ask for a decision. That nothing is done is said too: Enter alone chooses that."""
+        is_agreed = await self.app.push_screen_wait(Ask(title, text, (yes, "Cancel"), is_grave=True)) == yes
+        if not is_agreed:
+            self.say("Nothing was changed")
+        return is_agreed
 
     async def tell(self, title: str, text: str) -> None:
         """Show a text until it is put away."""

@@ -8,7 +8,7 @@ from uuid import UUID
 import pytest
 
 from conclave.client import GroupError, InputError, ResourceError
-from conclave.client.chat import commands, help_text
+from conclave.client.chat import commands, help_text, words
 from conclave.client.chat.commands import COMMANDS
 from conclave.client.chat.desk import CommandError, Desk
 from tests.conftest import Running
@@ -372,7 +372,9 @@ class TestSettings:
         await alice.does("/new den")
         await alice.does("/expire 1min")
         await alice.does(f"/expire {typed}")
-        assert alice.asked[-1][1] == f"From now on messages of den are {becomes}.\n\nNo message goes at once."
+        assert not alice.asked, "nothing is hidden, so nothing is asked"
+        retention = await alice.chat.client.retention((await alice.chat.client.groups())[0].group_id)
+        assert becomes == words.policy(retention.effective_expiry_seconds)
         assert (await alice.chat.client.groups())[0].message_expiry_seconds == setting
 
     @pytest.mark.parametrize(

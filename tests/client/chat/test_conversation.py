@@ -163,6 +163,24 @@ class TestPolicies:
     def told(chat: Chat, group: UUID) -> list[str]:
         return [each for each in chat.notices(group) if each.startswith("messages")]
 
+    async def test_what_a_wrong_time_has_hidden_is_there_again_once_it_is_right(
+        self, pair: Pair, running: Running
+    ) -> None:
+        alice, bob, group = pair
+        await alice.conversation.change_expiry(group, HOUR, dry_run=False)
+        bob.send(group, "first", "second")
+        await alice.shows(group, "first", "second")
+        now = running.clock.now()
+        for time in (now, now + DAY):
+            alice.history.hear_time(time)
+        assert alice.texts(group) == []
+        alice.conversation.enter(group)  # what is loaded now is nothing
+        assert not alice.room(group).messages
+        assert alice.room(group).unread == 0
+        alice.history.hear_time(now)
+        await alice.shows(group, "first", "second")
+        assert alice.room(group).unread == 2
+
     async def test_what_it_would_hide_is_only_asked(self, pair: Pair, running: Running) -> None:
         alice, _, group = pair
         alice.send(group, "old")

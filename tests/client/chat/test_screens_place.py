@@ -1,5 +1,6 @@
 """Where one is in a group: scrolling, pages, sizes of the terminal, plain mode, floods."""
 
+import time
 from pathlib import Path
 
 import pytest
@@ -126,9 +127,12 @@ async def test_everything_can_be_reached_at_every_size(
         chat.type("hello everybody", "enter")
         await chat.shows("hello everybody")
         assert chat.sidebar.display == (size[0] >= 60), "no list where there is no room for it"
+        written = max(await until(lambda: [each.created_at for each in chat.room.messages.values()]))
+        await until(lambda: time.time() > written + 3)  # so that it would be hidden
         await chat.do("/expire 1s")
         await chat.asked("Change how long", "Change it", "Cancel")
         chat.press("escape")
+        await chat.said("Nothing was changed")
         await chat.do("/info")
         await chat.asked("Everybody can find and join")
         chat.press("escape")

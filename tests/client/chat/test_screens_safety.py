@@ -89,7 +89,7 @@ async def test_what_is_typed_for_a_group_that_vanishes_is_not_sent_to_another_on
         await chat.said("vanishing was deleted")
         await until(lambda: "vanishing" not in {each.name for each in chat.conversation.rooms.all.values()})
         chat.type("nishing", "enter")
-        await until(lambda: not chat.composer.text or "Open a group first" in "".join(chat.toasts))
+        await until(lambda: not chat.composer.text or "No group is open" in chat.wrong)
         await chat.pilot.pause(0.5)
         assert await member.fetch(stays) == []
 

@@ -144,6 +144,44 @@ async def test_tab_completes_commands_and_shows_what_they_take(server: ServerPro
         await until(lambda: chat.composer.text == "/nonsense", lambda: "the line is there to be corrected")
 
 
+async def test_what_is_typed_after_a_line_that_was_refused_takes_its_place(
+    server: ServerProcess, tmp_path: Path
+) -> None:
+    await signed_up(tmp_path, server.url, "corrector")
+    async with chatting(tmp_path) as chat:
+        await chat.is_online()
+        for line, why in (
+            ("hello", "No group is open: make one"),
+            ("/expire 1h", "/expire is about a group"),
+            ("/new book club", "type it as /new NAME"),
+            ("/new b\u00fccher", "must be 1 to 64 letters, digits or _"),
+        ):
+            chat.type(line, "enter")
+            await chat.shows(why)
+            assert chat.composer.text == line
+            rows = chat.screen.splitlines()
+            wrong, typed = (max(at for at, row in enumerate(rows) if each in row) for each in (why, line))
+            assert 0 < typed - wrong <= 2, "it stands by the field"
+        chat.type("/new corrected", "enter")
+        await until(lambda: chat.chat_screen.room)
+        assert not chat.wrong
+        await chat.hides("must be 1 to 64")
+
+
+async def test_readmes_three_lines_take_no_other_key(server: ServerProcess, tmp_path: Path) -> None:
+    await signed_up(tmp_path, server.url, "newcomer")
+    async with chatting(tmp_path) as chat:
+        await chat.is_online()
+        await chat.do("/new three_lines")
+        await until(lambda: chat.chat_screen.room)
+        chat.type("hello", "enter")
+        await chat.shows("hello")
+        await chat.do("/expire 1h")
+        await chat.shows("messages are gone after 1 hour from now on", "gone after 1 hour")
+        await chat.do("/expire 1h")
+        await chat.said("Messages of three_lines are gone after 1 hour, as before.")
+
+
 @pytest.mark.parametrize(("typed", "left"), [("/invite so", "/invite so"), ("half a reply", "")])
 async def test_a_command_that_is_typed_while_the_first_group_opens_stays(
     server: ServerProcess, tmp_path: Path, typed: str, left: str
