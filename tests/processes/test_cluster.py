@@ -6,7 +6,7 @@ import stat
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -119,17 +119,17 @@ def test_the_commands_of_the_page_bear_a_worker_that_dies_in_the_middle_of_a_rew
     with Cluster(tmp_path / "cluster", 2, java=QUICK) as cluster:
         secret = cluster.settings / "spark-defaults.conf"
         assert stat.S_IMODE(secret.stat().st_mode) == 0o600
-        moved = submit(store, cluster, tmp_path)
-        assert moved.returncode == 0, moved.stdout
+        run = submitting(cluster, tmp_path, store)
+        expect_documented(cluster, run)
+        assert run.wait(LONG) == 0, (tmp_path / "run.log").read_text()
         assert len(store.table()) == len(store.made)
         for worker in cluster.daemons[1:]:
             expect_empty(worker.folder / "local")
         gone = decide(store, groups)
         run = submitting(cluster, tmp_path, store)
         killed = kill_one_that_rewrites(cluster, store.config.archive_path, run)
-        said = (tmp_path / "run.log").read_text()
         assert run.wait(LONG) == 0, (tmp_path / "run.log").read_text()
-        assert all(tasks_of(worker) for worker in cluster.daemons[1:]), said
+        assert all(tasks_of(worker) for worker in cluster.daemons[1:])
         store.now = int(time.time())
         store.expect_served(set(store.made) - gone)
         store.expect_sound()
@@ -178,14 +178,9 @@ def decide(store: Store, groups: list[list[int]]) -> set[tuple[int, int]]:
 def kill_one_that_rewrites(cluster: Cluster, archive: Path, run: "subprocess.Popen[bytes]") -> Daemon:
     """Kill a worker, and its executor, while it has a new file of the archive open."""
     before = {str(path) for path in archive.rglob("*.parquet")}
-    has_looked = False
     while run.poll() is None:
         for worker in cluster.daemons[1:]:
-            new = [name for name in open_files(worker) if name.startswith(str(archive)) and name not in before]
-            if new and not has_looked:
-                has_looked = True
-                expect_documented(cluster, run)  # the executor goes on meanwhile, and has more to write
-            elif new:
+            if any(name.startswith(str(archive)) and name not in before for name in open_files(worker)):
                 worker.kill()
                 assert run.poll() is None, "it was in the middle"
                 return worker
@@ -193,23 +188,19 @@ def kill_one_that_rewrites(cluster: Cluster, archive: Path, run: "subprocess.Pop
 
 
 def expect_documented(cluster: Cluster, run: "subprocess.Popen[bytes]") -> None:
-    """Nothing listens but what the page names, and the secret is on no command line."""
-    secret = next(
-        line.split()[1]
-        for line in (cluster.settings / "spark-defaults.conf").read_text().splitlines()
-        if line.startswith("spark.authenticate.secret ")
-    )
-    daemons = [pid for daemon in cluster.daemons for pid in processes_of(daemon.process.pid)]
+    """Nothing listens but what the page names, also when executors do, and the secret is on no command line."""
+    lines = (cluster.settings / "spark-defaults.conf").read_text().splitlines()
+    (secret,) = [line.split()[1] for line in lines if line.startswith("spark.authenticate.secret ")]
+    daemons: list[int] = []
+    for _ in waiting("an executor of each worker"):
+        assert run.poll() is None, "the run ended before"
+        daemons = [pid for daemon in cluster.daemons for pid in processes_of(daemon.process.pid)]
+        if sum(port >= 7080 for _, port in listening(daemons)) >= len(cluster.daemons) + len(cluster.daemons[1:]):
+            break
     driver = processes_of(run.pid)
-    for pid in (*daemons, *driver):
-        assert secret not in Path(f"/proc/{pid}/cmdline").read_text()
-    listening = listeners()
-    own = {inode for pid in daemons for inode in sockets(pid)}
-    found = {listening[inode] for inode in own if inode in listening}
-    assert len(found) >= 2 * len(cluster.daemons)
-    assert {port for _, port in found} <= PORTS
-    own |= {inode for pid in driver for inode in sockets(pid)}
-    assert all(address == "127" for address, _ in (listening[inode] for inode in own if inode in listening))
+    assert all(secret not in Path(f"/proc/{pid}/cmdline").read_text() for pid in (*daemons, *driver))
+    assert {port for _, port in listening(daemons)} <= PORTS
+    assert {first for first, _ in listening([*daemons, *driver])} == {127}
 
 
 def processes_of(pid: int) -> list[int]:
@@ -228,19 +219,16 @@ def open_files(worker: Daemon) -> list[str]:
     return [name for pid in processes_of(worker.process.pid)[1:] for name in links(pid) if name.endswith(".parquet")]
 
 
-def sockets(pid: int) -> set[str]:
-    return {name.removeprefix("socket:[").rstrip("]") for name in links(pid) if name.startswith("socket:")}
-
-
-def listeners() -> dict[str, tuple[str, int]]:
-    """By inode: the first byte of the address, in decimal, and the port, of all that listens on this machine."""
-    found = {}
+def listening(pids: Sequence[int]) -> list[tuple[int, int]]:
+    """The first byte of the address, and the port, of all at which processes listen."""
+    own = {name for pid in pids for name in links(pid) if name.startswith("socket:")}
+    found = []
     for table in ("tcp", "tcp6"):
         for line in Path("/proc/net", table).read_text().splitlines()[1:]:
             fields = line.split()
             address, _, port = fields[1].rpartition(":")
-            if fields[3] == "0A":
-                found[fields[9]] = str(int(address[-2:], 16)), int(port, 16)
+            if fields[3] == "0A" and f"socket:[{fields[9]}]" in own:
+                found.append((int(address[-2:], 16), int(port, 16)))
     return found
 
 
