@@ -80,7 +80,8 @@ def test_a_folder_for_backups_that_somebody_else_has_made_is_told_in_one_line(
     folder.mkdir()
     folder.chmod(mode)
     shutil.chown(folder, NOBODY, NOBODY)
-    done = capless("-P", "-m", "conclave", "backup", "backups", cwd=tmp_path)
+    (tmp_path / "conclave.toml").touch()
+    done = capless("-P", "-m", "conclave", "backup", "--config", "conclave.toml", "backups", cwd=tmp_path)
     assert done.returncode == 1
     assert done.stderr.startswith(f"conclave: {folder}")
     assert told in done.stderr
