@@ -270,7 +270,6 @@ async def test_a_name_that_nobody_can_have_is_refused_in_words_before_anything_i
         url, client.transport.url = client.transport.url, client.transport.url.with_port(1)  # nobody answers there
         for ask in (
             lambda: client.user(name),
-            lambda: client.register(name, PASSWORD),
             lambda: client.create_group(name),
             lambda: client.update_group(group, group_name=name),
             lambda: Membership(client, PlaintextCodec()).invite(group, name),

@@ -17,8 +17,8 @@ class AccountCalls(Caller):
     """What a user does about accounts."""
 
     async def register(self, username: str, password: str, alias: str = "", registration_token: str = "") -> UUID:
-        """Open an account and return its id. Raises ClientError; InputError for a name that nobody can have."""
-        body = wire.Register(checked("username", username), password, alias, registration_token)
+        """Open an account and return its id. Raises ClientError."""
+        body = wire.Register(username, password, alias, registration_token)
         return (await self.transport.ask(Call("POST", "/register", wire.RegisterRequest, body), Registered)).user_id
 
     async def login(self, username: str, password: str) -> Session:
