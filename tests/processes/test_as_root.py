@@ -47,8 +47,9 @@ def test_root_makes_no_files_of_runs_for_somebody_else(served: Path, command: st
     """The server could not read what root archives, nor write to a ledger that root has compacted."""
     done = conclave(*command.split(), cwd=served)
     assert done.returncode == 1
-    assert "run this as that user, as by sudo -u 'nobody'" in done.stderr
-    assert done.stderr.count("\n") == 1
+    configuration, refusal = done.stderr.splitlines()
+    assert configuration.startswith("conclave: configuration: ")
+    assert "run this as that user, as by sudo -u 'nobody'" in refusal
     assert of_root(served) == set()
 
 

@@ -515,7 +515,7 @@ def test_a_lock_that_was_replaced_is_no_lock(served: Path) -> None:
         [sys.executable, "-P", "-c", program, "cleanup", "run"], cwd=served, capture_output=True, text=True
     )
     assert refused.returncode == 1
-    assert refused.stderr.startswith(f"conclave: {lock}: was removed or replaced")
+    assert f"\nconclave: {lock}: was removed or replaced" in refused.stderr
 
 
 def test_a_server_outlives_its_terminal(tmp_path: Path) -> None:

@@ -21,9 +21,11 @@ NOBODY = 2**30
 STEPS = 20
 """The end of a worker takes fewer passes of the event loop."""
 
-TALKS = "import time; print('no message', flush=True); time.sleep(600)"
+TALKS = (
+    "import sys, time; sys.stdin.readline(); sys.stdin.readline(); print('no message', flush=True); time.sleep(600)"
+)
 IS_SILENT = "import os, time; os.close(1); time.sleep(600)"
-"""Workers that do not end with their input: one sends what is no message, and one closes its output."""
+"""Workers that do not end with their input: one answers an order by what is no message, one closes its output."""
 
 
 class Input:
@@ -122,9 +124,9 @@ async def test_a_stop_while_a_worker_does_not_end_leaves_none(
     have_workers(monkeypatch, TALKS)
     monkeypatch.setattr(supervise, "STOP_SECONDS", PATIENCE)
     health = Health()
-    async with Supervisor(Config(), health):
-        await seen(lambda: started)
+    async with Supervisor(Config(), health) as supervisor:
         await seen(lambda: health.worker)
+        assert supervisor.run_now()
         await seen(lambda: not health.worker)  # from here on its end is waited for
     assert not any(map(alive, started))
 
