@@ -31,8 +31,7 @@ async def user(server: ServerProcess, *arguments: str) -> str:
         conclave, "user", *arguments, "--config", server.config, cwd=server.folder, env={"PYTHONIOENCODING": "utf-8"}
     )
     assert done.returncode == 0, done.stderr
-    logged = [json.loads(line) for line in done.stderr.splitlines() if line.startswith("{")]
-    assert [set(line) for line in logged] == [{"event", "level", "timestamp", "action"}] * (arguments[0] != "list")
+    assert not [line for line in done.stderr.splitlines() if line.startswith("{")], "the audit log has what was done"
     return done.stdout
 
 

@@ -119,7 +119,7 @@ def test_the_command_waits_for_a_run_and_runs_wait_for_it(tmp_path: Path) -> Non
             text=True,
         )
         for _ in waiting("the command"):
-            if "waiting_for_another_run" in (tmp_path / "said").read_text():
+            if "waiting for another run" in (tmp_path / "said").read_text():
                 break
         assert waiter.poll() is None
     told, _ = waiter.communicate(timeout=PATIENCE)

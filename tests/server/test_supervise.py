@@ -21,9 +21,7 @@ NOBODY = 2**30
 STEPS = 20
 """The end of a worker takes fewer passes of the event loop."""
 
-TALKS = (
-    "import sys, time; sys.stdin.readline(); sys.stdin.readline(); print('no message', flush=True); time.sleep(600)"
-)
+TALKS = "import sys, time; sys.stdin.readline(); sys.stdin.readline(); print('no message', flush=True); time.sleep(600)"
 IS_SILENT = "import os, time; os.close(1); time.sleep(600)"
 """Workers that do not end with their input: one answers an order by what is no message, one closes its output."""
 

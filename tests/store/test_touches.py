@@ -22,7 +22,7 @@ SOURCES = [
 
 WATCHED = {
     "groups": {"message_expiry_seconds", "gone_below", "expired_before", "archived_seq"},
-    "members": set[str](),
+    "members": {"missed_from"},
     "messages": {"created_at"},
     "sessions": {"expires_at", "last_used_at"},
     "user_tombstones": set[str](),
@@ -34,7 +34,7 @@ UNWATCHED = {
         *("group_name", "alias", "visibility", "mls_group_id", "group_info_body", "created_at"),
         *("last_seq", "floor_seq", "commits_below", "min_lifetime_seconds", "self_destructs"),
     },
-    "members": {"role", "joined_at", "joining", "watermark", "read_up_to"},
+    "members": {"role", "joined_at", "joining", "watermark", "read_up_to", "missed_to"},
     "messages": set[str](),
     "sessions": {"created_at"},
     "user_tombstones": {"created_at"},
