@@ -13,6 +13,7 @@ from conclave.budget import Share
 from conclave.config.cleanup import CleanupConfig
 from conclave.config.retention import RetentionConfig
 from conclave.config.settings import Config
+from conclave.store import members
 from conclave.store.archive.stretches import Stretch
 from spark.engine import Engine
 from spark.run import clean_up
@@ -245,6 +246,45 @@ async def test_self_destructing_messages_that_only_the_clock_calls_too_old_do_no
         await set_right(running)
         assert await bob.numbers(group, 6) == [7, 8]
         assert (await watermarks(running))["bob"] == 8
+
+
+async def test_a_page_that_says_only_that_a_message_is_there_does_not_count_for_it_either(
+    config: Config, start_server: StartServer
+) -> None:
+    """Only the clock calls it too old: the reader has not seen it, and the next fetch goes on beyond it."""
+    retention = replace(config.retention, fetch_hold_limit=-1, self_destruct_max_age=WEEK)
+    async with start_server(replace(config, retention=retention)) as running:
+        alice, bob, group = await unread(running)
+        assert await bob.numbers(group) == [1, 2, 3, 4, 5]
+        await alice.send(group, seconds=60)
+        running.clock.set_wrong(JUMP)
+        await alice.send(group)
+        page = await bob.get(f"/groups/{group}/messages", after=5, include_redacted="true")
+        assert [(each["sequence_num"], each["redacted"]) for each in page["messages"]] == [(6, True), (7, False)]
+        await set_right(running)
+        await bob.fetch(group, 7)
+        assert (await watermarks(running))["bob"] == 5
+        assert await bob.numbers(group, 5) == [6, 7]
+        assert (await watermarks(running))["bob"] == 7
+
+
+async def test_a_page_that_is_noted_late_counts_although_another_one_missed_what_is_on_it(running: Running) -> None:
+    """It had left to another device before the clock jumped."""
+    alice, bob, group = await unread(running)
+    (member_id,) = (await running.query("SELECT member_id FROM members ORDER BY member_id DESC LIMIT 1"))[0]
+    running.clock.set_wrong(JUMP)
+    await alice.send(group)
+    assert await bob.numbers(group) == [6]
+    for up_to in (3, 5):
+        await running.app[keys.STORE].write_joint(members.confirm_fetched, (member_id, up_to))
+        assert (await watermarks(running))["bob"] == up_to
+        if up_to == 3:
+            running.clock.set_wrong(-JUMP)
+            assert await bob.numbers(group, 6) == []
+            assert (await watermarks(running))["bob"] == 3, "the other two are missed"
+    assert await bob.numbers(group, 6) == []
+    assert (await watermarks(running))["bob"] == 6
+    assert await running.query("SELECT missed_from, missed_to FROM members") == [(0, 0), (0, 0)]
 
 
 async def test_a_page_that_waits_for_the_archive_while_the_clock_jumps_does_not_count_for_what_it_drops(
