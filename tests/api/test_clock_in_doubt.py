@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import replace
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import pytest
 
@@ -15,6 +15,7 @@ from conclave.config.retention import RetentionConfig
 from conclave.config.settings import Config
 from conclave.store import members
 from conclave.store.archive.stretches import Stretch
+from conclave.wire.negotiate import Format
 from spark.engine import Engine
 from spark.run import clean_up
 from tests.conftest import Running, StartServer
@@ -320,6 +321,31 @@ async def test_a_restart_does_not_forget_what_was_missed(config: Config, start_s
         assert (await watermarks(running))["bob"] == 0
         assert await bob.numbers(group) == [1, 2, 3, 4, 5, 6]
         assert (await watermarks(running))["bob"] == 6
+
+
+@pytest.mark.parametrize("is_noticed", [True, False])
+async def test_pages_come_from_memory_again_once_the_clock_is_right(running: Running, *, is_noticed: bool) -> None:
+    """What was read while the clock was ahead lacks messages: it must not stay there instead of them."""
+    _, bob, group = await unread(running, expiry=WEEK)
+    asked = UUID(group).bytes, UUID(bob.user_id).bytes, 0, 100, Format.JSON
+
+    async def come_from_memory(seen: list[int]) -> None:
+        for _ in range(2):
+            assert await bob.numbers(group) == seen
+            await running.settle()
+        pieces = running.app[keys.FETCHING].at_hand(*asked, running.app[keys.BUDGET].share())
+        assert pieces is not None
+        assert len(pieces) == len(seen)
+
+    await come_from_memory([1, 2, 3, 4, 5])
+    running.clock.set_wrong(JUMP)
+    await come_from_memory([])
+    if is_noticed:
+        await noticed(running)
+        await set_right(running)
+    else:
+        running.clock.set_wrong(-JUMP)
+    await come_from_memory([1, 2, 3, 4, 5])
 
 
 async def heads(running: Running, *requests: bytes) -> list[dict[str, str]]:
