@@ -299,7 +299,8 @@ class Fetching:
         is_current = context.policy is self._context.policy
         reader = self._groups.remember(found, after, written_in) if is_current else Reader.of(found.member)
         member, doubt, numbers = found.member, found.doubt, [each.sequence_num for each in found.messages]
-        if gap := doubt.gap(numbers):
+        shown = {each.sequence_num for each in found.messages if not each.is_redacted}
+        if gap := doubt.gap(numbers[-1] if numbers else 0, shown):
             # Before the page leaves: the reader's next fetch goes on beyond the gap.
             await self._store.write(missed.note, member.member_id, gap)
         claimed = doubt.claimed(min(after, member.group.last_seq))

@@ -2,6 +2,10 @@
 
 import struct
 from collections import Counter
+from collections.abc import Iterable, Iterator
+from heapq import merge
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 
 import pyarrow
@@ -23,7 +27,7 @@ _COLUMNS = ["group_key", "sequence_num", "sender_id", "created_at", "mls_message
 _SUMMARY = (
     "SELECT group_key, lifetime, span, min(sequence_num) AS first_seq, max(sequence_num) AS last_seq,"
     " min(created_at) AS oldest, max(created_at) AS newest, count(*) AS message_count, 0 AS body_bytes,"
-    " bit_xor(checksum) AS checksum FROM archive GROUP BY group_key, lifetime, span"
+    " bit_xor(checksum) AS checksum FROM archive GROUP BY group_key, lifetime, span ORDER BY group_key, span, lifetime"
 )
 
 
@@ -48,14 +52,25 @@ def altered_in(path: Path) -> Counter[int]:
     return found
 
 
-def index_faults(folder: Path, index: dict[Key, PartRow]) -> dict[Key, list[str]]:
+def index_faults(folder: Path, index: Iterable[PartRow]) -> dict[Key, list[str]]:
     """Return how the table in ``folder`` differs from the index, by rows of it. Bodies are not read.
 
-    Only after a run that came to its end nothing may differ. Raises UnreadableError.
+    ``index``: by group, span and lifetime. Both sides may have millions of rows: only what differs is kept. Only after
+    a run that came to its end nothing may differ. Raises UnreadableError.
     """
+    faults: dict[Key, list[str]] = {}
     try:
         query = QueryBuilder().register("archive", DeltaTable(str(folder)))
-        found = [PartRow(**row) for batch in batches(query, _SUMMARY) for row in batch.to_pylist()]
+        found = (PartRow(**row) for batch in batches(query, _SUMMARY) for row in batch.to_pylist())
+        for _, both in groupby(merge(_placed(index, 0), _placed(found, 1)), key=itemgetter(0)):
+            sides: tuple[dict[Key, PartRow], dict[Key, PartRow]] = {}, {}
+            for _, side, row in both:
+                sides[side][row.group_key, row.lifetime, row.span] = row
+            faults |= compare(*sides, {})
     except (DeltaError, pyarrow.ArrowException, OSError) as error:
         raise UnreadableError(one_line(error)) from error
-    return compare(index, {(row.group_key, row.lifetime, row.span): row for row in found}, {})
+    return faults
+
+
+def _placed(rows: Iterable[PartRow], side: int) -> Iterator[tuple[Key, int, PartRow]]:
+    return (((row.group_key, row.span, row.lifetime), side, row) for row in rows)

@@ -139,9 +139,8 @@ def table_fault(database: Path, archive: Path) -> str:
         state = moves.find_state(connection)
         if state is None or state.unerased:
             return ""
-        index = {(row.group_key, row.lifetime, row.span): row for row in moves.parts(connection)}
         try:
-            faults = soundness.index_faults(archive, index)
+            faults = soundness.index_faults(archive, moves.each_part(connection))
         except soundness.UnreadableError as error:
             return f"cannot be read: {error}"
         named = differences.names(connection, {key[0] for key in list(faults)[:SHOWN]})

@@ -142,7 +142,9 @@ class RememberedGroups:
                 begin = run.first_after(confirmed, sight)
                 if run.size != before:  # something was written, or hidden
                     self._grow(known, run.size - before)
-                if begin is None:
+                if begin is None:  # it would stand in the way of what is read now
+                    known.runs.remove((each, run))
+                    self._measure(known)
                     continue
                 end = min(begin + limit, len(run.numbers))
                 if end - begin == limit or run.end == known.last_seq:

@@ -141,10 +141,10 @@ def delete(connection: sqlite3.Connection, user_id: bytes, now: int) -> None:
     users.require(connection, user_id)
     sessions.remove_all(connection, user_id)  # first: nothing of what follows is for this user
     for membership in members.of_user(connection, user_id):
-        members.remove(connection, membership, now)
+        members.end(connection, membership, now)
     reach("delete_account.left")
     invites.decline_all(connection, user_id)
-    invites.withdraw(connection, user_id)  # those that a former version has left
+    invites.withdraw(connection, user_id)
     key_packages.remove_all(connection, user_id)
     connection.execute("DELETE FROM users WHERE user_id = ?", (user_id,))
     reach("delete_account.removed")

@@ -275,7 +275,13 @@ def _set_role(connection: sqlite3.Connection, member: Membership, role: str) -> 
 
 
 def remove(connection: sqlite3.Connection, member: Membership, now: int, *, told: bool = False) -> None:
-    """End a membership, and withdraw the invites that this member has made.
+    """End a membership as ``end`` does, and withdraw the invites that this member has made."""
+    end(connection, member, now, told=told)
+    invites.withdraw(connection, member.user_id)
+
+
+def end(connection: sqlite3.Connection, member: Membership, now: int, *, told: bool = False) -> None:
+    """End a membership. The caller withdraws the member's invites: once, if many memberships of a user end.
 
     The remaining members hear of it; with ``told`` the removed user too. If the last admin goes, the member who joined
     first becomes admin. If the last member goes, the group is deleted.
@@ -300,7 +306,6 @@ def remove(connection: sqlite3.Connection, member: Membership, now: int, *, told
     if not left["has_admin"]:
         connection.execute("UPDATE members SET role = 'admin' WHERE member_id = ?", (left["eldest"],))
         announce(connection, remaining, "group_update", group_id=group_id, update_type="role_change")
-    invites.withdraw(connection, member.user_id)
 
 
 def confirm_fetched(connection: sqlite3.Connection, fetched: Sequence[tuple[int, int]]) -> list[None]:

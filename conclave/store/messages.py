@@ -85,6 +85,7 @@ class Piece(NamedTuple):
     """A message as it is written for its readers. ``created_at`` and ``is_kept``: as of StoredMessage.
 
     ``redact_at``: the first Unix second at which this reader may not get it in this form; FOREVER: there is none.
+    ``is_redacted``: it says only that the message is there.
     """
 
     sequence_num: int
@@ -92,6 +93,7 @@ class Piece(NamedTuple):
     piece: bytes
     is_kept: bool = False
     redact_at: int = FOREVER
+    is_redacted: bool = False
 
 
 @dataclass(frozen=True)
@@ -245,7 +247,7 @@ def written(message: StoredMessage, sight: Sight, write: WriteMessage) -> Piece:
     expires_at = 0 if is_kept else sight.policy.expires_at(created_at)
     if message.redact_at <= sight.now:
         text = write(number, sender_id, b"", created_at, expires_at, seconds, redacted=True)
-        return Piece(number, created_at, text, is_kept)
+        return Piece(number, created_at, text, is_kept, is_redacted=True)
     text = write(number, sender_id, body, created_at, expires_at, seconds)
     return Piece(number, created_at, text, is_kept, message.redact_at)
 

@@ -6,7 +6,7 @@ the reader fetches from before them, or they are gone, no watermark rises beyond
 """
 
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 from conclave.clock import Moment
@@ -64,11 +64,13 @@ class Doubt(NamedTuple):
             up_to = min(up_to, self.missed.first - 1)
         return up_to if self.first is None else min(up_to, self.first - 1)
 
-    def gap(self, numbers: Sequence[int]) -> Gap | None:
-        """Return what a page of ``numbers`` leaves out although its reader goes on beyond it; None for nothing."""
-        if self.next is None or not numbers or numbers[-1] < self.next:
+    def gap(self, last: int, shown: Collection[int]) -> Gap | None:
+        """Return what a page leaves out although its reader goes on beyond its ``last`` number; None for nothing.
+
+        ``shown``: the numbers of the page, without those of which the reader sees only that they are there.
+        """
+        if self.next is None or last < self.next:
             return None
-        shown, last = set(numbers), numbers[-1]
         while last in shown:
             last -= 1
         return Gap(self.next, last)
@@ -82,7 +84,8 @@ class Doubt(NamedTuple):
             return None
         if self.missed is None:
             return Resumed(former, 0)
-        if after >= former or not numbers or numbers[-1] < former:
+        first = self.missed.first
+        if after >= first or not numbers or numbers[-1] < first:
             return None
         return Resumed(former, numbers[-1] + 1 if numbers[-1] < self.missed.last else 0)
 
@@ -94,7 +97,10 @@ def look(
     connection: sqlite3.Connection, member: Membership, sight: Sight, moment: Moment, timed: Timed | None, claimed: int
 ) -> Doubt:
     """Return what stands against counting a page that is read at a moment. ``claimed``: the reader's own word."""
-    missed = Gap(member.missed_from, member.missed_to) if member.missed_from else None
+    # A page that had left before, to another device, may be noted late: what was on it is not missed.
+    missed = Gap(max(member.missed_from, member.watermark + 1), member.missed_to) if member.missed_from else None
+    if missed and missed.first > missed.last:
+        missed = None
     if not moment.in_doubt:
         return NONE if missed is None or not _shows_any(connection, member, sight, missed) else Doubt(missed=missed)
 

@@ -255,9 +255,11 @@ _DOUBTFUL_PART = (
     " WHERE group_key = :group_key AND last_seq > :after AND first_seq <= :border AND newest >= :then AND oldest < :now"
 )
 
+# By their numbers: otherwise each message of the group would be looked at.
 _DOUBTFUL_TIMED = (
-    "SELECT min(sequence_num) FROM ({}) WHERE group_key = :group_key AND sequence_num > :after AND created_at >= :then"
-    " AND redact_at > :earliest AND redact_at <= :time"
+    "SELECT min(sequence_num) FROM ({}) WHERE group_key = :group_key AND +created_at >= :then"
+    " AND sequence_num IN (SELECT sequence_num FROM self_destructing WHERE group_key = :group_key"
+    " AND sequence_num > :after) AND redact_at > :earliest AND redact_at <= :time"
 )
 
 

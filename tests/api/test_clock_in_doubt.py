@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import replace
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import pytest
 
@@ -13,7 +13,9 @@ from conclave.budget import Share
 from conclave.config.cleanup import CleanupConfig
 from conclave.config.retention import RetentionConfig
 from conclave.config.settings import Config
+from conclave.store import members
 from conclave.store.archive.stretches import Stretch
+from conclave.wire.negotiate import Format
 from spark.engine import Engine
 from spark.run import clean_up
 from tests.conftest import Running, StartServer
@@ -247,6 +249,45 @@ async def test_self_destructing_messages_that_only_the_clock_calls_too_old_do_no
         assert (await watermarks(running))["bob"] == 8
 
 
+async def test_a_page_that_says_only_that_a_message_is_there_does_not_count_for_it_either(
+    config: Config, start_server: StartServer
+) -> None:
+    """Only the clock calls it too old: the reader has not seen it, and the next fetch goes on beyond it."""
+    retention = replace(config.retention, fetch_hold_limit=-1, self_destruct_max_age=WEEK)
+    async with start_server(replace(config, retention=retention)) as running:
+        alice, bob, group = await unread(running)
+        assert await bob.numbers(group) == [1, 2, 3, 4, 5]
+        await alice.send(group, seconds=60)
+        running.clock.set_wrong(JUMP)
+        await alice.send(group)
+        page = await bob.get(f"/groups/{group}/messages", after=5, include_redacted="true")
+        assert [(each["sequence_num"], each["redacted"]) for each in page["messages"]] == [(6, True), (7, False)]
+        await set_right(running)
+        await bob.fetch(group, 7)
+        assert (await watermarks(running))["bob"] == 5
+        assert await bob.numbers(group, 5) == [6, 7]
+        assert (await watermarks(running))["bob"] == 7
+
+
+async def test_a_page_that_is_noted_late_counts_although_another_one_missed_what_is_on_it(running: Running) -> None:
+    """It had left to another device before the clock jumped."""
+    alice, bob, group = await unread(running)
+    (member_id,) = (await running.query("SELECT member_id FROM members ORDER BY member_id DESC LIMIT 1"))[0]
+    running.clock.set_wrong(JUMP)
+    await alice.send(group)
+    assert await bob.numbers(group) == [6]
+    for up_to in (3, 5):
+        await running.app[keys.STORE].write_joint(members.confirm_fetched, (member_id, up_to))
+        assert (await watermarks(running))["bob"] == up_to
+        if up_to == 3:
+            running.clock.set_wrong(-JUMP)
+            assert await bob.numbers(group, 6) == []
+            assert (await watermarks(running))["bob"] == 3, "the other two are missed"
+    assert await bob.numbers(group, 6) == []
+    assert (await watermarks(running))["bob"] == 6
+    assert await running.query("SELECT missed_from, missed_to FROM members") == [(0, 0), (0, 0)]
+
+
 async def test_a_page_that_waits_for_the_archive_while_the_clock_jumps_does_not_count_for_what_it_drops(
     running: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -280,6 +321,31 @@ async def test_a_restart_does_not_forget_what_was_missed(config: Config, start_s
         assert (await watermarks(running))["bob"] == 0
         assert await bob.numbers(group) == [1, 2, 3, 4, 5, 6]
         assert (await watermarks(running))["bob"] == 6
+
+
+@pytest.mark.parametrize("is_noticed", [True, False])
+async def test_pages_come_from_memory_again_once_the_clock_is_right(running: Running, *, is_noticed: bool) -> None:
+    """What was read while the clock was ahead lacks messages: it must not stay there instead of them."""
+    _, bob, group = await unread(running, expiry=WEEK)
+    asked = UUID(group).bytes, UUID(bob.user_id).bytes, 0, 100, Format.JSON
+
+    async def come_from_memory(seen: list[int]) -> None:
+        for _ in range(2):
+            assert await bob.numbers(group) == seen
+            await running.settle()
+        pieces = running.app[keys.FETCHING].at_hand(*asked, running.app[keys.BUDGET].share())
+        assert pieces is not None
+        assert len(pieces) == len(seen)
+
+    await come_from_memory([1, 2, 3, 4, 5])
+    running.clock.set_wrong(JUMP)
+    await come_from_memory([])
+    if is_noticed:
+        await noticed(running)
+        await set_right(running)
+    else:
+        running.clock.set_wrong(-JUMP)
+    await come_from_memory([1, 2, 3, 4, 5])
 
 
 async def heads(running: Running, *requests: bytes) -> list[dict[str, str]]:

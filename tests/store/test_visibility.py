@@ -11,6 +11,7 @@ import pytest
 
 from conclave.budget import Budget
 from conclave.clock import FakeClock
+from conclave.retention.policy import KEEP
 from conclave.retention.resolve import PolicySettings
 from conclave.store import groups, members, messages, schema, sqlite, state, timers, users, visibility
 from conclave.store.groups import Group
@@ -122,3 +123,27 @@ def test_one_look_tells_whether_a_timer_of_a_message_runs(connection: sqlite3.Co
     assert [connection.execute(query).fetchone()[0] for query in (redacted, later)] == [0, 1]
     connection.set_progress_handler(None, 0)
     assert steps < readers
+
+
+def test_nobody_looks_at_each_message_for_the_self_destructing_ones_that_only_the_clock_hides(
+    connection: sqlite3.Connection,
+) -> None:
+    with sqlite.write_transaction(connection):
+        member = a_member(connection, [NOW - DAY] * HIDDEN)
+        connection.execute("UPDATE groups SET self_destructs = 1")
+        connection.execute("INSERT INTO self_destructing VALUES (?, ?, 60, 0)", (member.group.group_key, HIDDEN // 2))
+    policy = replace(POLICY, message_retention=KEEP, self_destruct_max_age=2 * DAY)
+    later = NOW + 2 * DAY
+    sight = visibility.of_group(connection, member.group, policy, later)
+    timed = visibility.of_reader(member.member_id, 0, policy, include_redacted=False)
+    steps = 0
+
+    def count() -> None:
+        nonlocal steps
+        steps += STEPS_AT_ONCE
+
+    connection.set_progress_handler(count, STEPS_AT_ONCE)
+    first = visibility.first_doubtful(connection, member.group, sight, 0, NOW, timed)
+    connection.set_progress_handler(None, 0)
+    assert first == HIDDEN // 2
+    assert steps < HIDDEN // 10

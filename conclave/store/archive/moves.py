@@ -5,7 +5,7 @@ runs each function in a transaction. Functions that write may be repeated after 
 """
 
 import sqlite3
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import astuple, dataclass
 from uuid import uuid4
 
@@ -172,13 +172,20 @@ def unswitched(connection: sqlite3.Connection) -> list[Range]:
 
 def parts(connection: sqlite3.Connection, group_key: int | None = None) -> list[PartRow]:
     """Return the rows of the index, of one group or of all groups."""
-    chosen, values = ("", ()) if group_key is None else ("WHERE group_key = ?", (group_key,))
-    rows = connection.execute(
-        "SELECT group_key, lifetime, span, first_seq, last_seq, oldest, newest, message_count, body_bytes, checksum"
-        f" FROM archive_parts {chosen}",
-        values,
-    )
-    return [PartRow(*row) for row in rows]
+    if group_key is None:
+        return list(each_part(connection))
+    return [PartRow(*row) for row in connection.execute(f"{_PARTS} WHERE group_key = ?", (group_key,))]
+
+
+def each_part(connection: sqlite3.Connection) -> Iterator[PartRow]:
+    """Yield the rows of the index by group, span and lifetime: there may be millions."""
+    return (PartRow(*row) for row in connection.execute(f"{_PARTS} ORDER BY group_key, span, lifetime"))
+
+
+_PARTS = (
+    "SELECT group_key, lifetime, span, first_seq, last_seq, oldest, newest, message_count, body_bytes, checksum"
+    " FROM archive_parts"
+)
 
 
 def kept_twice(connection: sqlite3.Connection, group_key: int) -> list[tuple[int, int]]:
