@@ -326,7 +326,7 @@ async def test_cleanup_by_hand_prints_what_went_and_why(tmp_path: Path) -> None:
 def test_cleanup_by_hand_refuses_what_it_must_not_do(tmp_path: Path) -> None:
     missing = conclave("cleanup", "run", cwd=tmp_path)
     assert missing.returncode == 1
-    assert "no such database" in lines(missing)[0]
+    assert "no such database" in lines(missing)[1]
     assert not (tmp_path / "conclave.db").exists()
     with ServerProcess(tmp_path, SQL) as server:
         (tmp_path / "other.toml").write_text(
