@@ -178,9 +178,9 @@ def check_tree(tree: RatchetTree, setting: Setting) -> None:
         if len(node.encryption_key) != setting.suite.kem.size:
             raise InvalidError("a parent has an encryption key of the wrong length")
     check_members(tree)
-    check_parent_hashes(tree)
     for leaf_index, leaf in tree.leaves():
         check_leaf(leaf, leaf.leaf_node_source, leaf_index, setting)
+    check_parent_hashes(tree)
     check_extensions(setting.extensions, tree, setting.policy)
 
 
