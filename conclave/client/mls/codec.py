@@ -13,7 +13,7 @@ from conclave.client.mls.errors import LimitError, MalformedError
 
 MAX_MESSAGE = 4 * 1024 * 1024
 """Bytes of a message that are looked at."""
-MAX_ELEMENTS = 65_536
+MAX_ELEMENTS = 16_384
 """Structures in all vectors of one message together."""
 MAX_STATE = 64 * 1024 * 1024
 """Bytes of a stored state."""
@@ -139,7 +139,13 @@ class Reader:
         return value
 
     def opaque(self) -> bytes:
-        """Read ``opaque data<V>``."""
+        """Read ``opaque data<V>``; most are short, and read at once."""
+        position = self._position
+        if position < self._end and (length := self._data[position]) < VARINT_LENGTHS[0][0]:
+            start, stop = position + 1, position + 1 + length
+            if stop <= self._end:
+                self._position = stop
+                return self._data[start:stop]
         return self.fixed(self.varint())
 
     def vector(self, read: Callable[[Self], T], at_most: int) -> tuple[T, ...]:
@@ -173,6 +179,8 @@ class Reader:
 
     def _numbers(self, form: str, size: int, at_most: int) -> tuple[int, ...]:
         data = self.opaque()
+        if not data:
+            return ()
         count, rest = divmod(len(data), size)
         if rest:
             raise MalformedError("a vector of numbers ends within a number")

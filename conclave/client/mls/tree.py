@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from itertools import count
 from typing import Self
 
 from conclave.client.mls import tree_math
@@ -182,12 +183,17 @@ class RatchetTree:
     @classmethod
     def decode(cls, suite: CipherSuite, reader: Reader) -> Self:
         """Decode; blank nodes at the end are refused, and leaves where parents belong, or the reverse."""
-        nodes = reader.vector(lambda one: one.optional(decode_node), tree_math.node_width(MAX_LEAVES))
+        positions = count()
+
+        def read(one: Reader) -> Node | None:
+            node, is_leaf = one.optional(decode_node), next(positions) % 2 == 0
+            if node is not None and isinstance(node, LeafNode) != is_leaf:
+                raise MalformedError("a tree has a leaf in the place of a parent, or the reverse")
+            return node
+
+        nodes = reader.vector(read, tree_math.node_width(MAX_LEAVES))
         if not nodes or nodes[-1] is None:
             raise MalformedError("a tree ends with a blank node, or has none")
-        for x, node in enumerate(nodes):
-            if node is not None and isinstance(node, LeafNode) != (x % 2 == 0):
-                raise MalformedError("a tree has a leaf in the place of a parent, or the reverse")
         width = tree_math.node_width(1 << (len(nodes) // 2).bit_length())
         return cls(suite, nodes + (None,) * (width - len(nodes)))
 
