@@ -8,7 +8,7 @@ from typing import Self
 
 from conclave.client.mls import hpke
 from conclave.client.mls.codec import Reader, opaque, uint16, uint32
-from conclave.client.mls.errors import InvalidError
+from conclave.client.mls.errors import InvalidError, LimitError
 from conclave.client.mls.suites import CipherSuite, KeyPair
 
 PREFIX = b"MLS 1.0 "
@@ -78,6 +78,8 @@ def make_proposal_ref(suite: CipherSuite, authenticated_content: bytes) -> bytes
 
 def expand_with_label(suite: CipherSuite, secret: bytes, label: str, context: bytes, length: int) -> bytes:
     """ExpandWithLabel (section 8)."""
+    if not 0 < length <= 255 * suite.kdf.size:
+        raise LimitError("a secret is asked for that is longer than a key can give, or empty")
     return suite.kdf.expand(secret, uint16(length) + opaque(PREFIX + label.encode()) + opaque(context), length)
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Self
 
 from conclave.client.mls import joining
+from conclave.client.mls.codec import MAX_MESSAGE
 from conclave.client.mls.commits import Around, OwnPath, Wishes, committable, create_commit, group_info
 from conclave.client.mls.credentials import Extension
 from conclave.client.mls.crypto import fingerprint
@@ -382,7 +383,13 @@ def _protected(state: GroupState, authenticated: AuthenticatedContent) -> tuple[
     if authenticated.wire_format == WireFormat.PUBLIC_MESSAGE:
         context = state.context.encode()
         public = protect_public(state.suite, authenticated, state.secrets.membership_key, context)
-        return state, encode_message(public)
+        return state, _sendable(encode_message(public))
     secrets = state.secrets.sender_data_secret
     private, secret_tree = protect_private(state.suite, authenticated, state.secret_tree, secrets)
-    return replace(state, secret_tree=secret_tree), encode_message(private)
+    return replace(state, secret_tree=secret_tree), _sendable(encode_message(private))
+
+
+def _sendable(message: bytes) -> bytes:
+    if len(message) > MAX_MESSAGE:
+        raise LimitError(f"a message has {len(message)} bytes, more than the {MAX_MESSAGE} that are read")
+    return message

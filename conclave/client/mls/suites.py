@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives.asymmetric.x448 import X448PrivateKey, X448P
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM, ChaCha20Poly1305
 
-from conclave.client.mls.errors import InvalidError, LimitError, MalformedError
+from conclave.client.mls.errors import InvalidError, MalformedError
 
 
 @dataclass(frozen=True)
@@ -37,9 +37,7 @@ class Kdf:
         return hmac.digest(salt, ikm, self.hash_name)
 
     def expand(self, prk: bytes, info: bytes, length: int) -> bytes:
-        """HKDF-Expand (RFC 5869)."""
-        if length > 255 * self.size:
-            raise LimitError("more bytes are asked for than a key can give")
+        """HKDF-Expand (RFC 5869), for up to 255 hashes."""
         block, out = b"", b""
         for count in range(1, -(-length // self.size) + 1):
             block = hmac.digest(prk, block + info + bytes([count]), self.hash_name)
