@@ -1,19 +1,18 @@
 """Commits of a member: making them (RFC 9420 section 12.4.1), and applying own ones and others' (section 12.4.2)."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from conclave.client.mls import hpke, tree_math
 from conclave.client.mls.codec import opaque
 from conclave.client.mls.credentials import Extension, ExtensionType
 from conclave.client.mls.crypto import check_equal, random_secret, zeros
-from conclave.client.mls.errors import InvalidError, MlsError
+from conclave.client.mls.errors import InvalidError
 from conclave.client.mls.framing import (
     AuthenticatedContent,
     FramedContent,
     FramedContentAuthData,
     Sender,
-    SenderType,
     WireFormat,
     member,
 )
@@ -22,7 +21,7 @@ from conclave.client.mls.key_schedule import Schedule, external_init_secret, ext
 from conclave.client.mls.nodes import LeafNode, LeafNodeSource
 from conclave.client.mls.parent_hash import with_path
 from conclave.client.mls.proposal_lists import Applied, Committed, apply, check_list
-from conclave.client.mls.proposals import Commit, Proposal, ProposalOrRef, Remove, Update
+from conclave.client.mls.proposals import Commit, Proposal, ProposalOrRef
 from conclave.client.mls.protection import sign
 from conclave.client.mls.state import (
     MAX_PAST,
@@ -42,7 +41,7 @@ from conclave.client.mls.transition import (
     stage,
 )
 from conclave.client.mls.treekem import PathSecrets, UpdatePath, decrypt_path, derive_path, encrypt_path
-from conclave.client.mls.validation import Policy, check_members
+from conclave.client.mls.validation import Policy
 from conclave.client.mls.welcome import GroupInfo, Welcome, create_welcome
 
 
@@ -271,35 +270,3 @@ def group_info(state: GroupState, *, external_pub: bool) -> GroupInfo:
     public = state.public
     info = GroupInfo(public.context, tuple(extensions), public.confirmation_tag, state.own_index)
     return info.signed(state.suite, state.signature_private)
-
-
-def committable(state: GroupState, wanted: Sequence[Proposal], around: Around) -> tuple[CachedProposal, ...]:
-    """Return the cached proposals that the next own commit takes along, besides those that are ``wanted`` in it.
-
-    A Remove is preferred to an Update, and the newest Update to older ones (section 12.2); what is not valid, alone or
-    with the others, is left out.
-    """
-    chosen: list[CachedProposal] = []
-    newest_first = state.proposals[::-1]
-    for cached in sorted(newest_first, key=lambda one: not isinstance(one.proposal, Remove)):
-        if cached.sender.sender_type == SenderType.NEW_MEMBER_PROPOSAL and not around.policy.admit_new_members:
-            continue
-        if isinstance(cached.proposal, Update) and cached.sender.index == state.own_index:
-            continue
-        if _is_valid_list(state, [*chosen, cached], wanted, around):
-            chosen.append(cached)
-    return tuple(chosen)
-
-
-def _is_valid_list(
-    state: GroupState, references: Sequence[CachedProposal], wanted: Sequence[Proposal], around: Around
-) -> bool:
-    own = member(state.own_index)
-    committed = [Committed(one.sender, one.proposal) for one in references]
-    committed += [Committed(own, proposal) for proposal in wanted]
-    try:
-        check_list(committed, own)
-        check_members(apply(state.public, committed, around.policy, around.now).tree)
-    except MlsError:
-        return False
-    return True

@@ -10,8 +10,9 @@ from dataclasses import dataclass, replace
 from typing import Self
 
 from conclave.client.mls import joining
+from conclave.client.mls.cached import cache_proposal, committable, must_commit
 from conclave.client.mls.codec import MAX_MESSAGE
-from conclave.client.mls.commits import Around, OwnPath, Wishes, committable, create_commit, group_info
+from conclave.client.mls.commits import Around, OwnPath, Wishes, create_commit, group_info
 from conclave.client.mls.credentials import Extension
 from conclave.client.mls.crypto import fingerprint
 from conclave.client.mls.errors import LimitError, MalformedError, StateError
@@ -37,7 +38,6 @@ from conclave.client.mls.protection import protect_private, protect_public, sign
 from conclave.client.mls.receiving import (
     CommitApplied,
     Received,
-    cache_proposal,
     receive_private,
     receive_public,
     take_commit,
@@ -288,14 +288,14 @@ class Group:
     def propose_add(self, key_package: KeyPackage, now: int, *, private: bool = False) -> bytes:
         """Propose to add a client; return the message."""
         check_usable_now(key_package, setting_of(self._state.public, self.policy, now))
-        return self._propose(Add(key_package), private=private)
+        return self._propose(Add(key_package), now, private=private)
 
-    def propose_remove(self, leaf_index: int, *, private: bool = False) -> bytes:
+    def propose_remove(self, leaf_index: int, now: int, *, private: bool = False) -> bytes:
         """Propose to remove a member, oneself too; return the message."""
         self._state.tree.member(leaf_index)
-        return self._propose(Remove(leaf_index), private=private)
+        return self._propose(Remove(leaf_index), now, private=private)
 
-    def propose_update(self, *, private: bool = False) -> bytes:
+    def propose_update(self, now: int, *, private: bool = False) -> bytes:
         """Propose a new own leaf with a new key; return the message."""
         state = self._state
         pair = generate_key_pair(state.suite)
@@ -306,26 +306,26 @@ class Group:
             lifetime=None,
             parent_hash=None,
         ).signed(state.suite, state.signature_private, state.context.group_id, state.own_index)
-        return self._propose(Update(leaf), private=private, keys={pair.public: pair.private})
+        return self._propose(Update(leaf), now, private=private, keys={pair.public: pair.private})
 
-    def _propose(self, proposal: Proposal, *, private: bool, keys: Mapping[bytes, bytes] = NO_PSKS) -> bytes:
+    def _propose(self, proposal: Proposal, now: int, *, private: bool, keys: Mapping[bytes, bytes] = NO_PSKS) -> bytes:
         state = self._state
         self._check_may_change(state)
         wire_format = WireFormat.PRIVATE_MESSAGE if private else WireFormat.PUBLIC_MESSAGE
         authenticated = _authenticated(state, proposal, b"", wire_format)
-        state = cache_proposal(state, authenticated, proposal)
+        state = cache_proposal(state, authenticated, proposal, Around(self.policy, now, NO_PSKS))
         state, message = _protected(state, authenticated)
         self._current = replace(state, updates={**state.updates, **keys})
         return message
 
     # Messages
 
-    def encrypt(self, data: bytes, now: int, authenticated_data: bytes = b"") -> bytes:
+    def encrypt(self, data: bytes, authenticated_data: bytes = b"") -> bytes:
         """Encrypt application data for this epoch; StateError while proposals wait for a commit (section 12.4)."""
         state = self._state
         if state.ended:
             raise StateError("the group has ended, and goes on as another one")
-        if state.proposals and committable(state, (), Around(self.policy, now, NO_PSKS)):
+        if must_commit(state, self.policy):
             raise StateError("proposals wait: a commit must come before the next message")
         authenticated = _authenticated(state, data, authenticated_data, WireFormat.PRIVATE_MESSAGE)
         self._current, message = _protected(state, authenticated)

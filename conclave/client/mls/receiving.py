@@ -3,11 +3,11 @@
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
+from conclave.client.mls.cached import cache_proposal
 from conclave.client.mls.codec import decode
 from conclave.client.mls.commits import Around, Effect, OwnPath, apply_commit
 from conclave.client.mls.credentials import ExtensionType, find_extension, read_external_senders
-from conclave.client.mls.crypto import make_proposal_ref
-from conclave.client.mls.errors import InvalidError, LimitError, OwnMessageError, StaleError
+from conclave.client.mls.errors import InvalidError, OwnMessageError, StaleError
 from conclave.client.mls.framing import (
     AuthenticatedContent,
     ContentType,
@@ -19,13 +19,9 @@ from conclave.client.mls.framing import (
 from conclave.client.mls.proposals import FROM_EXTERNAL, Add, Commit, Proposal
 from conclave.client.mls.protection import check_signature, unprotect_private, unprotect_public
 from conclave.client.mls.state import (
-    MAX_CACHED,
-    MAX_CACHED_OF_ONE,
-    CachedProposal,
     GroupState,
     Member,
     member_at,
-    sender_key,
 )
 
 
@@ -154,7 +150,7 @@ def _take_handshake(
         return take_commit(state, authenticated, None, around)
     if isinstance(content.content, bytes):
         raise InvalidError("application data came without being encrypted")
-    state = cache_proposal(state, authenticated, content.content)
+    state = cache_proposal(state, authenticated, content.content, around)
     return state, ProposalArrived(content.sender, content.content, content.authenticated_data)
 
 
@@ -165,15 +161,3 @@ def take_commit(
     new, effect = apply_commit(state, authenticated, own, around)
     data = authenticated.content.authenticated_data
     return new, CommitApplied(effect, data, state.context.epoch + 1, own is not None)
-
-
-def cache_proposal(state: GroupState, authenticated: AuthenticatedContent, proposal: Proposal) -> GroupState:
-    """Keep a proposal for the next commit; whether it is valid shows with the list in which it is committed."""
-    sender = authenticated.content.sender
-    reference = make_proposal_ref(state.suite, authenticated.encode())
-    if any(cached.reference == reference for cached in state.proposals):
-        return state
-    same = sum(sender_key(cached.sender) == sender_key(sender) for cached in state.proposals)
-    if len(state.proposals) >= MAX_CACHED or same >= MAX_CACHED_OF_ONE:
-        raise LimitError("more proposals wait for a commit than are kept")
-    return replace(state, proposals=(*state.proposals, CachedProposal(reference, sender, proposal)))

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 
 from conclave.client.mls.credentials import Credential
 from conclave.client.mls.errors import NotForUsError, StaleError
-from conclave.client.mls.framing import AuthenticatedContent, Sender, SenderType
+from conclave.client.mls.framing import AuthenticatedContent, Sender
 from conclave.client.mls.key_schedule import EpochSecrets, GroupContext, Schedule
 from conclave.client.mls.nodes import LeafNode
 from conclave.client.mls.proposals import Proposal
@@ -60,11 +60,15 @@ def members_of(tree: RatchetTree) -> dict[int, Member]:
 
 @dataclass(frozen=True)
 class CachedProposal:
-    """A proposal that was sent in this epoch. ``reference``: by which a commit names it."""
+    """A proposal that was sent in this epoch.
+
+    ``reference``: by which a commit names it. ``sound``: an own commit could take it along, as far as it goes alone.
+    """
 
     reference: bytes
     sender: Sender
     proposal: Proposal
+    sound: bool
 
 
 @dataclass(frozen=True)
@@ -160,11 +164,6 @@ class GroupState:
         """Say that a message must be of this group."""
         if group_id != self.context.group_id:
             raise NotForUsError("a message is of another group")
-
-
-def sender_key(sender: Sender) -> tuple[SenderType, int]:
-    """Return what proposals are counted by: their sender, all new members together as one."""
-    return sender.sender_type, sender.index
 
 
 def message_hash(message: bytes) -> bytes:

@@ -89,11 +89,11 @@ def _decode_public(reader: Reader) -> PublicGroup:
 
 
 def _encode_proposal(cached: CachedProposal) -> bytes:
-    return opaque(cached.reference) + cached.sender.encode() + encode_proposal(cached.proposal)
+    return opaque(cached.reference) + cached.sender.encode() + encode_proposal(cached.proposal) + uint8(cached.sound)
 
 
 def _decode_proposal(reader: Reader) -> CachedProposal:
-    return CachedProposal(reader.opaque(), Sender.decode(reader), decode_proposal(reader))
+    return CachedProposal(reader.opaque(), Sender.decode(reader), decode_proposal(reader), bool(reader.uint8()))
 
 
 def _encode_pending(pending: PendingCommit) -> bytes:

@@ -92,10 +92,10 @@ class Here:
 
     def propose(self, kind: str, key_package: bytes | None, index: int | None) -> bytes:
         if kind == "update":
-            return self.held.propose_update()
+            return self.held.propose_update(NOW)
         if kind == "remove":
             assert index is not None
-            return self.held.propose_remove(index)
+            return self.held.propose_remove(index, NOW)
         assert key_package is not None
         package = decode_message(key_package)
         assert isinstance(package, KeyPackage)
@@ -105,7 +105,7 @@ class Here:
         self.held.receive(message, NOW)
 
     def encrypt(self, data: bytes) -> bytes:
-        return self.held.encrypt(data, NOW)
+        return self.held.encrypt(data)
 
     def read(self, message: bytes) -> tuple[bytes, int]:
         got = self.held.receive(message, NOW)

@@ -464,5 +464,5 @@ def test_a_group_that_was_ended_is_not_used_any_more() -> None:
     alice, bob = FOUR.state("alice"), FOUR.group("bob")
     made = create_commit(alice, Wishes(proposals=(ReInit(b"new", 1, 6, ()),)), AROUND)
     bob.receive(public(alice, made.authenticated), NOW)
-    for call in (lambda: bob.encrypt(b"x", NOW), lambda: bob.commit(NOW), bob.propose_update):
+    for call in (lambda: bob.encrypt(b"x"), lambda: bob.commit(NOW), lambda: bob.propose_update(NOW)):
         unchanged(bob, call, "has ended", StateError)

@@ -111,7 +111,7 @@ def test_messages_of_other_groups_and_epochs_are_refused(four: Cast) -> None:
 
 def test_a_change_of_a_past_epoch_is_refused_also_if_encrypted(four: Cast) -> None:
     alice, bob = four.group("alice"), four.group("bob")
-    late = alice.propose_remove(3, private=True)
+    late = alice.propose_remove(3, NOW, private=True)
     old = alice._state
     bob.receive(four.group("carol").commit(NOW).message, NOW)
     refused(bob, late, "is over", StaleError)
@@ -167,12 +167,12 @@ def test_a_member_cannot_speak_for_another(four: Cast) -> None:
     bob, carol = four.group("bob"), four.state("carol")
     said = authenticated(carol, b"i am alice", sender=member(0), wire_format=WireFormat.PRIVATE_MESSAGE)
     refused(bob, private_message(carol, said), "signature of a message", InvalidError)
-    assert isinstance(bob.receive(four.group("alice").encrypt(b"hi", NOW), NOW), ApplicationMessage)
+    assert isinstance(bob.receive(four.group("alice").encrypt(b"hi"), NOW), ApplicationMessage)
 
 
 def test_a_message_is_read_once(four: Cast) -> None:
     alice, bob = four.group("alice"), four.group("bob")
-    messages = [alice.encrypt(b"%d" % n, NOW) for n in range(4)]
+    messages = [alice.encrypt(b"%d" % n) for n in range(4)]
     for n in (2, 0, 3, 1):
         got = bob.receive(messages[n], NOW)
         assert isinstance(got, ApplicationMessage)
@@ -184,13 +184,13 @@ def test_a_message_is_read_once(four: Cast) -> None:
 
 def test_a_message_may_be_1024_ahead_but_not_more(four: Cast) -> None:
     alice, bob = four.group("alice"), four.group("bob")
-    first = alice.encrypt(b"first", NOW)
+    first = alice.encrypt(b"first")
     state = alice._state
     for _ in range(1_023):
         _, tree = state.secret_tree.next_key(0, RatchetKind.APPLICATION)
         state = replace(state, secret_tree=tree)
     alice = Group(state, Policy())
-    last, after = alice.encrypt(b"last", NOW), alice.encrypt(b"after", NOW)
+    last, after = alice.encrypt(b"last"), alice.encrypt(b"after")
     refused(bob, after, "missing before", LimitError)
     assert isinstance(bob.receive(last, NOW), ApplicationMessage)
     assert isinstance(bob.receive(first, NOW), ApplicationMessage)
@@ -199,7 +199,7 @@ def test_a_message_may_be_1024_ahead_but_not_more(four: Cast) -> None:
 
 def test_late_messages_are_read_for_three_epochs(four: Cast) -> None:
     alice, bob, carol = four.group("alice"), four.group("bob"), four.group("carol")
-    late = [alice.encrypt(b"%d" % n, NOW) for n in range(4)]
+    late = [alice.encrypt(b"%d" % n) for n in range(4)]
     for n in range(3):
         bob.receive(message := carol.commit(NOW).message, NOW)
         carol.receive(message, NOW)
@@ -212,8 +212,8 @@ def test_late_messages_are_read_for_three_epochs(four: Cast) -> None:
 
 def test_own_messages_are_not_decrypted(four: Cast) -> None:
     alice = four.group("alice")
-    refused(alice, alice.encrypt(b"hi", NOW), "own", OwnMessageError)
-    refused(alice, alice.propose_update(), "own", OwnMessageError)
+    refused(alice, alice.encrypt(b"hi"), "own", OwnMessageError)
+    refused(alice, alice.propose_update(NOW), "own", OwnMessageError)
     made = four.group("alice").commit(NOW)
     refused(alice, made.message, "own", OwnMessageError)
 
@@ -235,7 +235,7 @@ def test_an_external_sender_may_propose(watched: Cast) -> None:
     bob = watched.group("bob")
     assert isinstance(bob.receive(external(watched, Remove(3)), NOW), ProposalArrived)
     with pytest.raises(StateError, match="a commit must come"):
-        bob.encrypt(b"hi", NOW)
+        bob.encrypt(b"hi")
     carol = watched.group("carol")
     carol.receive(external(watched, Remove(3)), NOW)
     carol.receive(bob.commit(NOW).message, NOW)
@@ -277,7 +277,7 @@ def test_who_asks_to_be_added_is_added_only_where_that_is_wanted(four: Cast, adm
     message = public(alice, said)
     assert isinstance(bob.receive(message, NOW), ProposalArrived)
     if not admit:
-        bob.encrypt(b"hi", NOW)
+        bob.encrypt(b"hi")
     made = bob.commit(NOW)
     carol = four.group("carol")
     carol.receive(message, NOW)
@@ -311,11 +311,11 @@ def test_a_member_cannot_fill_the_memory_with_proposals(four: Cast) -> None:
         extensions = (Extension(ExtensionType.APPLICATION_ID, b"%d" % n),)
         bob.receive(public(alice, authenticated(alice, GroupContextExtensions(extensions))), NOW)
     refused(bob, public(alice, authenticated(alice, Remove(3))), "more proposals", LimitError)
-    assert isinstance(bob.receive(four.group("carol").propose_remove(3), NOW), ProposalArrived)
+    assert isinstance(bob.receive(four.group("carol").propose_remove(3, NOW), NOW), ProposalArrived)
 
 
 def test_a_proposal_that_comes_twice_counts_once(four: Cast) -> None:
-    bob, message = four.group("bob"), four.group("carol").propose_remove(3)
+    bob, message = four.group("bob"), four.group("carol").propose_remove(3, NOW)
     bob.receive(message, NOW)
     before = bob.to_bytes()
     bob.receive(message, NOW)
@@ -325,13 +325,13 @@ def test_a_proposal_that_comes_twice_counts_once(four: Cast) -> None:
 def test_nothing_is_read_after_the_own_removal(four: Cast) -> None:
     alice, dave = four.group("alice"), four.group("dave")
     made = alice.commit(NOW, remove=[3])
-    late = four.group("carol").encrypt(b"late", NOW)
+    late = four.group("carol").encrypt(b"late")
     received = dave.receive(made.message, NOW)
     assert isinstance(received, CommitApplied)
     assert received.effect is not None
     assert received.effect.removed_self
     assert not dave.is_member
-    for call in (lambda: dave.receive(late, NOW), lambda: dave.encrypt(b"x", NOW), dave.to_bytes, dave.members):
+    for call in (lambda: dave.receive(late, NOW), lambda: dave.encrypt(b"x"), dave.to_bytes, dave.members):
         with pytest.raises(StateError, match="no member"):
             call()
 

@@ -128,7 +128,11 @@ def test_a_commit_that_cannot_be_made_changes_nothing() -> None:
 
 def test_what_was_proposed_is_taken_along() -> None:
     alice, bob, carol, dave = four()
-    messages = [bob.propose_update(), carol.propose_remove(3), carol.propose_add(package("eve").key_package, NOW)]
+    messages = [
+        bob.propose_update(NOW),
+        carol.propose_remove(3, NOW),
+        carol.propose_add(package("eve").key_package, NOW),
+    ]
     for message in messages:
         for group in (alice, bob, carol, dave):
             try:
@@ -136,11 +140,11 @@ def test_what_was_proposed_is_taken_along() -> None:
             except OwnMessageError:
                 assert group in (bob, carol)
     for group in (alice, bob):
-        unchanged(group, lambda group=group: group.encrypt(b"x", NOW), "a commit must come", StateError)  # type: ignore[misc]
+        unchanged(group, lambda group=group: group.encrypt(b"x"), "a commit must come", StateError)  # type: ignore[misc]
     made = alice.commit(NOW)
     for group in (alice, bob, carol):
         group.receive(made.message, NOW)
-        group.encrypt(b"x", NOW)
+        group.encrypt(b"x")
     agree(alice, bob, carol)
     assert carol.find(b"dave") is None
     assert carol.find(b"eve") is not None
@@ -148,7 +152,7 @@ def test_what_was_proposed_is_taken_along() -> None:
 
 def test_a_committer_prefers_a_removal_and_the_newest_update() -> None:
     alice, bob, carol, _ = four()
-    messages = [bob.propose_update(), bob.propose_update(), bob.propose_update(), carol.propose_remove(1)]
+    messages = [bob.propose_update(NOW), bob.propose_update(NOW), bob.propose_update(NOW), carol.propose_remove(1, NOW)]
     for message in messages:
         alice.receive(message, NOW)
     assert len(alice._state.proposals) == 4
@@ -168,8 +172,8 @@ def test_a_committer_prefers_a_removal_and_the_newest_update() -> None:
 
 def test_what_was_proposed_but_cannot_be_committed_is_left_out() -> None:
     alice, bob, _, _ = four()
-    alice.receive(bob.propose_remove(0), NOW)
-    alice.encrypt(b"not blocked: only others can commit the own removal", NOW)
+    alice.receive(bob.propose_remove(0, NOW), NOW)
+    alice.encrypt(b"not blocked: only others can commit the own removal")
     assert alice.commit(NOW).epoch == alice.epoch + 1
 
 
@@ -179,22 +183,22 @@ def test_what_was_proposed_but_cannot_be_committed_is_left_out() -> None:
 def test_what_is_encrypted_depends_on_nothing_that_is_pending() -> None:
     alice, bob, _, _ = four()
     made = alice.commit(NOW)
-    message = alice.encrypt(b"before", NOW)
+    message = alice.encrypt(b"before")
     got = bob.receive(message, NOW)
     assert isinstance(got, ApplicationMessage)
     bob.receive(made.message, NOW)
     alice.receive(made.message, NOW)
-    assert isinstance(bob.receive(alice.encrypt(b"after", NOW), NOW), ApplicationMessage)
+    assert isinstance(bob.receive(alice.encrypt(b"after"), NOW), ApplicationMessage)
 
 
 def test_a_message_is_not_larger_than_what_is_read() -> None:
     alice = FOUR.group("alice")
-    unchanged(alice, lambda: alice.encrypt(bytes(MAX_MESSAGE), NOW), "that are read", LimitError)
+    unchanged(alice, lambda: alice.encrypt(bytes(MAX_MESSAGE)), "that are read", LimitError)
 
 
 def test_authenticated_data_and_sender_are_told() -> None:
     alice, bob, _, _ = four()
-    got = bob.receive(alice.encrypt(b"text", NOW, b"seen by all"), NOW)
+    got = bob.receive(alice.encrypt(b"text", b"seen by all"), NOW)
     assert isinstance(got, ApplicationMessage)
     assert (got.data, got.authenticated_data, got.epoch) == (b"text", b"seen by all", alice.epoch)
     assert got.sender == alice.members()[0]
@@ -207,7 +211,7 @@ def test_authenticated_data_and_sender_are_told() -> None:
 
 def test_who_joins_reads_nothing_of_before_and_who_is_removed_nothing_of_after() -> None:
     alice, bob, _, dave = four()
-    before, eve = alice.encrypt(b"before", NOW), package("eve")
+    before, eve = alice.encrypt(b"before"), package("eve")
     made = alice.commit(NOW, add=[eve.key_package], remove=[3])
     assert made.welcome is not None
     joined, _ = Group.join(made.welcome, [eve], NOW)
@@ -215,7 +219,7 @@ def test_who_joins_reads_nothing_of_before_and_who_is_removed_nothing_of_after()
         joined.receive(before, NOW)
     alice.receive(made.message, NOW)
     bob.receive(made.message, NOW)
-    after = alice.encrypt(b"after", NOW)
+    after = alice.encrypt(b"after")
     with pytest.raises(StaleError):
         dave.receive(after, NOW)
     assert isinstance(joined.receive(after, NOW), ApplicationMessage)
@@ -238,9 +242,9 @@ def test_an_exported_secret_is_the_same_for_all_of_an_epoch() -> None:
 
 def test_a_group_goes_on_from_what_was_stored_at_any_moment() -> None:
     alice, bob, carol, _ = four()
-    late = [carol.encrypt(b"%d" % n, NOW) for n in range(3)]
+    late = [carol.encrypt(b"%d" % n) for n in range(3)]
     bob.receive(late[2], NOW)
-    message = bob.propose_update()
+    message = bob.propose_update(NOW)
     alice.receive(message, NOW)
     carol.receive(message, NOW)
     bob = Group.from_bytes(bob.to_bytes())
@@ -268,7 +272,7 @@ def test_another_version_of_the_stored_form_is_refused() -> None:
 
 def test_used_message_keys_are_not_stored() -> None:
     alice, bob, _, _ = four()
-    message = alice.encrypt(b"text", NOW)
+    message = alice.encrypt(b"text")
     key, _ = bob._state.secret_tree.take(0, RatchetKind.APPLICATION, 0)
     roots = set(bob._state.secret_tree.nodes.values())
     bob.receive(message, NOW)
@@ -379,7 +383,7 @@ def test_a_signature_key_is_changed_by_coming_back() -> None:
     found = alice.find(b"bob")
     assert found is not None
     assert fingerprint(found.signature_key) == back.fingerprint
-    assert isinstance(alice.receive(back.encrypt(b"x", NOW), NOW), ApplicationMessage)
+    assert isinstance(alice.receive(back.encrypt(b"x"), NOW), ApplicationMessage)
 
 
 def test_an_external_commit_that_loses_is_made_anew() -> None:

@@ -36,11 +36,11 @@ def of_alice(kind: str) -> bytes:
     alice = FOUR.group("alice")
     match kind:
         case "application":
-            return alice.encrypt(b"a message", NOW, b"data")
+            return alice.encrypt(b"a message", b"data")
         case "proposal":
-            return alice.propose_remove(3)
+            return alice.propose_remove(3, NOW)
         case "private proposal":
-            return alice.propose_update(private=True)
+            return alice.propose_update(NOW, private=True)
         case "private commit":
             return alice.commit(NOW, private=True).message
         case "removal":
