@@ -20,6 +20,7 @@ from bench import (
     cold,
     curves,
     hot,
+    mls,
     oversized,
     page,
     policies,
@@ -49,6 +50,7 @@ PARTS: dict[str, Callable[[Path], list[Figure]]] = {
     "archive-pages": archive_serving.pages,
     "oversized": oversized.largest,
     "page": page.whole,
+    "mls": mls.groups,
     "scale": scale.runs,
     "plots": curves.sends,
 }
