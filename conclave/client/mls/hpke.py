@@ -76,9 +76,8 @@ def _key_schedule(suite: CipherSuite, shared_secret: bytes, info: bytes) -> Cont
 
 def setup_base_s(suite: CipherSuite, recipient: bytes, info: bytes) -> tuple[bytes, Context]:
     """SetupBaseS (section 5.1.1): return ``enc``, which the recipient needs, and the context."""
-    ephemeral = generate_key_pair(suite)
-    dh = suite.kem.exchange(ephemeral.private, recipient)
-    return ephemeral.public, _key_schedule(suite, _shared_secret(suite.kem, dh, ephemeral.public, recipient), info)
+    enc, dh = suite.kem.exchange_once(recipient)
+    return enc, _key_schedule(suite, _shared_secret(suite.kem, dh, enc, recipient), info)
 
 
 def setup_base_r(suite: CipherSuite, enc: bytes, own: KeyPair, info: bytes) -> Context:

@@ -52,7 +52,7 @@ class Kem:
     number: int
     kdf: Kdf
     private: type[X25519PrivateKey] | type[X448PrivateKey]
-    diffie_hellman: Callable[[bytes, bytes], bytes]
+    diffie_hellman: Callable[[bytes | None, bytes], tuple[bytes, bytes]]
     size: int
 
     def public_of(self, private: bytes) -> bytes:
@@ -63,6 +63,13 @@ class Kem:
     def exchange(self, private: bytes, public: bytes) -> bytes:
         """Return the shared secret; a public key that gives none (of small order) is refused."""
         self._check(private)
+        return self._exchange(private, public)[1]
+
+    def exchange_once(self, public: bytes) -> tuple[bytes, bytes]:
+        """Return the public key of a new pair that is used only here, and the shared secret."""
+        return self._exchange(None, public)
+
+    def _exchange(self, private: bytes | None, public: bytes) -> tuple[bytes, bytes]:
         self._check(public)
         try:
             return self.diffie_hellman(private, public)
@@ -74,12 +81,14 @@ class Kem:
             raise InvalidError("a key for encryption has the wrong length")
 
 
-def _x25519(private: bytes, public: bytes) -> bytes:
-    return X25519PrivateKey.from_private_bytes(private).exchange(X25519PublicKey.from_public_bytes(public))
+def _x25519(private: bytes | None, public: bytes) -> tuple[bytes, bytes]:
+    own = X25519PrivateKey.generate() if private is None else X25519PrivateKey.from_private_bytes(private)
+    return own.public_key().public_bytes_raw(), own.exchange(X25519PublicKey.from_public_bytes(public))
 
 
-def _x448(private: bytes, public: bytes) -> bytes:
-    return X448PrivateKey.from_private_bytes(private).exchange(X448PublicKey.from_public_bytes(public))
+def _x448(private: bytes | None, public: bytes) -> tuple[bytes, bytes]:
+    own = X448PrivateKey.generate() if private is None else X448PrivateKey.from_private_bytes(private)
+    return own.public_key().public_bytes_raw(), own.exchange(X448PublicKey.from_public_bytes(public))
 
 
 @dataclass(frozen=True)
