@@ -14,7 +14,7 @@ from conclave.client.mls.crypto import (
     sign_with_label,
     verify_with_label,
 )
-from conclave.client.mls.errors import InvalidError, MalformedError
+from conclave.client.mls.errors import InvalidError
 from conclave.client.mls.key_packages import KeyPackage, OwnKeyPackage
 from conclave.client.mls.key_schedule import GroupContext, PreSharedKeyID
 from conclave.client.mls.nodes import MAX_LEAVES
@@ -181,8 +181,6 @@ def create_welcome(
 ) -> Welcome:
     """Make the Welcome for new members. ``new_members``: to each key package the path secret, if there is a path."""
     suite = group_info.group_context.suite
-    if not new_members:
-        raise MalformedError("a Welcome needs somebody to welcome")
     encrypted = suite.aead.seal(*_welcome_key(suite, welcome_secret), b"", group_info.encode())
     secrets = []
     for key_package, path_secret in new_members.items():

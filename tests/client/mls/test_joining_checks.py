@@ -23,7 +23,7 @@ from conclave.client.mls import (
 from conclave.client.mls.codec import opaque
 from conclave.client.mls.commits import Made, Wishes, create_commit, group_info
 from conclave.client.mls.credentials import Certificate, Credential, CredentialType, Extension, ExtensionType
-from conclave.client.mls.crypto import random_secret
+from conclave.client.mls.crypto import encrypt_with_label, random_secret
 from conclave.client.mls.hpke import generate_key_pair
 from conclave.client.mls.key_schedule import (
     PreSharedKeyID,
@@ -31,13 +31,21 @@ from conclave.client.mls.key_schedule import (
     ResumptionPSKUsage,
     derive_epoch,
     derive_psk_secret,
+    derive_welcome_secret,
 )
 from conclave.client.mls.nodes import LeafNode, LeafNodeSource, Lifetime, Node, ParentNode, own_capabilities
 from conclave.client.mls.proposals import Add
 from conclave.client.mls.state import GroupState
 from conclave.client.mls.tree import RatchetTree
 from conclave.client.mls.validation import Setting, check_tree
-from conclave.client.mls.welcome import GroupInfo, Welcome, create_welcome
+from conclave.client.mls.welcome import (
+    EncryptedGroupSecrets,
+    GroupInfo,
+    GroupSecrets,
+    Welcome,
+    _welcome_key,
+    create_welcome,
+)
 from tests.client.mls.data import NOW
 from tests.client.mls.forging import AROUND, SUITE, cast, package, unchanged
 
@@ -277,6 +285,26 @@ def test_a_welcome_leads_to_the_own_leaf() -> None:
     assert join(welcome(info_of(AFTER, _as_after({})))).own_index == 4
     with pytest.raises(InvalidError, match="was not added"):
         join(welcome(info_of(AFTER, _as_after({}, package("eve")))))
+
+
+def test_a_welcome_leads_to_a_group_of_its_own_suite() -> None:
+    info = info_of(AFTER)
+    info = replace(info, group_context=replace(info.group_context, cipher_suite=6))
+    joiner = random_secret(SUITE)
+    key = _welcome_key(SUITE, derive_welcome_secret(SUITE, joiner, bytes(SUITE.kdf.size)))
+    encrypted = SUITE.aead.seal(*key, b"", info.encode())
+    secrets = GroupSecrets(joiner, None, ()).encode()
+    sealed = encrypt_with_label(SUITE, EVE.key_package.init_key, "Welcome", encrypted, secrets)
+    message = Welcome(1, (EncryptedGroupSecrets(EVE.key_package.ref(), sealed),), encrypted)
+    with pytest.raises(InvalidError, match="another cipher suite than the key package"):
+        join(encode_message(message))
+
+
+def test_a_group_of_another_version_is_not_joined() -> None:
+    message = bytearray(encode_message(info_of(ALICE)))
+    message[5] = 2
+    with pytest.raises(MalformedError, match="version"):
+        Group.join_external(bytes(message), EVE, NOW)
 
 
 def test_a_welcome_into_a_group_that_is_known_is_refused() -> None:
