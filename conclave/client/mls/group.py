@@ -11,22 +11,16 @@ from typing import Self
 
 from conclave.client.mls import joining
 from conclave.client.mls.cached import cache_proposal, committable, must_commit
-from conclave.client.mls.codec import MAX_MESSAGE
 from conclave.client.mls.commits import Around, OwnPath, Wishes, create_commit, group_info
 from conclave.client.mls.credentials import Extension
-from conclave.client.mls.crypto import fingerprint
+from conclave.client.mls.crypto import fingerprint, random_secret
 from conclave.client.mls.errors import LimitError, MalformedError, StateError
 from conclave.client.mls.framing import (
-    AuthenticatedContent,
-    Content,
-    FramedContent,
-    FramedContentAuthData,
     PrivateMessage,
     PublicMessage,
     WireFormat,
     decode_message,
     encode_message,
-    member,
 )
 from conclave.client.mls.hpke import generate_key_pair
 from conclave.client.mls.key_packages import KeyPackage, OwnKeyPackage
@@ -34,7 +28,6 @@ from conclave.client.mls.key_schedule import PreSharedKeyID, PSKType, export_sec
 from conclave.client.mls.nodes import LeafNodeSource
 from conclave.client.mls.proposal_lists import setting_of
 from conclave.client.mls.proposals import Add, GroupContextExtensions, PreSharedKey, Proposal, Remove, Update
-from conclave.client.mls.protection import protect_private, protect_public, sign
 from conclave.client.mls.receiving import (
     CommitApplied,
     Received,
@@ -42,6 +35,7 @@ from conclave.client.mls.receiving import (
     receive_public,
     take_commit,
 )
+from conclave.client.mls.sending import protected, signed
 from conclave.client.mls.state import MAX_PENDING, GroupState, Member, PendingCommit, message_hash
 from conclave.client.mls.stored import decode_state, encode_state
 from conclave.client.mls.suites import CipherSuite
@@ -246,15 +240,12 @@ class Group:
             check_usable_now(key_package, setting_of(state.public, self.policy, now))
         wanted: list[Proposal] = [Remove(leaf_index) for leaf_index in remove]
         wanted += [Add(key_package) for key_package in add]
-        if extensions is not None:
-            wanted.append(GroupContextExtensions(tuple(extensions)))
-        for psk_id in psks:
-            nonce = os.urandom(state.suite.kdf.size)
-            wanted.append(PreSharedKey(PreSharedKeyID(PSKType.EXTERNAL, nonce, psk_id)))
+        wanted += [] if extensions is None else [GroupContextExtensions(tuple(extensions))]
+        wanted += [PreSharedKey(PreSharedKeyID(PSKType.EXTERNAL, random_secret(self.suite), one)) for one in psks]
         wire_format = WireFormat.PRIVATE_MESSAGE if private else WireFormat.PUBLIC_MESSAGE
         references = committable(state, wanted, around)
         made = create_commit(state, Wishes(tuple(wanted), references, authenticated_data, wire_format), around)
-        state, message = _protected(state, made.authenticated)
+        state, message = protected(state, made.authenticated)
         pending = PendingCommit(message, made.authenticated, made.own.leaf_private, made.own.path_secret)
         self._current = replace(state, pending=(*state.pending, pending))
         return Commitment(
@@ -312,9 +303,9 @@ class Group:
         state = self._state
         self._check_may_change(state)
         wire_format = WireFormat.PRIVATE_MESSAGE if private else WireFormat.PUBLIC_MESSAGE
-        authenticated = _authenticated(state, proposal, b"", wire_format)
+        authenticated = signed(state, proposal, b"", wire_format)
         state = cache_proposal(state, authenticated, proposal, Around(self.policy, now, NO_PSKS))
-        state, message = _protected(state, authenticated)
+        state, message = protected(state, authenticated)
         self._current = replace(state, updates={**state.updates, **keys})
         return message
 
@@ -327,8 +318,8 @@ class Group:
             raise StateError("the group has ended, and goes on as another one")
         if must_commit(state, self.policy):
             raise StateError("proposals wait: a commit must come before the next message")
-        authenticated = _authenticated(state, data, authenticated_data, WireFormat.PRIVATE_MESSAGE)
-        self._current, message = _protected(state, authenticated)
+        authenticated = signed(state, data, authenticated_data, WireFormat.PRIVATE_MESSAGE)
+        self._current, message = protected(state, authenticated)
         return message
 
     def receive(self, message: bytes, now: int, psks: Mapping[bytes, bytes] = NO_PSKS) -> Received:
@@ -367,29 +358,3 @@ class Group:
     def from_bytes(cls, data: bytes, policy: Policy | None = None) -> Self:
         """Return the group as it was stored."""
         return cls(decode_state(data), policy or Policy())
-
-
-def _authenticated(
-    state: GroupState, content: Content, authenticated_data: bytes, wire_format: WireFormat
-) -> AuthenticatedContent:
-    context = state.context
-    framed = FramedContent(context.group_id, context.epoch, member(state.own_index), authenticated_data, content)
-    signature = sign(state.suite, wire_format, framed, state.signature_private, context.encode())
-    return AuthenticatedContent(wire_format, framed, FramedContentAuthData(signature))
-
-
-def _protected(state: GroupState, authenticated: AuthenticatedContent) -> tuple[GroupState, bytes]:
-    """Return a message as it is sent, and the state in which its key is used up."""
-    if authenticated.wire_format == WireFormat.PUBLIC_MESSAGE:
-        context = state.context.encode()
-        public = protect_public(state.suite, authenticated, state.secrets.membership_key, context)
-        return state, _sendable(encode_message(public))
-    secrets = state.secrets.sender_data_secret
-    private, secret_tree = protect_private(state.suite, authenticated, state.secret_tree, secrets)
-    return replace(state, secret_tree=secret_tree), _sendable(encode_message(private))
-
-
-def _sendable(message: bytes) -> bytes:
-    if len(message) > MAX_MESSAGE:
-        raise LimitError(f"a message has {len(message)} bytes, more than the {MAX_MESSAGE} that are read")
-    return message
