@@ -143,10 +143,11 @@ def decrypt_path(
     ``private_keys``: those of the reader, by node, as far as they belong to ``tree``.
     """
     filtered = tree.filtered_direct_path(committer)
-    position = next(i for i, (_, copath) in enumerate(filtered) if tree_math.is_below(own_index, copath))
-    resolution = copath_resolution(tree, filtered[position][1], added)
+    above = (i for i, (_, copath) in enumerate(filtered) if tree_math.is_below(own_index, copath))
+    position = next(above, None)
+    resolution = [] if position is None else copath_resolution(tree, filtered[position][1], added)
     found = next((i for i, x in enumerate(resolution) if x in private_keys), None)
-    if found is None:
+    if position is None or found is None:
         raise InvalidError("a path is encrypted to no key of this member")
     x = resolution[found]
     own = KeyPair(private_keys[x], _encryption_key(tree, x))

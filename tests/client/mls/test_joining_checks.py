@@ -9,6 +9,7 @@ from conclave.client.mls import (
     CommitApplied,
     Group,
     InvalidError,
+    LimitError,
     MalformedError,
     MlsError,
     NotForUsError,
@@ -173,6 +174,11 @@ def test_another_suite_is_not_joined() -> None:
     assert made.welcome is not None
     with pytest.raises(NotForUsError):
         join(encode_message(made.welcome), other)
+
+
+def test_a_group_in_its_last_epoch_is_not_joined() -> None:
+    context = replace(ALICE.context, epoch=(1 << 64) - 1)
+    refused(info_of(ALICE, group_context=context), "last epoch", kind=LimitError)
 
 
 # Trees

@@ -24,6 +24,7 @@ from conclave.client.mls.credentials import (
     Extension,
     ExtensionType,
     ExternalSender,
+    RequiredCapabilities,
     basic,
 )
 from conclave.client.mls.crypto import HPKECiphertext
@@ -274,3 +275,21 @@ def test_a_member_that_has_lost_its_keys_is_told_so() -> None:
     state = FOUR.state("bob")
     lost = Group(replace(state, private_keys={}), Policy())
     refused(lost, commit_of(ALICE), "to no key of this member", InvalidError)
+
+
+def test_who_comes_in_has_what_the_group_requires() -> None:
+    """The members are able to what their packages of last resort say; Eve is not."""
+    needs = RequiredCapabilities((int(ExtensionType.LAST_RESORT),), (), ()).encode()
+    required = Extension(ExtensionType.REQUIRED_CAPABILITIES, needs)
+    group = Group.create(package("alice", last_resort=True), NOW, extensions=[required])
+    bob = package("bob", last_resort=True)
+    welcome = group.commit(NOW, add=[bob.key_package]).welcome
+    assert welcome is not None
+    joined, _ = Group.join(welcome, [bob], NOW)
+    group.apply_pending(NOW)
+    unchanged(group, lambda: group.commit(NOW, add=[EVE.key_package]), "that the group requires", InvalidError)
+    refused(joined, commit_of(group._state, Add(EVE.key_package)), "that the group requires", InvalidError)
+    with pytest.raises(InvalidError, match="that the group requires"):
+        Group.join_external(group.group_info(), EVE, NOW)
+    with pytest.raises(InvalidError, match="that the group requires"):
+        Group.create(EVE, NOW, extensions=[required])
