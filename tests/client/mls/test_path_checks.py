@@ -35,6 +35,7 @@ from conclave.client.mls.parent_hash import with_path
 from conclave.client.mls.proposal_lists import apply
 from conclave.client.mls.proposals import (
     Add,
+    GroupContextExtensions,
 )
 from conclave.client.mls.state import GroupState
 from conclave.client.mls.suites import KeyPair
@@ -293,3 +294,19 @@ def test_who_comes_in_has_what_the_group_requires() -> None:
         Group.join_external(group.group_info(), EVE, NOW)
     with pytest.raises(InvalidError, match="that the group requires"):
         Group.create(EVE, NOW, extensions=[required])
+
+
+def test_nothing_is_required_that_only_some_members_have() -> None:
+    """Alice is able to it, and Bob is not."""
+    group, bob = Group.create(package("alice", last_resort=True), NOW), package("bob")
+    welcome = group.commit(NOW, add=[bob.key_package]).welcome
+    assert welcome is not None
+    joined, _ = Group.join(welcome, [bob], NOW)
+    group.apply_pending(NOW)
+    needs = RequiredCapabilities((int(ExtensionType.LAST_RESORT),), (), ()).encode()
+    required = Extension(ExtensionType.REQUIRED_CAPABILITIES, needs)
+    unchanged(group, lambda: group.commit(NOW, extensions=[required]), "that the group requires", InvalidError)
+    change = GroupContextExtensions((required,))
+    refused(joined, commit_of(group._state, change), "that the group requires", InvalidError)
+    made = group.commit(NOW, extensions=[required], remove=[1])
+    assert made.epoch == 2
