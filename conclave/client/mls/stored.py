@@ -75,6 +75,8 @@ def _decode_state(reader: Reader) -> GroupState:
         ended=bool(reader.uint8()),
     )
     state.tree.member(state.own_index)
+    if any(x >= len(state.tree.nodes) for x in state.private_keys):
+        raise MalformedError("a stored group has keys of nodes that it does not have")
     return state
 
 

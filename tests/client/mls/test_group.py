@@ -1,5 +1,7 @@
 """A group as an application uses it: pending commits, what is stored, what is erased."""
 
+from dataclasses import replace
+
 import pytest
 
 from conclave.client.mls import (
@@ -20,7 +22,7 @@ from conclave.client.mls.codec import MAX_MESSAGE
 from conclave.client.mls.proposals import Commit
 from conclave.client.mls.secret_tree import RatchetKind
 from conclave.client.mls.state import MAX_PENDING
-from conclave.client.mls.stored import VERSION
+from conclave.client.mls.stored import VERSION, encode_state
 from tests.client.mls.data import NOW
 from tests.client.mls.forging import cast, package, unchanged
 
@@ -256,6 +258,9 @@ def test_another_version_of_the_stored_form_is_refused() -> None:
         OwnKeyPackage.from_bytes(b"\x09" + own[1:])
     with pytest.raises(MalformedError):
         Group.from_bytes(stored + b"x")
+    state = FOUR.state("alice")
+    with pytest.raises(MalformedError, match="does not have"):
+        Group.from_bytes(encode_state(replace(state, private_keys={99: b"x"})))
 
 
 def test_used_message_keys_are_not_stored() -> None:
