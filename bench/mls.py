@@ -1,7 +1,8 @@
 """MLS in the client, in groups of 2, 50 and 500 members of suite 0x0006.
 
 Processor time of the thread: nothing here waits. Medians. Commits and joins are measured in a group in which nobody but
-its creator has committed, where a commit is encrypted to every member: the most that they take.
+its creator has committed, where a commit is encrypted to every member: the most that they take. Where CONCLAVE_MLS_PEER
+names the live peer of mls-rs, its figures stand beside these: the time of a request to it, over a pipe.
 """
 
 import os
@@ -9,11 +10,13 @@ import statistics
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
 from bench.figures import Figure, spread
 from conclave.client.mls import Group, OwnKeyPackage, create_key_package, suite_of
+from tests.client.mls.actors import Peer, PeerProcess
 
 SUITE = suite_of(6)
 TEXT = b"x" * 200
@@ -35,7 +38,13 @@ SIZES = (Targets(2, 10, 10), Targets(50, 100, 200), Targets(500, 1_000, 3_000))
 
 def groups(_folder: Path) -> list[Figure]:
     """Messages, commits and joins."""
-    return [figure for targets in SIZES for figure in _of_size(targets)]
+    figures = [figure for targets in SIZES for figure in _of_size(targets)]
+    program = os.environ.get("CONCLAVE_MLS_PEER")
+    if program is not None:
+        process = PeerProcess(Path(program))
+        figures += [figure for targets in SIZES for figure in _of_peer(process, targets.members)]
+        process.close()
+    return figures
 
 
 def _of_size(targets: Targets) -> list[Figure]:
@@ -54,11 +63,11 @@ def _of_size(targets: Targets) -> list[Figure]:
     for _ in range(rounds):
         commits.append(_timed(lambda: alice.commit(now))[0])
         message = alice.pending[0]
-        applied.append(_timed(lambda message=message: bob.receive(message, now))[0])  # type: ignore[misc]
+        applied.append(_timed(partial(bob.receive, message, now))[0])
         alice.receive(message, now)
         invited = alice.commit(now, add=[last.key_package])
         sizes.append(len(invited.welcome or b""))
-        joins.append(_timed(lambda invited=invited: _join(invited.welcome, last, now))[0])  # type: ignore[misc]
+        joins.append(_timed(partial(_join, invited.welcome, last, now))[0])
         alice.drop_pending()
     return [
         spread(f"encrypt 200 bytes, {count} members", encrypted, "ms", 1),
@@ -75,6 +84,30 @@ def _of_size(targets: Targets) -> list[Figure]:
     ]
 
 
+def _of_peer(process: PeerProcess, count: int) -> list[Figure]:
+    alice, bob, last = Peer(process), Peer(process), Peer(process)
+    alice.create()
+    packages = [one.key_package() for one in (bob, *(Peer(process) for _ in range(count - 2)))]
+    _, welcome = alice.commit(packages, [], private=False)
+    alice.ask("apply_pending")
+    bob.join(welcome or b"")
+    took: dict[str, list[float]] = {name: [] for name in ("encrypt", "decrypt", "commit", "apply", "join")}
+    for _ in range(max(3, ROUNDS // count)):
+        sent, message = _timed(lambda: alice.encrypt(TEXT), time.perf_counter)
+        took["encrypt"].append(sent)
+        took["decrypt"].append(_timed(partial(bob.read, message), time.perf_counter)[0])
+        made, (commit, _) = _timed(lambda: alice.commit([], [], private=False), time.perf_counter)
+        took["commit"].append(made)
+        alice.ask("apply_pending")
+        took["apply"].append(_timed(partial(bob.receive, commit), time.perf_counter)[0])
+    for _ in range(3):
+        _, welcome = alice.commit([last.key_package()], [], private=False)
+        took["join"].append(_timed(partial(last.join, welcome or b""), time.perf_counter)[0])
+        alice.ask("clear_pending")
+        last.leave()
+    return [spread(f"the peer: {name}, {count} members", values, "ms") for name, values in took.items()]
+
+
 def _join(welcome: bytes | None, own: OwnKeyPackage, now: int) -> Group:
     return Group.join(welcome or b"", [own], now)[0]
 
@@ -84,7 +117,7 @@ def _messages(alice: Group, bob: Group, now: int) -> tuple[list[float], list[flo
     for _ in range(5 * ROUNDS):
         took, message = _timed(lambda: alice.encrypt(TEXT))
         encrypted.append(took)
-        decrypted.append(_timed(lambda message=message: bob.receive(message, now))[0])  # type: ignore[misc]
+        decrypted.append(_timed(partial(bob.receive, message, now))[0])
     return encrypted, decrypted
 
 
@@ -96,8 +129,8 @@ def _package(now: int) -> OwnKeyPackage:
     return create_key_package(SUITE, os.urandom(16), SUITE.signature_key_pair().private, now)
 
 
-def _timed(call: Callable[[], T]) -> tuple[float, T]:
+def _timed(call: Callable[[], T], clock: Callable[[], float] = time.thread_time) -> tuple[float, T]:
     """Return the milliseconds of a call, and what it returns."""
-    began = time.thread_time()
+    began = clock()
     result = call()
-    return (time.thread_time() - began) * 1000, result
+    return (clock() - began) * 1000, result
