@@ -22,7 +22,7 @@ from conclave.client.mls.key_schedule import (
     external_init,
     interim_transcript_hash,
 )
-from conclave.client.mls.proposal_lists import Committed, apply, check_list, setting_of
+from conclave.client.mls.proposal_lists import Committed, apply, setting_of
 from conclave.client.mls.proposals import Commit, ExternalInit, Proposal, ProposalOrRef, Remove
 from conclave.client.mls.protection import protect_public
 from conclave.client.mls.state import GroupState, PublicGroup, message_hash, opened
@@ -162,7 +162,6 @@ def external_join(
         proposals.append(Remove(old))
     sender = Sender(SenderType.NEW_MEMBER_COMMIT)
     committed = [Committed(sender, proposal) for proposal in proposals]
-    check_list(committed, sender)
     applied = apply(public, committed, around.policy, around.now)
     committer = committer_of(applied, sender)
     path, own_path, secrets = create_path(public, applied, committer, leaf, own.signature_private)

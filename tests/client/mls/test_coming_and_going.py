@@ -12,6 +12,7 @@ from conclave.client.mls import (
     KeyPackage,
     MalformedError,
     OwnKeyPackage,
+    Policy,
     StaleError,
     create_key_package,
     decode_message,
@@ -19,7 +20,8 @@ from conclave.client.mls import (
     fingerprint,
     suite_of,
 )
-from conclave.client.mls.credentials import ExtensionType
+from conclave.client.mls.codec import vector
+from conclave.client.mls.credentials import ExtensionType, ExternalSender, basic
 from conclave.client.mls.key_packages import DATED_BACK, LIFETIME
 from conclave.client.mls.nodes import LeafNodeSource, own_capabilities
 from conclave.client.mls.suites import SUITES
@@ -82,6 +84,20 @@ def test_a_group_is_created_with_an_id_or_without() -> None:
         Group.create(own, NOW, extensions=[Extension(0xF00D, b"")])
     label = Extension(ExtensionType.APPLICATION_ID, b"x")
     assert Group.create(own, NOW, extensions=[label]).extensions == (label,)
+
+
+def test_a_group_is_not_created_against_the_rules_of_the_application() -> None:
+    """Nor with a leaf that nobody would take."""
+    policy = Policy(authenticate=lambda credential, _: credential.identity != b"eve")
+    own = package("eve")
+    with pytest.raises(InvalidError, match="does not belong to its signature key"):
+        Group.create(own, NOW, policy=policy)
+    senders = Extension(ExtensionType.EXTERNAL_SENDERS, vector([ExternalSender(b"x", basic(b"eve"))]))
+    with pytest.raises(InvalidError, match="does not belong to its signature key"):
+        Group.create(package("alice"), NOW, policy=policy, extensions=[senders])
+    leaf = replace(own.key_package.leaf_node, signature=bytes(64))
+    with pytest.raises(InvalidError, match="signature of a leaf"):
+        Group.create(replace(own, key_package=replace(own.key_package, leaf_node=leaf)), NOW)
 
 
 def test_a_signature_key_is_changed_by_coming_back() -> None:

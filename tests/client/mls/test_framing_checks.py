@@ -210,6 +210,25 @@ def test_late_messages_are_read_for_three_epochs(four: Cast) -> None:
     refused(bob, late[3], "keys are not there", StaleError)
 
 
+def test_a_late_message_is_signed_by_its_sender_too(four: Cast) -> None:
+    bob, carol = four.group("bob"), four.state("carol")
+    said = authenticated(carol, b"i am alice", sender=member(0), wire_format=WireFormat.PRIVATE_MESSAGE)
+    forged, real = private_message(carol, said), four.group("alice").encrypt(b"hi")
+    bob.receive(four.group("carol").commit(NOW).message, NOW)
+    refused(bob, forged, "signature of a message", InvalidError)
+    assert isinstance(bob.receive(real, NOW), ApplicationMessage)
+
+
+def test_a_message_of_an_epoch_to_come_is_told_from_one_that_is_over(four: Cast) -> None:
+    alice, bob = four.group("alice"), four.group("bob")
+    made = alice.commit(NOW)
+    alice.receive(made.message, NOW)
+    message = alice.encrypt(b"hi")
+    refused(bob, message, "which the group has not reached", StaleError)
+    bob.receive(made.message, NOW)
+    assert isinstance(bob.receive(message, NOW), ApplicationMessage)
+
+
 def test_own_messages_are_not_decrypted(four: Cast) -> None:
     alice = four.group("alice")
     refused(alice, alice.encrypt(b"hi"), "own", OwnMessageError)
