@@ -21,6 +21,7 @@ from bench import (
     cold,
     curves,
     hot,
+    mls,
     oversized,
     page,
     policies,
@@ -51,6 +52,7 @@ PARTS: dict[str, Callable[[Path], list[Figure]]] = {
     "cluster": cluster.runs,
     "oversized": oversized.largest,
     "page": page.whole,
+    "mls": mls.groups,
     "scale": scale.runs,
     "plots": curves.sends,
 }

@@ -158,6 +158,15 @@ def test_the_client_library_knows_of_the_server_only_the_wire_formats(module: st
     assert [each for each in imported(module) if is_within(each, "conclave") and not is_within(each, *known)] == []
 
 
+@pytest.mark.parametrize("module", sorted(each for each in modules() if is_within(each, "conclave.client.mls")))
+def test_mls_knows_nothing_of_conclave(module: str) -> None:
+    """It is a package of its own: below it are only the primitives of ``cryptography``, no file, network or clock."""
+    of_others = {each for each in imported(module) if not is_within(each, "conclave.client.mls", "cryptography")}
+    assert not {each for each in of_others if is_within(each, "conclave")}
+    assert {each.partition(".")[0] for each in of_others} <= sys.stdlib_module_names
+    assert not of_others & {"time", "datetime", "asyncio", "socket", "pathlib", "sqlite3", "random"}
+
+
 @pytest.mark.parametrize("module", sorted(each for each in modules() if is_within(each, "conclave.client")))
 def test_only_what_draws_the_chat_knows_the_terminal(module: str) -> None:
     """The library is for programs too, and what goes on in a chat can be tested without a screen."""

@@ -48,7 +48,7 @@ def closure(needed: list[str]) -> set[str]:
     ("extras", "modules", "without"),
     [
         (
-            *([], "conclave.client, conclave.client.session, conclave.client.membership"),
+            *([], "conclave.client, conclave.client.session, conclave.client.membership, conclave.client.mls"),
             {"textual", "rich", "click", *OF_THE_SERVER},
         ),
         (["client"], "conclave.cli.main, conclave.cli.chat", OF_THE_SERVER),

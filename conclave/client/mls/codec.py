@@ -1,0 +1,225 @@
+"""The presentation language (RFC 9420 section 2.1): integers, vectors with variable-size lengths, optional values.
+
+A reader takes every value once and is bounded: a vector of structures says how many it takes at most, and all of one
+message together have at most ``MAX_ELEMENTS``.
+"""
+
+import struct
+from collections.abc import Callable, Iterable
+from enum import IntEnum
+from typing import Protocol, Self, TypeVar
+
+from conclave.client.mls.errors import LimitError, MalformedError
+
+MAX_MESSAGE = 4 * 1024 * 1024
+"""Bytes of a message that are looked at."""
+MAX_ELEMENTS = 16_384
+"""Structures in all vectors of one message together."""
+MAX_STATE = 64 * 1024 * 1024
+"""Bytes of a stored state."""
+MAX_STATE_ELEMENTS = 1_048_576
+"""Structures in all vectors of a stored state together."""
+MAX_NUMBERS = 1_024
+"""Numbers in one vector of numbers, such as a list of capabilities."""
+VARINT_LENGTHS = ((1 << 6, 1, 0x00), (1 << 14, 2, 0x40), (1 << 30, 4, 0x80))
+
+T = TypeVar("T")
+E = TypeVar("E", bound=IntEnum)
+
+
+class Encodable(Protocol):
+    """A structure of the protocol."""
+
+    def encode(self) -> bytes:
+        """Return the structure as it goes over the wire."""
+        ...
+
+
+def varint(value: int) -> bytes:
+    """Encode a length, in as few bytes as it takes (section 2.1.2)."""
+    for bound, length, prefix in VARINT_LENGTHS:
+        if value < bound:
+            encoded = bytearray(value.to_bytes(length, "big"))
+            encoded[0] |= prefix
+            return bytes(encoded)
+    raise LimitError("a vector is longer than the protocol can say")
+
+
+def uint8(value: int) -> bytes:
+    """Encode a number of 8 bits."""
+    return value.to_bytes(1, "big")
+
+
+def uint16(value: int) -> bytes:
+    """Encode a number of 16 bits."""
+    return value.to_bytes(2, "big")
+
+
+def uint32(value: int) -> bytes:
+    """Encode a number of 32 bits."""
+    return value.to_bytes(4, "big")
+
+
+def uint64(value: int) -> bytes:
+    """Encode a number of 64 bits."""
+    return value.to_bytes(8, "big")
+
+
+def opaque(data: bytes) -> bytes:
+    """Encode ``opaque data<V>``."""
+    return varint(len(data)) + data
+
+
+def vector(items: Iterable[Encodable]) -> bytes:
+    """Encode a vector of structures."""
+    return opaque(b"".join(item.encode() for item in items))
+
+
+def uint16s(values: Iterable[int]) -> bytes:
+    """Encode ``uint16 values<V>``."""
+    return opaque(b"".join(map(uint16, values)))
+
+
+def uint32s(values: Iterable[int]) -> bytes:
+    """Encode ``uint32 values<V>``."""
+    return opaque(b"".join(map(uint32, values)))
+
+
+def optional(value: Encodable | None) -> bytes:
+    """Encode ``optional<T>`` (section 2.1.1)."""
+    return b"\x00" if value is None else b"\x01" + value.encode()
+
+
+class Reader:
+    """Reads one message from its beginning; what does not fit raises MalformedError, what is too much LimitError."""
+
+    def __init__(self, data: bytes, at_most: int = MAX_MESSAGE, elements: int = MAX_ELEMENTS) -> None:
+        if len(data) > at_most:
+            raise LimitError(f"a message has {len(data)} bytes, more than {at_most}")
+        self._data = bytes(data)
+        self._position = 0
+        self._end = len(data)
+        self._elements_left = elements
+
+    def fixed(self, length: int) -> bytes:
+        """Read so many bytes."""
+        start, stop = self._position, self._position + length
+        if stop > self._end:
+            raise MalformedError("a message ends too early")
+        self._position = stop
+        return self._data[start:stop]
+
+    def uint8(self) -> int:
+        """Read a number of 8 bits."""
+        return self.fixed(1)[0]
+
+    def uint16(self) -> int:
+        """Read a number of 16 bits."""
+        return int.from_bytes(self.fixed(2), "big")
+
+    def uint32(self) -> int:
+        """Read a number of 32 bits."""
+        return int.from_bytes(self.fixed(4), "big")
+
+    def uint64(self) -> int:
+        """Read a number of 64 bits."""
+        return int.from_bytes(self.fixed(8), "big")
+
+    def varint(self) -> int:
+        """Read a length; one that is encoded in more bytes than it takes is refused (section 2.1.2)."""
+        first = self.uint8()
+        if first < VARINT_LENGTHS[0][0]:
+            return first
+        prefix = first >> 6
+        if prefix > len(VARINT_LENGTHS) - 1:
+            raise MalformedError("a length begins with bits that mean nothing")
+        value = int.from_bytes(bytes([first & 0x3F]) + self.fixed((1 << prefix) - 1), "big")
+        if value < VARINT_LENGTHS[prefix - 1][0]:
+            raise MalformedError("a length is encoded in more bytes than it takes")
+        return value
+
+    def opaque(self) -> bytes:
+        """Read ``opaque data<V>``; most are short, and read at once."""
+        position = self._position
+        if position < self._end and (length := self._data[position]) < VARINT_LENGTHS[0][0]:
+            start, stop = position + 1, position + 1 + length
+            if stop <= self._end:
+                self._position = stop
+                return self._data[start:stop]
+        return self.fixed(self.varint())
+
+    def vector(self, read: Callable[[Self], T], at_most: int) -> tuple[T, ...]:
+        """Read a vector of structures, by ``read`` each."""
+        length = self.varint()
+        stop, outer = self._position + length, self._end
+        if stop > outer:
+            raise MalformedError("a vector is longer than its message")
+        self._end = stop
+        items: list[T] = []
+        while self._position < stop:
+            self._count(len(items), at_most)
+            items.append(read(self))
+        self._end = outer
+        return tuple(items)
+
+    def _count(self, so_far: int, at_most: int) -> None:
+        self._elements_left -= 1
+        if so_far >= at_most:
+            raise LimitError(f"a vector has more than {at_most} entries")
+        if self._elements_left < 0:
+            raise LimitError("a message has more entries in its vectors than are looked at")
+
+    def uint16s(self, at_most: int = MAX_NUMBERS) -> tuple[int, ...]:
+        """Read ``uint16 values<V>``."""
+        return self._numbers("H", 2, at_most)
+
+    def uint32s(self, at_most: int = MAX_NUMBERS) -> tuple[int, ...]:
+        """Read ``uint32 values<V>``."""
+        return self._numbers("I", 4, at_most)
+
+    def _numbers(self, form: str, size: int, at_most: int) -> tuple[int, ...]:
+        data = self.opaque()
+        if not data:
+            return ()
+        count, rest = divmod(len(data), size)
+        if rest:
+            raise MalformedError("a vector of numbers ends within a number")
+        if count > at_most:
+            raise LimitError(f"a vector has more than {at_most} numbers")
+        return struct.unpack(f">{count}{form}", data)
+
+    def optional(self, read: Callable[[Self], T]) -> T | None:
+        """Read ``optional<T>``, by ``read`` if it is there (section 2.1.1)."""
+        present = self.uint8()
+        if present > 1:
+            raise MalformedError("an optional value is neither there nor not there")
+        return read(self) if present else None
+
+    def enum(self, kind: type[E], value: int) -> E:
+        """Return the name of a number that was read."""
+        try:
+            return kind(value)
+        except ValueError:
+            raise MalformedError(f"{value} is no {kind.__name__} that this package knows") from None
+
+    def rest(self) -> bytes:
+        """Read all that is left."""
+        return self.fixed(self._end - self._position)
+
+    def finish(self) -> None:
+        """Say that nothing may be left."""
+        if self._position != self._end:
+            raise MalformedError("a message goes on after its end")
+
+
+def decode(data: bytes, read: Callable[[Reader], T], reader_of: Callable[[bytes], Reader] = Reader) -> T:
+    """Read a structure that fills ``data``. ``reader_of``: how it is bounded."""
+    reader = reader_of(data)
+    value = read(reader)
+    reader.finish()
+    return value
+
+
+def state_reader(data: bytes) -> Reader:
+    """Return a reader of a stored state, which may be larger than any message."""
+    return Reader(data, MAX_STATE, MAX_STATE_ELEMENTS)

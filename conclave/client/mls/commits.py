@@ -1,0 +1,272 @@
+"""Commits of a member: making them (RFC 9420 section 12.4.1), and applying own ones and others' (section 12.4.2)."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from conclave.client.mls import hpke, tree_math
+from conclave.client.mls.codec import opaque
+from conclave.client.mls.credentials import Extension, ExtensionType
+from conclave.client.mls.crypto import check_equal, random_secret, zeros
+from conclave.client.mls.errors import InvalidError
+from conclave.client.mls.framing import (
+    AuthenticatedContent,
+    FramedContent,
+    FramedContentAuthData,
+    Sender,
+    WireFormat,
+    member,
+)
+from conclave.client.mls.key_packages import KeyPackage
+from conclave.client.mls.key_schedule import Schedule, external_init_secret, external_key_pair
+from conclave.client.mls.nodes import LeafNode, LeafNodeSource
+from conclave.client.mls.parent_hash import with_path
+from conclave.client.mls.proposal_lists import Applied, Committed, apply, check_list
+from conclave.client.mls.proposals import Commit, Proposal, ProposalOrRef
+from conclave.client.mls.protection import sign
+from conclave.client.mls.state import (
+    MAX_PAST,
+    CachedProposal,
+    GroupState,
+    Member,
+    PublicGroup,
+    members_of,
+    opened,
+)
+from conclave.client.mls.transition import (
+    Staged,
+    committed_proposals,
+    finish,
+    provisional_context,
+    psk_secret,
+    stage,
+)
+from conclave.client.mls.treekem import PathSecrets, UpdatePath, decrypt_path, derive_path, encrypt_path
+from conclave.client.mls.validation import Policy
+from conclave.client.mls.welcome import GroupInfo, Welcome, create_welcome
+
+
+@dataclass(frozen=True)
+class Around:
+    """What is given from outside when a commit is made or applied.
+
+    ``now``: seconds since 1970. ``psks``: the pre-shared keys of the application, by their ids.
+    """
+
+    policy: Policy
+    now: int
+    psks: Mapping[bytes, bytes]
+
+
+@dataclass(frozen=True)
+class OwnPath:
+    """What the keys of an own commit come from."""
+
+    leaf_private: bytes
+    path_secret: bytes
+
+
+@dataclass(frozen=True)
+class Effect:
+    """What a commit has changed. ``removed_self``: the reader is no member any more, and there is no state."""
+
+    committer: Member
+    added: tuple[Member, ...]
+    removed: tuple[Member, ...]
+    updated: tuple[Member, ...]
+    removed_self: bool = False
+
+
+# Applying
+
+
+def advance(
+    state: GroupState, authenticated: AuthenticatedContent, own: OwnPath | None, around: Around
+) -> tuple[GroupState | None, Effect, Schedule | None]:
+    """Apply a commit whose signature is checked, but for its confirmation tag.
+
+    ``own``: if it is an own one. Return no state if the reader was removed.
+    """
+    content = authenticated.content
+    if not isinstance(content.content, Commit):
+        raise InvalidError("a message is no commit")
+    committed = committed_proposals(state, content.content, content.sender)
+    staged = stage(state.public, content.content, content.sender, committed, around.policy, around.now)
+    effect = _effect(state, staged)
+    if effect.removed_self:
+        return None, effect, None
+    keys = _keys_that_stay(state, staged)
+    path = _path_secrets(state, staged, own, keys)
+    if path is not None:
+        keys |= {x: pair.private for x, pair in path.keys.items()}
+    if own is not None:
+        keys[2 * state.own_index] = own.leaf_private
+    public, schedule = finish(
+        state.public,
+        staged,
+        authenticated,
+        _init_secret(state, staged),
+        zeros(state.suite) if path is None else path.commit_secret,
+        psk_secret(state, staged.applied.psks, around.psks),
+    )
+    new = opened(public, state.own_index, state.signature_private, keys, schedule)
+    past = (state.as_past(), *state.past)[:MAX_PAST]
+    return replace(new, past=past, ended=staged.applied.reinit), effect, schedule
+
+
+def apply_commit(
+    state: GroupState, authenticated: AuthenticatedContent, own: OwnPath | None, around: Around
+) -> tuple[GroupState | None, Effect]:
+    """Apply a commit whose signature is checked, and check its confirmation tag."""
+    new, effect, _ = advance(state, authenticated, own, around)
+    if new is not None:
+        tag = authenticated.auth.confirmation_tag or b""
+        check_equal(tag, new.public.confirmation_tag, "the confirmation tag of a commit is wrong")
+    return new, effect
+
+
+def _effect(state: GroupState, staged: Staged) -> Effect:
+    before, after, applied = state.members(), members_of(staged.tree), staged.applied
+    return Effect(
+        committer=after[staged.committer],
+        added=tuple(after[i] for i in applied.added),
+        removed=tuple(before[i] for i in applied.removed),
+        updated=tuple(after[i] for i in applied.updated),
+        removed_self=state.own_index in applied.removed,
+    )
+
+
+def _keys_that_stay(state: GroupState, staged: Staged) -> dict[int, bytes]:
+    """Return the private keys whose public ones are still in the tree; a key of an own Update takes its place."""
+    own = 2 * state.own_index
+    keys = {}
+    for x, private in state.private_keys.items():
+        before = state.tree.nodes[x]
+        after = staged.tree.nodes[x] if x < len(staged.tree.nodes) else None
+        if before is not None and after is not None and before.encryption_key == after.encryption_key:
+            keys[x] = private
+    if state.own_index in staged.applied.updated:
+        leaf = staged.tree.member(state.own_index)
+        if leaf.encryption_key not in state.updates:
+            raise InvalidError("a commit has an update of this member that it never sent")
+        keys[own] = state.updates[leaf.encryption_key]
+    return keys
+
+
+def _path_secrets(
+    state: GroupState, staged: Staged, own: OwnPath | None, keys: Mapping[int, bytes]
+) -> PathSecrets | None:
+    if staged.path is None:
+        return None
+    if own is not None:
+        nodes = [x for x, _ in staged.tree.filtered_direct_path(state.own_index)]
+        return derive_path(state.suite, nodes, own.path_secret)
+    context = staged.context.encode()
+    added = staged.applied.added
+    return decrypt_path(staged.tree, staged.committer, staged.path, added, state.own_index, keys, context)
+
+
+def _init_secret(state: GroupState, staged: Staged) -> bytes:
+    kem_output = staged.applied.kem_output
+    if kem_output is None:
+        return state.secrets.init_secret
+    return external_init_secret(state.suite, state.secrets, kem_output)
+
+
+# Making
+
+
+@dataclass(frozen=True)
+class Wishes:
+    """What a commit is to do. ``proposals``: by value. ``references``: those that were sent before."""
+
+    proposals: tuple[Proposal, ...] = ()
+    references: tuple[CachedProposal, ...] = ()
+    authenticated_data: bytes = b""
+    wire_format: WireFormat = WireFormat.PUBLIC_MESSAGE
+
+
+@dataclass(frozen=True)
+class Made:
+    """A commit that was made. ``after``: the state in which it would leave the group. ``welcome``: for those added."""
+
+    authenticated: AuthenticatedContent
+    own: OwnPath
+    after: GroupState
+    welcome: Welcome | None
+
+
+def create_path(
+    public: PublicGroup, applied: Applied, committer: int, leaf: LeafNode, private: bytes
+) -> tuple[UpdatePath, OwnPath, PathSecrets]:
+    """Renew the path of a committer, and encrypt it to the group (sections 7.5 and 12.4.1)."""
+    suite, group_id = public.suite, public.context.group_id
+    tree = applied.tree.with_room(committer)
+    own = OwnPath(hpke.generate_key_pair(suite).private, random_secret(suite))
+    secrets = derive_path(suite, [x for x, _ in tree.filtered_direct_path(committer)], own.path_secret)
+    tree, parent_hash = with_path(tree, committer, secrets.public_keys)
+    leaf = replace(
+        leaf,
+        encryption_key=suite.kem.public_of(own.leaf_private),
+        leaf_node_source=LeafNodeSource.COMMIT,
+        lifetime=None,
+        parent_hash=parent_hash,
+    ).signed(suite, private, group_id, committer)
+    tree = tree.with_nodes({2 * committer: leaf})
+    context = provisional_context(public, applied, tree).encode()
+    return UpdatePath(leaf, encrypt_path(tree, committer, secrets, applied.added, context)), own, secrets
+
+
+def create_commit(state: GroupState, wishes: Wishes, around: Around) -> Made:
+    """Make a commit, always with a path. Whatever a receiver checks is checked here too, by the same functions."""
+    sender = member(state.own_index)
+    committed = [Committed(cached.sender, cached.proposal) for cached in wishes.references]
+    committed += [Committed(sender, proposal) for proposal in wishes.proposals]
+    check_list(committed, sender)
+    applied = apply(state.public, committed, around.policy, around.now)
+    leaf = applied.tree.member(state.own_index)
+    path, own, secrets = create_path(state.public, applied, state.own_index, leaf, state.signature_private)
+    entries = [ProposalOrRef(cached.reference) for cached in wishes.references]
+    entries += [ProposalOrRef(proposal) for proposal in wishes.proposals]
+    authenticated = signed_commit(state.public, state.signature_private, Commit(tuple(entries), path), sender, wishes)
+    after, _, schedule = advance(state, authenticated, own, around)
+    if after is None or schedule is None:
+        raise InvalidError("a committer removes itself")
+    welcome = _welcome(after, applied, secrets, schedule) if applied.added else None
+    return Made(with_tag(authenticated, after.public), own, after, welcome)
+
+
+def signed_commit(
+    public: PublicGroup, private: bytes, commit: Commit, sender: Sender, wishes: Wishes
+) -> AuthenticatedContent:
+    """Sign a commit; its confirmation tag follows from the signature, and is not there yet."""
+    context = public.context
+    content = FramedContent(context.group_id, context.epoch, sender, wishes.authenticated_data, commit)
+    signature = sign(public.suite, wishes.wire_format, content, private, context.encode())
+    return AuthenticatedContent(wishes.wire_format, content, FramedContentAuthData(signature))
+
+
+def with_tag(authenticated: AuthenticatedContent, after: PublicGroup) -> AuthenticatedContent:
+    """Return a commit with its confirmation tag."""
+    return replace(authenticated, auth=replace(authenticated.auth, confirmation_tag=after.confirmation_tag))
+
+
+def _welcome(after: GroupState, applied: Applied, path: PathSecrets, schedule: Schedule) -> Welcome:
+    secrets: dict[KeyPackage, bytes | None] = {}
+    for leaf_index, key_package in applied.added.items():
+        secrets[key_package] = path.secrets[tree_math.common_ancestor(leaf_index, after.own_index)]
+    info = group_info(after, external_pub=False)
+    return create_welcome(info, schedule.welcome_secret, schedule.joiner_secret, applied.psks, secrets)
+
+
+def group_info(state: GroupState, *, external_pub: bool) -> GroupInfo:
+    """Sign the state of the group for those who join, with the tree (section 12.4.3).
+
+    ``external_pub``: also with the key by which they may join by themselves.
+    """
+    extensions = [Extension(ExtensionType.RATCHET_TREE, state.tree.encode())]
+    if external_pub:
+        key = external_key_pair(state.suite, state.secrets).public
+        extensions.append(Extension(ExtensionType.EXTERNAL_PUB, opaque(key)))
+    public = state.public
+    info = GroupInfo(public.context, tuple(extensions), public.confirmation_tag, state.own_index)
+    return info.signed(state.suite, state.signature_private)

@@ -1,0 +1,150 @@
+"""Credentials and extensions (RFC 9420 sections 5.3, 11.1 and 13.4): who a leaf says it is, and what it may carry."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Self
+
+from conclave.client.mls.codec import Reader, opaque, uint16, uint16s, vector
+from conclave.client.mls.errors import MalformedError
+
+MAX_EXTENSIONS = 64
+MAX_CERTIFICATES = 16
+MAX_EXTERNAL_SENDERS = 256
+
+
+class CredentialType(IntEnum):
+    """Forms of credentials (section 17.5)."""
+
+    BASIC = 1
+    X509 = 2
+
+
+class ExtensionType(IntEnum):
+    """Extensions that this package knows (section 17.3), and that of key packages that are used again and again."""
+
+    APPLICATION_ID = 1
+    RATCHET_TREE = 2
+    REQUIRED_CAPABILITIES = 3
+    EXTERNAL_PUB = 4
+    EXTERNAL_SENDERS = 5
+    LAST_RESORT = 0x000A
+
+
+DEFAULT_EXTENSIONS = frozenset(range(1, 6))
+"""Extensions that every client knows: capabilities do not list them (section 7.2)."""
+DEFAULT_PROPOSALS = frozenset(range(1, 8))
+"""Proposals that every client knows (section 7.2)."""
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """A certificate of X.509, which this package only carries."""
+
+    cert_data: bytes
+
+    def encode(self) -> bytes:
+        """Encode."""
+        return opaque(self.cert_data)
+
+    @classmethod
+    def decode(cls, reader: Reader) -> Self:
+        """Decode."""
+        return cls(reader.opaque())
+
+
+@dataclass(frozen=True)
+class Credential:
+    """Who a member says it is (section 5.3): ``identity`` if it is basic, else certificates."""
+
+    credential_type: CredentialType
+    identity: bytes = b""
+    certificates: tuple[Certificate, ...] = ()
+
+    def encode(self) -> bytes:
+        """Encode."""
+        basic = self.credential_type == CredentialType.BASIC
+        return uint16(self.credential_type) + (opaque(self.identity) if basic else vector(self.certificates))
+
+    @classmethod
+    def decode(cls, reader: Reader) -> Self:
+        """Decode."""
+        kind = reader.enum(CredentialType, reader.uint16())
+        if kind == CredentialType.BASIC:
+            return cls(kind, reader.opaque())
+        return cls(kind, certificates=reader.vector(Certificate.decode, MAX_CERTIFICATES))
+
+
+def basic(identity: bytes) -> Credential:
+    """Return the basic credential of an identity."""
+    return Credential(CredentialType.BASIC, identity)
+
+
+@dataclass(frozen=True)
+class Extension:
+    """An extension (section 7.2)."""
+
+    extension_type: int
+    extension_data: bytes
+
+    def encode(self) -> bytes:
+        """Encode."""
+        return uint16(self.extension_type) + opaque(self.extension_data)
+
+    @classmethod
+    def decode(cls, reader: Reader) -> Self:
+        """Decode."""
+        return cls(reader.uint16(), reader.opaque())
+
+
+def read_extensions(reader: Reader) -> tuple[Extension, ...]:
+    """Read ``Extension extensions<V>``; two of one type are refused (section 13.4)."""
+    extensions = reader.vector(Extension.decode, MAX_EXTENSIONS)
+    if len({extension.extension_type for extension in extensions}) != len(extensions):
+        raise MalformedError("a list has two extensions of one type")
+    return extensions
+
+
+def find_extension(extensions: Iterable[Extension], extension_type: int) -> bytes | None:
+    """Return the data of the extension of a type, None if it is not there."""
+    return next((e.extension_data for e in extensions if e.extension_type == extension_type), None)
+
+
+@dataclass(frozen=True)
+class RequiredCapabilities:
+    """What every member of a group must support (section 11.1)."""
+
+    extension_types: tuple[int, ...]
+    proposal_types: tuple[int, ...]
+    credential_types: tuple[int, ...]
+
+    def encode(self) -> bytes:
+        """Encode."""
+        return uint16s(self.extension_types) + uint16s(self.proposal_types) + uint16s(self.credential_types)
+
+    @classmethod
+    def decode(cls, reader: Reader) -> Self:
+        """Decode."""
+        return cls(reader.uint16s(), reader.uint16s(), reader.uint16s())
+
+
+@dataclass(frozen=True)
+class ExternalSender:
+    """Who may propose changes without being a member (section 12.1.8.1)."""
+
+    signature_key: bytes
+    credential: Credential
+
+    def encode(self) -> bytes:
+        """Encode."""
+        return opaque(self.signature_key) + self.credential.encode()
+
+    @classmethod
+    def decode(cls, reader: Reader) -> Self:
+        """Decode."""
+        return cls(reader.opaque(), Credential.decode(reader))
+
+
+def read_external_senders(reader: Reader) -> tuple[ExternalSender, ...]:
+    """Read the contents of the extension ``external_senders``."""
+    return reader.vector(ExternalSender.decode, MAX_EXTERNAL_SENDERS)

@@ -1,0 +1,37 @@
+"""What can go wrong in MLS: a class for each way to go on, a plain sentence in each error."""
+
+
+class MlsError(Exception):
+    """Whatever this package raises. No text of it has a key or a message."""
+
+
+class MalformedError(MlsError):
+    """The bytes are no message of the protocol."""
+
+
+class LimitError(MlsError):
+    """Something is larger, or further ahead, than this package takes."""
+
+
+class InvalidError(MlsError):
+    """A check that the protocol demands has failed: the message is refused, and nothing has changed."""
+
+
+class StaleError(MlsError):
+    """The message is of an epoch that is not the group's, and whose keys are not there."""
+
+
+class ReplayedError(MlsError):
+    """The key of this message is used up: it was read before, or lies too far back."""
+
+
+class OwnMessageError(MlsError):
+    """The message is the reader's own: its key was erased when it was sent."""
+
+
+class NotForUsError(MlsError):
+    """The message is meant for another group or for other clients."""
+
+
+class StateError(MlsError):
+    """The group is not in a state in which this can be done."""

@@ -1,0 +1,244 @@
+"""Message framing (RFC 9420 section 6): who says what, in which group and epoch, and how that is authenticated."""
+
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Self, TypeAlias
+
+from conclave.client.mls.codec import Reader, opaque, uint8, uint16, uint32, uint64
+from conclave.client.mls.errors import MalformedError
+from conclave.client.mls.key_packages import KeyPackage
+from conclave.client.mls.nodes import MLS10
+from conclave.client.mls.proposals import Commit, Proposal, decode_proposal, encode_proposal
+from conclave.client.mls.welcome import GroupInfo, Welcome
+
+
+class WireFormat(IntEnum):
+    """What an MLSMessage is (section 17.2)."""
+
+    PUBLIC_MESSAGE = 1
+    PRIVATE_MESSAGE = 2
+    WELCOME = 3
+    GROUP_INFO = 4
+    KEY_PACKAGE = 5
+
+
+class ContentType(IntEnum):
+    """What a message carries."""
+
+    APPLICATION = 1
+    PROPOSAL = 2
+    COMMIT = 3
+
+
+class SenderType(IntEnum):
+    """Who may send."""
+
+    MEMBER = 1
+    EXTERNAL = 2
+    NEW_MEMBER_PROPOSAL = 3
+    NEW_MEMBER_COMMIT = 4
+
+
+INDEXED = (SenderType.MEMBER, SenderType.EXTERNAL)
+BOUND_TO_GROUP = (SenderType.MEMBER, SenderType.NEW_MEMBER_COMMIT)
+"""Senders whose signature covers the group context: the others do not know it."""
+
+
+@dataclass(frozen=True)
+class Sender:
+    """Who sends. ``index``: the leaf of a member, or the place of an external sender in the group's list."""
+
+    sender_type: SenderType
+    index: int = 0
+
+    def encode(self) -> bytes:
+        """Encode."""
+        return uint8(self.sender_type) + (uint32(self.index) if self.sender_type in INDEXED else b"")
+
+    @classmethod
+    def decode(cls, reader: Reader) -> Self:
+        """Decode."""
+        kind = reader.enum(SenderType, reader.uint8())
+        return cls(kind, reader.uint32()) if kind in INDEXED else cls(kind)
+
+
+def member(leaf_index: int) -> Sender:
+    """Return the sender that is the member at a leaf."""
+    return Sender(SenderType.MEMBER, leaf_index)
+
+
+Content: TypeAlias = bytes | Proposal | Commit
+"""What is said: application data, a proposal or a commit."""
+
+
+def content_type_of(content: Content) -> ContentType:
+    """Return of which type a content is."""
+    if isinstance(content, bytes):
+        return ContentType.APPLICATION
+    return ContentType.COMMIT if isinstance(content, Commit) else ContentType.PROPOSAL
+
+
+def encode_content(content: Content) -> bytes:
+    """Encode what is said, without its type."""
+    if isinstance(content, bytes):
+        return opaque(content)
+    return content.encode() if isinstance(content, Commit) else encode_proposal(content)
+
+
+def decode_content(reader: Reader, content_type: ContentType) -> Content:
+    """Decode what is said."""
+    if content_type == ContentType.APPLICATION:
+        return reader.opaque()
+    return Commit.decode(reader) if content_type == ContentType.COMMIT else decode_proposal(reader)
+
+
+@dataclass(frozen=True)
+class FramedContent:
+    """What is said, by whom, where."""
+
+    group_id: bytes
+    epoch: int
+    sender: Sender
+    authenticated_data: bytes
+    content: Content
+
+    @property
+    def content_type(self) -> ContentType:
+        """Of which type it is."""
+        return content_type_of(self.content)
+
+    def encode(self) -> bytes:
+        """Encode."""
+        head = opaque(self.group_id) + uint64(self.epoch) + self.sender.encode() + opaque(self.authenticated_data)
+        return head + uint8(self.content_type) + encode_content(self.content)
+
+    @classmethod
+    def decode(cls, reader: Reader) -> Self:
+        """Decode."""
+        where = reader.opaque(), reader.uint64(), Sender.decode(reader), reader.opaque()
+        return cls(*where, decode_content(reader, reader.enum(ContentType, reader.uint8())))
+
+
+@dataclass(frozen=True)
+class FramedContentAuthData:
+    """What authenticates a content (section 6.1); the tag is there if it is a commit."""
+
+    signature: bytes
+    confirmation_tag: bytes | None = None
+
+    def encode(self) -> bytes:
+        """Encode."""
+        return opaque(self.signature) + (b"" if self.confirmation_tag is None else opaque(self.confirmation_tag))
+
+    @classmethod
+    def decode_for(cls, reader: Reader, content_type: ContentType) -> Self:
+        """Decode what belongs to a content of that type."""
+        signature = reader.opaque()
+        return cls(signature, reader.opaque() if content_type == ContentType.COMMIT else None)
+
+
+@dataclass(frozen=True)
+class AuthenticatedContent:
+    """A content with what authenticates it, as it goes into hashes."""
+
+    wire_format: WireFormat
+    content: FramedContent
+    auth: FramedContentAuthData
+
+    def encode(self) -> bytes:
+        """Encode."""
+        return uint16(self.wire_format) + self.content.encode() + self.auth.encode()
+
+    @classmethod
+    def decode(cls, reader: Reader) -> Self:
+        """Decode."""
+        wire_format, content = reader.enum(WireFormat, reader.uint16()), FramedContent.decode(reader)
+        return cls(wire_format, content, FramedContentAuthData.decode_for(reader, content.content_type))
+
+    def confirmed_input(self) -> bytes:
+        """ConfirmedTranscriptHashInput (section 8.2)."""
+        return uint16(self.wire_format) + self.content.encode() + opaque(self.auth.signature)
+
+
+def to_be_signed(wire_format: WireFormat, content: FramedContent, group_context: bytes) -> bytes:
+    """FramedContentTBS (section 6.1)."""
+    tbs = uint16(MLS10) + uint16(wire_format) + content.encode()
+    return tbs + group_context if content.sender.sender_type in BOUND_TO_GROUP else tbs
+
+
+@dataclass(frozen=True)
+class PublicMessage:
+    """A message that everybody can read (section 6.2); the membership tag is there if a member sends it."""
+
+    content: FramedContent
+    auth: FramedContentAuthData
+    membership_tag: bytes | None = None
+
+    def encode(self) -> bytes:
+        """Encode."""
+        tag = b"" if self.membership_tag is None else opaque(self.membership_tag)
+        return self.content.encode() + self.auth.encode() + tag
+
+    @classmethod
+    def decode(cls, reader: Reader) -> Self:
+        """Decode."""
+        content = FramedContent.decode(reader)
+        auth = FramedContentAuthData.decode_for(reader, content.content_type)
+        return cls(content, auth, reader.opaque() if content.sender.sender_type == SenderType.MEMBER else None)
+
+
+@dataclass(frozen=True)
+class PrivateMessage:
+    """A message that members can read (section 6.3)."""
+
+    group_id: bytes
+    epoch: int
+    content_type: ContentType
+    authenticated_data: bytes
+    encrypted_sender_data: bytes
+    ciphertext: bytes
+
+    def encode(self) -> bytes:
+        """Encode."""
+        return self.content_aad() + opaque(self.encrypted_sender_data) + opaque(self.ciphertext)
+
+    @classmethod
+    def decode(cls, reader: Reader) -> Self:
+        """Decode."""
+        where = reader.opaque(), reader.uint64(), reader.enum(ContentType, reader.uint8())
+        return cls(*where, reader.opaque(), reader.opaque(), reader.opaque())
+
+    def sender_data_aad(self) -> bytes:
+        """SenderDataAAD (section 6.3.2)."""
+        return opaque(self.group_id) + uint64(self.epoch) + uint8(self.content_type)
+
+    def content_aad(self) -> bytes:
+        """PrivateContentAAD (section 6.3.1)."""
+        return self.sender_data_aad() + opaque(self.authenticated_data)
+
+
+Body: TypeAlias = PublicMessage | PrivateMessage | Welcome | GroupInfo | KeyPackage
+
+FORMATS: dict[WireFormat, type[Body]] = {
+    WireFormat.PUBLIC_MESSAGE: PublicMessage,
+    WireFormat.PRIVATE_MESSAGE: PrivateMessage,
+    WireFormat.WELCOME: Welcome,
+    WireFormat.GROUP_INFO: GroupInfo,
+    WireFormat.KEY_PACKAGE: KeyPackage,
+}
+
+
+def encode_message(body: Body) -> bytes:
+    """Encode an MLSMessage (section 6)."""
+    wire_format = next(number for number, kind in FORMATS.items() if isinstance(body, kind))
+    return uint16(MLS10) + uint16(wire_format) + body.encode()
+
+
+def decode_message(data: bytes) -> Body:
+    """Decode an MLSMessage (section 6)."""
+    reader = Reader(data)
+    if reader.uint16() != MLS10:
+        raise MalformedError("a message is of a version of the protocol that this package does not speak")
+    body = FORMATS[reader.enum(WireFormat, reader.uint16())].decode(reader)
+    reader.finish()
+    return body

@@ -1,0 +1,360 @@
+"""A group as an application uses it: what a member can do, and what it is told.
+
+Each call changes the group as a whole, or raises an MlsError and leaves it as it was. Nothing is written anywhere:
+``to_bytes`` is what to store, before anything that was made is sent.
+"""
+
+import os
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Self
+
+from conclave.client.mls import joining
+from conclave.client.mls.cached import cache_proposal, committable, must_commit
+from conclave.client.mls.commits import Around, OwnPath, Wishes, create_commit, group_info
+from conclave.client.mls.credentials import Extension
+from conclave.client.mls.crypto import fingerprint, random_secret
+from conclave.client.mls.errors import LimitError, MalformedError, StateError
+from conclave.client.mls.framing import (
+    PrivateMessage,
+    PublicMessage,
+    WireFormat,
+    decode_message,
+    encode_message,
+)
+from conclave.client.mls.hpke import generate_key_pair
+from conclave.client.mls.key_packages import KeyPackage, OwnKeyPackage
+from conclave.client.mls.key_schedule import PreSharedKeyID, PSKType, export_secret
+from conclave.client.mls.nodes import LeafNodeSource
+from conclave.client.mls.proposal_lists import setting_of
+from conclave.client.mls.proposals import Add, GroupContextExtensions, PreSharedKey, Proposal, Remove, Update
+from conclave.client.mls.receiving import (
+    CommitApplied,
+    Received,
+    receive_private,
+    receive_public,
+    take_commit,
+)
+from conclave.client.mls.sending import protected, signed
+from conclave.client.mls.state import MAX_PENDING, GroupState, Member, PendingCommit, message_hash
+from conclave.client.mls.stored import decode_state, encode_state
+from conclave.client.mls.suites import CipherSuite
+from conclave.client.mls.validation import Policy, check_usable_now
+from conclave.client.mls.welcome import GroupInfo, Welcome
+
+NO_PSKS: Mapping[bytes, bytes] = {}
+
+
+@dataclass(frozen=True)
+class Commitment:
+    """An own commit: what to send. It counts when the server gives it back before any other of its epoch.
+
+    ``welcome``: for those whom it adds. ``group_info``, ``epoch``, ``epoch_authenticator``: of the group after it.
+    """
+
+    message: bytes
+    welcome: bytes | None
+    group_info: bytes
+    epoch: int
+    epoch_authenticator: bytes
+
+
+class Group:
+    """A member's view of a group. ``policy``: what the application decides; it is not stored."""
+
+    def __init__(self, state: GroupState, policy: Policy) -> None:
+        self._current: GroupState | None = state
+        self.policy = policy
+
+    # Coming in
+
+    @classmethod
+    def create(
+        cls,
+        own: OwnKeyPackage,
+        now: int,
+        *,
+        group_id: bytes | None = None,
+        extensions: Sequence[Extension] = (),
+        policy: Policy | None = None,
+    ) -> Self:
+        """Create a group with the client of ``own`` alone in it; without an id it gets a random one."""
+        chosen = os.urandom(own.suite.kdf.size) if group_id is None else group_id
+        policy = policy or Policy()
+        return cls(joining.create(own, chosen, tuple(extensions), policy, now), policy)
+
+    @classmethod
+    def join(
+        cls,
+        welcome: bytes,
+        own_key_packages: Sequence[OwnKeyPackage],
+        now: int,
+        *,
+        known_groups: Collection[bytes] = (),
+        tree: bytes | None = None,
+        psks: Mapping[bytes, bytes] = NO_PSKS,
+        policy: Policy | None = None,
+    ) -> tuple[Self, OwnKeyPackage]:
+        """Join by a Welcome: return the group, and the key package that was used.
+
+        Its private keys are to be erased with the state being stored, unless it is one of last resort.
+        """
+        body = decode_message(welcome)
+        if not isinstance(body, Welcome):
+            raise MalformedError("a message is no Welcome")
+        policy = policy or Policy()
+        around = Around(policy, now, psks)
+        state, used = joining.join(body, own_key_packages, around, known_groups, tree)
+        return cls(state, policy), used
+
+    @classmethod
+    def join_external(
+        cls,
+        info: bytes,
+        own: OwnKeyPackage,
+        now: int,
+        *,
+        resync: bool = False,
+        tree: bytes | None = None,
+        authenticated_data: bytes = b"",
+        policy: Policy | None = None,
+    ) -> tuple[Self, bytes]:
+        """Join by oneself, by a group info: return the group as it is if the commit counts, and the commit.
+
+        ``own``: whose identity and signature key to use. ``resync``: an old leaf of the same identity is removed. If
+        another commit of the epoch comes first, this one is void: forget the group, and join again by a newer info.
+        """
+        body = decode_message(info)
+        if not isinstance(body, GroupInfo):
+            raise MalformedError("a message is no group info")
+        policy = policy or Policy()
+        joined = joining.external_join(
+            body,
+            own,
+            Around(policy, now, NO_PSKS),
+            resync=resync,
+            tree=tree,
+            authenticated_data=authenticated_data,
+        )
+        return cls(joined.state, policy), joined.message
+
+    # What is known
+
+    @property
+    def _state(self) -> GroupState:
+        if self._current is None:
+            raise StateError("this client is no member of the group any more")
+        return self._current
+
+    @property
+    def is_member(self) -> bool:
+        """Whether this client is in the group; after it was removed there is nothing left of the group's keys."""
+        return self._current is not None
+
+    @property
+    def suite(self) -> CipherSuite:
+        """The cipher suite."""
+        return self._state.suite
+
+    @property
+    def group_id(self) -> bytes:
+        """The id."""
+        return self._state.context.group_id
+
+    @property
+    def epoch(self) -> int:
+        """The epoch."""
+        return self._state.context.epoch
+
+    @property
+    def epoch_authenticator(self) -> bytes:
+        """What is the same for all members of an epoch, and for nobody else (section 8.7)."""
+        return self._state.secrets.epoch_authenticator
+
+    @property
+    def tree_hash(self) -> bytes:
+        """The hash of the tree."""
+        return self._state.context.tree_hash
+
+    @property
+    def extensions(self) -> tuple[Extension, ...]:
+        """The extensions of the group."""
+        return self._state.context.extensions
+
+    @property
+    def own_index(self) -> int:
+        """The leaf of this client."""
+        return self._state.own_index
+
+    @property
+    def fingerprint(self) -> str:
+        """The fingerprint of this client's own signature key."""
+        return fingerprint(self._state.tree.member(self.own_index).signature_key)
+
+    def members(self) -> dict[int, Member]:
+        """Return the members, by leaf index."""
+        return self._state.members()
+
+    def find(self, identity: bytes) -> Member | None:
+        """Return the member of a basic identity."""
+        return next((one for one in self.members().values() if one.credential.identity == identity), None)
+
+    @property
+    def pending(self) -> tuple[bytes, ...]:
+        """Own commits for this epoch that have not come back yet, as they were sent."""
+        return tuple(one.message for one in self._state.pending)
+
+    def export_secret(self, label: str, context: bytes, length: int) -> bytes:
+        """Return a secret that only members of this epoch have (section 8.5)."""
+        return export_secret(self.suite, self._state.secrets, label, context, length)
+
+    def group_info(self) -> bytes:
+        """Return the signed state of the group, by which others may join by themselves."""
+        return encode_message(group_info(self._state, external_pub=True))
+
+    def ratchet_tree(self) -> bytes:
+        """Return the tree, for those who want it apart."""
+        return self._state.tree.encode()
+
+    # Changing the group
+
+    def commit(
+        self,
+        now: int,
+        *,
+        add: Sequence[KeyPackage] = (),
+        remove: Sequence[int] = (),
+        extensions: Sequence[Extension] | None = None,
+        psks: Mapping[bytes, bytes] = NO_PSKS,
+        authenticated_data: bytes = b"",
+        private: bool = False,
+    ) -> Commitment:
+        """Make a commit with new own keys; without anything else it only renews these. It is pending until it counts.
+
+        ``remove``: leaf indexes. ``extensions``: the new list of the group's. ``psks``: keys of the application that
+        are to flow in, by their ids. ``private``: encrypt the commit too. Proposals that have come are taken along.
+        """
+        state, around = self._state, Around(self.policy, now, psks)
+        self._check_may_change(state)
+        for key_package in add:
+            check_usable_now(key_package, setting_of(state.public, self.policy, now))
+        wanted: list[Proposal] = [Remove(leaf_index) for leaf_index in remove]
+        wanted += [Add(key_package) for key_package in add]
+        wanted += [] if extensions is None else [GroupContextExtensions(tuple(extensions))]
+        wanted += [PreSharedKey(PreSharedKeyID(PSKType.EXTERNAL, random_secret(self.suite), one)) for one in psks]
+        wire_format = WireFormat.PRIVATE_MESSAGE if private else WireFormat.PUBLIC_MESSAGE
+        references = committable(state, wanted, around)
+        made = create_commit(state, Wishes(tuple(wanted), references, authenticated_data, wire_format), around)
+        state, message = protected(state, made.authenticated)
+        pending = PendingCommit(message, made.authenticated, made.own.leaf_private, made.own.path_secret)
+        self._current = replace(state, pending=(*state.pending, pending))
+        return Commitment(
+            message,
+            None if made.welcome is None else encode_message(made.welcome),
+            encode_message(group_info(made.after, external_pub=True)),
+            made.after.context.epoch,
+            made.after.secrets.epoch_authenticator,
+        )
+
+    def _check_may_change(self, state: GroupState) -> None:
+        if state.ended:
+            raise StateError("the group has ended, and goes on as another one")
+        if len(state.pending) >= MAX_PENDING:
+            raise LimitError(f"{MAX_PENDING} own commits of this epoch have not come back")
+
+    def apply_pending(self, now: int, message: bytes | None = None, psks: Mapping[bytes, bytes] = NO_PSKS) -> None:
+        """Apply an own commit without its coming back: ``message``, or the only one that is pending."""
+        pending = self._state.pending
+        chosen = [one for one in pending if message is None or one.message == message]
+        if len(chosen) != 1:
+            raise StateError("there is no such commit of this member that is pending")
+        self._apply_own(chosen[0], Around(self.policy, now, psks))
+
+    def drop_pending(self, message: bytes | None = None) -> None:
+        """Forget an own commit that will not be sent: ``message``, or all of them."""
+        state = self._state
+        left = tuple(one for one in state.pending if message is not None and one.message != message)
+        self._current = replace(state, pending=left)
+
+    def propose_add(self, key_package: KeyPackage, now: int, *, private: bool = False) -> bytes:
+        """Propose to add a client; return the message."""
+        check_usable_now(key_package, setting_of(self._state.public, self.policy, now))
+        return self._propose(Add(key_package), now, private=private)
+
+    def propose_remove(self, leaf_index: int, now: int, *, private: bool = False) -> bytes:
+        """Propose to remove a member, oneself too; return the message."""
+        self._state.tree.member(leaf_index)
+        return self._propose(Remove(leaf_index), now, private=private)
+
+    def propose_update(self, now: int, *, private: bool = False) -> bytes:
+        """Propose a new own leaf with a new key; return the message."""
+        state = self._state
+        pair = generate_key_pair(state.suite)
+        leaf = replace(
+            state.tree.member(state.own_index),
+            encryption_key=pair.public,
+            leaf_node_source=LeafNodeSource.UPDATE,
+            lifetime=None,
+            parent_hash=None,
+        ).signed(state.suite, state.signature_private, state.context.group_id, state.own_index)
+        return self._propose(Update(leaf), now, private=private, keys={pair.public: pair.private})
+
+    def _propose(self, proposal: Proposal, now: int, *, private: bool, keys: Mapping[bytes, bytes] = NO_PSKS) -> bytes:
+        state = self._state
+        self._check_may_change(state)
+        wire_format = WireFormat.PRIVATE_MESSAGE if private else WireFormat.PUBLIC_MESSAGE
+        authenticated = signed(state, proposal, b"", wire_format)
+        state = cache_proposal(state, authenticated, proposal, Around(self.policy, now, NO_PSKS))
+        state, message = protected(state, authenticated)
+        self._current = replace(state, updates={**state.updates, **keys})
+        return message
+
+    # Messages
+
+    def encrypt(self, data: bytes, authenticated_data: bytes = b"") -> bytes:
+        """Encrypt application data for this epoch; StateError while proposals wait for a commit (section 12.4)."""
+        state = self._state
+        if state.ended:
+            raise StateError("the group has ended, and goes on as another one")
+        if must_commit(state, self.policy):
+            raise StateError("proposals wait: a commit must come before the next message")
+        authenticated = signed(state, data, authenticated_data, WireFormat.PRIVATE_MESSAGE)
+        self._current, message = protected(state, authenticated)
+        return message
+
+    def receive(self, message: bytes, now: int, psks: Mapping[bytes, bytes] = NO_PSKS) -> Received:
+        """Take a message, in the order of the server; a refused one raises an MlsError and changes nothing.
+
+        An own commit that comes back is applied. Another one that comes first makes own ones of the epoch void. Own
+        application messages raise OwnMessageError: what they said is the sender's to remember.
+        """
+        state, around = self._state, Around(self.policy, now, psks)
+        own = next((one for one in state.pending if one.message == message), None)
+        if own is not None:
+            return self._apply_own(own, around)
+        if state.entered_by and state.entered_by == message_hash(message):
+            return CommitApplied(None, b"", state.context.epoch, own=True)
+        body = decode_message(message)
+        if isinstance(body, PrivateMessage):
+            self._current, received = receive_private(state, body, around)
+        elif isinstance(body, PublicMessage):
+            self._current, received = receive_public(state, body, around)
+        else:
+            raise MalformedError("a message is none that is sent to a group")
+        return received
+
+    def _apply_own(self, own: PendingCommit, around: Around) -> CommitApplied:
+        path = OwnPath(own.leaf_private, own.path_secret)
+        self._current, received = take_commit(self._state, own.authenticated, path, around)
+        return received
+
+    # Storing
+
+    def to_bytes(self) -> bytes:
+        """Return the whole state as it is stored, private keys too."""
+        return encode_state(self._state)
+
+    @classmethod
+    def from_bytes(cls, data: bytes, policy: Policy | None = None) -> Self:
+        """Return the group as it was stored."""
+        return cls(decode_state(data), policy or Policy())

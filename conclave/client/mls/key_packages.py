@@ -1,0 +1,141 @@
+"""Key packages (RFC 9420 section 10): what a client publishes so that it can be added while it is away."""
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Self
+
+from conclave.client.mls import hpke
+from conclave.client.mls.codec import Reader, decode, opaque, uint8, uint16, vector
+from conclave.client.mls.credentials import Extension, ExtensionType, basic, read_extensions
+from conclave.client.mls.crypto import make_key_package_ref, sign_with_label, verify_with_label
+from conclave.client.mls.errors import MalformedError
+from conclave.client.mls.nodes import MLS10, LeafNode, LeafNodeSource, Lifetime, own_capabilities
+from conclave.client.mls.suites import CipherSuite, KeyPair, suite_of
+
+DATED_BACK = 3_600
+"""Seconds that own leaves are dated back, for those whose clock is behind."""
+LIFETIME = 90 * 86_400
+"""Seconds that an own key package may be used."""
+STORED = 1
+"""Version of the stored form."""
+
+
+@dataclass(frozen=True)
+class KeyPackage:
+    """A key package. ``init_key``: to which the Welcome is encrypted."""
+
+    version: int
+    cipher_suite: int
+    init_key: bytes
+    leaf_node: LeafNode
+    extensions: tuple[Extension, ...] = ()
+    signature: bytes = b""
+
+    def to_be_signed(self) -> bytes:
+        """KeyPackageTBS."""
+        head = uint16(self.version) + uint16(self.cipher_suite) + opaque(self.init_key)
+        return head + self.leaf_node.encode() + vector(self.extensions)
+
+    @cached_property
+    def encoded(self) -> bytes:
+        """The key package as it goes over the wire."""
+        return self.to_be_signed() + opaque(self.signature)
+
+    def encode(self) -> bytes:
+        """Encode."""
+        return self.encoded
+
+    @classmethod
+    def decode(cls, reader: Reader) -> Self:
+        """Decode; a version that this package does not speak is malformed."""
+        version = reader.uint16()
+        if version != MLS10:
+            raise MalformedError("a key package is of a version of the protocol that this package does not speak")
+        return cls(
+            version,
+            reader.uint16(),
+            reader.opaque(),
+            LeafNode.decode(reader),
+            read_extensions(reader),
+            reader.opaque(),
+        )
+
+    @property
+    def suite(self) -> CipherSuite:
+        """The cipher suite; MalformedError if this package has none of that number."""
+        return suite_of(self.cipher_suite)
+
+    @property
+    def is_last_resort(self) -> bool:
+        """Whether it may be used more than once."""
+        return any(e.extension_type == ExtensionType.LAST_RESORT for e in self.extensions)
+
+    def ref(self) -> bytes:
+        """KeyPackageRef (section 5.2)."""
+        return make_key_package_ref(self.suite, self.encoded)
+
+    def signed(self, private: bytes) -> "KeyPackage":
+        """Return the key package with its signature."""
+        return replace(self, signature=sign_with_label(self.suite, private, "KeyPackageTBS", self.to_be_signed()))
+
+    def is_signed(self) -> bool:
+        """Tell whether the signature is that of the leaf's key."""
+        key = self.leaf_node.signature_key
+        return verify_with_label(self.suite, key, "KeyPackageTBS", self.to_be_signed(), self.signature)
+
+
+@dataclass(frozen=True)
+class OwnKeyPackage:
+    """A key package with its private keys, which must not be lost before it is used, nor kept after that."""
+
+    key_package: KeyPackage
+    init_private: bytes
+    encryption_private: bytes
+    signature_private: bytes
+
+    @property
+    def suite(self) -> CipherSuite:
+        """The cipher suite."""
+        return self.key_package.suite
+
+    @property
+    def init_pair(self) -> KeyPair:
+        """The keys that a Welcome is encrypted to."""
+        return KeyPair(self.init_private, self.key_package.init_key)
+
+    def to_bytes(self) -> bytes:
+        """Return it as it is stored, private keys too."""
+        keys = opaque(self.init_private) + opaque(self.encryption_private) + opaque(self.signature_private)
+        return uint8(STORED) + self.key_package.encode() + keys
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Self:
+        """Return what was stored."""
+        return decode(data, cls._decode)
+
+    @classmethod
+    def _decode(cls, reader: Reader) -> Self:
+        if reader.uint8() != STORED:
+            raise MalformedError("a key package was stored by another version of this package")
+        return cls(KeyPackage.decode(reader), reader.opaque(), reader.opaque(), reader.opaque())
+
+
+def create_key_package(
+    suite: CipherSuite, identity: bytes, signature_private: bytes, now: int, *, last_resort: bool = False
+) -> OwnKeyPackage:
+    """Make a key package with new keys.
+
+    ``now``: seconds since 1970. ``last_resort``: it may be used more than once, when no other is left.
+    """
+    init, encryption = hpke.generate_key_pair(suite), hpke.generate_key_pair(suite)
+    leaf = LeafNode(
+        encryption_key=encryption.public,
+        signature_key=suite.signature.public_of(signature_private),
+        credential=basic(identity),
+        capabilities=own_capabilities(last_resort=last_resort),
+        leaf_node_source=LeafNodeSource.KEY_PACKAGE,
+        lifetime=Lifetime(now - DATED_BACK, now + LIFETIME),
+    ).signed(suite, signature_private)
+    extensions = (Extension(ExtensionType.LAST_RESORT, b""),) if last_resort else ()
+    key_package = KeyPackage(MLS10, suite.number, init.public, leaf, extensions).signed(signature_private)
+    return OwnKeyPackage(key_package, init.private, encryption.private, signature_private)

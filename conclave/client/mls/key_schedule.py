@@ -1,0 +1,212 @@
+"""The key schedule (RFC 9420 section 8): from secret to secret, epoch to epoch. Pure functions."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from enum import IntEnum
+from typing import Self
+
+from conclave.client.mls import hpke
+from conclave.client.mls.codec import Reader, opaque, uint8, uint16, uint64, vector
+from conclave.client.mls.credentials import Extension, read_extensions
+from conclave.client.mls.crypto import derive_secret, expand_with_label, zeros
+from conclave.client.mls.errors import MalformedError
+from conclave.client.mls.nodes import MLS10
+from conclave.client.mls.suites import CipherSuite, KeyPair, suite_of
+
+EXTERNAL_INIT_LABEL = b"MLS 1.0 external init secret"
+
+
+@dataclass(frozen=True)
+class GroupContext:
+    """What all members agree on (section 8.1)."""
+
+    cipher_suite: int
+    group_id: bytes
+    epoch: int
+    tree_hash: bytes
+    confirmed_transcript_hash: bytes
+    extensions: tuple[Extension, ...] = ()
+
+    def encode(self) -> bytes:
+        """Encode."""
+        head = uint16(MLS10) + uint16(self.cipher_suite) + opaque(self.group_id) + uint64(self.epoch)
+        return head + opaque(self.tree_hash) + opaque(self.confirmed_transcript_hash) + vector(self.extensions)
+
+    @classmethod
+    def decode(cls, reader: Reader) -> Self:
+        """Decode."""
+        if reader.uint16() != MLS10:
+            raise MalformedError("a group is of a version of the protocol that this package does not speak")
+        numbers = reader.uint16(), reader.opaque(), reader.uint64()
+        return cls(*numbers, reader.opaque(), reader.opaque(), read_extensions(reader))
+
+    @property
+    def suite(self) -> CipherSuite:
+        """The cipher suite."""
+        return suite_of(self.cipher_suite)
+
+
+@dataclass(frozen=True)
+class EpochSecrets:
+    """What is kept of an epoch's secrets (section 8, table 4), but for the encryption secret: see the secret tree."""
+
+    init_secret: bytes
+    sender_data_secret: bytes
+    exporter_secret: bytes
+    external_secret: bytes
+    confirmation_key: bytes
+    membership_key: bytes
+    resumption_psk: bytes
+    epoch_authenticator: bytes
+
+    def encode(self) -> bytes:
+        """Encode, to be stored."""
+        return b"".join(opaque(getattr(self, field.name)) for field in fields(self))
+
+    @classmethod
+    def decode(cls, reader: Reader) -> Self:
+        """Decode what was stored."""
+        return cls(*(reader.opaque() for _ in fields(cls)))
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """What the key schedule gives for one epoch: what is kept, and what is used at once and forgotten."""
+
+    secrets: EpochSecrets
+    joiner_secret: bytes
+    welcome_secret: bytes
+    encryption_secret: bytes
+
+
+def derive_joiner_secret(suite: CipherSuite, init_secret: bytes, commit_secret: bytes, group_context: bytes) -> bytes:
+    """Return the joiner secret."""
+    extracted = suite.kdf.extract(init_secret, commit_secret)
+    return expand_with_label(suite, extracted, "joiner", group_context, suite.kdf.size)
+
+
+def derive_welcome_secret(suite: CipherSuite, joiner_secret: bytes, psk_secret: bytes) -> bytes:
+    """Return the welcome secret, which encrypts the group info of a Welcome."""
+    return derive_secret(suite, suite.kdf.extract(joiner_secret, psk_secret), "welcome")
+
+
+def derive_epoch(suite: CipherSuite, joiner_secret: bytes, psk_secret: bytes, group_context: bytes) -> Schedule:
+    """Return the secrets of an epoch by its joiner secret."""
+    extracted = suite.kdf.extract(joiner_secret, psk_secret)
+    epoch_secret = expand_with_label(suite, extracted, "epoch", group_context, suite.kdf.size)
+    return Schedule(
+        epoch_secrets(suite, epoch_secret),
+        joiner_secret,
+        derive_welcome_secret(suite, joiner_secret, psk_secret),
+        derive_secret(suite, epoch_secret, "encryption"),
+    )
+
+
+def epoch_secrets(suite: CipherSuite, epoch_secret: bytes) -> EpochSecrets:
+    """Return what is derived from an epoch secret and kept."""
+    return EpochSecrets(
+        init_secret=derive_secret(suite, epoch_secret, "init"),
+        sender_data_secret=derive_secret(suite, epoch_secret, "sender data"),
+        exporter_secret=derive_secret(suite, epoch_secret, "exporter"),
+        external_secret=derive_secret(suite, epoch_secret, "external"),
+        confirmation_key=derive_secret(suite, epoch_secret, "confirm"),
+        membership_key=derive_secret(suite, epoch_secret, "membership"),
+        resumption_psk=derive_secret(suite, epoch_secret, "resumption"),
+        epoch_authenticator=derive_secret(suite, epoch_secret, "authentication"),
+    )
+
+
+def external_key_pair(suite: CipherSuite, secrets: EpochSecrets) -> KeyPair:
+    """Return the keys by which others may join by themselves (section 8)."""
+    return hpke.derive_key_pair(suite, secrets.external_secret)
+
+
+def external_init(suite: CipherSuite, external_pub: bytes) -> tuple[bytes, bytes]:
+    """Return the KEM output of a new member's ExternalInit, and the init secret (section 8.3)."""
+    kem_output, context = hpke.setup_base_s(suite, external_pub, b"")
+    return kem_output, hpke.export(suite, context, EXTERNAL_INIT_LABEL, suite.kdf.size)
+
+
+def external_init_secret(suite: CipherSuite, secrets: EpochSecrets, kem_output: bytes) -> bytes:
+    """Return the init secret that a new member sent (section 8.3)."""
+    context = hpke.setup_base_r(suite, kem_output, external_key_pair(suite, secrets), b"")
+    return hpke.export(suite, context, EXTERNAL_INIT_LABEL, suite.kdf.size)
+
+
+def export_secret(suite: CipherSuite, secrets: EpochSecrets, label: str, context: bytes, length: int) -> bytes:
+    """MLS-Exporter (section 8.5)."""
+    secret = derive_secret(suite, secrets.exporter_secret, label)
+    return expand_with_label(suite, secret, "exported", suite.hash(context), length)
+
+
+# Transcript hashes (section 8.2)
+
+
+def confirmed_transcript_hash(suite: CipherSuite, interim: bytes, confirmed_input: bytes) -> bytes:
+    """Go on by a commit: ``confirmed_input`` is its ConfirmedTranscriptHashInput."""
+    return suite.hash(interim + confirmed_input)
+
+
+def interim_transcript_hash(suite: CipherSuite, confirmed: bytes, confirmation_tag: bytes) -> bytes:
+    """Go on by the confirmation tag of a commit."""
+    return suite.hash(confirmed + opaque(confirmation_tag))
+
+
+# Pre-shared keys (section 8.4)
+
+
+class PSKType(IntEnum):
+    """Where a pre-shared key comes from."""
+
+    EXTERNAL = 1
+    RESUMPTION = 2
+
+
+class ResumptionPSKUsage(IntEnum):
+    """What a key of another epoch is used for."""
+
+    APPLICATION = 1
+    REINIT = 2
+    BRANCH = 3
+
+
+@dataclass(frozen=True)
+class PreSharedKeyID:
+    """Which pre-shared key. External ones have a ``psk_id``; the others usage, group and epoch."""
+
+    psktype: PSKType
+    psk_nonce: bytes
+    psk_id: bytes = b""
+    usage: ResumptionPSKUsage | None = None
+    psk_group_id: bytes = b""
+    psk_epoch: int = 0
+
+    def encode(self) -> bytes:
+        """Encode."""
+        if self.usage is None:
+            which = opaque(self.psk_id)
+        else:
+            which = uint8(self.usage) + opaque(self.psk_group_id) + uint64(self.psk_epoch)
+        return uint8(self.psktype) + which + opaque(self.psk_nonce)
+
+    @classmethod
+    def decode(cls, reader: Reader) -> Self:
+        """Decode."""
+        psktype = reader.enum(PSKType, reader.uint8())
+        if psktype == PSKType.EXTERNAL:
+            psk_id = reader.opaque()
+            return cls(psktype, reader.opaque(), psk_id)
+        usage = reader.enum(ResumptionPSKUsage, reader.uint8())
+        group_id, epoch = reader.opaque(), reader.uint64()
+        return cls(psktype, reader.opaque(), usage=usage, psk_group_id=group_id, psk_epoch=epoch)
+
+
+def derive_psk_secret(suite: CipherSuite, psks: Sequence[tuple[PreSharedKeyID, bytes]]) -> bytes:
+    """Return the secret of all pre-shared keys of a commit, in its order; zeros if there are none."""
+    secret = zeros(suite)
+    for index, (which, psk) in enumerate(psks):
+        label = which.encode() + uint16(index) + uint16(len(psks))
+        extracted = suite.kdf.extract(zeros(suite), psk)
+        psk_input = expand_with_label(suite, extracted, "derived psk", label, suite.kdf.size)
+        secret = suite.kdf.extract(psk_input, secret)
+    return secret

@@ -1,0 +1,172 @@
+"""What nodes of a ratchet tree contain (RFC 9420 sections 7.1 and 7.2), and how leaves are signed."""
+
+from dataclasses import dataclass, replace
+from enum import IntEnum
+from functools import cached_property
+from typing import Self, TypeAlias
+
+from conclave.client.mls.codec import Reader, opaque, uint8, uint16s, uint32, uint32s, uint64, vector
+from conclave.client.mls.credentials import Credential, CredentialType, Extension, ExtensionType, read_extensions
+from conclave.client.mls.crypto import sign_with_label, verify_with_label
+from conclave.client.mls.suites import CipherSuite
+
+MLS10 = 1
+MAX_LEAVES = 4_096
+"""Leaves that a tree may have, blank ones too."""
+
+
+class LeafNodeSource(IntEnum):
+    """How a leaf came into the tree."""
+
+    KEY_PACKAGE = 1
+    UPDATE = 2
+    COMMIT = 3
+
+
+class NodeType(IntEnum):
+    """Whether a node is a leaf or a parent (section 7.8)."""
+
+    LEAF = 1
+    PARENT = 2
+
+
+@dataclass(frozen=True)
+class Lifetime:
+    """From when to when a key package may be used: seconds since 1970."""
+
+    not_before: int
+    not_after: int
+
+    def encode(self) -> bytes:
+        """Encode."""
+        return uint64(self.not_before) + uint64(self.not_after)
+
+    @classmethod
+    def decode(cls, reader: Reader) -> Self:
+        """Decode."""
+        return cls(reader.uint64(), reader.uint64())
+
+
+@dataclass(frozen=True)
+class Capabilities:
+    """What a client supports. What this package does not know of it is ignored (section 13.5)."""
+
+    versions: tuple[int, ...]
+    cipher_suites: tuple[int, ...]
+    extensions: tuple[int, ...]
+    proposals: tuple[int, ...]
+    credentials: tuple[int, ...]
+
+    def encode(self) -> bytes:
+        """Encode."""
+        lists = (self.versions, self.cipher_suites, self.extensions, self.proposals, self.credentials)
+        return b"".join(map(uint16s, lists))
+
+    @classmethod
+    def decode(cls, reader: Reader) -> Self:
+        """Decode."""
+        return cls(reader.uint16s(), reader.uint16s(), reader.uint16s(), reader.uint16s(), reader.uint16s())
+
+
+def own_capabilities(*, last_resort: bool = False) -> Capabilities:
+    """Return what own leaves say.
+
+    The same as leaves of existing clients, their seven suites too, so that nobody can tell the client by its leaf.
+    """
+    extensions = (int(ExtensionType.LAST_RESORT),) if last_resort else ()
+    return Capabilities((MLS10,), tuple(range(1, 8)), extensions, (), (int(CredentialType.BASIC),))
+
+
+@dataclass(frozen=True)
+class LeafNode:
+    """A leaf: a client's appearance in a group (section 7.2).
+
+    ``lifetime`` is there if the source is a key package, ``parent_hash`` if it is a commit.
+    """
+
+    encryption_key: bytes
+    signature_key: bytes
+    credential: Credential
+    capabilities: Capabilities
+    leaf_node_source: LeafNodeSource
+    lifetime: Lifetime | None = None
+    parent_hash: bytes | None = None
+    extensions: tuple[Extension, ...] = ()
+    signature: bytes = b""
+
+    @cached_property
+    def encoded(self) -> bytes:
+        """The leaf as it goes over the wire."""
+        return self._above_signature() + opaque(self.signature)
+
+    def encode(self) -> bytes:
+        """Encode."""
+        return self.encoded
+
+    def _above_signature(self) -> bytes:
+        source = uint8(self.leaf_node_source)
+        if self.lifetime is not None:
+            source += self.lifetime.encode()
+        if self.parent_hash is not None:
+            source += opaque(self.parent_hash)
+        who = opaque(self.encryption_key) + opaque(self.signature_key) + self.credential.encode()
+        return who + self.capabilities.encode() + source + vector(self.extensions)
+
+    @classmethod
+    def decode(cls, reader: Reader) -> Self:
+        """Decode."""
+        keys = reader.opaque(), reader.opaque()
+        who = Credential.decode(reader), Capabilities.decode(reader)
+        source = reader.enum(LeafNodeSource, reader.uint8())
+        lifetime = Lifetime.decode(reader) if source == LeafNodeSource.KEY_PACKAGE else None
+        parent_hash = reader.opaque() if source == LeafNodeSource.COMMIT else None
+        return cls(*keys, *who, source, lifetime, parent_hash, read_extensions(reader), reader.opaque())
+
+    def to_be_signed(self, group_id: bytes, leaf_index: int) -> bytes:
+        """LeafNodeTBS: bound to the group and the place in it, but for a key package, which knows of neither."""
+        tbs = self._above_signature()
+        if self.leaf_node_source == LeafNodeSource.KEY_PACKAGE:
+            return tbs
+        return tbs + opaque(group_id) + uint32(leaf_index)
+
+    def signed(self, suite: CipherSuite, private: bytes, group_id: bytes = b"", leaf_index: int = 0) -> "LeafNode":
+        """Return the leaf with its signature."""
+        tbs = self.to_be_signed(group_id, leaf_index)
+        return replace(self, signature=sign_with_label(suite, private, "LeafNodeTBS", tbs))
+
+    def is_signed(self, suite: CipherSuite, group_id: bytes, leaf_index: int) -> bool:
+        """Tell whether the signature is that of the leaf's own key."""
+        tbs = self.to_be_signed(group_id, leaf_index)
+        return verify_with_label(suite, self.signature_key, "LeafNodeTBS", tbs, self.signature)
+
+
+@dataclass(frozen=True)
+class ParentNode:
+    """A parent: the key of a part of the group (section 7.1). Unmerged leaves do not have its private key."""
+
+    encryption_key: bytes
+    parent_hash: bytes
+    unmerged_leaves: tuple[int, ...] = ()
+
+    def encode(self) -> bytes:
+        """Encode."""
+        return opaque(self.encryption_key) + opaque(self.parent_hash) + uint32s(self.unmerged_leaves)
+
+    @classmethod
+    def decode(cls, reader: Reader) -> Self:
+        """Decode."""
+        return cls(reader.opaque(), reader.opaque(), reader.uint32s(MAX_LEAVES))
+
+
+Node: TypeAlias = LeafNode | ParentNode
+
+
+def encode_node(node: Node) -> bytes:
+    """Encode a node that says of which kind it is (section 12.4.3.3)."""
+    return uint8(NodeType.LEAF if isinstance(node, LeafNode) else NodeType.PARENT) + node.encode()
+
+
+def decode_node(reader: Reader) -> Node:
+    """Decode a node that says of which kind it is."""
+    kind = reader.enum(NodeType, reader.uint8())
+    return LeafNode.decode(reader) if kind == NodeType.LEAF else ParentNode.decode(reader)

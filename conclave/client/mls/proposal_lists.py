@@ -1,0 +1,188 @@
+"""Lists of proposals (RFC 9420 sections 12.2 and 12.3): which are valid, and what they change."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from conclave.client.mls.credentials import Extension
+from conclave.client.mls.errors import InvalidError
+from conclave.client.mls.framing import Sender, SenderType
+from conclave.client.mls.key_packages import KeyPackage
+from conclave.client.mls.key_schedule import PreSharedKeyID, PSKType, ResumptionPSKUsage
+from conclave.client.mls.nodes import MLS10, LeafNode, LeafNodeSource
+from conclave.client.mls.proposals import (
+    Add,
+    ExternalInit,
+    GroupContextExtensions,
+    PreSharedKey,
+    Proposal,
+    ReInit,
+    Remove,
+    Update,
+)
+from conclave.client.mls.state import PublicGroup
+from conclave.client.mls.tree import RatchetTree
+from conclave.client.mls.validation import Policy, Setting, check_extensions, check_key_package, check_leaf
+
+
+@dataclass(frozen=True)
+class Committed:
+    """A proposal in a commit, and who proposed it."""
+
+    sender: Sender
+    proposal: Proposal
+
+
+@dataclass(frozen=True)
+class Applied:
+    """A tree and extensions to which a list was applied, and what is left to be done."""
+
+    tree: RatchetTree
+    setting: Setting
+    added: dict[int, KeyPackage]
+    removed: tuple[int, ...]
+    updated: tuple[int, ...]
+    psks: tuple[PreSharedKeyID, ...]
+    kem_output: bytes | None
+    reinit: bool
+
+    @property
+    def extensions(self) -> tuple[Extension, ...]:
+        """The extensions of the group from now on."""
+        return self.setting.extensions
+
+
+def setting_of(public: PublicGroup, policy: Policy, now: int) -> Setting:
+    """Return by what leaves are judged in an epoch."""
+    return Setting(public.suite, public.context.group_id, public.context.extensions, policy, now)
+
+
+def _count(committed: Sequence[Committed], kind: type[Proposal]) -> int:
+    return sum(isinstance(one.proposal, kind) for one in committed)
+
+
+def check_list(committed: Sequence[Committed], committer: Sender) -> None:
+    """Check which proposals are together in a commit (section 12.2)."""
+    if committer.sender_type == SenderType.NEW_MEMBER_COMMIT:
+        _check_external_list(committed)
+    else:
+        _check_regular_list(committed, committer.index)
+    psks = [one.proposal.psk for one in committed if isinstance(one.proposal, PreSharedKey)]
+    if len(set(psks)) != len(psks):
+        raise InvalidError("a commit has one pre-shared key twice")
+
+
+def _check_regular_list(committed: Sequence[Committed], committer: int) -> None:
+    if _count(committed, ExternalInit):
+        raise InvalidError("a commit of a member is begun like that of a new member")
+    if _count(committed, GroupContextExtensions) > 1:
+        raise InvalidError("a commit changes the extensions of the group twice")
+    if _count(committed, ReInit) and len(committed) > 1:
+        raise InvalidError("a commit ends the group and does something else besides")
+    changed = []
+    for one in committed:
+        if isinstance(one.proposal, Update):
+            if one.sender.sender_type != SenderType.MEMBER or one.sender.index == committer:
+                raise InvalidError("a commit has an update of the committer, or of nobody")
+            changed.append(one.sender.index)
+        elif isinstance(one.proposal, Remove):
+            if one.proposal.removed == committer:
+                raise InvalidError("a committer removes itself")
+            changed.append(one.proposal.removed)
+    if len(set(changed)) != len(changed):
+        raise InvalidError("a commit updates or removes one member twice")
+
+
+def _check_external_list(committed: Sequence[Committed]) -> None:
+    if _count(committed, ExternalInit) != 1:
+        raise InvalidError("a commit of a new member needs one beginning")
+    if _count(committed, Remove) > 1:
+        raise InvalidError("a new member removes more than its old leaf")
+    if not all(isinstance(one.proposal, ExternalInit | Remove | PreSharedKey) for one in committed):
+        raise InvalidError("a new member commits something that only members may")
+    if any(one.sender.sender_type != SenderType.NEW_MEMBER_COMMIT for one in committed):
+        raise InvalidError("a new member commits a proposal of somebody else")
+
+
+def check_psk(psk: PreSharedKeyID, public: PublicGroup) -> None:
+    """Check a pre-shared key that is proposed (section 12.1.4)."""
+    if psk.psktype == PSKType.RESUMPTION and psk.usage != ResumptionPSKUsage.APPLICATION:
+        raise InvalidError("a pre-shared key is for another use than in a commit")
+    if len(psk.psk_nonce) != public.suite.kdf.size:
+        raise InvalidError("a pre-shared key has a nonce of the wrong length")
+
+
+def check_successor(old: LeafNode, new: LeafNode) -> None:
+    """Check that a leaf may take the place of another (sections 5.3.1 and 7.3)."""
+    if new.credential != old.credential:
+        raise InvalidError("a member takes another identity")
+    if new.encryption_key == old.encryption_key:
+        raise InvalidError("a leaf is renewed with its old key")
+
+
+def apply(public: PublicGroup, committed: Sequence[Committed], policy: Policy, now: int) -> Applied:
+    """Check each proposal of a list that may be together, and apply all of them, in the order of section 12.3."""
+    setting = _setting_after(public, committed, policy, now)
+    tree, updated = _with_updates(public.tree, committed, setting)
+    tree, removed = _with_removes(tree, committed)
+    tree, added = _with_adds(tree, committed, setting)
+    if _count(committed, GroupContextExtensions):
+        check_extensions(setting.extensions, tree, policy)
+    proposals = [one.proposal for one in committed]
+    return Applied(
+        tree,
+        setting,
+        added,
+        removed,
+        updated,
+        psks=tuple(proposal.psk for proposal in proposals if isinstance(proposal, PreSharedKey)),
+        kem_output=next((proposal.kem_output for proposal in proposals if isinstance(proposal, ExternalInit)), None),
+        reinit=_count(committed, ReInit) > 0,
+    )
+
+
+def _setting_after(public: PublicGroup, committed: Sequence[Committed], policy: Policy, now: int) -> Setting:
+    """Check what does not change the tree; return by which extensions the rest is judged."""
+    setting = setting_of(public, policy, now)
+    for one in committed:
+        if isinstance(one.proposal, GroupContextExtensions):
+            setting = replace(setting, extensions=one.proposal.extensions)
+        elif isinstance(one.proposal, ReInit) and one.proposal.version < MLS10:
+            raise InvalidError("a group is to go on in an older version of the protocol")
+        elif isinstance(one.proposal, PreSharedKey):
+            check_psk(one.proposal.psk, public)
+    return setting
+
+
+def _with_updates(
+    tree: RatchetTree, committed: Sequence[Committed], setting: Setting
+) -> tuple[RatchetTree, tuple[int, ...]]:
+    updated = []
+    for one in committed:
+        if isinstance(one.proposal, Update):
+            check_leaf(one.proposal.leaf_node, LeafNodeSource.UPDATE, one.sender.index, setting)
+            check_successor(tree.member(one.sender.index), one.proposal.leaf_node)
+            tree = tree.updated(one.sender.index, one.proposal.leaf_node)
+            updated.append(one.sender.index)
+    return tree, tuple(updated)
+
+
+def _with_removes(tree: RatchetTree, committed: Sequence[Committed]) -> tuple[RatchetTree, tuple[int, ...]]:
+    removed = []
+    for one in committed:
+        if isinstance(one.proposal, Remove):
+            tree.member(one.proposal.removed)
+            tree = tree.removed(one.proposal.removed)
+            removed.append(one.proposal.removed)
+    return (tree.truncated() if removed else tree), tuple(removed)
+
+
+def _with_adds(
+    tree: RatchetTree, committed: Sequence[Committed], setting: Setting
+) -> tuple[RatchetTree, dict[int, KeyPackage]]:
+    added = {}
+    for one in committed:
+        if isinstance(one.proposal, Add):
+            check_key_package(one.proposal.key_package, setting)
+            tree, leaf_index = tree.added(one.proposal.key_package.leaf_node)
+            added[leaf_index] = one.proposal.key_package
+    return tree, added

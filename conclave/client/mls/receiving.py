@@ -1,0 +1,163 @@
+"""Messages that come (RFC 9420 sections 6, 12.1, 12.4.2 and 15.2): checked in full before anything changes."""
+
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+from conclave.client.mls.cached import cache_proposal
+from conclave.client.mls.codec import decode
+from conclave.client.mls.commits import Around, Effect, OwnPath, apply_commit
+from conclave.client.mls.credentials import ExtensionType, find_extension, read_external_senders
+from conclave.client.mls.errors import InvalidError, OwnMessageError, StaleError
+from conclave.client.mls.framing import (
+    AuthenticatedContent,
+    ContentType,
+    PrivateMessage,
+    PublicMessage,
+    Sender,
+    SenderType,
+)
+from conclave.client.mls.proposals import FROM_EXTERNAL, Add, Commit, Proposal
+from conclave.client.mls.protection import check_signature, unprotect_private, unprotect_public
+from conclave.client.mls.state import (
+    GroupState,
+    Member,
+    member_at,
+)
+
+
+@dataclass(frozen=True)
+class ApplicationMessage:
+    """What a member said. ``sender``: who was at that leaf in the epoch of the message."""
+
+    sender: Member
+    data: bytes
+    authenticated_data: bytes
+    epoch: int
+
+
+@dataclass(frozen=True)
+class ProposalArrived:
+    """A proposal came, and waits for a commit."""
+
+    sender: Sender
+    proposal: Proposal
+    authenticated_data: bytes
+
+
+@dataclass(frozen=True)
+class CommitApplied:
+    """A commit came, and the group is in another epoch. ``own``: it was this member's, or the one it came in by."""
+
+    effect: Effect | None
+    authenticated_data: bytes
+    epoch: int
+    own: bool
+
+
+Received: TypeAlias = ApplicationMessage | ProposalArrived | CommitApplied
+
+
+def receive_private(state: GroupState, message: PrivateMessage, around: Around) -> tuple[GroupState | None, Received]:
+    """Take a private message: of this epoch anything, of the last few application data."""
+    state.check_group(message.group_id)
+    if message.epoch != state.context.epoch:
+        return _receive_late(state, message)
+    authenticated, secret_tree = unprotect_private(
+        state.suite,
+        message,
+        state.secret_tree,
+        state.secrets.sender_data_secret,
+        state.own_index,
+        lambda leaf_index: state.tree.leaf(leaf_index) is not None,
+    )
+    leaf_index = authenticated.content.sender.index
+    sender = member_at(leaf_index, state.tree.member(leaf_index))
+    check_signature(state.suite, authenticated, sender.signature_key, state.context.encode())
+    state = replace(state, secret_tree=secret_tree)
+    if isinstance(authenticated.content.content, bytes):
+        return state, _application_message(authenticated, sender)
+    return _take_handshake(state, authenticated, around)
+
+
+def _receive_late(state: GroupState, message: PrivateMessage) -> tuple[GroupState, Received]:
+    if message.epoch > state.context.epoch:
+        raise StaleError(f"a message is of epoch {message.epoch}, which the group has not reached")
+    if message.content_type != ContentType.APPLICATION:
+        raise StaleError(f"a change of the group is for epoch {message.epoch}, which is over")
+    past = state.past_epoch(message.epoch)
+    authenticated, secret_tree = unprotect_private(
+        state.suite,
+        message,
+        past.secret_tree,
+        past.sender_data_secret,
+        past.own_index,
+        past.senders.__contains__,
+    )
+    sender = past.senders[authenticated.content.sender.index]
+    check_signature(state.suite, authenticated, sender.signature_key, past.context.encode())
+    return state.with_past(replace(past, secret_tree=secret_tree)), _application_message(authenticated, sender)
+
+
+def _application_message(authenticated: AuthenticatedContent, sender: Member) -> ApplicationMessage:
+    content = authenticated.content
+    data = content.content
+    if not isinstance(data, bytes):
+        raise InvalidError("a message is no application data")
+    return ApplicationMessage(sender, data, content.authenticated_data, content.epoch)
+
+
+def receive_public(state: GroupState, message: PublicMessage, around: Around) -> tuple[GroupState | None, Received]:
+    """Take a public message: a proposal or a commit of this epoch."""
+    content = message.content
+    state.check_group(content.group_id)
+    if content.epoch != state.context.epoch:
+        raise StaleError(f"a change of the group is for epoch {content.epoch}, the group is in {state.context.epoch}")
+    if content.sender == Sender(SenderType.MEMBER, state.own_index):
+        raise OwnMessageError("a change of the group is the reader's own, but not one that it waits for")
+    context = state.context.encode()
+    authenticated = unprotect_public(state.suite, message, state.secrets.membership_key, context)
+    check_signature(state.suite, authenticated, _signature_key(state, authenticated), context)
+    return _take_handshake(state, authenticated, around)
+
+
+def _signature_key(state: GroupState, authenticated: AuthenticatedContent) -> bytes:
+    """Return the key that must have signed a message, by the type of its sender (section 6.1)."""
+    sender, content = authenticated.content.sender, authenticated.content.content
+    if sender.sender_type == SenderType.MEMBER:
+        return state.tree.member(sender.index).signature_key
+    if sender.sender_type == SenderType.NEW_MEMBER_COMMIT:
+        if not isinstance(content, Commit) or content.path is None:
+            raise InvalidError("a new member sent something else than a commit with its keys")
+        return content.path.leaf_node.signature_key
+    if sender.sender_type == SenderType.NEW_MEMBER_PROPOSAL:
+        if not isinstance(content, Add):
+            raise InvalidError("somebody outside the group proposes something else than to be added")
+        return content.key_package.leaf_node.signature_key
+    if not isinstance(content, FROM_EXTERNAL):
+        raise InvalidError("an external sender sent what only members may")
+    data = find_extension(state.context.extensions, ExtensionType.EXTERNAL_SENDERS)
+    senders = () if data is None else decode(data, read_external_senders)
+    if sender.index >= len(senders):
+        raise InvalidError("an external sender is not in the group's list")
+    return senders[sender.index].signature_key
+
+
+def _take_handshake(
+    state: GroupState, authenticated: AuthenticatedContent, around: Around
+) -> tuple[GroupState | None, Received]:
+    content = authenticated.content
+    if isinstance(content.content, Commit):
+        return take_commit(state, authenticated, None, around)
+    if isinstance(content.content, bytes):
+        raise InvalidError("application data came without being encrypted")
+    state = cache_proposal(state, authenticated, content.content, around)
+    return state, ProposalArrived(content.sender, content.content, content.authenticated_data)
+
+
+def take_commit(
+    state: GroupState, authenticated: AuthenticatedContent, own: OwnPath | None, around: Around
+) -> tuple[GroupState | None, CommitApplied]:
+    """Apply a commit. Own commits for this epoch that are still pending are void with it."""
+    new, effect = apply_commit(state, authenticated, own, around)
+    data = authenticated.content.authenticated_data
+    return new, CommitApplied(effect, data, state.context.epoch + 1, own is not None)

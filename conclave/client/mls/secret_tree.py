@@ -1,0 +1,183 @@
+"""The secret tree (RFC 9420 section 9): a key for every message, and what is used is not kept.
+
+Values again: taking a key returns it with another tree, in which neither the key is nor what it came from.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Self, TypeAlias
+
+from conclave.client.mls import tree_math
+from conclave.client.mls.codec import Reader, opaque, uint8, uint32, vector
+from conclave.client.mls.crypto import derive_tree_secret, expand_with_label
+from conclave.client.mls.errors import InvalidError, LimitError, MalformedError, ReplayedError
+from conclave.client.mls.nodes import MAX_LEAVES
+from conclave.client.mls.suites import CipherSuite
+
+MAX_AHEAD = 1_024
+"""How many messages of a sender may be missing before one that is read."""
+MAX_SKIPPED = 1_024
+"""Keys of missing messages that are kept for a sender; the oldest go first."""
+MAX_SKIPPED_TOGETHER = 8_192
+"""Keys of missing messages that are kept for all senders of an epoch; those go first who have most."""
+MAX_GENERATION = (1 << 32) - 1
+
+
+class RatchetKind(IntEnum):
+    """The two ratchets of a member."""
+
+    HANDSHAKE = 1
+    APPLICATION = 2
+
+
+@dataclass(frozen=True)
+class MessageKey:
+    """Key and nonce of one message."""
+
+    generation: int
+    key: bytes
+    nonce: bytes
+
+    def encode(self) -> bytes:
+        """Encode, to be stored."""
+        return uint32(self.generation) + opaque(self.key) + opaque(self.nonce)
+
+    @classmethod
+    def decode(cls, reader: Reader) -> Self:
+        """Decode what was stored."""
+        return cls(reader.uint32(), reader.opaque(), reader.opaque())
+
+
+@dataclass(frozen=True)
+class Ratchet:
+    """A sender's keys from ``generation`` on, and those before it that were not used (section 9.1)."""
+
+    secret: bytes
+    generation: int = 0
+    skipped: tuple[MessageKey, ...] = ()
+
+    def next_key(self, suite: CipherSuite) -> tuple[MessageKey, "Ratchet"]:
+        """Return the next key, and the ratchet after it."""
+        if self.generation >= MAX_GENERATION:
+            raise LimitError("a member has sent as many messages in this epoch as there are keys")
+        key = MessageKey(
+            self.generation,
+            derive_tree_secret(suite, self.secret, "key", self.generation, suite.aead.key),
+            derive_tree_secret(suite, self.secret, "nonce", self.generation, suite.aead.nonce),
+        )
+        secret = derive_tree_secret(suite, self.secret, "secret", self.generation, suite.kdf.size)
+        return key, Ratchet(secret, self.generation + 1, self.skipped)
+
+    def take(self, suite: CipherSuite, generation: int) -> tuple[MessageKey, "Ratchet"]:
+        """Return the key of a generation, and the ratchet without it."""
+        if generation < self.generation:
+            found = next((key for key in self.skipped if key.generation == generation), None)
+            if found is None:
+                raise ReplayedError("a message was read before, or comes too late")
+            left = tuple(key for key in self.skipped if key is not found)
+            return found, Ratchet(self.secret, self.generation, left)
+        if generation - self.generation > MAX_AHEAD:
+            raise LimitError(f"more than {MAX_AHEAD} messages are missing before this one")
+        ratchet, skipped = Ratchet(self.secret, self.generation), list(self.skipped)
+        while True:
+            key, ratchet = ratchet.next_key(suite)
+            if key.generation == generation:
+                return key, Ratchet(ratchet.secret, ratchet.generation, tuple(skipped[-MAX_SKIPPED:]))
+            skipped.append(key)
+
+    def encode(self) -> bytes:
+        """Encode, to be stored."""
+        return opaque(self.secret) + uint32(self.generation) + vector(self.skipped)
+
+    @classmethod
+    def decode(cls, reader: Reader) -> Self:
+        """Decode what was stored."""
+        return cls(reader.opaque(), reader.uint32(), reader.vector(MessageKey.decode, MAX_SKIPPED))
+
+
+Ratchets: TypeAlias = Mapping[tuple[int, RatchetKind], Ratchet]
+
+
+def _forget_most(ratchets: dict[tuple[int, RatchetKind], Ratchet]) -> None:
+    """Drop the oldest keys of whoever has most, until there are no more than are kept for all."""
+    while (over := sum(len(ratchet.skipped) for ratchet in ratchets.values()) - MAX_SKIPPED_TOGETHER) > 0:
+        whose = max(ratchets, key=lambda which: len(ratchets[which].skipped))
+        ratchet = ratchets[whose]
+        ratchets[whose] = Ratchet(ratchet.secret, ratchet.generation, ratchet.skipped[over:])
+
+
+@dataclass(frozen=True)
+class SecretTree:
+    """The secrets of nodes that are not used yet, and the ratchets of members that are under way."""
+
+    suite: CipherSuite
+    size: int
+    nodes: Mapping[int, bytes]
+    ratchets: Ratchets
+
+    @classmethod
+    def create(cls, suite: CipherSuite, size: int, encryption_secret: bytes) -> Self:
+        """Return the secret tree of a new epoch, for a tree with ``size`` leaves."""
+        return cls(suite, size, {tree_math.root(size): encryption_secret}, {})
+
+    def _with_ratchets(self, leaf_index: int) -> "SecretTree":
+        """Derive both ratchets of a member, and forget the secrets that lead there."""
+        if (leaf_index, RatchetKind.APPLICATION) in self.ratchets:
+            return self
+        x, nodes = 2 * leaf_index, dict(self.nodes)
+        path = [x, *tree_math.direct_path(x, self.size)]
+        known = next((above for above in path if above in nodes), None)
+        if known is None:
+            raise InvalidError("a member's keys are not there")
+        while known != x:
+            secret, left, right = nodes.pop(known), tree_math.left(known), tree_math.right(known)
+            nodes[left] = expand_with_label(self.suite, secret, "tree", b"left", self.suite.kdf.size)
+            nodes[right] = expand_with_label(self.suite, secret, "tree", b"right", self.suite.kdf.size)
+            known = left if tree_math.is_below(leaf_index, left) else right
+        secret, ratchets = nodes.pop(x), dict(self.ratchets)
+        for kind in RatchetKind:
+            base = expand_with_label(self.suite, secret, kind.name.lower(), b"", self.suite.kdf.size)
+            ratchets[leaf_index, kind] = Ratchet(base)
+        return SecretTree(self.suite, self.size, nodes, ratchets)
+
+    def with_ratchet(self, leaf_index: int, kind: RatchetKind, ratchet: Ratchet) -> "SecretTree":
+        """Return the tree with a ratchet that has moved on."""
+        ratchets = {**self.ratchets, (leaf_index, kind): ratchet}
+        if len(ratchet.skipped) > 1:
+            _forget_most(ratchets)
+        return SecretTree(self.suite, self.size, self.nodes, ratchets)
+
+    def next_key(self, leaf_index: int, kind: RatchetKind) -> tuple[MessageKey, "SecretTree"]:
+        """Return the key of the next message to be sent, and the tree without it."""
+        tree = self._with_ratchets(leaf_index)
+        key, ratchet = tree.ratchets[leaf_index, kind].next_key(self.suite)
+        return key, tree.with_ratchet(leaf_index, kind, ratchet)
+
+    def take(self, leaf_index: int, kind: RatchetKind, generation: int) -> tuple[MessageKey, "SecretTree"]:
+        """Return the key of a message that was received, and the tree without it."""
+        if not 0 <= leaf_index < self.size:
+            raise InvalidError(f"there is no member {leaf_index}")
+        tree = self._with_ratchets(leaf_index)
+        key, ratchet = tree.ratchets[leaf_index, kind].take(self.suite, generation)
+        return key, tree.with_ratchet(leaf_index, kind, ratchet)
+
+    def encode(self) -> bytes:
+        """Encode, to be stored."""
+        nodes = b"".join(uint32(x) + opaque(secret) for x, secret in self.nodes.items())
+        ratchets = b"".join(
+            uint32(leaf) + uint8(kind) + ratchet.encode() for (leaf, kind), ratchet in self.ratchets.items()
+        )
+        return uint32(self.size) + opaque(nodes) + opaque(ratchets)
+
+    @classmethod
+    def decode(cls, suite: CipherSuite, reader: Reader) -> Self:
+        """Decode what was stored."""
+        size = reader.uint32()
+        if not 0 < size <= MAX_LEAVES or size & (size - 1):
+            raise MalformedError("a stored tree of keys has no possible size")
+        nodes = reader.vector(lambda one: (one.uint32(), one.opaque()), tree_math.node_width(size))
+        ratchets = reader.vector(
+            lambda one: ((one.uint32(), one.enum(RatchetKind, one.uint8())), Ratchet.decode(one)), 2 * size
+        )
+        return cls(suite, size, dict(nodes), dict(ratchets))

@@ -1,0 +1,44 @@
+"""Messages that go (RFC 9420 section 6): signed by this member, and protected by the keys of the epoch."""
+
+from dataclasses import replace
+
+from conclave.client.mls.codec import MAX_MESSAGE
+from conclave.client.mls.errors import LimitError
+from conclave.client.mls.framing import (
+    AuthenticatedContent,
+    Content,
+    FramedContent,
+    FramedContentAuthData,
+    WireFormat,
+    encode_message,
+    member,
+)
+from conclave.client.mls.protection import protect_private, protect_public, sign
+from conclave.client.mls.state import GroupState
+
+
+def signed(
+    state: GroupState, content: Content, authenticated_data: bytes, wire_format: WireFormat
+) -> AuthenticatedContent:
+    """Sign a content as this member; a commit is made elsewhere, since it has a tag too."""
+    context = state.context
+    framed = FramedContent(context.group_id, context.epoch, member(state.own_index), authenticated_data, content)
+    signature = sign(state.suite, wire_format, framed, state.signature_private, context.encode())
+    return AuthenticatedContent(wire_format, framed, FramedContentAuthData(signature))
+
+
+def protected(state: GroupState, authenticated: AuthenticatedContent) -> tuple[GroupState, bytes]:
+    """Return a message as it is sent, and the state in which its key is used up."""
+    if authenticated.wire_format == WireFormat.PUBLIC_MESSAGE:
+        context = state.context.encode()
+        public = protect_public(state.suite, authenticated, state.secrets.membership_key, context)
+        return state, _sendable(encode_message(public))
+    secrets = state.secrets.sender_data_secret
+    private, secret_tree = protect_private(state.suite, authenticated, state.secret_tree, secrets)
+    return replace(state, secret_tree=secret_tree), _sendable(encode_message(private))
+
+
+def _sendable(message: bytes) -> bytes:
+    if len(message) > MAX_MESSAGE:
+        raise LimitError(f"a message has {len(message)} bytes, more than the {MAX_MESSAGE} that are read")
+    return message

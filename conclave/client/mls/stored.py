@@ -1,0 +1,129 @@
+"""The stored form of a group's state: versioned, in the codec of the protocol, and bounded as what comes from outside.
+
+It has private keys in it. What is used up is not in it: whoever replaces the stored form erases the old one.
+"""
+
+from conclave.client.mls.codec import Reader, decode, opaque, state_reader, uint8, uint32
+from conclave.client.mls.credentials import Credential
+from conclave.client.mls.errors import MalformedError
+from conclave.client.mls.framing import AuthenticatedContent, Sender
+from conclave.client.mls.key_schedule import EpochSecrets, GroupContext
+from conclave.client.mls.nodes import MAX_LEAVES
+from conclave.client.mls.proposals import decode_proposal, encode_proposal
+from conclave.client.mls.secret_tree import SecretTree
+from conclave.client.mls.state import (
+    MAX_CACHED,
+    MAX_PAST,
+    MAX_PENDING,
+    CachedProposal,
+    GroupState,
+    Member,
+    PastEpoch,
+    PendingCommit,
+    PublicGroup,
+)
+from conclave.client.mls.tree import RatchetTree
+
+VERSION = 1
+NODES = 2 * MAX_LEAVES
+
+
+def encode_state(state: GroupState) -> bytes:
+    """Return the state as it is stored."""
+    keys = b"".join(uint32(x) + opaque(private) for x, private in state.private_keys.items())
+    updates = b"".join(opaque(public) + opaque(private) for public, private in state.updates.items())
+    parts = (
+        uint8(VERSION),
+        _encode_public(state.public),
+        uint32(state.own_index),
+        opaque(state.signature_private),
+        opaque(keys),
+        state.secrets.encode(),
+        state.secret_tree.encode(),
+        opaque(b"".join(map(_encode_proposal, state.proposals))),
+        opaque(updates),
+        opaque(b"".join(map(_encode_pending, state.pending))),
+        opaque(b"".join(map(_encode_past, state.past))),
+        opaque(state.entered_by),
+        uint8(state.ended),
+    )
+    return b"".join(parts)
+
+
+def decode_state(data: bytes) -> GroupState:
+    """Return the state that was stored."""
+    return decode(data, _decode_state, state_reader)
+
+
+def _decode_state(reader: Reader) -> GroupState:
+    if reader.uint8() != VERSION:
+        raise MalformedError("a group was stored by another version of this package")
+    public = _decode_public(reader)
+    suite = public.suite
+    state = GroupState(
+        public=public,
+        own_index=reader.uint32(),
+        signature_private=reader.opaque(),
+        private_keys=dict(reader.vector(lambda one: (one.uint32(), one.opaque()), NODES)),
+        secrets=EpochSecrets.decode(reader),
+        secret_tree=SecretTree.decode(suite, reader),
+        proposals=reader.vector(_decode_proposal, MAX_CACHED),
+        updates=dict(reader.vector(lambda one: (one.opaque(), one.opaque()), MAX_CACHED)),
+        pending=reader.vector(_decode_pending, MAX_PENDING),
+        past=reader.vector(_decode_past, MAX_PAST),
+        entered_by=reader.opaque(),
+        ended=bool(reader.uint8()),
+    )
+    state.tree.member(state.own_index)
+    if any(x >= len(state.tree.nodes) for x in state.private_keys):
+        raise MalformedError("a stored group has keys of nodes that it does not have")
+    return state
+
+
+def _encode_public(public: PublicGroup) -> bytes:
+    hashes = opaque(public.interim_transcript_hash) + opaque(public.confirmation_tag)
+    return public.context.encode() + public.tree.encode() + hashes
+
+
+def _decode_public(reader: Reader) -> PublicGroup:
+    context = GroupContext.decode(reader)
+    return PublicGroup(context, RatchetTree.decode(context.suite, reader), reader.opaque(), reader.opaque())
+
+
+def _encode_proposal(cached: CachedProposal) -> bytes:
+    return opaque(cached.reference) + cached.sender.encode() + encode_proposal(cached.proposal) + uint8(cached.sound)
+
+
+def _decode_proposal(reader: Reader) -> CachedProposal:
+    return CachedProposal(reader.opaque(), Sender.decode(reader), decode_proposal(reader), bool(reader.uint8()))
+
+
+def _encode_pending(pending: PendingCommit) -> bytes:
+    keys = opaque(pending.leaf_private) + opaque(pending.path_secret)
+    return opaque(pending.message) + opaque(pending.authenticated.encode()) + keys
+
+
+def _decode_pending(reader: Reader) -> PendingCommit:
+    message, authenticated = reader.opaque(), decode(reader.opaque(), AuthenticatedContent.decode)
+    return PendingCommit(message, authenticated, reader.opaque(), reader.opaque())
+
+
+def _encode_member(member: Member) -> bytes:
+    return uint32(member.leaf_index) + member.credential.encode() + opaque(member.signature_key)
+
+
+def _decode_member(reader: Reader) -> Member:
+    return Member(reader.uint32(), Credential.decode(reader), reader.opaque())
+
+
+def _encode_past(past: PastEpoch) -> bytes:
+    keys = opaque(past.sender_data_secret) + opaque(past.resumption_psk) + past.secret_tree.encode()
+    senders = opaque(b"".join(map(_encode_member, past.senders.values())))
+    return past.context.encode() + uint32(past.own_index) + keys + senders
+
+
+def _decode_past(reader: Reader) -> PastEpoch:
+    context = GroupContext.decode(reader)
+    keys = reader.uint32(), reader.opaque(), reader.opaque(), SecretTree.decode(context.suite, reader)
+    senders = reader.vector(_decode_member, MAX_LEAVES)
+    return PastEpoch(context, *keys, {member.leaf_index: member for member in senders})

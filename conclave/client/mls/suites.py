@@ -1,0 +1,207 @@
+"""Cipher suites (RFC 9420 sections 5.1 and 17.1) over the primitives of ``cryptography``: each a row of a table."""
+
+import hashlib
+import hmac
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from cryptography.exceptions import InvalidSignature, InvalidTag
+from cryptography.hazmat.primitives.asymmetric.ed448 import Ed448PrivateKey, Ed448PublicKey
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from cryptography.hazmat.primitives.asymmetric.x448 import X448PrivateKey, X448PublicKey
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM, ChaCha20Poly1305
+
+from conclave.client.mls.errors import InvalidError, MalformedError
+
+
+@dataclass(frozen=True)
+class KeyPair:
+    """A private key with its public one, both as bytes."""
+
+    private: bytes
+    public: bytes
+
+
+@dataclass(frozen=True)
+class Kdf:
+    """A key derivation function: HKDF over a hash. ``size``: Nh, the bytes of its hash."""
+
+    number: int
+    hash_name: str
+    size: int
+
+    def extract(self, salt: bytes, ikm: bytes) -> bytes:
+        """HKDF-Extract (RFC 5869)."""
+        return hmac.digest(salt, ikm, self.hash_name)
+
+    def expand(self, prk: bytes, info: bytes, length: int) -> bytes:
+        """HKDF-Expand (RFC 5869), for up to 255 hashes."""
+        block, out = b"", b""
+        for count in range(1, -(-length // self.size) + 1):
+            block = hmac.digest(prk, block + info + bytes([count]), self.hash_name)
+            out += block
+        return out[:length]
+
+
+@dataclass(frozen=True)
+class Kem:
+    """A key encapsulation mechanism of HPKE over a curve. ``size``: bytes of a key, private or public."""
+
+    number: int
+    kdf: Kdf
+    private: type[X25519PrivateKey] | type[X448PrivateKey]
+    diffie_hellman: Callable[[bytes | None, bytes], tuple[bytes, bytes]]
+    size: int
+
+    def public_of(self, private: bytes) -> bytes:
+        """Return the public key of a private one."""
+        self._check(private)
+        return self.private.from_private_bytes(private).public_key().public_bytes_raw()
+
+    def exchange(self, private: bytes, public: bytes) -> bytes:
+        """Return the shared secret; a public key that gives none (of small order) is refused."""
+        self._check(private)
+        return self._exchange(private, public)[1]
+
+    def exchange_once(self, public: bytes) -> tuple[bytes, bytes]:
+        """Return the public key of a new pair that is used only here, and the shared secret."""
+        return self._exchange(None, public)
+
+    def _exchange(self, private: bytes | None, public: bytes) -> tuple[bytes, bytes]:
+        self._check(public)
+        try:
+            return self.diffie_hellman(private, public)
+        except ValueError:
+            raise InvalidError("a public key gives no secret") from None
+
+    def _check(self, key: bytes) -> None:
+        if len(key) != self.size:
+            raise InvalidError("a key for encryption has the wrong length")
+
+
+def _x25519(private: bytes | None, public: bytes) -> tuple[bytes, bytes]:
+    own = X25519PrivateKey.generate() if private is None else X25519PrivateKey.from_private_bytes(private)
+    return own.public_key().public_bytes_raw(), own.exchange(X25519PublicKey.from_public_bytes(public))
+
+
+def _x448(private: bytes | None, public: bytes) -> tuple[bytes, bytes]:
+    own = X448PrivateKey.generate() if private is None else X448PrivateKey.from_private_bytes(private)
+    return own.public_key().public_bytes_raw(), own.exchange(X448PublicKey.from_public_bytes(public))
+
+
+@dataclass(frozen=True)
+class Aead:
+    """Authenticated encryption. ``key``, ``nonce``: Nk and Nn, their bytes."""
+
+    number: int
+    cipher: type[AESGCM] | type[ChaCha20Poly1305]
+    key: int
+    nonce: int
+
+    def seal(self, key: bytes, nonce: bytes, aad: bytes, plaintext: bytes) -> bytes:
+        """Encrypt."""
+        return self.cipher(key).encrypt(nonce, plaintext, aad)
+
+    def open(self, key: bytes, nonce: bytes, aad: bytes, ciphertext: bytes) -> bytes:
+        """Decrypt; what was not encrypted so raises InvalidError."""
+        try:
+            return self.cipher(key).decrypt(nonce, ciphertext, aad)
+        except InvalidTag:
+            raise InvalidError("something encrypted does not open: it was changed, or meant for another key") from None
+
+
+@dataclass(frozen=True)
+class Signature:
+    """A signature scheme of Edwards curves. ``size``: bytes of a private key and of a public one."""
+
+    private: type[Ed25519PrivateKey] | type[Ed448PrivateKey]
+    public: type[Ed25519PublicKey] | type[Ed448PublicKey]
+    size: int
+
+    def public_of(self, private: bytes) -> bytes:
+        """Return the public key of a private one."""
+        return self._load(private).public_key().public_bytes_raw()
+
+    def sign(self, private: bytes, content: bytes) -> bytes:
+        """Sign."""
+        return self._load(private).sign(content)
+
+    def _load(self, private: bytes) -> Ed25519PrivateKey | Ed448PrivateKey:
+        if len(private) != self.size:
+            raise InvalidError("a key for signatures has the wrong length")
+        return self.private.from_private_bytes(private)
+
+    def verify(self, public: bytes, content: bytes, signature: bytes) -> bool:
+        """Tell whether the signature is that key's over that content."""
+        try:
+            self.public.from_public_bytes(public).verify(signature, content)
+        except (InvalidSignature, ValueError):
+            return False
+        return True
+
+
+@dataclass(frozen=True)
+class CipherSuite:
+    """A cipher suite. ``number``: its value in the registry."""
+
+    number: int
+    name: str
+    kem: Kem
+    kdf: Kdf
+    aead: Aead
+    signature: Signature
+
+    def hash(self, data: bytes) -> bytes:
+        """Hash, by the hash of the suite."""
+        return hashlib.new(self.kdf.hash_name, data).digest()
+
+    def mac(self, key: bytes, data: bytes) -> bytes:
+        """HMAC, by the hash of the suite."""
+        return hmac.digest(key, data, self.kdf.hash_name)
+
+    def signature_key_pair(self) -> KeyPair:
+        """Make a new key for signatures."""
+        private = os.urandom(self.signature.size)
+        return KeyPair(private, self.signature.public_of(private))
+
+
+HKDF_SHA256 = Kdf(0x0001, "sha256", 32)
+HKDF_SHA512 = Kdf(0x0003, "sha512", 64)
+DHKEM_X25519 = Kem(0x0020, HKDF_SHA256, X25519PrivateKey, _x25519, 32)
+DHKEM_X448 = Kem(0x0021, HKDF_SHA512, X448PrivateKey, _x448, 56)
+AES_128_GCM = Aead(0x0001, AESGCM, 16, 12)
+CHACHA20_POLY1305 = Aead(0x0003, ChaCha20Poly1305, 32, 12)
+ED25519 = Signature(Ed25519PrivateKey, Ed25519PublicKey, 32)
+ED448 = Signature(Ed448PrivateKey, Ed448PublicKey, 57)
+
+SUITES = {
+    suite.number: suite
+    for suite in (
+        CipherSuite(
+            0x0001,
+            "MLS_128_DHKEMX25519_AES128GCM_SHA256_Ed25519",
+            DHKEM_X25519,
+            HKDF_SHA256,
+            AES_128_GCM,
+            ED25519,
+        ),
+        CipherSuite(
+            0x0006,
+            "MLS_256_DHKEMX448_CHACHA20POLY1305_SHA512_Ed448",
+            DHKEM_X448,
+            HKDF_SHA512,
+            CHACHA20_POLY1305,
+            ED448,
+        ),
+    )
+}
+
+
+def suite_of(number: int) -> CipherSuite:
+    """Return the suite of that number; MalformedError if this package has none."""
+    try:
+        return SUITES[number]
+    except KeyError:
+        raise MalformedError(f"this package has no cipher suite {number}") from None

@@ -1,0 +1,159 @@
+"""From one epoch to the next (RFC 9420 section 12.4.2): what everybody can check of a commit, and what follows.
+
+``stage`` is what the proposals and the path change, ``finish`` the key schedule. Between them the commit secret is
+found: by those who made the path from what they know, by the others from what was encrypted to them.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from conclave.client.mls.errors import InvalidError, LimitError, StateError
+from conclave.client.mls.framing import AuthenticatedContent, Sender, SenderType
+from conclave.client.mls.key_schedule import (
+    GroupContext,
+    PreSharedKeyID,
+    PSKType,
+    Schedule,
+    confirmed_transcript_hash,
+    derive_epoch,
+    derive_joiner_secret,
+    derive_psk_secret,
+    interim_transcript_hash,
+)
+from conclave.client.mls.nodes import LeafNodeSource
+from conclave.client.mls.parent_hash import with_path
+from conclave.client.mls.proposal_lists import Applied, Committed, apply, check_list, check_successor
+from conclave.client.mls.proposals import PATH_REQUIRED, Commit, Remove
+from conclave.client.mls.state import GroupState, PublicGroup
+from conclave.client.mls.tree import RatchetTree
+from conclave.client.mls.treekem import UpdatePath, check_path
+from conclave.client.mls.validation import Policy, check_leaf, check_members
+
+LAST_EPOCH = (1 << 64) - 1
+
+
+@dataclass(frozen=True)
+class Staged:
+    """A commit whose public part is checked. ``tree``: the new one. ``context``: the provisional group context."""
+
+    committer: int
+    path: UpdatePath | None
+    applied: Applied
+    tree: RatchetTree
+    context: GroupContext
+
+
+def committed_proposals(state: GroupState, commit: Commit, committer: Sender) -> list[Committed]:
+    """Look up the proposals that a commit names by hash; those that it has in it are the committer's."""
+    known = {cached.reference: Committed(cached.sender, cached.proposal) for cached in state.proposals}
+    found = []
+    for entry in commit.proposals:
+        if not isinstance(entry.value, bytes):
+            found.append(Committed(committer, entry.value))
+        elif entry.value in known:
+            found.append(known[entry.value])
+        else:
+            raise InvalidError("a commit names a proposal that did not come")
+    return found
+
+
+def committer_of(applied: Applied, sender: Sender) -> int:
+    """Return the leaf of a committer; a new member takes the leftmost one that is blank."""
+    if sender.sender_type == SenderType.NEW_MEMBER_COMMIT:
+        return applied.tree.first_blank()
+    applied.tree.member(sender.index)
+    return sender.index
+
+
+def stage(
+    public: PublicGroup, commit: Commit, sender: Sender, committed: Sequence[Committed], policy: Policy, now: int
+) -> Staged:
+    """Check the public part of a commit, and apply it."""
+    check_list(committed, sender)
+    applied = apply(public, committed, policy, now)
+    committer = committer_of(applied, sender)
+    if commit.path is None:
+        if not committed or any(isinstance(one.proposal, PATH_REQUIRED) for one in committed):
+            raise InvalidError("a commit comes without the new keys that it needs")
+        tree = applied.tree
+    else:
+        _check_committer(public, commit.path, sender, committed)
+        tree = _with_update_path(applied, committer, commit.path)
+    check_members(tree)
+    context = provisional_context(public, applied, tree)
+    return Staged(committer, commit.path, applied, tree, context)
+
+
+def _check_committer(public: PublicGroup, path: UpdatePath, sender: Sender, committed: Sequence[Committed]) -> None:
+    """Check that the new leaf may take the place of the committer's old one, if it has one."""
+    if sender.sender_type == SenderType.MEMBER:
+        check_successor(public.tree.member(sender.index), path.leaf_node)
+        return
+    for one in committed:
+        if isinstance(one.proposal, Remove):
+            check_successor(public.tree.member(one.proposal.removed), path.leaf_node)
+
+
+def _with_update_path(applied: Applied, committer: int, path: UpdatePath) -> RatchetTree:
+    tree = applied.tree.with_room(committer)
+    check_leaf(path.leaf_node, LeafNodeSource.COMMIT, committer, applied.setting)
+    check_path(tree, committer, path, applied.added)
+    filtered = tree.filtered_direct_path(committer)
+    keys = {x: node.encryption_key for (x, _), node in zip(filtered, path.nodes, strict=True)}
+    tree, parent_hash = with_path(tree, committer, keys)
+    if path.leaf_node.parent_hash != parent_hash:
+        raise InvalidError("the parent hash of a committer's leaf is wrong")
+    return tree.with_nodes({2 * committer: path.leaf_node})
+
+
+def provisional_context(public: PublicGroup, applied: Applied, tree: RatchetTree) -> GroupContext:
+    """Return the new group context, still with the old transcript hash (section 12.4.1)."""
+    if public.context.epoch >= LAST_EPOCH:
+        raise LimitError("a group has come to its last epoch")
+    return replace(
+        public.context,
+        epoch=public.context.epoch + 1,
+        tree_hash=tree.tree_hash(),
+        extensions=applied.extensions,
+    )
+
+
+def finish(
+    public: PublicGroup,
+    staged: Staged,
+    authenticated: AuthenticatedContent,
+    init_secret: bytes,
+    commit_secret: bytes,
+    psk_secret: bytes,
+) -> tuple[PublicGroup, Schedule]:
+    """Go on to the next epoch. Whether the confirmation tag is that of the commit is the caller's to check."""
+    suite = public.suite
+    confirmed = confirmed_transcript_hash(suite, public.interim_transcript_hash, authenticated.confirmed_input())
+    context = replace(staged.context, confirmed_transcript_hash=confirmed)
+    joiner_secret = derive_joiner_secret(suite, init_secret, commit_secret, context.encode())
+    schedule = derive_epoch(suite, joiner_secret, psk_secret, context.encode())
+    tag = suite.mac(schedule.secrets.confirmation_key, confirmed)
+    interim = interim_transcript_hash(suite, confirmed, tag)
+    return PublicGroup(context, staged.tree, interim, tag), schedule
+
+
+def psk_secret(state: GroupState, psks: Sequence[PreSharedKeyID], external: Mapping[bytes, bytes]) -> bytes:
+    """Return the secret of the pre-shared keys of a commit. ``external``: those of the application, by their ids."""
+    return derive_psk_secret(state.suite, [(psk, _psk(state, psk, external)) for psk in psks])
+
+
+def _psk(state: GroupState, psk: PreSharedKeyID, external: Mapping[bytes, bytes]) -> bytes:
+    if psk.psktype == PSKType.EXTERNAL:
+        return external_psk(psk, external)
+    state.check_group(psk.psk_group_id)
+    if psk.psk_epoch == state.context.epoch:
+        return state.secrets.resumption_psk
+    return state.past_epoch(psk.psk_epoch).resumption_psk
+
+
+def external_psk(psk: PreSharedKeyID, external: Mapping[bytes, bytes]) -> bytes:
+    """Return a pre-shared key of the application; StateError if it has none of that id."""
+    try:
+        return external[psk.psk_id]
+    except KeyError:
+        raise StateError("a pre-shared key is needed that is not there") from None

@@ -1,0 +1,159 @@
+"""TreeKEM (RFC 9420 sections 7.4 to 7.6): a member renews the keys above it, and tells those below each of them."""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Self
+
+from conclave.client.mls import hpke, tree_math
+from conclave.client.mls.codec import Reader, opaque, vector
+from conclave.client.mls.crypto import (
+    HPKECiphertext,
+    check_equal,
+    decrypt_with_label,
+    derive_secret,
+    encrypt_with_label,
+)
+from conclave.client.mls.errors import InvalidError
+from conclave.client.mls.nodes import MAX_LEAVES, LeafNode
+from conclave.client.mls.suites import CipherSuite, KeyPair
+from conclave.client.mls.tree import RatchetTree
+
+MAX_DEPTH = 32
+
+
+@dataclass(frozen=True)
+class UpdatePathNode:
+    """A new key, and the secret that it comes from, encrypted to each node of the copath child's resolution."""
+
+    encryption_key: bytes
+    encrypted_path_secret: tuple[HPKECiphertext, ...]
+
+    def encode(self) -> bytes:
+        """Encode."""
+        return opaque(self.encryption_key) + vector(self.encrypted_path_secret)
+
+    @classmethod
+    def decode(cls, reader: Reader) -> Self:
+        """Decode."""
+        return cls(reader.opaque(), reader.vector(HPKECiphertext.decode, MAX_LEAVES))
+
+
+@dataclass(frozen=True)
+class UpdatePath:
+    """A new leaf, and new keys for its filtered direct path, in its order (section 7.6)."""
+
+    leaf_node: LeafNode
+    nodes: tuple[UpdatePathNode, ...]
+
+    def encode(self) -> bytes:
+        """Encode."""
+        return self.leaf_node.encode() + vector(self.nodes)
+
+    @classmethod
+    def decode(cls, reader: Reader) -> Self:
+        """Decode."""
+        return cls(LeafNode.decode(reader), reader.vector(UpdatePathNode.decode, MAX_DEPTH))
+
+
+@dataclass(frozen=True)
+class PathSecrets:
+    """What follows from a path secret: secrets and keys of nodes by their indexes, and the commit secret."""
+
+    secrets: Mapping[int, bytes]
+    keys: Mapping[int, KeyPair]
+    commit_secret: bytes
+
+    @property
+    def public_keys(self) -> dict[int, bytes]:
+        """The public keys."""
+        return {x: pair.public for x, pair in self.keys.items()}
+
+
+def node_key(suite: CipherSuite, path_secret: bytes) -> KeyPair:
+    """Return the keys of a node by its path secret (section 7.4)."""
+    return hpke.derive_key_pair(suite, derive_secret(suite, path_secret, "node"))
+
+
+def derive_path(suite: CipherSuite, nodes: Collection[int], path_secret: bytes) -> PathSecrets:
+    """Derive secrets and keys for nodes, from the lowest upwards, and the commit secret (section 7.4)."""
+    secrets, keys = {}, {}
+    for x in nodes:
+        secrets[x], keys[x] = path_secret, node_key(suite, path_secret)
+        path_secret = derive_secret(suite, path_secret, "path")
+    return PathSecrets(secrets, keys, path_secret)
+
+
+def copath_resolution(tree: RatchetTree, copath: int, added: Collection[int]) -> list[int]:
+    """Return to which nodes a path secret is encrypted; members added by the same commit are not among them."""
+    new = {2 * leaf_index for leaf_index in added}
+    return [x for x in tree.resolution(copath) if x not in new]
+
+
+def encrypt_path(
+    tree: RatchetTree, committer: int, path: PathSecrets, added: Collection[int], group_context: bytes
+) -> tuple[UpdatePathNode, ...]:
+    """Encrypt path secrets to the group (section 7.5). ``tree``: with the new keys; the context is the provisional."""
+    nodes = []
+    for x, copath in tree.filtered_direct_path(committer):
+        encrypted = tuple(
+            encrypt_with_label(tree.suite, _encryption_key(tree, to), "UpdatePathNode", group_context, path.secrets[x])
+            for to in copath_resolution(tree, copath, added)
+        )
+        nodes.append(UpdatePathNode(path.keys[x].public, encrypted))
+    return tuple(nodes)
+
+
+def _encryption_key(tree: RatchetTree, x: int) -> bytes:
+    node = tree.nodes[x]
+    if node is None:
+        raise InvalidError("a tree has a blank node where a key is needed")
+    return node.encryption_key
+
+
+def check_path(tree: RatchetTree, committer: int, path: UpdatePath, added: Collection[int]) -> None:
+    """Check the form of a path (section 7.6), and that its keys are new (section 12.4.2).
+
+    ``tree``: with the proposals applied, and the committer's leaf there, but without the path.
+    """
+    filtered = tree.filtered_direct_path(committer)
+    if len(filtered) != len(path.nodes):
+        raise InvalidError("a path has another number of nodes than the tree")
+    for (_, copath), node in zip(filtered, path.nodes, strict=True):
+        if len(node.encrypted_path_secret) != len(copath_resolution(tree, copath, added)):
+            raise InvalidError("a path is not encrypted to exactly those who need it")
+        if len(node.encryption_key) != tree.suite.kem.size:
+            raise InvalidError("a path has a key of the wrong length")
+    new = [path.leaf_node.encryption_key, *(node.encryption_key for node in path.nodes)]
+    known = {node.encryption_key for node in tree.nodes if node is not None}
+    if len(set(new)) != len(new) or not known.isdisjoint(new):
+        raise InvalidError("a path has a key that is in the tree already")
+
+
+def decrypt_path(
+    tree: RatchetTree,
+    committer: int,
+    path: UpdatePath,
+    added: Collection[int],
+    own_index: int,
+    private_keys: Mapping[int, bytes],
+    group_context: bytes,
+) -> PathSecrets:
+    """Decrypt the path secret for the lowest node that is above both, and derive the rest (section 7.5).
+
+    ``private_keys``: those of the reader, by node, as far as they belong to ``tree``.
+    """
+    filtered = tree.filtered_direct_path(committer)
+    above = (i for i, (_, copath) in enumerate(filtered) if tree_math.is_below(own_index, copath))
+    position = next(above, None)
+    resolution = [] if position is None else copath_resolution(tree, filtered[position][1], added)
+    found = next((i for i, x in enumerate(resolution) if x in private_keys), None)
+    if position is None or found is None:
+        raise InvalidError("a path is encrypted to no key of this member")
+    x = resolution[found]
+    own = KeyPair(private_keys[x], _encryption_key(tree, x))
+    encrypted = path.nodes[position].encrypted_path_secret[found]
+    secret = decrypt_with_label(tree.suite, own, "UpdatePathNode", group_context, encrypted)
+    derived = derive_path(tree.suite, [x for x, _ in filtered[position:]], secret)
+    for node, pair in zip(path.nodes[position:], derived.keys.values(), strict=True):
+        check_equal(node.encryption_key, pair.public, "a path has a key that its secret does not give")
+    return derived

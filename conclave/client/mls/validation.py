@@ -1,0 +1,205 @@
+"""What leaves, key packages and trees must be like (RFC 9420 sections 7.3, 10.1, 11.1 and 12.4.3.1)."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from conclave.client.mls import tree_math
+from conclave.client.mls.codec import decode
+from conclave.client.mls.credentials import (
+    DEFAULT_EXTENSIONS,
+    DEFAULT_PROPOSALS,
+    Credential,
+    CredentialType,
+    Extension,
+    ExtensionType,
+    RequiredCapabilities,
+    find_extension,
+    read_external_senders,
+)
+from conclave.client.mls.errors import InvalidError
+from conclave.client.mls.key_packages import KeyPackage
+from conclave.client.mls.nodes import MLS10, LeafNode, LeafNodeSource, Lifetime
+from conclave.client.mls.parent_hash import check_parent_hashes
+from conclave.client.mls.suites import CipherSuite
+from conclave.client.mls.tree import RatchetTree
+
+DAY = 86_400
+SUPPORTED_EXTENSIONS = DEFAULT_EXTENSIONS
+"""Extensions of a group that this package supports."""
+
+
+def anybody(_credential: Credential, _signature_key: bytes) -> bool:
+    """Take every credential: for those who look at members afterwards."""
+    return True
+
+
+@dataclass(frozen=True)
+class Policy:
+    """What the application decides.
+
+    ``authenticate``: the Authentication Service (section 5.3.1): whether that credential belongs to that signature key.
+    ``max_lifetime``: seconds that a key package may be used at most. ``skew``: seconds that clocks may differ.
+    ``admit_new_members``: whether own commits take along the wishes of people outside to be added.
+    """
+
+    authenticate: Callable[[Credential, bytes], bool] = anybody
+    max_lifetime: int = 400 * DAY
+    skew: int = DAY
+    admit_new_members: bool = False
+
+
+@dataclass(frozen=True)
+class Setting:
+    """In which group a leaf is to be valid, by whose rules, and when (seconds since 1970)."""
+
+    suite: CipherSuite
+    group_id: bytes
+    extensions: tuple[Extension, ...]
+    policy: Policy
+    now: int
+
+
+def check_credential(credential: Credential, signature_key: bytes, policy: Policy) -> None:
+    """Check a credential with the Authentication Service (section 5.3.1)."""
+    if credential.credential_type != CredentialType.BASIC:
+        raise InvalidError("a member has a credential of a type that this package does not support")
+    if not policy.authenticate(credential, signature_key):
+        raise InvalidError("a member's credential does not belong to its signature key")
+
+
+def check_leaf(leaf: LeafNode, source: LeafNodeSource, leaf_index: int, setting: Setting) -> None:
+    """Check a leaf by itself (section 7.3), where it is received."""
+    if leaf.leaf_node_source != source:
+        raise InvalidError("a leaf did not come into being as its place demands")
+    if len(leaf.encryption_key) != setting.suite.kem.size:
+        raise InvalidError("a leaf has an encryption key of the wrong length")
+    if not leaf.is_signed(setting.suite, setting.group_id, leaf_index):
+        raise InvalidError("the signature of a leaf is wrong")
+    check_credential(leaf.credential, leaf.signature_key, setting.policy)
+    if leaf.lifetime is not None:
+        _check_lifetime(leaf.lifetime, setting)
+    _check_capabilities(leaf, setting)
+
+
+def _check_lifetime(lifetime: Lifetime, setting: Setting) -> None:
+    """Check what holds whenever a leaf is read; whether it is over is the sender's to check (section 7.3)."""
+    if not 0 <= lifetime.not_after - lifetime.not_before <= setting.policy.max_lifetime:
+        raise InvalidError("a leaf is valid for longer than is acceptable, or never")
+    if lifetime.not_before > setting.now + setting.policy.skew:
+        raise InvalidError("a leaf is valid only in the future")
+
+
+def _check_capabilities(leaf: LeafNode, setting: Setting) -> None:
+    can = leaf.capabilities
+    if MLS10 not in can.versions or setting.suite.number not in can.cipher_suites:
+        raise InvalidError("a leaf does not support the version or the cipher suite of the group")
+    if leaf.credential.credential_type not in can.credentials:
+        raise InvalidError("a leaf does not support its own credential")
+    carried = {extension.extension_type for extension in leaf.extensions}
+    if not carried - DEFAULT_EXTENSIONS <= set(can.extensions):
+        raise InvalidError("a leaf carries an extension that it does not support")
+    check_supports(leaf, setting.extensions)
+
+
+def check_supports(leaf: LeafNode, extensions: tuple[Extension, ...]) -> None:
+    """Check that a member supports what the group requires (sections 7.3, 11.1 and 13.4)."""
+    can = leaf.capabilities
+    in_use = {extension.extension_type for extension in extensions}
+    if not in_use - DEFAULT_EXTENSIONS <= set(can.extensions):
+        raise InvalidError("a member does not support an extension of the group")
+    data = find_extension(extensions, ExtensionType.REQUIRED_CAPABILITIES)
+    if data is None:
+        return
+    required = decode(data, RequiredCapabilities.decode)
+    if not (
+        set(required.extension_types) - DEFAULT_EXTENSIONS <= set(can.extensions)
+        and set(required.proposal_types) - DEFAULT_PROPOSALS <= set(can.proposals)
+        and set(required.credential_types) <= set(can.credentials)
+    ):
+        raise InvalidError("a member does not have the capabilities that the group requires")
+
+
+def check_key_package(key_package: KeyPackage, setting: Setting) -> None:
+    """Check a key package that is received in an Add (section 10.1)."""
+    if key_package.cipher_suite != setting.suite.number:
+        raise InvalidError("a key package is for another cipher suite than the group's")
+    check_leaf(key_package.leaf_node, LeafNodeSource.KEY_PACKAGE, 0, setting)
+    if not key_package.is_signed():
+        raise InvalidError("the signature of a key package is wrong")
+    if key_package.init_key == key_package.leaf_node.encryption_key:
+        raise InvalidError("a key package has one key for two purposes")
+    if len(key_package.init_key) != setting.suite.kem.size:
+        raise InvalidError("a key package has an init key of the wrong length")
+
+
+def check_usable_now(key_package: KeyPackage, setting: Setting) -> None:
+    """Check what only holds for whoever sends an Add: that the key package may be used now (section 7.3)."""
+    lifetime = key_package.leaf_node.lifetime
+    if lifetime is None or not lifetime.not_before <= setting.now + setting.policy.skew:
+        raise InvalidError("a key package may not be used yet")
+    if setting.now > lifetime.not_after:
+        raise InvalidError("a key package is too old to be used")
+
+
+def check_members(tree: RatchetTree) -> None:
+    """Check what leaves must be like together (section 7.3): keys and identities differ, credentials are understood."""
+    leaves = [leaf for _, leaf in tree.leaves()]
+    _check_differ((leaf.signature_key for leaf in leaves), "two members have one signature key")
+    _check_differ((leaf.credential.encode() for leaf in leaves), "two members have one identity")
+    keys = [leaf.encryption_key for leaf in leaves] + [node.encryption_key for _, node in tree.parents()]
+    _check_differ(keys, "two nodes of a tree have one encryption key")
+    in_use = {int(leaf.credential.credential_type) for leaf in leaves}
+    if not all(in_use <= set(leaf.capabilities.credentials) for leaf in leaves):
+        raise InvalidError("a member does not support a type of credential that is in use")
+
+
+def _check_differ(values: Iterable[bytes], sentence: str) -> None:
+    found = list(values)
+    if len(set(found)) != len(found):
+        raise InvalidError(sentence)
+
+
+def check_extensions(extensions: tuple[Extension, ...], tree: RatchetTree, policy: Policy) -> None:
+    """Check the extensions of a group against its members and the Authentication Service (sections 5.3.1, 12.1.7)."""
+    for _, leaf in tree.leaves():
+        check_supports(leaf, extensions)
+    data = find_extension(extensions, ExtensionType.EXTERNAL_SENDERS)
+    if data is not None:
+        for sender in decode(data, read_external_senders):
+            check_credential(sender.credential, sender.signature_key, policy)
+
+
+def check_tree(tree: RatchetTree, setting: Setting) -> None:
+    """Check a tree that comes from somebody else, as whoever joins must (section 12.4.3.1)."""
+    if not {extension.extension_type for extension in setting.extensions} <= SUPPORTED_EXTENSIONS:
+        raise InvalidError("the group uses an extension that this package does not support")
+    check_unmerged_leaves(tree)
+    for _, node in tree.parents():
+        if len(node.encryption_key) != setting.suite.kem.size:
+            raise InvalidError("a parent has an encryption key of the wrong length")
+    check_members(tree)
+    for leaf_index, leaf in tree.leaves():
+        check_leaf(leaf, leaf.leaf_node_source, leaf_index, setting)
+    check_parent_hashes(tree)
+    check_extensions(setting.extensions, tree, setting.policy)
+
+
+def check_unmerged_leaves(tree: RatchetTree) -> None:
+    """Check the lists of unmerged leaves (sections 7.1 and 12.4.3.1)."""
+    for x, node in tree.parents():
+        leaves = list(node.unmerged_leaves)
+        if leaves != sorted(set(leaves)):
+            raise InvalidError("a list of unmerged leaves is not in order")
+        for leaf_index in leaves:
+            if not tree_math.is_below(leaf_index, x) or tree.leaf(leaf_index) is None:
+                raise InvalidError("an unmerged leaf is not there, or not below its node")
+            _check_unmerged_between(tree, leaf_index, x)
+
+
+def _check_unmerged_between(tree: RatchetTree, leaf_index: int, x: int) -> None:
+    between = tree_math.parent(2 * leaf_index)
+    while between != x:
+        node = tree.parent(between)
+        if node is not None and leaf_index not in node.unmerged_leaves:
+            raise InvalidError("a leaf is unmerged above a node at which it is not")
+        between = tree_math.parent(between)

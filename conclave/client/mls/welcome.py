@@ -1,0 +1,191 @@
+"""What new members get (RFC 9420 section 12.4.3): group infos and Welcomes."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Self
+
+from conclave.client.mls.codec import Reader, decode, opaque, optional, uint16, uint32, vector
+from conclave.client.mls.credentials import Extension, ExtensionType, find_extension, read_extensions
+from conclave.client.mls.crypto import (
+    HPKECiphertext,
+    decrypt_with_label,
+    encrypt_with_label,
+    expand_with_label,
+    sign_with_label,
+    verify_with_label,
+)
+from conclave.client.mls.errors import InvalidError
+from conclave.client.mls.key_packages import KeyPackage, OwnKeyPackage
+from conclave.client.mls.key_schedule import GroupContext, PreSharedKeyID
+from conclave.client.mls.nodes import MAX_LEAVES
+from conclave.client.mls.suites import CipherSuite
+from conclave.client.mls.tree import RatchetTree
+
+MAX_PSKS = 64
+
+
+@dataclass(frozen=True)
+class GroupInfo:
+    """The state of a group, as a member signs it for those who join."""
+
+    group_context: GroupContext
+    extensions: tuple[Extension, ...]
+    confirmation_tag: bytes
+    signer: int
+    signature: bytes = b""
+
+    def to_be_signed(self) -> bytes:
+        """GroupInfoTBS."""
+        return (
+            self.group_context.encode() + vector(self.extensions) + opaque(self.confirmation_tag) + uint32(self.signer)
+        )
+
+    def encode(self) -> bytes:
+        """Encode."""
+        return self.to_be_signed() + opaque(self.signature)
+
+    @classmethod
+    def decode(cls, reader: Reader) -> Self:
+        """Decode."""
+        context, extensions = GroupContext.decode(reader), read_extensions(reader)
+        return cls(context, extensions, reader.opaque(), reader.uint32(), reader.opaque())
+
+    def signed(self, suite: CipherSuite, private: bytes) -> "GroupInfo":
+        """Return it with its signature."""
+        return replace(self, signature=sign_with_label(suite, private, "GroupInfoTBS", self.to_be_signed()))
+
+    def check_signature(self, tree: RatchetTree) -> None:
+        """Check that the member who is named as the signer has signed."""
+        signer = tree.leaf(self.signer)
+        if signer is None:
+            raise InvalidError("a group info is signed by nobody in the group")
+        tbs = self.to_be_signed()
+        if not verify_with_label(tree.suite, signer.signature_key, "GroupInfoTBS", tbs, self.signature):
+            raise InvalidError("the signature of a group info is wrong")
+
+    def tree(self, apart: bytes | None) -> RatchetTree:
+        """Return the tree that comes with it, or ``apart`` from it; its hash must be the group's."""
+        data = find_extension(self.extensions, ExtensionType.RATCHET_TREE) if apart is None else apart
+        if data is None:
+            raise InvalidError("a group info comes without its tree")
+        suite = self.group_context.suite
+        tree = decode(data, lambda reader: RatchetTree.decode(suite, reader))
+        if tree.tree_hash() != self.group_context.tree_hash:
+            raise InvalidError("a tree is not the one of its group info: its hash is another")
+        return tree
+
+    @property
+    def external_pub(self) -> bytes | None:
+        """The key by which anybody may join by itself; None if nobody may."""
+        data = find_extension(self.extensions, ExtensionType.EXTERNAL_PUB)
+        return None if data is None else decode(data, Reader.opaque)
+
+
+@dataclass(frozen=True)
+class PathSecret:
+    """The secret of the lowest node above both, the committer and the new member."""
+
+    path_secret: bytes
+
+    def encode(self) -> bytes:
+        """Encode."""
+        return opaque(self.path_secret)
+
+    @classmethod
+    def decode(cls, reader: Reader) -> Self:
+        """Decode."""
+        return cls(reader.opaque())
+
+
+@dataclass(frozen=True)
+class GroupSecrets:
+    """What a new member needs besides the group info."""
+
+    joiner_secret: bytes
+    path_secret: PathSecret | None
+    psks: tuple[PreSharedKeyID, ...]
+
+    def encode(self) -> bytes:
+        """Encode."""
+        return opaque(self.joiner_secret) + optional(self.path_secret) + vector(self.psks)
+
+    @classmethod
+    def decode(cls, reader: Reader) -> Self:
+        """Decode."""
+        secret, path = reader.opaque(), reader.optional(PathSecret.decode)
+        return cls(secret, path, reader.vector(PreSharedKeyID.decode, MAX_PSKS))
+
+
+@dataclass(frozen=True)
+class EncryptedGroupSecrets:
+    """Group secrets, encrypted to the init key of one key package."""
+
+    new_member: bytes
+    encrypted_group_secrets: HPKECiphertext
+
+    def encode(self) -> bytes:
+        """Encode."""
+        return opaque(self.new_member) + self.encrypted_group_secrets.encode()
+
+    @classmethod
+    def decode(cls, reader: Reader) -> Self:
+        """Decode."""
+        return cls(reader.opaque(), HPKECiphertext.decode(reader))
+
+
+@dataclass(frozen=True)
+class Welcome:
+    """An invitation, for all new members of one commit."""
+
+    cipher_suite: int
+    secrets: tuple[EncryptedGroupSecrets, ...]
+    encrypted_group_info: bytes
+
+    def encode(self) -> bytes:
+        """Encode."""
+        return uint16(self.cipher_suite) + vector(self.secrets) + opaque(self.encrypted_group_info)
+
+    @classmethod
+    def decode(cls, reader: Reader) -> Self:
+        """Decode."""
+        number, secrets = reader.uint16(), reader.vector(EncryptedGroupSecrets.decode, MAX_LEAVES)
+        return cls(number, secrets, reader.opaque())
+
+    def group_secrets(self, own: OwnKeyPackage) -> GroupSecrets | None:
+        """Decrypt what is meant for a key package; None if nothing is."""
+        ref = own.key_package.ref()
+        found = next((entry for entry in self.secrets if entry.new_member == ref), None)
+        if found is None:
+            return None
+        encrypted = found.encrypted_group_secrets
+        data = decrypt_with_label(own.suite, own.init_pair, "Welcome", self.encrypted_group_info, encrypted)
+        return decode(data, GroupSecrets.decode)
+
+    def group_info(self, suite: CipherSuite, welcome_secret: bytes) -> GroupInfo:
+        """Decrypt the group info."""
+        data = suite.aead.open(*_welcome_key(suite, welcome_secret), b"", self.encrypted_group_info)
+        return decode(data, GroupInfo.decode)
+
+
+def _welcome_key(suite: CipherSuite, welcome_secret: bytes) -> tuple[bytes, bytes]:
+    key = expand_with_label(suite, welcome_secret, "key", b"", suite.aead.key)
+    return key, expand_with_label(suite, welcome_secret, "nonce", b"", suite.aead.nonce)
+
+
+def create_welcome(
+    group_info: GroupInfo,
+    welcome_secret: bytes,
+    joiner_secret: bytes,
+    psks: Sequence[PreSharedKeyID],
+    new_members: Mapping[KeyPackage, bytes | None],
+) -> Welcome:
+    """Make the Welcome for new members. ``new_members``: to each key package the path secret, if there is a path."""
+    suite = group_info.group_context.suite
+    encrypted = suite.aead.seal(*_welcome_key(suite, welcome_secret), b"", group_info.encode())
+    secrets = []
+    for key_package, path_secret in new_members.items():
+        path = None if path_secret is None else PathSecret(path_secret)
+        plain = GroupSecrets(joiner_secret, path, tuple(psks)).encode()
+        sealed = encrypt_with_label(suite, key_package.init_key, "Welcome", encrypted, plain)
+        secrets.append(EncryptedGroupSecrets(key_package.ref(), sealed))
+    return Welcome(suite.number, tuple(secrets), encrypted)

@@ -1,0 +1,178 @@
+"""Whatever comes, only this package's own errors come out, after a bounded number of steps."""
+
+import contextlib
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings, strategies as st
+
+from conclave.client.mls import Group, MlsError, OwnKeyPackage, decode_message
+from conclave.client.mls.codec import MAX_ELEMENTS, MAX_MESSAGE, Reader, decode, opaque, varint
+from conclave.client.mls.errors import LimitError, MalformedError
+from conclave.client.mls.framing import AuthenticatedContent
+from conclave.client.mls.proposals import Commit, decode_proposal
+from conclave.client.mls.tree import RatchetTree
+from conclave.client.mls.welcome import GroupSecrets
+from tests.client.mls.data import NOW, load, raw
+from tests.client.mls.forging import SUITE, cast, package
+from tests.support import sample
+
+MESSAGES = [
+    raw(vector[name])
+    for vector in load("messages")[:6]
+    for name in vector
+    if name.startswith(("mls_", "public_", "private_"))
+]
+FOUR = cast()
+EVE = package("eve")
+STORED = FOUR.stored["alice"]
+COUNT = sample.amount(1_000, 60)
+MIB = 1 << 20
+
+READERS: dict[str, Callable[[bytes], object]] = {
+    "message": decode_message,
+    "commit": lambda data: decode(data, Commit.decode),
+    "proposal": lambda data: decode(data, decode_proposal),
+    "secrets": lambda data: decode(data, GroupSecrets.decode),
+    "tree": lambda data: decode(data, lambda reader: RatchetTree.decode(SUITE, reader)),
+    "content": lambda data: decode(data, AuthenticatedContent.decode),
+    "key package": OwnKeyPackage.from_bytes,
+    "group": Group.from_bytes,
+}
+
+
+def mutated(bases: list[bytes]) -> st.SearchStrategy[bytes]:
+    """Return valid messages with something cut out, put in or changed."""
+
+    def change(base: bytes, start: float, length: int, new: bytes) -> bytes:
+        at = int(start * len(base))
+        return base[:at] + new + base[at + length :]
+
+    return st.builds(change, st.sampled_from(bases), st.floats(0, 1), st.integers(0, 40), st.binary(max_size=12))
+
+
+def takes(call: Callable[[], object]) -> None:
+    with contextlib.suppress(MlsError):
+        call()
+
+
+@pytest.mark.parametrize("kind", READERS)
+@settings(max_examples=COUNT, deadline=None, database=None, suppress_health_check=list(HealthCheck))
+@given(data=st.data())
+def test_readers_raise_only_their_own_errors(kind: str, data: Any) -> None:
+    bases = [STORED] if kind == "group" else [EVE.to_bytes()] if kind == "key package" else MESSAGES
+    bytes_ = data.draw(st.one_of(st.binary(max_size=200), mutated(bases)))
+    takes(lambda: READERS[kind](bytes_))
+
+
+@settings(max_examples=COUNT, deadline=None, database=None)
+@given(message=st.one_of(st.binary(max_size=100), mutated(MESSAGES)))
+def test_a_group_survives_whatever_is_sent_to_it(message: bytes) -> None:
+    group = FOUR.group("bob")
+    takes(lambda: group.receive(message, NOW))
+    takes(lambda: Group.join(message, [EVE], NOW))
+    takes(lambda: Group.join_external(message, EVE, NOW))
+    assert group.to_bytes() == FOUR.stored["bob"]
+
+
+HEAD = bytes.fromhex("0001")
+PUBLIC_COMMIT = bytes.fromhex("0001000100000000000000000001000000000003")
+"""A public message of a member with an empty group id, up to its commit."""
+LEAF = opaque(b"") * 2 + bytes.fromhex("0001") + opaque(b"") * 6 + b"\x02" + opaque(b"") * 2
+BOMBS = {
+    "zeros": bytes(MIB),
+    "ones": b"\xff" * MIB,
+    "a length and nothing": HEAD + b"\x00\x03\x00\x01" + varint(1 << 29),
+    "welcomes": HEAD + bytes.fromhex("00030001") + opaque(bytes(3) * 300_000),
+    "extensions": HEAD + bytes.fromhex("0004000100010000000000000000000000") + opaque(bytes(3) * 300_000),
+    "proposals": PUBLIC_COMMIT + opaque(b"\x02\x00" * 500_000),
+    "removes": PUBLIC_COMMIT + opaque(bytes.fromhex("01000300000001") * 140_000),
+    "updates": PUBLIC_COMMIT + opaque((b"\x01\x00\x02" + LEAF) * 50_000),
+    "ciphertexts": PUBLIC_COMMIT + b"\x00\x01" + LEAF + opaque((b"\x00" + opaque(bytes(2) * 4_000)) * 30),
+    "nodes of a path": PUBLIC_COMMIT + b"\x00\x01" + LEAF + opaque(bytes(2) * 500_000),
+    "capabilities": PUBLIC_COMMIT
+    + opaque(b"\x01\x00\x02" + opaque(b"") * 2 + bytes.fromhex("000100") + opaque(bytes(2) * 500_000)),
+    "certificates": PUBLIC_COMMIT
+    + opaque(b"\x01\x00\x02" + opaque(b"") * 2 + bytes.fromhex("0002") + opaque(bytes(1) * MIB)),
+}
+
+
+@pytest.fixture
+def counted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Count the steps of readers."""
+    steps = [0]
+    fixed, short = Reader.fixed, Reader.opaque
+
+    def counting(self: Reader, length: int) -> bytes:
+        steps[0] += 1
+        return fixed(self, length)
+
+    def counting_short(self: Reader) -> bytes:
+        steps[0] += 1
+        return short(self)
+
+    monkeypatch.setattr(Reader, "fixed", counting)
+    monkeypatch.setattr(Reader, "opaque", counting_short)
+    return steps
+
+
+@pytest.mark.parametrize("name", BOMBS)
+def test_a_mebibyte_of_anything_takes_few_steps(name: str, counted: list[int]) -> None:
+    with pytest.raises((MalformedError, LimitError)):
+        decode_message(BOMBS[name])
+    assert counted[0] < 10 * MAX_ELEMENTS
+
+
+NODES = {"blank": b"\x00", "parent": b"\x01\x02" + opaque(b"") * 3, "leaf": b"\x01\x01" + LEAF + b"\x00"}
+
+
+@pytest.mark.parametrize("node", NODES.values(), ids=NODES)
+def test_a_mebibyte_of_a_tree_takes_few_steps(node: bytes, counted: list[int]) -> None:
+    with pytest.raises((MalformedError, LimitError)):
+        decode(opaque(node * (MIB // len(node))), lambda reader: RatchetTree.decode(SUITE, reader))
+    assert counted[0] < 10 * MAX_ELEMENTS
+
+
+def test_a_message_that_is_too_large_is_not_looked_at(counted: list[int]) -> None:
+    with pytest.raises(LimitError, match="more than"):
+        decode_message(bytes(MAX_MESSAGE + 1))
+    assert counted[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("data", "sentence"),
+    [
+        ("40", "ends too early"),
+        ("4001aa", "more bytes than it takes"),
+        ("80000001aa", "more bytes than it takes"),
+        ("80003fff" + "aa" * 16_383, "more bytes than it takes"),
+        ("c0aa", "mean nothing"),
+        ("ff", "mean nothing"),
+        ("02aa", "ends too early"),
+        ("01aabb", "after its end"),
+    ],
+)
+def test_a_length_is_as_short_as_it_can_be(data: str, sentence: str) -> None:
+    with pytest.raises(MalformedError, match=sentence):
+        decode(raw(data), Reader.opaque)
+
+
+def test_an_optional_value_is_there_or_not() -> None:
+    with pytest.raises(MalformedError, match="neither there nor not there"):
+        decode(b"\x02", lambda reader: reader.optional(Reader.uint8))
+
+
+def test_numbers_end_where_their_vector_ends() -> None:
+    with pytest.raises(MalformedError, match="within a number"):
+        decode(opaque(bytes(3)), Reader.uint16s)
+    with pytest.raises(MalformedError, match="ends too early"):
+        decode(opaque(bytes(1)), lambda reader: reader.vector(Reader.uint16, 5))
+    with pytest.raises(MalformedError, match="longer than its message"):
+        decode(b"\x05", lambda reader: reader.vector(Reader.uint16, 5))
+
+
+def test_a_list_has_each_extension_once() -> None:
+    context = bytes.fromhex("000100010000000000000000000000") + opaque(bytes.fromhex("f00d00") * 2)
+    with pytest.raises(MalformedError, match="two extensions of one type"):
+        decode_message(HEAD + b"\x00\x04" + context)
