@@ -176,3 +176,17 @@ def test_a_list_has_each_extension_once() -> None:
     context = bytes.fromhex("000100010000000000000000000000") + opaque(bytes.fromhex("f00d00") * 2)
     with pytest.raises(MalformedError, match="two extensions of one type"):
         decode_message(HEAD + b"\x00\x04" + context)
+
+
+def test_what_this_package_does_not_know_is_told_apart_from_what_it_does() -> None:
+    for data, sentence in (("00010009", "no WireFormat"), ("0001000100" + "00" * 8 + "09", "no SenderType")):
+        with pytest.raises(MalformedError, match=sentence):
+            decode_message(raw(data))
+    with pytest.raises(MalformedError, match="no proposal of type 9"):
+        decode(raw("0009"), decode_proposal)
+
+
+def test_a_list_of_numbers_has_a_bound() -> None:
+    assert decode(opaque(bytes(20)), lambda reader: reader.uint16s(10)) == (0,) * 10
+    with pytest.raises(LimitError, match="more than 10 numbers"):
+        decode(opaque(bytes(22)), lambda reader: reader.uint16s(10))
