@@ -23,8 +23,9 @@ class Change(NamedTuple):
 class Codec(Protocol):
     """Makes and reads payloads. The server, and the rest of this library, take them as they are.
 
-    It is called for a group's payloads in the order of their numbers. After a crash it may be asked for the last ones
-    again. What the user sent is not decoded: its text is known; but after a crash it may be.
+    It is called for a group's payloads in the order of their numbers, except for those that the server left out while
+    its clock was in doubt: they come later. After a crash it may be asked for the last ones again. What the user sent
+    is not decoded: its text is known; but after a crash it may be.
     """
 
     def encode(self, group_id: UUID, text: str) -> bytes:

@@ -3,13 +3,17 @@
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Iterable, Sequence
+from itertools import pairwise
+from typing import NamedTuple
 from uuid import UUID
 
 from conclave.client import news as n
 from conclave.client.api import Client
 from conclave.client.codec import Codec, UnreadableError
 from conclave.client.errors import AnswerError, GroupError, NoAnswerError, ResourceError, is_not_member
-from conclave.client.history.store import Arrived, Erased, History
+from conclave.client.history.erasing import Erased
+from conclave.client.history.pages import Arrived
+from conclave.client.history.store import History
 from conclave.client.results import StoredMessage
 
 PAGE = 200
@@ -17,6 +21,13 @@ PAGE = 200
 
 GROWS_AFTER = 8
 """After 8 smaller pages that arrived, one of twice the size is asked for."""
+
+
+class _Page(NamedTuple):
+    """Messages, and whether the server did not know the time when it put them together."""
+
+    messages: tuple[StoredMessage, ...]
+    in_doubt: bool
 
 
 class Mirror:
@@ -101,14 +112,15 @@ class Mirror:
         numbers = self._history.self_destructing(group_id)
         if not numbers:
             return
-        after, shown = numbers[0] - 1, set[int]()
+        after, shown, in_doubt = numbers[0] - 1, set[int](), False
         while after < numbers[-1]:
             page = await self._fetch(group_id, after, include_redacted=True)
-            if not page:
+            in_doubt |= page.in_doubt
+            if not page.messages:
                 break
-            shown |= {each.sequence_num for each in page if not each.redacted}
-            after = page[-1].sequence_num
-        if self._history.is_time_known:
+            shown |= {each.sequence_num for each in page.messages if not each.redacted}
+            after = page.messages[-1].sequence_num
+        if self._history.is_time_known and not in_doubt:
             self.note_gone(self._history.forget(group_id, [each for each in numbers if each not in shown]))
         else:
             self._has_passed_over = True
@@ -134,27 +146,45 @@ class Mirror:
     async def fetch(self, group_id: UUID) -> AsyncIterator[n.News]:
         """Fetch all that comes after what the history has, store it, and tell it.
 
-        The last page is empty: only that says that nothing follows, and it confirms the one before.
+        The last page is empty: only that says that nothing follows, and it confirms the one before. If pages have left
+        something out because the server did not know the time, what comes after them is fetched again first.
         """
         if group_id not in self._history.groups():
             async for each in self._read_policy_if_member(group_id):
                 yield each
-        while (page := await self._page(group_id, after := self._history.fetched_up_to(group_id))) is not None:
+        is_known = self._history.is_time_known
+        while (page := await self._page(group_id, after := self._after(group_id, again=is_known))) is not None:
+            is_known = is_known and not page.in_doubt
             # Before anything is stored: by a former policy the history would refuse what is served now.
-            if self._contradicts(group_id, page):
+            if self._contradicts(group_id, page.messages):
                 async for each in self._read_policy_if_member(group_id):
                     yield each
-            if page:
-                self._history.store(group_id, after, page[-1].sequence_num, self._decoded(group_id, page))
+            is_last = not page.messages and after >= self._history.fetched_up_to(group_id)
+            if not is_last:
+                self._store(group_id, after, page)
             self.note_gone(self._history.enforce())
             async for each in self._deliver(group_id):
                 yield each
-            if not page:
+            if is_last:
+                self._has_passed_over |= page.in_doubt or self._history.again_after(group_id) is not None
                 return
         for each in self.forget_group(group_id):
             yield each
 
-    async def _page(self, group_id: UUID, after: int) -> tuple[StoredMessage, ...] | None:
+    def _after(self, group_id: UUID, *, again: bool) -> int:
+        """Return the number after which to fetch next."""
+        number = self._history.again_after(group_id) if again else None
+        return self._history.fetched_up_to(group_id) if number is None else number
+
+    def _store(self, group_id: UUID, after: int, page: _Page) -> None:
+        """Store what is new on a page. An empty one says that nothing is left of what comes after it."""
+        numbers = [each.sequence_num for each in page.messages]
+        up_to = numbers[-1] if numbers else self._history.fetched_up_to(group_id)
+        new = self._history.new(group_id, numbers)
+        arrived = self._decoded(group_id, [each for each in page.messages if each.sequence_num in new])
+        self._history.store(group_id, after, up_to, arrived, numbers=numbers, in_doubt=page.in_doubt)
+
+    async def _page(self, group_id: UUID, after: int) -> _Page | None:
         """Fetch the next page of a group. Return None if the user is no member."""
         try:
             page = await self._fetch(group_id, after)
@@ -162,17 +192,19 @@ class Mirror:
             if is_not_member(error):
                 return None
             raise
-        if any(each.sequence_num <= former for each, former in zip(page, _numbers(after, page), strict=False)):
+        numbers = [after, *(each.sequence_num for each in page.messages)]
+        if any(number <= former for former, number in pairwise(numbers)):
             raise AnswerError("the server's messages are out of order")  # or the same page would come for ever
         return page
 
     @property
     def wants_to_compare(self) -> bool:
-        """Whether something was not compared while the server's clock was in doubt, and can be now."""
+        """Whether something was not compared, or left out, while the server's clock was in doubt, and can come now."""
         return self._has_passed_over and self._history.is_time_known
 
-    async def _fetch(self, group_id: UUID, after: int, *, include_redacted: bool = False) -> tuple[StoredMessage, ...]:
+    async def _fetch(self, group_id: UUID, after: int, *, include_redacted: bool = False) -> _Page:
         """Fetch a page of a group, as large as the link carries."""
+        silences = self._history.silences
         try:
             page = await self._client.fetch(group_id, after, self._page_size, include_redacted=include_redacted)
         except NoAnswerError:
@@ -181,7 +213,7 @@ class Mirror:
         self._arrived += 1
         if self._arrived % GROWS_AFTER == 0:
             self._page_size = min(PAGE, self._page_size * 2)
-        return page
+        return _Page(page, self._history.silences > silences)
 
     async def _read_policy_if_member(self, group_id: UUID) -> AsyncIterator[n.News]:
         try:
@@ -266,8 +298,3 @@ class Mirror:
         """Return what is gone and was not told."""
         gone, self._gone = self._gone, []
         return gone
-
-
-def _numbers(after: int, page: Sequence[StoredMessage]) -> list[int]:
-    """Return the number that comes before each message of a page."""
-    return [after, *(each.sequence_num for each in page)]

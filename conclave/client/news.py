@@ -165,7 +165,10 @@ class Message:
 
 @dataclass(frozen=True)
 class MessageArrived:
-    """A message that is new to the application: each once, and those of a group in their order."""
+    """A message that is new to the application: each once, and those of a group in their order.
+
+    What the server has left out while its clock was in doubt comes late.
+    """
 
     message: Message
 

@@ -22,6 +22,7 @@ from conclave.client.errors import AnswerError, AnswerTooLongError, ClientError,
 from conclave.client.results import Empty, Refusal
 from conclave.client.retry import GATEWAY_STATUSES, Backoff
 from conclave.errors import ErrorCode
+from conclave.wire.fields import CLOCK_IN_DOUBT
 from conclave.wire.negotiate import Format, body_format
 from conclave.wire.schemas.base import RequestSchema
 
@@ -174,6 +175,7 @@ class Transport:
         except (HttpError, TimeoutError, OSError) as error:
             raise _no_answer(error) from error
         if response.status == 200:
+            self._tell_time(response)
             return response
         async with response:
             raise await self._refusal(response)
@@ -227,7 +229,10 @@ class Transport:
             self.on_trouble(error)
 
     def _tell_time(self, response: ClientResponse) -> None:
-        """Hand the server's time on; None if the answer has none: then its clock may be wrong."""
+        """Hand the server's time on; None if it knows none: a Date that comes all the same is a proxy's."""
+        if CLOCK_IN_DOUBT in response.headers:
+            self.on_time(None)
+            return
         try:
             date = parsedate_to_datetime(response.headers.get("Date", ""))
             at = int(date.replace(tzinfo=date.tzinfo or UTC).timestamp())

@@ -57,6 +57,9 @@ KEY_PACKAGE_BYTES = (4, 16_384)
 KEY_PACKAGE_START = bytes([0, 1, 0, 5])
 """How a key package begins: MLS 1.0, an MLSMessage that holds one (RFC 9420 section 6)."""
 
+CLOCK_IN_DOUBT = "X-Clock-In-Doubt"
+"""The header of every response while the server's clock is in doubt: it tells no time."""
+
 
 class _KeyPackageRule(validate.Length):
     """Checks that bytes can be a key package."""

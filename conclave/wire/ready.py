@@ -19,12 +19,13 @@ from aiohttp.http import StreamWriter
 from aiohttp.web_request import BaseRequest
 
 from conclave.clock import Clock
+from conclave.wire.fields import CLOCK_IN_DOUBT
 from conclave.wire.negotiate import Format
 
 CLOCK: web.RequestKey[Clock] = web.RequestKey("clock")
 """The clock that the server goes by."""
 
-IN_DOUBT = {"X-Clock-In-Doubt": "true"}
+IN_DOUBT = {CLOCK_IN_DOUBT: "true"}
 """The header of every response while the clock is in doubt: clients then have no time to act on.
 
 Date is left out, too. But a proxy puts in its own where there is none, as HTTP demands.

@@ -14,8 +14,8 @@ from hypothesis import given, settings, strategies as st
 
 from conclave.client import History, HistoryError
 from conclave.client.history import bodies
+from conclave.client.history.pages import Arrived
 from conclave.client.history.server_clock import ServerClock
-from conclave.client.history.store import Arrived
 from conclave.clock import FakeClock
 from tests.support import sample
 from tests.support.forensics import Search

@@ -10,8 +10,8 @@ import pytest
 
 from conclave.client import Client, PlaintextCodec, TimeCorrected
 from conclave.client.history import schema
+from conclave.client.history.pages import Arrived
 from conclave.client.history.server_clock import APART_SECONDS, CONFIRMED_BY, ServerClock
-from conclave.client.history.store import Arrived
 from conclave.client.membership import Membership
 from conclave.clock import FakeClock
 from tests.client.test_history import ALICE, DAY, HOUR, Kept
@@ -286,7 +286,14 @@ def test_a_history_of_the_version_before_is_taken_over(kept: Kept) -> None:
     kept.arrive(group)
     kept.history.close()
     with closing(sqlite3.connect(kept.folder / "history.db", isolation_level=None)) as former:
-        former.execute("DROP TABLE doubt")
+        for each in (
+            "TABLE doubt",
+            "TABLE had",
+            "INDEX messages_late",
+        ):
+            former.execute(f"DROP {each}")
+        former.execute("ALTER TABLE groups DROP COLUMN again_after")
+        former.execute("ALTER TABLE messages DROP COLUMN is_late")
         former.execute("PRAGMA user_version = 1")
     kept.open()
     assert kept.shown(group) == [1]

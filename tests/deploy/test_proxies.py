@@ -14,7 +14,9 @@ from pathlib import Path
 import pytest
 from aiohttp import ClientError, ClientResponse, ClientSession, TCPConnector
 
+from conclave.client import Client as LibraryClient
 from conclave.wire.exchange import MAX_BODY_BYTES
+from tests.conftest import Running
 from tests.support.client import Client, encode
 from tests.support.proxies import KINDS, Proxy, proxy
 from tests.support.server import PATIENCE, ServerProcess, waiting
@@ -229,3 +231,32 @@ async def test_the_trap_finds_bodies_that_nginx_writes(
             except ClientError:
                 pass
             assert b"[crit]" in front.written()[str(front.folder / "conclave.log")]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_a_proxy_hands_on_that_the_clock_is_in_doubt(kind: str, running: Running, tmp_path: Path) -> None:
+    """Each writes a Date of its own beside it."""
+    with proxy(kind, tmp_path / kind, running.url) as front:
+        running.clock.set_wrong(10 * 86_400)
+        async with connection() as http, http.get(f"{front.url}/api/v1/groups") as answer:
+            assert answer.headers["X-Clock-In-Doubt"] == "true"
+            assert "Date" in answer.headers
+
+
+async def test_a_date_that_a_proxy_puts_in_is_no_time_for_clients(running: Running, tmp_path: Path) -> None:
+    with proxy("nginx", tmp_path / "nginx", running.url) as front:
+        url = front.url.replace("127.0.0.1", "localhost")  # for which the certificate is
+        async with LibraryClient(url, ca=front.folder / "cert.pem") as alice:
+            await alice.register("alice", "correct horse")
+            await alice.login("alice", "correct horse")
+            heard: list[int | None] = []
+            alice.transport.on_time = heard.append
+            await alice.me()
+            async with alice.listen():
+                assert len(heard) == 2
+                assert None not in heard
+            running.clock.set_wrong(10 * 86_400)
+            heard.clear()
+            await alice.me()
+            async with alice.listen():
+                assert heard == [None, None]

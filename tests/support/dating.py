@@ -36,11 +36,11 @@ class DatingLink:
         try:
             await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
         finally:
+            for each in (writer, to_server):  # before anything is awaited: the end of a test may cancel that
+                each.transport.abort()
             for copying in both:
                 copying.cancel()
             await asyncio.gather(*both, return_exceptions=True)
-            for each in (writer, to_server):
-                each.transport.abort()
 
     def _dated(self, data: bytes) -> bytes:
         told = b"" if self.shift is None else f"\r\nDate: {formatdate(self._date() + self.shift, usegmt=True)}".encode()

@@ -51,7 +51,7 @@ CREATE TABLE segments (
 ) STRICT;
 """
 
-_DOUBT = """
+_DOUBTS = """
 CREATE TABLE doubt (
     id INTEGER PRIMARY KEY CHECK (id = 1),
     answers INTEGER NOT NULL,                   -- how many have told the time that follows, with the clocks of then
@@ -60,8 +60,18 @@ CREATE TABLE doubt (
     since_boot INTEGER NOT NULL,
     boot_id TEXT NOT NULL
 ) STRICT;
+-- Pages after this number came in doubt and may have left something out; NULL: none.
+ALTER TABLE groups ADD COLUMN again_after INTEGER;
+CREATE TABLE had (                              -- the numbers that have come with and since these: see pages.py
+    group_key INTEGER NOT NULL REFERENCES groups ON DELETE CASCADE,
+    sequence_num INTEGER NOT NULL,
+    PRIMARY KEY (group_key, sequence_num)
+) STRICT, WITHOUT ROWID;
+-- It came after messages with greater numbers, and the application has not had it.
+ALTER TABLE messages ADD COLUMN is_late INTEGER NOT NULL DEFAULT 0;
+CREATE INDEX messages_late ON messages (group_key, sequence_num) WHERE is_late = 1;
 """
-"""Of version 2: a time that the server has told and that is not believed."""
+"""Of version 2: a time that the server has told and that is not believed, and what pages left out because of one."""
 
 # With the journal of before-images, which is emptied at each commit, no log is left that has what was erased.
 _PRAGMAS = """
@@ -108,9 +118,9 @@ def _make(connection: sqlite3.Connection, path: Path | None) -> None:
         if version == 0:
             if connection.execute("SELECT 1 FROM sqlite_schema").fetchone():
                 raise HistoryError(f"{path}: is a database, but no history of a client")
-            _change(connection, _SCHEMA + _DOUBT)
+            _change(connection, _SCHEMA + _DOUBTS)
         elif version == 1:
-            _change(connection, _DOUBT)
+            _change(connection, _DOUBTS)
         elif version != VERSION:
             raise HistoryError(
                 f"{path}: its version is {version}, this program knows {VERSION}: use the one that made it"

@@ -52,6 +52,13 @@ class ServerClock:
         self._clock = clock
         self.anchor = anchor
         self.doubt = doubt
+        self.silences = 0
+        self._silent_at: Reading | None = None
+
+    def hear_nothing(self) -> None:
+        """The server answers and does not know what time it is."""
+        self._silent_at = self._clock.read()
+        self.silences += 1
 
     def hear(self, date: int) -> int:
         """The server says that it is ``date``, in whole seconds rounded down: up to a second more.
@@ -59,7 +66,7 @@ class ServerClock:
         Return how many seconds the time that was believed was behind: 0 unless a doubt has ended by being confirmed.
         The first time that is ever heard is believed: nothing else is known, and nothing is here that could be lost.
         """
-        reading = self._clock.read()
+        reading, self._silent_at = self._clock.read(), None
         heard = Anchor(date + 1, reading)
         if self.anchor is None or _agree(self.anchor, heard) or _is_alone_right(self.anchor, heard):
             self.anchor, self.doubt = heard, None
@@ -74,9 +81,15 @@ class ServerClock:
         return 0
 
     @property
+    def is_silent(self) -> bool:
+        """Whether the server did not know the time when it answered last."""
+        return self._silent_at is not None
+
+    @property
     def wants_answers(self) -> bool:
-        """Whether another answer would count, for a doubt or against it."""
-        return self.doubt is not None and _passed(self.doubt.anchor.at, self._clock.read()) >= APART_SECONDS
+        """Whether another answer would count, for a doubt or against it, or may have a time at last."""
+        asked_at = self._silent_at or (self.doubt.anchor.at if self.doubt else None)
+        return asked_at is not None and _passed(asked_at, self._clock.read()) >= APART_SECONDS
 
     def now(self) -> int:
         """Return the latest that the server's time may be, Unix seconds: by it things are hidden."""

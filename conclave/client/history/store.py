@@ -6,13 +6,14 @@ What is here is not encrypted: whoever may read the file reads the texts.
 import sqlite3
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import NamedTuple, Self
+from typing import Self
 from uuid import UUID
 
-from conclave.client.history import bodies
+from conclave.client.history import bodies, erasing, pages
+from conclave.client.history.erasing import Erased
+from conclave.client.history.pages import Arrived, Times, known_group
 from conclave.client.history.schema import HistoryError, open_history
 from conclave.client.history.server_clock import SLACK_SECONDS, ServerClock
 from conclave.client.history.times import Notes, goes_back, goes_on, noted
@@ -28,51 +29,10 @@ MOST_UNREAD = 1_000
 AFTER_FETCH = 0
 """The effective expiry of a group whose messages the server deletes once all have fetched them."""
 
-_COLUMNS = (
-    "group_id, sequence_num, sender_id, is_readable, created_at, self_destruct_seconds, gone_at, segment, body_id"
+_UNREAD = (
+    "FROM messages JOIN groups USING (group_key) WHERE group_id = ?"
+    " AND sequence_num > read_up_to AND sender_id != ? AND (gone_at IS NULL OR gone_at > ?)"
 )
-
-_NEVER = 2**63 - 1
-
-_SETTLE = f"""
-    UPDATE messages SET gone_at = (
-        SELECT nullif(min(ifnull(redact_at, {_NEVER}),
-            CASE WHEN expiry > 0 THEN min(created_at, arrived_at) + expiry + 1
-                 WHEN expiry = 0 AND :keep IS NOT NULL THEN arrived_at + :keep + 1
-                 ELSE {_NEVER} END), {_NEVER})
-        FROM groups WHERE groups.group_key = messages.group_key)
-"""
-"""Works out from which second on messages are gone: by their timer, by their group's policy, or never.
-
-Nothing arrives before it is created: if it says so, the server's clock was wrong when it stored it.
-"""
-
-
-@dataclass(frozen=True)
-class Arrived:
-    """A message to store. ``content``: its text in UTF-8; None if it cannot be read.
-
-    ``is_own``: the user sent it, and so has read it by sending.
-    """
-
-    sequence_num: int
-    sender_id: UUID
-    content: bytes | None = field(repr=False)
-    created_at: int
-    self_destruct_seconds: int = 0
-    is_own: bool = False
-
-    def redact_at(self, now: int) -> int | None:
-        """Return the first second at which a timer that runs already has ended; ``now``: when it has arrived."""
-        runs = self.is_own and self.self_destruct_seconds
-        return min(self.created_at, now) + self.self_destruct_seconds if runs else None
-
-
-class Erased(NamedTuple):
-    """A message that is gone."""
-
-    group_id: UUID
-    sequence_num: int
 
 
 class History:
@@ -93,12 +53,11 @@ class History:
         self._connection = open_history(path)
         self._clock = ServerClock(clock or SystemClock(), *noted(self._connection))
         self._notes = Notes()
-        self._is_silent = False
         self._came_back = False
         self._unannounced: list[Erased] = []
         with self._transaction() as connection:  # the option may be another one than last time
             connection.execute(
-                f"{_SETTLE} WHERE group_key IN (SELECT group_key FROM groups WHERE expiry = 0)",
+                f"{erasing.SETTLE} WHERE group_key IN (SELECT group_key FROM groups WHERE expiry = 0)",
                 {"keep": self._keep},
             )
         self._erase_due()
@@ -129,8 +88,8 @@ class History:
         A ``date`` that this machine's clocks contradict hides what has expired by it, and erases nothing until it is
         confirmed: see ``ServerClock``.
         """
-        self._is_silent = date is None
         if date is None:
+            self._clock.hear_nothing()
             return
         self._unannounced += self._erase_due()  # by the time as it was known: hearing revives nothing
         former, doubt = self.now(), self._clock.doubt
@@ -144,16 +103,21 @@ class History:
                 self._notes.write(connection, self._clock)
                 if mends:
                     goes_on(connection, leap, now - leap) if leap else goes_back(connection, former - now, now)
-                    connection.execute(_SETTLE, {"keep": self._keep})
+                    connection.execute(erasing.SETTLE, {"keep": self._keep})
 
     @property
     def is_time_known(self) -> bool:
         """Whether the server tells a time that is believed. If not, what it does not show need not be gone."""
-        return self._clock.doubt is None and not (self._is_silent and self._clock.anchor is not None)
+        return self._clock.doubt is None and not self._clock.is_silent
+
+    @property
+    def silences(self) -> int:
+        """How often the server has not known the time: if that was so for a page, it may leave something out."""
+        return self._clock.silences
 
     @property
     def wants_time(self) -> bool:
-        """Whether to ask the server for the time: a doubt ends by several answers."""
+        """Whether to ask the server for the time: a doubt ends by several answers, and its silence by one."""
         return self._clock.wants_answers
 
     @property
@@ -178,8 +142,16 @@ class History:
         return {UUID(bytes=row[0]): row[1] for row in self._connection.execute("SELECT group_id, expiry FROM groups")}
 
     def fetched_up_to(self, group_id: UUID) -> int:
-        """Return the number after which to fetch; 0 for a group that is not known."""
+        """Return the number up to which was fetched; 0 for a group that is not known."""
         return self._number(group_id, "fetched_up_to")
+
+    def again_after(self, group_id: UUID) -> int | None:
+        """Return the number after which to fetch once more, as the server knows the time again; None: nothing to."""
+        return pages.again_after(self._connection, group_id)
+
+    def new(self, group_id: UUID, numbers: Sequence[int]) -> set[int]:
+        """Return those of a page's numbers that have not come yet."""
+        return pages.new(self._connection, group_id, numbers)
 
     def set_expiry(self, group_id: UUID, expiry: int) -> bool:
         """Note a group's effective expiry, which holds for all its messages at once. Tell whether it is another one.
@@ -187,39 +159,36 @@ class History:
         What it forbids is gone with the next ``enforce``, and not shown before that.
         """
         with self._transaction() as connection:
-            group_key, former = _group(connection, group_id)
+            group_key, former = known_group(connection, group_id)
             if former == expiry:
                 return False
             connection.execute("UPDATE groups SET expiry = ? WHERE group_key = ?", (expiry, group_key))
             self._settle(connection, group_key)
         return True
 
-    def store(self, group_id: UUID, after: int, up_to: int, arrived: Sequence[Arrived]) -> bool:
+    def store(
+        self,
+        group_id: UUID,
+        after: int,
+        up_to: int,
+        arrived: Sequence[Arrived],
+        *,
+        numbers: Sequence[int] | None = None,
+        in_doubt: bool = False,
+    ) -> bool:
         """Store what was fetched with ``after``, whose last number is ``up_to``; what is expired already is not stored.
 
+        ``numbers``: all of the page; None: those that ``arrived``. ``in_doubt``: the server did not know the time.
         Return False, and store nothing, if the history was not at ``after``: somebody else has fetched meanwhile.
         """
+        numbers = [each.sequence_num for each in arrived] if numbers is None else numbers
         with self._transaction() as connection:
-            now, sure = self.now(), self._clock.sure()
-            group_key, expiry = _group(connection, group_id)
-            moved = connection.execute(
-                "UPDATE groups SET fetched_up_to = ? WHERE group_key = ? AND fetched_up_to = ?",
-                (up_to, group_key, after),
-            ).rowcount
-            if not moved:
+            group_key, _ = known_group(connection, group_id)
+            fetched = pages.move(connection, group_key, after, up_to, numbers, in_doubt=in_doubt)
+            if fetched is None:
                 return False
-            for each in arrived:
-                if expiry > 0 and min(each.created_at, now) + expiry < sure:
-                    continue
-                segment, body_id = bodies.put(connection, each.content or b"")
-                connection.execute(
-                    "INSERT INTO messages (group_key, sequence_num, sender_id, is_readable, created_at, arrived_at,"
-                    " self_destruct_seconds, redact_at, segment, body_id) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-                    (
-                        *(group_key, each.sequence_num, each.sender_id.bytes, each.content is not None),
-                        *(each.created_at, now, each.self_destruct_seconds, each.redact_at(now), segment, body_id),
-                    ),
-                )
+            times = Times(self.now(), self._clock.earliest(), self._clock.sure())
+            pages.put(connection, group_key, fetched, arrived, times)
             self._settle(connection, group_key, after)
         return True
 
@@ -242,8 +211,7 @@ class History:
     def unread(self, group_id: UUID, user_id: UUID) -> int:
         """Return how many messages of others the user, ``user_id``, has not seen yet; it counts up to MOST_UNREAD."""
         row = self._connection.execute(
-            "SELECT count(*) FROM (SELECT 1 FROM messages JOIN groups USING (group_key) WHERE group_id = ?"
-            " AND sequence_num > read_up_to AND sender_id != ? AND (gone_at IS NULL OR gone_at > ?) LIMIT ?)",
+            f"SELECT count(*) FROM (SELECT 1 {_UNREAD} LIMIT ?)",
             (group_id.bytes, user_id.bytes, self.now(), MOST_UNREAD),
         ).fetchone()
         return int(row[0])
@@ -251,18 +219,18 @@ class History:
     def first_unread(self, group_id: UUID, user_id: UUID) -> int | None:
         """Return the number of the first message of others that the user, ``user_id``, has not seen; None: no one."""
         row = self._connection.execute(
-            "SELECT sequence_num FROM messages JOIN groups USING (group_key) WHERE group_id = ?"
-            " AND sequence_num > read_up_to AND sender_id != ? AND (gone_at IS NULL OR gone_at > ?)"
-            " ORDER BY sequence_num LIMIT 1",
+            f"SELECT sequence_num {_UNREAD} ORDER BY sequence_num LIMIT 1",
             (group_id.bytes, user_id.bytes, self.now()),
         ).fetchone()
         return row and int(row[0])
 
     def unhandled(self, group_id: UUID, limit: int = 100) -> list[Message]:
-        """Return the first messages that the application has not had yet.
+        """Return the first messages that the application has not had yet; late ones before all others.
 
         What is hidden only by a time that is in doubt keeps those after it waiting: it may come back before them.
         """
+        if late := self._read("is_late = 1 ORDER BY sequence_num LIMIT ?", group_id, limit):
+            return late
         handled = self._number(group_id, "handled_up_to")
         row = self._connection.execute(
             "SELECT min(sequence_num) FROM messages JOIN groups USING (group_key) WHERE group_id = ?"
@@ -271,14 +239,22 @@ class History:
         ).fetchone()
         return [each for each in self.messages(group_id, handled, limit) if not row[0] or each.sequence_num < row[0]]
 
-    def handled(self, group_id: UUID, up_to: int) -> None:
-        """Note that the application has had everything up to a number."""
-        self._raise(group_id, "handled_up_to", up_to)
+    def handled(self, group_id: UUID, number: int) -> None:
+        """Note that the application has had a message, and all before it but what came late."""
+        with self._transaction() as connection:
+            group_key, _ = known_group(connection, group_id)
+            connection.execute(
+                "UPDATE groups SET handled_up_to = max(handled_up_to, ?) WHERE group_key = ?", (number, group_key)
+            )
+            connection.execute(
+                "UPDATE messages SET is_late = 0 WHERE group_key = ? AND sequence_num = ? AND is_late = 1",
+                (group_key, number),
+            )
 
     def read(self, group_id: UUID, up_to: int) -> None:
         """Note that the user has seen everything up to a number: timers of what it newly covers run from now on."""
         with self._transaction() as connection:
-            group_key, _ = _group(connection, group_id)
+            group_key, _ = known_group(connection, group_id)
             former = self.read_up_to(group_id)
             up_to = min(up_to, self.fetched_up_to(group_id))  # what is not here was not seen
             if up_to <= former:
@@ -299,7 +275,10 @@ class History:
 
     def told(self, group_id: UUID, up_to: int) -> None:
         """Note that the server knows what the user has seen."""
-        self._raise(group_id, "told_up_to", up_to)
+        with self._transaction() as connection:
+            connection.execute(
+                "UPDATE groups SET told_up_to = max(told_up_to, ?) WHERE group_id = ?", (up_to, group_id.bytes)
+            )
 
     def self_destructing(self, group_id: UUID) -> list[int]:
         """Return the numbers of the messages here that destroy themselves, ascending."""
@@ -317,7 +296,7 @@ class History:
                 "SELECT message_key FROM messages JOIN groups USING (group_key) WHERE group_id = ? AND sequence_num = ?"
             )
             found = [connection.execute(find, (group_id.bytes, number)).fetchone() for number in sequence_nums]
-            return _erase(connection, [row[0] for row in found if row])
+            return erasing.erase(connection, [row[0] for row in found if row])
 
     def forget_group(self, group_id: UUID) -> bool:
         """Erase a group with all that is here of it. Tell whether it was here."""
@@ -326,7 +305,7 @@ class History:
             if row is None:
                 return False
             keys = connection.execute("SELECT message_key FROM messages WHERE group_key = ?", row).fetchall()
-            _erase(connection, [each[0] for each in keys])
+            erasing.erase(connection, [each[0] for each in keys])
             connection.execute("DELETE FROM groups WHERE group_key = ?", row)
         return True
 
@@ -366,7 +345,7 @@ class History:
         )
         while keys := self._connection.execute(find, (group_id.bytes, value, ERASED_AT_ONCE)).fetchall():
             with self._transaction() as connection:
-                erased += _erase(connection, [each[0] for each in keys])
+                erased += erasing.erase(connection, [each[0] for each in keys])
         return erased
 
     def _erase_due(self) -> list[Erased]:
@@ -375,35 +354,27 @@ class History:
         while self._connection.execute(due, (now, 1)).fetchone():
             with self._transaction() as connection:
                 keys = connection.execute(due, (now, ERASED_AT_ONCE)).fetchall()
-                erased += _erase(connection, [each[0] for each in keys])
+                erased += erasing.erase(connection, [each[0] for each in keys])
         while (segment := bodies.sparse(self._connection)) is not None:
             with self._transaction() as connection:
-                _move(connection, segment)
+                erasing.give_up(connection, segment)
         return erased
 
     def _read(self, condition: str, group_id: UUID, *values: int) -> list[Message]:
-        now = self.now()
-        rows = self._connection.execute(
-            f"SELECT {_COLUMNS} FROM messages JOIN groups USING (group_key) WHERE group_id = ?"
-            f" AND (gone_at IS NULL OR gone_at > ?) AND {condition}",
-            (group_id.bytes, now, *values),
-        ).fetchall()
-        return [_message(self._connection, row) for row in rows]
+        return pages.read(
+            self._connection, f"(gone_at IS NULL OR gone_at > ?) AND {condition}", group_id, self.now(), *values
+        )
 
     def _number(self, group_id: UUID, column: str) -> int:
         row = self._connection.execute(f"SELECT {column} FROM groups WHERE group_id = ?", (group_id.bytes,)).fetchone()
         return row[0] if row else 0
 
-    def _raise(self, group_id: UUID, column: str, up_to: int) -> None:
-        with self._transaction() as connection:
-            connection.execute(
-                f"UPDATE groups SET {column} = max({column}, ?) WHERE group_id = ?", (up_to, group_id.bytes)
-            )
-
-    def _settle(self, connection: sqlite3.Connection, group_key: int, after: int = 0, up_to: int = _NEVER) -> None:
+    def _settle(
+        self, connection: sqlite3.Connection, group_key: int, after: int = 0, up_to: int = erasing.NEVER
+    ) -> None:
         """Work out anew when the messages of a group are gone: those that come after a number, up to another one."""
         connection.execute(
-            f"{_SETTLE} WHERE group_key = :group_key AND sequence_num > :after AND sequence_num <= :up_to",
+            f"{erasing.SETTLE} WHERE group_key = :group_key AND sequence_num > :after AND sequence_num <= :up_to",
             {"keep": self._keep, "group_key": group_key, "after": after, "up_to": up_to},
         )
 
@@ -417,43 +388,3 @@ class History:
         finally:
             if connection.in_transaction:
                 connection.execute("ROLLBACK")
-
-
-def _group(connection: sqlite3.Connection, group_id: UUID) -> tuple[int, int]:
-    """Return a group's key and effective expiry; it is known from here on."""
-    connection.execute("INSERT OR IGNORE INTO groups (group_id) VALUES (?)", (group_id.bytes,))
-    row = connection.execute("SELECT group_key, expiry FROM groups WHERE group_id = ?", (group_id.bytes,)).fetchone()
-    return row[0], row[1]
-
-
-def _message(connection: sqlite3.Connection, row: Sequence[object]) -> Message:
-    group_id, number, sender_id, is_readable, created_at, seconds, gone_at, segment, body_id = row
-    text = bodies.get(connection, segment, body_id).decode(errors="replace") if is_readable else None  # type: ignore[arg-type]  # rows have no types
-    return Message(UUID(bytes=group_id), number, UUID(bytes=sender_id), text, created_at, seconds, gone_at)  # type: ignore[arg-type]  # as above
-
-
-def _erase(connection: sqlite3.Connection, keys: Sequence[int]) -> list[Erased]:
-    """Erase messages."""
-    erased, places = [], []
-    for key in keys:
-        row = connection.execute(
-            "DELETE FROM messages WHERE message_key = ?"
-            " RETURNING (SELECT group_id FROM groups WHERE groups.group_key = messages.group_key),"
-            " sequence_num, segment, body_id",
-            (key,),
-        ).fetchone()
-        erased.append(Erased(UUID(bytes=row[0]), row[1]))
-        places.append((row[2], row[3]))
-    bodies.erase(connection, places)
-    return erased
-
-
-def _move(connection: sqlite3.Connection, segment: int) -> None:
-    """Copy what is left of a segment to the newest one, and drop it."""
-    left = connection.execute(
-        "SELECT message_key, body_id FROM messages WHERE segment = ? ORDER BY body_id", (segment,)
-    ).fetchall()
-    for key, body_id in left:
-        place = bodies.put(connection, bodies.get(connection, segment, body_id))
-        connection.execute("UPDATE messages SET segment = ?, body_id = ? WHERE message_key = ?", (*place, key))
-    bodies.drop(connection, segment)

@@ -13,7 +13,7 @@ from conclave.client import History, HistoryError, PlaintextCodec, Session, Sess
 from conclave.client.chat.accounts import Account, AccountInUseError, Accounts, default_home
 from conclave.client.chat.login import server_url
 from conclave.client.chat.options import ChatOptions
-from conclave.client.history.store import Arrived
+from conclave.client.history.pages import Arrived
 from conclave.clock import FakeClock
 from tests.support.forensics import Search
 

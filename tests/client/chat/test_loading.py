@@ -11,7 +11,7 @@ from conclave.client import Client, History, PlaintextCodec, Session
 from conclave.client.chat import conversation as conversation_module, loading
 from conclave.client.chat.loading import MOST_AHEAD, MOST_LOADED, PAGE
 from conclave.client.chat.rooms import Room
-from conclave.client.history.store import Arrived
+from conclave.client.history.pages import Arrived
 from conclave.client.results import Group
 from conclave.clock import FakeClock
 from tests.conftest import Running
