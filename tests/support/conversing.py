@@ -190,7 +190,7 @@ class RecordingDesk:
         assert not is_bad
         self.said.append(text)
 
-    def go(self, group_id: UUID) -> None:
+    def go(self, group_id: UUID, *, is_awaited: bool = False) -> None:
         self.opened.append(group_id)
         self.conversation.enter(group_id)
 

@@ -13,6 +13,7 @@ class Command:
     """A command. ``takes``: what follows its name; in brackets what may be left out. ``says``: its line in the help.
 
     ``in_group``: it is about the open group. ``at_once``: it waits neither for the server nor for a dialog.
+    ``opens``: once it is done, another group is open, and what is typed after it is for that one.
     """
 
     name: str
@@ -21,6 +22,7 @@ class Command:
     work: Work
     in_group: bool = True
     at_once: bool = False
+    opens: bool = False
 
     @property
     def usage(self) -> str:
@@ -43,6 +45,27 @@ def is_at_once(line: str) -> bool:
     """Tell whether a command waits for nothing, so that what is typed after it has to come after it."""
     command = find(line[1:].partition(" ")[0])
     return command is not None and command.at_once
+
+
+def opens(line: str) -> bool:
+    """Tell whether a line is a command that opens a group, for which the server is waited."""
+    command = _of(line)
+    return command is not None and command.opens
+
+
+def stands_alone(line: str) -> bool:
+    """Tell whether a line is a command that does the same whichever group is open, and opens none."""
+    command = _of(line)
+    return command is not None and not (command.in_group or command.at_once or command.opens)
+
+
+def _of(line: str) -> Command | None:
+    return find(line[1:].partition(" ")[0]) if is_command(line) else None
+
+
+def is_command(line: str) -> bool:
+    """Tell whether a line is a command. Two slashes begin a message with one."""
+    return line.startswith("/") and not line.startswith("//")
 
 
 async def run(desk: Desk, line: str, room: Room | None) -> None:
@@ -98,7 +121,7 @@ def has_message(line: str) -> bool:
 COMMANDS = {
     each.name: each
     for each in (
-        Command("new", "NAME [public]", "make a group", doings.make_group, in_group=False),
+        Command("new", "NAME [public]", "make a group", doings.make_group, in_group=False, opens=True),
         Command("groups", "", "list your groups and invites", doings.list_groups, in_group=False),
         Command(
             "find",
@@ -107,9 +130,9 @@ COMMANDS = {
             doings.find_public,
             in_group=False,
         ),
-        Command("join", "NAME", "join a public group", doings.join_group, in_group=False),
+        Command("join", "NAME", "join a public group", doings.join_group, in_group=False, opens=True),
         Command("go", "NAME", "open one of your groups", doings.go_to, in_group=False, at_once=True),
-        Command("accept", "[GROUP]", "accept an invite", doings.accept_invite, in_group=False),
+        Command("accept", "[GROUP]", "accept an invite", doings.accept_invite, in_group=False, opens=True),
         Command("decline", "[GROUP]", "decline an invite", doings.decline_invite, in_group=False),
         Command("invite", "USER", "invite somebody", doings.invite_user),
         Command("uninvite", "USER", "withdraw an invite", doings.withdraw_invite),

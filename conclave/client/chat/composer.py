@@ -48,11 +48,17 @@ class Composer(TextArea):
     async def _on_key(self, event: events.Key) -> None:
         """Send, complete, recall, scroll; anything else is typed.
 
-        Not by bindings with priority: those would overtake what was typed just before.
+        Not by bindings with priority: those would overtake what was typed just before. Nor by others, as the field has
+        for Backspace and the arrows: what is typed just after would overtake them.
         """
+        bound = self._bindings.key_to_bindings.get(event.key)
         if self._does(event.key):
             event.stop()
             event.prevent_default()
+        elif bound:
+            event.stop()
+            event.prevent_default()
+            await self.run_action(bound[0].action)
         else:
             await super()._on_key(event)
 

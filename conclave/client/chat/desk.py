@@ -37,8 +37,8 @@ class Desk(Protocol):
         """Say something in passing."""
         ...
 
-    def go(self, group_id: UUID) -> None:
-        """Open a group."""
+    def go(self, group_id: UUID, *, is_awaited: bool = False) -> None:
+        """Open a group. ``is_awaited``: what was typed since the command is for it."""
         ...
 
     async def help(self) -> None:

@@ -15,7 +15,7 @@ async def make_group(desk: Desk, rest: str) -> None:
         raise CommandError("type it as /new NAME, or /new NAME public")
     group_id = await desk.conversation.sync.membership.create(name, public=kind == "public")
     await desk.conversation.renew()
-    desk.go(group_id)
+    desk.go(group_id, is_awaited=True)
     desk.say(f"{words.called(name)} is yours: bring people in with /invite NAME, and let it forget with /expire 1h")
 
 
@@ -48,7 +48,7 @@ async def join_group(desk: Desk, rest: str) -> None:
     """Join a public group, and open it."""
     own = desk.conversation.rooms.by_name(rest)
     if own and own.group.group_name == rest:
-        desk.go(own.group.group_id)
+        desk.go(own.group.group_id, is_awaited=True)
         return
     found = await desk.conversation.client.public_groups(rest)
     group = named(rest, found, lambda each: each.group_name)
@@ -56,7 +56,7 @@ async def join_group(desk: Desk, rest: str) -> None:
         raise CommandError(f"there is no public group {words.harmless(rest)}; /find lists those that there are")
     await desk.conversation.sync.membership.join(group.group_id)
     await desk.conversation.renew()
-    desk.go(group.group_id)
+    desk.go(group.group_id, is_awaited=True)
 
 
 async def go_to(desk: Desk, rest: str) -> None:
@@ -87,7 +87,7 @@ async def accept_invite(desk: Desk, rest: str) -> None:
     invite = _one_invite(desk, rest)
     await desk.conversation.answer(invite.invite_id, accept=True)
     if invite.group_id in desk.conversation.rooms.all:
-        desk.go(invite.group_id)
+        desk.go(invite.group_id, is_awaited=True)
 
 
 async def decline_invite(desk: Desk, rest: str) -> None:

@@ -16,6 +16,7 @@ from textual.screen import Screen
 from textual.widgets import Footer, Static
 
 from conclave.client.chat import commands, help_text, words
+from conclave.client.chat.ahead import Ahead
 from conclave.client.chat.composer import Composer
 from conclave.client.chat.conversation import Conversation
 from conclave.client.chat.desk import CommandError
@@ -71,6 +72,7 @@ class ChatScreen(Screen[None]):
         self._is_stale: set[str] = set()
         self._wrong = ""
         self._wrong_line: str | None = None
+        self._ahead = Ahead()
 
     @property
     def room(self) -> Room | None:
@@ -155,7 +157,7 @@ class ChatScreen(Screen[None]):
         conversation, room = self.conversation, self.room
         if room is None and self._opened:
             self._lose()
-        if room is None and conversation.rooms.all and not self._has_lost:
+        if room is None and conversation.rooms.all and not (self._has_lost or self._ahead.line):
             self.go(conversation.rooms.ordered()[0].group.group_id)
             return
         self.query_one(Sidebar).show(conversation.rooms, conversation.open_room)
@@ -176,7 +178,7 @@ class ChatScreen(Screen[None]):
         """The open group is gone, and what was typed for it: nor is it sent to another one, so none is opened."""
         self._opened, self._has_lost = None, True
         composer = self.query_one(Composer)
-        if not _is_command(composer.text):
+        if not commands.is_command(composer.text):
             composer.text = ""
 
     def _look(self, room: Room | None) -> Look:
@@ -235,6 +237,10 @@ class ChatScreen(Screen[None]):
             hint.update(Content(self._wrong).stylize("$error"))
             return
         self._wrong = ""
+        if self._ahead.lines and not text:
+            hint.display = True
+            hint.update(Content(f"{words.count(len(self._ahead.lines), 'line')} to come after {self._ahead.line}"))
+            return
         found = commands.matching(text) if text.startswith("/") and "\n" not in text else []
         hint.display = bool(found)
         if len(found) == 1:
@@ -258,7 +264,12 @@ class ChatScreen(Screen[None]):
     def _take(self, text: str) -> None:
         """Do a command, or send a message."""
         self._wrong = ""
-        if _is_command(text):
+        if self._ahead.takes(text, self.room):
+            self._show_hint()
+        elif commands.opens(text) and not self._ahead.line:
+            self._ahead.begin(text, self.room)
+            self.run_worker(self._open(text, self.room))
+        elif commands.is_command(text):
             self._begin(text)
         elif self.room is None:
             self._refuse(text, "No group is open: make one with /new NAME, or take an invite with /accept")
@@ -365,6 +376,28 @@ class ChatScreen(Screen[None]):
             return
         raise RuntimeError(f"{line.partition(' ')[0]} does not do at once what it does")
 
+    async def _open(self, line: str, room: Room | None) -> None:
+        """Do a command that opens a group, and then what was typed after it: in that group, or not at all."""
+        await self._do(line, room)
+        lines, is_there = self._ahead.end()
+        if is_there:
+            for each in lines:
+                self._take(each)
+        elif lines:
+            self._give_back(line, lines)
+        self._later("room")
+
+    def _give_back(self, line: str, lines: list[str]) -> None:
+        """Say that nothing came after a command. Messages are in the field again; commands can be recalled."""
+        composer = self.query_one(Composer)
+        messages = [each for each in lines if not commands.is_command(each)]
+        if messages:
+            begun = composer.text if composer.text != line else ""
+            composer.prefill("\n".join([*messages, *([begun] if begun else [])]))
+            self._wrong_line = None
+        self._wrong = f"{words.harmless(line)}: {self._wrong}. Nothing that came after it was done or sent"
+        self._show_hint()
+
     async def _do(self, line: str, room: Room | None) -> None:
         """Do a command; what went wrong is said, and the line is there again to be corrected."""
         try:
@@ -401,15 +434,21 @@ class ChatScreen(Screen[None]):
         """Show a text until it is put away."""
         await self.app.push_screen_wait(Tell(title, text))
 
-    def go(self, group_id: UUID) -> None:
-        """Open a group. What was typed in the one before is there again when that is opened."""
+    def go(self, group_id: UUID, *, is_awaited: bool = False) -> None:
+        """Open a group. What was typed in the one before is there again when that is opened.
+
+        ``is_awaited``: what was typed since the command that opens it is for it, and stays.
+        """
         composer, former = self.query_one(Composer), self.room
+        stays = is_awaited and bool(composer.text) and self._ahead.is_from(former)
+        if is_awaited:
+            self._ahead.arrive()
         if former and former.group.group_id != group_id:
-            former.typed, former.read_before = composer.text, None
+            former.typed, former.read_before = "" if stays else composer.text, None
         room = self.conversation.enter(group_id)
         self._opened = group_id if room else None
         # The first group opens by itself, perhaps while a command is typed: that stays, a message does not.
-        if room and room is not former and (former or not _is_command(composer.text)):
+        if room and room is not former and not stays and (former or not commands.is_command(composer.text)):
             composer.text = room.typed
             composer.move_cursor(composer.document.end)
         self._show()
@@ -439,8 +478,3 @@ class ChatScreen(Screen[None]):
     async def leave_chat(self) -> None:
         """End the program."""
         await self.app.run_action("quit")
-
-
-def _is_command(text: str) -> bool:
-    """Tell whether a line is a command. Two slashes begin a message with one."""
-    return text.startswith("/") and not text.startswith("//")

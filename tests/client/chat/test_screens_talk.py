@@ -196,6 +196,80 @@ async def test_a_command_that_is_typed_while_the_first_group_opens_stays(
         assert chat.composer.text == left, "no message goes to a group that opened by itself"
 
 
+async def test_a_correction_is_made_before_what_is_typed_after_it(server: ServerProcess, tmp_path: Path) -> None:
+    session = await signed_up(tmp_path, server.url, "corrector")
+    await new_group(session, "corrected")
+    async with chatting(tmp_path) as chat:
+        await chat.open("corrected")
+        chat.type("abcd", "backspace", "backspace", "x", "left", "left", "y", "enter")
+        await until(lambda: [each.text for each in chat.room.messages.values()] == ["aybx"], lambda: chat.screen)
+
+
+async def test_lines_that_are_typed_at_once_after_a_new_group_go_to_it_in_order(
+    server: ServerProcess, tmp_path: Path
+) -> None:
+    await signed_up(tmp_path, server.url, "hasty")
+    async with chatting(tmp_path) as chat:
+        await chat.shows("You are in no group yet.")
+        for name in ("hasty_first", "hasty_second"):  # none is open, and then another one
+            for line in (f"/new {name}", "hello", "/expire 1h"):
+                chat.type(line, "enter")
+            chat.type("half a li")
+            await chat.shows(name, "hello", "messages are gone after 1 hour from now on")
+            assert chat.room.name == name
+            await until(lambda: not chat.room.drafts)
+            assert [each.text for each in chat.room.messages.values()] == ["hello"]
+            await until(lambda: chat.composer.text == "half a li", lambda: chat.composer.text)
+            chat.press(*["backspace"] * len("half a li"))
+        assert all(not each.typed for each in chat.conversation.rooms.all.values())
+
+
+async def test_what_is_typed_after_a_new_group_that_is_refused_is_sent_nowhere_and_kept(
+    server: ServerProcess, tmp_path: Path
+) -> None:
+    session = await signed_up(tmp_path, server.url, "refused_new")
+    await new_group(session, "taken_name")
+    async with chatting(tmp_path) as chat:
+        await chat.open("taken_name")
+        for line in ("/new taken_name", "not for this one", "nor this"):
+            chat.type(line, "enter")
+        await chat.shows("/new taken_name:", "Nothing that came after it was done or sent")
+        await until(lambda: chat.composer.text == "not for this one\nnor this", lambda: chat.composer.text)
+        assert not chat.room.messages
+        assert not chat.room.drafts
+
+
+async def test_a_line_typed_in_a_group_to_which_one_went_meanwhile_is_for_that_group(
+    server: ServerProcess, tmp_path: Path
+) -> None:
+    session = await signed_up(tmp_path, server.url, "wanderer")
+    for name in ("wander_a", "wander_b"):
+        await new_group(session, name)
+    async with chatting(tmp_path) as chat:
+        await chat.open("wander_a")
+        chat.type("/new wander_c", "enter")
+        chat.press("alt+down")
+        chat.type("for b", "enter")
+        await until(lambda: chat.room.name == "wander_c", lambda: chat.screen)
+        other = chat.conversation.rooms.by_name("wander_b")
+        assert other
+        await until(lambda: [each.text for each in other.messages.values()] == ["for b"], lambda: chat.screen)
+        assert not chat.room.messages
+
+
+async def test_an_invite_is_taken_and_answered_at_once(server: ServerProcess, tmp_path: Path) -> None:
+    host = await signed_up(tmp_path / "host", server.url, "quick_host")
+    await signed_up(tmp_path / "guest", server.url, "quick_guest")
+    await new_group(host, "quick_club", public=False)
+    async with chatting(tmp_path / "host") as inviting, chatting(tmp_path / "guest") as invited:
+        await inviting.open("quick_club")
+        await inviting.do("/invite quick_guest")
+        await invited.shows("✉ quick_club")
+        invited.type("/accept", "enter")
+        invited.type("hi there", "enter")
+        await inviting.shows("quick_guest came in", "hi there")
+
+
 async def test_invite_and_accept_with_the_keyboard_alone(server: ServerProcess, tmp_path: Path) -> None:
     host = await signed_up(tmp_path / "host", server.url, "host")
     await signed_up(tmp_path / "guest", server.url, "guest")
