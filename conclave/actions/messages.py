@@ -13,7 +13,9 @@ from conclave.archive.reader import Archive
 from conclave.budget import NoRoomError, Share
 from conclave.cache.groups import Fetched, Reader, RememberedGroups
 from conclave.cache.recipients import GroupMembers, Recipients
+from conclave.clock import Clock
 from conclave.errors import ApiError, BadRequestError, NotMemberError
+from conclave.retention.resolve import PolicySettings
 from conclave.store import members, messages, missed, send_ids, state, timers
 from conclave.store.connection import of_store
 from conclave.store.database import Database
@@ -232,22 +234,27 @@ class Reading:
     def __init__(self, store: Database, context: Context) -> None:
         """Start timers by the clock of ``context``."""
         self._store = store
+        self._context = context
         self._write = JointRead(context)
 
     async def read(self, receipt: Receipt) -> None:
-        """Note a receipt, once it is durable. Raises NotMemberError or StoreError.
+        """Note a receipt, once it is durable, as far as it counts. Raises NotMemberError or StoreError.
 
         Most say nothing that has to be noted. Very much takes several transactions, so that others get their turn.
         """
-        is_left = await self._store.read(_is_news, receipt)
-        while is_left:
-            is_left = await self._store.write_joint(self._write, receipt)
+        counted = await self._store.read(_counted, receipt, self._context.policy, self._context.clock)
+        is_left = True
+        while counted and is_left:
+            is_left = await self._store.write_joint(self._write, counted)
 
 
-def _is_news(connection: sqlite3.Connection, receipt: Receipt) -> bool:
-    """Tell whether a receipt changes anything. Raises NotMemberError."""
+def _counted(connection: sqlite3.Connection, receipt: Receipt, policy: PolicySettings, clock: Clock) -> Receipt | None:
+    """Return a receipt as far as it counts; None if that changes nothing. Raises NotMemberError."""
     member = members.require_member(connection, receipt.group_id, receipt.user_id)
-    return timers.is_news(member, receipt.up_to)
+    if not timers.is_news(member, receipt.up_to):
+        return None
+    up_to = missed.read(connection, member, policy, clock.moment(), receipt.up_to)
+    return receipt._replace(up_to=up_to) if timers.is_news(member, up_to) else None
 
 
 class Fetching:

@@ -2,7 +2,8 @@
 
 Such a page tells its reader of numbers beyond them, and the reader's next fetch goes on from there, for good. That must
 not count as if the reader had what was left out. So it is noted, before the page leaves, which numbers these are: until
-the reader fetches from before them, or they are gone, no watermark rises beyond them.
+the reader fetches from before them, or they are gone, no watermark rises beyond them, and no read receipt counts for
+them: it would start timers of messages that its reader never had.
 """
 
 import sqlite3
@@ -10,6 +11,7 @@ from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 from conclave.clock import Moment
+from conclave.retention.resolve import PolicySettings
 from conclave.store import visibility
 from conclave.store.archive import stretches
 from conclave.store.members import Membership
@@ -109,6 +111,17 @@ def look(
 
     above = first(member.watermark)
     return Doubt(above, first(claimed) if above is not None and claimed >= above else above, missed)
+
+
+def read(
+    connection: sqlite3.Connection, member: Membership, settings: PolicySettings, moment: Moment, up_to: int
+) -> int:
+    """Return for how much it counts that a member says, at a moment, to have read everything up to a number."""
+    if not (moment.in_doubt or member.missed_from):
+        return up_to
+    sight = visibility.of_group(connection, member.group, settings, moment.now)
+    timed = visibility.of_reader(member.member_id, member.joined_after, settings, include_redacted=False)
+    return look(connection, member, sight, moment, timed, member.watermark).claimed(up_to)
 
 
 def _shows_any(connection: sqlite3.Connection, member: Membership, sight: Sight, gap: Gap) -> bool:

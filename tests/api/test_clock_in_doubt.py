@@ -249,6 +249,95 @@ async def test_self_destructing_messages_that_only_the_clock_calls_too_old_do_no
         assert (await watermarks(running))["bob"] == 8
 
 
+async def timed(running: Running, name: str = "bob") -> list[int]:
+    """The self-destructing messages for which somebody has a timer."""
+    await running.settle()
+    rows = await running.query(
+        "SELECT sequence_num FROM timers JOIN members USING (member_id) JOIN users USING (user_id)"
+        " WHERE username = ? ORDER BY sequence_num",
+        name,
+    )
+    return [number for (number,) in rows]
+
+
+@pytest.mark.parametrize("read_when", ["in doubt", "set back", "accepted"])
+@pytest.mark.parametrize("kind", [Client, ProtobufClient])
+async def test_a_receipt_starts_no_timer_of_what_only_the_clock_hides(
+    running: Running, read_when: str, kind: type[Client]
+) -> None:
+    alice, bob, group = await unread(running, expiry=WEEK, kind=kind)
+    assert await bob.numbers(group) == [1, 2, 3, 4, 5]
+    await alice.send(group, seconds=60)
+    running.clock.set_wrong(JUMP)
+    await alice.send(group, seconds=60)
+    assert await bob.numbers(group, 5) == [7]
+    if read_when == "in doubt":
+        await bob.read(group, 7)
+    if read_when == "set back":
+        running.clock.set_wrong(-JUMP)
+        await bob.read(group, 7)
+        running.clock.set_wrong(JUMP)
+    await set_right(running)
+    await bob.read(group, 7)
+    assert await timed(running) == []
+    assert (await running.query("SELECT max(read_up_to) FROM members")) == [(5,)]
+    running.clock.advance(61)
+    assert await run(running) == 0
+    assert await bob.numbers(group, 5) == [6, 7]
+    await running.settle()
+    await bob.read(group, 7)
+    assert await timed(running) == [6, 7], "bob has the gap now"
+    running.clock.advance(59)
+    assert await bob.numbers(group, 5) == [6, 7]
+    running.clock.advance(1)
+    assert await bob.numbers(group, 5) == []
+    assert await run(running) == 2
+
+
+async def test_a_receipt_in_doubt_starts_the_timers_of_what_was_fetched_before(running: Running) -> None:
+    """They run although the clock hides the messages: it is true that they were read."""
+    alice, bob, group = await unread(running, expiry=WEEK)
+    await alice.send(group, seconds=60)
+    assert await bob.numbers(group) == [1, 2, 3, 4, 5, 6]
+    await running.settle()
+    await alice.send(group, seconds=60)
+    running.clock.set_wrong(JUMP)
+    await alice.send(group, seconds=60)
+    await bob.read(group, 8)
+    assert await timed(running) == [6]
+    await set_right(running)
+    await bob.read(group, 8)
+    assert await timed(running) == [6, 7, 8], "no page has left anything out: bob's word counts"
+
+
+async def test_a_receipt_beyond_a_gap_counts_as_far_as_the_gap_is_closed(running: Running) -> None:
+    alice, bob, group = await unread(running, expiry=WEEK)
+    for _ in range(3):
+        await alice.send(group, seconds=60)
+    running.clock.set_wrong(JUMP)
+    await alice.send(group)
+    assert await bob.numbers(group) == [9]
+    await set_right(running)
+    for after, limit, found in ((0, 6, [6]), (9, 9, [6]), (6, 1, [6, 7]), (7, 9, [6, 7, 8])):
+        await bob.fetch(group, after, limit)
+        await running.settle()
+        await bob.read(group, 9)
+        assert await timed(running) == found
+
+
+async def test_a_receipt_counts_beyond_what_was_missed_and_has_expired_since(running: Running) -> None:
+    alice, bob, group = await unread(running, expiry=WEEK)
+    running.clock.set_wrong(JUMP)
+    await alice.send(group)
+    assert await bob.numbers(group) == [6]
+    await set_right(running)
+    running.clock.advance(WEEK + 1)
+    await alice.send(group, seconds=60)
+    assert await bob.numbers(group, 6) == [7]
+    await bob.read(group, 7)
+    assert await timed(running) == [7]
+
+
 async def test_a_page_that_says_only_that_a_message_is_there_does_not_count_for_it_either(
     config: Config, start_server: StartServer
 ) -> None:

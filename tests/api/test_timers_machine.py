@@ -182,6 +182,7 @@ class Machine(RuleBasedStateMachine):
         up_to = self.last - back
         if name not in self.members or up_to < 1:
             return
+        self.does(self.running.settle())  # a receipt in doubt counts for what was fetched before
         self.does(self.running.app[keys.CLOCK_WATCH].note())  # as every few seconds: up to here the clock was right
         type(self).clock.set_wrong(seconds)
         self.does(self.users[name].read(self.group, up_to))
