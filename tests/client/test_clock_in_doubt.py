@@ -280,6 +280,22 @@ def test_the_timer_of_what_comes_late_and_counts_as_read_begins_when_it_comes(ke
     assert kept.shown(group) == [2]
 
 
+def test_what_was_read_is_told_again_once_what_was_left_out_is_here(kept: Kept) -> None:
+    """A receipt does not count beyond what its reader has missed."""
+    group = next(iter(kept.history.groups()))
+    late(kept, 4, 5, in_doubt=True)
+    kept.history.read(group, 5)
+    kept.history.told(group, 5)
+    assert kept.history.untold() == {}
+    late(kept, 1, 2, 4)
+    assert kept.history.untold() == {group: 5}
+    kept.history.told(group, 5)
+    late(kept, 5, after=4)
+    assert kept.history.untold() == {group: 5}
+    kept.history.told(group, 5)
+    assert kept.history.untold() == {}
+
+
 def test_a_group_that_is_left_leaves_no_numbers(kept: Kept) -> None:
     group = next(iter(kept.history.groups()))
     late(kept, 6, in_doubt=True)

@@ -101,6 +101,8 @@ def move(
         again = after
     elif again == after and not in_doubt:
         again = up_to if up_to < fetched else None
+        # That more was read did not count at the server while this was missing: it is told once more.
+        connection.execute("UPDATE groups SET told_up_to = min(told_up_to, ?) WHERE group_key = ?", (after, group_key))
     connection.execute(
         "UPDATE groups SET fetched_up_to = ?, again_after = ? WHERE group_key = ?", (fetched, again, group_key)
     )
@@ -123,7 +125,7 @@ def put(connection: sqlite3.Connection, group_key: int, fetched: int, arrived: S
             continue
         redact_at = each.redact_at(times.now)
         if redact_at is None and each.self_destruct_seconds and each.sequence_num <= read_up_to:
-            redact_at = times.earliest + each.self_destruct_seconds  # the server was told that it is read, too
+            redact_at = times.earliest + each.self_destruct_seconds  # the server is told once more that it is read
         segment, body_id = bodies.put(connection, each.content or b"")
         connection.execute(
             "INSERT INTO messages (group_key, sequence_num, sender_id, is_readable, created_at, arrived_at,"
