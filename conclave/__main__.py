@@ -2,12 +2,15 @@
 
 import sys
 
+from conclave.system import signals
+
 OF_COMMANDS = ("click",)
 """What every command needs, and an installation of the library alone has not."""
 
 
 def main() -> None:
     """Run the command that the arguments name, and end the process."""
+    signals.usable()
     try:
         from conclave.cli.main import main as run  # noqa: PLC0415 - where it cannot be imported, that is told
     except ModuleNotFoundError as error:

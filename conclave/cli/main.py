@@ -11,7 +11,7 @@ import click
 from conclave import __version__
 from conclave.cli import streams
 from conclave.plain import visible_lines
-from conclave.system import hangups, signals
+from conclave.system import hangups
 
 OF_CLIENTS = ("chat",)
 """The commands that an installation for clients alone has."""
@@ -90,7 +90,6 @@ def main(context: click.Context) -> None:
     os.umask(0o077)  # files in the data directory are the operator's alone
     if context.invoked_subcommand == "serve":
         hangups.ignore()  # before the server's modules are loaded, which takes most of a start
-    signals.usable()
 
 
 main.add_command(Family("archive", "archive", "Check the archive of older messages, or restore a group."))

@@ -45,7 +45,7 @@ LEFT_OUT = f"{API}/events"
 KEY_PACKAGE = encode(b"\x00\x01\x00\x05")
 
 CHEAP_PASSWORDS = (
-    "from conclave.auth import passwords; passwords.MEMORY_KIB = 8; from conclave.cli.main import main; main()"
+    "from conclave.auth import passwords; passwords.MEMORY_KIB = 8; from conclave.__main__ import main; main()"
 )
 """Starts a server for tests that are not about passwords."""
 

@@ -510,7 +510,7 @@ def test_a_lock_that_was_replaced_is_no_lock(served: Path) -> None:
     lock = served / "conclave.db.cleanup-lock"
     program = "from conclave.system.locks import DatabaseLock; from pathlib import Path; hold = DatabaseLock.hold\n"
     program += f"def replace(lock, wait): Path({str(lock)!r}).unlink(); return hold(lock, wait)\n"
-    program += "DatabaseLock.hold = replace; from conclave.cli.main import main; main()"
+    program += "DatabaseLock.hold = replace; from conclave.__main__ import main; main()"
     refused = subprocess.run(
         [sys.executable, "-P", "-c", program, "cleanup", "run"], cwd=served, capture_output=True, text=True
     )
@@ -520,7 +520,7 @@ def test_a_lock_that_was_replaced_is_no_lock(served: Path) -> None:
 
 def test_a_server_outlives_its_terminal(tmp_path: Path) -> None:
     """SIGHUP has it read its settings again, also where it was started under nohup."""
-    nohup = "import signal; signal.signal(signal.SIGHUP, signal.SIG_IGN); from conclave.cli.main import main; main()"
+    nohup = "import signal; signal.signal(signal.SIGHUP, signal.SIG_IGN); from conclave.__main__ import main; main()"
     with ServerProcess(tmp_path, SQL, command=("-c", nohup)) as server:
         server.process.send_signal(signal.SIGHUP)
         server.wait_for("reloaded")

@@ -38,7 +38,7 @@ TIMES = {
 
 QUICK = (
     "-c",
-    "from conclave.auth import passwords as p; p.MEMORY_KIB = 8; from conclave.cli.main import main; main()",
+    "from conclave.auth import passwords as p; p.MEMORY_KIB = 8; from conclave.__main__ import main; main()",
 )
 """The server with passwords that cost little: they are not what these tests are about."""
 

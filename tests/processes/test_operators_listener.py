@@ -18,7 +18,7 @@ from tests.support.server import PATIENCE, ServerProcess, conclave, waiting
 
 TOKEN = "0123456789abcdef" * 2
 SQL = '[cleanup]\nengine = "sql"\n'
-PATIENT = "from conclave.server import run; run.SHUTDOWN_SECONDS = 60.0; from conclave.cli.main import main; main()"
+PATIENT = "from conclave.server import run; run.SHUTDOWN_SECONDS = 60.0; from conclave.__main__ import main; main()"
 """The server, which waits for what is under way until it is told what it waits for."""
 
 
