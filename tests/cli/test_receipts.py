@@ -45,6 +45,7 @@ async def groups(running: Running, run: Run) -> list[str]:
 def change(config: Config, sql: str) -> None:
     """Do what somebody may do who can write to the file."""
     with closing(sqlite.connect(config.database)) as connection:
+        connection.execute("PRAGMA busy_timeout = 60000")  # the server may be writing something of its own
         connection.execute(sql)
 
 

@@ -197,10 +197,10 @@ async def test_a_command_that_is_typed_while_the_first_group_opens_stays(
 
 
 async def test_a_correction_is_made_before_what_is_typed_after_it(server: ServerProcess, tmp_path: Path) -> None:
-    session = await signed_up(tmp_path, server.url, "corrector")
-    await new_group(session, "corrected")
+    session = await signed_up(tmp_path, server.url, "mender")
+    await new_group(session, "mended")
     async with chatting(tmp_path) as chat:
-        await chat.open("corrected")
+        await chat.open("mended")
         chat.type("abcd", "backspace", "backspace", "x", "left", "left", "y", "enter")
         await until(lambda: [each.text for each in chat.room.messages.values()] == ["aybx"], lambda: chat.screen)
 
@@ -208,7 +208,7 @@ async def test_a_correction_is_made_before_what_is_typed_after_it(server: Server
 async def test_lines_that_are_typed_at_once_after_a_new_group_go_to_it_in_order(
     server: ServerProcess, tmp_path: Path
 ) -> None:
-    await signed_up(tmp_path, server.url, "hasty")
+    await signed_up(tmp_path, server.url, "speedy")
     async with chatting(tmp_path) as chat:
         await chat.shows("You are in no group yet.")
         for name in ("hasty_first", "hasty_second"):  # none is open, and then another one
