@@ -305,11 +305,13 @@ class Fetching:
         # What was read under a former policy must not be served from memory under the one in force.
         is_current = context.policy is self._context.policy
         reader = self._groups.remember(found, after, written_in) if is_current else Reader.of(found.member)
-        member, doubt, numbers = found.member, found.doubt, [each.sequence_num for each in found.messages]
-        shown = {each.sequence_num for each in found.messages if not each.is_redacted}
-        if gap := doubt.gap(numbers[-1] if numbers else 0, shown):
-            # Before the page leaves: the reader's next fetch goes on beyond the gap.
-            await self._store.write(missed.note, member.member_id, gap)
+        member, doubt, numbers = found.member, found.doubt, list[int]()
+        if doubt.next is not None or member.missed_from:  # otherwise no page pays for it
+            numbers = [each.sequence_num for each in found.messages]
+            shown = {each.sequence_num for each in found.messages if not each.is_redacted}
+            if gap := doubt.gap(numbers[-1] if numbers else 0, shown):
+                # Before the page leaves: the reader's next fetch goes on beyond the gap.
+                await self._store.write(missed.note, member.member_id, gap)
         claimed = doubt.claimed(min(after, member.group.last_seq))
         up_to = max(claimed, doubt.fetched(after, found.fetched_up_to))
         resumed = doubt.resumed(member.missed_from, after, numbers)
