@@ -4,13 +4,13 @@ COMPILED = PYTHONDONTWRITEBYTECODE=
 PIP = $(PYTHON) -m pip install --quiet --disable-pip-version-check --no-build-isolation
 
 .DEFAULT_GOAL := help
-.PHONY: help setup serve chat test test-all java fuzz generators histories lint format layout proto demo bench pin clean
+.PHONY: help setup serve chat test test-system test-all pytest java interop fuzz generators histories lint format layout man dist proto demo bench pin clean
 
 help:  ## Print this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' Makefile
 
 setup: .venv/runtime  ## Create .venv and install what the server needs
-	@if scripts/java --required; then $(PYTHON) scripts/delta-jars || echo "the archive will not work without them"; fi
+	@if scripts/java --required; then $(PYTHON) -P -m spark.delta_jars || echo "the archive will not work without them"; fi
 
 serve: setup  ## Start the server on embedded defaults: ./conclave.db, port 8080
 	@.venv/bin/conclave serve
@@ -18,14 +18,26 @@ serve: setup  ## Start the server on embedded defaults: ./conclave.db, port 8080
 chat: setup  ## Talk in the terminal, at the server on this machine; more with OPTIONS="SERVER --user NAME"
 	@.venv/bin/conclave chat $(OPTIONS)
 
-test: setup .venv/development lint java  ## Check and test; of what is exhaustive a sample, another one each time
-	@$(COMPILED) $(PYTHON) -m pytest -n 3 --dist worksteal
+test: setup .venv/development java  ## Lint, types and tests but the system tests: 5 minutes on two cores
+	@$(MAKE) --no-print-directory --jobs=2 --keep-going lint pytest CHOSEN='-m "not system"'
 
-test-all: setup .venv/development lint java  ## Check and test everything: takes longer, run it nightly
-	@CONCLAVE_SAMPLE=all $(COMPILED) $(PYTHON) -m pytest -n 3 --dist worksteal
+test-system: setup .venv/development java  ## Test processes, kills, Spark's histories, browsers, deployment
+	@$(MAKE) --no-print-directory pytest CHOSEN='-m system'
+
+test-all: setup .venv/development java  ## Lint, types and all tests, the exhaustive ones whole: run it nightly
+	@CONCLAVE_SAMPLE=all $(MAKE) --no-print-directory --jobs=2 --keep-going lint pytest
+
+pytest:
+	@$(COMPILED) $(PYTHON) -m pytest -n 3 --dist worksteal --durations=15 --durations-min=1 $(CHOSEN)
 
 fuzz: setup .venv/development  ## Send 5,000 requests made of the OpenAPI document, others each time
 	@CONCLAVE_FUZZ=5000 $(PYTHON) -m pytest tests/api/test_schemathesis.py
+
+interop: setup .venv/development  ## Talk in one group with mls-rs, which existing clients use; needs cargo and libssl-dev
+	@cd tests/interop_peer && CARGO_TARGET_DIR=$(PEER) cargo build --release --locked --quiet
+	@$(COMPILED) CONCLAVE_MLS_PEER=$(PEER)/release/interop-peer $(PYTHON) -m pytest -n 3 --dist worksteal tests/client/encryption/test_existing.py tests/client/mls/test_churn.py -k existing
+
+PEER = $(CURDIR)/.interop_peer
 
 generators: .venv/development .generators/ready  ## Have clients made by two generators talk to a server
 	@CONCLAVE_GENERATORS=$(CURDIR)/.generators/bin $(PYTHON) -m pytest tests/processes/test_generators.py
@@ -42,50 +54,56 @@ format: .venv/development  ## Lay the code out
 	@$(PYTHON) -m ruff check --fix .
 	@$(PYTHON) -m ruff format .
 
-layout: setup  ## Renew the layout in docs/architecture.md from the modules' docstrings
+layout: setup  ## Renew the list in docs/architecture/modules.md from the modules' docstrings
 	@$(PYTHON) scripts/layout --write
+
+man: setup  ## Renew docs/man from the help of the commands
+	@$(PYTHON) scripts/man
+
+dist: .venv/runtime  ## Build wheel and sources of the last commit into dist/, the same bytes each time
+	@$(PYTHON) scripts/dist
 
 proto: .venv/development  ## Generate conclave/wire/conclave_pb2.py and .pyi from proto/conclave.proto
 	@$(PYTHON) -m grpc_tools.protoc -Iconclave/wire=proto --python_out=. --pyi_out=. conclave/wire/conclave.proto
 
 demo: setup  ## Three users, groups of each policy, a cleanup: what was kept, what went, and why
 	@scripts/java --required
-	@$(PYTHON) -P -m conclave.demo
+	@$(PYTHON) -P -m conclave.cli.demo
 
 bench: setup .venv/development  ## Measure what docs/performance.md says
 	@$(PYTHON) -m bench
 
 pin: .venv/development  ## Renew the pinned requirements from pyproject.toml
-	$(PYTHON) -m uv pip compile $(PIN) --extra server --extra client -o requirements.txt pyproject.toml
-	$(PYTHON) -m uv pip compile $(PIN) --extra server --extra client --extra dev -o requirements-dev.txt pyproject.toml
-	$(PYTHON) -m uv pip compile $(PIN) -o requirements-build.txt requirements-build.in
-	$(PYTHON) -m uv pip compile $(PIN) -o requirements-generators.txt requirements-generators.in
+	$(PYTHON) -m uv pip compile $(PIN) --extra server --extra client -o requirements/runtime.txt pyproject.toml
+	$(PYTHON) -m uv pip compile $(PIN) --extra server --extra client --extra dev -o requirements/dev.txt pyproject.toml
+	$(PYTHON) -m uv pip compile $(PIN) -o requirements/build.txt requirements/build.in
+	$(PYTHON) -m uv pip compile $(PIN) -o requirements/generators.txt requirements/generators.in
 
 PIN = --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-emit-find-links
 
 clean:  ## Remove .venv and the caches
-	rm -rf .venv .generators .java_cache .mypy_cache .pytest_cache .ruff_cache .hypothesis conclave.egg-info
+	rm -rf .venv dist .generators .interop_peer .java_cache .mypy_cache .pytest_cache .ruff_cache .hypothesis conclave.egg-info
 
 # Build tools first and pinned too: pip would otherwise fetch whichever are newest to build pyspark.
-.venv/runtime: requirements-build.txt requirements.txt pyproject.toml
+.venv/runtime: requirements/build.txt requirements/runtime.txt pyproject.toml
 	@python=$$(scripts/python) && echo "setting up .venv (a few minutes the first time)" && $$python -m venv .venv
-	@$(PIP) --require-hashes -r requirements-build.txt
-	@$(PIP) --require-hashes -r requirements.txt
+	@$(PIP) --require-hashes -r requirements/build.txt
+	@$(PIP) --require-hashes -r requirements/runtime.txt
 	@$(PIP) --no-deps -e .
 	@touch $@
 
 # Tests start many Java processes, and the file halves what each start takes.
 java: .venv/development
 	@scripts/java --required
-	@$(PYTHON) scripts/delta-jars
+	@$(PYTHON) -P -m spark.delta_jars
 	@[ .java_cache/classes.jsa -nt .venv/runtime ] || $(PYTHON) -m tests.support.java_classes || true
 
-.venv/development: .venv/runtime requirements-dev.txt
-	@$(PIP) --require-hashes -r requirements-dev.txt
+.venv/development: .venv/runtime requirements/dev.txt
+	@$(PIP) --require-hashes -r requirements/dev.txt
 	@touch $@
 
 # Apart from .venv: they bring some forty packages, which nothing else needs.
-.generators/ready: requirements-generators.txt | .venv/development
+.generators/ready: requirements/generators.txt | .venv/development
 	@$(PYTHON) -m venv --clear .generators
-	@.generators/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements-generators.txt
+	@.generators/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/generators.txt
 	@touch $@

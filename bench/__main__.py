@@ -21,6 +21,7 @@ from bench import (
     cold,
     curves,
     hot,
+    keys,
     mls,
     oversized,
     page,
@@ -30,6 +31,7 @@ from bench import (
     serving,
     streams,
     timers,
+    way_in,
 )
 from bench.figures import Figure
 
@@ -39,6 +41,7 @@ PARTS: dict[str, Callable[[Path], list[Figure]]] = {
     "cleanup": cleanup.nothing_due,
     "policies": policies.nothing_due,
     "hot": hot.ratios,
+    "way-in": way_in.forms,
     "cold": cold.reading,
     "send": sending.throughput,
     "streams": streams.many,
@@ -52,13 +55,14 @@ PARTS: dict[str, Callable[[Path], list[Figure]]] = {
     "cluster": cluster.runs,
     "oversized": oversized.largest,
     "page": page.whole,
+    "keys": keys.groups,
     "mls": mls.groups,
     "scale": scale.runs,
     "plots": curves.sends,
 }
 
 ONLY_BY_NAME = {"cluster", "plots", "scale"}
-"""Plots change files of the tree: nobody wants that who only measures. The scale takes long, and 4 GB of disk.
+"""Plots change files of the tree: not wanted for a mere measurement. The scale takes long, and 4 GB of disk.
 
 The cluster is ten processes of Java at the same time.
 """

@@ -13,9 +13,11 @@ from deltalake import DeltaTable, QueryBuilder
 from bench import archives, stores
 from bench.figures import Figure, at_least, single, spread
 from bench.process import Cleaning
+from conclave.actions.messages import append
 from conclave.archive.layout import DAY
 from conclave.config.archive import ArchiveConfig
-from conclave.store import messages, sqlite
+from conclave.retention import marks
+from conclave.store.engine import sqlite
 
 MESSAGES = int(os.environ.get("CONCLAVE_BENCH_MESSAGES", "1000000"))
 """In the greatest archive that is erased from; the figures in the docs are those of 10,000,000."""
@@ -118,7 +120,7 @@ def _fill(store: stores.Store, sent: Sequence[int]) -> None:
         for second in sent:
             with sqlite.write_transaction(connection):
                 for creator in store.creators:
-                    messages.append(connection, creator, os.urandom(archives.BODY_BYTES), second, is_commit=False)
+                    append(connection, creator, os.urandom(archives.BODY_BYTES), second, is_commit=False)
 
 
 def shorten(store: stores.Store, lifetime: int, first: int = 0) -> None:
@@ -126,6 +128,7 @@ def shorten(store: stores.Store, lifetime: int, first: int = 0) -> None:
     keys = [(lifetime, each.group.group_key) for each in store.creators[first::SHORTENED]]
     with closing(sqlite.connect(store.config.database)) as connection, sqlite.write_transaction(connection):
         connection.executemany("UPDATE groups SET message_expiry_seconds = ? WHERE group_key = ?", keys)
+        marks.write(connection, store.config.policy)
 
 
 def require(path: Path, count: int) -> None:

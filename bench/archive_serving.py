@@ -13,7 +13,7 @@ from aiohttp import ClientSession, TCPConnector
 from bench import archives, stores
 from bench.figures import Figure, latencies, percentile, single
 from bench.process import Server, resident_mb
-from conclave.archive.sums import checksum
+from conclave.archive.checksums import checksum
 from tests.support.client import Client
 
 MESSAGES, GROUPS = 10_000_000, 2_000
@@ -26,7 +26,7 @@ RECENT, WITH_RECENT = 60, 200
 
 PAGE, PAGES, RANDOM_PAGES, PURGES = 100, 300, 1_000, 5
 READERS = 4
-"""Who read one page after the other, of the archive or of the hot store, while somebody else reads what is new."""
+"""Who read one page after the other, of the archive or of the hot store, while others read what is new."""
 
 SPARSE_GROUP, PURGED_GROUP, BUSY_GROUP = GROUPS // 2, GROUPS - 1, WITH_RECENT
 

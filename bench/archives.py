@@ -11,10 +11,10 @@ import pyarrow
 from deltalake import ColumnProperties, DeltaTable, WriterProperties, write_deltalake
 
 from bench.stores import Store
+from conclave.archive.checksums import checksum
 from conclave.archive.layout import DAY, ID_PROPERTY, span_of, span_width
-from conclave.archive.sums import checksum
 from conclave.retention.policy import KEEP
-from conclave.store import sqlite
+from conclave.store.engine import sqlite
 
 DAYS = 400
 """How long ago the oldest message was sent."""

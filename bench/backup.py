@@ -1,4 +1,4 @@
-"""A backup of a large store while somebody sends, one after it that finds most of the work done, and a restore."""
+"""A backup of a large store during sends, one after it that finds most of the work done, and a restore."""
 
 import asyncio
 import subprocess
@@ -12,7 +12,7 @@ from aiohttp import ClientSession
 from bench import stores
 from bench.figures import Figure, latencies, single
 from bench.process import Server
-from conclave.store.faults import file_size
+from conclave.store.engine.faults import file_size
 from tests.support.client import Client
 
 GROUPS, MESSAGES = 100, 10_000

@@ -1,4 +1,4 @@
-"""What no memory helps with: pages that nobody has read lately, passwords, a start; and what memory that takes."""
+"""What no memory helps with: pages that were not read lately, passwords, a start; and what memory that takes."""
 
 import os
 import random
@@ -15,7 +15,7 @@ from bench.hot import BODY_BYTES, PAGE, ROUND_SECONDS, ROUNDS, every
 from bench.load import Load, Outcome, generator, run
 from bench.process import Server, resident_mb
 from conclave.auth.passwords import CONCURRENT_CHECKS, hash_password
-from conclave.store import sqlite
+from conclave.store.engine import sqlite
 from conclave.wire.conclave_pb2 import GetMessagesResponse, StoredMessage
 from conclave.wire.negotiate import Format
 

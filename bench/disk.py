@@ -7,7 +7,7 @@ from contextlib import closing
 from pathlib import Path
 
 from bench.load import Outcome
-from conclave.store import schema, sqlite
+from conclave.store.engine import schema, sqlite
 
 BLOCK_BYTES = 4096
 PREALLOCATED_BYTES = 16 * 1024 * 1024

@@ -19,7 +19,7 @@ from bench.bare import Bare
 from bench.figures import Figure, at_least, latencies, percentile, single, spread
 from bench.load import Load, Outcome, generator, run
 from bench.process import Server
-from conclave.store import sqlite
+from conclave.store.engine import sqlite
 from conclave.wire.negotiate import Format
 
 USERS, GROUPS, MEMBERS = 128, 64, 8

@@ -55,7 +55,7 @@ def _of_size(targets: Targets) -> list[Figure]:
     made = alice.commit(now, add=[own.key_package for own in others])
     alice.apply_pending(now)
     if made.welcome is None:
-        raise AssertionError("nobody was added")
+        raise AssertionError("no member was added")
     bob, _ = Group.join(made.welcome, [reader_package], now)
     encrypted, decrypted = _messages(alice, bob, now)
     rounds = max(3, ROUNDS // count)

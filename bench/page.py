@@ -8,7 +8,7 @@ from urllib.request import urlopen
 from bench import stores
 from bench.figures import Figure, spread
 from bench.process import Server
-from conclave.admin.page import looking
+from conclave.admin.page import snapshot
 
 GROUPS, MEMBERS, MESSAGES = 10_000, 8, 4
 EXPIRIES = (-1, 0, *(86_400 * days for days in range(1, 30)))
@@ -25,7 +25,7 @@ def whole(folder: Path) -> list[Figure]:
         server.wait_for("cleanup_run")
         new, again = [], []
         for _ in range(LOOKS):
-            time.sleep(looking.FRESH_SECONDS * 4)
+            time.sleep(snapshot.FRESH_SECONDS * 4)
             new.append(_seconds(url))
             again += [_seconds(url) for _ in range(AGAIN // LOOKS)]
     what = f"the page, {GROUPS:,} groups of {MEMBERS}"

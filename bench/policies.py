@@ -11,13 +11,15 @@ from bench import stores
 from bench.figures import Figure, single, spread
 from bench.process import Cleaning
 from bench.stores import Store
-from conclave.budget import Budget
 from conclave.clock import FakeClock
 from conclave.config.cleanup import CleanupConfig
 from conclave.config.retention import RetentionConfig
 from conclave.config.settings import Config
+from conclave.response_memory import Budget
+from conclave.retention import marks
 from conclave.retention.resolve import Lifetimes, Limit, Limits
-from conclave.store import messages, sqlite, state
+from conclave.store.engine import sqlite
+from conclave.store.resources import messages, state
 from conclave.wire import pages
 from conclave.wire.negotiate import Format
 
@@ -62,6 +64,7 @@ def _governed(store: Store, now: int) -> Config:
             "UPDATE groups SET min_lifetime_seconds = ? WHERE group_key = ?",
             [(LEAST[(n // len(EXPIRIES)) % len(LEAST)], key) for n, key in enumerate(keys)],
         )
+        marks.write(connection, config.policy)
         connection.executemany(
             "INSERT INTO holds (group_key, subject_id, name, reason, added_by, added_at)"
             " VALUES (?, x'', '', '', '', 0)",
@@ -79,7 +82,7 @@ def _reads(store: Store, config: Config, now: int) -> list[Figure]:
             for name, first in places.items():
                 began = time.perf_counter()
                 for n in range(PAGES):
-                    _page(store, config, connection, first + n % OVERRIDES, now)
+                    _page(store, connection, first + n % OVERRIDES, now)
                 taken[name].append(time.perf_counter() - began)
     plain = statistics.median(taken["neither"])
     return [
@@ -91,9 +94,9 @@ def _reads(store: Store, config: Config, now: int) -> list[Figure]:
     ]
 
 
-def _page(store: Store, config: Config, connection: sqlite3.Connection, group: int, now: int) -> None:
+def _page(store: Store, connection: sqlite3.Connection, group: int, now: int) -> None:
     creator = store.creators[group]
     messages.page(
-        *(connection, creator.group.group_id, creator.user_id, 0, 100, config.policy, FakeClock(now)),
+        *(connection, creator.group.group_id, creator.user_id, 0, 100, FakeClock(now)),
         *(Budget(10**9).share(), pages.writer(Format.JSON)),
     )

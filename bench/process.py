@@ -13,7 +13,7 @@ from typing import Any, Self
 
 from conclave.clock import FakeClock
 from conclave.config.settings import Config
-from spark.engine import Engine
+from spark.environment import RunEnvironment
 from spark.run import clean_up
 
 PATIENCE_SECONDS = 60.0
@@ -140,7 +140,7 @@ def _clean() -> None:
     tell = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
     clock = FakeClock()
-    engine = Engine(Config.from_json(sys.stdin.readline()), clock)
+    engine = RunEnvironment(Config.from_json(sys.stdin.readline()), clock)
     began = time.perf_counter()
     engine.warm_up()
     tell.write(json.dumps({"seconds": time.perf_counter() - began}) + "\n")

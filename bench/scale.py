@@ -22,7 +22,9 @@ from bench import stores
 from bench.figures import Figure, latencies, percentile, single, spread
 from bench.process import Cleaning, Server
 from conclave.config.cleanup import CleanupConfig
-from conclave.store import bodies, sqlite
+from conclave.retention import marks
+from conclave.store import bodies
+from conclave.store.engine import sqlite
 from tests.support.client import Client
 
 MESSAGES = int(os.environ.get("CONCLAVE_BENCH_SCALE", "3000000"))
@@ -179,6 +181,7 @@ def _measure(store: stores.Store, case: Case, now: int, count: int) -> list[Figu
                     "UPDATE groups SET message_expiry_seconds = iif(group_key <= ?, ?, -1)",
                     (whole_groups, FEW_AGE + HOUR),
                 )
+                marks.write(connection, copy.config.policy)
         database = copy.config.database
         before = database.stat().st_size
         with Server(copy.config) as server, Cleaning(copy.config) as cleaning:

@@ -16,9 +16,9 @@ from aiohttp import ClientSession, TCPConnector
 from bench import stores
 from bench.figures import Figure, latencies, percentile, ratio, single, spread
 from bench.process import Cleaning, Server
+from conclave.actions.messages import append
 from conclave.config.archive import ArchiveConfig
-from conclave.store import messages
-from conclave.store.database import Database
+from conclave.store.engine.database import Database
 from tests.support.client import Client
 
 SENDERS, ROUNDS, ROUND_SECONDS = 64, 5, 2.0
@@ -111,7 +111,7 @@ async def _store_alone(store: stores.Store) -> list[Figure]:
         async def one() -> int:
             done = 0
             while time.perf_counter() < end:
-                await database.write(messages.append, store.creators[0], stores.BODY, 1, is_commit=False)
+                await database.write(append, store.creators[0], stores.BODY, 1, is_commit=False)
                 done += 1
             return done
 

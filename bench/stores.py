@@ -7,12 +7,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from uuid import UUID
 
+from conclave.actions.authorisation import require_member
+from conclave.actions.messages import append
 from conclave.auth.tokens import new_token, token_hash
 from conclave.clock import FakeClock
 from conclave.config.cleanup import CleanupConfig
 from conclave.config.settings import Config
-from conclave.store import groups, members, messages, schema, sessions, sqlite, state, users
-from conclave.store.members import Membership
+from conclave.retention import marks
+from conclave.store.engine import schema, sqlite
+from conclave.store.resources import groups, sessions, state, users
+from conclave.store.resources.members import Membership
 from conclave.wire.negotiate import Format
 
 BODY = os.urandom(300)
@@ -59,8 +63,8 @@ def build(folder: Path, engine: str, now: int, shape: Shape, sent: Sequence[int]
             first, *others = [people[each] for each in places]
             for each in places:
                 groups_of[each].append(n)
-            group_id = groups.add(connection, first, f"group{n}", "", now)
-            creators.append(members.require_member(connection, group_id, first))
+            group_id = groups.add(connection, first, f"group{n}", "", now, config.policy)
+            creators.append(require_member(connection, group_id, first))
             key = creators[-1].group.group_key
             connection.executemany(
                 "INSERT INTO members (group_key, user_id, role, joined_at) VALUES (?, ?, 'member', ?)",
@@ -68,9 +72,10 @@ def build(folder: Path, engine: str, now: int, shape: Shape, sent: Sequence[int]
             )
             expiry = shape.expiries[n % len(shape.expiries)]
             connection.execute("UPDATE groups SET message_expiry_seconds = ? WHERE group_key = ?", (expiry, key))
+            marks.write(connection, config.policy, key)
         for second in sent:
             for creator in creators:
-                messages.append(connection, creator, shape.body, second, is_commit=False)
+                append(connection, creator, shape.body, second, is_commit=False)
     return Store(config, tokens, [str(UUID(bytes=each.group.group_id)) for each in creators], creators, groups_of)
 
 
@@ -80,4 +85,4 @@ def fill(store: Store, group: int, sent: Sequence[int]) -> None:
         for begin in range(0, len(sent), 10_000):
             with sqlite.write_transaction(connection):
                 for second in sent[begin : begin + 10_000]:
-                    messages.append(connection, store.creators[group], BODY, second, is_commit=False)
+                    append(connection, store.creators[group], BODY, second, is_commit=False)

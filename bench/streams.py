@@ -198,7 +198,7 @@ async def _crowd(server: Server, store: stores.Store) -> list[Figure]:
 
 
 def _last_pairs(clients: Sequence[Client]) -> list[tuple[Client, Client]]:
-    """Those who send to other groups, each with somebody who hears it: none of them is in the large group."""
+    """Those who send to other groups, each with a member who hears it: none of them is in the large group."""
     last = clients[-2 * SENDERS :]
     return list(zip(last[::2], last[1::2], strict=True))
 

@@ -14,7 +14,7 @@ from bench.process import Server, resident_mb
 from bench.streams import Stream
 from conclave.config.cleanup import CleanupConfig
 from conclave.config.settings import Config
-from conclave.store import sqlite
+from conclave.store.engine import sqlite
 from tests.support.client import Client
 
 PENDING, ENDING = 100_000, 1_000

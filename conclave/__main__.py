@@ -18,7 +18,7 @@ def main() -> None:
             raise
         sys.exit(
             f"conclave: {error.name} is not installed: the library alone is here. The server and its commands need the"
-            " extra server (pip install '.[server]'), the chat needs the extra client (pip install '.[client]')"
+            " extra server (pip install 'conclave[server]'), the chat the extra client (pip install 'conclave[client]')"
         )
     run()
 

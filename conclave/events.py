@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from conclave.logs import get_logger
-from conclave.rota import Rota
+from conclave.clock.timer_wheel import TimerWheel
+from conclave.logs.setup import get_logger
 
 log = get_logger(__name__)
 
@@ -19,7 +19,7 @@ KEEP_ALIVE_SECONDS = 9.0
 """Every 9 seconds a stream gets a comment. The protocol allows at most 15 s."""
 
 SLICE = 128
-"""News go to at most 128 streams at a time. Between two slices, others get their turn."""
+"""News go to at most 128 streams at a time. Between two slices, others get their slot."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Event:
 class Announcement:
     """An event, and the ids of the users who are to get it: ``recipients``, but not ``but_not``.
 
-    One set can so stand for all events of a group, whoever caused them.
+    One set can so stand for all events of a group, by any cause.
     """
 
     recipients: frozenset[bytes]
@@ -55,17 +55,17 @@ class Ending:
 
 
 class Stored(NamedTuple):
-    """A message that was stored. Only what the server remembers hears of it, see ``cache``.
-
-    ``body``: None where it was stored before. ``created_at``: Unix seconds. ``is_timed``: whether it destroys itself.
-    """
+    """A message that was stored. Only what the server remembers hears of it, see ``cache``."""
 
     group_key: int
     sequence_num: int
     sender_id: bytes
     body: bytes | None
+    """None where it was stored before."""
     created_at: int
+    """Unix seconds."""
     is_timed: bool = False
+    """Whether it destroys itself."""
 
 
 News = Announcement | Ending | Stored
@@ -75,14 +75,14 @@ News = Announcement | Ending | Stored
 class Stream(ABC):
     """The events that wait for one listener. How they reach it is for the subclass to know."""
 
-    __slots__ = ("_lost", "_waiting", "ended", "session_id", "turn", "user_id")
+    __slots__ = ("_lost", "_waiting", "ended", "session_id", "slot", "user_id")
 
     def __init__(self, user_id: bytes, session_id: int) -> None:
         """The stream ends with its session."""
         self.user_id = user_id
         self.session_id = session_id
         self.ended = False
-        self.turn = 0  # the rota's
+        self.slot = 0  # the wheel's
         self._waiting: list[Event] = []
         self._lost = 0
 
@@ -155,7 +155,7 @@ class Events:
 
         ``lost``: how many events were dropped, counted when their listener learns of it or has gone.
         """
-        self.rota = Rota(self._remind, keep_alive_seconds)
+        self.wheel = TimerWheel(self._remind, keep_alive_seconds)
         self.lost = 0
         self._keep = keep
         self._streams: dict[bytes, set[Stream]] = {}
@@ -168,7 +168,7 @@ class Events:
     def add(self, stream: Stream) -> None:
         """Hand a stream its user's events, until ``remove``."""
         self._streams.setdefault(stream.user_id, set()).add(stream)
-        self.rota.add(stream)
+        self.wheel.add(stream)
         if self._stopping:
             stream.end()
 
@@ -177,7 +177,7 @@ class Events:
         of_user = self._streams.get(stream.user_id, set())
         if stream not in of_user:
             return
-        self.rota.remove(stream)
+        self.wheel.remove(stream)
         of_user.remove(stream)
         if not of_user:
             del self._streams[stream.user_id]
@@ -236,7 +236,7 @@ class Events:
                 stream.end()
 
     def _have_flushed(self, fresh: list[Stream]) -> None:
-        """Have what waits for some streams written soon. Whatever few hear does not wait for what many hear."""
+        """Have what waits for some streams written soon. What few hear does not wait for what many hear."""
         if fresh:
             (self._few if len(fresh) <= SLICE else self._many).extend(fresh)
             self._hand_on_soon()

@@ -97,8 +97,11 @@ RESTORE_POINTS = ("restore.copied", "restore.before_switch", "restore.switched")
 LEDGER_POINTS = ("ledger.claimed", "ledger.written", "ledger.synced", "ledger.forgotten")
 """Reached only where something is written to the purge ledger."""
 
-COMPACTION_POINTS = ("ledger.rewritten", "ledger.replaced")
-"""Reached only where the ledger's file is rewritten."""
+TAKE_OVER_POINTS = ("ledger.rewritten", "ledger.replaced")
+"""Reached only where a ledger of the former form is taken over."""
+
+DROPPING_POINTS = ("ledger.dropped",)
+"""Reached only where the ledger has entries that are not needed any more."""
 
 REPLAY_POINTS = ("ledger.step_replayed", "ledger.replayed", "ledger.written", "ledger.synced")
 """Reached only where a restored copy learns what it must not bring back."""
@@ -131,6 +134,19 @@ RETURN_POINTS = (
     "return.placed",
 )
 """Reached only where a backup is restored."""
+
+KEY_POINTS = (
+    "keys.appended",
+    "keys.synced",
+    "keys.overwritten",
+    "keys.anew_begun",
+    "keys.anew_written",
+    "keys.linked",
+    "keys.replaced",
+    "keys.former_overwritten",
+    "keys.former_removed",
+)
+"""Reached only where the key file changes: between any two of its writes."""
 
 _ERRORS = {"full": ("database or disk is full", sqlite3.SQLITE_FULL), "io": ("disk I/O error", sqlite3.SQLITE_IOERR)}
 

@@ -1,4 +1,4 @@
-"""Counts and times of the server's work, noted where it is done and turned into metrics when somebody asks.
+"""Counts and times of the server's work, noted where it is done and turned into metrics when they are asked for.
 
 A note costs about half a microsecond: the busiest requests take 40. Only the event loop's thread notes. Any thread may
 read: what it sees of one histogram may be a note apart.

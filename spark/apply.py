@@ -11,17 +11,19 @@ from functools import partial
 from itertools import groupby
 from operator import attrgetter, itemgetter
 
+from conclave.actions import invites
 from conclave.failpoints import reach
+from conclave.retention import due, policy_row
+from conclave.retention.due import Due, Gone
+from conclave.retention.plan import GroupStep, Plan
 from conclave.retention.resolve import PolicySettings
-from conclave.store import bodies, invites, policies, receipts, timers
+from conclave.retention.rules import EXPIRED, IN_ANY_RUN, INVITES, SESSIONS
+from conclave.store import bodies, invalidation
 from conclave.store.archive import moves
-from conclave.store.receipts import Erased
-from conclave.store.sqlite import Step, done
-from spark import due
-from spark.due import Due, Gone
+from conclave.store.engine.sqlite import Step, done
+from conclave.store.resources import receipts, timers
+from conclave.store.resources.receipts import Erased
 from spark.pacer import Pacer
-from spark.plan_types import GroupStep, Plan
-from spark.rules import INVITES, SESSIONS
 
 CHUNK = 32
 """A step deletes at most 32 messages."""
@@ -42,17 +44,17 @@ def apply_plan(
     ``marked`` is called when all marks have risen, and nothing is deleted yet.
     """
     connection = pacer.connection
-    pacer.run(partial(_raise_marks, connection, group, settings) for group in plan.groups)
+    pacer.run(partial(_raise_marks, connection, group) for group in plan.groups)
     marked()
-    named = due.of_plan(connection, plan, settings)
+    named = due.of_plan(connection, plan)
     for blocks in due.blocks(connection, named):
         pacer.run(_Deleting(connection, named, block, counts).step for block in blocks)
     pacer.run(_steps(connection, plan, settings, counts))
 
 
-def count_plan(connection: sqlite3.Connection, plan: Plan, settings: PolicySettings) -> Counter[str]:
+def count_plan(connection: sqlite3.Connection, plan: Plan) -> Counter[str]:
     """Return how many rows each of RULES would delete; no row counts twice. Changes nothing."""
-    counts = due.count(connection, plan, settings)
+    counts = due.count(connection, plan)
     counts.update({SESSIONS: len(plan.sessions), INVITES: len(plan.invites)})
     return counts
 
@@ -78,9 +80,9 @@ def _steps(
         yield partial(_delete_invite, connection, invite_key, settings.invites_dead_before(plan.now), counts)
 
 
-def _raise_marks(connection: sqlite3.Connection, step: GroupStep, settings: PolicySettings) -> bool:
+def _raise_marks(connection: sqlite3.Connection, step: GroupStep) -> bool:
     """Raise the marks before anything is erased: what a mark covers is never served again."""
-    policy = policies.find(connection, step.group_key, settings)
+    policy = policy_row.find(connection, step.group_key)
     if policy and policy.is_after_fetch:
         # A group that has entered this mode after the plan has a new floor, which the old one must not replace.
         floor = min(step.floor_seq, step.gone_below)
@@ -130,6 +132,8 @@ class _Deleting:
         for (group_key, rule), alike in groupby(sorted(gone, key=why), key=why):
             some = list(alike)
             self._counts[rule] += len(some)
+            if rule in (EXPIRED, *IN_ANY_RUN):
+                invalidation.invalidate_group(self._connection, group_key)
             ranges = moves.kept_twice(self._connection, group_key)  # the archive erases these later, and notes them
             last = [each for each in some if not any(low <= each.sequence_num <= high for low, high in ranges)]
             if last:
@@ -153,8 +157,5 @@ def _delete_session(connection: sqlite3.Connection, session_id: int, dead_before
 
 
 def _delete_invite(connection: sqlite3.Connection, invite_key: int, dead_before: int, counts: Counter[str]) -> bool:
-    invite = invites.dead(connection, invite_key, dead_before)
-    if invite:
-        invites.decline(connection, invite)
-        counts[INVITES] += 1
+    counts[INVITES] += invites.remove_dead(connection, invite_key, dead_before)
     return False

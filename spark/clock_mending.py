@@ -10,14 +10,15 @@ from collections import Counter
 from functools import partial
 from typing import TYPE_CHECKING
 
+from conclave.clock.steady import SteadyClock
 from conclave.failpoints import reach
-from conclave.steady_clock import SteadyClock
-from conclave.store import audit, clock_mending, state
-from conclave.system import operators
-from spark.hot import Hot
+from conclave.store import clock_mending
+from conclave.store.resources import audit, state
+from conclave.system import operator_identity
+from spark.hot_store import Hot
 
 if TYPE_CHECKING:
-    from spark.archive.run import Archive
+    from spark.archive.run import ArchiveRun
 
 ATTEMPTS = 40
 """Times are brought back at most 40 times.
@@ -33,7 +34,7 @@ class ClockUnsteadyError(Exception):
     """Times ahead of the clock are stored again and again, as if there were two clocks."""
 
 
-def accept(hot: Hot, archive: "Archive | None", clock: SteadyClock, brought_back: Counter[str]) -> None:
+def accept(hot: Hot, archive: "ArchiveRun | None", clock: SteadyClock, brought_back: Counter[str]) -> None:
     """Accept the clock. Raises ClockUnsteadyError.
 
     ``brought_back``: the numbers of changed rows are added to it, by table.
@@ -52,7 +53,7 @@ def accept(hot: Hot, archive: "Archive | None", clock: SteadyClock, brought_back
     raise ClockUnsteadyError("times ahead of the clock are stored again and again: is it being set?")
 
 
-def _bring_back(hot: Hot, archive: "Archive | None", clock: SteadyClock, brought_back: Counter[str]) -> None:
+def _bring_back(hot: Hot, archive: "ArchiveRun | None", clock: SteadyClock, brought_back: Counter[str]) -> None:
     now = clock.read().wall
     marked = hot.read(clock_mending.marked_ahead, now)
     hot.write_steps(partial(clock_mending.hide, group_keys=marked, now=now, brought_back=brought_back))
@@ -80,5 +81,5 @@ def _accept_if_done(connection: sqlite3.Connection, ttl: int, clock: SteadyClock
         return False
     details = {"fault": state.standing(connection).fault, "brought_back": dict(+brought_back)}
     state.accept_clock(connection, reading)
-    audit.note(connection, reading.wall, operators.current(), audit.Action.CLOCK_ACCEPTED, details=details)
+    audit.note(connection, reading.wall, operator_identity.current(), audit.AuditAction.CLOCK_ACCEPTED, details=details)
     return True

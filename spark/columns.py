@@ -7,11 +7,16 @@ bytes.
 from pyspark.sql.types import BinaryType, DataType, LongType, StructField, StructType
 
 GROUP_KEY = "group_key"
-GROUP_ID = "group_id"
-EXPIRY = "message_expiry_seconds"
-MIN_LIFETIME = "min_lifetime_seconds"
-LIFETIME = "lifetime"
+LIFETIME = "effective_expiry"
 """The effective expiry of a group: -1 for keep, 0 for delete-after-fetch, or seconds."""
+
+LEAST_LIFETIME = "least_lifetime"
+HOLD_LIMIT = "hold_limit"
+ERASES = "erases"
+"""0 if nothing may be erased, otherwise 1."""
+
+HELD = "held"
+"""1 if a legal hold covers the group, otherwise 0."""
 
 EXPIRES_BEFORE = "expires_before"
 """Messages created before it have expired by age when the run begins. Unix seconds, exclusive; 0: none has."""
@@ -58,16 +63,11 @@ def _table(*names: str, of: DataType = _INTEGER) -> StructType:
     return StructType([StructField(name, of) for name in names])
 
 
-STORED_GROUPS = StructType(
-    [
-        StructField(GROUP_ID, BinaryType()),
-        *_table(
-            *(GROUP_KEY, EXPIRY, MIN_LIFETIME, FLOOR, GONE_BELOW, EXPIRED_BEFORE, COMMITS_ABOVE),
-            *(OLDEST_SEQ, OLDEST_CREATED, OLDEST_MARKED, OLDEST_FETCHED),
-        ),
-    ]
+GROUPS = _table(
+    *(GROUP_KEY, LIFETIME, LEAST_LIFETIME, HOLD_LIMIT, ERASES, HELD, FLOOR, GONE_BELOW, EXPIRED_BEFORE, COMMITS_ABOVE),
+    *(OLDEST_SEQ, OLDEST_CREATED, OLDEST_MARKED, OLDEST_FETCHED),
 )
-"""One row for each group: its settings and marks, and what is known of the messages that no legal hold covers.
+"""One row for each group: its policy and marks, and what is known of the messages that no legal hold covers.
 
 OLDEST_SEQ: the least number. OLDEST_CREATED: the least time of those that can expire by age. OLDEST_MARKED: that of
 those which the mark GONE_BELOW covers. OLDEST_FETCHED: that of those which all members have fetched; only for groups in
@@ -90,9 +90,6 @@ SESSIONS = _table(SESSION_ID, EXPIRES_AT)
 INVITES = _table(INVITE_KEY, CREATED_AT)
 TOMBSTONES = _table(GROUP_KEY)
 USER_TOMBSTONES = _table(USER_ID, of=BinaryType())
-HELD_GROUPS = _table(GROUP_KEY)
-GROUPS = StructType([*STORED_GROUPS, *_table(LIFETIME, EXPIRES_BEFORE, ERASABLE_BEFORE, COVERED)])
-"""STORED_GROUPS with the policy of each group."""
 
 GROUP_PLAN = _table(GROUP_KEY, FLOOR, GONE_BELOW, EXPIRED_BEFORE, ERASABLE_BEFORE, COMMITS_ABOVE, REDACTS)
 """One row for each group that has something due, as GroupStep has it."""

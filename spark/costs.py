@@ -3,7 +3,7 @@
 What executors of a cluster work is not known here, nor how long single statements of the archive's index take.
 """
 
-from spark.engine import Engine
+from spark.environment import RunEnvironment
 from spark.pacer import Pacer
 from spark.report import Report
 
@@ -11,7 +11,7 @@ from spark.report import Report
 class Costs:
     """Measures from when it is made."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: RunEnvironment) -> None:
         """Begin. One run at a time is measured in a process."""
         self._engine = engine
         self._cpu = engine.cpu_seconds()

@@ -8,7 +8,7 @@ import time
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
-from conclave.system.tied import tied
+from conclave.system.child_process import tied
 from spark import java_log
 
 NICENESS = 10

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Iterable
 from typing import IO, NamedTuple
 
-from conclave.logs import get_logger
+from conclave.logs.setup import get_logger
 
 log = get_logger(__name__)
 
@@ -68,7 +68,7 @@ def read_line(line: str) -> Told | None:
 def _is_ours(record: logging.LogRecord) -> bool:
     """Tell whether a record is not one of py4j's own.
 
-    It logs each call that fails by the root logger, with a traceback, and raises the error as well: whoever has called
+    It logs each call that fails by the root logger, with a traceback, and raises the error as well: the caller
     tells it, in the words of this log.
     """
     return record.module not in _CLIENT

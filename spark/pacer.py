@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from conclave.failpoints import reach
-from conclave.store.sqlite import Step, checkpoint, truncate_wal, write_transaction
+from conclave.store.engine.sqlite import Step, checkpoint, truncate_wal, write_transaction
 
 LOCK_BUDGET_SECONDS = 0.010
 """No new step begins once a transaction has held the write lock for 10 ms."""
@@ -142,7 +142,7 @@ class Pacer:
             self._rested()
 
     def _is_shared(self, now: float) -> bool:
-        """Tell whether others write, too: whether somebody else has committed lately. Other pacers do not count."""
+        """Tell whether others write, too: whether another process has committed lately. Other pacers do not count."""
         seen = (self._data_version(), Pacer.commits)
         if seen[0] != self._seen[0] and seen[1] == self._seen[1]:
             self._shared_until = now + ALONE_AFTER_SECONDS

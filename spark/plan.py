@@ -1,12 +1,13 @@
 """Plans with Spark what a run deletes and which marks it raises. Pure: DataFrames in, DataFrames out.
 
-The time of the run comes in as data: in the policies of the groups, and in the bounds on what is dead. The rules are
-those of the retention contract, sections 1 and 5. ``sql_engine`` states the same rules a second time, in SQL.
+The rules are those of the retention contract, sections 1 and 5. ``conclave/retention/rules.py`` has the same in SQL.
+The model in the tests checks both.
 """
 
 from pyspark.sql import Column, DataFrame, functions as F
 
-from conclave.retention.policy import FOREVER
+from conclave.retention.jobs import PurgeJob, Scope
+from conclave.retention.policy import FOREVER, KEEP
 from spark import columns as c
 
 
@@ -35,6 +36,33 @@ def group_plan(groups: DataFrame, members: DataFrame, redacted: DataFrame | None
         c.ERASABLE_BEFORE,
         c.COMMITS_ABOVE,
         c.REDACTS,
+    )
+
+
+def with_policies(groups: DataFrame, now: int, scope: Scope) -> DataFrame:
+    """Add to the table GROUPS what the policies say at the Unix second ``now``, and which groups belong to a run."""
+    age = F.when(_after_fetch(), F.col(c.HOLD_LIMIT)).otherwise(F.col(c.LIFETIME))
+    least = F.col(c.LEAST_LIFETIME)
+    return (
+        groups.withColumn(c.EXPIRES_BEFORE, F.when(age > 0, F.greatest(F.lit(0), F.lit(now) - age)).otherwise(0))
+        .withColumn(
+            c.ERASABLE_BEFORE,
+            F.when((F.col(c.ERASES) == 0) | (F.col(c.HELD) == 1), 0)
+            .when(least > 0, F.greatest(F.lit(0), F.lit(now + 1) - least))
+            .otherwise(FOREVER),
+        )
+        .withColumn(c.COVERED, _covered(scope.job) if scope.job else F.lit(0))
+    )
+
+
+def _covered(job: PurgeJob) -> Column:
+    """Tell with 1 and 0 whether groups belong to a job by their lifetime."""
+    lifetime, longest = F.col(c.LIFETIME), job.longest_max_lifetime
+    is_within = (lifetime > job.shortest_max_lifetime) & (F.lit(longest == KEEP) | (lifetime <= longest))
+    return (
+        F.when(_after_fetch(), int(job.shortest_max_lifetime == KEEP))
+        .when(lifetime == KEEP, int(longest == KEEP))
+        .otherwise(F.when(is_within, 1).otherwise(0))
     )
 
 

@@ -15,25 +15,32 @@ import pyarrow
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import BinaryType, DataType, LongType, StructType
 
-from conclave.retention.jobs import Scope
-from conclave.retention.policy import FOREVER, GroupPolicy
-from conclave.retention.resolve import PolicySettings
-from conclave.store import policies, visibility
+from conclave.retention.rules import (
+    COMMITS_ABOVE,
+    HELD_GROUPS,
+    HELD_SENDERS,
+    LEAST_WATERMARK,
+    TIMED,
+    UNHELD,
+    is_kept,
+)
 from spark import columns as c
 
 _GROUPS = """
 WITH bounded AS (
-    SELECT *, {commits_above} AS commits_above, {fetched} AS fetched FROM groups
+    SELECT *, {commits_above} AS commits_above,
+        iif(effective_expiry = 0 AND least_lifetime > 0, max(gone_below, floor_seq, {least}), 0) AS fetched FROM groups
 )
-SELECT group_id, group_key, message_expiry_seconds, min_lifetime_seconds, floor_seq, gone_below, expired_before,
-    commits_above, {oldest_seq} AS oldest_seq, {oldest_created} AS oldest_created_at,
+SELECT group_key, effective_expiry, least_lifetime, hold_limit, erases,
+    group_key IN ({held}) AS held, floor_seq, gone_below,
+    expired_before, commits_above, {oldest_seq} AS oldest_seq, {oldest_created} AS oldest_created_at,
     {oldest_marked} AS oldest_marked_at, {oldest_fetched} AS oldest_fetched_at
 FROM bounded
 """
 
 _SELF_DESTRUCTING = f"""
 SELECT group_key, sequence_num, created_at, ended, sender_id
-FROM {visibility.TIMED} WHERE {policies.UNHELD}
+FROM {TIMED} WHERE {UNHELD}
 """
 
 # Written so, SQLite looks only at the members of groups that have such messages.
@@ -41,8 +48,6 @@ _READERS = """
 SELECT group_key, member_id, read_up_to, user_id
 FROM (SELECT DISTINCT group_key FROM self_destructing) CROSS JOIN members USING (group_key)
 """
-
-_LEAST_WATERMARK = "ifnull((SELECT min(watermark) FROM members WHERE members.group_key = groups.group_key), 0)"
 
 _ARROW_TYPES: dict[DataType, pyarrow.DataType] = {LongType(): pyarrow.int64(), BinaryType(): pyarrow.binary()}
 
@@ -65,13 +70,13 @@ class HotTables:
     timed: tuple[DataFrame, DataFrame, DataFrame] | None
 
 
-def read_hot(spark: SparkSession, database: Path, settings: PolicySettings, now: int, scope: Scope) -> HotTables:
+def read_hot(spark: SparkSession, database: Path, now: int) -> HotTables:
     """Read one snapshot of the store.
 
     ``now``: Unix seconds; of sessions and invites only those are read that can be dead by then.
     """
     queries: dict[str, tuple[str, StructType]] = {
-        "held": ("SELECT group_key FROM holds WHERE group_key IS NOT NULL", c.HELD_GROUPS),
+        "groups": ("", c.GROUPS),
         "members": ("SELECT group_key, watermark FROM members", c.MEMBERS),
         "sessions": (f"SELECT session_id, expires_at FROM sessions WHERE expires_at <= {now:d}", c.SESSIONS),
         "invites": (f"SELECT invite_key, created_at FROM invites WHERE created_at <= {now:d}", c.INVITES),
@@ -84,13 +89,13 @@ def read_hot(spark: SparkSession, database: Path, settings: PolicySettings, now:
             c.TIMERS,
         ),
     }
-    tables = _snapshot(database, queries, settings)
+    tables = _snapshot(database, queries)
 
     def frame(name: str) -> DataFrame:
         return spark.createDataFrame(tables[name], queries[name][1])
 
     return HotTables(
-        groups=spark.createDataFrame(_with_policies(tables, settings, now, scope), c.GROUPS),
+        groups=frame("groups"),
         members=frame("members"),
         sessions=frame("sessions") if tables["sessions"].num_rows else None,
         invites=frame("invites") if tables["invites"].num_rows else None,
@@ -104,49 +109,38 @@ def read_hot(spark: SparkSession, database: Path, settings: PolicySettings, now:
     )
 
 
-def _snapshot(
-    database: Path, queries: Mapping[str, tuple[str, StructType]], settings: PolicySettings
-) -> dict[str, pyarrow.Table]:
+def _snapshot(database: Path, queries: Mapping[str, tuple[str, StructType]]) -> dict[str, pyarrow.Table]:
     with (
         closing(adbc_driver_sqlite.dbapi.connect(f"{database.as_uri()}?mode=ro")) as connection,
         connection.cursor() as cursor,
     ):
         cursor.execute("PRAGMA temp_store = MEMORY")
         tables = {}
-        for name, (query, schema) in {**queries, "groups": (_groups(cursor, settings), c.STORED_GROUPS)}.items():
-            cursor.execute(query)
+        for name, (query, schema) in queries.items():
+            cursor.execute(query or _groups(cursor))
             tables[name] = _typed(cursor.fetch_arrow_table(), schema)
         return tables
 
 
-def _groups(cursor: adbc_driver_sqlite.dbapi.Cursor, settings: PolicySettings) -> str:
+def _groups(cursor: adbc_driver_sqlite.dbapi.Cursor) -> str:
     """Return the query for the groups. What nothing needs is left out: it would cost each of them."""
-    cursor.execute("SELECT DISTINCT message_expiry_seconds, min_lifetime_seconds FROM groups")
-    occurring = list(cursor.fetchall())
-    cursor.execute("SELECT 1 FROM holds WHERE user_id IS NOT NULL LIMIT 1")
-    unheld = f" AND {policies.UNHELD}" if cursor.fetchone() else ""
-    of_age = f"{unheld} AND NOT (is_commit AND sequence_num > commits_above)" if settings.retain_commits else unheld
-    waiting = [own for own in occurring if _waits_for_age(settings.of_setting(*own))]
-    fetched = f"max(gone_below, floor_seq, {_LEAST_WATERMARK})"
+    cursor.execute(f"{HELD_SENDERS} LIMIT 1")
+    unheld = f" AND {UNHELD}" if cursor.fetchone() else ""
+    cursor.execute("SELECT 1 FROM groups WHERE keeps_commits LIMIT 1")
+    of_age = f"{unheld} AND NOT {is_kept()}" if cursor.fetchone() else unheld
 
     def oldest(what: str, conditions: str) -> str:
         return f"(SELECT min({what}) FROM messages WHERE messages.group_key = bounded.group_key{conditions})"
 
-    chosen = ", ".join(f"({expiry:d}, {least:d})" for expiry, least in waiting)
-    is_waiting = f"(message_expiry_seconds, min_lifetime_seconds) IN (VALUES {chosen})" if waiting else "FALSE"
     return _GROUPS.format(
-        commits_above=f"max(commits_below, {_LEAST_WATERMARK})" if settings.retain_commits else FOREVER,
-        fetched=f"iif({is_waiting}, {fetched}, 0)",
+        least=LEAST_WATERMARK,
+        held=HELD_GROUPS,
+        commits_above=COMMITS_ABOVE,
         oldest_seq=oldest("sequence_num", unheld),
         oldest_created=oldest("created_at", of_age),
         oldest_marked=f"iif(gone_below > 0, {oldest('created_at', f' AND sequence_num <= gone_below{unheld}')}, NULL)",
         oldest_fetched=f"iif(fetched > 0, {oldest('created_at', f' AND sequence_num <= fetched{unheld}')}, NULL)",
     )
-
-
-def _waits_for_age(policy: GroupPolicy) -> bool:
-    """Tell whether messages that everybody has fetched have to reach an age before they are erased."""
-    return policy.is_after_fetch and policy.min_lifetime > 0
 
 
 def _typed(table: pyarrow.Table, schema: StructType) -> pyarrow.Table:
@@ -161,29 +155,3 @@ def _typed(table: pyarrow.Table, schema: StructType) -> pyarrow.Table:
 
 def _arrow_schema(schema: StructType) -> pyarrow.Schema:
     return pyarrow.schema([(field.name, _ARROW_TYPES[field.dataType]) for field in schema])
-
-
-def _with_policies(
-    tables: Mapping[str, pyarrow.Table], settings: PolicySettings, now: int, scope: Scope
-) -> pyarrow.Table:
-    """Add to each group its policy at the Unix second ``now``."""
-    groups = tables["groups"]
-    held = set(tables["held"][c.GROUP_KEY].to_pylist())
-    places: dict[GroupPolicy, int] = {}
-    chosen = [
-        places.setdefault(settings.of_group(*own), len(places))
-        for own in zip(*(groups[name].to_pylist() for name in (c.GROUP_ID, c.EXPIRY, c.MIN_LIFETIME)), strict=True)
-    ]
-    columns = {
-        c.LIFETIME: [policy.lifetime for policy in places],
-        c.EXPIRES_BEFORE: [policy.expires_before(now) for policy in places],
-        c.ERASABLE_BEFORE: [policy.erasable_before(now) for policy in places],
-        c.COVERED: [int(scope.covers(policy)) for policy in places],
-    }
-    for name, values in columns.items():
-        column = [values[place] for place in chosen]
-        if name == c.ERASABLE_BEFORE and held:
-            keys = groups[c.GROUP_KEY].to_pylist()
-            column = [0 if key in held else value for key, value in zip(keys, column, strict=True)]
-        groups = groups.append_column(name, pyarrow.array(column, pyarrow.int64()))
-    return groups

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from conclave.retention.jobs import EVERYTHING
-from spark import rules
+from conclave.retention.rules import REPORTED
 
 
 @dataclass
@@ -60,7 +60,7 @@ class Report:
             "held": self.held,
             "overdue_groups": self.overdue_groups,
             "overdue_seconds": self.overdue_seconds,
-            "deleted": {rule: self.counts[rule] for rule in rules.RULES},
+            "deleted": {rule: self.counts[rule] for rule in REPORTED},
             "brought_back": dict(+self.brought_back),
             "cpu_seconds": self.cpu_seconds,
             "lock_seconds": self.lock_seconds,

@@ -11,34 +11,37 @@ from contextlib import closing
 from functools import partial
 from typing import TYPE_CHECKING
 
+from conclave.clock.guard import time_to_act_on
 from conclave.failpoints import reach
-from conclave.logs import get_logger
-from conclave.retention.clock_guard import time_to_act_on
+from conclave.logs.setup import get_logger
+from conclave.retention import due
 from conclave.retention.jobs import ALL, Scope
 from conclave.retention.resolve import PolicySettings
-from conclave.store import audit, overdue, receipts, registration_tokens, runs, schema, send_ids, sqlite, state
 from conclave.store.archive.restore import RestoreError
-from conclave.store.faults import StoreError, is_of_the_disk
+from conclave.store.engine import schema, sqlite
+from conclave.store.engine.faults import StoreError, is_of_the_disk
+from conclave.store.engine.sqlite import Step
 from conclave.store.ledger import book, changes
 from conclave.store.ledger.book import LedgerError
+from conclave.store.ledger.branches import is_older
 from conclave.store.ledger.drain import drain
-from conclave.store.ledger.replay import is_older
-from conclave.store.runs import Run
-from conclave.store.sqlite import Step
+from conclave.store.resources import audit, receipts, registration_tokens, send_ids, state
+from conclave.store.views import overdue, runs
+from conclave.store.views.runs import Run
 from conclave.system import reserve
 from conclave.system.worker_protocol import State
-from spark import apply, clock_mending, dry, due
+from spark import apply, clock_mending, rehearsal
 from spark.clock_mending import ClockUnsteadyError
 from spark.costs import Costs
-from spark.engine import CleanupError, Engine, Tell
-from spark.hot import ArchiveError, Hot
+from spark.environment import CleanupError, RunEnvironment, Tell
+from spark.hot_store import ArchiveError, Hot
 from spark.pacer import Pacer, RunTooLongError, WalBusyError, empty_wal
 from spark.report import Report
-from spark.work import remove_dead
+from spark.work_folder import remove_dead
 
 if TYPE_CHECKING:
     from spark.archive.check import Check
-    from spark.archive.run import Archive
+    from spark.archive.run import ArchiveRun
 
 log = get_logger(__name__)
 
@@ -58,7 +61,7 @@ EXPECTED = (
 
 
 def clean_up(
-    engine: Engine,
+    engine: RunEnvironment,
     *,
     scope: Scope = ALL,
     accept_clock: bool = False,
@@ -98,7 +101,7 @@ def clean_up(
 
 
 @contextlib.contextmanager
-def _ready(engine: Engine, *, writing: bool = True) -> Iterator[PolicySettings]:
+def _ready(engine: RunEnvironment, *, writing: bool = True) -> Iterator[PolicySettings]:
     """Check what a run needs, and yield its settings. Raises CleanupError with one line for what fails."""
     try:
         with reserve.room(engine.config) if writing else contextlib.nullcontext():
@@ -113,7 +116,7 @@ def _ready(engine: Engine, *, writing: bool = True) -> Iterator[PolicySettings]:
         raise CleanupError(str(error)) from error
 
 
-def _settings(engine: Engine, *, writing: bool) -> PolicySettings:
+def _settings(engine: RunEnvironment, *, writing: bool) -> PolicySettings:
     """Return the settings that the server runs with, and continue from its time.
 
     They decide in every run, whichever process starts it. Raises CleanupError if this configuration differs from them,
@@ -134,7 +137,7 @@ def _settings(engine: Engine, *, writing: bool) -> PolicySettings:
     return stored
 
 
-def _require_no_copy(engine: Engine, connection: sqlite3.Connection) -> None:
+def _require_no_copy(engine: RunEnvironment, connection: sqlite3.Connection) -> None:
     """Raise CleanupError if the database is a restored copy that does not know yet what it must not bring back."""
     try:
         is_copy = is_older(changes.standing(connection), engine.config.ledger_path)
@@ -147,7 +150,7 @@ def _require_no_copy(engine: Engine, connection: sqlite3.Connection) -> None:
         )
 
 
-def _require_clock(engine: Engine) -> int:
+def _require_clock(engine: RunEnvironment) -> int:
     """Return the Unix second of the run, and note that it is acted on from here on.
 
     Raises ClockWrongError.
@@ -165,7 +168,9 @@ def _require_clock(engine: Engine) -> int:
     return time_to_act_on(reading.wall, found.floor.acted_until)
 
 
-def _carry_out(engine: Engine, settings: PolicySettings, done: Report, progress: Progress | None, scope: Scope) -> None:
+def _carry_out(
+    engine: RunEnvironment, settings: PolicySettings, done: Report, progress: Progress | None, scope: Scope
+) -> None:
     """Plan, apply, work in the archive, and leave no deleted data readable. Adds to ``done`` what was deleted."""
     deadline = time.monotonic() + engine.config.cleanup.max_run_time
     plan = engine.make_plan(settings, done.started_at, scope)
@@ -174,9 +179,9 @@ def _carry_out(engine: Engine, settings: PolicySettings, done: Report, progress:
     hot = _hot(engine, settings, done.started_at, deadline)
     try:
         with _emptied(hot) as connection:
-            groups = due.groups(connection, plan, settings)
+            groups = due.groups(connection, plan)
             done.groups_touched = len(groups)
-            total = apply.count_plan(connection, plan, settings).total() if progress else 0
+            total = apply.count_plan(connection, plan).total() if progress else 0
             tell = (lambda: progress(done.counts.total(), total)) if progress else (lambda: None)
             pacer = Pacer(connection, deadline, tell, lambda: hot.require(connection))
             apply.apply_plan(pacer, plan, settings, done.counts, partial(_tell_ledger, engine, done))
@@ -191,7 +196,7 @@ def _carry_out(engine: Engine, settings: PolicySettings, done: Report, progress:
         done.bytes_returned = max(0, size - engine.path.stat().st_size)
 
 
-def _tell_ledger(engine: Engine, done: Report) -> None:
+def _tell_ledger(engine: RunEnvironment, done: Report) -> None:
     """Write to the purge ledger what is to be erased, before it is: no backup may bring it back.
 
     What has expired goes even if the ledger cannot be written. It is told later then, and the report says so.
@@ -215,7 +220,7 @@ def _emptied(hot: Hot) -> Iterator[sqlite3.Connection]:
             empty_wal(connection)
 
 
-def _write_receipts(engine: Engine, settings: PolicySettings, done: Report, scope: Scope) -> None:
+def _write_receipts(engine: RunEnvironment, settings: PolicySettings, done: Report, scope: Scope) -> None:
     """Make receipts of what was erased, by this run or by one that did not get as far as this; keep house.
 
     The report names what failed. While the clock is wrong nothing is done, since receipts say when they were made.
@@ -233,18 +238,18 @@ def _write_receipts(engine: Engine, settings: PolicySettings, done: Report, scop
 
     hot = _hot(engine, settings, now).unhurried()
     if scope.keeps_house:
-        _compact_ledger(engine, settings, hot, done)
+        _drop_old_of_ledger(engine, settings, hot, done)
     try:
         hot.write_steps(steps)
-        done.held = hot.read(due.held_back, settings, now)
+        done.held = hot.read(due.held_back, now)
         if done.error or scope != ALL:  # a run over everything that went well leaves nothing; the server looks besides
-            left = hot.read(overdue.worst, settings, now)
+            left = hot.read(overdue.worst, now)
             done.overdue_groups, done.overdue_seconds = left.groups, left.seconds
     except (StoreError, sqlite3.Error) as error:
         done.error = done.error or f"receipts: {error}"
 
 
-def _compact_ledger(engine: Engine, settings: PolicySettings, hot: Hot, done: Report) -> None:
+def _drop_old_of_ledger(engine: RunEnvironment, settings: PolicySettings, hot: Hot, done: Report) -> None:
     """Drop old entries. A wrong clock would call young ones old, and what they tell of would come back by a restore."""
     if engine.is_hot_only:
         return
@@ -253,12 +258,12 @@ def _compact_ledger(engine: Engine, settings: PolicySettings, hot: Hot, done: Re
             return
         now = done.started_at
         keep, max_age = engine.config.ledger.keep, settings.self_destruct_max_age
-        book.compact(engine.config.ledger_path, now - keep, now - max_age, now)
+        book.drop_old(engine.config.ledger_path, now - keep, now - max_age, now)
     except (StoreError, sqlite3.Error) as error:
         done.error = done.error or f"ledger: {error}"
 
 
-def _hot(engine: Engine, settings: PolicySettings, now: int, deadline: float = float("inf")) -> Hot:
+def _hot(engine: RunEnvironment, settings: PolicySettings, now: int, deadline: float = float("inf")) -> Hot:
     return Hot(engine.path, settings, now, deadline, requirement(settings))
 
 
@@ -281,7 +286,7 @@ def requirement(settings: PolicySettings) -> Callable[[sqlite3.Connection], None
     return require
 
 
-def _empty_work(engine: Engine, done: Report) -> None:
+def _empty_work(engine: RunEnvironment, done: Report) -> None:
     """Remove the work files of this run, and those of processes that have ended meanwhile.
 
     The report names what could not be removed.
@@ -294,7 +299,7 @@ def _empty_work(engine: Engine, done: Report) -> None:
     done.error = done.error or "; ".join(left)
 
 
-def _store(engine: Engine, done: Report) -> None:
+def _store(engine: RunEnvironment, done: Report) -> None:
     """Add the run to the history."""
     reach("report.before")
     with closing(sqlite.connect(engine.path)) as connection, sqlite.write_transaction(connection):
@@ -302,7 +307,7 @@ def _store(engine: Engine, done: Report) -> None:
     reach("report.stored")
 
 
-def dry_run(engine: Engine, scope: Scope = ALL) -> Report:
+def dry_run(engine: RunEnvironment, scope: Scope = ALL) -> Report:
     """Return what a run would delete; changes nothing. Raises CleanupError or ArchiveError.
 
     If the policy of this configuration is not the one in force: what a run would delete after a start with it.
@@ -312,11 +317,11 @@ def dry_run(engine: Engine, scope: Scope = ALL) -> Report:
         planned = Report(engine.config.cleanup.engine, engine.clock.now(), differing=settings.differing(stored))
         hot = _hot(engine, settings, planned.started_at)
         if planned.differing:
-            hot = dry.after_a_start(hot, stored)
-            found = hot.read(dry.plan, hot)
+            hot = rehearsal.after_a_start(hot, stored)
+            found = hot.read(rehearsal.of_run, hot)
         else:
             plan = engine.make_plan(settings, planned.started_at, scope)
-            found = hot.read(dry.count, hot, plan)
+            found = hot.read(rehearsal.of_run, hot, plan)
         planned.groups_touched, planned.counts, planned.held = len(found.groups), found.counts, found.held
         with closing(sqlite.connect(engine.path, readonly=True)) as connection:
             planned.error = state.look_at_clock(connection, engine.clock.read())
@@ -326,7 +331,7 @@ def dry_run(engine: Engine, scope: Scope = ALL) -> Report:
         return planned
 
 
-def verify_archive(engine: Engine) -> "Check":
+def verify_archive(engine: RunEnvironment) -> "Check":
     """Read the whole archive while no run is under way, and return how it differs from its index.
 
     Raises CleanupError and ArchiveError.
@@ -335,14 +340,14 @@ def verify_archive(engine: Engine) -> "Check":
         return archive.check()
 
 
-def restore_archived(engine: Engine, group_id: bytes) -> int:
+def restore_archived(engine: RunEnvironment, group_id: bytes) -> int:
     """Take a group's messages back from the archive; return how many they are. Raises any of EXPECTED."""
     with _archive_at_rest(engine) as archive:
         return archive.restore(group_id, engine.config.cleanup.disk_reserve + reserve.SLACK_BYTES)
 
 
 @contextlib.contextmanager
-def _archive_at_rest(engine: Engine) -> Iterator["Archive"]:
+def _archive_at_rest(engine: RunEnvironment) -> Iterator["ArchiveRun"]:
     """Hold the run lock, and yield the archive. Raises CleanupError if there is none."""
     with _ready(engine) as settings, engine.only_run():
         archive = engine.archive(_hot(engine, settings, engine.clock.now()))

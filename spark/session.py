@@ -18,6 +18,7 @@ from pyspark.sql import SparkSession
 from pyspark.version import __version__ as pyspark_version
 
 from conclave.config.settings import Config
+from spark import delta_jars
 from spark.java import Java
 
 SUPPORTED_JAVA = (17, 21)
@@ -25,12 +26,6 @@ SUPPORTED_JAVA = (17, 21)
 
 LOGGING = Path(__file__).with_name("log4j2.properties")
 """How Java's libraries log."""
-
-JARS = Path(sys.prefix) / "delta-jars"
-"""The folder of the jars that the archive needs."""
-
-JAR_LIST = Path(__file__).with_name("delta-jars.sha256")
-"""The names of these jars, with their checksums."""
 
 _SHORTAGES = (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE)
 """Why a program that is there cannot be started: processes, memory or files are short."""
@@ -219,7 +214,7 @@ def _submitted() -> dict[str, str]:
     SparkContext._ensure_initialized()  # noqa: SLF001 - without it SparkConf would not ask Java
     found = dict(SparkConf().getAll())
     if found.get("spark.master") == "local[*]":
-        del found["spark.master"]  # the default of spark-submit, which nobody chose
+        del found["spark.master"]  # the default of spark-submit, which was not chosen
     return found
 
 
@@ -229,7 +224,7 @@ def _require_submitted(submitted: Mapping[str, str], *, archive: bool) -> None:
             "the job reads the database where the server runs: use --deploy-mode client, on the server's host"
         )
     if archive and submitted and not any("delta-spark" in submitted.get(name, "") for name in _CLASS_PATHS):
-        raise JarsMissingError(f"the archive needs its jars: give spark-submit --jars with all of {JARS}")
+        raise JarsMissingError(f"the archive needs its jars: give spark-submit --jars with all of {delta_jars.TARGET}")
 
 
 def _delta_settings() -> dict[str, str]:
@@ -266,9 +261,11 @@ def _delta_settings() -> dict[str, str]:
 
 def find_jars() -> list[Path]:
     """Return the jars that the archive needs. Raises JarsMissingError."""
-    jars = [JARS / line.split()[1] for line in JAR_LIST.read_text(encoding="utf-8").splitlines()]
+    jars = [delta_jars.TARGET / name for name in delta_jars.listed()]
     if missing := [jar.name for jar in jars if not jar.is_file()]:
-        raise JarsMissingError(f"the archive needs {missing[0]} in {JARS}: run `make setup`, which fetches it")
+        raise JarsMissingError(
+            f"the archive needs {missing[0]} in {delta_jars.TARGET}: `conclave archive fetch-jars` fetches it"
+        )
     return jars
 
 

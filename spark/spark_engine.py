@@ -6,20 +6,21 @@ from pyspark.sql import DataFrame, SparkSession
 
 from conclave.failpoints import reach
 from conclave.retention.jobs import Scope
+from conclave.retention.plan import GroupStep, Plan
 from conclave.retention.policy import expiry_cutoff
 from conclave.retention.resolve import PolicySettings
 from spark import columns as c, plan, read
-from spark.plan_types import GroupStep, Plan
 
 
 def make_plan(spark: SparkSession, path: Path, settings: PolicySettings, now: int, scope: Scope) -> Plan:
     """Plan a run from one snapshot of the hot store, as of the Unix second ``now``."""
-    hot = read.read_hot(spark, path, settings, now, scope)
+    hot = read.read_hot(spark, path, now)
     reach("plan.read")
     house = scope.keeps_house
     too_old = expiry_cutoff(now, settings.self_destruct_max_age)
     redacted = plan.redacted_for_all(*hot.timed, too_old) if hot.timed else None
-    planned = plan.group_plan(hot.groups, hot.members, redacted).orderBy(c.GROUP_KEY)
+    groups = plan.with_policies(hot.groups, now, scope)
+    planned = plan.group_plan(groups, hot.members, redacted).orderBy(c.GROUP_KEY)
     return Plan(
         now,
         [GroupStep(*row) for row in planned.collect()],

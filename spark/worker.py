@@ -10,7 +10,7 @@ from typing import TextIO
 
 from conclave.clock import SystemClock
 from conclave.config.settings import Config
-from conclave.logs import configure_logging, get_logger
+from conclave.logs.setup import configure_logging, get_logger
 from conclave.retention.jobs import Scope, Timetable, schedule
 from conclave.system.worker_protocol import (
     EXIT_GIVE_UP,
@@ -23,7 +23,7 @@ from conclave.system.worker_protocol import (
     order_of,
     to_line,
 )
-from spark.engine import CleanupError, Engine, SparkStartError
+from spark.environment import CleanupError, RunEnvironment, SparkStartError
 from spark.run import EXPECTED, clean_up, dry_run
 
 log = get_logger(__name__)
@@ -38,7 +38,7 @@ Otherwise others who wait for the run lock, such as a backup, might never get it
 """
 
 _ENDING = threading.RLock()
-"""Held by whoever ends this process. The other, of a signal and the end of the server, would leave files half removed.
+"""Held while this process is being ended. A second end, by a signal or the server, would leave files half removed.
 
 A handler may interrupt another one in its thread.
 """
@@ -91,7 +91,7 @@ def main() -> None:
     config = Config.from_json(sys.stdin.readline())
     configure_logging(config.log)
     sys.excepthook = _log_fault
-    engine, orders = Engine(config, SystemClock()), Orders(config)
+    engine, orders = RunEnvironment(config, SystemClock()), Orders(config)
     signal.signal(signal.SIGTERM, lambda *_: _end(engine))
     threading.Thread(target=_listen_to_server, args=(engine, orders), daemon=True).start()
     try:
@@ -100,7 +100,7 @@ def main() -> None:
         engine.abandon()
 
 
-def _work(engine: Engine, orders: Orders, tell: TextIO) -> None:
+def _work(engine: RunEnvironment, orders: Orders, tell: TextIO) -> None:
     """Do each job when it is due, and all of them anew when there are others."""
     try:
         engine.warm_up()
@@ -112,7 +112,7 @@ def _work(engine: Engine, orders: Orders, tell: TextIO) -> None:
         _work_by(_jobs(orders.newest), orders.newest.cleanup_interval, engine, orders, tell)
 
 
-def _work_by(jobs: list[tuple[Scope, int]], again: int, engine: Engine, orders: Orders, tell: TextIO) -> None:
+def _work_by(jobs: list[tuple[Scope, int]], again: int, engine: RunEnvironment, orders: Orders, tell: TextIO) -> None:
     """Do each of ``jobs``, with the seconds from run to run, when it is due: one at a time, the longest due first.
 
     ``again``: one that failed is tried again after so many seconds at most. Returns when there are other jobs, or all
@@ -145,7 +145,7 @@ def _work_by(jobs: list[tuple[Scope, int]], again: int, engine: Engine, orders: 
         time.sleep(PAUSE_SECONDS)
 
 
-def _count(engine: Engine, config: Config, due: float, tell: TextIO) -> None:
+def _count(engine: RunEnvironment, config: Config, due: float, tell: TextIO) -> None:
     """Do a dry run, and tell what a run would delete, or why that could not be counted."""
     engine.config = config
     _say(tell, State.COUNTING)
@@ -175,7 +175,7 @@ def _say(tell: TextIO, message: Message) -> None:
     tell.write(to_line(message))
 
 
-def _listen_to_server(engine: Engine, orders: Orders) -> None:
+def _listen_to_server(engine: RunEnvironment, orders: Orders) -> None:
     """Take what the server sends until it ends, then end. Its side of the pipe closes even if it crashes."""
     while line := sys.stdin.readline():
         if order := order_of(line):
@@ -185,7 +185,7 @@ def _listen_to_server(engine: Engine, orders: Orders) -> None:
     _end(engine)
 
 
-def _end(engine: Engine) -> None:
+def _end(engine: RunEnvironment) -> None:
     """End without finishing the work under way; Java ends too."""
     with _ENDING:
         try:

@@ -3,15 +3,19 @@
 import asyncio
 import contextlib
 import os
+import shutil
+from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import Any, Protocol
 
+import hypothesis
 import pytest
 from aiohttp import ClientSession, web
 
-from conclave import keys
+from conclave import app_keys
 from conclave.auth import passwords
 from conclave.clock import FakeClock
 from conclave.config.cleanup import CleanupConfig
@@ -21,11 +25,23 @@ from conclave.server.fast_path import FastPath
 from conclave.server.listen import MOST_FILES, Site
 from conclave.server.shortcut import take_shortcut
 from conclave.system import signals
-from tests.support import java_classes, sample
+from tests.support import java_classes, sample, stores
 from tests.support.cleaner import Cleaner
 from tests.support.client import Client
 
-PROCESSES = Path(__file__).parent / "processes"
+TESTS = Path(__file__).parent
+
+SYSTEM = (TESTS / "processes", TESTS / "deploy")
+"""All tests in these folders are system tests; elsewhere `pytest.mark.system` says which are."""
+
+SLOW_SECONDS = 3.0
+"""What takes longer than 3 seconds on a quiet machine is a system test."""
+
+MEMORY = Path("/dev/shm")
+"""Where Linux has a file system in memory; in a container it is often too small."""
+
+MEMORY_BYTES = 2 << 30
+"""What the tests of a few workers need there at a time, many times over: what one that passed has written goes."""
 
 LONGEST = (
     "test_archive_kills",
@@ -39,18 +55,53 @@ LONGEST = (
 """Modules with tests that take 20 seconds or more: one that began last would be waited for by all workers."""
 
 
-def pytest_configure() -> None:
+# How long an example takes, or is made for, is the machine's affair.
+hypothesis.settings.register_profile(
+    "any machine", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
+hypothesis.settings.load_profile("any machine")
+
+
+def pytest_configure(config: pytest.Config) -> None:
     """Before xdist starts its workers: they are to have the same sample, and to learn how their processes end."""
+    if config.getoption("markexpr") == "not system":
+        _write_in_memory()
     signals.usable()
     sample.choose()
     java_classes.use()
 
 
+def _write_in_memory() -> None:
+    """Have no test wait for a disk, where memory suffices. System tests write to the disk."""
+    if MEMORY.is_dir() and shutil.disk_usage(MEMORY).free >= MEMORY_BYTES:
+        os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    _name_slow(terminalreporter)
     if not sample.is_all():
         terminalreporter.write_line(f"{sample.VARIABLE}={sample.seed()} has the same sample again; make test-all, all")
 
 
+def _name_slow(terminalreporter: pytest.TerminalReporter) -> None:
+    """Name what may have to become a system test. A busy machine names more: it is printed, never asserted."""
+    seconds: dict[str, float] = defaultdict(float)
+    for report in chain.from_iterable(terminalreporter.stats.values()):
+        if isinstance(report, pytest.TestReport) and "system" not in report.keywords:
+            seconds[report.nodeid] += report.duration
+    slow = sorted((took, name) for name, took in seconds.items() if took > SLOW_SECONDS)
+    if slow:
+        terminalreporter.section(f"over {SLOW_SECONDS:.0f} s, and no system tests")
+        for took, name in reversed(slow):
+            terminalreporter.write_line(f"{took:6.1f}s {name}")
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    if any(folder in item.path.parents for folder in SYSTEM):
+        item.add_marker(pytest.mark.system)
+
+
+@pytest.hookimpl(trylast=True)  # only what the command line chooses is shared out
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Have the workers of xdist end together: each begins with its share of the list, and takes from others' ends.
 
@@ -60,7 +111,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     _sample_engines(items)
     items.sort(key=lambda item: LONGEST.index(item.path.stem) if item.path.stem in LONGEST else len(LONGEST))
     spark = [item for item in items if _needs_spark(item)]
-    processes = [item for item in items if PROCESSES in item.path.parents and not _needs_spark(item)]
+    processes = [item for item in items if TESTS / "processes" in item.path.parents and not _needs_spark(item)]
     first = {*spark, *processes}
     others = [item for item in items if item not in first]
     workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
@@ -80,6 +131,12 @@ def _needs_spark(item: pytest.Item) -> bool:
     if "cleaner" not in getattr(item, "fixturenames", ()):
         return False
     return not (isinstance(item, pytest.Function) and "[sql" in item.name)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def template() -> None:
+    """Made before any test, which may want to hear itself of each database that is made, or has changed how."""
+    stores.template()
 
 
 @pytest.fixture(autouse=True)
@@ -111,6 +168,12 @@ def cheap_passwords(monkeypatch: pytest.MonkeyPatch, password_memory: int) -> No
 def config(tmp_path: Path) -> Config:
     # Nothing in reserve, or the disk would fill with those of all tests.
     return Config(database_path=str(tmp_path / "hot.db"), cleanup=CleanupConfig(disk_reserve=0))
+
+
+@pytest.fixture
+def next_fetch(config: Config) -> Config:
+    """Settings by which a client has a message once its next fetch says so."""
+    return replace(config, retention=replace(config.retention, fetch_confirmation="next_fetch"))
 
 
 class Listening:
@@ -169,7 +232,7 @@ class Running:
 
     async def query(self, sql: str, *values: Any) -> list[tuple[Any, ...]]:
         """Look into the store."""
-        return await self.app[keys.STORE].read(
+        return await self.app[app_keys.STORE].read(
             lambda connection: [tuple(row) for row in connection.execute(sql, values).fetchall()]
         )
 
@@ -190,6 +253,8 @@ def start_server(clock: FakeClock) -> StartServer:
 
     @contextlib.asynccontextmanager
     async def start(config: Config, *, accepts_change: bool = False) -> AsyncIterator[Running]:
+        if config.database.parent.is_dir() and not os.path.lexists(config.database):
+            stores.prepare(config.database)
         app = create_app(config, clock, accepts_change=accepts_change)
         server = Listening(app)
         await server.start()

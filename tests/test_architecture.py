@@ -6,7 +6,7 @@ import subprocess
 import sys
 import tomllib
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Set as AbstractSet
 from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
@@ -14,17 +14,27 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGE = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+NOTES = ROOT / "docs" / "architecture"
 GENERATED = {"conclave/wire/conclave_pb2.py"}
 
 OF_THE_SERVER_IN_SPARK = (
-    *("conclave.config", "conclave.retention", "conclave.store", "conclave.system"),
-    *("conclave.clock", "conclave.steady_clock", "conclave.failpoints", "conclave.logs", "conclave.errors"),
-    *("conclave.archive.layout", "conclave.archive.age", "conclave.archive.faults", "conclave.archive.files"),
+    *("conclave.actions.invites", "conclave.config", "conclave.retention", "conclave.store", "conclave.system"),
+    *("conclave.clock", "conclave.failpoints", "conclave.logs", "conclave.errors"),
+    *("conclave.archive.layout", "conclave.archive.consistency", "conclave.archive.faults", "conclave.archive.files"),
     "conclave.archive.differences",
 )
 """What cleanup may know of the server: its settings and its store, and where messages lie in the archive."""
 
+PURE_OF_RETENTION = tuple(
+    f"conclave.retention.{name}" for name in ("resolve", "policy", "jobs", "durations", "reasons", "advice")
+)
+"""What of retention asks no tables. Settings and the log know these, and stand below the rest of the room."""
+
+PURE_FLOOR = ", pure"
+"""What tells their floor from the rest of the room."""
+
+PURE = (*PURE_OF_RETENTION, "conclave.clock.guard")
+"""What is decided by values alone: no store, no clock, no file."""
 
 DRAW_THE_CHAT = (
     "app",
@@ -38,8 +48,13 @@ DRAW_THE_CHAT = (
     "screen",
     "sidebar",
     "timeline",
+    "top_line",
 )
 """The modules of the chat that know textual."""
+
+
+def note(name: str) -> str:
+    return (NOTES / f"{name}.md").read_text(encoding="utf-8")
 
 
 @cache
@@ -53,7 +68,8 @@ def modules() -> dict[str, Path]:
     return found
 
 
-def imported(module: str) -> set[str]:
+@cache
+def imported(module: str) -> frozenset[str]:
     """Return what ``module`` imports, anywhere in it but for types alone: modules of ours, and names of others."""
     tree = ast.parse(modules()[module].read_text(encoding="utf-8"))
     for_types = {
@@ -63,7 +79,7 @@ def imported(module: str) -> set[str]:
         for child in branch.body
         for node in ast.walk(child)
     }
-    found = set()
+    found: set[str] = set()
     for node in ast.walk(tree):
         if id(node) in for_types:
             continue
@@ -72,7 +88,7 @@ def imported(module: str) -> set[str]:
         elif isinstance(node, ast.ImportFrom):
             names = {f"{node.module}.{alias.name}" for alias in node.names}
             found |= {name if name in modules() else str(node.module) for name in names}
-    return found
+    return frozenset(found)
 
 
 def is_within(module: str, *rooms: str) -> bool:
@@ -89,13 +105,20 @@ def importers(target: str) -> set[str]:
 
 
 def room_of(module: str) -> str:
-    """Return the package under conclave/ or spark/ that a module is in, or the module itself where it is in none."""
-    path = modules()[module]
-    first = ".".join(module.split(".")[:2])
-    return first if path.name == "__init__.py" or modules()[first].name == "__init__.py" else module
+    """Return the package that a module is in, or the module itself where it is in none.
+
+    The packages under conclave/ and spark/ are rooms; those of the store are, each by itself. The pure modules of
+    retention are a floor of their own: the log and the settings stand on them, the store's engine on the log, and the
+    rest of retention on the engine.
+    """
+    if is_within(module, *PURE_OF_RETENTION):
+        return f"conclave.retention{PURE_FLOOR}"
+    depth = 3 if is_within(module, "conclave.store") else 2
+    room = ".".join(module.split(".")[:depth])
+    return room if modules()[room].name == "__init__.py" else module
 
 
-def in_a_circle(graph: Mapping[str, set[str]]) -> list[str]:
+def in_a_circle(graph: Mapping[str, AbstractSet[str]]) -> list[str]:
     try:
         TopologicalSorter(graph).prepare()
     except CycleError as error:
@@ -119,7 +142,7 @@ def test_only_the_command_line_imports_the_proof() -> None:
 def test_only_the_command_line_imports_backups() -> None:
     """And backups know of the server only its store and what the system is asked for."""
     assert {room_of(module) for module in importers("conclave.backup")} == {"conclave.cli"}
-    known = ("archive", "backup", "clock", "config", "failpoints", "store", "system")
+    known = ("actions", "archive", "backup", "clock", "config", "failpoints", "store", "system")
     of_server = {each for module in modules() if is_within(module, "conclave.backup") for each in imported(module)}
     of_server = {each for each in of_server if is_within(each, "conclave", "spark")} - {"conclave"}  # its version
     assert [each for each in of_server if not is_within(each, *(f"conclave.{room}" for room in known))] == []
@@ -134,6 +157,24 @@ def test_handlers_know_http_and_actions_but_no_store(module: str) -> None:
     assert not [each for each in imported(module) if is_within(each, "sqlite3", "conclave.store", "conclave.archive")]
 
 
+def test_actions_refuse_and_announce_and_the_store_does_neither() -> None:
+    resources = [each for each in modules() if is_within(each, "conclave.store.resources")]
+    refusing = {each.rpartition(".")[2] for each in resources if "conclave.errors" in imported(each)}
+    assert refusing == set()
+    names = {"announce", "announce_stored", "end_streams", "announced"}
+    trees = {each: ast.walk(ast.parse(modules()[each].read_text(encoding="utf-8"))) for each in resources}
+    announcing = {
+        each.rpartition(".")[2]
+        for each, nodes in trees.items()
+        if any(
+            (isinstance(node, ast.Name) and node.id in names)
+            or (isinstance(node, ast.Attribute) and node.attr in names)
+            for node in nodes
+        )
+    }
+    assert announcing == set()
+
+
 @pytest.mark.parametrize("module", sorted(each for each in modules() if is_within(each, "spark")))
 def test_cleanup_knows_of_the_server_only_its_settings_and_its_store(module: str) -> None:
     allowed = ("conclave.cli",) if module == "spark.job" else OF_THE_SERVER_IN_SPARK
@@ -141,9 +182,9 @@ def test_cleanup_knows_of_the_server_only_its_settings_and_its_store(module: str
     assert [each for each in of_server if not is_within(each, *allowed)] == []
 
 
-@pytest.mark.parametrize("module", sorted(each for each in modules() if is_within(each, "conclave.retention")))
+@pytest.mark.parametrize("module", [each for each in sorted(modules()) if is_within(each, *PURE)])
 def test_the_rules_of_retention_are_pure(module: str) -> None:
-    known = ("conclave.retention", "conclave.clock")
+    known = (*PURE, "conclave.clock")
     assert [each for each in imported(module) if is_within(each, "conclave") and not is_within(each, *known)] == []
     assert not imported(module) & {"sqlite3", "time", "asyncio", "pathlib", "os"}
 
@@ -151,8 +192,14 @@ def test_the_rules_of_retention_are_pure(module: str) -> None:
 @pytest.mark.parametrize("module", sorted(each for each in modules() if is_within(each, "conclave.client")))
 def test_the_client_library_knows_of_the_server_only_the_wire_formats(module: str) -> None:
     """And the chat how lifetimes are written."""
-    of_wire = ("conclave_pb2", "fields", "json_text", "negotiate", "protobuf", "schemas")
-    known = ("conclave.client", "conclave.errors", "conclave.clock", *(f"conclave.wire.{each}" for each in of_wire))
+    of_wire = ("conclave_pb2", "events", "fields", "json_text", "negotiate", "protobuf", "results", "schemas")
+    known = (
+        "conclave.client",
+        "conclave.errors",
+        "conclave.clock",
+        "conclave.strict_fields",
+        *(f"conclave.wire.{each}" for each in of_wire),
+    )
     if is_within(module, "conclave.client.chat"):
         known = (*known, "conclave.retention.durations")
     assert [each for each in imported(module) if is_within(each, "conclave") and not is_within(each, *known)] == []
@@ -181,7 +228,17 @@ def test_only_the_command_line_imports_the_chat() -> None:
 
 
 def test_the_server_does_not_need_the_client_library() -> None:
-    assert {room_of(module) for module in importers("conclave.client")} <= {"conclave.demo", "conclave.cli"}
+    assert {room_of(module) for module in importers("conclave.client")} == {"conclave.cli"}
+
+
+def test_keys_know_no_database_and_their_trees_no_file() -> None:
+    """So that a plain model can be compared with them."""
+    of_room = {module: imported(module) for module in modules() if is_within(module, "conclave.keys")}
+    known = ("conclave.keys", "conclave.failpoints", "conclave.system.durable", "conclave.system.locks")
+    used = {each for names in of_room.values() for each in names if is_within(each, "conclave")}
+    assert [each for each in used if not is_within(each, *known)] == []
+    for pure in ("tree", "cover", "records"):
+        assert not of_room[f"conclave.keys.{pure}"] & {"os", "pathlib", "secrets", "random", "threading", "time"}
 
 
 def test_no_modules_import_each_other_in_a_circle() -> None:
@@ -195,6 +252,25 @@ def test_no_rooms_import_each_other_in_a_circle() -> None:
     assert in_a_circle(graph) == []
 
 
+def test_the_rooms_of_the_store_are_told_apart() -> None:
+    rooms = {room_of(module) for module in modules() if is_within(module, "conclave.store")}
+    assert {f"conclave.store.{each}" for each in ("engine", "resources", "views", "ledger", "archive")} <= rooms
+
+
+def test_retention_knows_no_resource_and_no_view() -> None:
+    """But for types: resources and views ask it, and it asks the tables."""
+    known = ("conclave.retention", "conclave.store.engine", "conclave.store.bodies", "conclave.store.sender_index")
+    of_room = {each for module in modules() if is_within(module, "conclave.retention") for each in imported(module)}
+    of_store = {each for each in of_room if is_within(each, "conclave.store")}
+    assert {each for each in of_store if not is_within(each, *known)} == set()
+
+
+def test_few_modules_stand_in_no_room() -> None:
+    loose = {path.stem for path in (ROOT / "conclave").glob("*.py")} - {"__init__"}
+    named = {"__main__", "app_keys", "errors", "events", "failpoints", "measures", "response_memory", "strict_fields"}
+    assert loose == named
+
+
 def test_a_circle_would_be_noticed() -> None:
     assert set(in_a_circle({"a": {"b"}, "b": {"c"}, "c": {"b"}})) == {"b", "c"}
 
@@ -205,7 +281,7 @@ def test_the_layout_has_a_line_for_every_module_and_for_nothing_else() -> None:
     lines = made.stdout.splitlines()
     assert len(lines) == len(modules()) - len(GENERATED)
     assert not [line for line in lines if not re.fullmatch(r" *\S+  *\S.*", line)], "a module without a docstring"
-    assert f"```text\n{made.stdout}```\n" in PAGE
+    assert f"```text\n{made.stdout}```\n" in note("modules")
 
 
 def test_the_pages_name_only_what_is_there() -> None:
@@ -220,13 +296,13 @@ def test_a_resource_has_the_same_name_in_every_layer() -> None:
     """But for what has no transaction of its own: documents, health, the stream of events."""
     handlers = {path.stem for path in (ROOT / "conclave/api").glob("*.py")} - {"__init__", "docs", "health", "events"}
     actions = {path.stem for path in (ROOT / "conclave/actions").glob("*.py")}
-    shared = {"acting"}
+    shared = {"action_runner"}
     assert handlers - actions - shared == set()
 
 
 def test_every_package_is_installed() -> None:
-    found = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["setuptools"]["packages"]
-    assert found == {"find": {"include": ["conclave", "conclave.*", "spark", "spark.*"]}}
+    found = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["hatch"]["build"]["targets"]
+    assert found["wheel"]["packages"] == ["conclave", "spark"]
 
 
 def test_each_dependency_has_a_line() -> None:
@@ -235,11 +311,49 @@ def test_each_dependency_has_a_line() -> None:
         *project["dependencies"],
         *(each for extra in project["optional-dependencies"].values() for each in extra),
     ]
-    named = set(re.findall(r"`([a-z0-9-]+)`", PAGE.partition("## Dependencies")[2]))
+    named = set(re.findall(r"`([a-z0-9-]+)`", note("dependencies")))
     assert {re.split(r"[\[<>=]", each)[0] for each in needed} - named == set()
 
 
+def glossary() -> dict[str, str]:
+    """Return what has the name of each term in the code."""
+    found = re.findall(r"^\| \*\*(.+?)\*\* \| .+ \| `(.+?)` \|$", note("glossary"), re.MULTILINE)
+    return dict(found)
+
+
+@cache
+def classes_of_the_server() -> dict[str, list[str]]:
+    """Return where each class of the server and of cleanup is. The client is a program of its own."""
+    found = defaultdict(list)
+    for module, path in modules().items():
+        if not is_within(module, "conclave.client") and path.name not in GENERATED:
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+                if isinstance(node, ast.ClassDef):
+                    found[node.name].append(module)
+    return found
+
+
 def test_each_term_of_the_glossary_is_explained_once() -> None:
-    terms = re.findall(r"^\| \*\*(.+?)\*\* \|", PAGE.partition("## Glossary")[2].partition("\n## ")[0], re.MULTILINE)
+    terms = re.findall(r"^\| \*\*(.+?)\*\* \|", note("glossary"), re.MULTILINE)
     assert terms == sorted(set(terms), key=str.casefold)
-    assert {"batch", "border", "mark", "part", "segment", "span", "watermark"} <= set(terms)
+    assert terms == list(glossary())
+    assert 40 <= len(terms) <= 50
+
+
+@pytest.mark.parametrize(("term", "named"), glossary().items())
+def test_a_term_of_the_glossary_names_one_thing(term: str, named: str) -> None:
+    """A class, a module, a folder, or a name of the database; and no other class has the term's name."""
+    files = [path.relative_to(ROOT) for path in modules().values()]
+    if named.endswith("/"):
+        assert any(named[:-1] in path.parts for path in files)
+    elif named.endswith(".py"):
+        assert any(path.name == named for path in files)
+    elif named[0].isupper():
+        assert len(classes_of_the_server()[named]) == 1, classes_of_the_server()[named]
+    else:
+        schema = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "conclave").rglob("migrations/*.sql"))
+        assert re.search(rf"\b{named}\b", schema)
+    own = "".join(word.capitalize() for word in term.split())
+    others = classes_of_the_server().get(own, [])
+    assert len(others) <= 1, f"{term}: {others}"
+    assert not (others and named[0].isupper()) or own == named, f"{term} is {named}, but {others} has a class {own}"

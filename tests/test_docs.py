@@ -15,23 +15,25 @@ from pathlib import Path
 import click
 import pytest
 
+from conclave.cli.demo import expected
 from conclave.cli.main import main
-from conclave.config.doubts import doubts
 from conclave.config.load import parse_config
 from conclave.config.retention import LifetimesSchema, LimitSchema, LimitsSchema, PurgeJobSchema, RetentionSchema
 from conclave.config.settings import Config, setting_names
-from conclave.demo import expected
+from conclave.config.warnings import doubts
 from conclave.errors import ErrorCode
 from conclave.health.parts import HealthPart
+from conclave.retention.rules import REPORTED
 from conclave.server import duties
 from conclave.server.routes import API, ROUTES
-from conclave.store import database
-from conclave.store.audit import Action
-from spark import pacer, rules
+from conclave.store.engine import database
+from conclave.store.resources.audit import AuditAction
+from spark import pacer
 
 ROOT = Path(__file__).resolve().parents[1]
 EXAMPLE = ROOT / "config.example.toml"
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
+ARCHITECTURE = sorted(str(page.relative_to(ROOT)) for page in (ROOT / "docs" / "architecture").glob("*.md"))
 OPERATIONS = sorted(str(page.relative_to(ROOT)) for page in (ROOT / "docs" / "operations").glob("*.md"))
 
 DEFAULTS_IN_WORDS = {
@@ -159,7 +161,7 @@ def test_the_table_of_log_events_has_every_event_and_its_levels() -> None:
 def test_the_table_of_the_audit_log_has_every_action() -> None:
     section = doc("docs/operations/evidence.md").partition("\n## The audit log\n")[2].partition("\n## ")[0]
     named = [name for cells in rows(section, r"`\w+`.*") for name in re.findall(r"`(\w+)`", cells[0])]
-    assert sorted(named) == sorted(Action)
+    assert sorted(named) == sorted(AuditAction)
 
 
 def commands(group: click.Group, *words: str) -> Iterator[str]:
@@ -308,15 +310,15 @@ def test_the_readme_shows_what_the_demo_does() -> None:
 
 def test_the_table_of_rules_is_that_of_the_code() -> None:
     reasons = doc("docs/operations/cleanup.md").partition("| in `deleted` |")[2].partition("\n\n")[0]
-    assert [cells[0].strip("`") for cells in rows(reasons, r"`[a-z_]+`")] == list(rules.RULES)
+    assert [cells[0].strip("`") for cells in rows(reasons, r"`[a-z_]+`")] == list(REPORTED)
 
 
 @pytest.mark.parametrize(
     ("page", "told"),
     [
         ("docs/operations/cleanup.md", "transactions of about {} ms, or of {} ms while others write"),
-        ("docs/architecture.md", "Transactions take about {} ms, and rest as long after. While others write,"),
-        ("docs/architecture.md", "they take about {1} ms, and rest at least {2} ms"),
+        ("docs/architecture/cleanup.md", "Transactions take about {} ms, and rest as long after. While others write,"),
+        ("docs/architecture/cleanup.md", "they take about {1} ms, and rest at least {2} ms"),
         ("docs/performance.md", "now they take {1} ms"),
     ],
 )
@@ -327,7 +329,7 @@ def test_the_length_of_transactions_is_that_of_the_code(page: str, told: str) ->
 
 def test_the_docs_for_contributors_name_things_where_they_are() -> None:
     """As in: `NAME` in `path/module.py`, or `NAME` of it."""
-    pages = doc("docs/contributing.md") + doc("docs/architecture.md")
+    pages = "\n".join(map(doc, ("docs/contributing.md", "docs/architecture.md", *ARCHITECTURE)))
     found = re.findall(r"`(\w+)` (?:in|of) `((?:conclave|spark|tests|bench)?/?[\w/]+\.py)`", pages)
     assert len(found) > 5
     for name, path in found:
@@ -368,10 +370,12 @@ def talk(tmp_path_factory: pytest.TempPathFactory) -> Talk:
     return Talk(printed, {(line["method"], line["route"]) for line in successes})
 
 
+@pytest.mark.system
 def test_the_conversation_of_the_readme_ends_with_the_message(talk: Talk) -> None:
     assert bodies(talk.printed["README.md"][-1]) == ["aGVsbG8="]
 
 
+@pytest.mark.system
 def test_the_conversation_of_the_quickstart_says_what_the_page_says(talk: Talk) -> None:
     printed = talk.printed["docs/quickstart.md"]
     fetched = [bodies(line) for line in printed if line.startswith('{"messages"')]
@@ -392,6 +396,7 @@ def test_the_conversation_of_the_quickstart_says_what_the_page_says(talk: Talk) 
     ]
 
 
+@pytest.mark.system
 def test_the_conversation_of_the_protocol_says_what_the_page_says(talk: Talk) -> None:
     printed = talk.printed["docs/protocol.md"]
     heard = [line.removeprefix("event: ") for line in printed if line.startswith("event: ")]
@@ -403,5 +408,13 @@ def test_the_conversation_of_the_protocol_says_what_the_page_says(talk: Talk) ->
     ]
 
 
+@pytest.mark.system
 def test_the_conversations_have_every_endpoint(talk: Talk) -> None:
     assert {(route.method, route.path) for route in ROUTES if route.path.startswith(API)} - talk.answered == set()
+
+
+def test_the_tour_of_the_architecture_is_short_and_leads_to_every_note() -> None:
+    tour = doc("docs/architecture.md")
+    assert len(tour.split()) <= 2_200
+    linked = {f"docs/{name}" for name in re.findall(r"\]\((architecture/[\w-]+\.md)\)", tour)}
+    assert sorted(linked) == ARCHITECTURE

@@ -54,8 +54,8 @@ def test_the_library_alone_says_in_a_line_which_extra_the_command_needs(tmp_path
     assert (asked.returncode, asked.stdout) == (1, "")
     [line] = asked.stderr.splitlines()
     assert line.startswith("conclave: click is not installed: ")
-    assert "'.[server]'" in line
-    assert "'.[client]'" in line
+    assert "'conclave[server]'" in line
+    assert "'conclave[client]'" in line
 
 
 def test_the_command_begins_where_that_is_said() -> None:

@@ -4,14 +4,25 @@ import sqlite3
 from collections.abc import Callable
 from typing import Concatenate, ParamSpec
 
+from conclave.actions import invites, members, sessions, users
 from conclave.actions.context import Context
-from conclave.errors import PasswordWrongError
-from conclave.store import accounts, audit, members, outbox, registration_tokens, sessions, users
-from conclave.store.accounts import Account, Kept, change_password, disable, enable, reset_password
-from conclave.store.key_packages import remove_all as reset
-from conclave.store.news import announce, members_of
-from conclave.store.sessions import remove as logout
-from conclave.store.users import credentials, own_credentials, require_free
+from conclave.actions.sessions import end as logout
+from conclave.actions.users import require_free
+from conclave.errors import CredentialsWrongError, ForbiddenError, PasswordWrongError, TokenExpiredError
+from conclave.failpoints import reach
+from conclave.store.engine import outbox
+from conclave.store.engine.news import announce, members_of
+from conclave.store.resources import (
+    accounts,
+    audit,
+    members as memberships,
+    registration_tokens,
+    sessions as begun,
+    users as stored,
+)
+from conclave.store.resources.accounts import Account, Kept
+from conclave.store.resources.key_packages import remove_all as reset
+from conclave.store.resources.users import credentials
 
 __all__ = [
     "Account",
@@ -22,6 +33,7 @@ __all__ = [
     "delete",
     "disable",
     "enable",
+    "end",
     "list_all",
     "login",
     "logout",
@@ -54,9 +66,10 @@ def register(
     not valid any more.
     """
     now = context.now()
-    if token_hash:
-        registration_tokens.use(connection, token_hash, now)
-    return users.add(connection, username, password_hash, alias, now)
+    if token_hash and not registration_tokens.use(connection, token_hash, now):
+        raise ForbiddenError("wrong registration token")
+    require_free(connection, username)
+    return stored.add(connection, username, password_hash, alias, now)
 
 
 def create(
@@ -67,8 +80,9 @@ def create(
     ``actor``: as the audit log names one.
     """
     now = context.now()
-    user_id = users.add(connection, username, password_hash, alias, now)
-    audit.note(connection, now, actor, audit.Action.ACCOUNT_CREATED, audit.Subject(user_id, username))
+    require_free(connection, username)
+    user_id = stored.add(connection, username, password_hash, alias, now)
+    audit.note(connection, now, actor, audit.AuditAction.ACCOUNT_CREATED, audit.Subject(user_id, username))
     return user_id
 
 
@@ -80,7 +94,9 @@ def login(
     ``password_hash``: what the password was checked against. Raises CredentialsWrongError if that is not the user's
     hash any more.
     """
-    sessions.add(connection, user_id, password_hash, token_hash, context.now(), context.policy.token_ttl_seconds)
+    ttl = context.policy.token_ttl_seconds
+    if not begun.add(connection, user_id, password_hash, token_hash, context.now(), ttl):
+        raise CredentialsWrongError
 
 
 def update(connection: sqlite3.Connection, user_id: bytes, alias: str | None) -> None:
@@ -91,10 +107,50 @@ def update(connection: sqlite3.Connection, user_id: bytes, alias: str | None) ->
     users.require(connection, user_id)
     if alias is None:
         return
-    users.set_alias(connection, user_id, alias)
-    for membership in members.of_user(connection, user_id):
+    stored.set_alias(connection, user_id, alias)
+    for membership in memberships.of_user(connection, user_id):
         group_id, everybody = membership.group.group_id, members_of(connection, membership.group.group_key)
         announce(connection, everybody, "group_update", group_id=group_id, update_type="group_settings")
+
+
+def change_password(connection: sqlite3.Connection, user_id: bytes, former: str, new: str) -> None:
+    """Replace the password's hash ``former`` by ``new`` and end every session.
+
+    Raises PasswordWrongError if ``former`` is no longer the stored hash, TokenExpiredError if the account is gone.
+    """
+    users.require(connection, user_id)
+    if not accounts.set_password(connection, user_id, new, former):
+        raise PasswordWrongError
+    sessions.end_all(connection, user_id)
+
+
+def reset_password(connection: sqlite3.Connection, user_id: bytes, new: str) -> None:
+    """Replace the password's hash by ``new`` and end every session, whatever the former hash was."""
+    accounts.set_password(connection, user_id, new)
+    sessions.end_all(connection, user_id)
+
+
+def disable(connection: sqlite3.Connection, user_id: bytes) -> None:
+    """Stop a user from logging in, end every session, and withdraw the invites that the user has made.
+
+    Everything else of the account stays.
+    """
+    accounts.set_disabled(connection, user_id, disabled=True)
+    sessions.end_all(connection, user_id)  # first: nothing of what follows is for this user
+    invites.withdraw(connection, user_id)
+
+
+def enable(connection: sqlite3.Connection, user_id: bytes) -> None:
+    """Let a user log in again."""
+    accounts.set_disabled(connection, user_id, disabled=False)
+
+
+def own_credentials(connection: sqlite3.Connection, user_id: bytes) -> tuple[str, str]:
+    """Return name and password hash of the caller's account. Raises TokenExpiredError if the account is gone."""
+    found = stored.stored_credentials(connection, user_id)
+    if found is None:
+        raise TokenExpiredError
+    return found
 
 
 def delete(connection: sqlite3.Connection, context: Context, user_id: bytes, password_hash: str) -> None:
@@ -103,15 +159,26 @@ def delete(connection: sqlite3.Connection, context: Context, user_id: bytes, pas
     ``password_hash``: what the password was checked against. Raises PasswordWrongError if that is not the user's hash
     any more, TokenExpiredError if the account is gone.
     """
-    if users.own_credentials(connection, user_id)[1] != password_hash:
+    if own_credentials(connection, user_id)[1] != password_hash:
         raise PasswordWrongError
-    accounts.delete(connection, user_id, context.now())
+    end(connection, user_id, context.now())
 
 
 def remove(connection: sqlite3.Connection, context: Context, user_id: bytes) -> None:
     """Delete an account for an operator, as its user can. Raises NotFoundError."""
     users.by_id(connection, user_id)
-    accounts.delete(connection, user_id, context.now())
+    end(connection, user_id, context.now())
+
+
+def end(connection: sqlite3.Connection, user_id: bytes, now: int) -> None:
+    """Delete an account with its memberships, invites, key packages and sessions: see ``accounts.remove``."""
+    sessions.end_all(connection, user_id)  # first: nothing of what follows is for this user
+    for membership in memberships.of_user(connection, user_id):
+        members.end(connection, membership, now)
+    reach("delete_account.left")
+    invites.decline_all(connection, user_id)
+    invites.withdraw(connection, user_id)
+    accounts.remove(connection, user_id, now)
 
 
 def unblock(connection: sqlite3.Connection, user_id: bytes) -> None:
@@ -126,7 +193,7 @@ def noted(
     connection: sqlite3.Connection,
     context: Context,
     actor: str,
-    told: audit.Action,
+    told: audit.AuditAction,
     action: Callable[Concatenate[sqlite3.Connection, bytes, P], None],
     user_id: bytes,
     /,
@@ -145,7 +212,7 @@ def noted(
 def list_all(connection: sqlite3.Connection, context: Context, like: str = "") -> list[Account]:
     """List the accounts whose name or alias contains ``like``, in upper or lower case, ordered by name.
 
-    It reads all of them at once. A snapshot that lasts while somebody reads the list would hold cleanup up.
+    It reads all of them at once. A snapshot that lasts while the list is read would hold cleanup up.
     """
     sought, listed = like.casefold(), accounts.list_all(connection, context.now())
     return [each for each in listed if sought in each.username.casefold() or sought in each.alias.casefold()]

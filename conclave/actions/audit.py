@@ -2,11 +2,11 @@
 
 import sqlite3
 
-from conclave.actions import named
+from conclave.actions import name_lookup
 from conclave.actions.context import Context
-from conclave.ids import id_of
-from conclave.store import audit
-from conclave.store.audit import OF_GROUPS, OF_USERS, Action, Entry, Wanted
+from conclave.actions.ids import id_of
+from conclave.store.resources import audit
+from conclave.store.resources.audit import OF_GROUPS, OF_USERS, AuditAction, Entry, Wanted
 
 
 def list_last(
@@ -20,16 +20,16 @@ def list_last(
     begin = 0 if since is None else context.now() - since
     wanted = None
     if group is not None:
-        wanted = _about(OF_GROUPS, group, named.group_id(connection, group))
+        wanted = _about(OF_GROUPS, group, name_lookup.group_id(connection, group))
     elif user is not None:
-        wanted = _about(OF_USERS, user, named.user_id(connection, user))
+        wanted = _about(OF_USERS, user, name_lookup.user_id(connection, user))
     return audit.last(connection, limit, begin, wanted)
 
 
 def note_ordered(connection: sqlite3.Connection, context: Context, actor: str) -> None:
     """Note that an operator has cleanup run now. ``actor``: as the audit log names one."""
-    audit.note(connection, context.now(), actor, Action.CLEANUP_ORDERED)
+    audit.note(connection, context.now(), actor, AuditAction.CLEANUP_ORDERED)
 
 
-def _about(actions: tuple[Action, ...], text: str, subject_id: bytes | None) -> Wanted:
+def _about(actions: tuple[AuditAction, ...], text: str, subject_id: bytes | None) -> Wanted:
     return Wanted(actions, subject_id, "" if id_of(text) else text)

@@ -1,16 +1,27 @@
-"""Uploading commits and reading group info."""
+"""Commits: storing the message, the group info and the MLS group id that one brings; reading group info."""
 
 import sqlite3
+from dataclasses import dataclass
 
+from conclave.actions.authorisation import require_member
 from conclave.actions.context import Context
+from conclave.actions.messages import append
 from conclave.actions.quotas import Sends
-from conclave.errors import BadRequestError
-from conclave.store import commits, members
-from conclave.store.commits import Commit, group_info
-from conclave.store.members import Membership
-from conclave.store.news import announce, members_of
+from conclave.errors import BadRequestError, NotFoundError
+from conclave.failpoints import reach
+from conclave.store import bodies
+from conclave.store.engine.news import announce, members_of
+from conclave.store.resources import groups, members
+from conclave.store.resources.members import Membership
 
-__all__ = ["Commit", "external_join", "group_info", "upload"]
+
+@dataclass(frozen=True)
+class Commit:
+    """What a client sends with a commit. An empty field was not given."""
+
+    commit_message: bytes = b""
+    group_info: bytes = b""
+    mls_group_id: str = ""
 
 
 def upload(connection: sqlite3.Connection, context: Context, group_id: bytes, user_id: bytes, commit: Commit) -> None:
@@ -18,7 +29,7 @@ def upload(connection: sqlite3.Connection, context: Context, group_id: bytes, us
 
     Its message counts as one that is sent. Raises NotMemberError, TooManyRequestsError or QuotaError.
     """
-    member = members.require_member(connection, group_id, user_id)
+    member = require_member(connection, group_id, user_id)
     _store(connection, context, member, commit)
     if commit.commit_message:
         others = members_of(connection, member.group.group_key) - {user_id}
@@ -33,7 +44,7 @@ def external_join(
     A member who came by /join is new to all. Anybody else was a member before, with keys that are void now. Raises
     NotMemberError, BadRequestError, TooManyRequestsError, or QuotaError for who was a member before.
     """
-    member = members.require_member(connection, group_id, user_id)
+    member = require_member(connection, group_id, user_id)
     if member.group.group_info_body is None:
         raise BadRequestError("this group has no group info yet")
     _store(connection, context, member, commit, must_fit=not member.joining)
@@ -43,6 +54,14 @@ def external_join(
         announce(connection, everybody, "group_update", group_id=group_id, update_type="commit")
     else:
         announce(connection, everybody - {user_id}, "identity_reset", group_id=group_id, user_id=user_id)
+
+
+def group_info(connection: sqlite3.Connection, group_id: bytes, user_id: bytes) -> bytes:
+    """Return the stored group info. Raises NotMemberError, or NotFoundError if there is none."""
+    body_id = require_member(connection, group_id, user_id).group.group_info_body
+    if body_id is None:
+        raise NotFoundError("this group has no group info yet")
+    return bodies.get(connection, body_id)
 
 
 def _store(
@@ -55,6 +74,18 @@ def _store(
         refused = sends.refusal(member.group.group_id, member.user_id, size, is_commit=True, must_fit=must_fit)
         if refused:
             raise refused
-    commits.store(connection, member, commit, context.now())
+    store(connection, member, commit, context.now())
     if sends:
         sends.stored()
+
+
+def store(connection: sqlite3.Connection, member: Membership, commit: Commit, now: int) -> None:
+    """Store the fields of ``commit`` that ``member`` has given."""
+    if commit.commit_message:
+        append(connection, member, commit.commit_message, now, is_commit=True)
+        reach("commit.message_stored")
+    if commit.group_info:
+        groups.set_group_info(connection, member.group, commit.group_info)
+        reach("commit.info_replaced")
+    if commit.mls_group_id:
+        groups.set_mls_group_id(connection, member.group, commit.mls_group_id)

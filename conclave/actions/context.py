@@ -2,13 +2,15 @@
 
 import sqlite3
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
-from typing import Concatenate, ParamSpec, Self, TypeVar
+from dataclasses import dataclass, field
+from typing import Concatenate, ParamSpec, TypeVar
 
 from conclave.actions.quotas import Quotas
+from conclave.auth.sliding_window import HANDOUT_SECONDS, HANDOUTS, SlidingWindow
 from conclave.clock import Clock
-from conclave.limits import HANDOUT_SECONDS, HANDOUTS, SlidingWindow
+from conclave.errors import UntrustedClockError
 from conclave.retention.resolve import PolicySettings
+from conclave.store.resources import state
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -24,26 +26,25 @@ class Context:
     They ask for the time inside their transaction. ``policy`` is the one in force, and ``quotas`` those that are, None
     if none is set. They are replaced when the server takes over other settings, ``policy`` never while anything is
     written.
-    ``handouts``: the key packages that were handed out lately, by the id of their owner; only for actions that may
-    write.
     """
 
     policy: PolicySettings
     clock: Clock
     handouts: SlidingWindow = field(default_factory=lambda: SlidingWindow(HANDOUTS, HANDOUT_SECONDS))
+    """The key packages that were handed out lately, by the id of their owner; only for actions that may write."""
     quotas: Quotas | None = None
-
-    def of_now(self) -> Self:
-        """Return the same with the policy of now, for reading: ask for it before the snapshot that is read.
-
-        A policy that is newer than the snapshot would show what marks have yet to hide. An older one shows what the
-        caller would have seen a moment ago.
-        """
-        return replace(self)
 
     def now(self) -> int:
         """Return the time to act on, in whole Unix seconds."""
         return self.clock.now()
+
+    def require_clock(self, connection: sqlite3.Connection) -> None:
+        """Raise UntrustedClockError if anything is wrong with the clock.
+
+        It only reads: the transaction rolls back, so the caller has to note the fault, see ``state.note_clock_fault``.
+        """
+        if fault := state.clock_fault_now(connection, self.clock.read()):
+            raise UntrustedClockError(fault)
 
     def invites_dead_before(self) -> int:
         """Return the bound (exclusive) on ``created_at`` of invites that are dead now."""

@@ -2,16 +2,18 @@
 
 import sqlite3
 
-from conclave.actions import named
+from conclave.actions import name_lookup
 from conclave.clock import Clock
 from conclave.config.settings import Config
 from conclave.errors import NotFoundError
+from conclave.retention.fate import Timer
 from conclave.retention.jobs import Scope, schedule
 from conclave.retention.resolve import PolicySettings
-from conclave.store import explain as store, overdue, state, survey
-from conclave.store.explain import Explanation, Look, Message, Waiting
-from conclave.store.fate import Timer
-from conclave.store.survey import Amounts, Row
+from conclave.store.resources import amounts, state
+from conclave.store.resources.amounts import Amounts
+from conclave.store.views import explain as store, group_list, overdue
+from conclave.store.views.explain import Explanation, Look, Message, Waiting
+from conclave.store.views.group_list import Row
 
 __all__ = [
     "Amounts",
@@ -65,25 +67,25 @@ def explain(
 
 def show(connection: sqlite3.Connection, config: Config, now: int, group: str) -> tuple[Row, Amounts]:
     """Return what ``list_groups`` has of one group, and how much it has stored. Raises SettingsError, NotFoundError."""
-    settings = in_force(connection, config)
-    key = survey.key_of(connection, _find(connection, group))
-    due = overdue.find(connection, settings, now, key, _schedule(config))
-    row = survey.list_all(connection, settings, _schedule(config), now, due, key)[0]
-    return row, survey.amounts(connection, key, row.hot_messages)
+    in_force(connection, config)
+    key = group_list.key_of(connection, _find(connection, group))
+    due = overdue.find(connection, now, key, _schedule(config))
+    row = group_list.list_all(connection, _schedule(config), now, due, key)[0]
+    return row, amounts.of_group(connection, key, row.hot_messages)
 
 
 def list_groups(
     connection: sqlite3.Connection, config: Config, now: int, like: str = "", *, only_overdue: bool = False
 ) -> list[Row]:
     """List the groups whose name or alias contains ``like``, by name. Raises SettingsError."""
-    settings = in_force(connection, config)
-    due = overdue.find(connection, settings, now, schedule=_schedule(config))
-    rows = survey.list_all(connection, settings, _schedule(config), now, due)
+    in_force(connection, config)
+    due = overdue.find(connection, now, schedule=_schedule(config))
+    rows = group_list.list_all(connection, _schedule(config), now, due)
     return [row for row in rows if row.matches(like) and (row.overdue_since is not None or not only_overdue)]
 
 
 def _find(connection: sqlite3.Connection, group: str) -> bytes:
-    group_id = named.group_id(connection, group)
+    group_id = name_lookup.group_id(connection, group)
     if group_id is None:
         raise NotFoundError(f"no such group: {group!r}; a deleted group has to be named by its id")
     return group_id

@@ -3,12 +3,12 @@
 import sqlite3
 from typing import Any
 
-from conclave.actions import named
+from conclave.actions import name_lookup, users
 from conclave.actions.context import Context
 from conclave.errors import NotFoundError
-from conclave.store import audit, users
-from conclave.store.audit import Action, Subject
-from conclave.store.export import OwnMessage, Page, about, groups_of_sender, page, stretch
+from conclave.store.resources import audit
+from conclave.store.resources.audit import AuditAction, Subject
+from conclave.store.views.export import OwnMessage, Page, about, groups_of_sender, page, stretch
 
 __all__ = ["OwnMessage", "Page", "about", "begin", "groups_of_sender", "page", "stretch"]
 
@@ -18,9 +18,9 @@ def begin(connection: sqlite3.Connection, context: Context, actor: str, user: st
 
     It is noted before anything leaves the store, so also an export that is broken off is. Raises NotFoundError.
     """
-    user_id = named.user_id(connection, user)
+    user_id = name_lookup.user_id(connection, user)
     if user_id is None:
         raise NotFoundError(f"no such user: {user!r}")
     username = users.by_id(connection, user_id).username
-    audit.note(connection, context.now(), actor, Action.ACCOUNT_EXPORTED, Subject(user_id, username))
+    audit.note(connection, context.now(), actor, AuditAction.ACCOUNT_EXPORTED, Subject(user_id, username))
     return user_id, about(connection, user_id, context.invites_dead_before())

@@ -1,17 +1,35 @@
 """Creating, listing, changing and deleting groups."""
 
 import sqlite3
+from dataclasses import replace
 from uuid import UUID
 
+from conclave.actions import users
+from conclave.actions.authorisation import require_admin, require_group
 from conclave.actions.context import Context
 from conclave.actions.quotas import count_change
-from conclave.store import audit, forecast, groups, members, users
-from conclave.store.forecast import NOTHING, Expiring, Forecast
-from conclave.store.groups import GroupChanges, list_public
-from conclave.store.members import groups_of as list_own
-from conclave.store.news import announce, members_of
+from conclave.errors import BadRequestError, ConflictError
+from conclave.failpoints import reach
+from conclave.retention import marks, rehearsal
+from conclave.retention.policy import exceeds_cap
+from conclave.retention.rehearsal import Rehearsed
+from conclave.store.engine.news import announce, members_of
+from conclave.store.resources import audit, groups
+from conclave.store.resources.groups import Group, GroupChanges, list_public
+from conclave.store.resources.members import groups_of as list_own
 
-__all__ = ["NOTHING", "Expiring", "GroupChanges", "create", "delete", "foretell", "list_own", "list_public", "update"]
+__all__ = [
+    "GroupChanges",
+    "as_changed",
+    "change",
+    "create",
+    "delete",
+    "end",
+    "list_own",
+    "list_public",
+    "rehearse",
+    "update",
+]
 
 _OF_POLICY = ("message_expiry_seconds", "min_lifetime_seconds")
 """The settings of a group that decide what is deleted."""
@@ -21,16 +39,18 @@ def create(connection: sqlite3.Connection, context: Context, user_id: bytes, gro
     """Create a group with the user as its sole member and admin; return its id. Raises ConflictError or QuotaError."""
     if context.quotas:
         context.quotas.require_few_groups(connection, user_id)
-    return groups.add(connection, user_id, group_name, alias, context.now())
+    users.require(connection, user_id)
+    _require_free(connection, group_name)
+    return groups.add(connection, user_id, group_name, alias, context.now(), context.policy)
 
 
-def foretell(
+def rehearse(
     connection: sqlite3.Connection, context: Context, group_id: bytes, user_id: bytes, changes: GroupChanges
-) -> Forecast:
-    """Foretell which messages expire by ``changes`` to a group. It only reads. Raises what ``update`` raises."""
-    group = members.require_admin(connection, group_id, user_id).group
-    changed = groups.as_changed(connection, group, changes, context.policy, context.clock)
-    return forecast.of_change(connection, group, changed, context.policy, context.now())
+) -> Rehearsed:
+    """Rehearse ``changes`` to a group: what expires by them. The database stays. Raises what ``update`` raises."""
+    group = require_admin(connection, group_id, user_id).group
+    changed = as_changed(connection, context, group, changes)
+    return rehearsal.of_change(connection, group, changed, context.policy, context.now())
 
 
 def update(
@@ -38,18 +58,67 @@ def update(
 ) -> None:
     """Change a group, all or nothing, and tell all members.
 
-    Raises NotAdminError, TooManyRequestsError, and what ``groups.change`` raises.
+    Raises NotAdminError, TooManyRequestsError, and what ``as_changed`` raises.
     """
-    group = members.require_admin(connection, group_id, user_id).group
-    groups.change(connection, group, changes, context.policy, context.clock)
+    group = require_admin(connection, group_id, user_id).group
+    change(connection, context, group, changes)
     _note_policy(connection, context, group, user_id)
     everybody = members_of(connection, group.group_key)
     announce(connection, everybody, "group_update", group_id=group_id, update_type="group_settings")
 
 
-def _note_policy(connection: sqlite3.Connection, context: Context, former: groups.Group, user_id: bytes) -> None:
+def change(connection: sqlite3.Connection, context: Context, group: Group, changes: GroupChanges) -> None:
+    """Apply all of ``changes``, or nothing of them. Raises what ``as_changed`` raises."""
+    now = context.now()  # before the clock is looked at: a jump in between must not settle marks
+    groups.set_settings(connection, as_changed(connection, context, group, changes))
+    if changes.concern_retention:
+        marks.settle(connection, context.policy, now, group.group_key)
+        reach("update_group.settled")
+
+
+def as_changed(connection: sqlite3.Connection, context: Context, group: Group, changes: GroupChanges) -> Group:
+    """Return the group as ``changes`` would make it, if they may be made now. It only reads.
+
+    The expiry does not change while the clock is wrong: a wrong clock may move no mark, and without a mark it would be
+    forgotten what the old expiry has hidden. The least lifetime moves no mark, and nothing is erased while the clock is
+    wrong, so it may change.
+
+    Raises ConflictError if the name is taken, BadRequestError if the expiry exceeds the server's cap or is below the
+    least lifetime, and UntrustedClockError if the clock is wrong.
+    """
+    changed = replace(group, **{name: value for name, value in vars(changes).items() if value is not None})
+    if changed.group_name != group.group_name:
+        _require_free(connection, changed.group_name)
+    if changes.message_expiry_seconds is not None:
+        _require_within_cap(context.policy.message_retention, changed.message_expiry_seconds)
+    if changes.concern_retention:
+        _require_in_order(changed)
+    if changed.message_expiry_seconds != group.message_expiry_seconds:
+        context.require_clock(connection)
+    return changed
+
+
+def _require_free(connection: sqlite3.Connection, group_name: str) -> None:
+    if groups.named(connection, group_name):
+        raise ConflictError("this group name is taken")
+
+
+def _require_within_cap(server: int, requested: int) -> None:
+    if exceeds_cap(server, requested):
+        text = f"message_expiry_seconds must not exceed the server's retention of {server} seconds"
+        raise BadRequestError(text, fields={"message_expiry_seconds": [text]})
+
+
+def _require_in_order(group: Group) -> None:
+    expiry, least = group.message_expiry_seconds, group.min_lifetime_seconds
+    if 0 < expiry < least:
+        text = f"message_expiry_seconds ({expiry}) must not be less than min_lifetime_seconds ({least})"
+        raise BadRequestError(text, fields={"message_expiry_seconds": [text], "min_lifetime_seconds": [text]})
+
+
+def _note_policy(connection: sqlite3.Connection, context: Context, former: Group, user_id: bytes) -> None:
     """Note in the audit log what an admin has really changed of a group's policy."""
-    group = groups.by_id(connection, former.group_id)
+    group = require_group(connection, former.group_id)
     pairs = {name: [getattr(former, name), getattr(group, name)] for name in _OF_POLICY}
     changed = {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
     if changed:
@@ -57,12 +126,18 @@ def _note_policy(connection: sqlite3.Connection, context: Context, former: group
         actor = f"admin {users.by_id(connection, user_id).username}"
         subject = audit.Subject(former.group_id, former.group_name)
         details = {"changed": changed, "admin_id": str(UUID(bytes=user_id))}
-        audit.note(connection, context.now(), actor, audit.Action.POLICY_CHANGED, subject, details)
+        audit.note(connection, context.now(), actor, audit.AuditAction.POLICY_CHANGED, subject, details)
 
 
 def delete(connection: sqlite3.Connection, context: Context, group_id: bytes, user_id: bytes) -> None:
     """Delete a group for all of its members, and tell them. Raises NotAdminError."""
-    group = members.require_admin(connection, group_id, user_id).group
+    group = require_admin(connection, group_id, user_id).group
     everybody = members_of(connection, group.group_key)
-    groups.remove(connection, group, context.now())
+    end(connection, group, context.now())
     announce(connection, everybody, "group_deleted", group_id=group_id)
+
+
+def end(connection: sqlite3.Connection, group: Group, now: int) -> None:
+    """Delete a group as ``groups.remove`` does, and tell invited users; the caller tells those who were members."""
+    invited = groups.remove(connection, group, now)
+    announce(connection, invited, "invite_cancelled", group_id=group.group_id)

@@ -3,13 +3,14 @@
 import sqlite3
 from dataclasses import dataclass
 
-from conclave.actions import named
+from conclave.actions import name_lookup, users
 from conclave.actions.context import Context
+from conclave.actions.ids import id_of
 from conclave.errors import NotFoundError
-from conclave.ids import id_of
-from conclave.store import audit, holds, users
-from conclave.store.audit import Action, Subject
-from conclave.store.holds import Hold, list_all
+from conclave.retention import holds
+from conclave.retention.holds import Hold, list_all
+from conclave.store.resources import audit
+from conclave.store.resources.audit import AuditAction, Subject
 
 __all__ = ["LONGEST_REASON", "Covered", "Hold", "add", "find_group", "find_user", "list_all", "release"]
 
@@ -33,7 +34,7 @@ class Covered:
 
 def find_group(connection: sqlite3.Connection, group: str) -> Covered:
     """Find a group by its id or its name, a deleted one by its id. Raises NotFoundError."""
-    group_id = named.group_id(connection, group)
+    group_id = name_lookup.group_id(connection, group)
     found = holds.group_of(connection, group_id) if group_id else None
     if group_id is None or found is None:
         raise NotFoundError(
@@ -71,7 +72,7 @@ def add(connection: sqlite3.Connection, context: Context, actor: str, covered: C
     now = context.now()
     values = (covered.group_key, covered.subject_id, covered.name, reason, actor, now)
     hold = Hold(holds.add(connection, *values), *values)
-    action = Action.USER_HELD if covered.group_key is None else Action.GROUP_HELD
+    action = AuditAction.USER_HELD if covered.group_key is None else AuditAction.GROUP_HELD
     details = {"hold": hold.hold_id, "reason": reason}
     audit.note(connection, now, actor, action, Subject(covered.subject_id, covered.name), details)
     return hold
@@ -80,7 +81,7 @@ def add(connection: sqlite3.Connection, context: Context, actor: str, covered: C
 def release(connection: sqlite3.Connection, context: Context, actor: str, hold_id: int) -> Hold:
     """Remove a hold and return it. Raises NotFoundError."""
     hold = holds.remove(connection, hold_id)
-    action = Action.USER_RELEASED if hold.group_key is None else Action.GROUP_RELEASED
+    action = AuditAction.USER_RELEASED if hold.group_key is None else AuditAction.GROUP_RELEASED
     details = {"hold": hold_id, "reason": hold.reason, "added_by": hold.added_by, "added_at": hold.added_at}
     audit.note(connection, context.now(), actor, action, Subject(hold.subject_id, hold.name), details)
     return hold

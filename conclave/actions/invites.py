@@ -3,12 +3,16 @@
 import sqlite3
 from collections.abc import Sequence
 
+from conclave.actions import users
+from conclave.actions.authorisation import require_admin, require_group, require_invitable
 from conclave.actions.context import Context
 from conclave.actions.quotas import count_accepted, count_invite, require_room
-from conclave.budget import Share
-from conclave.errors import NotFoundError
-from conclave.store import acceptance, invites, members, users
-from conclave.store.invites import PendingInvite
+from conclave.errors import ConflictError, NotFoundError, NotMemberError
+from conclave.failpoints import reach
+from conclave.response_memory import Share
+from conclave.store.engine.news import announce, announce_stored, members_of
+from conclave.store.resources import groups, invites, members, messages, welcomes
+from conclave.store.resources.invites import Invite, PendingInvite
 
 
 def escrow(
@@ -22,23 +26,34 @@ def escrow(
     """Invite a user, and tell them.
 
     ``carried``: commit, welcome and group info, for when the invite is accepted. Raises NotAdminError, and what
-    ``users.require_enabled``, ``members.require_invitable``, ``quotas.require_room`` and ``invites.make_way`` raise.
+    ``users.require_enabled``, ``require_invitable``, ``quotas.require_room`` and ``require_no_invite`` raise.
     """
     users.require_enabled(connection, inviter_id)
-    group = members.require_admin(connection, group_id, inviter_id).group
-    members.require_invitable(connection, group, [invitee_id])
+    group = require_admin(connection, group_id, inviter_id).group
+    require_invitable(connection, group, [invitee_id])
     size = sum(map(len, carried))
     require_room(context.quotas, group_id, inviter_id, size, is_commit=False)
-    now, dead_before = context.now(), context.invites_dead_before()
-    invites.add(connection, group, inviter_id, invitee_id, carried, now, dead_before, context.clock.read())
+    now = context.now()
+    require_no_invite(connection, context, group.group_key, invitee_id)
+    invite_id = invites.add(connection, group.group_key, inviter_id, invitee_id, carried, now)
     count_invite(context.quotas, group_id, inviter_id, size)
+    announce(
+        connection,
+        [invitee_id],
+        "invite_received",
+        invite_id=invite_id,
+        group_id=group.group_id,
+        group_name=group.group_name,
+        group_alias=group.alias,
+        inviter_id=inviter_id,
+    )
 
 
 def list_of_group(
     connection: sqlite3.Connection, context: Context, group_id: bytes, user_id: bytes, share: Share
 ) -> list[PendingInvite]:
     """List the living invites of a group, the oldest first. Raises NotAdminError or NoRoomError."""
-    group_key = members.require_admin(connection, group_id, user_id).group.group_key
+    group_key = require_admin(connection, group_id, user_id).group.group_key
     return invites.of_group(connection, group_key, context.invites_dead_before(), share)
 
 
@@ -51,18 +66,110 @@ def cancel(
     connection: sqlite3.Connection, context: Context, group_id: bytes, user_id: bytes, invitee_id: bytes
 ) -> None:
     """Cancel the invite of a user to a group. Raises NotAdminError, or NotFoundError if none is pending."""
-    group_key = members.require_admin(connection, group_id, user_id).group.group_key
-    if not invites.cancel_pending(connection, group_key, invitee_id, context.invites_dead_before()):
+    group_key = require_admin(connection, group_id, user_id).group.group_key
+    if not cancel_pending(connection, group_key, invitee_id, context.invites_dead_before()):
         raise NotFoundError("no invite of this user is pending")
 
 
 def accept(connection: sqlite3.Connection, context: Context, invite_id: bytes, user_id: bytes) -> None:
-    """Make the invitee a member. Raises NotFoundError, or NotMemberError if the invite is somebody else's."""
-    invite = invites.require_own(connection, invite_id, user_id, context.invites_dead_before())
-    acceptance.accept(connection, invite, context.now())
+    """Make the invitee a member, and use the bodies that the invite carries, without copying them.
+
+    The commit becomes a message of the inviter. The invitee hears of the welcome, the other members of the commit.
+    Raises NotFoundError, or NotMemberError if the invite is another user's.
+    """
+    invite, now = _require_own(connection, context, invite_id, user_id), context.now()
+    group = require_group(connection, invite.group_id)
+    others = members_of(connection, group.group_key)
+    invites.take(connection, invite)
+    members.add(connection, group.group_key, user_id, now)
+    reach("accept.member_added")
+    welcomes.add(connection, group.group_key, user_id, invite.welcome_body)
+    commit = invite.inviter_id, invite.commit_body
+    announce_stored(connection, [messages.append_stored(connection, group.group_key, *commit, now, is_commit=True)])
+    groups.adopt_group_info(connection, group.group_key, invite.group_info_body)
+    reach("accept.stored")
+    announce(connection, [user_id], "welcome", group_id=group.group_id, group_alias=group.alias)
+    announce(connection, others, "group_update", group_id=group.group_id, update_type="commit")
     count_accepted(context.quotas, invite.group_id)
 
 
 def decline(connection: sqlite3.Connection, context: Context, invite_id: bytes, user_id: bytes) -> None:
-    """Decline an invite. Raises NotFoundError, or NotMemberError if it is somebody else's."""
-    invites.decline(connection, invites.require_own(connection, invite_id, user_id, context.invites_dead_before()))
+    """Decline an invite. Raises NotFoundError, or NotMemberError if it is another user's."""
+    _decline(connection, _require_own(connection, context, invite_id, user_id))
+
+
+def require_no_invite(connection: sqlite3.Connection, context: Context, group_key: int, user_id: bytes) -> None:
+    """Remove the dead invite of a user who is invited again or joins.
+
+    Otherwise a member could have an invite that comes back to life. Raises ConflictError if a living invite is pending,
+    and UntrustedClockError if the invite is dead by a wrong clock only.
+    """
+    for former in invites.to_group(connection, group_key, user_id):
+        if former.created_at >= context.invites_dead_before():
+            raise ConflictError("an invite to this group is pending")
+        context.require_clock(connection)
+        _decline(connection, former)
+
+
+def cancel_pending(connection: sqlite3.Connection, group_key: int, invitee_id: bytes, dead_before: int) -> bool:
+    """Cancel the invite of a user to a group; tell whether there was a living one. ``dead_before``: as in the store."""
+    found = invites.to_group(connection, group_key, invitee_id)
+    for each in found:
+        # A dead one only waits for cleanup, which would tell the inviter alone.
+        (_cancel if each.created_at >= dead_before else _decline)(connection, each)
+    return any(each.created_at >= dead_before for each in found)
+
+
+def decline_all(connection: sqlite3.Connection, invitee_id: bytes) -> None:
+    """Decline every invite that a user has received."""
+    for each in invites.to_user(connection, invitee_id):
+        _decline(connection, each)
+
+
+def withdraw(connection: sqlite3.Connection, inviter_id: bytes) -> None:
+    """Cancel the invites of a user to the groups where that user may not invite, or not any more.
+
+    Call it in the transaction that takes the right away, after all else: the events follow those that say why.
+    """
+    for each in invites.void(connection, inviter_id):
+        _cancel(connection, each)
+
+
+def withdraw_all(connection: sqlite3.Connection) -> None:
+    """Do as ``withdraw``, for all users: former versions, and a restored backup, leave such invites."""
+    for each in invites.all_void(connection):
+        _cancel(connection, each)
+
+
+def remove_dead(connection: sqlite3.Connection, invite_key: int, dead_before: int) -> bool:
+    """Remove an invite for cleanup, if it is dead still; tell whether it was."""
+    found = invites.dead(connection, invite_key, dead_before)
+    if found:
+        _decline(connection, found)
+    return found is not None
+
+
+def _cancel(connection: sqlite3.Connection, invite: Invite) -> None:
+    """Remove an invite with what it carries, and tell invitee and inviter."""
+    announce(connection, [invite.invitee_id], "invite_cancelled", group_id=invite.group_id)
+    _decline(connection, invite)
+
+
+def _decline(connection: sqlite3.Connection, invite: Invite) -> None:
+    """Remove an invite with what it carries, and tell the inviter.
+
+    The inviter has to know, since the inviter's MLS group holds a place for the invitee.
+    """
+    invites.remove(connection, invite)
+    values = {"group_id": invite.group_id, "declined_user_id": invite.invitee_id}
+    announce(connection, [invite.inviter_id], "invite_declined", **values)
+
+
+def _require_own(connection: sqlite3.Connection, context: Context, invite_id: bytes, user_id: bytes) -> Invite:
+    """Return a living invite of the user. Raises NotFoundError, or NotMemberError if it is another user's."""
+    found = invites.living(connection, invite_id, context.invites_dead_before())
+    if found is None:
+        raise NotFoundError("no such invite")
+    if found.invitee_id != user_id:
+        raise NotMemberError("this invite is somebody else's")
+    return found

@@ -4,9 +4,11 @@ import sqlite3
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from conclave.actions import users
+from conclave.actions.authorisation import require_admin, require_invitable
 from conclave.actions.context import Context
-from conclave.errors import TooManyRequestsError
-from conclave.store import key_packages, members, users
+from conclave.errors import NotFoundError, TooManyRequestsError
+from conclave.store.resources import key_packages, users as stored
 
 
 @dataclass(frozen=True)
@@ -39,7 +41,7 @@ def upload(
     for package in last_resorts[-1:]:
         key_packages.add(connection, user_id, package, is_last_resort=True)
     if signing_key_fingerprint:
-        users.set_fingerprint(connection, user_id, signing_key_fingerprint)
+        stored.set_fingerprint(connection, user_id, signing_key_fingerprint)
 
 
 def fetch(connection: sqlite3.Connection, context: Context, user_id: bytes) -> HandedOut:
@@ -53,16 +55,16 @@ def invite(
 ) -> list[HandedOut]:
     """Take a key package of each user who is to be invited, all or none. The inviter needs none.
 
-    Raises NotAdminError, and what ``members.require_invitable`` and ``fetch`` raise.
+    Raises NotAdminError, and what ``require_invitable`` and ``fetch`` raise.
     """
-    group = members.require_admin(connection, group_id, inviter_id).group
+    group = require_admin(connection, group_id, inviter_id).group
     invited = [each for each in dict.fromkeys(user_ids) if each != inviter_id]
-    members.require_invitable(connection, group, invited)
+    require_invitable(connection, group, invited)
     return _hand_out(connection, context, invited)
 
 
 def _hand_out(connection: sqlite3.Connection, context: Context, user_ids: Sequence[bytes]) -> list[HandedOut]:
-    """Take a key package of each user, all or none. Raises TooManyRequestsError.
+    """Take a key package of each user, all or none. Raises TooManyRequestsError, or NotFoundError if one has none.
 
     The limit is one for each owner: a caller who drains a user's packages makes all callers wait for more.
     """
@@ -71,6 +73,8 @@ def _hand_out(connection: sqlite3.Connection, context: Context, user_ids: Sequen
     if seconds:
         raise TooManyRequestsError("too many key packages of this user were handed out", seconds=seconds)
     packages = key_packages.take(connection, user_ids)
+    if packages is None:
+        raise NotFoundError("this user has no key package")
     for user_id in user_ids:
         handouts.record(user_id, now)
     return [HandedOut(user_id, package) for user_id, package in zip(user_ids, packages, strict=True)]

@@ -2,22 +2,31 @@
 
 import sqlite3
 
+from conclave.actions import commits, groups, invites, users
+from conclave.actions.authorisation import (
+    require_admin,
+    require_joinable,
+    require_member,
+    require_target,
+)
+from conclave.actions.commits import Commit
 from conclave.actions.context import Context
 from conclave.actions.quotas import count_commit, require_room
-from conclave.store import bodies, commits, invites, members, users
-from conclave.store.commits import Commit
-from conclave.store.members import admins_of as list_admins
-
-__all__ = ["demote", "join", "leave", "list_admins", "promote", "remove"]
+from conclave.errors import BadRequestError, ConflictError
+from conclave.response_memory import Share
+from conclave.store import bodies
+from conclave.store.engine.news import announce, members_of
+from conclave.store.resources import members
+from conclave.store.resources.members import Member, Membership
 
 
 def join(connection: sqlite3.Connection, context: Context, group_id: bytes, user_id: bytes) -> bytes:
     """Make the user a member of a public group, and return its group info.
 
-    Raises what ``members.require_joinable``, ``invites.make_way`` and ``quotas.require_room`` raise.
+    Raises what ``require_joinable``, ``require_no_invite`` and ``quotas.require_room`` raise.
     """
-    group_key, group_info = members.require_joinable(connection, group_id, user_id)
-    invites.make_way(connection, group_key, user_id, context.invites_dead_before(), context.clock.read())
+    group_key, group_info = require_joinable(connection, group_id, user_id)
+    invites.require_no_invite(connection, context, group_key, user_id)
     require_room(context.quotas, group_id, user_id, 0)
     members.add(connection, group_key, user_id, context.now(), joining=True)
     return bodies.get(connection, group_info)
@@ -25,11 +34,11 @@ def join(connection: sqlite3.Connection, context: Context, group_id: bytes, user
 
 def leave(connection: sqlite3.Connection, context: Context, group_id: bytes, user_id: bytes, commit: Commit) -> None:
     """End the user's membership, with a commit if one is given. Raises NotMemberError."""
-    member, now = members.require_member(connection, group_id, user_id), context.now()
-    with bodies.spare_room(connection):
+    member, now = require_member(connection, group_id, user_id), context.now()
+    with bodies.beyond_room(connection):
         commits.store(connection, member, commit, now)
     count_commit(context.quotas, group_id, user_id, len(commit.commit_message))
-    members.remove(connection, member, now)
+    end_and_withdraw(connection, member, now)
 
 
 def remove(
@@ -44,22 +53,73 @@ def remove(
 
     Raises NotAdminError, NotFoundError (no such user) or BadRequestError (no member).
     """
-    admin, now = members.require_admin(connection, group_id, user_id), context.now()
-    target = members.require_target(connection, group_id, target_id)
-    with bodies.spare_room(connection):
+    admin, now = require_admin(connection, group_id, user_id), context.now()
+    target = require_target(connection, group_id, target_id)
+    with bodies.beyond_room(connection):
         commits.store(connection, admin, commit, now)
     count_commit(context.quotas, group_id, user_id, len(commit.commit_message))
-    members.remove(connection, target, now, told=True)
+    end_and_withdraw(connection, target, now, tells_user=True)
+
+
+def end_and_withdraw(connection: sqlite3.Connection, member: Membership, now: int, *, tells_user: bool = False) -> None:
+    """End a membership as ``end`` does, and withdraw the invites that this member has made."""
+    end(connection, member, now, tells_user=tells_user)
+    invites.withdraw(connection, member.user_id)
+
+
+def end(connection: sqlite3.Connection, member: Membership, now: int, *, tells_user: bool = False) -> None:
+    """End a membership. The caller withdraws the member's invites: once, if many memberships of a user end.
+
+    The remaining members hear of it; with ``tells_user`` the removed user too. If the last admin goes, the member who
+    joined first becomes admin. If the last member goes, the group is deleted.
+    """
+    group_key, group_id = member.group.group_key, member.group.group_id
+    left = members.remove(connection, member)
+    if left.eldest is None:
+        groups.end(connection, member.group, now)
+    remaining = members_of(connection, group_key)
+    concerned = remaining | {member.user_id} if tells_user else remaining
+    announce(connection, concerned, "member_removed", group_id=group_id, removed_user_id=member.user_id)
+    if left.eldest is not None and not left.has_admin:
+        members.set_role(connection, left.eldest, "admin")
+        announce(connection, remaining, "group_update", group_id=group_id, update_type="role_change")
 
 
 def promote(connection: sqlite3.Connection, group_id: bytes, user_id: bytes, target_id: bytes) -> None:
-    """Make a member an admin. Raises NotAdminError, NotFoundError, BadRequestError or ConflictError (one already)."""
-    members.require_admin(connection, group_id, user_id)
-    members.promote(connection, members.require_target(connection, group_id, target_id))
+    """Make a member an admin, and tell all.
+
+    Raises NotAdminError, NotFoundError, BadRequestError or ConflictError (one already).
+    """
+    require_admin(connection, group_id, user_id)
+    target = require_target(connection, group_id, target_id)
+    if target.role == "admin":
+        raise ConflictError("this member is an admin already")
+    _set_role(connection, target, "admin")
 
 
 def demote(connection: sqlite3.Connection, group_id: bytes, user_id: bytes, target_id: bytes) -> None:
-    """Make an admin a member. Raises NotAdminError, NotFoundError or BadRequestError (no admin, or the last)."""
-    members.require_admin(connection, group_id, user_id)
+    """Make an admin an ordinary member, whose invites are withdrawn, and tell all.
+
+    Raises NotAdminError, NotFoundError or BadRequestError (no admin, or the last).
+    """
+    require_admin(connection, group_id, user_id)
     users.by_id(connection, target_id)
-    members.demote(connection, members.membership(connection, group_id, target_id))
+    target = members.membership(connection, group_id, target_id)
+    if target is None or target.role != "admin":
+        raise BadRequestError("this user is not an admin of the group")
+    if not members.has_other_admin(connection, target):
+        raise BadRequestError("a group must keep an admin: promote somebody else first")
+    _set_role(connection, target, "member")
+    invites.withdraw(connection, target_id)
+
+
+def list_admins(connection: sqlite3.Connection, group_id: bytes, user_id: bytes, share: Share) -> list[Member]:
+    """List a group's admins, in the order in which they joined. Raises NotMemberError or NoRoomError."""
+    group_key = require_member(connection, group_id, user_id).group.group_key
+    return members.admins_of(connection, group_key, share)
+
+
+def _set_role(connection: sqlite3.Connection, member: Membership, role: str) -> None:
+    members.set_role(connection, member.member_id, role)
+    everybody = members_of(connection, member.group.group_key)
+    announce(connection, everybody, "group_update", group_id=member.group.group_id, update_type="role_change")

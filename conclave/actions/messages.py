@@ -6,23 +6,24 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from conclave.actions.authorisation import require_member
 from conclave.actions.context import Context
 from conclave.actions.quotas import Sends
 from conclave.archive import pages as both_tiers
 from conclave.archive.reader import Archive
-from conclave.budget import NoRoomError, Share
-from conclave.cache.groups import Fetched, Reader, RememberedGroups
+from conclave.cache.groups import Fetched, RememberedGroups
 from conclave.cache.recipients import GroupMembers, Recipients
 from conclave.clock import Clock
 from conclave.errors import ApiError, BadRequestError, NotMemberError
-from conclave.retention.resolve import PolicySettings
-from conclave.store import members, messages, missed, send_ids, state, timers
-from conclave.store.connection import of_store
-from conclave.store.database import Database
-from conclave.store.group_commit import NotAtHandError
-from conclave.store.messages import Draft
-from conclave.store.news import announce
-from conclave.store.send_ids import Sent
+from conclave.response_memory import NoRoomError, Share
+from conclave.store.engine.connection import of_store
+from conclave.store.engine.database import Database
+from conclave.store.engine.group_commit import NotCachedError
+from conclave.store.engine.news import announce, announce_stored
+from conclave.store.resources import fetch_gaps, members, messages, send_ids, state, timers
+from conclave.store.resources.members import Membership, NoMembershipError
+from conclave.store.resources.messages import Draft
+from conclave.store.resources.send_ids import Sent
 from conclave.wire import pages
 from conclave.wire.negotiate import Format
 
@@ -43,6 +44,18 @@ class Send(NamedTuple):
     send_id: bytes = b""
 
 
+def append(connection: sqlite3.Connection, member: Membership, body: bytes, now: int, *, is_commit: bool) -> int:
+    """Store a message of ``member`` as ``append_all`` does, and return its number."""
+    return append_all(connection, [Draft(member.group.group_key, member.user_id, body, is_commit=is_commit)], now)[0]
+
+
+def append_all(connection: sqlite3.Connection, drafts: Sequence[Draft], now: int) -> list[int]:
+    """Store messages as ``messages.append_all`` does, have caches hear of them, and return their numbers."""
+    stored = messages.append_all(connection, drafts, now)
+    announce_stored(connection, stored)
+    return [each.sequence_num for each in stored]
+
+
 class JointSend:
     """Stores the messages that wait at the same time: a joint write, see ``group_commit.Joint``."""
 
@@ -54,7 +67,7 @@ class JointSend:
     def __call__(self, connection: sqlite3.Connection, sends: Sequence[Send]) -> list[int | Exception]:
         """Store each message and tell the others of it. Return its number, or a NotMemberError, or why it is too much.
 
-        One that was sent before, by its ``send_id``, keeps its former number: nothing is stored, nobody is told. Raises
+        One that was sent before, by its ``send_id``, keeps its former number: nothing is stored or announced. Raises
         StoreFullError.
         """
         self._recipients.catch_up(connection)
@@ -82,7 +95,7 @@ class JointSend:
             return outcomes
         now = self._context.now()
         drafts = [_draft(sends[place], group.group_key) for place, group in accepted]
-        numbers = messages.append_all(connection, drafts, now)
+        numbers = append_all(connection, drafts, now)
         if limited:
             limited.stored()
         for (place, group), number in zip(accepted, numbers, strict=True):
@@ -101,11 +114,9 @@ def _refusal(
 
     ``timed``: how many messages of this transaction destroy themselves, by the key of the group.
     """
-    if send.self_destruct_seconds:
-        try:
-            timers.require_room(connection, group.group_key, len(group.members), timed[group.group_key] + 1)
-        except BadRequestError as error:
-            return error
+    key = group.group_key
+    if send.self_destruct_seconds and not timers.has_room(connection, key, len(group.members), timed[key] + 1):
+        return BadRequestError("the group has too many self-destructing messages: some have to come to their end first")
     refused = limited.refusal(send.group_id, send.user_id, len(send.body)) if limited else None
     if not refused:
         timed[group.group_key] += send.self_destruct_seconds > 0
@@ -189,7 +200,7 @@ class Sending:
         return await self._store.write_joint(self._write, sent, len(sent.body))
 
 
-class Receipt(NamedTuple):
+class ReadUpTo(NamedTuple):
     """A member has read everything up to the number ``up_to``."""
 
     group_id: bytes
@@ -204,25 +215,22 @@ class JointRead:
         """Start timers as of the clock of ``context``."""
         self._context = context
 
-    def __call__(self, connection: sqlite3.Connection, receipts: Sequence[Receipt]) -> list[bool | Exception]:
+    def __call__(self, connection: sqlite3.Connection, receipts: Sequence[ReadUpTo]) -> list[bool | Exception]:
         """Note each receipt. Return whether some of it is left for another transaction, or a NotMemberError."""
-        if of_store(connection).is_hurried:
-            raise NotAtHandError
+        if of_store(connection).is_on_event_loop:
+            raise NotCachedError
         outcomes: list[bool | Exception] = []
         room = timers.STARTED_AT_ONCE
-        now, max_age = self._context.now(), self._context.policy.self_destruct_max_age
+        now = self._context.now()
         acted_until = state.latest_acted_on(connection, self._context.clock.read())
         for each in receipts:
             is_left = room <= 0
             if not is_left:
-                try:
-                    member = members.require_member(connection, each.group_id, each.user_id)
-                except NotMemberError as error:
-                    outcomes.append(error)
+                member = members.membership(connection, each.group_id, each.user_id)
+                if member is None:
+                    outcomes.append(NotMemberError())
                     continue
-                started, is_left = timers.read(
-                    connection, member, each.up_to, now, max_age, room, acted_until=acted_until
-                )
+                started, is_left = timers.read(connection, member, each.up_to, now, room, acted_until=acted_until)
                 room -= started
             outcomes.append(is_left)
         return outcomes
@@ -237,23 +245,23 @@ class Reading:
         self._context = context
         self._write = JointRead(context)
 
-    async def read(self, receipt: Receipt) -> None:
+    async def read(self, receipt: ReadUpTo) -> None:
         """Note a receipt, once it is durable, as far as it counts. Raises NotMemberError or StoreError.
 
         Most say nothing that has to be noted. Very much takes several transactions, so that others get their turn.
         """
-        counted = await self._store.read(_counted, receipt, self._context.policy, self._context.clock)
+        counted = await self._store.read(_counted, receipt, self._context.clock)
         is_left = True
         while counted and is_left:
             is_left = await self._store.write_joint(self._write, counted)
 
 
-def _counted(connection: sqlite3.Connection, receipt: Receipt, policy: PolicySettings, clock: Clock) -> Receipt | None:
+def _counted(connection: sqlite3.Connection, receipt: ReadUpTo, clock: Clock) -> ReadUpTo | None:
     """Return a receipt as far as it counts; None if that changes nothing. Raises NotMemberError."""
-    member = members.require_member(connection, receipt.group_id, receipt.user_id)
+    member = require_member(connection, receipt.group_id, receipt.user_id)
     if not timers.is_news(member, receipt.up_to):
         return None
-    up_to = missed.read(connection, member, policy, clock.moment(), receipt.up_to)
+    up_to = fetch_gaps.read(connection, member, clock.moment(), receipt.up_to)
     return receipt._replace(up_to=up_to) if timers.is_news(member, up_to) else None
 
 
@@ -288,30 +296,31 @@ class Fetching:
 
         ``include_redacted``: see ``store.messages.page``; what is remembered has nothing that is redacted for anybody.
         It is no transaction. If memory is short, the store is asked once there is some: less may be seen by then.
-        Raises what ``archive.pages.page`` raises. Once the reader has a page with news, call ``confirm``. With
+        Raises NotMemberError, NoRoomError or ArchiveError. Once the reader has a page with news, call ``confirm``. With
         ``next_confirms`` call it also if the reader never gets the page: what counts are the ones before.
         """
         known = self._groups.page(group_id, user_id, after, limit, written_in)
         if known and _has_room(share, known.pieces):
             return self._counted(known)
-        context, write = self._context.of_now(), pages.writer(written_in)
-        found = await share.fit(
-            lambda: both_tiers.page(
-                *(self._store, self._archive, group_id, user_id, after, limit, context.policy, context.clock),
-                *(share, write),
-                include_redacted=include_redacted,
+        write = pages.writer(written_in)
+        try:
+            found = await share.fit(
+                lambda: both_tiers.page(
+                    *(self._store, self._archive, group_id, user_id, after, limit, self._context.clock),
+                    *(share, write),
+                    include_redacted=include_redacted,
+                )
             )
-        )
-        # What was read under a former policy must not be served from memory under the one in force.
-        is_current = context.policy is self._context.policy
-        reader = self._groups.remember(found, after, written_in) if is_current else Reader.of(found.member)
+        except NoMembershipError:
+            raise NotMemberError from None
+        reader = self._groups.remember(found, after, written_in)
         member, doubt, numbers = found.member, found.doubt, list[int]()
         if doubt.next is not None or member.missed_from:  # otherwise no page pays for it
             numbers = [each.sequence_num for each in found.messages]
             shown = {each.sequence_num for each in found.messages if not each.is_redacted}
             if gap := doubt.gap(numbers[-1] if numbers else 0, shown):
                 # Before the page leaves: the reader's next fetch goes on beyond the gap.
-                await self._store.write(missed.note, member.member_id, gap)
+                await self._store.write(fetch_gaps.note, member.member_id, gap)
         claimed = doubt.claimed(min(after, member.group.last_seq))
         up_to = max(claimed, doubt.fetched(after, found.fetched_up_to))
         resumed = doubt.resumed(member.missed_from, after, numbers)
@@ -339,7 +348,7 @@ class Fetching:
         """
         reader = fetched.reader
         if fetched.resumed and has_left:
-            await self._store.write(missed.resume, reader.member_id, fetched.resumed)
+            await self._store.write(fetch_gaps.resume, reader.member_id, fetched.resumed)
         await self._store.write_joint(members.confirm_fetched, (reader.member_id, fetched.up_to))
         reader.watermark = max(reader.watermark, fetched.up_to)
 

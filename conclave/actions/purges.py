@@ -3,37 +3,38 @@
 import sqlite3
 from dataclasses import dataclass
 
-from conclave.actions import named
+from conclave.actions import name_lookup
+from conclave.actions.authorisation import require_group
 from conclave.actions.context import Context
 from conclave.errors import NotFoundError
-from conclave.store import audit, groups, marks, purges, state
-from conclave.store.news import announce, members_of
-from conclave.store.purges import Amount, Sought
+from conclave.retention import marks, rehearsal
+from conclave.retention.rehearsal import Rehearsed
+from conclave.store.engine.news import announce, members_of
+from conclave.store.resources import audit, groups, state
+from conclave.store.resources.groups import Group
 
 
 @dataclass(frozen=True)
 class Planned:
-    """What a purge would take: of the hot store ``hot``, and of the archive what ``sought`` finds there."""
+    """What a purge would take of a group."""
 
-    sought: Sought
-    hot: Amount
+    group: Group
+    rehearsed: Rehearsed
+    kept_commits: int
+    """How many commits in the hot store stay beside it, since the policy keeps them until every member has them."""
 
 
 def plan(connection: sqlite3.Connection, context: Context, group: str, before: int) -> Planned:
-    """Find out what a purge would take now, by the settings that the server runs with. Raises NotFoundError.
+    """Find out what a purge would take now, by the policy in force. Raises NotFoundError.
 
     ``group``: id or name. ``before``: Unix seconds, exclusive.
     """
-    group_id = named.group_id(connection, group)
-    try:
-        found = groups.by_id(connection, group_id or b"")
-    except NotFoundError:
-        raise NotFoundError(
-            f"no such group: {group!r}; a deleted group is hidden already, and goes as a whole"
-        ) from None
-    settings = state.stored_policy(connection) or context.policy
-    sought = purges.seek(connection, found, settings, before, context.now())
-    return Planned(sought, purges.count(connection, sought))
+    group_id = name_lookup.group_id(connection, group)
+    found = groups.find(connection, group_id or b"")
+    if found is None:
+        raise NotFoundError(f"no such group: {group!r}; a deleted group is hidden already, and goes as a whole")
+    rehearsed = rehearsal.of_purge(connection, found, before, context.now())
+    return Planned(found, rehearsed, rehearsal.kept_of_purge(connection, found, before))
 
 
 def clock_fault(connection: sqlite3.Connection, context: Context) -> str:
@@ -49,13 +50,13 @@ def purge(connection: sqlite3.Connection, context: Context, actor: str, group_id
     ``actor``: an operator, as the audit log names one. ``before`` counts as the present if it lies ahead. Raises
     NotFoundError, and UntrustedClockError if the clock is wrong.
     """
-    group = groups.by_id(connection, group_id)
+    group = require_group(connection, group_id)
     now = context.now()  # before the clock is looked at: a jump in between must not move a mark
-    state.require_clock(connection, context.clock.read())
+    context.require_clock(connection)
     before = min(before, now)  # a mark ahead would hide what is yet to come
     marks.hide_before(connection, group.group_key, before)
     subject = audit.Subject(group_id, group.group_name)
     details = {"before": before, "expired_before": [group.expired_before, max(group.expired_before, before)]}
-    audit.note(connection, now, actor, audit.Action.GROUP_PURGED, subject, details)
+    audit.note(connection, now, actor, audit.AuditAction.GROUP_PURGED, subject, details)
     everybody = members_of(connection, group.group_key)
     announce(connection, everybody, "group_update", group_id=group_id, update_type="group_settings")

@@ -3,8 +3,8 @@
 What is stored is measured by a query when it is asked for first. From then on what is sent is added. So the count is
 never too low, but for what was on its way to the disk while it was measured. It is too high by what was erased since:
 when it reaches the quota, it is measured again, at most once a minute, and each hour anyway. What is never refused,
-such as the commit of somebody who leaves, counts too. So that nobody stores without end by it, what comes before it may
-be refused: joining, and inviting. Nothing is kept over a restart.
+such as the commit of a member who leaves, counts too. So that no user stores without end by it, what comes before it
+may be refused: joining, and inviting. Nothing is kept over a restart.
 """
 
 import asyncio
@@ -13,13 +13,13 @@ from collections import Counter, OrderedDict
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from conclave.auth.sliding_window import MOST_KEYS, Pace
 from conclave.clock import Clock
 from conclave.config.limits import LimitsConfig
 from conclave.errors import ApiError, QuotaError, TooManyRequestsError
-from conclave.limits import MOST_KEYS, Pace
-from conclave.store import stored
-from conclave.store.database import Database
-from conclave.store.stored import Stored
+from conclave.store.engine.database import Database
+from conclave.store.views import storage_usage
+from conclave.store.views.storage_usage import Stored
 
 MINUTE = 60
 
@@ -47,7 +47,7 @@ class _Count:
 
 
 class Quotas:
-    """The quotas of one server. Whoever holds the write lock asks ``paces`` and ``full``; the event loop the rest."""
+    """The quotas of one server. ``paces`` and ``full`` are asked under the write lock, the rest on the event loop."""
 
     def __init__(self, limits: LimitsConfig, clock: Clock) -> None:
         """Begin with nothing counted."""
@@ -77,13 +77,13 @@ class Quotas:
         ):
             if is_limited and self._is_wanted(owner, size):
                 async with self._measuring:
-                    if self._is_wanted(owner, size):  # nobody has measured it meanwhile
+                    if self._is_wanted(owner, size):  # it was not measured meanwhile
                         await self._measure(store, owner, user_id)
 
     def require_few_groups(self, connection: sqlite3.Connection, user_id: bytes) -> None:
         """Raise QuotaError if a user is an admin of as many groups as the operator allows."""
         most = self._limits.user_groups
-        if most and stored.groups_of_admin(connection, user_id) >= most:
+        if most and storage_usage.groups_of_admin(connection, user_id) >= most:
             raise QuotaError(f"you are an admin of as many groups as one user may be: {most:,}")
 
     def count_change(self, user_id: bytes) -> None:
@@ -131,10 +131,10 @@ class Quotas:
         self._measured, self._since = owner, Stored(0, 0)
         try:
             if owner.is_user:
-                found: Stored | None = await store.read(stored.of_user, owner.owner_id)
+                found: Stored | None = await store.read(storage_usage.of_user, owner.owner_id)
             else:
                 bytes_too = self._limits.group_stored_bytes > 0
-                found = await store.read(stored.of_group, owner.owner_id, sender, bytes_too=bytes_too)
+                found = await store.read(storage_usage.of_group, owner.owner_id, sender, bytes_too=bytes_too)
             if found:
                 self._counts[owner] = _Count(*_sum(found, self._since), self.now())
                 self._counts.move_to_end(owner)
@@ -147,7 +147,7 @@ class Quotas:
 class Sends:
     """The sends of one transaction: asks for each whether it may be, and counts all of them once they are stored.
 
-    Until then nothing counts, so whoever has to begin anew may ask for the same sends again.
+    Until then nothing counts, so a transaction that has to begin anew may ask for the same sends again.
     """
 
     def __init__(self, quotas: Quotas) -> None:
@@ -194,7 +194,7 @@ class Sends:
             self._quotas.add(owner, more)
 
     def add_to_rates(self, group_id: bytes, user_id: bytes) -> None:
-        """Count one more, whatever the rates allow."""
+        """Count one more, also beyond the rates."""
         self._paced.update((Owner(user_id, is_user=True), Owner(group_id, is_user=False)))
         self.stored()
 
@@ -207,7 +207,7 @@ class Sends:
 def require_room(quotas: Quotas | None, group_id: bytes, user_id: bytes, size: int, *, is_commit: bool = True) -> None:
     """Raise TooManyRequestsError or QuotaError if a user may not store ``size`` bytes in a group now.
 
-    Whoever joins or invites may store commits that nobody refuses, so these ask before. Nothing is counted.
+    A join or an invite may store commits that are never refused, so these ask before. Nothing is counted.
     ``is_commit``: it does not count in what the user has stored.
     """
     if quotas and (refused := Sends(quotas).refusal(group_id, user_id, size, is_commit=is_commit)):

@@ -2,9 +2,9 @@
 
 import sqlite3
 
-from conclave.actions import named
-from conclave.store import receipts
-from conclave.store.receipts import Chain, Receipt
+from conclave.actions import name_lookup
+from conclave.store.resources import receipts
+from conclave.store.resources.receipts import Chain, Receipt
 
 __all__ = ["check_chain", "list_last"]
 
@@ -16,7 +16,7 @@ def list_last(connection: sqlite3.Connection, limit: int, group: str | None) -> 
     """
     if group is None:
         return receipts.last(connection, limit)
-    group_id = named.group_id(connection, group)
+    group_id = name_lookup.group_id(connection, group)
     return None if group_id is None else receipts.of_group(connection, group_id, limit)
 
 

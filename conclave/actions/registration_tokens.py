@@ -3,9 +3,10 @@
 import sqlite3
 
 from conclave.actions.context import Context
-from conclave.store import audit, registration_tokens
-from conclave.store.audit import Action
-from conclave.store.registration_tokens import RegistrationToken, is_alive, list_all
+from conclave.errors import NotFoundError
+from conclave.store.resources import audit, registration_tokens
+from conclave.store.resources.audit import AuditAction
+from conclave.store.resources.registration_tokens import RegistrationToken, is_alive, list_all
 
 __all__ = ["LONGEST_NOTE", "MOST_USES", "RegistrationToken", "add", "is_alive", "list_all", "revoke"]
 
@@ -29,13 +30,15 @@ def add(
     now = context.now()
     added = registration_tokens.add(connection, token_hash, most_uses, now, lifetime, actor, note)
     details = {"token": added.token_id, "uses": most_uses, "expires_at": added.expires_at, "note": note}
-    audit.note(connection, now, actor, Action.TOKEN_ADDED, details=details)
+    audit.note(connection, now, actor, AuditAction.TOKEN_ADDED, details=details)
     return added
 
 
 def revoke(connection: sqlite3.Connection, context: Context, actor: str, token_id: int) -> RegistrationToken:
-    """Remove a token, so that nobody can register with it any more, and return it. Raises NotFoundError."""
+    """Remove a token, so that no user can register with it any more, and return it. Raises NotFoundError."""
     removed = registration_tokens.remove(connection, token_id)
+    if removed is None:
+        raise NotFoundError(f"no such token: {token_id}; `conclave invite-token list` prints them")
     details = {"token": token_id, "used": removed.uses, "note": removed.note}
-    audit.note(connection, context.now(), actor, Action.TOKEN_REVOKED, details=details)
+    audit.note(connection, context.now(), actor, AuditAction.TOKEN_REVOKED, details=details)
     return removed

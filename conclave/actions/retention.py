@@ -6,19 +6,20 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from conclave.actions import groups
+from conclave.actions.authorisation import require_member
 from conclave.actions.context import Context
 from conclave.archive.reader import Archive, ArchiveError
-from conclave.auth.turns import Turns
+from conclave.auth.fair_semaphore import FairSemaphore
+from conclave.retention import rules, stretches, visibility
+from conclave.retention.hidden import Amount
 from conclave.retention.policy import KEEP, GroupPolicy
 from conclave.retention.resolve import Limit, PolicySettings
-from conclave.store import members, policies, visibility
-from conclave.store.archive import stretches
-from conclave.store.database import Database
-from conclave.store.forecast import Expiring
-from conclave.store.groups import GroupChanges
+from conclave.store.engine.database import Database
+from conclave.store.resources import members
+from conclave.store.resources.groups import GroupChanges
 
-CONCURRENT_FORECASTS = 1
-"""At most 1 forecast is made at a time: most readers of the store, and most of the machine, are left to others."""
+CONCURRENT_REHEARSALS = 1
+"""At most 1 change is rehearsed at a time: most readers of the store, and most of the machine, are left to others."""
 
 DEFAULT = "*"
 """Stands for the groups without a policy of their own, in the answer to how the server is configured."""
@@ -49,9 +50,9 @@ class Retention:
 
 def policy(connection: sqlite3.Connection, context: Context, group_id: bytes, user_id: bytes) -> Retention:
     """Return how long messages of a group live. Raises NotMemberError."""
-    member = members.require_member(connection, group_id, user_id)
+    member = require_member(connection, group_id, user_id)
     group = member.group
-    sight = visibility.of_group(connection, group, context.policy, context.now())
+    sight = visibility.of_group(connection, group, context.now())
     is_told = member.role == "admin" and sight.policy.is_after_fetch
     return Retention(
         server_retention_seconds=context.policy.message_retention,
@@ -59,7 +60,7 @@ def policy(connection: sqlite3.Connection, context: Context, group_id: bytes, us
         effective_expiry_seconds=sight.policy.lifetime,
         min_lifetime_seconds=sight.policy.min_lifetime,
         policy_source=sight.policy.source.value,
-        legal_hold=policies.is_held(connection, group.group_key),
+        legal_hold=rules.is_held(connection, group.group_key),
         held_by=members.holding_back(connection, group, sight) if is_told else (),
         hidden_before=group.expired_before,
     )
@@ -103,25 +104,25 @@ def _in_milliseconds(seconds: Mapping[str, int]) -> dict[str, int]:
     return {name: min(each * 1000, MOST_MILLISECONDS) for name, each in seconds.items() if each != KEEP}
 
 
-class Forecasting:
-    """Foretells what a change of a group hides, in the hot store and in the archive. Only its caller waits for it.
+class Rehearsals:
+    """Rehearses changes of groups: what they hide, in the hot store and in the archive. Only its caller waits for one.
 
     Users take turns. However often one of them asks, others come next.
     """
 
     def __init__(self, store: Database, archive: Archive, context: Context) -> None:
-        """Foretell by the clock and the settings of ``context``."""
+        """Rehearse by the clock and the settings of ``context``."""
         self._store = store
         self._archive = archive
         self._context = context
-        self._turns = Turns(CONCURRENT_FORECASTS)
+        self._turns = FairSemaphore(CONCURRENT_REHEARSALS)
 
     @property
     def waiting(self) -> int:
         """How many callers wait for their turn."""
         return self._turns.waiting
 
-    async def of_change(self, group_id: bytes, user_id: bytes, changes: GroupChanges) -> Expiring:
+    async def of_change(self, group_id: bytes, user_id: bytes, changes: GroupChanges) -> Amount:
         """Return what expires at once if ``changes`` are made now.
 
         Where the archive cannot be read, a part of which only some expires counts as a whole: the change must not wait
@@ -129,14 +130,12 @@ class Forecasting:
         """
         async with self._turns.turn(user_id):
             while True:
-                context = self._context.of_now()
-                found = await self._store.read(groups.foretell, context, group_id, user_id, changes)
-                if found.unsure is None:
+                found = await self._store.read(groups.rehearse, self._context, group_id, user_id, changes)
+                if found.sought is None:
                     return found.sure
-                stretch = found.unsure.stretch
                 try:
-                    counted = await self._archive.tally(stretch, found.unsure.edge)
+                    counted = await self._archive.tally(found.sought)
                 except ArchiveError:
-                    return found.sure + found.unsure.at_most
-                if await self._store.read(stretches.relaid) == stretch.relaid:
+                    return found.sure + found.at_most
+                if await self._store.read(stretches.relaid) == found.sought.stretch.relaid:
                     return found.sure + counted

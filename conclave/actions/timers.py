@@ -8,13 +8,13 @@ from itertools import islice
 
 from conclave.actions.context import Context
 from conclave.events import Event, Events, Stream
-from conclave.store import sessions, state, timers
-from conclave.store.timers import Redaction, heard, last_missed
+from conclave.store.resources import sessions, state, timers
+from conclave.store.resources.timers import Redaction, heard, last_missed
 
 __all__ = ["Redaction", "Telling", "are_due", "begin_stream", "heard", "last_missed", "tell"]
 
 HEARD_AT_ONCE = 2_048
-"""At most 2,048 notes that were heard are forgotten in a transaction: whoever sends waits for it."""
+"""At most 2,048 notes that were heard are forgotten in a transaction: senders wait for it."""
 
 
 def are_due(connection: sqlite3.Connection, context: Context) -> bool:
@@ -29,7 +29,7 @@ def tell(connection: sqlite3.Connection, context: Context) -> tuple[int, list[Re
     back once the clock is accepted. What readers were told would not. Raises UntrustedClockError.
     """
     now = context.now()  # before the clock is looked at: a jump in between must end nothing
-    state.require_clock(connection, context.clock.read())
+    context.require_clock(connection)
     return timers.tell(connection, now)
 
 
@@ -66,7 +66,7 @@ class Telling:
         self._coming: dict[bytes, list[Coming]] = {}
 
     def begin(self, last: int) -> None:
-        """Begin. ``last``: notes up to this one are of a former process. Whoever begins to listen hears of them."""
+        """Begin. ``last``: notes up to this one are of a former process. A stream that begins gets them."""
         self._published = last
 
     def publish(self, told: Sequence[Redaction]) -> None:

@@ -1,5 +1,48 @@
-"""Looking up accounts."""
+"""Looking up accounts, and requiring that they are there."""
 
-from conclave.store.users import by_id, by_name, own as me
+import sqlite3
 
-__all__ = ["by_id", "by_name", "me"]
+from conclave.errors import ConflictError, NotFoundError, TokenExpiredError
+from conclave.store.resources import users
+from conclave.store.resources.users import User
+
+
+def by_name(connection: sqlite3.Connection, username: str) -> User:
+    """Find an account by its name. Raises NotFoundError."""
+    return _required(users.named(connection, username))
+
+
+def by_id(connection: sqlite3.Connection, user_id: bytes) -> User:
+    """Find an account by its id. Raises NotFoundError."""
+    return _required(users.find(connection, user_id))
+
+
+def me(connection: sqlite3.Connection, user_id: bytes) -> User:
+    """Return the caller's account. Raises TokenExpiredError if the account is gone."""
+    found = users.find(connection, user_id)
+    if found is None:
+        raise TokenExpiredError
+    return found
+
+
+def require(connection: sqlite3.Connection, user_id: bytes) -> None:
+    """Raise TokenExpiredError if the caller's account was deleted after the request was authenticated."""
+    me(connection, user_id)
+
+
+def require_enabled(connection: sqlite3.Connection, user_id: bytes) -> None:
+    """Raise TokenExpiredError if the caller's account was deleted or disabled after the request was authenticated."""
+    if not users.is_enabled(connection, user_id):
+        raise TokenExpiredError
+
+
+def require_free(connection: sqlite3.Connection, username: str) -> None:
+    """Raise ConflictError if the name is taken."""
+    if users.is_taken(connection, username):
+        raise ConflictError("this username is taken")
+
+
+def _required(found: User | None) -> User:
+    if found is None:
+        raise NotFoundError("no such user")
+    return found

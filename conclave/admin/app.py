@@ -11,11 +11,11 @@ from aiohttp import web
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
-from conclave import keys
-from conclave.admin.guard import IS_OPERATOR, Guard
-from conclave.admin.lag import Lag
+from conclave import app_keys
+from conclave.admin.access import IS_OPERATOR, Guard
+from conclave.admin.event_loop_lag import Lag
 from conclave.admin.metrics import registry
-from conclave.admin.page.doing import Doing, Worker
+from conclave.admin.page.actions import PageActions, Worker
 from conclave.admin.page.routes import Page
 from conclave.admin.sizes import Sizes
 from conclave.health.readiness import Standing, standing
@@ -35,7 +35,7 @@ def create_admin_app(served: web.Application, guard: Guard, worker: Worker | Non
     """Build the operators' application beside ``served``, the clients'. ``worker``: what does cleanup, if anything."""
     app = web.Application(middlewares=[guard.middleware()])
     app[SERVED] = served
-    app[keys.CLOCK] = served[keys.CLOCK]
+    app[app_keys.CLOCK] = served[app_keys.CLOCK]
     app[LAG] = lag = Lag()
     app[SIZES] = sizes = Sizes(served)
     app[METRICS] = registry(served, lag, sizes, guard)
@@ -44,7 +44,7 @@ def create_admin_app(served: web.Application, guard: Guard, worker: Worker | Non
     app.router.add_get("/healthz", _health)
     app.router.add_get("/readyz", _ready)
     app.router.add_get("/metrics", _metrics)
-    Page(served, sizes, Doing(served, worker)).add_routes(app)
+    Page(served, sizes, PageActions(served, worker)).add_routes(app)
     return app
 
 
@@ -57,7 +57,7 @@ async def _measuring(app: web.Application) -> AsyncIterator[None]:
 
 async def _health(request: web.Request) -> web.Response:
     """GET /healthz: 200 if all is well, else 503. Operators learn the faults by part, and of the last run."""
-    health = request.app[SERVED][keys.HEALTH]
+    health = request.app[SERVED][app_keys.HEALTH]
     told: dict[str, Any] = {"status": health.status}
     if request[IS_OPERATOR]:
         told |= {"faults": health.faults, "last_run": health.last_run}
@@ -67,7 +67,7 @@ async def _health(request: web.Request) -> web.Response:
 async def _ready(request: web.Request) -> web.Response:
     """GET /readyz: 200 if the server serves, else 503 and why not in a word."""
     served = request.app[SERVED]
-    status = standing(served[keys.HEALTH], served.get(keys.STORAGE))
+    status = standing(served[app_keys.HEALTH], served.get(app_keys.STORAGE))
     return _answer({"status": status}, is_good=status is Standing.READY)
 
 

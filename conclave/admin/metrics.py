@@ -1,7 +1,7 @@
 """What Prometheus gets: requests, writes, streams, sizes, cleanup, faults. No label names anybody, or a group.
 
 Everything is counted where it happens, by plain lists and dictionaries, and becomes metrics only here. This runs in a
-thread of its own beside the event loop, so whatever the loop changes is copied in one step before it is walked.
+thread of its own beside the event loop, so what the loop changes is copied in one step before it is walked.
 """
 
 from collections import defaultdict
@@ -12,9 +12,9 @@ from prometheus_client import CollectorRegistry, Metric, ProcessCollector
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, InfoMetricFamily
 from prometheus_client.registry import Collector
 
-from conclave import __version__, keys
-from conclave.admin.guard import Guard
-from conclave.admin.lag import Lag
+from conclave import __version__, app_keys
+from conclave.admin.access import Guard
+from conclave.admin.event_loop_lag import Lag
 from conclave.admin.sizes import Sizes
 from conclave.health.parts import Health, HealthPart
 from conclave.health.readiness import Standing, standing
@@ -54,9 +54,9 @@ def registry(served: web.Application, lag: Lag, sizes: Sizes, guard: Guard) -> C
 
 
 def _server(served: web.Application, guard: Guard) -> Iterator[Metric]:
-    health, budget = served[keys.HEALTH], served[keys.BUDGET]
+    health, budget = served[app_keys.HEALTH], served[app_keys.BUDGET]
     yield InfoMetricFamily("conclave_build", "The version of the server.", {"version": __version__})
-    is_ready = standing(health, served.get(keys.STORAGE)) is Standing.READY
+    is_ready = standing(health, served.get(app_keys.STORAGE)) is Standing.READY
     yield GaugeMetricFamily("conclave_ready", "1 if the server serves.", is_ready)
     faults = GaugeMetricFamily("conclave_health_fault", "1 if a part of the server does not work.", labels=["part"])
     faulty = health.faults
@@ -72,7 +72,7 @@ def _server(served: web.Application, guard: Guard) -> Iterator[Metric]:
 
 
 def _requests(served: web.Application) -> Iterator[Metric]:
-    taken = served[keys.REQUESTS].taken()
+    taken = served[app_keys.REQUESTS].taken()
     counts = CounterMetricFamily(
         "conclave_requests", "Requests that were answered.", labels=["method", "route", "status"]
     )
@@ -90,7 +90,7 @@ def _requests(served: web.Application) -> Iterator[Metric]:
 
 
 def _writes(served: web.Application) -> Iterator[Metric]:
-    store = served.get(keys.STORE)
+    store = served.get(app_keys.STORE)
     if store is None:
         return
     written = store.written
@@ -105,9 +105,9 @@ def _writes(served: web.Application) -> Iterator[Metric]:
 
 
 def _streams(served: web.Application) -> Iterator[Metric]:
-    events = served[keys.EVENTS]
+    events = served[app_keys.EVENTS]
     backlog = events.backlog()
-    yield GaugeMetricFamily("conclave_streams", "Event streams that are open.", events.rota.size)
+    yield GaugeMetricFamily("conclave_streams", "Event streams that are open.", events.wheel.size)
     yield GaugeMetricFamily("conclave_stream_events_waiting", "Events that wait for slow listeners.", backlog.events)
     longest = "Events that wait for the slowest listener."
     yield GaugeMetricFamily("conclave_stream_events_waiting_max", longest, backlog.longest)
@@ -122,7 +122,7 @@ def _loop(lag: Lag) -> Iterator[Metric]:
 
 
 def _cleanup(served: web.Application) -> Iterator[Metric]:
-    health, config = served[keys.HEALTH], served[keys.IN_FORCE].config
+    health, config = served[app_keys.HEALTH], served[app_keys.IN_FORCE].config
     runs = CounterMetricFamily(
         "conclave_cleanup_runs", "Cleanup runs since the server has started.", labels=["purge_job", "outcome"]
     )

@@ -1,8 +1,8 @@
 """Measures what takes time or may hang: files, free disk space, the memory of the cleanup worker and its Java process.
 
-It is measured in a thread, when somebody asks and the last time is some seconds ago. A disk that does not answer, such
-as an archive over a network, delays nobody for longer than a second: then the last numbers stand, and say how old they
-are.
+It is measured in a thread, when it is asked for and the last time is some seconds ago. A disk that does not answer,
+such as an archive over a network, delays no request for longer than a second: then the last numbers stand, and say how
+old they are.
 """
 
 import asyncio
@@ -17,9 +17,9 @@ from pathlib import Path
 
 from aiohttp import web
 
-from conclave import keys
+from conclave import app_keys
 from conclave.health.parts import Phase
-from conclave.store.faults import StoreError, file_size
+from conclave.store.engine.faults import StoreError, file_size
 
 FRESH_SECONDS = 5.0
 """Numbers are told again for 5 seconds."""
@@ -38,16 +38,16 @@ _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 @dataclass(frozen=True)
 class Measured:
-    """What was found, in bytes. ``taken_at``: by the monotonic clock; 0 before the first time.
-
-    ``files``: by what they are. ``disks``: free and all bytes of the file system of a place. ``memory``: what the
-    cleanup worker and its Java process have in memory.
-    """
+    """What was found, in bytes."""
 
     taken_at: float = 0.0
+    """By the monotonic clock; 0 before the first time."""
     files: dict[str, int] = field(default_factory=dict)
+    """By what they are."""
     disks: dict[str, tuple[int, int]] = field(default_factory=dict)
+    """Free and all bytes of the file system of a place."""
     memory: dict[str, int] = field(default_factory=dict)
+    """What the cleanup worker and its Java process have in memory."""
     free_pages: int | None = None
 
 
@@ -87,17 +87,17 @@ class Sizes:
         self._thread.shutdown(wait=False, cancel_futures=True)
 
     async def _measure(self) -> None:
-        loop, worker = asyncio.get_running_loop(), self._served[keys.HEALTH].worker
+        loop, worker = asyncio.get_running_loop(), self._served[app_keys.HEALTH].worker
         self.last = replace(
             await loop.run_in_executor(self._thread, self._look, worker), free_pages=self.last.free_pages
         )
-        if self._served[keys.HEALTH].phase is Phase.SERVING:
+        if self._served[app_keys.HEALTH].phase is Phase.SERVING:
             # Health tells of what fails in the store. ValueError: the store has been closed meanwhile.
             with suppress(StoreError, sqlite3.Error, ValueError):
-                self.last = replace(self.last, free_pages=await self._served[keys.STORE].read(_free_bytes))
+                self.last = replace(self.last, free_pages=await self._served[app_keys.STORE].read(_free_bytes))
 
     def _look(self, worker: int | None) -> Measured:
-        config = self._served[keys.IN_FORCE].config
+        config = self._served[app_keys.IN_FORCE].config
         database = config.database
         files = {"database": file_size(database), "wal": file_size(database.with_name(f"{database.name}-wal"))}
         places = {"database": database.parent, "data": config.data, "archive": config.archive_path}

@@ -4,9 +4,9 @@ import hmac
 
 from aiohttp import web
 
-from conclave import keys
+from conclave import app_keys
 from conclave.actions import accounts, registration_tokens
-from conclave.api.acting import act, look
+from conclave.api.action_runner import act, look
 from conclave.auth import tokens
 from conclave.errors import ForbiddenError, PasswordWrongError
 from conclave.wire.exchange import FORMAT, read_body, reply, reply_empty
@@ -19,9 +19,9 @@ async def register(request: web.Request) -> web.Response:
     body = await read_body(request, Register)
     token_hash = await _require_open(request, body.registration_token)
     await look(request, accounts.require_free, body.username)
-    password_hash = await app[keys.THROTTLE].hash_for_account(request, body.password)
+    password_hash = await app[app_keys.THROTTLE].hash_for_account(request, body.password)
     opened = body.username, password_hash, body.alias, token_hash
-    user_id = await act(request, accounts.register, app[keys.CONTEXT], *opened)
+    user_id = await act(request, accounts.register, app[app_keys.CONTEXT], *opened)
     return reply(request, {"user_id": user_id})
 
 
@@ -29,10 +29,10 @@ async def _require_open(request: web.Request, token: str) -> bytes | None:
     """Return the hash of the stored registration token that ``token`` is; None if it is not needed.
 
     A registration token, in the settings or stored, opens registration even where it is closed. Why a token is not
-    valid is told to nobody. Raises ForbiddenError or TooManyRequestsError.
+    valid is told to no client. Raises ForbiddenError or TooManyRequestsError.
     """
     app = request.app
-    config = app[keys.IN_FORCE].config
+    config = app[app_keys.IN_FORCE].config
     if config.registration_enabled and config.registration_token is None:
         return None
     if not token:
@@ -40,10 +40,10 @@ async def _require_open(request: web.Request, token: str) -> bytes | None:
     # Hashes are compared, so that nothing tells how long the token is.
     offered = tokens.token_hash(token)
     asked = tokens.token_hash(config.registration_token or "")
-    with app[keys.THROTTLE].registration_token_tried(request):
+    with app[app_keys.THROTTLE].registration_token_tried(request):
         if hmac.compare_digest(asked, offered):
             return None
-        if await look(request, registration_tokens.is_alive, offered, app[keys.CONTEXT].now()):
+        if await look(request, registration_tokens.is_alive, offered, app[app_keys.CONTEXT].now()):
             return offered
         raise ForbiddenError("wrong registration token")
 
@@ -54,9 +54,9 @@ async def login(request: web.Request) -> web.Response:
     body = await read_body(request, Login)
     known = await look(request, accounts.credentials, body.username)
     user_id, password_hash = known or (b"", "")
-    await app[keys.THROTTLE].require_match(request, body.username, password_hash, body.password)
+    await app[app_keys.THROTTLE].require_match(request, body.username, password_hash, body.password)
     token = tokens.new_token(request[FORMAT])
-    await act(request, accounts.login, app[keys.CONTEXT], user_id, password_hash, tokens.token_hash(token))
+    await act(request, accounts.login, app[app_keys.CONTEXT], user_id, password_hash, tokens.token_hash(token))
     return reply(request, {"token": token, "user_id": user_id, "username": body.username})
 
 
@@ -78,7 +78,7 @@ async def change_password(request: web.Request) -> web.Response:
     """POST /change-password: Change the caller's password and end all of the caller's sessions."""
     body = await read_body(request, ChangePassword)
     former = await _require_password(request, body.current_password)
-    new = await request.app[keys.THROTTLE].hash_anew(request, body.new_password)
+    new = await request.app[app_keys.THROTTLE].hash_anew(request, body.new_password)
     await act(request, accounts.change_password, request[tokens.CALLER].user_id, former, new)
     return reply_empty(request)
 
@@ -93,12 +93,12 @@ async def delete(request: web.Request) -> web.Response:
     """POST /delete-account: Delete the caller's account."""
     body = await read_body(request, DeleteAccount)
     stored = await _require_password(request, body.password)
-    await act(request, accounts.delete, request.app[keys.CONTEXT], request[tokens.CALLER].user_id, stored)
+    await act(request, accounts.delete, request.app[app_keys.CONTEXT], request[tokens.CALLER].user_id, stored)
     return reply_empty(request)
 
 
 async def _require_password(request: web.Request, password: str) -> str:
     """Return the stored hash of the caller's password. Raises PasswordWrongError or TooManyRequestsError."""
     username, stored = await look(request, accounts.own_credentials, request[tokens.CALLER].user_id)
-    await request.app[keys.THROTTLE].require_match(request, username, stored, password, PasswordWrongError)
+    await request.app[app_keys.THROTTLE].require_match(request, username, stored, password, PasswordWrongError)
     return stored

@@ -2,10 +2,10 @@
 
 from aiohttp import web
 
-from conclave import keys
+from conclave import app_keys
 from conclave.actions import bans
 from conclave.actions.commits import Commit
-from conclave.api.acting import act, answer_list
+from conclave.api.action_runner import act, answer_list
 from conclave.auth import tokens
 from conclave.wire.exchange import path_id, read_body, reply_empty
 from conclave.wire.handover import SHARE
@@ -17,7 +17,7 @@ async def ban(request: web.Request) -> web.Response:
     group_id, user_id = path_id(request, "group_id"), request[tokens.CALLER].user_id
     body = await read_body(request, RemoveMember)
     commit = Commit(body.commit_message, body.group_info)
-    await act(request, bans.ban, request.app[keys.CONTEXT], group_id, user_id, body.user_id, commit)
+    await act(request, bans.ban, request.app[app_keys.CONTEXT], group_id, user_id, body.user_id, commit)
     return reply_empty(request)
 
 

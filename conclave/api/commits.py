@@ -2,12 +2,12 @@
 
 from aiohttp import web
 
-from conclave import keys
+from conclave import app_keys
 from conclave.actions import commits
 from conclave.actions.commits import Commit
-from conclave.api.acting import act, look
+from conclave.api.action_runner import act, look
 from conclave.auth import tokens
-from conclave.budget import cost
+from conclave.response_memory import cost
 from conclave.wire.exchange import MAX_BODY_BYTES, path_id, read_body, reply, reply_empty
 from conclave.wire.handover import SHARE
 from conclave.wire.schemas.commits import ExternalJoin, UploadCommit
@@ -19,8 +19,8 @@ async def upload(request: web.Request) -> web.Response:
     body = await read_body(request, UploadCommit)
     commit = Commit(body.commit_message, body.group_info, body.mls_group_id)
     if commit.commit_message:
-        await request.app[keys.SENDING].prepare(group_id, user_id, len(commit.commit_message))
-    await act(request, commits.upload, request.app[keys.CONTEXT], group_id, user_id, commit)
+        await request.app[app_keys.SENDING].prepare(group_id, user_id, len(commit.commit_message))
+    await act(request, commits.upload, request.app[app_keys.CONTEXT], group_id, user_id, commit)
     return reply_empty(request)
 
 
@@ -30,8 +30,8 @@ async def external_join(request: web.Request) -> web.Response:
     body = await read_body(request, ExternalJoin)
     commit = Commit(body.commit_message, mls_group_id=body.mls_group_id)
     if commit.commit_message:
-        await request.app[keys.SENDING].prepare(group_id, user_id, len(commit.commit_message))
-    await act(request, commits.external_join, request.app[keys.CONTEXT], group_id, user_id, commit)
+        await request.app[app_keys.SENDING].prepare(group_id, user_id, len(commit.commit_message))
+    await act(request, commits.external_join, request.app[app_keys.CONTEXT], group_id, user_id, commit)
     return reply_empty(request)
 
 

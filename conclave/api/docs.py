@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from aiohttp import ETag, web
 
-from conclave import keys
+from conclave import app_keys
 from conclave.errors import NotFoundError
 from conclave.wire.endpoint import Endpoint
 from conclave.wire.exchange import read_query
@@ -66,8 +66,8 @@ async def document(request: web.Request) -> web.StreamResponse:
     """GET /openapi.json: This document."""
     app, wanted = request.app, read_query(request, Describe)
     formats = (Format.JSON,) if wanted.format else tuple(Format)
-    endpoints = tuple(app[keys.ENDPOINTS].values())
-    written = _written(endpoints, app[keys.IN_FORCE].config.auth_header, formats)
+    endpoints = tuple(app[app_keys.ENDPOINTS].values())
+    written = _written(endpoints, app[app_keys.IN_FORCE].config.auth_header, formats)
     return _reply_shared(request, written, "application/json")
 
 
@@ -120,7 +120,7 @@ def _cut(body: bytes) -> Sequence[bytes]:
 def _reply_shared(request: web.Request, pieces: Sequence[bytes], media_type: str) -> web.StreamResponse:
     """Answer with what is in memory once for all.
 
-    Anybody may ask for it. Whoever then takes it slowly holds no open file, of which the server needs the last ones
+    Every client may ask for it. One that takes it slowly holds no open file, of which the server needs the last ones
     itself, and none of the memory for responses, which is for those who have an account.
     """
     return Pieces(request, deque(pieces), HTTPStatus.OK, media_type, are_shared=True)

@@ -4,26 +4,26 @@ from contextlib import ExitStack
 
 from aiohttp import HttpVersion11, web
 
-from conclave import keys
+from conclave import app_keys
 from conclave.actions import timers
-from conclave.api.acting import look
+from conclave.api.action_runner import look
 from conclave.auth import tokens
 from conclave.errors import TokenExpiredError
 from conclave.wire import sse
 from conclave.wire.exchange import read_query
-from conclave.wire.listener import Listener, StreamHead
 from conclave.wire.negotiate import Format, answer_format
 from conclave.wire.schemas.events import Listen
+from conclave.wire.stream_connection import Listener, StreamHead
 
 
 async def stream(request: web.Request) -> web.StreamResponse:
     """GET /events: Listen to what happens in the caller's groups.
 
-    The first events are those of messages that were redacted for the caller while nobody listened.
+    The first events are those of messages that were redacted for the caller while no stream was open.
     The stream is open until the client goes, the session ends, or the server stops. An open stream is a use of its
     session.
     """
-    events, telling, caller = request.app[keys.EVENTS], request.app[keys.TELLING], request[tokens.CALLER]
+    events, telling, caller = request.app[app_keys.EVENTS], request.app[app_keys.TELLING], request[tokens.CALLER]
     script = sse.script(_format(request), chunked=request.version >= HttpVersion11)
     listener, response = Listener(events, caller.user_id, caller.session_id, script), StreamHead()
     with ExitStack() as following, ExitStack() as undo:

@@ -2,11 +2,12 @@
 
 from aiohttp import web
 
-from conclave import keys
+from conclave import app_keys
 from conclave.actions import groups
-from conclave.actions.groups import NOTHING, GroupChanges
-from conclave.api.acting import act, answer_list, foretell
+from conclave.actions.groups import GroupChanges
+from conclave.api.action_runner import act, answer_list, rehearse
 from conclave.auth import tokens
+from conclave.retention.hidden import NOTHING
 from conclave.wire.exchange import path_id, read_body, read_query, reply, reply_empty
 from conclave.wire.handover import SHARE
 from conclave.wire.schemas.groups import CreateGroup, FindPublicGroups, UpdateGroup
@@ -14,7 +15,7 @@ from conclave.wire.schemas.groups import CreateGroup, FindPublicGroups, UpdateGr
 
 async def create(request: web.Request) -> web.Response:
     """POST /groups: Create a group; the caller is its sole member and admin."""
-    context, user_id = request.app[keys.CONTEXT], request[tokens.CALLER].user_id
+    context, user_id = request.app[app_keys.CONTEXT], request[tokens.CALLER].user_id
     body = await read_body(request, CreateGroup)
     group_id = await act(request, groups.create, context, user_id, body.group_name, body.alias)
     return reply(request, {"group_id": group_id})
@@ -46,14 +47,14 @@ async def update(request: web.Request) -> web.Response:
         min_lifetime_seconds=body.min_lifetime_seconds if body.update_min_lifetime else None,
     )
     is_counted = body.dry_run or changes.concern_retention
-    expiring = await foretell(request, group_id, changes) if is_counted else NOTHING
+    expiring = await rehearse(request, group_id, changes) if is_counted else NOTHING
     if not body.dry_run:
-        await act(request, groups.update, request.app[keys.CONTEXT], group_id, user_id, changes)
-    return reply(request, expiring)
+        await act(request, groups.update, request.app[app_keys.CONTEXT], group_id, user_id, changes)
+    return reply(request, {"messages_expiring": expiring.messages, "oldest_expiring": expiring.oldest})
 
 
 async def delete(request: web.Request) -> web.Response:
     """POST /groups/{group_id}/delete: Delete a group for all of its members."""
     group_id, user_id = path_id(request, "group_id"), request[tokens.CALLER].user_id
-    await act(request, groups.delete, request.app[keys.CONTEXT], group_id, user_id)
+    await act(request, groups.delete, request.app[app_keys.CONTEXT], group_id, user_id)
     return reply_empty(request)

@@ -2,23 +2,23 @@
 
 from aiohttp import web
 
-from conclave import keys
+from conclave import app_keys
 from conclave.errors import UnavailableError
 from conclave.health.readiness import Standing, standing
 from conclave.wire.exchange import reply
 
 RETRY_SECONDS = 5
-"""Whoever finds the server not ready may ask again after 5 seconds."""
+"""A client that finds the server not ready may ask again after 5 seconds."""
 
 
 async def health(request: web.Request) -> web.Response:
     """GET /healthz: Whether the server is well."""
-    return reply(request, {"status": "degraded" if request.app[keys.HEALTH].faults else "ok"})
+    return reply(request, {"status": "degraded" if request.app[app_keys.HEALTH].faults else "ok"})
 
 
 async def ready(request: web.Request) -> web.Response:
     """GET /readyz: Whether the server serves."""
-    status = standing(request.app[keys.HEALTH], request.app[keys.STORAGE])
+    status = standing(request.app[app_keys.HEALTH], request.app[app_keys.STORAGE])
     if status is not Standing.READY:
         raise UnavailableError(f"the server is not ready: {status}", seconds=RETRY_SECONDS)
     return reply(request, {"status": status})

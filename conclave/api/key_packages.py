@@ -2,11 +2,11 @@
 
 from aiohttp import web
 
-from conclave import keys
+from conclave import app_keys
 from conclave.actions import key_packages
-from conclave.api.acting import act
+from conclave.api.action_runner import act
 from conclave.auth import tokens
-from conclave.budget import cost
+from conclave.response_memory import cost
 from conclave.wire.exchange import path_id, read_body, reply, reply_empty
 from conclave.wire.fields import KEY_PACKAGE_BYTES
 from conclave.wire.handover import SHARE
@@ -24,7 +24,7 @@ async def upload(request: web.Request) -> web.Response:
 
 async def fetch(request: web.Request) -> web.Response:
     """GET /key-packages/{user_id}: Take a key package of a user; a regular one is handed out once."""
-    package = await act(request, key_packages.fetch, request.app[keys.CONTEXT], path_id(request, "user_id"))
+    package = await act(request, key_packages.fetch, request.app[app_keys.CONTEXT], path_id(request, "user_id"))
     return reply(request, package)
 
 
@@ -34,5 +34,5 @@ async def invite(request: web.Request) -> web.StreamResponse:
     body = await read_body(request, InviteToGroup)
     invited = len(body.user_ids)
     await request[SHARE].reserve(cost(invited * KEY_PACKAGE_BYTES[1], invited))
-    packages = await act(request, key_packages.invite, request.app[keys.CONTEXT], group_id, user_id, body.user_ids)
+    packages = await act(request, key_packages.invite, request.app[app_keys.CONTEXT], group_id, user_id, body.user_ids)
     return await reply_list(request, packages)

@@ -2,12 +2,12 @@
 
 from aiohttp import web
 
-from conclave import keys
+from conclave import app_keys
 from conclave.actions import members
 from conclave.actions.commits import Commit
-from conclave.api.acting import act, answer_list
+from conclave.api.action_runner import act, answer_list
 from conclave.auth import tokens
-from conclave.budget import cost
+from conclave.response_memory import cost
 from conclave.wire.exchange import MAX_BODY_BYTES, path_id, read_body, reply, reply_empty
 from conclave.wire.handover import SHARE
 from conclave.wire.schemas.commits import LeaveGroup
@@ -18,8 +18,8 @@ async def join(request: web.Request) -> web.Response:
     """POST /groups/{group_id}/join: Join a public group."""
     await request[SHARE].reserve(cost(MAX_BODY_BYTES))
     group_id, user_id = path_id(request, "group_id"), request[tokens.CALLER].user_id
-    await request.app[keys.SENDING].prepare(group_id, user_id, 0)
-    group_info = await act(request, members.join, request.app[keys.CONTEXT], group_id, user_id)
+    await request.app[app_keys.SENDING].prepare(group_id, user_id, 0)
+    group_info = await act(request, members.join, request.app[app_keys.CONTEXT], group_id, user_id)
     return reply(request, {"group_info": group_info})
 
 
@@ -28,7 +28,7 @@ async def leave(request: web.Request) -> web.Response:
     group_id, user_id = path_id(request, "group_id"), request[tokens.CALLER].user_id
     body = await read_body(request, LeaveGroup)
     commit = Commit(body.commit_message, body.group_info)
-    await act(request, members.leave, request.app[keys.CONTEXT], group_id, user_id, commit)
+    await act(request, members.leave, request.app[app_keys.CONTEXT], group_id, user_id, commit)
     return reply_empty(request)
 
 
@@ -37,7 +37,7 @@ async def remove(request: web.Request) -> web.Response:
     group_id, user_id = path_id(request, "group_id"), request[tokens.CALLER].user_id
     body = await read_body(request, RemoveMember)
     commit = Commit(body.commit_message, body.group_info)
-    await act(request, members.remove, request.app[keys.CONTEXT], group_id, user_id, body.user_id, commit)
+    await act(request, members.remove, request.app[app_keys.CONTEXT], group_id, user_id, body.user_id, commit)
     return reply_empty(request)
 
 

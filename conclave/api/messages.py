@@ -2,8 +2,8 @@
 
 from aiohttp import web
 
-from conclave import keys
-from conclave.actions.messages import Receipt, Send
+from conclave import app_keys
+from conclave.actions.messages import ReadUpTo, Send
 from conclave.auth import tokens
 from conclave.wire import pages
 from conclave.wire.exchange import FORMAT, named_id, path_id, read_body, read_query, ready, reply_empty
@@ -34,7 +34,7 @@ async def read(request: web.Request) -> web.Response:
     """
     group_id, user_id = path_id(request, _GROUP), request[tokens.CALLER].user_id
     body = await read_body(request, ReadReceipt)
-    await request.app[keys.READING].read(Receipt(group_id, user_id, body.sequence_num))
+    await request.app[app_keys.READING].read(ReadUpTo(group_id, user_id, body.sequence_num))
     return reply_empty(request)
 
 
@@ -43,14 +43,14 @@ async def send_to(request: web.Request, app: web.Application, group: str) -> web
     group_id, user_id = named_id(_GROUP, group), request[tokens.CALLER].user_id
     body = await read_body(request, SendMessage)
     sent = Send(group_id, user_id, body.mls_message, body.self_destruct_seconds, body.send_id)
-    number = await app[keys.SENDING].send(sent)
+    number = await app[app_keys.SENDING].send(sent)
     return ready(request, [write_number(request[FORMAT], number)])
 
 
 async def fetch_of(request: web.Request, app: web.Application, group: str) -> web.StreamResponse:
     """Fetch a page of the group whose id is written as ``group``. ``request`` need not know ``app``."""
     group_id, user_id = named_id(_GROUP, group), request[tokens.CALLER].user_id
-    query, fetching = read_query(request, GetMessages), app[keys.FETCHING]
+    query, fetching = read_query(request, GetMessages), app[app_keys.FETCHING]
     found = await fetching.page(
         *(group_id, user_id, query.after, query.limit, request[FORMAT], request[SHARE]),
         include_redacted=query.include_redacted,

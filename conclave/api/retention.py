@@ -2,9 +2,9 @@
 
 from aiohttp import web
 
-from conclave import keys
+from conclave import app_keys
 from conclave.actions import retention
-from conclave.api.acting import look
+from conclave.api.action_runner import look
 from conclave.auth import tokens
 from conclave.wire.exchange import path_id, reply
 
@@ -12,10 +12,10 @@ from conclave.wire.exchange import path_id, reply
 async def policy(request: web.Request) -> web.Response:
     """GET /groups/{group_id}/retention: How long messages of a group live."""
     group_id, user_id = path_id(request, "group_id"), request[tokens.CALLER].user_id
-    return reply(request, await look(request, retention.policy, request.app[keys.CONTEXT], group_id, user_id))
+    return reply(request, await look(request, retention.policy, request.app[app_keys.CONTEXT], group_id, user_id))
 
 
 async def configuration(request: web.Request) -> web.Response:
     """GET /retention/configuration: What the operator has set, in milliseconds, as MSC1763 has it."""
-    context, user_id = request.app[keys.CONTEXT], request[tokens.CALLER].user_id
+    context, user_id = request.app[app_keys.CONTEXT], request[tokens.CALLER].user_id
     return reply(request, await look(request, retention.configuration, context, user_id))

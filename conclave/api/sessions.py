@@ -2,9 +2,9 @@
 
 from aiohttp import web
 
-from conclave import keys
+from conclave import app_keys
 from conclave.actions import sessions
-from conclave.api.acting import act, read_list
+from conclave.api.action_runner import act, read_list
 from conclave.auth import tokens
 from conclave.wire.exchange import path_id, reply_empty
 from conclave.wire.handover import SHARE
@@ -14,7 +14,7 @@ from conclave.wire.pieces import reply_list
 async def list_own(request: web.Request) -> web.StreamResponse:
     """GET /sessions: The caller's sessions."""
     app, caller = request.app, request[tokens.CALLER]
-    activity, now = app[keys.ACTIVITY], app[keys.CLOCK].now()
+    activity, now = app[app_keys.ACTIVITY], app[app_keys.CLOCK].now()
     listed = [
         {
             "id": each.public_id,

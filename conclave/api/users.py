@@ -3,7 +3,7 @@
 from aiohttp import web
 
 from conclave.actions import users
-from conclave.api.acting import look
+from conclave.api.action_runner import look
 from conclave.auth import tokens
 from conclave.wire.exchange import path_id, path_name, reply
 

@@ -3,7 +3,7 @@
 from aiohttp import web
 
 from conclave.actions import welcomes
-from conclave.api.acting import act, answer_list
+from conclave.api.action_runner import act, answer_list
 from conclave.auth import tokens
 from conclave.wire.exchange import path_id, reply_empty
 from conclave.wire.handover import SHARE

@@ -1,4 +1,4 @@
-"""Says in lines how the archive differs from what the database knows of it, whoever has read the archive."""
+"""Says in lines how the archive differs from what the database knows of it, by any reader of the archive."""
 
 import sqlite3
 from collections.abc import Collection, Mapping

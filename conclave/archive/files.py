@@ -1,4 +1,4 @@
-"""Tells which files of the archive's folder are whose: the table's, its log's, or nobody's any more."""
+"""Tells which files of the archive's folder are whose: the table's, its log's, or left over."""
 
 import json
 from collections.abc import Iterator

@@ -3,12 +3,12 @@
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from conclave.archive.age import open_known
-from conclave.archive.batches import batches
+from conclave.archive.consistency import open_known
 from conclave.archive.faults import one_line
+from conclave.archive.scan import batches
+from conclave.retention.fate import Sent
 from conclave.store.archive.moves import ArchiveState
-from conclave.store.explain import LookError
-from conclave.store.fate import Sent
+from conclave.store.views.explain import LookError
 
 
 def find(

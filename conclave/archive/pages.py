@@ -4,14 +4,13 @@ import asyncio
 from dataclasses import replace
 
 from conclave.archive.reader import Archive
-from conclave.budget import Share
 from conclave.clock import Clock
-from conclave.retention.resolve import PolicySettings
-from conclave.store import messages
-from conclave.store.archive import stretches as index
-from conclave.store.database import Database
-from conclave.store.messages import Page, Piece, StoredMessage, WriteMessage
-from conclave.store.visibility import Sight
+from conclave.response_memory import Share
+from conclave.retention import stretches as index
+from conclave.retention.visibility import Sight
+from conclave.store.engine.database import Database
+from conclave.store.resources import messages
+from conclave.store.resources.messages import Page, Piece, StoredMessage, WriteMessage
 
 
 async def page(
@@ -21,14 +20,13 @@ async def page(
     user_id: bytes,
     after: int,
     limit: int,
-    policy: PolicySettings,
     clock: Clock,
     share: Share,
     write: WriteMessage,
     *,
     include_redacted: bool = False,
 ) -> Page:
-    """Read a page as ``messages.page`` does, from both tiers. Raises NotMemberError, NoRoomError or ArchiveError.
+    """Read a page as ``messages.page`` does, from both tiers. Raises NoMembershipError, NoRoomError or ArchiveError.
 
     The store is asked first. Either it has the page, or it says up to which number the archive has it, the border. The
     rest of the page is then read like a page of its own, with the border as ``after``. So no snapshot of the store is
@@ -42,7 +40,7 @@ async def page(
 
     async def look(position: int, served: list[Piece], taken: int) -> Page:
         room = limit - len(served)
-        asked = group_id, user_id, position, room, policy, clock, share, write, taken
+        asked = group_id, user_id, position, room, clock, share, write, taken
         return await store.read(messages.page, *asked, include_redacted=include_redacted)
 
     first = found = await look(after, [], 0)
@@ -71,7 +69,7 @@ async def page(
         # A timer has ended meanwhile. What is left of that message is for a new page to say.
         share.hold(0)
         return await page(
-            *(store, archive, group_id, user_id, after, limit, policy, clock, share, write),
+            *(store, archive, group_id, user_id, after, limit, clock, share, write),
             include_redacted=include_redacted,
         )
     current = [message for message in served if sight.admits(message)]
@@ -82,7 +80,7 @@ async def page(
         # An empty page would say that nothing follows.
         share.hold(0)
         rest = await page(
-            *(store, archive, group_id, user_id, served[-1].sequence_num, limit, policy, clock, share, write),
+            *(store, archive, group_id, user_id, served[-1].sequence_num, limit, clock, share, write),
             include_redacted=include_redacted,
         )
         rest = replace(rest, doubt=doubt.joined(rest.doubt))

@@ -3,8 +3,8 @@
 import math
 from collections.abc import Sequence
 
-from conclave.store.archive.stretches import Part, Stretch
-from conclave.store.forecast import Edge
+from conclave.retention.hidden import Sought
+from conclave.retention.stretches import Part, Stretch
 
 COLUMNS = "sequence_num, sender_id, mls_message, created_at"
 """The first columns that a query returns, in the order of StoredMessage. Its ``is_kept`` comes after them.
@@ -62,12 +62,18 @@ def of_sender(stretch: Stretch, sender_id: bytes) -> str:
     )
 
 
-def tally(stretch: Stretch, edge: Edge) -> str:
-    """Write the query that counts the messages of ``stretch`` that ``edge`` hides, and tells the oldest one's time."""
+def tally(sought: Sought) -> str:
+    """Write the query for the sums of ``sought``."""
+    return f"SELECT {sought.sums.sql} FROM archive WHERE {hidden(sought)}"
+
+
+def hidden(sought: Sought) -> str:
+    """Write the condition for the messages of ``sought``."""
+    stretch, horizon = sought.stretch, sought.horizon
+    aged = f"created_at < {horizon.before:d} AND NOT {horizon.is_kept(str(horizon.commits_above))}"
     return (
-        f"SELECT count(*), min(created_at) FROM archive"
-        f" WHERE {_where(stretch, stretch.parts, stretch.after, stretch.border)} AND (sequence_num <= {edge.gone:d}"
-        f" OR created_at < {edge.hidden_before:d} AND NOT ({stretch.sight.kept}))"
+        f"{_where(stretch, stretch.parts, stretch.after, stretch.border)}"
+        f" AND (sequence_num <= {horizon.gone:d} OR ({aged}))"
     )
 
 

@@ -25,21 +25,23 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from uuid import UUID
 
-from conclave.archive.age import find_fault
-from conclave.archive.batches import batches
+from conclave.archive.checksums import DamagedError, require_sound
+from conclave.archive.consistency import find_fault
 from conclave.archive.faults import ADVICE, one_line
 from conclave.archive.files import LOG
-from conclave.archive.query import parts_between, reach, select, tally
-from conclave.archive.sums import DamagedError, require_sound
-from conclave.budget import Share, cost
+from conclave.archive.query import parts_between, reach, select
+from conclave.archive.scan import amount, batches
 from conclave.health.parts import Health, HealthPart
-from conclave.logs import get_logger
-from conclave.store import bodies, messages, sqlite
+from conclave.logs.setup import get_logger
+from conclave.response_memory import Share, cost
+from conclave.retention.hidden import Amount, Sought
+from conclave.retention.stretches import Part, Stretch
+from conclave.store import bodies
 from conclave.store.archive import moves
 from conclave.store.archive.moves import ArchiveState
-from conclave.store.archive.stretches import Part, Stretch
-from conclave.store.forecast import Edge, Expiring
-from conclave.store.messages import StoredMessage
+from conclave.store.engine import sqlite
+from conclave.store.resources import messages
+from conclave.store.resources.messages import StoredMessage
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable, QueryBuilder
@@ -86,10 +88,11 @@ class _MismatchError(Exception):
 
 @dataclass(frozen=True)
 class Found:
-    """The first messages of a stretch. ``full``: the page has no room for more; otherwise these are all."""
+    """The first messages of a stretch."""
 
     messages: list[StoredMessage]
     full: bool
+    """The page has no room for more; otherwise these are all."""
 
 
 @dataclass(frozen=True)
@@ -135,9 +138,9 @@ class Archive:
         share.hold(before + cost(sum(len(message.mls_message) for message in found.messages), len(found.messages)))
         return found
 
-    async def tally(self, stretch: Stretch, edge: Edge) -> Expiring:
-        """Count the messages of ``stretch`` that ``edge`` hides. Raises ArchiveError."""
-        return await self._in_thread(self._tally, stretch, edge)
+    async def tally(self, sought: Sought) -> Amount:
+        """Count the messages of ``sought``. Raises ArchiveError."""
+        return await self._in_thread(self._tally, sought)
 
     async def warm_up(self) -> None:
         """Open the table now, so that the first read is not slow. Raises ArchiveError."""
@@ -210,12 +213,8 @@ class Archive:
             row = connection.execute("SELECT group_id FROM groups WHERE group_key = ?", (group_key,)).fetchone()
         return str(UUID(bytes=row[0])) if row else f"with the key {group_key}"
 
-    def _tally(self, stretch: Stretch, edge: Edge) -> Expiring:
-        def count(query: "QueryBuilder") -> Expiring:
-            rows = [row for batch in batches(query, tally(stretch, edge)) for row in zip(*_values(batch), strict=True)]
-            return Expiring(rows[0][0], rows[0][1] or 0)
-
-        return self._asking(stretch.version, stretch.turn, count)
+    def _tally(self, sought: Sought) -> Amount:
+        return self._asking(sought.stretch.version, sought.stretch.turn, lambda query: amount(query, sought))
 
     def _asking(self, version: int, turn: int, ask: Callable[["QueryBuilder"], T]) -> T:
         """Call ``ask`` with the table as of ``version`` or later, and again after a refresh if that fails.
@@ -288,16 +287,14 @@ def _room(stretch: Stretch, limit: int, share: Share, taken: int) -> int:
 
 @dataclass(frozen=True)
 class _Window:
-    """What one query looks at: the numbers greater than ``after`` and at most ``last``.
-
-    ``limit``: how many messages are wanted at most.
-    """
+    """What one query looks at: the numbers greater than ``after`` and at most ``last``."""
 
     stretch: Stretch
     parts: Sequence[Part]
     after: int
     last: int
     limit: int
+    """How many messages are wanted at most."""
 
     def read(self, query: "QueryBuilder", room: int, least: int) -> Found:
         """Return the first messages, up to ``room`` bytes of bodies, but at least ``least`` messages."""

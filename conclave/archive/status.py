@@ -10,13 +10,13 @@ from contextlib import closing
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from conclave.archive.age import open_known
+from conclave.archive.consistency import open_known
 from conclave.archive.faults import one_line
 from conclave.config.settings import Config
-from conclave.store import schema, sqlite, state
 from conclave.store.archive import moves as archive_moves, status
 from conclave.store.archive.moves import ArchiveState
 from conclave.store.archive.status import Amount, Move, Overdue
+from conclave.store.engine import schema, sqlite
 
 LAST_MOVES = 5
 """The last 5 batches are shown."""
@@ -27,7 +27,7 @@ class StatusError(Exception):
 
 
 @dataclass(frozen=True)
-class Share:
+class ClassMonth:
     """What is archived of one class and month.
 
     ``files`` and ``disk_bytes``: those of the table's newest version.
@@ -44,21 +44,19 @@ class Share:
 
 @dataclass(frozen=True)
 class Status:
-    """The archive at one moment.
-
-    ``fault``: why the table cannot be read, "" if it can; then it has no version and no files here.
-    ``needed_version``: readers need this version of the table or a later one. ``unerased``: replaced files may still be
-    on disk.
-    """
+    """The archive at one moment."""
 
     path: str
     needed_version: int
+    """Readers need this version of the table or a later one."""
     table_version: int | None
     unerased: bool
-    shares: list[Share]
+    """Replaced files may still be on disk."""
+    shares: list[ClassMonth]
     overdue: Overdue
     moves: list[Move]
     fault: str
+    """Why the table cannot be read, "" if it can; then it has no version and no files here."""
 
     @property
     def is_none(self) -> bool:
@@ -83,11 +81,10 @@ def read_status(config: Config, now: int) -> Status:
         with closing(sqlite.connect(config.database, readonly=True)) as connection:
             connection.execute("BEGIN")
             known = archive_moves.find_state(connection)
-            policy = state.stored_policy(connection)
-            if known is None or policy is None:
+            if known is None:
                 return _none(config)
             amounts = status.amounts(connection)
-            overdue = status.overdue(connection, policy, now)
+            overdue = status.overdue(connection, now)
             moves = status.last_moves(connection, LAST_MOVES)
     except sqlite3.Error as error:
         raise StatusError(str(error)) from error
@@ -139,14 +136,14 @@ def _read_files(config: Config, known: ArchiveState, *, is_expected: bool) -> _F
         return _Files(None, counts, disk_bytes, f"{path}: {one_line(error)}")
 
 
-def _join(amounts: Iterable[Amount], files: _Files) -> list[Share]:
+def _join(amounts: Iterable[Amount], files: _Files) -> list[ClassMonth]:
     """Join both by class and month; if one of them lacks an entry, its numbers are zero."""
     indexed = {(each.lifetime, each.month): each for each in amounts}
     shares = []
     for key in sorted(indexed.keys() | files.counts.keys()):
         each = indexed.get(key, Amount(*key, 0, 0, 0))
         shares.append(
-            Share(*key, each.groups, each.messages, each.body_bytes, files.counts[key], files.disk_bytes[key])
+            ClassMonth(*key, each.groups, each.messages, each.body_bytes, files.counts[key], files.disk_bytes[key])
         )
     return shares
 

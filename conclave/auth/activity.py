@@ -6,7 +6,7 @@ from conclave.auth.tokens import Caller
 from conclave.clock import Moment
 from conclave.errors import ClockInDoubtError, TokenExpiredError
 from conclave.retention.policy import session_lag
-from conclave.store.sessions import Session
+from conclave.store.resources.sessions import Session
 
 
 class SessionActivity:

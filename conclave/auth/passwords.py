@@ -6,7 +6,7 @@ import secrets
 from argon2 import PasswordHasher
 from argon2.exceptions import VerifyMismatchError
 
-from conclave.auth.turns import Turns
+from conclave.auth.fair_semaphore import FairSemaphore
 from conclave.errors import (
     ApiError,
 )
@@ -24,7 +24,7 @@ PASSES = 2
 LANES = 1
 
 _LETTERS = "abcdefghijkmnpqrstuvwxyz23456789"
-"""Letters and digits that nobody mistakes for each other when they are read out."""
+"""Letters and digits that are not mistaken for each other when they are read out."""
 
 
 def new_password() -> str:
@@ -43,8 +43,8 @@ class Passwords:
     def __init__(self) -> None:
         """Prepare the dummy hash that unknown users are checked against."""
         self._dummy = hash_password(secrets.token_hex())
-        self.checks = Turns(CONCURRENT_CHECKS)
-        self.hashes = Turns(CONCURRENT_HASHES)
+        self.checks = FairSemaphore(CONCURRENT_CHECKS)
+        self.hashes = FairSemaphore(CONCURRENT_HASHES)
 
     async def hash(self, password: str) -> str:
         """Return what ``hash_password`` returns. The caller must have a turn of ``hashes``."""

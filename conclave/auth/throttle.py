@@ -1,4 +1,4 @@
-"""Slows down clients that guess passwords or open very many accounts, and locks nobody else out."""
+"""Slows down clients that guess passwords or open very many accounts, and locks no other client out."""
 
 from asyncio import sleep
 from collections import Counter
@@ -7,13 +7,13 @@ from contextlib import contextmanager
 
 from aiohttp import web
 
-from conclave.addresses import origin
 from conclave.auth.passwords import Passwords
+from conclave.auth.sliding_window import SlidingWindow
 from conclave.clock import Clock
+from conclave.config.addresses import origin
 from conclave.config.limits import LimitsConfig
 from conclave.errors import ApiError, CredentialsWrongError, ForbiddenError, TooManyRequestsError
-from conclave.limits import SlidingWindow
-from conclave.logs import get_logger
+from conclave.logs.setup import get_logger
 
 log = get_logger(__name__)
 
@@ -24,7 +24,7 @@ DELAY_STEPS = 20
 """After 20 more failures for a username, the delay has grown from none to the longest."""
 
 _NAME_LENGTH = 65
-"""65 characters, one more than a username has. Longer names, which nobody has, may count as one."""
+"""65 characters, one more than a username has. Longer names, which no user has, may count as one."""
 
 
 _WRONG_PASSWORDS = "too many wrong passwords"
@@ -39,7 +39,7 @@ class Throttle:
     Wrong passwords count by username and address together, and by address alone. Beyond either limit an attempt is
     refused, whether the password is right or wrong. By username alone they only delay an attempt, since anybody can
     fail for anybody. An attempt is counted when its turn has come; a few have a turn at once. Attempts under way count
-    as wrong, so that many at once are no more than one after the other. A username that nobody has is treated as any
+    as wrong, so that many at once are no more than one after the other. A username without an account is treated as any
     other.
 
     Accounts and wrong registration tokens count by address. Addresses take turns, so that one with many requests holds

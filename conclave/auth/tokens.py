@@ -3,7 +3,6 @@
 import hashlib
 import re
 import secrets
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from aiohttp import web
@@ -44,12 +43,11 @@ def token_hash(token: str) -> bytes:
     return hashlib.sha256(token.encode()).digest()
 
 
-def token_in(headers: Mapping[str, str], name: str) -> str | None:
-    """Return the token in the header ``name``: ``Bearer TOKEN`` in Authorization, bare in any other header.
+def token_in(value: str | None, name: str) -> str | None:
+    """Return the token in the value of the header ``name``: ``Bearer TOKEN`` in Authorization, bare in any other.
 
     None if there is no such header. "" if the header has no token, or one in another form.
     """
-    value = headers.get(name)
     if value is None:
         return None
     if name.lower() == "authorization":

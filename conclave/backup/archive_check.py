@@ -14,8 +14,8 @@ from conclave.backup import manifest
 from conclave.backup.destination import kept_in
 from conclave.backup.files import link, share, sum_of
 from conclave.backup.manifest import FileEntry, Manifest
-from conclave.store import sqlite
 from conclave.store.archive import moves
+from conclave.store.engine import sqlite
 
 SHOWN = 3
 """At most 3 groups, or differences, are named in a line."""
@@ -31,11 +31,13 @@ class Former:
 
 @dataclass
 class Looked:
-    """What was found. ``faults``: what is wrong in the copy, by file. ``notes``: what is so elsewhere, a line each."""
+    """What was found."""
 
     entries: dict[str, FileEntry] = field(default_factory=dict)
     faults: dict[str, str] = field(default_factory=dict)
+    """What is wrong in the copy, by file."""
     notes: list[str] = field(default_factory=list)
+    """What is so elsewhere, a line each."""
 
 
 class ArchiveCheck:
@@ -112,11 +114,11 @@ def fault_of(path: Path, database: Path) -> str:
 
     ``database``: has the names of groups. Raises sqlite3.Error.
     """
-    from conclave.archive import soundness  # noqa: PLC0415 - where nothing is archived, it is not paid for
+    from conclave.archive import integrity  # noqa: PLC0415 - where nothing is archived, it is not paid for
 
     try:
-        altered = soundness.altered_in(path)
-    except soundness.UnreadableError as error:
+        altered = integrity.altered_in(path)
+    except integrity.UnreadableError as error:
         return f"cannot be read: {error}"
     if not altered:
         return ""
@@ -133,15 +135,15 @@ def table_fault(database: Path, archive: Path) -> str:
 
     After a run that did not come to its end they may differ, and nothing is compared. Raises sqlite3.Error.
     """
-    from conclave.archive import soundness  # noqa: PLC0415 - as above
+    from conclave.archive import integrity  # noqa: PLC0415 - as above
 
     with closing(sqlite.connect(database, readonly=True)) as connection:
         state = moves.find_state(connection)
         if state is None or state.unerased:
             return ""
         try:
-            faults = soundness.index_faults(archive, moves.each_part(connection))
-        except soundness.UnreadableError as error:
+            faults = integrity.index_faults(archive, moves.each_part(connection))
+        except integrity.UnreadableError as error:
             return f"cannot be read: {error}"
         named = differences.names(connection, {key[0] for key in list(faults)[:SHOWN]})
     lines = [f"{named[key[0]]}, {differences.place(key)}: {lines[0]}" for key, lines in list(faults.items())[:SHOWN]]

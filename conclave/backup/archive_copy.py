@@ -12,22 +12,22 @@ from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from conclave.archive.age import open_known
+from conclave.archive.consistency import open_known
 from conclave.archive.faults import one_line
 from conclave.archive.files import LOG
 from conclave.backup.files import copy, link, make_folders, names_under, share
 from conclave.backup.manifest import ArchiveEntry, BackupError
 from conclave.failpoints import reach
-from conclave.store import sqlite
 from conclave.store.archive import moves
 from conclave.store.archive.moves import ArchiveState
-from conclave.store.faults import file_size
+from conclave.store.engine import sqlite
+from conclave.store.engine.faults import file_size
 
 _DATA = re.compile(r"lifetime=-?\d+/span=-?\d+/[^/]+")
 """The names of files of the table."""
 
 _NOT_OF_LOG = (".", "_commit_")
-"""How names begin in the log's folder that nobody needs: Hadoop's sums of files, and what delta-rs left unfinished."""
+"""How names begin that are not needed in the log's folder: Hadoop's sums of files, and what delta-rs left behind."""
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from conclave.backup import archive_check, archive_copy, manifest
 from conclave.backup.files import names_under, sum_of
 from conclave.backup.manifest import BackupError, FileEntry, Manifest
-from conclave.store.faults import StoreError
+from conclave.store.engine.faults import StoreError
 
 MOST_FAULTS = 1000
 """At most 1,000 faults are told."""
@@ -18,14 +18,13 @@ _ALTERED = "is damaged: its sum is another one"
 
 
 class Fault(NamedTuple):
-    """What is wrong with a backup, in one line. ``name``: of the file; "" if it is about more than one.
-
-    ``is_damage``: messages of the archive are damaged, and all else is there.
-    """
+    """What is wrong with a backup, in one line."""
 
     text: str
     name: str = ""
+    """Of the file; "" if it is about more than one."""
     is_damage: bool = False
+    """Messages of the archive are damaged, and all else is there."""
 
 
 def faults_of(folder: Path, told: Manifest) -> list[Fault]:

@@ -17,8 +17,8 @@ from pathlib import Path
 
 from conclave.backup.files import CHUNK_BYTES
 from conclave.backup.manifest import BackupError
-from conclave.store import sqlite
-from conclave.store.faults import file_size, free_bytes
+from conclave.store.engine import sqlite
+from conclave.store.engine.faults import file_size, free_bytes
 
 MOST_LOG_BYTES = 1024 * 1024 * 1024
 """The copy is given up if the write-ahead log has grown to more than 1 GiB."""

@@ -11,16 +11,17 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from conclave.backup import manifest
-from conclave.backup.files import sync, write
+from conclave.backup.files import write
 from conclave.backup.manifest import BackupError, Manifest
 from conclave.config.settings import Config
 from conclave.failpoints import reach
-from conclave.store import place
+from conclave.store.engine import path_check
 from conclave.system import locks
+from conclave.system.durable import sync
 from conclave.system.locks import LockedError
 
 MARK = ".conclave-backups"
-"""The name of a file that makes a folder one for backups. Whoever makes a backup there locks this file."""
+"""The name of a file that makes a folder one for backups. Making a backup there locks this file."""
 
 _TEXT = "Backups of one Conclave server are kept here; `conclave backup list` lists them. Database:\n"
 
@@ -67,8 +68,8 @@ class Destination:
         One whose archive was damaged when it was made does not count. It goes with the whole ones that were made before
         it, and if ``keep`` damaged ones are newer: so none removes a whole one, and they do not fill the disk.
 
-        One whose manifest cannot be read stays, and does not count: somebody has to look at it. So does one that is a
-        link, since it lies elsewhere.
+        One whose manifest cannot be read stays, and does not count: the operator has to look at it. So does one that is
+        a link, since it lies elsewhere.
         """
         kinds: dict[bool, list[tuple[int, Path]]] = {False: [], True: []}
         for each in kept_in(self.folder):
@@ -125,7 +126,7 @@ def _require_outside(config: Config, folder: Path) -> None:
                 f"{folder}: lies in {own}, where nothing may be that was erased: name a folder elsewhere, best on"
                 " another disk"
             )
-    if folder.is_relative_to(place.restoring(config.database)):
+    if folder.is_relative_to(path_check.restoring(config.database)):
         raise BackupError(f"{folder}: is where a restore works, which removes it: name a folder elsewhere")
 
 
@@ -156,7 +157,7 @@ def _foreign(folder: Path) -> str | None:
 
 
 def _close(folder: Path) -> None:
-    """Let nobody else into the folder. Raises BackupError where that is not this user's to do."""
+    """Let no other user into the folder. Raises BackupError where that is not this user's to do."""
     try:
         folder.chmod(0o700)
     except PermissionError:

@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from conclave.system.durable import sync
+
 CHUNK_BYTES = 1024 * 1024
 """Files are read and written 1 MiB at a time."""
 
@@ -65,7 +67,7 @@ def _whole(target: Path, source: Path, make: Callable[[Path, Path], bool]) -> bo
 
 
 def make_folders(folder: Path) -> None:
-    """Make a folder, with those above it that are missing: for the operator alone, whatever the umask is."""
+    """Make a folder, with those above it that are missing: for the operator alone, under any umask."""
     for each in (*reversed(folder.parents), folder):
         if not each.is_dir():
             each.mkdir(mode=0o700)
@@ -133,15 +135,6 @@ def forget(path: Path) -> None:
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
     try:
         os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
-    finally:
-        os.close(descriptor)
-
-
-def sync(path: Path) -> None:
-    """Have a file or a folder on the disk. Raises OSError."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
-    try:
-        os.fsync(descriptor)
     finally:
         os.close(descriptor)
 

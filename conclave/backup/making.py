@@ -1,7 +1,7 @@
 """Makes a backup of a server at work, or of one that is stopped.
 
 1. Without any lock, the archive's files are copied, or shared with the server or with an earlier backup. Runs go on.
-2. With the run lock, what a run has changed in the archive since is made good, and the database is copied. Nobody
+2. With the run lock, what a run has changed in the archive since is made good, and the database is copied. No one
    changes the archive meanwhile, so it is as the copied database knows it. Clients are served; a run waits.
 3. Without the lock, the copy is checked, the sums are computed, and the backup gets its name.
 
@@ -21,14 +21,15 @@ from conclave.backup import archive_copy, database_copy, destination, manifest
 from conclave.backup.archive_check import ArchiveCheck, Former, entry_of
 from conclave.backup.archive_copy import ArchiveCopy, Listed, find_state, state_reader
 from conclave.backup.destination import Destination, kept_in
-from conclave.backup.files import names_under, remove_empty_folders, sync, sync_tree, write
+from conclave.backup.files import names_under, remove_empty_folders, sync_tree, write
 from conclave.backup.manifest import ArchiveEntry, BackupError, Manifest
 from conclave.clock import Clock
 from conclave.config.settings import Config
 from conclave.failpoints import reach
-from conclave.store import schema
-from conclave.store.faults import StoreError, StoreFullError, free_bytes, free_text, is_of_the_disk, store_error
+from conclave.store.engine import schema
+from conclave.store.engine.faults import StoreError, StoreFullError, free_bytes, free_text, is_of_the_disk, store_error
 from conclave.system import locks
+from conclave.system.durable import sync
 from conclave.system.locks import DatabaseLock, Wait
 
 COPIED_LOCKED_BYTES = 256 * 1024 * 1024
@@ -45,9 +46,7 @@ SPARE_BYTES = 64 * 1024 * 1024
 class Made:
     """A backup that was made.
 
-    ``copied_bytes`` and ``shared_bytes``: of the archive, what took space and what did not. ``locked_seconds``: for how
-    long a cleanup run would have waited. ``removed``: the names of backups that were removed for it. ``notes``: what is
-    damaged elsewhere, in the server's archive or in an earlier backup, and whole in this one; a line each.
+    ``copied_bytes`` and ``shared_bytes``: of the archive, what took space and what did not.
     """
 
     path: Path
@@ -55,8 +54,12 @@ class Made:
     copied_bytes: int
     shared_bytes: int
     locked_seconds: float
+    """For how long a cleanup run would have waited."""
     removed: list[str]
+    """The names of backups that were removed for it."""
     notes: list[str] = field(default_factory=list)
+    """What is damaged elsewhere, in the server's archive or in an earlier backup, and whole in this one; a line each.
+    """
 
 
 class _NoRoomError(BackupError):
@@ -185,7 +188,7 @@ class _Making:
             reach("backup.archive_taken")
 
     def _is_near(self, *, last: bool) -> bool:
-        """Tell whether little of the archive is missing, now that nobody changes it."""
+        """Tell whether little of the archive is missing, now that it does not change."""
         if last or not (known := find_state(self._config.database)):
             return True
         listed = archive_copy.list_table(self._config.archive_path, lambda: known)

@@ -20,7 +20,7 @@ FORMAT = 2
 """The format of backups that this program makes."""
 
 UNCHECKED = 1
-"""The former format, which it reads too: of such a backup nobody has looked whether its archive was whole."""
+"""The former format, which it reads too: such a backup does not say whether its archive was whole."""
 
 MOST_BYTES = 1024 * 1024 * 1024
 """A manifest has at most 1 GiB: a file of the archive takes about 200 bytes of it."""
@@ -52,24 +52,26 @@ class ArchiveEntry:
 
 @dataclass(frozen=True)
 class Manifest:
-    """What a backup holds.
-
-    ``product``: the version of Conclave that made it. ``schema``: that of the database. ``number``: backups at one
-    place are counted, so that their order does not depend on the clock. ``made_at``: Unix seconds; the copied database
-    was read at this second or later. ``rows``: how many each table of the database has. ``archive``: None if nothing is
-    archived. ``files``: all files but the manifest itself, by their paths in the backup. ``faults``: what was damaged
-    when it was made, by such paths, "archive" for the table. ``is_checked``: whether that was looked for.
-    """
+    """What a backup holds."""
 
     product: str
+    """The version of Conclave that made it."""
     schema: int
+    """That of the database."""
     number: int
+    """Backups at one place are counted, so that their order does not depend on the clock."""
     made_at: int
+    """Unix seconds; the copied database was read at this second or later."""
     rows: Mapping[str, int]
+    """How many each table of the database has."""
     archive: ArchiveEntry | None
+    """None if nothing is archived."""
     files: Mapping[str, FileEntry] = field(default_factory=dict)
+    """All files but the manifest itself, by their paths in the backup."""
     faults: Mapping[str, str] = field(default_factory=dict)
+    """What was damaged when it was made, by such paths, "archive" for the table."""
     is_checked: bool = True
+    """Whether that was looked for."""
 
     @property
     def size(self) -> int:
@@ -109,7 +111,7 @@ class Manifest:
         return found
 
     def _require_kinds(self) -> None:
-        """Raise ValueError if a value is not of its kind. A manifest that somebody has written may hold anything."""
+        """Raise ValueError if a value is not of its kind. A manifest that was written by hand may hold anything."""
         numbers = [self.schema, self.number, self.made_at, *self.rows.values()]
         texts = [self.product, *self.rows, *self.faults, *self.faults.values()]
         if self.archive:

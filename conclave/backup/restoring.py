@@ -1,4 +1,4 @@
-"""Restores a backup: where nothing is, while no server runs, and so that nobody is served what is over.
+"""Restores a backup: where nothing is, while no server runs, and so that no client is served what is over.
 
 Everything is made beside the places where it belongs: the database in a folder next to its own place, the archive too.
 There it is brought to the present, and what is due is erased. Only then it is moved into place. While that folder is
@@ -15,20 +15,22 @@ from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from conclave.actions.replay import IncompleteError, replay
 from conclave.backup import checking, manifest
-from conclave.backup.files import duplicate, forget, sum_of, sync, sync_tree, write
+from conclave.backup.files import duplicate, forget, sum_of, sync_tree, write
 from conclave.backup.manifest import BackupError, Manifest
 from conclave.clock import Clock
 from conclave.config.settings import Config
 from conclave.failpoints import reach
-from conclave.store import audit, place, schema, sqlite, state
 from conclave.store.archive import status
-from conclave.store.audit import Action
-from conclave.store.faults import StoreError, free_bytes
-from conclave.store.ledger import book, mark
-from conclave.store.ledger.replay import IncompleteError, replay
-from conclave.system import data_folder, locks, operators
+from conclave.store.engine import path_check, schema, sqlite
+from conclave.store.engine.faults import StoreError, free_bytes
+from conclave.store.ledger import book
+from conclave.store.resources import audit, state
+from conclave.store.resources.audit import AuditAction
+from conclave.system import data_folder, ledger_mark, locks, operator_identity
 from conclave.system.data_folder import DataFolderError
+from conclave.system.durable import sync
 from conclave.system.locks import LockedError
 
 _PLACING = "placing"
@@ -51,18 +53,17 @@ Erase = Callable[[Config], str]
 
 @dataclass
 class Restored:
-    """What a restore did.
-
-    ``taken_back``: how many things of each kind the ledger did not let come back. ``locked``: the names of accounts
-    that need a new password. ``told_until``: up to when the ledger told of changes, Unix seconds; 0 if there was none.
-    ``notes``: what else the operator has to know, a line each.
-    """
+    """What a restore did."""
 
     manifest: Manifest
     told_until: int = 0
+    """Up to when the ledger told of changes, Unix seconds; 0 if there was none."""
     taken_back: Counter[str] = field(default_factory=Counter)
+    """How many things of each kind the ledger did not let come back."""
     locked: list[str] = field(default_factory=list)
+    """The names of accounts that need a new password."""
     notes: list[str] = field(default_factory=list)
+    """What else the operator has to know, a line each."""
 
 
 def restore(
@@ -128,7 +129,7 @@ def _alone(config: Config) -> Iterator[None]:
 
 def _unplaced(archive: Path) -> Path:
     """Return the folder in which an archive is made that is to be put at the path ``archive``."""
-    return archive.with_name(archive.name + place.RESTORING)
+    return archive.with_name(archive.name + path_check.RESTORING)
 
 
 class _Restoring:
@@ -152,7 +153,7 @@ class _Restoring:
         self._erase_due = erase
         self._damaged = {fault.name for fault in faults}
         self._without_ledger = without_ledger
-        self._folder = place.restoring(config.database)
+        self._folder = path_check.restoring(config.database)
         self._database = self._folder / config.database.name
         self._archive = _unplaced(config.archive_path)
         self._done = Restored(told)
@@ -227,7 +228,9 @@ class _Restoring:
                 f"{archive}: is where a disk is mounted, and cannot be moved into place: set archive.path to a folder"
                 " on that disk"
             )
-        own = {data_folder.MARK, mark.NAME, "reserve", self._config.ledger_path.name, self._config.ledger_lock.name}
+        of_ledger = {ledger_mark.NAME, self._config.ledger_path.name, self._config.ledger_lock.name}
+        own = {data_folder.MARK, "reserve", *of_ledger}
+        own.add(self._config.ledger_path.name + book.JOURNAL)
         own |= {database.name + suffix for suffix in (*data_folder.LOCKS, ".reserve")}
         folders = [(data, own), *([] if archive.is_relative_to(data) else [(archive, set())])]
         for folder, allowed in folders:
@@ -277,7 +280,9 @@ class _Restoring:
         with closing(sqlite.connect(self._database)) as connection:
             try:
                 with sqlite.write_transaction(connection):
-                    audit.note(connection, now, operators.current(), Action.BACKUP_RESTORED, details=details)
+                    audit.note(
+                        connection, now, operator_identity.current(), AuditAction.BACKUP_RESTORED, details=details
+                    )
                     done = replay(connection, self._config.ledger_path, now, despite=self._without_ledger)
             except IncompleteError as error:
                 raise BackupError(f"{error}; to restore nevertheless, give --without-ledger") from error
@@ -292,7 +297,7 @@ class _Restoring:
             if stored is None:
                 return  # no server has run on it, so nothing can be due
             clock_fault = state.look_at_clock(connection, self._clock.read())
-            due = status.overdue(connection, stored, self._clock.now())
+            due = status.overdue(connection, self._clock.now())
         if due.expired_parts or due.deleted_groups or due.deleted_accounts or due.restored_messages:
             self._note("the archive has messages that are due: they are hidden")
         if self._without_ledger:
@@ -346,7 +351,7 @@ class _Restoring:
         self._database.rename(self._config.database)
         sync(self._config.database.parent)
         reach("return.database_placed")
-        (self._folder / _PLACING).rename(self._folder / _PLACED)  # nobody removes any more what is in place
+        (self._folder / _PLACING).rename(self._folder / _PLACED)  # from now on what is in place is not removed
         sync(self._folder)
         reach("return.placed")
         shutil.rmtree(self._folder)

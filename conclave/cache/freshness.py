@@ -1,6 +1,6 @@
 """Makes sure that what is remembered is still so, before it is used.
 
-Whatever makes something remembered wrong is a touch in the store, see ``store/touches.py``: each change of any process,
+What makes a cached value wrong is noted in the store, see ``store/invalidation.py``: each change of any process,
 this one included. So one look at the store tells everything, and there is no other way to be told.
 
 Requests that are handled in the same pass of the event loop share a look. Each of them had arrived before the look, so
@@ -14,9 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from conclave.clock import Clock, Moment
-from conclave.store import sqlite, touches
-from conclave.store.faults import Watch, is_of_the_disk, store_error
-from conclave.store.touches import Touched
+from conclave.store import invalidation
+from conclave.store.engine import sqlite
+from conclave.store.engine.faults import Watch, is_of_the_disk, store_error
+from conclave.store.invalidation import Invalidated
 
 
 class Freshness:
@@ -27,15 +28,15 @@ class Freshness:
         self._path = path
         self._clock = clock
         self._watch = watch
-        self._forget: list[Callable[[Touched], None]] = []
+        self._forget: list[Callable[[Invalidated], None]] = []
         self._is_fresh = False
         self._moment = Moment(0, 0)
         self._connection = sqlite.connect(path)
         self._connection.execute("PRAGMA query_only = ON")
-        self._touch = touches.last_touch(self._connection)
+        self._touch = invalidation.last_invalidation(self._connection)
 
-    def tell(self, forget: Callable[[Touched], None]) -> None:
-        """Have ``forget`` called with what was touched, before anybody uses what is remembered."""
+    def on_invalidation(self, forget: Callable[[Invalidated], None]) -> None:
+        """Have ``forget`` called with what was invalidated, before anything cached is used."""
         self._forget.append(forget)
 
     def look(self) -> Moment:
@@ -54,9 +55,9 @@ class Freshness:
         """Have the next request look again."""
         self._is_fresh = False
 
-    def since(self, touch: int) -> Touched:
+    def since(self, touch: int) -> Invalidated:
         """Return what was touched after ``touch``, up to now: whether something read as of ``touch`` is still so."""
-        return self._after(touch) or Touched(touch)
+        return self._after(touch) or Invalidated(touch)
 
     def last_seq(self, group_key: int) -> int | None:
         """Return the last number that a group has given to a message, as of now; None if the group is gone."""
@@ -74,8 +75,8 @@ class Freshness:
                 forget(touched)
             self._touch = touched.touch
 
-    def _after(self, touch: int) -> Touched | None:
-        return touches.collect(touch, self._read(touches.AFTER, touch))
+    def _after(self, touch: int) -> Invalidated | None:
+        return invalidation.collect(touch, self._read(invalidation.AFTER, touch))
 
     def _read(self, query: str, value: int) -> list[Any]:
         """Run ``query`` in a read of its own. It is short: its pages are in SQLite's memory, or in the system's."""

@@ -1,7 +1,7 @@
 """Groups that are remembered: their marks, the members who asked lately, and pages as they were written.
 
-What a member may see is decided at each request, by ``store/visibility.py`` and the time: only what was read from the
-store is remembered. A group is forgotten as a whole when it is touched. Sends touch nothing: they are news, and the
+What a member may see is decided at each request, by ``retention/visibility.py`` and the time: only what was read from
+the store is remembered. A group is forgotten as a whole when it is touched. Sends touch nothing: they are news, and the
 messages are added here before their senders are answered.
 """
 
@@ -11,15 +11,14 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, Self
 
 from conclave.cache.freshness import Freshness
-from conclave.cache.runs import Run
+from conclave.cache.ranges import CachedRange
 from conclave.events import News, Stored
-from conclave.retention.policy import GroupPolicy
-from conclave.store import visibility
-from conclave.store.groups import Group
-from conclave.store.members import Membership
-from conclave.store.messages import Page, Piece
-from conclave.store.missed import Resumed
-from conclave.store.touches import Touched
+from conclave.retention import visibility
+from conclave.store.invalidation import Invalidated
+from conclave.store.resources.fetch_gaps import Resumed
+from conclave.store.resources.groups import Group
+from conclave.store.resources.members import Membership
+from conclave.store.resources.messages import Page, Piece
 from conclave.wire import pages
 from conclave.wire.negotiate import Format
 
@@ -34,8 +33,8 @@ MEMBER_BYTES = 256
 JOINED, JOINED_PAGES = 16, 4
 """A page of at least 16 messages is remembered as a whole, too: the last 4 of a group."""
 
-RUNS = 4
-"""At most 4 runs of a group are remembered: readers catch up at different places.
+RANGES = 4
+"""At most 4 ranges of a group are remembered: readers catch up at different places.
 
 The one that was used longest ago goes first.
 """
@@ -43,10 +42,11 @@ The one that was used longest ago goes first.
 
 @dataclass
 class Reader:
-    """A member who has asked. ``watermark``: never higher than the stored one."""
+    """A member who has asked."""
 
     member_id: int
     watermark: int
+    """Never higher than the stored one."""
 
     @classmethod
     def of(cls, member: Membership) -> Self:
@@ -55,7 +55,7 @@ class Reader:
 
 
 _Cut = tuple[Format, int, int, int]
-"""A page that was cut out of a run: its first and last number, and how many messages it has.
+"""A page that was cut out of a cached range: its first and last number, and how many messages it has.
 
 These tell all of it, since messages neither change nor come back: what is hidden later is missing from the count.
 """
@@ -66,37 +66,34 @@ class _Known:
     """A group. ``group`` is as it was read, but for the counter, which is ``last_seq``."""
 
     group: Group
-    policy: GroupPolicy
     last_seq: int
     readers: dict[bytes, Reader] = field(default_factory=dict)
-    runs: list[tuple[Format, Run]] = field(default_factory=list)
+    ranges: list[tuple[Format, CachedRange]] = field(default_factory=list)
     joined: dict[_Cut, bytes] = field(default_factory=dict)
     size: int = GROUP_BYTES
 
-    def used(self, written_in: Format, run: Run) -> None:
-        """Keep a run for longer than those that are not used."""
-        if self.runs[-1][1] is not run:
-            self.runs.remove((written_in, run))
-            self.runs.append((written_in, run))
+    def used(self, written_in: Format, cached: CachedRange) -> None:
+        """Keep a range for longer than those that are not used."""
+        if self.ranges[-1][1] is not cached:
+            self.ranges.remove((written_in, cached))
+            self.ranges.append((written_in, cached))
 
     def measure(self) -> int:
         """Return how many bytes it takes now."""
-        pages = sum(run.size for _, run in self.runs) + sum(map(len, self.joined.values()))
+        pages = sum(cached.size for _, cached in self.ranges) + sum(map(len, self.joined.values()))
         return GROUP_BYTES + MEMBER_BYTES * len(self.readers) + pages
 
 
 class Fetched(NamedTuple):
-    """A page for a reader: its messages as they are written, and the watermark of the reader who has it.
-
-    ``claimed``: the reader said with the request to have everything up to this number, of those that the group has.
-    ``resumed``: what becomes of what the reader had missed; None: nothing.
-    """
+    """A page for a reader: its messages as they are written, and the watermark of the reader who has it."""
 
     pieces: list[bytes]
     reader: Reader
     up_to: int
     claimed: int
+    """The reader said with the request to have everything up to this number, of those that the group has."""
     resumed: Resumed | None = None
+    """What becomes of what the reader had missed; None: nothing."""
 
     @property
     def is_news(self) -> bool:
@@ -113,7 +110,7 @@ class RememberedGroups:
         self._by_id: OrderedDict[bytes, _Known] = OrderedDict()
         self._ids: dict[int, bytes] = {}
         self._bytes = 0
-        freshness.tell(self._forget_touched)
+        freshness.on_invalidation(self._invalidate)
 
     def page(self, group_id: bytes, user_id: bytes, after: int, limit: int, written_in: Format) -> Fetched | None:
         """Return what ``messages.page`` would; None if the store must be asked. Raises StoreError.
@@ -135,32 +132,32 @@ class RememberedGroups:
         confirmed = min(after, known.last_seq)
         if confirmed == known.last_seq:
             return Fetched([], reader, confirmed, confirmed)
-        sight = visibility.of_known_group(known.group, known.policy, now)
-        for each, run in tuple(known.runs):
-            if each is written_in and run.covers(confirmed):
-                before = run.size
-                begin = run.first_after(confirmed, sight)
-                if run.size != before:  # something was written, or hidden
-                    self._grow(known, run.size - before)
+        sight = visibility.of_known_group(known.group, now)
+        for each, cached in tuple(known.ranges):
+            if each is written_in and cached.covers(confirmed):
+                before = cached.size
+                begin = cached.first_after(confirmed, sight)
+                if cached.size != before:  # something was written, or hidden
+                    self._grow(known, cached.size - before)
                 if begin is None:  # it would stand in the way of what is read now
-                    known.runs.remove((each, run))
+                    known.ranges.remove((each, cached))
                     self._measure(known)
                     continue
-                end = min(begin + limit, len(run.numbers))
-                if end - begin == limit or run.end == known.last_seq:
-                    known.used(written_in, run)
-                    up_to = run.numbers[end - 1] if end > begin else confirmed
-                    pieces = self._cut(known, written_in, run, begin, end)
+                end = min(begin + limit, len(cached.numbers))
+                if end - begin == limit or cached.end == known.last_seq:
+                    known.used(written_in, cached)
+                    up_to = cached.numbers[end - 1] if end > begin else confirmed
+                    pieces = self._cut(known, written_in, cached, begin, end)
                     return Fetched(pieces, reader, up_to, confirmed)
         return None
 
-    def _cut(self, known: _Known, written_in: Format, run: Run, begin: int, end: int) -> list[bytes]:
-        """Return a page of a run. One of many messages that is sent in one go is joined, for others who ask for it."""
+    def _cut(self, known: _Known, written_in: Format, cached: CachedRange, begin: int, end: int) -> list[bytes]:
+        """Return a page of a range. One of many messages that is sent in one go is joined, for the next readers."""
         if end - begin < JOINED:
-            return run.pieces[begin:end]
-        cut = written_in, run.numbers[begin], run.numbers[end - 1], end - begin
+            return cached.pieces[begin:end]
+        cut = written_in, cached.numbers[begin], cached.numbers[end - 1], end - begin
         if cut not in known.joined:
-            pieces = run.pieces[begin:end]
+            pieces = cached.pieces[begin:end]
             if sum(map(len, pieces)) > pages.AT_ONCE_BYTES:
                 return pieces
             former = known.joined.pop(next(iter(known.joined))) if len(known.joined) == JOINED_PAGES else b""
@@ -179,14 +176,14 @@ class RememberedGroups:
             return reader
         known = self._by_id.get(group.group_id)
         if known and max(group.last_seq, page.fetched_up_to) > known.last_seq:
-            # A send is committed, and its news is on its way. Whoever gets this page has seen it: nobody may miss it.
+            # A send is committed, and its news is on its way. This page's reader has seen it; no reader may miss it.
             self._forget(group.group_key)
             known = None
         if known is None:
-            # Sends touch nothing, and nobody was there to add those since the page was read.
+            # Sends touch nothing, and those were not added that came since the page was read.
             if self._freshness.last_seq(group.group_key) != group.last_seq:
                 return reader
-            known = self._by_id[group.group_id] = _Known(group, page.sight.policy, group.last_seq)
+            known = self._by_id[group.group_id] = _Known(group, group.last_seq)
             self._ids[group.group_key] = group.group_id
             self._bytes += known.size
         if not member.missed_from:  # only the store knows what of that may still be seen
@@ -194,8 +191,8 @@ class RememberedGroups:
         # Which commits a policy keeps, changes with each fetch: such a group's pages are read each time.
         if page.end is not None and not page.sight.policy.keeps_commits:
             begin, hidden_before, policy = min(after, group.last_seq), page.sight.hidden_before, page.sight.policy
-            run = Run(begin, page.end, hidden_before, policy, pages.writer(written_in))
-            _add(known, run, page.messages, written_in)
+            cached = CachedRange(begin, page.end, hidden_before, policy, pages.writer(written_in))
+            _add(known, cached, page.messages, written_in)
         self._measure(known)
         return reader
 
@@ -210,11 +207,6 @@ class RememberedGroups:
                 elif each.sequence_num == known.last_seq + 1:
                     self._grow(known, _append(known, each))
 
-    def forget_all(self) -> None:
-        """Forget everything: other settings are in force."""
-        for group_key in list(self._ids):
-            self._forget(group_key)
-
     def _measure(self, known: _Known) -> None:
         self._grow(known, known.measure() - known.size)
 
@@ -224,7 +216,7 @@ class RememberedGroups:
         while self._bytes > MOST_BYTES and len(self._by_id) > 1:
             self._forget(next(iter(self._by_id.values())).group.group_key)
 
-    def _forget_touched(self, touched: Touched) -> None:
+    def _invalidate(self, touched: Invalidated) -> None:
         for group_key in list(self._ids) if touched.everything else touched.groups:
             self._forget(group_key)
 
@@ -235,37 +227,41 @@ class RememberedGroups:
 
 
 def _append(known: _Known, stored: Stored) -> int:
-    """Add a new message to the runs that reach up to it. Return by how many bytes the group has grown."""
+    """Add a new message to the ranges that reach up to it. Return by how many bytes the group has grown."""
     known.last_seq = stored.sequence_num
     if stored.is_timed:
-        return 0  # what one reader sees of it, others may not: no run has it, nor what follows
-    return sum(run.send(stored) for _, run in known.runs if run.end == stored.sequence_num - 1)
+        return 0  # what one reader sees of it, others may not: no range has it, nor what follows
+    return sum(cached.send(stored) for _, cached in known.ranges if cached.end == stored.sequence_num - 1)
 
 
-def _add(known: _Known, read: Run, messages: list[Piece], written_in: Format) -> None:
-    """Add what was read after ``read.base``, up to ``read.end``: to a run that it continues, or as one of its own."""
+def _add(known: _Known, read: CachedRange, messages: list[Piece], written_in: Format) -> None:
+    """Add what was read after ``read.base``, up to ``read.end``: to a range that it continues, or as one of its own."""
     if read.base >= read.end:
         return
-    runs = [run for each, run in known.runs if each is written_in]
-    for run in runs:  # first: readers go forward
-        if run.base <= read.base <= run.end:
-            if read.end > run.end:
-                run.extend([each for each in messages if each.sequence_num > run.end], read.end, read.hidden_before)
-                _absorb_reached(known, written_in, run)
+    ranges = [cached for each, cached in known.ranges if each is written_in]
+    for cached in ranges:  # first: readers go forward
+        if cached.base <= read.base <= cached.end:
+            if read.end > cached.end:
+                cached.extend(
+                    [each for each in messages if each.sequence_num > cached.end], read.end, read.hidden_before
+                )
+                _absorb_reached(known, written_in, cached)
             return
-    for run in runs:
-        if read.base < run.base <= read.end:
-            run.prepend([each for each in messages if each.sequence_num <= run.base], read.base, read.hidden_before)
+    for cached in ranges:
+        if read.base < cached.base <= read.end:
+            cached.prepend(
+                [each for each in messages if each.sequence_num <= cached.base], read.base, read.hidden_before
+            )
             return
     read.extend(messages, read.end, read.hidden_before)
-    known.runs.append((written_in, read))
-    del known.runs[:-RUNS]
+    known.ranges.append((written_in, read))
+    del known.ranges[:-RANGES]
 
 
-def _absorb_reached(known: _Known, written_in: Format, grown: Run) -> None:
-    """Make the runs that ``grown`` has reached part of it."""
-    for each, run in tuple(known.runs):
-        if run is not grown and each is written_in and grown.base <= run.base <= grown.end:
-            known.runs.remove((each, run))
-            if run.end > grown.end:
-                grown.absorb(run)
+def _absorb_reached(known: _Known, written_in: Format, grown: CachedRange) -> None:
+    """Make the ranges that ``grown`` has reached part of it."""
+    for each, cached in tuple(known.ranges):
+        if cached is not grown and each is written_in and grown.base <= cached.base <= grown.end:
+            known.ranges.remove((each, cached))
+            if cached.end > grown.end:
+                grown.absorb(cached)

@@ -1,6 +1,6 @@
 """Who is in a group, as the writer remembers it: who may send there, and who hears of it.
 
-Only whoever holds the write lock asks here, inside the transaction, so nobody else changes anything meanwhile. What was
+It is asked only under the write lock, inside the transaction, so nothing else changes meanwhile. What was
 touched before the transaction began is forgotten first. So a transaction asks before it touches anything itself.
 """
 
@@ -8,10 +8,10 @@ import sqlite3
 from collections import OrderedDict
 from dataclasses import dataclass
 
-from conclave.store import touches
-from conclave.store.connection import of_store
-from conclave.store.group_commit import NotAtHandError
-from conclave.store.news import members_of
+from conclave.store import invalidation
+from conclave.store.engine.connection import of_store
+from conclave.store.engine.group_commit import NotCachedError
+from conclave.store.engine.news import members_of
 
 MOST_MEMBERS = 200_000
 """At most 200,000 members of groups are remembered, which takes about 30 MB; of larger groups those of one."""
@@ -37,9 +37,9 @@ class Recipients:
 
     def catch_up(self, connection: sqlite3.Connection) -> None:
         """Forget what was touched before this transaction. Call it first."""
-        touched = touches.after(connection, self._touch) if self._touch >= 0 else None
+        touched = invalidation.after(connection, self._touch) if self._touch >= 0 else None
         if self._touch < 0:
-            self._touch = touches.last_touch(connection)
+            self._touch = invalidation.last_invalidation(connection)
         if touched is None:
             return
         self._touch = touched.touch
@@ -49,14 +49,14 @@ class Recipients:
     def find(self, connection: sqlite3.Connection, group_id: bytes) -> GroupMembers | None:
         """Return who is in a group; None if there is no such group.
 
-        Raises NotAtHandError if that has to be read in a hurry: a group may have very many members.
+        Raises NotCachedError if that has to be read on the event loop: a group may have very many members.
         """
         found = self._by_id.get(group_id)
         if found:
             self._by_id.move_to_end(group_id)
             return found
-        if of_store(connection).is_hurried:
-            raise NotAtHandError
+        if of_store(connection).is_on_event_loop:
+            raise NotCachedError
         row = connection.execute("SELECT group_key FROM groups WHERE group_id = ?", (group_id,)).fetchone()
         if row is None:
             return None

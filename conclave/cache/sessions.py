@@ -4,10 +4,11 @@ from collections import OrderedDict
 from collections.abc import Iterable
 
 from conclave.cache.freshness import Freshness
-from conclave.store import sessions, touches
-from conclave.store.database import Database
-from conclave.store.sessions import Session
-from conclave.store.touches import Touched
+from conclave.store import invalidation
+from conclave.store.engine.database import Database
+from conclave.store.invalidation import Invalidated
+from conclave.store.resources import sessions
+from conclave.store.resources.sessions import Session
 
 MOST_SESSIONS = 20_000
 """At most 20,000 sessions are remembered, which takes about 15 MB. The one that was used longest ago goes first."""
@@ -23,7 +24,7 @@ class RememberedSessions:
         self._by_hash: OrderedDict[bytes, Session] = OrderedDict()
         self._hashes: dict[int, bytes] = {}
         self._extensions = 0
-        freshness.tell(self._forget)
+        freshness.on_invalidation(self._forget)
 
     def known(self, token_hash: bytes) -> Session | None:
         """Return the session of a token if it is remembered, even an expired one. Raises StoreError."""
@@ -39,7 +40,7 @@ class RememberedSessions:
         Raises StoreError.
         """
         extensions = self._extensions
-        touch, session = await self._store.read(touches.with_touch, sessions.by_token_hash, token_hash)
+        touch, session = await self._store.read(invalidation.with_invalidation, sessions.by_token_hash, token_hash)
         if extensions != self._extensions:
             return session  # it may have been extended since it was read, which no touch tells
         if session and not self._freshness.since(touch).reaches_session(session.session_id):
@@ -64,7 +65,7 @@ class RememberedSessions:
             _, oldest = self._by_hash.popitem(last=False)
             del self._hashes[oldest.session_id]
 
-    def _forget(self, touched: Touched) -> None:
+    def _forget(self, touched: Invalidated) -> None:
         if touched.everything:
             self._by_hash.clear()
             self._hashes.clear()

@@ -11,9 +11,9 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from conclave.actions import named
-from conclave.actions.outside import Outside, OutsideError
-from conclave.archive.status import Share, Status, StatusError, read_status
+from conclave.actions import name_lookup
+from conclave.actions.command_runner import Outside, OutsideError
+from conclave.archive.status import ClassMonth, Status, StatusError, read_status
 from conclave.cli.common import InputError, Name, config_option, configured, one_line_errors, orderly_end, require_owner
 from conclave.cli.tables import about, print_whole, second, visible
 from conclave.clock import SystemClock
@@ -21,9 +21,9 @@ from conclave.config.load import ConfigError
 from conclave.retention.durations import duration_text
 from conclave.retention.policy import KEEP
 from conclave.store.archive.status import Overdue
-from conclave.store.faults import StoreError
-from spark import run
-from spark.engine import Engine
+from conclave.store.engine.faults import StoreError
+from spark import delta_jars, run
+from spark.environment import RunEnvironment
 
 SHOWN = 100
 """At most 100 differences are printed."""
@@ -76,15 +76,24 @@ def restore(path: Path | None, group: str) -> None:
     GROUP is a name or an id; a deleted group has to be named by its id.
     """
     with _engine(path) as engine:
-        group_id = Outside(engine.config, SystemClock()).read(named.group_id, group)
+        group_id = Outside(engine.config, SystemClock()).read(name_lookup.group_id, group)
         if group_id is None:
             raise InputError(f"no such group: {group!r}; a deleted group has to be named by its id")
         count = run.restore_archived(engine, group_id)
     click.echo(f"{group}: {count:,} messages are in the database again; the next run removes them from the archive")
 
 
+@archive.command("fetch-jars")
+def fetch_jars() -> None:
+    """Fetch what Spark needs for the archive, by Java, once: some 10 MB, each file compared with its known SHA-256."""
+    with one_line_errors(delta_jars.FetchError):
+        if not delta_jars.whole():
+            delta_jars.fetch()
+    click.echo(f"the archive's jars are there: {delta_jars.TARGET}")
+
+
 @contextmanager
-def _engine(path: Path | None) -> Iterator[Engine]:
+def _engine(path: Path | None) -> Iterator[RunEnvironment]:
     """Yield an engine for the configured archive. Expected errors become lines for the operator."""
     with (
         orderly_end(),
@@ -92,7 +101,7 @@ def _engine(path: Path | None) -> Iterator[Engine]:
     ):
         config = configured(path)
         require_owner(config)
-        with closing(Engine(config, SystemClock())) as engine:
+        with closing(RunEnvironment(config, SystemClock())) as engine:
             yield engine
 
 
@@ -123,7 +132,7 @@ def _show(found: Status, console: Console) -> None:
         console.print(visible(line), soft_wrap=True, markup=False, highlight=False)
 
 
-def _amounts(share: Share) -> tuple[int, int, int, int]:
+def _amounts(share: ClassMonth) -> tuple[int, int, int, int]:
     return share.messages, share.body_bytes, share.files, share.disk_bytes
 
 

@@ -10,12 +10,12 @@ import click
 from rich.table import Table
 
 from conclave.actions.audit import list_last
-from conclave.actions.outside import Outside, OutsideError
+from conclave.actions.command_runner import Outside, OutsideError
 from conclave.cli.common import Name, Seconds, config_option, configured, one_line_errors
 from conclave.cli.tables import print_whole, second
 from conclave.clock import SystemClock
 from conclave.config.load import ConfigError
-from conclave.store.audit import Entry
+from conclave.store.resources.audit import Entry
 
 _TIMES = ("added_at", "before", "expired_before")
 """Details that are Unix seconds, or an old one and a new one."""
@@ -59,12 +59,12 @@ def _object(entry: Entry) -> dict[str, Any]:
 def _show(entries: Sequence[Entry]) -> None:
     table = Table("entry", "when (UTC)", "who", "what", "about", "id", "details")
     for each in entries:
-        cells = each.actor, each.action, each.subject.name, _id(each.subject.subject_id), _told(each.details)
+        cells = each.actor, each.action, each.subject.name, _id(each.subject.subject_id), _details_text(each.details)
         table.add_row(str(each.audit_id), second(each.at), *cells)
     print_whole(table, "no entries")
 
 
-def _told(details: Any) -> str:
+def _details_text(details: Any) -> str:
     """Write details in one line, as in: hold 3, reason "as asked", added_at 2026-01-31 12:00:00."""
     changed = (f"{name} {_changed(*values)}" for name, values in details.get("changed", {}).items())
     others = (f"{name} {_value(name, value)}" for name, value in details.items() if name != "changed")

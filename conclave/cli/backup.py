@@ -17,14 +17,14 @@ from conclave.cli.common import config_option, configured, one_line_errors, orde
 from conclave.cli.tables import counted, print_whole, second, visible
 from conclave.clock import SystemClock
 from conclave.config.load import ConfigError
-from conclave.logs import get_logger
+from conclave.logs.setup import get_logger
 
 NICENESS = 10
 """A backup has a lower priority than the server, as Java has."""
 
 log = get_logger(__name__)
 
-_folder = click.Path(path_type=Path, readable=False)  # whoever reads it tells more
+_folder = click.Path(path_type=Path, readable=False)  # reading it tells more
 
 
 class _Backup(click.Group):
@@ -65,10 +65,10 @@ def make(path: Path | None, keep: int | None, dest: Path) -> None:
     click.echo(f"cleanup had to wait for {done.locked_seconds:.1f} s")
     for name in done.removed:
         click.echo(f"removed: {visible(name)}")
-    _tell_damage(done)
+    _warn_of_damage(done)
 
 
-def _tell_damage(done: Made) -> None:
+def _warn_of_damage(done: Made) -> None:
     """Say what of the archive was found damaged, here or elsewhere, and end with status 1 if anything was."""
     faults = done.manifest.faults
     for note in done.notes:
@@ -90,7 +90,7 @@ def list_backups(dest: Path, *, as_json: bool) -> None:
         kept = list(kept_in(dest))
     if as_json:
         for each in kept:
-            click.echo(json.dumps({"path": str(each.path), "fault": each.fault} | _told(each.manifest)))
+            click.echo(json.dumps({"path": str(each.path), "fault": each.fault} | _as_json(each.manifest)))
     else:
         _print(kept)
     if any(each.fault for each in kept):
@@ -106,7 +106,7 @@ def verify(src: Path, *, as_json: bool) -> None:
         told = manifest.read(src)
         faults = [fault.text for fault in checking.faults_of(src, told)]
     if as_json:
-        click.echo(json.dumps({"path": str(src), "faults": faults} | _told(told)))
+        click.echo(json.dumps({"path": str(src), "faults": faults} | _as_json(told)))
     else:
         for fault in faults:
             click.echo(visible(fault))
@@ -117,7 +117,7 @@ def verify(src: Path, *, as_json: bool) -> None:
         click.echo(f"the backup is whole: {counted(len(told.files), 'file')}, {told.size:,} bytes")
 
 
-def _told(told: Manifest | None) -> dict[str, object]:
+def _as_json(told: Manifest | None) -> dict[str, object]:
     """Return what is told of a manifest in JSON: all but its files, which are very many."""
     if told is None:
         return {}

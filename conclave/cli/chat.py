@@ -10,9 +10,10 @@ import click
 
 from conclave.client.chat.accounts import default_home
 from conclave.client.chat.app import ChatApp
+from conclave.client.chat.calling import Calls
+from conclave.client.chat.formatting import parse_lifetime
 from conclave.client.chat.login import server_url
-from conclave.client.chat.options import ChatOptions
-from conclave.client.chat.words import parse_lifetime
+from conclave.client.chat.options import ChatOptions, encrypting
 
 
 class Lifetime(click.ParamType[int]):
@@ -29,7 +30,7 @@ class Lifetime(click.ParamType[int]):
 
 
 class MadeByModule(click.ParamType[Any]):
-    """A codec of somebody else's: MODULE:NAME."""
+    """A codec of another package: MODULE:NAME."""
 
     name = "codec"
 
@@ -71,8 +72,21 @@ class MadeByModule(click.ParamType[Any]):
 )
 @click.option("--plain", is_flag=True, help="For screen readers: one column, words in place of marks, no countdown.")
 @click.option(
-    "--codec", "make_codec", type=MadeByModule(), metavar="MODULE:NAME", help="What encrypts: see docs/chat.md."
+    "--calls",
+    type=click.Choice([each.value for each in Calls]),
+    default=Calls.DESKTOP.value,
+    envvar="CONCLAVE_CHAT_CALLS",
+    show_default=True,
+    help="How to call when somebody means you, or writes to you alone: the bell, a notification too, or its text too.",
 )
+@click.option(
+    "--codec",
+    "make_codec",
+    type=MadeByModule(),
+    metavar="MODULE:NAME",
+    help="What encrypts in place of MLS: see docs/chat.md.",
+)
+@click.option("--plaintext", is_flag=True, help="Encrypt nothing: the server and its operator can read everything.")
 def chat(
     server: str,
     user: str,
@@ -82,7 +96,9 @@ def chat(
     in_memory: bool,  # noqa: FBT001 - click hands flags over like this
     keep_fetched: int | None,
     plain: bool,  # noqa: FBT001 - as above
+    calls: str,
     make_codec: Any,
+    plaintext: bool,  # noqa: FBT001 - as above
 ) -> None:
     """Talk in groups that forget on time.
 
@@ -93,6 +109,8 @@ def chat(
         url = server_url(server) if server else ""
     except ValueError as error:
         raise click.BadParameter(f"{server} is no address; write one as chat.example.org") from error
+    if plaintext and make_codec:
+        raise click.BadParameter("--plaintext and --codec exclude each other")
     if not sys.stdin.isatty() or not sys.stdout.isatty():
         raise click.ClickException("conclave chat needs a terminal; a program uses conclave.client, see docs/client.md")
     options = ChatOptions(
@@ -104,7 +122,8 @@ def chat(
         keeps_history=not in_memory,
         keep_fetched=keep_fetched,
         is_plain=plain,
-        make_codec=make_codec,
+        calls=Calls(calls),
+        make_codec=None if plaintext else make_codec or encrypting,
     )
     why = asyncio.run(_run(options))
     if why:

@@ -11,39 +11,39 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from conclave.admin.guard import TokenError, token_of
+from conclave.admin.access import TokenError, token_of
 from conclave.cli.common import CONFIG_VARIABLE, log_for_people
 from conclave.cli.tables import WIDTH_OF_FILES, counted, visible
 from conclave.clock import SystemClock
-from conclave.config.doubts import Doubt, doubts, of_unknown_group
+from conclave.config.fields import Duration
 from conclave.config.load import BUILT_IN, ConfigError, each_setting, find_config, load_config
 from conclave.config.settings import Config, ConfigSchema
-from conclave.fields import Duration
+from conclave.config.warnings import Doubt, doubts, of_unknown_group
 from conclave.retention.durations import duration_words
 from conclave.retention.policy import AFTER_FETCH, KEEP
 from conclave.server.tls import TlsError, context_of
-from conclave.store.faults import StoreError
+from conclave.store.engine.faults import StoreError
 from conclave.store.ledger import book
 from conclave.store.ledger.book import LedgerError
-from spark.foresight import Erasure, Foresight, foresee
+from spark.rehearsal import Comparison, Erasure, compare
 
 _WORDS = {KEEP: "off", AFTER_FETCH: "delete-after-fetch"}
 
 
 @dataclass
 class _Checked:
-    """What was found.
-
-    ``database``: its path. ``uncompared``: why the configuration was not compared with its database, "" if it was.
-    """
+    """What was found."""
 
     source: str
     database: str = ""
+    """Its path."""
     faults: list[str] = field(default_factory=list)
     warnings: list[Doubt] = field(default_factory=list)
     durations: dict[str, int] = field(default_factory=dict)
     uncompared: str = ""
-    foresight: Foresight | None = None
+    """Why the configuration was not compared with its database, "" if it was."""
+    foresight: Comparison | None = None
+    """What the configuration would do to its database."""
 
 
 @click.command("check-config")
@@ -109,7 +109,7 @@ def _look_at_files(config: Config, warnings: list[Doubt]) -> list[str]:
 
 def _compare(config: Config, found: _Checked) -> None:
     try:
-        found.foresight = foresee(config.database, config.policy, SystemClock())
+        found.foresight = compare(config.database, config.policy, SystemClock())
     except (StoreError, sqlite3.Error, OSError) as error:
         found.uncompared = str(error)
         return
@@ -144,12 +144,12 @@ def _show(found: _Checked, console: Console) -> None:
     console.print(table)
     lines = [f"database: {found.database}"] if found.foresight else []
     lines += [f"warning: {each.setting}: {each.means}" for each in found.warnings]
-    lines += _told(found.foresight) if found.foresight else [f"not compared with a database: {found.uncompared}"]
+    lines += _comparison(found.foresight) if found.foresight else [f"not compared with a database: {found.uncompared}"]
     for line in lines:
         console.print(visible(line), soft_wrap=True, markup=False, highlight=False)
 
 
-def _told(seen: Foresight) -> Iterator[str]:
+def _comparison(seen: Comparison) -> Iterator[str]:
     """Yield lines on what the configuration would do to its database."""
     change = seen.change
     if seen.clock_fault:

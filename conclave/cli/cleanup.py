@@ -24,10 +24,11 @@ from conclave.clock import SystemClock
 from conclave.config.load import ConfigError
 from conclave.config.settings import Config
 from conclave.retention.jobs import schedule
-from conclave.store import runs, schema, sqlite
-from conclave.store.faults import StoreError
+from conclave.store.engine import schema, sqlite
+from conclave.store.engine.faults import StoreError
+from conclave.store.views import runs
 from spark import run
-from spark.engine import Engine
+from spark.environment import RunEnvironment
 
 
 @click.group()
@@ -50,7 +51,7 @@ def run_cleanup(path: Path | None, *, dry_run: bool, accept_clock: bool, as_json
     with (
         orderly_end(),
         one_line_errors(ConfigError, InputError, *run.EXPECTED),
-        closing(Engine(_own_config(path), SystemClock())) as engine,
+        closing(RunEnvironment(_own_config(path), SystemClock())) as engine,
     ):
         if dry_run:
             done = run.dry_run(engine)
@@ -58,7 +59,7 @@ def run_cleanup(path: Path | None, *, dry_run: bool, accept_clock: bool, as_json
             with reports.progress_bar(console, is_wanted=not as_json) as progress:
                 done = run.clean_up(engine, accept_clock=accept_clock, progress=progress)
     if as_json:
-        click.echo(json.dumps(reports.told(done, dry=dry_run)))
+        click.echo(json.dumps(reports.as_json(done, dry=dry_run)))
     else:
         reports.show(done, console, dry=dry_run)
     if done.error:

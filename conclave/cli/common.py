@@ -13,10 +13,10 @@ import click
 from conclave.config.load import BUILT_IN, Advise, find_config, load_config
 from conclave.config.log import CONSOLE, LogConfig
 from conclave.config.settings import Config
-from conclave.logs import configure_logging
-from conclave.plain import visible, visible_lines
+from conclave.logs.humanize import visible, visible_lines
+from conclave.logs.setup import configure_logging
 from conclave.retention.durations import InvalidDurationError, parse_duration
-from conclave.system import operators
+from conclave.system import operator_identity
 
 CONFIG_VARIABLE = "CONCLAVE_CONFIG"
 """The environment variable that names the configuration file where no option does."""
@@ -24,7 +24,7 @@ CONFIG_VARIABLE = "CONCLAVE_CONFIG"
 config_option = click.option(
     "--config",
     "path",
-    type=click.Path(path_type=Path, readable=False),  # whoever reads it tells more
+    type=click.Path(path_type=Path, readable=False),  # reading it tells more
     envvar=CONFIG_VARIABLE,
     help=f"TOML file; default: ${CONFIG_VARIABLE}, ./conclave.toml, /etc/conclave/config.toml, built-in defaults.",
 )
@@ -133,7 +133,7 @@ def one_line_errors(*expected: type[Exception]) -> Iterator[None]:
 
 def require_owner(config: Config) -> None:
     """Raise InputError if root would leave files in the archive or the ledger that the server's user cannot use."""
-    if owner := operators.owner_not_root(config.database):
+    if owner := operator_identity.owner_not_root(config.database):
         raise InputError(
             f"{config.database}: belongs to {owner}, and the files that root makes here are not for {owner} to use:"
             f" run this as that user, as by sudo -u '{owner}'"

@@ -11,9 +11,9 @@ import click
 from conclave.cli.common import config_option
 from conclave.cli.tables import visible
 from conclave.clock import SystemClock
-from conclave.config.doubts import doubts
 from conclave.config.load import BUILT_IN, ConfigError, find_config, load_config
 from conclave.config.settings import Config
+from conclave.config.warnings import doubts
 from conclave.doctor import database, files, machine
 from conclave.doctor.findings import Finding, Level, carried_out, note, ok, wrong
 from spark.session import JarsMissingError, JavaMissingError, find_jars, find_java, spark_version

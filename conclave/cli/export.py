@@ -14,10 +14,10 @@ from uuid import UUID
 import click
 
 from conclave.actions import explain, export as actions
+from conclave.actions.command_runner import Outside, OutsideError
 from conclave.actions.context import Context
 from conclave.actions.explain import SettingsError
-from conclave.actions.outside import Outside, OutsideError
-from conclave.archive import own
+from conclave.archive import user_export
 from conclave.cli.common import InputError, Name, config_option, configured, one_line_errors, orderly_end
 from conclave.cli.retention import archive_state
 from conclave.cli.tables import counted
@@ -27,9 +27,9 @@ from conclave.config.settings import Config
 from conclave.errors import NotFoundError
 from conclave.retention.policy import KEEP
 from conclave.store.archive import moves
-from conclave.system import operators
+from conclave.system import operator_identity
 
-_EXPECTED = (ConfigError, OutsideError, NotFoundError, SettingsError, InputError, own.UnreadableError)
+_EXPECTED = (ConfigError, OutsideError, NotFoundError, SettingsError, InputError, user_export.UnreadableError)
 
 
 @click.command()
@@ -57,7 +57,7 @@ def export(path: Path | None, output: Path | None, user: str) -> None:
             held.enter_context(
                 outside.without_runs(partial(click.echo, "waiting for the cleanup run under way", err=True))
             )
-        user_id, about = outside.write(actions.begin, outside.context(), operators.current(), user)
+        user_id, about = outside.write(actions.begin, outside.context(), operator_identity.current(), user)
         with _opened(output) as file:
             count = _write(file, outside, config, user_id, about)
     click.echo(f"{about['account']['username']}: exported, with {counted(count, 'message')}", err=True)
@@ -67,14 +67,14 @@ def export(path: Path | None, output: Path | None, user: str) -> None:
 def _opened(output: Path | None) -> Iterator[BinaryIO]:
     """Yield what to write to. A file that was not written to its end is removed. Raises InputError."""
     if output is None:
-        with _told("standard output"):
+        with _named_errors("standard output"):
             yield sys.stdout.buffer
             sys.stdout.buffer.flush()
         return
-    with _told(output):
+    with _named_errors(output):
         descriptor = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
-        with _told(output), os.fdopen(descriptor, "wb") as file:
+        with _named_errors(output), os.fdopen(descriptor, "wb") as file:
             yield file
             file.flush()
             os.fsync(file.fileno())
@@ -84,7 +84,7 @@ def _opened(output: Path | None) -> Iterator[BinaryIO]:
 
 
 @contextmanager
-def _told(where: Path | str) -> Iterator[None]:
+def _named_errors(where: Path | str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
@@ -110,22 +110,20 @@ def _messages(outside: Outside, config: Config, user_id: bytes, context: Context
 
     What expires while it works is left out from then on.
     """
-    settings = config.policy
     for group_id in outside.read(actions.groups_of_sender, user_id):
         of_group = {"group_id": str(UUID(bytes=group_id))}
-        try:
-            stretch = outside.read(actions.stretch, group_id, settings, context.now())
-            if stretch:
-                for old in own.read(config.archive_path, partial(archive_state, config), stretch, user_id):
-                    yield of_group | old._asdict() | {"self_destruct_seconds": 0}
-            after: int | None = 0
-            while after is not None:
-                page = outside.read(actions.page, group_id, user_id, after, settings, context.now())
-                for message in page.messages:
-                    yield of_group | message._asdict()
-                after = page.after
-        except NotFoundError:
-            continue  # the group was deleted meanwhile
+        stretch = outside.read(actions.stretch, group_id, context.now())
+        if stretch:
+            for old in user_export.read(config.archive_path, partial(archive_state, config), stretch, user_id):
+                yield of_group | old._asdict() | {"self_destruct_seconds": 0}
+        after: int | None = 0
+        while after is not None:
+            page = outside.read(actions.page, group_id, user_id, after, context.now())
+            if page is None:
+                break  # the group was deleted meanwhile
+            for message in page.messages:
+                yield of_group | message._asdict()
+            after = page.after
 
 
 def _base64(value: Any) -> str:

@@ -10,8 +10,8 @@ import click
 from rich.table import Table
 
 from conclave.actions import explain as actions
+from conclave.actions.command_runner import Outside, OutsideError
 from conclave.actions.explain import Amounts, Row, SettingsError
-from conclave.actions.outside import Outside, OutsideError
 from conclave.cli.common import Name, config_option, configured, one_line_errors
 from conclave.cli.tables import about, counted, print_whole, second, visible
 from conclave.clock import SystemClock

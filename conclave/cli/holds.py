@@ -10,14 +10,14 @@ import click
 from rich.table import Table
 
 from conclave.actions import holds
+from conclave.actions.command_runner import Outside, OutsideError
 from conclave.actions.holds import LONGEST_REASON, Hold
-from conclave.actions.outside import Outside, OutsideError
 from conclave.cli.common import NUMBER, InputError, Name, config_option, configured, one_line_errors
 from conclave.cli.tables import print_whole, second, visible
 from conclave.clock import SystemClock
 from conclave.config.load import ConfigError
 from conclave.errors import NotFoundError
-from conclave.system import operators
+from conclave.system import operator_identity
 
 
 @click.group()
@@ -50,7 +50,7 @@ def add(path: Path | None, group: str | None, user: str | None, reason: str, *, 
         found = (
             outside.read(holds.find_group, group) if group is not None else outside.read(holds.find_user, user or "")
         )
-        added = outside.write(holds.add, outside.context(), operators.current(), found, reason)
+        added = outside.write(holds.add, outside.context(), operator_identity.current(), found, reason)
         click.echo(f"hold {added.hold_id}: covers {_described(added)}")
         if not found.is_certain:
             click.echo("no message of this user is in the database; the archive may have commits of theirs", err=True)
@@ -86,7 +86,7 @@ def list_holds(path: Path | None, *, as_json: bool) -> None:
 def release(path: Path | None, hold_id: int) -> None:
     """Release a hold; what no other one covers is erased by the next run, if it is due."""
     with _outside(path) as outside:
-        released = outside.write(holds.release, outside.context(), operators.current(), hold_id)
+        released = outside.write(holds.release, outside.context(), operator_identity.current(), hold_id)
     click.echo(f"hold {hold_id}: released; it covered {_described(released)}")
 
 

@@ -10,8 +10,8 @@ import click
 
 from conclave import __version__
 from conclave.cli import streams
-from conclave.plain import visible_lines
-from conclave.system import hangups
+from conclave.logs.humanize import visible_lines
+from conclave.system import sighup
 
 OF_CLIENTS = ("chat",)
 """The commands that an installation for clients alone has."""
@@ -36,7 +36,8 @@ class Family(click.Command):
                 raise
             extra = "client" if self.name in OF_CLIENTS else "server"
             raise click.ClickException(
-                f"{needed} is not installed: conclave {self.name} needs the extra {extra}: pip install '.[{extra}]'"
+                f"{needed} is not installed: conclave {self.name} needs the extra {extra}:"
+                f" pip install 'conclave[{extra}]'"
             ) from error
         command: click.Command = getattr(module, name)
         return command
@@ -89,7 +90,7 @@ def main(context: click.Context) -> None:
     """Serve groups that forget on time."""
     os.umask(0o077)  # files in the data directory are the operator's alone
     if context.invoked_subcommand == "serve":
-        hangups.ignore()  # before the server's modules are loaded, which takes most of a start
+        sighup.ignore()  # before the server's modules are loaded, which takes most of a start
 
 
 main.add_command(Family("archive", "archive", "Check the archive of older messages, or restore a group."))
@@ -98,12 +99,14 @@ main.add_command(Family("chat", "chat", "Talk in groups that forget on time, in 
 main.add_command(Family("check-config", "check_config", "Check a configuration, and tell what it would do."))
 main.add_command(Family("audit", "audit", "Print who decided what, and when: policies, holds, accounts."))
 main.add_command(Family("cleanup", "cleanup", "Delete what is due."))
+main.add_command(Family("completion", "completion", "Print what makes a shell complete commands, options and files."))
 main.add_command(Family("doctor", "doctor", "Look for what is wrong, and say what to do about it."))
 main.add_command(Family("explain", "retention", "Explain what becomes of a group's messages, and why."))
 main.add_command(Family("export", "export", "Export what the server holds about USER, a name or an id, as JSON."))
 main.add_command(Family("group", "groups", "See the groups: policies, amounts, what is overdue."))
 main.add_command(Family("hold", "holds", "Keep messages from being erased: legal holds."))
 main.add_command(Family("invite-token", "registration_tokens", "Let people register by tokens that end."))
+main.add_command(Family("ledger", "ledger", "See the purge ledger: what a restored backup must not bring back."))
 main.add_command(Family("receipts", "receipts", "See the receipts of what runs have erased, and check them."))
 main.add_command(Family("restore", "restore", "Restore a backup, where nothing is yet."))
 main.add_command(Family("serve", "serve", "Serve clients, and clean up every cleanup_interval."))

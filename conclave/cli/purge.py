@@ -13,10 +13,10 @@ import click
 from rich.console import Console
 
 from conclave.actions import purges
+from conclave.actions.command_runner import Outside, OutsideError
 from conclave.actions.context import Context
-from conclave.actions.outside import Outside, OutsideError
 from conclave.actions.purges import Planned
-from conclave.archive.purges import UnreadableError, count
+from conclave.archive.tally import UnreadableError, count
 from conclave.cli import reports
 from conclave.cli.common import (
     InputError,
@@ -34,10 +34,10 @@ from conclave.config.load import ConfigError
 from conclave.config.settings import Config
 from conclave.errors import NotFoundError, UntrustedClockError
 from conclave.retention.durations import DURATION, InvalidDurationError, parse_duration
-from conclave.store.purges import Amount
-from conclave.system import operators
+from conclave.retention.hidden import NOTHING, Amount
+from conclave.system import operator_identity
 from spark import run
-from spark.engine import CleanupError, Engine
+from spark.environment import CleanupError, RunEnvironment
 from spark.report import Report
 
 
@@ -80,7 +80,7 @@ def purge(path: Path | None, group: str, before: str, *, yes: bool, dry_run: boo
         if not dry_run:
             _hide(outside, context, planned, at, asks=not yes)
             if not as_json:
-                name = planned.sought.group.group_name
+                name = planned.group.group_name
                 click.echo(f"{name}: what was created before {second(at)} UTC is hidden for ever")
         done = None if dry_run or no_run else _erase(config, shows=not as_json)
     if as_json:
@@ -94,11 +94,11 @@ def _hide(outside: Outside, context: Context, planned: Planned, before: int, *, 
     """Hide what was planned, once the operator has said yes. Raises _ClockWrongError and InputError."""
     if fault := outside.write(purges.clock_fault, context):
         raise _ClockWrongError(_refusal(fault))
-    group = planned.sought.group
+    group = planned.group
     if asks:
         confirm(f"Hide these messages of {group.group_name} for ever, and erase them?")
     try:
-        outside.write(purges.purge, context, operators.current(), group.group_id, before)
+        outside.write(purges.purge, context, operator_identity.current(), group.group_id, before)
     except UntrustedClockError as error:  # found wrong while the operator was asked
         raise _ClockWrongError(_refusal(error.fault)) from error
 
@@ -132,41 +132,41 @@ def _archived(config: Config, planned: Planned) -> tuple[Amount, str]:
     That must not keep anything from being hidden.
     """
     try:
-        return count(config, planned.sought), ""
+        return count(config, planned.rehearsed.sought), ""
     except UnreadableError as error:
-        return Amount(), str(error)
+        return NOTHING, str(error)
 
 
 def _show(planned: Planned, archived: Amount, unread: str, before: int) -> None:
-    group = planned.sought.group
+    group = planned.group
     click.echo(f"{group.group_name}, created before {second(before)} UTC:")
-    for place, amount in (("in the database", planned.hot), ("in the archive", archived)):
+    for place, amount in (("in the database", planned.rehearsed.sure), ("in the archive", archived)):
         told = f"  {place}: {counted(amount.messages, 'message')} with {amount.body_bytes:,} bytes"
         if amount.messages:
             told += f", the oldest of {second(amount.oldest)}, the newest of {second(amount.newest)}"
         if place == "in the archive" and unread:
             told = f"  {place}: could not be counted: {unread}"
         click.echo(told)
-    if held := planned.hot.held + archived.held:
+    if held := planned.rehearsed.sure.held + archived.held:
         click.echo(f"  {held:,} of these are under a legal hold: hidden, but not erased until it is released")
-    if young := planned.hot.young + archived.young:
-        until = "they are old enough (min_lifetime)" if planned.sought.erasable_before else "retention.enabled is true"
+    if young := planned.rehearsed.sure.young + archived.young:
+        until = "they are old enough (min_lifetime)" if planned.group.policy.erases else "retention.enabled is true"
         click.echo(f"  {young:,} of these are hidden, but not erased until {until}")
-    if kept := planned.sought.kept_commits:
+    if kept := planned.kept_commits:
         click.echo(f"  beside these, {kept:,} commits stay until every member has fetched them (retain_commits)")
 
 
 def _object(planned: Planned, archived: Amount, unread: str, before: int) -> dict[str, Any]:
     """Return what JSON tells of the plan. ``unread``: why the archive could not be counted, "" if it could."""
-    group = planned.sought.group
+    group = planned.group
     return {
         "group_id": str(UUID(bytes=group.group_id)),
         "group": group.group_name,
         "before": before,
-        "database": asdict(planned.hot),
+        "database": asdict(planned.rehearsed.sure),
         "archive": asdict(archived),
         "archive_fault": unread,
-        "kept_commits": planned.sought.kept_commits,
+        "kept_commits": planned.kept_commits,
     }
 
 
@@ -175,7 +175,7 @@ def _erase(config: Config, *, shows: bool) -> Report:
     console = Console()
     with (
         orderly_end(),
-        closing(Engine(config, SystemClock())) as engine,
+        closing(RunEnvironment(config, SystemClock())) as engine,
         reports.progress_bar(console, is_wanted=shows) as progress,
     ):
         done = run.clean_up(engine, progress=progress)

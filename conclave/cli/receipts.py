@@ -11,13 +11,13 @@ from uuid import UUID
 import click
 from rich.table import Table
 
-from conclave.actions.outside import Outside, OutsideError
+from conclave.actions.command_runner import Outside, OutsideError
 from conclave.actions.receipts import check_chain, list_last
 from conclave.cli.common import MOST, InputError, Name, config_option, configured, one_line_errors
 from conclave.cli.tables import counted, print_whole, second
 from conclave.clock import SystemClock
 from conclave.config.load import ConfigError
-from conclave.store.receipts import Receipt
+from conclave.store.resources.receipts import Receipt
 
 
 @click.group()
@@ -48,8 +48,8 @@ class _Known(click.ParamType[tuple[int, bytes]]):
 def verify(path: Path | None, known: tuple[int, bytes] | None) -> None:
     """Compute the chain of receipts again; exit with 1 if one was changed, added or removed.
 
-    Whoever can write the database can write a whole new chain. Keep the number and hash that this prints elsewhere, and
-    name them with --known later: then a new chain cannot pass for the old one.
+    A process that can write the database can write a whole new chain. Keep the number and hash that this prints
+    elsewhere, and name them with --known later: then a new chain cannot pass for the old one.
     """
     with _outside(path) as outside:
         chain, is_known = outside.read(check_chain, known)

@@ -10,7 +10,7 @@ import click
 from rich.table import Table
 
 from conclave.actions import registration_tokens as actions
-from conclave.actions.outside import Outside, OutsideError
+from conclave.actions.command_runner import Outside, OutsideError
 from conclave.actions.registration_tokens import LONGEST_NOTE, MOST_USES, RegistrationToken
 from conclave.auth.passwords import new_password
 from conclave.auth.tokens import token_hash
@@ -20,7 +20,7 @@ from conclave.clock import SystemClock
 from conclave.config.load import ConfigError
 from conclave.config.settings import Config
 from conclave.errors import NotFoundError
-from conclave.system import operators
+from conclave.system import operator_identity
 
 
 @click.group("invite-token")
@@ -46,14 +46,14 @@ def new(path: Path | None, uses: int, expires: int, note: str) -> None:
     token = new_password()
     with _outside(path) as (outside, config):
         added = outside.write(
-            actions.add, outside.context(), operators.current(), token_hash(token), uses, expires, note
+            actions.add, outside.context(), operator_identity.current(), token_hash(token), uses, expires, note
         )
     click.echo(token)
     click.echo(
         f"token {added.token_id}: opens {counted(uses, 'account')} until {second(added.expires_at)} UTC", err=True
     )
     if config.registration_enabled and config.registration_token is None:
-        click.echo("registration is open to all by this configuration: nobody needs a token", err=True)
+        click.echo("registration is open to all by this configuration: no token is needed", err=True)
 
 
 @invite_token.command("list")
@@ -77,9 +77,9 @@ def list_tokens(path: Path | None, *, as_json: bool) -> None:
 @config_option
 @click.argument("token_id", metavar="ID", type=NUMBER)
 def revoke(path: Path | None, token_id: int) -> None:
-    """Revoke a token: nobody registers with it any more. Accounts that it has opened stay."""
+    """Revoke a token: no user registers with it any more. Accounts that it has opened stay."""
     with _outside(path) as (outside, _):
-        removed = outside.write(actions.revoke, outside.context(), operators.current(), token_id)
+        removed = outside.write(actions.revoke, outside.context(), operator_identity.current(), token_id)
     click.echo(f"token {token_id}: revoked; it has opened {counted(removed.uses, 'account')}")
 
 

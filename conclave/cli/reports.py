@@ -10,10 +10,10 @@ from rich.progress import Progress as Bar
 from rich.table import Table
 
 from conclave.cli.tables import WIDTH_OF_FILES, counted, second, visible
+from conclave.retention import rules
 from conclave.retention.advice import Advice, rounded, span_text
 from conclave.retention.durations import duration_text
-from conclave.store.runs import Run
-from spark import rules
+from conclave.store.views.runs import Run
 from spark.report import Report
 from spark.run import Progress
 
@@ -39,7 +39,7 @@ def progress_bar(console: Console, *, is_wanted: bool = True) -> Iterator[Progre
         yield lambda gone, total: bar.update(task, completed=gone, total=total)
 
 
-def told(report: Report, *, dry: bool = False) -> dict[str, Any]:
+def as_json(report: Report, *, dry: bool = False) -> dict[str, Any]:
     """Return a run as JSON has it: as the log does, and with ``dry`` which settings differ from those in force."""
     found = report.to_mapping() | {"dry_run": dry}
     return found | {"differing": report.differing} if dry else found
@@ -52,7 +52,7 @@ def show(report: Report, console: Console, *, dry: bool = False) -> None:
     table.add_column("what")
     table.add_column("why")
     table.add_column("would go" if dry else "deleted", justify="right")
-    for rule in rules.RULES:
+    for rule in rules.REPORTED:
         table.add_row(*_MEANINGS[rule], f"{report.counts[rule]:,}")
     console.print(table)
     if report.differing:

@@ -13,7 +13,7 @@ from conclave.clock import Clock, SystemClock
 from conclave.config.load import ConfigError
 from conclave.config.settings import Config
 from spark import run
-from spark.engine import CleanupError, Engine
+from spark.environment import CleanupError, RunEnvironment
 
 SHOWN = 20
 """At most 20 names are printed."""
@@ -58,5 +58,5 @@ def restore(path: Path | None, backup: Path, *, without_ledger: bool, damaged: b
 
 def _erase(config: Config, clock: Clock) -> str:
     """Erase what is due from the restored database. The archive's part of a run needs Spark, and the server has it."""
-    with closing(Engine(config, clock, is_hot_only=True)) as engine:
+    with closing(RunEnvironment(config, clock, is_hot_only=True)) as engine:
         return run.clean_up(engine).error

@@ -20,9 +20,9 @@ from conclave.cli.tables import counted, second, visible
 from conclave.config.settings import Config
 from conclave.retention.durations import duration_text, duration_words
 from conclave.retention.policy import AFTER_FETCH, KEEP
-from conclave.store import sqlite
 from conclave.store.archive import moves
 from conclave.store.archive.moves import ArchiveState
+from conclave.store.engine import sqlite
 
 _UNITS = ((86_400, "day"), (3_600, "hour"), (60, "minute"))
 
@@ -54,7 +54,7 @@ def explain(path: Path | None, group: str, number: int | None, *, as_json: bool)
     """Explain what becomes of a group's messages, and why.
 
     GROUP is a name or an id; a deleted group has to be named by its id. SEQ is the number of one message. Nothing is
-    changed. What it says is what the next run does, unless somebody changes something before.
+    changed. What it says is what the next run does, unless something changes before.
     """
     with opened(path) as (outside, config):
         clock = outside.context().clock
@@ -104,7 +104,7 @@ def _of_group(found: Explanation) -> Iterator[str]:
 
 def _policy(found: Explanation) -> str:
     if found.lifetime == KEEP:
-        return "messages are kept until somebody deletes their group or account; nothing here expires."
+        return "messages are kept until their group or account is deleted; nothing here expires."
     if found.lifetime == AFTER_FETCH:
         return "a message goes once every member has fetched it (delete-after-fetch)."
     return f"a message expires {duration_words(found.lifetime)} after it was sent."
@@ -247,7 +247,7 @@ def _hidden(found: Explanation, message: Message) -> str:
     if fate.is_kept_commit:
         return "Hidden: not by its age, before every member has fetched it (retain_commits)."
     if fate.hidden_at and fate.rule == "redacted":
-        unread = ", even if somebody has not read it by then" if fate.timer and fate.timer.unread else ""
+        unread = ", even if members have not read it by then" if fate.timer and fate.timer.unread else ""
         return f"Hidden: from everybody from {_at(fate.hidden_at, now)} on{unread}."
     if fate.hidden_at:
         first = ", or by the first run after every member has fetched it" if fate.waits_for_members else ""

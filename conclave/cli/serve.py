@@ -6,9 +6,9 @@ import click
 
 from conclave.cli.common import config_option, one_line_errors
 from conclave.config.load import ConfigError, find_config, load_config
-from conclave.logs import configure_logging, get_logger
+from conclave.logs.setup import configure_logging, get_logger
 from conclave.server.run import ServeError, serve as run_server
-from conclave.system.hangups import Hangups
+from conclave.system.sighup import Hangups
 
 log = get_logger(__name__)
 

@@ -12,18 +12,19 @@ from urllib.parse import urlsplit
 import click
 from prometheus_client.parser import text_string_to_metric_families
 
-from conclave.admin.guard import TokenError, token_of
+from conclave.admin.access import TokenError, token_of
 from conclave.cli.common import InputError, config_option, configured, one_line_errors
 from conclave.cli.tables import about, counted, second, visible
 from conclave.config.load import ConfigError
 from conclave.config.settings import Config
+from conclave.logs.humanize import size_text
 from conclave.retention.jobs import schedule
 
 PATIENCE_SECONDS = 5.0
 """The server gets 5 seconds for each answer."""
 
 MOST_BYTES = 16 * 1024 * 1024
-"""An answer is read up to 16 MiB: whoever listens there may not be Conclave."""
+"""An answer is read up to 16 MiB: the program that listens there may not be Conclave."""
 
 _OF_THIS_MACHINE = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - nothing is bound here
 _PLAIN = frozenset[tuple[str, str]]()
@@ -147,10 +148,10 @@ def lines(told: Told, config: Config, now: int) -> Iterator[tuple[str, str]]:
     for name in ("database", "wal", "archive"):
         size = samples.value(f"conclave_{name}_bytes")
         if size is not None:
-            yield name, f"{size:,.0f} bytes"
+            yield name, size_text(int(size))
     for place in sorted(samples.labels("conclave_disk_free_bytes")):
         free = samples.value("conclave_disk_free_bytes", place=place)
-        yield "free", f"{free:,.0f} bytes where the {place} lies"
+        yield "free", f"{size_text(int(free or 0))} where the {place} lies"
 
 
 def _runs(told: Told, config: Config, now: int) -> Iterator[tuple[str, str]]:

@@ -30,7 +30,7 @@ class _Output(io.FileIO):
         try:
             return super().write(data)
         except BrokenPipeError:
-            self._is_lost = True  # whoever reads has had enough, as `head`: click ends the command silently
+            self._is_lost = True  # the reader has had enough, as `head`: click ends the command silently
             raise
         except OSError as error:
             self._is_lost = True

@@ -1,4 +1,4 @@
-"""What commands share to print: tables, times, and text that somebody else has chosen."""
+"""What commands share to print: tables, times, and text that users have chosen."""
 
 from collections.abc import Iterator, Sequence
 
@@ -8,7 +8,7 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Column, Table
 
-from conclave.plain import about, counted, second, visible
+from conclave.logs.humanize import about, counted, second, visible
 
 __all__ = ["WIDTH_OF_FILES", "about", "counted", "print_whole", "second", "visible"]
 
@@ -24,7 +24,7 @@ def print_whole(table: Table, empty: str) -> None:
 
     Cells are text: no markup, and what would deceive in them is made visible. On a terminal that is too narrow, print
     the rows one below the other, a line for each cell. Without rows print ``empty``. As nothing is ever wrapped, a row
-    takes some microseconds. Rich would take a millisecond: with 100,000 users nobody waits for that.
+    takes some microseconds. Rich would take a millisecond: with 100,000 users that is too long.
     """
     console = Console()
     width = console.width if console.is_terminal else WIDTH_OF_FILES

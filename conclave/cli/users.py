@@ -16,17 +16,17 @@ from marshmallow import ValidationError
 from rich.table import Table
 
 from conclave.actions import accounts, users
-from conclave.actions.outside import Outside, OutsideError
+from conclave.actions.command_runner import Outside, OutsideError
 from conclave.auth.passwords import hash_password, new_password
 from conclave.cli.common import InputError, config_option, configured, confirm, one_line_errors
 from conclave.cli.tables import counted, print_whole, visible
 from conclave.clock import SystemClock
 from conclave.config.load import ConfigError
 from conclave.errors import ConflictError, NotFoundError
-from conclave.store.accounts import Account, Kept
-from conclave.store.audit import Action
-from conclave.store.users import User
-from conclave.system import operators
+from conclave.store.resources.accounts import Account, Kept
+from conclave.store.resources.audit import AuditAction
+from conclave.store.resources.users import User
+from conclave.system import operator_identity
 from conclave.wire.fields import ALIAS_RULE, NAME_RULE, PASSWORD_RULE
 
 _name = click.argument("name")
@@ -34,11 +34,11 @@ _name = click.argument("name")
 P = ParamSpec("P")
 
 _NOTED = {
-    "reset-password": Action.PASSWORD_RESET,
-    "disable": Action.ACCOUNT_DISABLED,
-    "enable": Action.ACCOUNT_ENABLED,
-    "delete": Action.ACCOUNT_DELETED,
-    "unblock": Action.LOGIN_UNBLOCKED,
+    "reset-password": AuditAction.PASSWORD_RESET,
+    "disable": AuditAction.ACCOUNT_DISABLED,
+    "enable": AuditAction.ACCOUNT_ENABLED,
+    "delete": AuditAction.ACCOUNT_DELETED,
+    "unblock": AuditAction.LOGIN_UNBLOCKED,
 }
 """What the audit log calls the commands."""
 
@@ -95,7 +95,7 @@ def create(path: Path | None, name: str, alias: str, *, prompt: bool) -> None:
         _check(NAME_RULE, name, "the name")
         _check(ALIAS_RULE, alias, "the alias")
         password = _ask_password() if prompt else new_password()
-        context, actor = outside.context(), operators.current()
+        context, actor = outside.context(), operator_identity.current()
         try:
             outside.write(accounts.create, context, actor, name, _hashed(password), alias)
         except ConflictError as error:
@@ -195,7 +195,7 @@ def change(
 
     Raises OutsideError or NotFoundError.
     """
-    actor = operators.current()
+    actor = operator_identity.current()
     outside.write(accounts.noted, outside.context(), actor, _NOTED[told], action, user_id, *args, **kwargs)
 
 
@@ -240,7 +240,7 @@ def _ask_password() -> str:
         typed: str = click.prompt("New password", hide_input=True, confirmation_prompt=True, err=True)
         return typed
     try:
-        # Nobody types the \r that some machines end a line with: with it in the password the user could not log in.
+        # No user types the \r that some machines end a line with: with it in the password the user could not log in.
         return sys.stdin.buffer.readline().removesuffix(b"\n").removesuffix(b"\r").decode()
     except UnicodeDecodeError as error:
         raise InputError("the password is not UTF-8") from error

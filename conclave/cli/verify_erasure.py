@@ -10,18 +10,18 @@ from pathlib import Path
 
 import click
 
-from conclave.actions.outside import Outside, OutsideError
+from conclave.actions.command_runner import Outside, OutsideError
 from conclave.cli.common import config_option, configured, one_line_errors, orderly_end
 from conclave.cli.tables import counted, visible
 from conclave.clock import Clock, SystemClock
 from conclave.config.load import ConfigError
 from conclave.config.settings import Config
-from conclave.logs import get_logger
+from conclave.logs.setup import get_logger
 from conclave.proof.canary import Canary, CanaryError
-from conclave.proof.found import Finding, Part
+from conclave.proof.findings import Finding, ProofPart
 from conclave.proof.verify import ProofError, verify
 from spark import run
-from spark.engine import CleanupError, Engine
+from spark.environment import CleanupError, RunEnvironment
 from spark.pacer import WalBusyError, empty_wal
 
 SHOWN = 20
@@ -56,9 +56,9 @@ def verify_erasure(path: Path | None, *, as_json: bool, canary: bool) -> None:
         sys.exit(1)
 
 
-def _fly(config: Config, clock: Clock) -> Part:
+def _fly(config: Config, clock: Clock) -> ProofPart:
     """Send a canary, erase it, and look for it. Spark ends before anything else is examined."""
-    with closing(Engine(config, clock)) as engine:
+    with closing(RunEnvironment(config, clock)) as engine:
         return Canary(config, Outside(config, clock), lambda: run.clean_up(engine).error).run()
 
 
@@ -70,13 +70,13 @@ def _empty_log(connection: sqlite3.Connection) -> bool:
     return True
 
 
-def _verdict(parts: Sequence[Part]) -> str:
+def _verdict(parts: Sequence[ProofPart]) -> str:
     if any(part.findings for part in parts):
         return "findings"
     return "kept" if any(part.kept for part in parts) else "clean"
 
 
-def _show(part: Part) -> None:
+def _show(part: ProofPart) -> None:
     amounts = ", ".join(f"{amount:,} {what}" for what, amount in part.looked_at.items())
     click.echo(f"{part.name}: {_verdict([part])}; {amounts or 'nothing was there'}")
     for line in (*part.notes, *(f"kept: {line}" for line in part.kept)):

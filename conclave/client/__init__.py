@@ -1,25 +1,33 @@
-"""The client library, for whoever talks to a Conclave server. Of the server it imports the wire formats only."""
+"""The client library, for programs that talk to a Conclave server. Of the server it imports the wire formats only."""
 
 from conclave.client.api import Client
-from conclave.client.codec import Change, Codec, PlaintextCodec, UnreadableError
+from conclave.client.codec import Change, Codec, PlaintextCodec, Readable
+from conclave.client.encryption.codec import MlsCodec
+from conclave.client.encryption.vault import KeyStoreError
 from conclave.client.errors import (
     AnswerError,
     AnswerTooLongError,
     AuthError,
     BusyError,
     ClientError,
+    EncryptionError,
     GroupError,
     InputError,
+    KeyInDoubtError,
     NoAnswerError,
+    NotReadyError,
     RefusedError,
+    ReplacedError,
     ResourceError,
     ServerError,
     SessionOverError,
+    WrongPasswordError,
 )
-from conclave.client.history.schema import HistoryError
-from conclave.client.history.store import History
-from conclave.client.news import (
+from conclave.client.events import (
+    EncryptionChanged,
+    EncryptionNotice,
     GroupGone,
+    KeyChanged,
     Message,
     MessageArrived,
     MessagesGone,
@@ -29,6 +37,8 @@ from conclave.client.news import (
     PolicyChanged,
     TimeCorrected,
 )
+from conclave.client.history.schema import HistoryError
+from conclave.client.history.store import History
 from conclave.client.retry import Backoff
 from conclave.client.session import Session, SessionFileError
 from conclave.client.sync import Sync
@@ -45,22 +55,32 @@ __all__ = [
     "Client",
     "ClientError",
     "Codec",
+    "EncryptionChanged",
+    "EncryptionError",
+    "EncryptionNotice",
     "Format",
     "GroupError",
     "GroupGone",
     "History",
     "HistoryError",
     "InputError",
+    "KeyChanged",
+    "KeyInDoubtError",
+    "KeyStoreError",
     "Message",
     "MessageArrived",
     "MessagesGone",
+    "MlsCodec",
     "News",
     "NoAnswerError",
+    "NotReadyError",
     "Offline",
     "Online",
     "PlaintextCodec",
     "PolicyChanged",
+    "Readable",
     "RefusedError",
+    "ReplacedError",
     "ResourceError",
     "ServerError",
     "Session",
@@ -69,5 +89,5 @@ __all__ = [
     "Sync",
     "TimeCorrected",
     "Timeouts",
-    "UnreadableError",
+    "WrongPasswordError",
 ]

@@ -2,66 +2,222 @@
 
 import os
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 from uuid import UUID
 
+from conclave.client.encryption.view import PLAIN, GroupView, KnownKey
+from conclave.client.events import News
 from conclave.wire.fields import KEY_PACKAGE_START
+from conclave.wire.results import Group, StoredMessage
 
-
-class UnreadableError(Exception):
-    """A payload is not for this codec, or cannot be read by it."""
+if TYPE_CHECKING:
+    from conclave.client.api import Client
 
 
 class Change(NamedTuple):
-    """A change of a group's members. ``welcome`` is for those who are added; b"" if there is none."""
+    """A change of a group's members. ``welcome`` is for those who are added; b"" if there is none.
+
+    All is b"" if there is nothing to change, or the keys for it are not there: the members' clients make up for it.
+    """
 
     commit: bytes
     group_info: bytes
     welcome: bytes = b""
 
 
+class Beginning(NamedTuple):
+    """A group that begins."""
+
+    group_info: bytes
+    mls_group_id: str = ""
+    """Hexadecimal; "" if there is none."""
+
+
+class Joining(NamedTuple):
+    """What brings the user into a group from outside."""
+
+    commit: bytes
+    mls_group_id: str = ""
+    """As that of a beginning."""
+
+
+@dataclass(frozen=True)
+class KeyPackages:
+    """Key packages to upload."""
+
+    regular: tuple[bytes, ...]
+    last_resort: bytes | None
+    fingerprint: str = ""
+    """Of the key that they are signed with; "" if there is none."""
+    replaces_all: bool = False
+    """What the server has is of former keys, and is to be deleted before."""
+
+
+@dataclass(frozen=True)
+class Readable:
+    """A message that is for people."""
+
+    message: StoredMessage
+    text: str | None = field(repr=False)
+    """None if it cannot be read."""
+
+
+@dataclass(frozen=True)
+class SendAgain:
+    """A text that was sent, and came after its epoch, so that not everybody could read it."""
+
+    key: int
+    """What ``sent_again`` takes."""
+    group_id: UUID
+    text: str = field(repr=False)
+    self_destruct_seconds: int
+    original: int
+    """The number under which it came first."""
+
+
 class Codec(Protocol):
     """Makes and reads payloads. The server, and the rest of this library, take them as they are.
 
-    It is called for a group's payloads in the order of their numbers, except for those that the server left out while
-    its clock was in doubt: they come later. After a crash it may be asked for the last ones again. What the user sent
-    is not decoded: its text is known; but after a crash it may be.
+    What it returns to be sent it has stored before. It asks the server for nothing, but in ``settle``. No method but
+    those that say so raises anything that a client could do something about.
     """
 
+    # What is shown
+
+    @property
+    def encrypts(self) -> bool:
+        """Whether the server cannot read what is sent."""
+        ...
+
+    @property
+    def fingerprint(self) -> str:
+        """The fingerprint of the user's own key, 64 hexadecimal digits; "" if there is none."""
+        ...
+
+    def view(self, group_id: UUID) -> GroupView:
+        """Return a group's encryption as it is now."""
+        ...
+
+    def known_key(self, user_id: UUID) -> KnownKey | None:
+        """Return the key of a person as it was seen last; None if it was never seen."""
+        ...
+
+    def verify(self, user_id: UUID, fingerprint: str) -> bool:
+        """Note that the user has compared a key. False if it is another one by now."""
+        ...
+
+    def accept(self, user_id: UUID, fingerprint: str) -> bool:
+        """Note that the user takes a changed key without having compared it. False if it is another one by now."""
+        ...
+
+    def take_news(self) -> list[News]:
+        """Return what people should know, and was not told."""
+        ...
+
+    # Messages
+
     def encode(self, group_id: UUID, text: str) -> bytes:
-        """Return the payload of a message."""
+        """Return the payload of a message. Raises ValueError for a text that cannot be sent, and NotReadyError."""
         ...
 
-    def decode(self, group_id: UUID, sender_id: UUID, payload: bytes) -> str | None:
-        """Return the text of a payload; None if it is none for people, as a commit. Raises UnreadableError."""
+    def withdraw(self, group_id: UUID, payload: bytes) -> None:
+        """A payload was not sent after all."""
         ...
 
-    def key_package(self) -> bytes:
-        """Make a key package, by which others can add the user."""
+    def to_send_again(self) -> list[SendAgain]:
+        """Return texts that have to be sent anew."""
         ...
 
-    def begin(self, group_id: UUID) -> bytes:
-        """Begin a new group; return its group info."""
+    def encode_again(self, again: SendAgain) -> bytes:
+        """Return the payload of one of them: who could read it the first time drops it. Raises NotReadyError."""
         ...
 
-    def add(self, group_id: UUID, key_packages: Sequence[bytes]) -> Change:
-        """Return what adds the owners of key packages to a group."""
+    def sent_again(self, key: int) -> None:
+        """One of them was sent anew."""
+        ...
+
+    def decode(self, group_id: UUID, messages: Sequence[StoredMessage]) -> list[Readable]:
+        """Take what the server hands out, in its order; return what is for people.
+
+        It is called for a group's messages in the order of their numbers, except for those that the server left out
+        while its clock was in doubt: they come later. After a crash it may be asked for the last ones again, until
+        ``stored`` says that the history has them.
+        """
+        ...
+
+    def stored(self, group_id: UUID, up_to: int) -> None:
+        """The history has all that was decoded up to a number. It is said before each fetch too."""
+        ...
+
+    def caught_up(self, group_id: UUID) -> None:
+        """All that the server has of a group was handed over. Nothing is encrypted before that."""
+        ...
+
+    # Members
+
+    def has_keys(self, group_id: UUID) -> bool:
+        """Tell whether there are keys of a group; if not, a welcome may have them."""
+        ...
+
+    def key_packages(self, regular: int, *, last_resort: bool) -> KeyPackages:
+        """Make key packages, by which others can add the user."""
+        ...
+
+    @property
+    def wants_key_packages(self) -> bool:
+        """Whether those at the server should be replaced before they are too old."""
+        ...
+
+    def begin(self, group_id: UUID) -> Beginning:
+        """Begin a new group."""
+        ...
+
+    def add(self, group_id: UUID, user_id: UUID, key_package: bytes) -> Change:
+        """Return what adds a user to a group. It counts once its commit comes back. Raises EncryptionError."""
         ...
 
     def remove(self, group_id: UUID, user_id: UUID) -> Change:
-        """Return what removes a member."""
+        """Return what removes a member. It counts once its commit comes back."""
         ...
 
-    def join(self, group_id: UUID, group_info: bytes) -> bytes:
-        """Return the commit by which the user joins a public group from outside."""
+    def join(self, group_id: UUID, group_info: bytes) -> Joining:
+        """Return what brings the user into a group from outside. Raises EncryptionError."""
         ...
 
-    def welcomed(self, group_id: UUID, welcome: bytes) -> None:
-        """Take part in a group from a welcome on. Raises UnreadableError."""
+    def welcomed(self, group_id: UUID, welcome: bytes) -> bool:
+        """Take part in a group from a welcome on. False if it is not for these keys, and may be for others."""
         ...
 
     def forget(self, group_id: UUID) -> None:
         """Forget a group: the user is not in it any more."""
+        ...
+
+    def new_keys(self) -> None:
+        """Begin with new keys, and ask into all groups anew."""
+        ...
+
+    # What goes on by itself
+
+    def changed(self, group_id: UUID) -> None:
+        """Members of a group may have changed: have it looked at."""
+        ...
+
+    @property
+    def is_due(self) -> bool:
+        """Whether ``settle`` has something to do now."""
+        ...
+
+    async def settle(self, client: "Client", groups: Sequence[Group]) -> set[UUID]:
+        """Do what members' clients do by themselves; return the groups that are to be fetched after that.
+
+        ``groups``: the user's, as the server lists them now. Raises SessionOverError; whatever else fails is tried
+        again later.
+        """
+        ...
+
+    def close(self) -> None:
+        """Close what it has open."""
         ...
 
 
@@ -73,46 +229,118 @@ class PlaintextCodec:
 
     _CONTROL = b"\x00conclave plaintext "
 
+    encrypts = False
+    fingerprint = ""
+    wants_key_packages = False
+    is_due = False
+
+    def view(self, group_id: UUID) -> GroupView:
+        """Say that nothing is encrypted."""
+        return PLAIN
+
+    def known_key(self, user_id: UUID) -> KnownKey | None:
+        """Return None: there are no keys."""
+        return None
+
+    def verify(self, user_id: UUID, fingerprint: str) -> bool:
+        """Return False: there are no keys."""
+        return False
+
+    def accept(self, user_id: UUID, fingerprint: str) -> bool:
+        """Return False: there are no keys."""
+        return False
+
+    def take_news(self) -> list[News]:
+        """Return nothing."""
+        return []
+
     def encode(self, group_id: UUID, text: str) -> bytes:
         """Return the text in UTF-8. Raises ValueError for a text that is empty or begins with NUL."""
         if not text or text.startswith("\x00"):
             raise ValueError("a message must not be empty, nor begin with NUL")
         return text.encode()
 
-    def decode(self, group_id: UUID, sender_id: UUID, payload: bytes) -> str | None:
-        """Return the text; None for what this codec gives in place of commits. Raises UnreadableError."""
-        if payload.startswith(self._CONTROL):
-            return None
+    def withdraw(self, group_id: UUID, payload: bytes) -> None:
+        """Do nothing: nothing is kept of what is sent."""
+
+    def to_send_again(self) -> list[SendAgain]:
+        """Return nothing: a text can always be read."""
+        return []
+
+    def encode_again(self, again: SendAgain) -> bytes:
+        """Return the text in UTF-8."""
+        return self.encode(again.group_id, again.text)
+
+    def sent_again(self, key: int) -> None:
+        """Do nothing."""
+
+    def decode(self, group_id: UUID, messages: Sequence[StoredMessage]) -> list[Readable]:
+        """Return the texts, but not what this codec gives in place of commits."""
+        return [
+            Readable(each, self._text(each.mls_message))
+            for each in messages
+            if not each.mls_message.startswith(self._CONTROL)
+        ]
+
+    def _text(self, payload: bytes) -> str | None:
+        """Return a text; None if it is none: perhaps it is encrypted."""
         try:
             text = payload.decode()
-        except UnicodeDecodeError as error:
-            raise UnreadableError("no text: perhaps it is encrypted") from error
-        if text.startswith("\x00"):
-            raise UnreadableError("no text: perhaps it is a message of MLS")
-        return text
+        except UnicodeDecodeError:
+            return None
+        return None if text.startswith("\x00") else text
 
-    def key_package(self) -> bytes:
-        """Make a key package of chance: there is no key in it."""
+    def stored(self, group_id: UUID, up_to: int) -> None:
+        """Do nothing: nothing is kept of what was decoded."""
+
+    def caught_up(self, group_id: UUID) -> None:
+        """Do nothing: there are no keys."""
+
+    def has_keys(self, group_id: UUID) -> bool:
+        """Return True: none are needed."""
+        return True
+
+    def key_packages(self, regular: int, *, last_resort: bool) -> KeyPackages:
+        """Make key packages of chance: there is no key in them."""
+        return KeyPackages(
+            tuple(self._key_package() for _ in range(regular)), self._key_package() if last_resort else None
+        )
+
+    def _key_package(self) -> bytes:
         return KEY_PACKAGE_START + self._CONTROL + os.urandom(16)
 
-    def begin(self, group_id: UUID) -> bytes:
+    def begin(self, group_id: UUID) -> Beginning:
         """Return a word in place of group info."""
-        return self._CONTROL + b"group info"
+        return Beginning(self._CONTROL + b"group info")
 
-    def add(self, group_id: UUID, key_packages: Sequence[bytes]) -> Change:
+    def add(self, group_id: UUID, user_id: UUID, key_package: bytes) -> Change:
         """Return words in place of MLS messages."""
-        return Change(self._CONTROL + b"add", self.begin(group_id), self._CONTROL + b"welcome")
+        return Change(self._CONTROL + b"add", self._CONTROL + b"group info", self._CONTROL + b"welcome")
 
     def remove(self, group_id: UUID, user_id: UUID) -> Change:
         """Return words in place of MLS messages."""
-        return Change(self._CONTROL + b"remove", self.begin(group_id))
+        return Change(self._CONTROL + b"remove", self._CONTROL + b"group info")
 
-    def join(self, group_id: UUID, group_info: bytes) -> bytes:
+    def join(self, group_id: UUID, group_info: bytes) -> Joining:
         """Return a word in place of an external commit."""
-        return self._CONTROL + b"join"
+        return Joining(self._CONTROL + b"join")
 
-    def welcomed(self, group_id: UUID, welcome: bytes) -> None:
+    def welcomed(self, group_id: UUID, welcome: bytes) -> bool:
         """Do nothing: there are no keys."""
+        return True
 
     def forget(self, group_id: UUID) -> None:
         """Do nothing: there are no keys."""
+
+    def new_keys(self) -> None:
+        """Do nothing: there are no keys."""
+
+    def changed(self, group_id: UUID) -> None:
+        """Do nothing: there are no keys."""
+
+    async def settle(self, client: "Client", groups: Sequence[Group]) -> set[UUID]:
+        """Do nothing: there are no keys."""
+        return set()
+
+    def close(self) -> None:
+        """Do nothing: nothing is open."""

@@ -8,7 +8,7 @@ TOO_MANY_REQUESTS, UNAVAILABLE = 429, 503
 
 
 class ClientError(Exception):
-    """Whatever this library raises. No text of it has a token or a password."""
+    """The base of all that this library raises. No text of it has a token or a password."""
 
 
 class NoAnswerError(ClientError):
@@ -24,6 +24,22 @@ class AnswerError(ClientError):
 
 class AnswerTooLongError(AnswerError):
     """The answer is longer than any of this protocol. It is not read to its end, and takes no memory."""
+
+
+class EncryptionError(ClientError):
+    """Something cannot be encrypted, or what is needed for it is not what it seems; the text says why, in a line."""
+
+
+class NotReadyError(EncryptionError):
+    """The keys of a group are not there yet: it goes on by itself, so try again later."""
+
+
+class ReplacedError(EncryptionError):
+    """Another device of the account has taken this one's place in a group: nothing goes on until ``Sync.reset``."""
+
+
+class KeyInDoubtError(EncryptionError):
+    """A member's key has changed, and the user has not judged it: ``Codec.verify`` or ``Codec.accept`` does."""
 
 
 class RefusedError(ClientError):
@@ -51,15 +67,19 @@ class RefusedError(ClientError):
 
 
 class InputError(RefusedError):
-    """The request is wrong (100, 101). Of names that nobody can have the library says so before anything is sent."""
+    """The request is wrong (100, 101). Of names that no user can have the library says so before anything is sent."""
 
 
 class AuthError(RefusedError):
     """The credentials are missing or wrong (200, 201, 203)."""
 
 
+class WrongPasswordError(AuthError):
+    """The password is wrong (203), or at login the username or the password (202): the server does not say which."""
+
+
 class SessionOverError(AuthError):
-    """The token is not known any more; at login: username or password is wrong (202). The only reason to log out."""
+    """The token is not known any more (202). The only reason to log out."""
 
 
 class ResourceError(RefusedError):
@@ -89,6 +109,8 @@ def refused(
         kind: type[RefusedError] = BusyError
     elif code == ErrorCode.AUTH_TOKEN_EXPIRED:
         kind = SessionOverError
+    elif code == ErrorCode.AUTH_PASSWORD_WRONG:
+        kind = WrongPasswordError
     else:
         kind = _FAMILIES.get(code // 100, RefusedError)
     return kind(status, code, text, fields, retry_after)

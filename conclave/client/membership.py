@@ -1,9 +1,12 @@
 """Coming into groups and leaving them, with what a codec has to say to it."""
 
+from collections.abc import Callable
 from uuid import UUID
 
 from conclave.client.api import Client
 from conclave.client.codec import Codec
+from conclave.client.errors import ResourceError
+from conclave.errors import ErrorCode
 
 
 class Membership:
@@ -12,35 +15,57 @@ class Membership:
     None is repeated by itself: after a NoAnswerError look at the groups and the invites first.
     """
 
-    def __init__(self, client: Client, codec: Codec) -> None:
+    def __init__(self, client: Client, codec: Codec, changed: Callable[[UUID], None] = lambda _: None) -> None:
+        """``changed``: is told of groups that are to be fetched, since no event tells the user of own commits."""
         self._client = client
         self._codec = codec
+        self._changed = changed
 
     async def create(self, group_name: str, alias: str = "", *, public: bool = False) -> UUID:
         """Create a group, and begin it in the codec."""
         group_id = await self._client.create_group(group_name, alias)
-        await self._client.commit(group_id, group_info=self._codec.begin(group_id))
+        beginning = self._codec.begin(group_id)
+        await self._client.commit(group_id, group_info=beginning.group_info, mls_group_id=beginning.mls_group_id)
         if public:
             await self._client.update_group(group_id, visibility="public")
         return group_id
 
     async def invite(self, group_id: UUID, username: str) -> None:
-        """Invite somebody: take a key package, and deposit what it needs."""
+        """Invite a user: take a key package, and deposit what it needs. Raises ResourceError if there is none yet."""
         user = await self._client.user(username)
-        taken = await self._client.key_packages_for(group_id, [user.user_id])
-        change = self._codec.add(group_id, [each.key_package_data for each in taken])
+        try:
+            taken = await self._client.key_packages_for(group_id, [user.user_id])
+        except ResourceError as error:
+            if error.code != ErrorCode.RESOURCE_NOT_FOUND:
+                raise
+            raise ResourceError(
+                error.status,
+                error.code,
+                f"{username} has no keys yet, and cannot be invited: they come with the first login of {username} in a"
+                " client; invite again after that",
+            ) from error
+        [package] = [each.key_package_data for each in taken if each.user_id == user.user_id] or [b""]
+        change = self._codec.add(group_id, user.user_id, package)
         await self._client.deposit_invite(group_id, user.user_id, change.commit, change.welcome, change.group_info)
 
     async def join(self, group_id: UUID) -> None:
         """Join a public group, and tell its members by an external commit."""
-        group_info = await self._client.join(group_id)
-        await self._client.external_join(group_id, self._codec.join(group_id, group_info))
+        try:
+            group_info = await self._client.join(group_id)
+            joining = self._codec.join(group_id, group_info)
+            await self._client.external_join(group_id, joining.commit, joining.mls_group_id)
+        finally:
+            self._codec.changed(group_id)  # an answer may be lost, and no event tells the user of what is the user's
+            self._changed(group_id)
 
     async def remove(self, group_id: UUID, user_id: UUID, *, ban: bool = False) -> None:
-        """Remove somebody, or ban somebody."""
+        """Remove a member, or ban a user."""
         change = self._codec.remove(group_id, user_id)
         remove = self._client.ban if ban else self._client.remove
-        await remove(group_id, user_id, change.commit, change.group_info)
+        try:
+            await remove(group_id, user_id, change.commit, change.group_info)
+        finally:
+            self._changed(group_id)
 
     async def leave(self, group_id: UUID) -> None:
         """Leave a group. ``Sync.leave`` erases what is here of it too."""

@@ -7,14 +7,15 @@ from itertools import pairwise
 from typing import NamedTuple
 from uuid import UUID
 
-from conclave.client import news as n
+from conclave.client import events as n
 from conclave.client.api import Client
-from conclave.client.codec import Codec, UnreadableError
+from conclave.client.codec import Codec
 from conclave.client.errors import AnswerError, GroupError, NoAnswerError, ResourceError, is_not_member
 from conclave.client.history.erasing import Erased
 from conclave.client.history.pages import Arrived
 from conclave.client.history.store import History
-from conclave.client.results import StoredMessage
+from conclave.wire import events as protocol
+from conclave.wire.results import StoredMessage
 
 PAGE = 200
 """At most 200 messages are fetched at once; fewer on a link on which so many do not arrive."""
@@ -37,19 +38,11 @@ class Mirror:
         self._client = client
         self._history = history
         self._codec = codec
-        self._own: dict[tuple[UUID, bytes], str] = {}
         self._told_invites: set[UUID] = set()
+        self._caught_up: set[UUID] = set()
         self._gone: list[n.MessagesGone | n.GroupGone] = []
         self._has_passed_over = False
         self._page_size, self._arrived = PAGE, 0
-
-    def expect(self, group_id: UUID, payload: bytes, text: str) -> None:
-        """The user sends a payload, whose text is known: a codec cannot always read what it has made itself."""
-        self._own[group_id, payload] = text
-
-    def refuse(self, group_id: UUID, payload: bytes) -> None:
-        """A payload was not sent after all."""
-        self._own.pop((group_id, payload), None)
 
     async def catch_up(self) -> AsyncIterator[n.News]:
         """Read the whole state, and fetch what was missed."""
@@ -65,17 +58,20 @@ class Mirror:
             await self.forget_deleted(group_id, self._history.senders(group_id) - members, deleted)
             async for each in self.refresh(group_id):
                 yield each
+            self._codec.changed(group_id)
         await self.tell_read()
         for invite in await self._client.invites():
             if invite.invite_id not in self._told_invites:
                 ids = invite.invite_id, invite.group_id
-                yield self.invited(n.InviteReceived(*ids, invite.group_name, invite.group_alias, invite.inviter_id))
+                yield self.invited(
+                    protocol.InviteReceived(*ids, invite.group_name, invite.group_alias, invite.inviter_id)
+                )
 
-    def has_told(self, invite: n.InviteReceived) -> bool:
+    def has_told(self, invite: protocol.InviteReceived) -> bool:
         """Tell whether the application has heard of an invite, which came while everything was read."""
         return invite.invite_id in self._told_invites
 
-    def invited(self, invite: n.InviteReceived) -> n.InviteReceived:
+    def invited(self, invite: protocol.InviteReceived) -> protocol.InviteReceived:
         """Note that the application hears of an invite."""
         self._told_invites.add(invite.invite_id)
         return invite
@@ -128,7 +124,7 @@ class Mirror:
     async def forget_deleted(self, group_id: UUID, user_ids: Iterable[UUID], known: dict[UUID, bool]) -> None:
         """Forget what those of ``user_ids`` have sent who have deleted their accounts: the server serves it no more.
 
-        ``known``: of whom that is known; whoever is asked about is added.
+        ``known``: of whom that is known; users that are asked about are added.
         """
         for user_id in user_ids:
             if user_id not in known:
@@ -146,12 +142,13 @@ class Mirror:
     async def fetch(self, group_id: UUID) -> AsyncIterator[n.News]:
         """Fetch all that comes after what the history has, store it, and tell it.
 
-        The last page is empty: only that says that nothing follows, and it confirms the one before. If pages have left
+        The last page is empty: only that says that nothing follows, and it confirms the one before. The first time
+        nothing is told before that, since a codec encrypts nothing until it has read everything. If pages have left
         something out because the server did not know the time, what comes after them is fetched again first.
         """
-        if group_id not in self._history.groups():
-            async for each in self._read_policy_if_member(group_id):
-                yield each
+        async for each in self._prepare(group_id):
+            yield each
+        self._codec.stored(group_id, self._history.fetched_up_to(group_id))
         is_known = self._history.is_time_known
         while (page := await self._page(group_id, after := self._after(group_id, again=is_known))) is not None:
             is_known = is_known and not page.in_doubt
@@ -163,7 +160,7 @@ class Mirror:
             if not is_last:
                 self._store(group_id, after, page)
             self.note_gone(self._history.enforce())
-            async for each in self._deliver(group_id):
+            async for each in self._tell(group_id, is_last=is_last):
                 yield each
             if is_last:
                 self._has_passed_over |= page.in_doubt or self._history.again_after(group_id) is not None
@@ -183,6 +180,7 @@ class Mirror:
         new = self._history.new(group_id, numbers)
         arrived = self._decoded(group_id, [each for each in page.messages if each.sequence_num in new])
         self._history.store(group_id, after, up_to, arrived, numbers=numbers, in_doubt=page.in_doubt)
+        self._codec.stored(group_id, up_to)
 
     async def _page(self, group_id: UUID, after: int) -> _Page | None:
         """Fetch the next page of a group. Return None if the user is no member."""
@@ -196,6 +194,14 @@ class Mirror:
         if any(number <= former for former, number in pairwise(numbers)):
             raise AnswerError("the server's messages are out of order")  # or the same page would come for ever
         return page
+
+    async def _prepare(self, group_id: UUID) -> AsyncIterator[n.News]:
+        """Read what has to be there before a group's messages: its policy, and the keys to read them with."""
+        if group_id not in self._history.groups():
+            async for each in self._read_policy_if_member(group_id):
+                yield each
+        if not self._codec.has_keys(group_id):
+            await self.take_welcomes()  # it was stored before any message that it is for
 
     @property
     def wants_to_compare(self) -> bool:
@@ -223,6 +229,15 @@ class Mirror:
             if not is_not_member(error):  # the fetch that follows says so too
                 raise
 
+    async def _tell(self, group_id: UUID, *, is_last: bool) -> AsyncIterator[n.News]:
+        """Tell what was stored. Who answers to it would wait in vain if there were more to be read before that."""
+        if is_last:
+            self._codec.caught_up(group_id)
+            self._caught_up.add(group_id)
+        if group_id in self._caught_up:
+            async for each in self._deliver(group_id):
+                yield each
+
     async def _deliver(self, group_id: UUID) -> AsyncIterator[n.News]:
         """Tell messages that the application has not had. One counts as had once the next thing is asked for.
 
@@ -239,16 +254,8 @@ class Mirror:
     def _decoded(self, group_id: UUID, page: Sequence[StoredMessage]) -> list[Arrived]:
         """Return what is for people in a page. What a codec keeps for itself is not stored."""
         arrived = []
-        for each in page:
-            own = self._own.pop((group_id, each.mls_message), None)
-            try:
-                text = own if own is not None else self._codec.decode(group_id, each.sender_id, each.mls_message)
-            except UnreadableError:
-                content = None
-            else:
-                if text is None:
-                    continue
-                content = text.encode()
+        for each, text in ((readable.message, readable.text) for readable in self._codec.decode(group_id, page)):
+            content = None if text is None else text.encode()
             is_own = each.sender_id == self._client.session.user_id
             what = each.sequence_num, each.sender_id, content, each.created_at, each.self_destruct_seconds
             arrived.append(Arrived(*what, is_own=is_own))
@@ -271,12 +278,14 @@ class Mirror:
     async def take_welcomes(self) -> None:
         """Hand welcomes to the codec."""
         for welcome in await self._client.welcomes():
-            try:
-                self._codec.welcomed(welcome.group_id, welcome.welcome_message)
-            except UnreadableError:
+            if not self._codec.welcomed(welcome.group_id, welcome.welcome_message):
                 continue  # it may be for another device
             with contextlib.suppress(ResourceError):  # accepted before, and the answer was lost
                 await self._client.accept_welcome(welcome.welcome_id)
+
+    async def settle(self) -> set[UUID]:
+        """Have the codec do what goes on by itself; return the groups that are to be fetched then."""
+        return await self._codec.settle(self._client, await self._client.groups())
 
     def forget_group(self, group_id: UUID) -> list[n.GroupGone]:
         """Erase what is here of a group that the user is not in any more."""
@@ -294,7 +303,7 @@ class Mirror:
         """The user has left a group: erase what is here of it, and tell that later."""
         self._gone += self.forget_group(group_id)
 
-    def take_gone(self) -> list[n.MessagesGone | n.GroupGone]:
-        """Return what is gone and was not told."""
+    def take_gone(self) -> list[n.News]:
+        """Return what is gone, and what the codec has to say, and was not told."""
         gone, self._gone = self._gone, []
-        return gone
+        return [*gone, *self._codec.take_news()]

@@ -1,4 +1,10 @@
-"""Checks names before they are sent: what cannot be one would only be refused, or lead to another path. Pure."""
+"""Names of users and groups: what can be one is checked before it is sent, and a name is made of a title. Pure.
+
+What cannot be a name would only be refused, or lead to another path.
+"""
+
+import re
+import unicodedata
 
 from marshmallow import ValidationError
 
@@ -6,15 +12,40 @@ from conclave.client.errors import InputError
 from conclave.errors import ErrorCode
 from conclave.wire.fields import NAME_RULE
 
+LONGEST = 64
+"""A name has at most 64 signs."""
+
+_OTHER = re.compile("[^a-zA-Z0-9_]")
+
+_SPELLED = str.maketrans({"ß": "ss", "ø": "o", "Ø": "O", "æ": "ae", "Æ": "Ae", "œ": "oe", "ł": "l", "Ł": "L", "đ": "d"})
+"""Letters that are no other letter with a mark."""
+
 
 def checked(field: str, name: str) -> str:
-    """Return a name of a user or a group that can be one. Raises InputError, as the server would.
+    """Return a name of a user or a group that can be one. Raises InputError, as the server would, with the fault.
 
     ``field``: what the protocol calls it, "username" or "group_name".
     """
     try:
         return str(NAME_RULE(name))
     except ValidationError as error:
-        faults = [str(each) for each in error.messages]
+        faults = [f"{each}: {_fault(name)}" for each in error.messages]
         text = f"{field}: {' '.join(faults)}"
         raise InputError(400, ErrorCode.INPUT_VALIDATION, text, {field: faults}) from error
+
+
+def name_of(title: str) -> str:
+    """Return a name for a title, as Smith_v_Jones_2026 for Smith v. Jones, 2026; "" if nothing of it can be in one."""
+    plain = unicodedata.normalize("NFKD", title.translate(_SPELLED))
+    letters = "".join(each for each in plain if not unicodedata.combining(each))
+    return re.sub("[^a-zA-Z0-9]+", "_", letters).strip("_")[:LONGEST].rstrip("_")
+
+
+def _fault(name: str) -> str:
+    other = _OTHER.search(name)
+    if other:
+        sign = "a space" if other[0] == " " else f'"{other[0]}"' if other[0].isprintable() else f"U+{ord(other[0]):04X}"
+        return f"{sign} at place {other.start() + 1} is none of them"
+    if name.startswith("_"):
+        return "it begins with _"
+    return f"it has {len(name)}"

@@ -10,17 +10,15 @@ GATEWAY_STATUSES = (502, 503, 504)
 
 @dataclass(frozen=True)
 class Backoff:
-    """Waits longer after each failure, by chance, so that many clients do not come back at once.
-
-    ``first``: up to so many seconds after the first failure, twice as many after the next, ``most`` at last. ``tries``:
-    how often a request is sent at most. ``patience``: a server that asks to come back after more seconds than these is
-    not waited for.
-    """
+    """Waits longer after each failure, by chance, so that many clients do not come back at once."""
 
     first: float = 0.25
+    """Up to so many seconds after the first failure, twice as many after the next, ``most`` at last."""
     most: float = 30.0
     tries: int = 8
+    """How often a request is sent at most."""
     patience: float = 60.0
+    """A server that asks to come back after more seconds than these is not waited for."""
 
     def delay(self, failures: int, chance: float) -> float:
         """Return how many seconds to wait. ``failures``: in a row, at least 1. ``chance``: 0 to 1."""

@@ -25,7 +25,7 @@ class Session:
     written_in: Format = Format.JSON
 
     def save(self, path: Path) -> None:
-        """Write it to ``path`` in one step, readable by nobody else. Raises OSError."""
+        """Write it to ``path`` in one step, readable by this user only. Raises OSError."""
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         values = asdict(self) | {"user_id": str(self.user_id), "written_in": self.written_in.name.lower()}
         descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")  # mode 0600

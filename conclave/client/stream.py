@@ -9,8 +9,9 @@ from aiohttp.http_exceptions import LineTooLong
 
 from conclave.client import marshal
 from conclave.client.errors import AnswerError, AnswerTooLongError, NoAnswerError
-from conclave.client.news import EVENTS, Event, Lagged
+from conclave.client.events import Lagged
 from conclave.wire import conclave_pb2
+from conclave.wire.events import EVENTS, Event
 from conclave.wire.negotiate import Format
 
 _LAGGED = "lagged"

@@ -1,12 +1,13 @@
 """Keeps a local history in step with the server, and tells an application what is new.
 
 It subscribes first, then fetches everything after what the history has, and from then on takes events as hints to
-fetch. Whatever is lost on the way is fetched later; what was fetched is stored in one transaction with how far the
+fetch. What is lost on the way is fetched later; what was fetched is stored in one transaction with how far the
 history is. So each message is there exactly once, in order.
 """
 
 import asyncio
 import contextlib
+import hashlib
 import random
 import sqlite3
 from collections.abc import AsyncIterator, Callable, Iterable
@@ -14,23 +15,28 @@ from types import TracebackType
 from typing import Self
 from uuid import UUID
 
-from conclave.client import news as n
+from conclave.client import events as n
 from conclave.client.api import Client
 from conclave.client.codec import Codec
 from conclave.client.errors import (
     AnswerError,
     BusyError,
     ClientError,
+    KeyInDoubtError,
     NoAnswerError,
+    NotReadyError,
     RefusedError,
+    ReplacedError,
     ServerError,
+    SessionOverError,
     is_not_member,
 )
 from conclave.client.history.store import History
+from conclave.client.key_package_stock import KeyPackageUpkeep
 from conclave.client.membership import Membership
 from conclave.client.mirror import Mirror
 from conclave.client.retry import GATEWAY_STATUSES, Backoff
-from conclave.client.upkeep import KeyPackageUpkeep
+from conclave.wire import events as protocol
 
 DEFAULT = Backoff()
 
@@ -43,11 +49,14 @@ MOST_UNSTEADY = 4
 ENFORCED_EVERY = 0.5
 """What may not be in the history any more goes within half a second."""
 
+READY_WITHIN, READY_LOOKED_EVERY = 30.0, 0.1
+"""A text waits up to 30 seconds for the keys of its group."""
+
 
 class Sync:
     """One user's conversation. Use it within ``async with``, and iterate over it: it goes on until the session is over.
 
-    The history is kept in order as long as somebody iterates; expiry is enforced all the time.
+    The history is kept in order as long as it is iterated; expiry is enforced all the time.
     """
 
     def __init__(
@@ -58,14 +67,20 @@ class Sync:
         *,
         backoff: Backoff = DEFAULT,
         chance: Callable[[], float] = random.random,
+        takes_changed_keys: bool = False,
     ) -> None:
-        """``client``: logged in. ``backoff``: how long to wait before the connection is tried again."""
+        """``client``: logged in. ``backoff``: how long to wait before the connection is tried again.
+
+        ``takes_changed_keys``: nothing is sent to a group in which a member's key has changed, until that is judged by
+        ``Codec.verify`` or ``Codec.accept``; for a bot that nobody looks after: send all the same, also to an attacker.
+        """
         self.client = client
         self.history = history
         self.codec = codec
-        self.membership = Membership(client, codec)
+        self.membership = Membership(client, codec, self.look_at)
         self._backoff = backoff
         self._chance = chance
+        self._takes_changed_keys = takes_changed_keys
         self._upkeep = KeyPackageUpkeep(client, codec)
         self._mirror = Mirror(client, history, codec)
         self._to_fetch: set[UUID] = set()
@@ -99,21 +114,49 @@ class Sync:
     ) -> int:
         """Send a text; return its number. It comes as a MessageArrived too, in its order. Raises ClientError.
 
+        KeyInDoubtError: a member's key has changed. ReplacedError: another device of the account is in.
         ``send_id``: see ``Client.send``. After a NoAnswerError, send again with the same one.
         """
-        payload = self.codec.encode(group_id, text)
-        self._mirror.expect(group_id, payload, text)
+        payload = await self._encoded(group_id, text)
         try:
             number = await self.client.send(
                 group_id, payload, self_destruct_seconds=self_destruct_seconds, send_id=send_id
             )
         except RefusedError as error:
-            self._mirror.refuse(group_id, payload)
+            self.codec.withdraw(group_id, payload)
             if is_not_member(error):
                 self.look_at(group_id)  # left from another device, which no event tells
             raise
         self.look_at(group_id)
         return number
+
+    async def _encoded(self, group_id: UUID, text: str) -> bytes:
+        """Encode a text as soon as the keys are there. Raises NotReadyError if they are not for long."""
+        deadline = asyncio.get_running_loop().time() + READY_WITHIN
+        while True:
+            if self._is_in_doubt(group_id):
+                raise KeyInDoubtError("a member's key has changed: nothing is sent before you have judged it")
+            try:
+                return self.codec.encode(group_id, text)
+            except NotReadyError:
+                if asyncio.get_running_loop().time() > deadline:
+                    raise
+            self._wake.set()
+            await asyncio.sleep(READY_LOOKED_EVERY)
+
+    def _is_in_doubt(self, group_id: UUID) -> bool:
+        return not self._takes_changed_keys and bool(self.codec.view(group_id).changed)
+
+    async def reset(self) -> None:
+        """Begin with new keys: for a device or keys that are lost. Raises ClientError.
+
+        Others are told that the user's key has changed, and have to compare it anew. What was sent and not fetched
+        before cannot be read.
+        """
+        await self.client.reset_account()
+        self.codec.new_keys()
+        self._upkeep.begin_anew()
+        self._wake.set()
 
     async def leave(self, group_id: UUID) -> None:
         """Leave a group, and erase what is here of it: a GroupGone follows. Raises ClientError.
@@ -123,7 +166,7 @@ class Sync:
         try:
             await self.membership.leave(group_id)
         except BaseException:
-            self.look_at(group_id)  # the answer may be lost, or nobody waits for it any more
+            self.look_at(group_id)  # the answer may be lost, or not waited for any more
             raise
         self._mirror.left(group_id)
         self._wake.set()
@@ -139,6 +182,16 @@ class Sync:
         Timers of self-destructing messages run from now on, here at once, at the server as soon as it hears of it.
         """
         self.history.read(group_id, up_to)
+        self._wake.set()
+
+    def seen(self, group_id: UUID, numbers: Iterable[int] | None = None) -> None:
+        """Note messages that were on the user's screen, in whatever order: for a client that shows them one by one.
+
+        Read, as after ``read``, is everything up to the first one of somebody else's that was not seen. ``numbers``:
+        None: the user wants to see nothing more of what is unread; self-destructing messages stay so until they are
+        seen.
+        """
+        self.history.seen(group_id, self.client.session.user_id, numbers)
         self._wake.set()
 
     async def _run(self) -> AsyncIterator[n.News]:
@@ -167,9 +220,9 @@ class Sync:
             async for each in self._pause(wait):
                 yield each
 
-    async def _follow(self, stream: AsyncIterator[n.Event | n.Lagged]) -> AsyncIterator[n.News]:
+    async def _follow(self, stream: AsyncIterator[protocol.Event | n.Lagged]) -> AsyncIterator[n.News]:
         """Go by the events of a stream until it ends. Raises ClientError."""
-        reading: asyncio.Task[n.Event | n.Lagged | None] | None = None
+        reading: asyncio.Task[protocol.Event | n.Lagged | None] | None = None
         try:
             while True:
                 async for each in self._wishes():
@@ -187,7 +240,7 @@ class Sync:
                 reading.cancel()
                 await asyncio.gather(reading, return_exceptions=True)
 
-    async def _wait_for(self, task: "asyncio.Task[n.Event | n.Lagged | None]") -> None:
+    async def _wait_for(self, task: "asyncio.Task[protocol.Event | n.Lagged | None]") -> None:
         """Wait until there is an event, or something to do without one."""
         waking = asyncio.create_task(self._wake.wait())
         try:
@@ -219,6 +272,9 @@ class Sync:
                 yield each
         await self._mirror.tell_read()
         await self._upkeep.refill()
+        await self._keep_keys()
+        for told in self.codec.take_news():
+            yield told
         if self.history.wants_time:
             await self.client.me()  # any answer has the time
         if came_back := self.history.take_come_back():
@@ -227,50 +283,81 @@ class Sync:
             async for each in self._mirror.catch_up():
                 yield each
 
-    def _effects(self, event: n.Event | n.Lagged) -> AsyncIterator[n.News]:
+    async def _keep_keys(self) -> None:
+        """Do what goes on by itself for the encryption."""
+        if self.codec.is_due:
+            for group_id in await self._mirror.settle():
+                self.look_at(group_id)
+        await self._send_again()
+
+    async def _send_again(self) -> None:
+        """Send anew what came so late that not everybody could read it."""
+        for again in self.codec.to_send_again():
+            if self._is_in_doubt(again.group_id):
+                continue  # it was meant for those who had the former key
+            try:
+                payload = self.codec.encode_again(again)
+            except (NotReadyError, ReplacedError):
+                continue
+            send_id = UUID(bytes=hashlib.sha256(f"{again.group_id} {again.key}".encode()).digest()[:16])
+            try:
+                await self.client.send(
+                    again.group_id, payload, self_destruct_seconds=again.self_destruct_seconds, send_id=send_id
+                )
+            except SessionOverError:
+                raise
+            except RefusedError:
+                continue  # it is kept, and goes with the group
+            self.codec.sent_again(again.key)
+            self.look_at(again.group_id)
+
+    def _effects(self, event: protocol.Event | n.Lagged) -> AsyncIterator[n.News]:
         """Return what an event leads to, before it is told."""
         mirror = self._mirror
         match event:
             case n.Lagged():
                 return mirror.catch_up()
-            case n.NewMessage():
+            case protocol.NewMessage():
                 return self._fetch_news(event)
-            case n.GroupDeleted():
+            case protocol.GroupDeleted():
                 return _each(mirror.forget_group(event.group_id))
-            case n.MessageRedacted():
+            case protocol.MessageRedacted():
                 mirror.note_gone(self.history.forget(event.group_id, [event.sequence_num]))
-            case n.WelcomeWaits():
+            case protocol.WelcomeWaits():
                 return self._welcomed(event.group_id)
-            case n.InviteReceived():
+            case protocol.InviteReceived():
                 self._upkeep.taken()
                 mirror.invited(event)
-            case n.MemberRemoved():
+            case protocol.MemberRemoved():
                 return self._removed(event)
-            case n.GroupUpdate(update_type="commit") | n.IdentityReset():
+            case protocol.GroupUpdate(update_type="commit") | protocol.IdentityReset():
+                self.codec.changed(event.group_id)
                 return mirror.fetch(event.group_id)  # a commit may have come with it
-            case n.GroupUpdate():
+            case protocol.GroupUpdate():
+                self.codec.changed(event.group_id)
                 return mirror.refresh(event.group_id)
         return _each([])
 
-    async def _on(self, event: n.Event | n.Lagged) -> AsyncIterator[n.News]:
+    async def _on(self, event: protocol.Event | n.Lagged) -> AsyncIterator[n.News]:
         """Do what an event hints at, then tell it, unless all was told with that, or before it."""
-        is_told = isinstance(event, n.InviteReceived) and self._mirror.has_told(event)
+        is_told = isinstance(event, protocol.InviteReceived) and self._mirror.has_told(event)
         async for each in self._effects(event):
             yield each
-        if not is_told and not isinstance(event, (n.NewMessage, n.MessageRedacted)):
+        if not is_told and not isinstance(event, (protocol.NewMessage, protocol.MessageRedacted)):
             yield event
 
-    async def _fetch_news(self, event: n.NewMessage) -> AsyncIterator[n.News]:
+    async def _fetch_news(self, event: protocol.NewMessage) -> AsyncIterator[n.News]:
         if event.sequence_num > self.history.fetched_up_to(event.group_id):
             async for each in self._mirror.fetch(event.group_id):
                 yield each
 
-    async def _removed(self, event: n.MemberRemoved) -> AsyncIterator[n.News]:
-        """Somebody is gone: if it is somebody else, perhaps with the account, and perhaps with a commit."""
+    async def _removed(self, event: protocol.MemberRemoved) -> AsyncIterator[n.News]:
+        """A member is gone: another one perhaps with the account, and perhaps with a commit."""
         if event.removed_user_id == self.client.session.user_id:
             for gone in self._mirror.forget_group(event.group_id):
                 yield gone
             return
+        self.codec.changed(event.group_id)
         await self._mirror.forget_deleted(event.group_id, [event.removed_user_id], {})
         async for each in self._mirror.fetch(event.group_id):
             yield each
@@ -281,7 +368,7 @@ class Sync:
         async for each in self._mirror.refresh(group_id):
             yield each
 
-    def _take_gone(self) -> list[n.MessagesGone | n.GroupGone]:
+    def _take_gone(self) -> list[n.News]:
         """Return what is gone and was not told. Raises what enforcing has raised: then the disk fails."""
         if self._enforcing and self._enforcing.done():
             self._enforcing.result()
@@ -293,7 +380,7 @@ class Sync:
             while True:
                 erased = self.history.enforce()
                 self._mirror.note_gone(erased)
-                if erased or self.history.has_come_back or self.history.wants_time:
+                if erased or self.history.has_come_back or self.history.wants_time or self.codec.is_due:
                     self._wake.set()
                 await asyncio.sleep(ENFORCED_EVERY)
         except sqlite3.Error:
@@ -308,7 +395,7 @@ def _passes(error: ClientError) -> bool:
     return isinstance(error, (NoAnswerError, AnswerError, BusyError, ServerError))
 
 
-async def _next(stream: AsyncIterator[n.Event | n.Lagged]) -> n.Event | n.Lagged | None:
+async def _next(stream: AsyncIterator[protocol.Event | n.Lagged]) -> protocol.Event | n.Lagged | None:
     return await anext(stream, None)
 
 

@@ -19,11 +19,11 @@ from yarl import URL
 
 from conclave.client import marshal
 from conclave.client.errors import AnswerError, AnswerTooLongError, ClientError, NoAnswerError, RefusedError, refused
-from conclave.client.results import Empty, Refusal
 from conclave.client.retry import GATEWAY_STATUSES, Backoff
 from conclave.errors import ErrorCode
 from conclave.wire.fields import CLOCK_IN_DOUBT
 from conclave.wire.negotiate import Format, body_format
+from conclave.wire.results import Empty, Refusal
 from conclave.wire.schemas.base import RequestSchema
 
 API = "/api/v1"
@@ -66,18 +66,19 @@ class Timeouts:
 
 @dataclass(frozen=True)
 class Call:
-    """A request. ``path``: encoded, as ``path`` makes it. ``body``: an object of the class that ``schema`` makes.
-
-    ``repeatable``: it does no harm if the server does it twice. ``most``: the bytes that its answer may have.
-    """
+    """A request."""
 
     method: str
     path: str
+    """Encoded, as ``path`` makes it."""
     schema: type[RequestSchema] | None = None
     body: Any = None
+    """An object of the class that ``schema`` makes."""
     query: Mapping[str, str] | None = None
     repeatable: bool = False
+    """It does no harm if the server does it twice."""
     most: int = MOST_BYTES
+    """The bytes that its answer may have."""
 
 
 def secure(ca: Path | None) -> ssl.SSLContext:
@@ -194,7 +195,7 @@ class Transport:
                 params=call.query,
                 headers=headers,
                 timeout=timeout,
-                allow_redirects=False,  # the token is for nobody else
+                allow_redirects=False,  # the token is for this server only
                 skip_auto_headers=("Content-Type",),
             ) as response:
                 if response.status >= 300:

@@ -9,10 +9,10 @@ from marshmallow import validate
 from marshmallow.fields import List
 
 from conclave.config.section import NOT_EMPTY, PATH, PORT, Section
-from conclave.fields import StrictBoolean, StrictInteger, Text
+from conclave.strict_fields import StrictBoolean, StrictInteger, Text
 
 TOKEN = re.compile(r"[!-~]{32,1024}\Z")
-"""A token has at least 32 characters, so that nobody guesses it. It goes into a header: visible ASCII, no spaces."""
+"""A token has at least 32 characters, so that it cannot be guessed. It goes into a header: visible ASCII, no spaces."""
 
 UNFIT = "must have 32 to 1024 visible ASCII characters and no spaces, as `openssl rand -hex 32` makes them"
 
@@ -21,8 +21,7 @@ UNFIT = "must have 32 to 1024 visible ASCII characters and no spaces, as `openss
 class AdminConfig:
     """``[admin]``: the listener for operators, which tells more than clients may know.
 
-    ``token``, or what ``token_file`` holds: what a request has to bring. ``hosts``: the names beside those of loopback
-    under which the listener may be asked. ``allow_actions``: whether the page has forms that change something.
+    ``token``, or what ``token_file`` holds: what a request has to bring.
     """
 
     listen_address: str = "127.0.0.1"
@@ -30,7 +29,9 @@ class AdminConfig:
     token: str | None = field(default=None, repr=False)
     token_file: str | None = None
     hosts: tuple[str, ...] = ()
+    """The names beside those of loopback under which the listener may be asked."""
     allow_actions: bool = False
+    """Whether the page has forms that change something."""
 
     def __post_init__(self) -> None:
         """Take a list too, since TOML and JSON have no tuples."""
@@ -51,7 +52,7 @@ def contradictions(admin: AdminConfig) -> Iterator[str]:
         yield "admin.token and admin.token_file: set one of them"
     if admin.allow_actions and not (admin.token or admin.token_file):
         yield (
-            "admin.allow_actions: whoever can log in to this machine could do what only operators may: set admin.token"
+            "admin.allow_actions: users of this machine could do what only operators may: set admin.token"
             " or admin.token_file"
         )
     if not (admin.is_on_loopback or admin.token or admin.token_file):

@@ -4,23 +4,24 @@ from dataclasses import dataclass
 
 from marshmallow import validate
 
+from conclave.config.fields import Duration
 from conclave.config.section import PATH, Section
-from conclave.fields import Duration, Text
 from conclave.retention.policy import AFTER_FETCH, KEEP
+from conclave.strict_fields import Text
 
 
 @dataclass(frozen=True)
 class ArchiveConfig:
-    """``[archive]``: where older messages move, and when. Times are in seconds.
-
-    ``after``: the age at which messages move; with KEEP none moves. ``path``: None for a folder in the data directory.
-    ``margin``: see ``least_lifetime``. ``erase_delay``: how long replaced files may stay on the disk.
-    """
+    """``[archive]``: where older messages move, and when. Times are in seconds."""
 
     after: int = KEEP
+    """The age at which messages move; with KEEP none moves."""
     path: str | None = None
+    """None for a folder in the data directory."""
     margin: int = 604_800
+    """See ``least_lifetime``."""
     erase_delay: int = 0
+    """How long replaced files may stay on the disk."""
 
     @property
     def least_lifetime(self) -> int:

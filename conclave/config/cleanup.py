@@ -4,20 +4,20 @@ from dataclasses import dataclass
 
 from marshmallow import validate
 
+from conclave.config.fields import Duration, Size
 from conclave.config.section import Section
-from conclave.fields import Duration, Size, Text
+from conclave.strict_fields import Text
 
 
 @dataclass(frozen=True)
 class CleanupConfig:
-    """``[cleanup]``: how a cleanup run works.
-
-    ``max_run_time``: seconds. ``disk_reserve``: bytes that are kept free for a run; 0 for none.
-    """
+    """``[cleanup]``: how a cleanup run works."""
 
     engine: str = "spark"
     max_run_time: int = 3600
+    """Seconds."""
     disk_reserve: int = 64 * 1024**2
+    """Bytes that are kept free for a run; 0 for none."""
 
 
 class CleanupSchema(Section):

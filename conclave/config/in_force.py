@@ -7,11 +7,10 @@ from conclave.config.settings import Config
 
 @dataclass
 class InForce:
-    """Holds the settings that a request which begins now goes by. Only the event loop's thread replaces them.
-
-    ``certificate_ends``: the Unix second after which the certificate that handshakes get is not valid; None if there is
-    none. Its file may have another one by now.
-    """
+    """Holds the settings that a request which begins now goes by. Only the event loop's thread replaces them."""
 
     config: Config
     certificate_ends: int | None = None
+    """The Unix second after which the certificate that handshakes get is not valid; None if there is none. Its file may
+    have another one by now.
+    """

@@ -2,19 +2,19 @@
 
 from dataclasses import dataclass
 
+from conclave.config.fields import Duration
 from conclave.config.section import PATH, Section
-from conclave.fields import Duration, Text
+from conclave.strict_fields import Text
 
 
 @dataclass(frozen=True)
 class LedgerConfig:
-    """``[ledger]``: where the purge ledger is, and how far back it reaches.
-
-    ``path``: None for a file beside the database. ``keep``: how long its entries are kept, seconds.
-    """
+    """``[ledger]``: where the purge ledger is, and how far back it reaches."""
 
     path: str | None = None
+    """None for a file beside the database."""
     keep: int = 90 * 86_400
+    """How long its entries are kept, seconds."""
 
 
 class LedgerSchema(Section):

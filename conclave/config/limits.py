@@ -4,9 +4,10 @@ from dataclasses import dataclass
 
 from marshmallow import validate
 
-from conclave.addresses import Network, parse_network
+from conclave.config.addresses import Network, parse_network
+from conclave.config.fields import Duration, Memory, Networks, Size
 from conclave.config.section import Section
-from conclave.fields import Duration, Memory, Networks, Size, StrictInteger
+from conclave.strict_fields import StrictInteger
 
 MAX_FAILURES = 10_000
 """At most 10,000 wrong passwords, registration tokens or new accounts are counted: each is a moment in memory."""
@@ -14,20 +15,18 @@ MAX_FAILURES = 10_000
 
 @dataclass(frozen=True)
 class LimitsConfig:
-    """``[limits]``: how much clients may do, and how much memory responses may take.
-
-    ``trusted_proxies``: those whose word counts on where a request comes from. ``login_window``: the seconds in which
-    wrong passwords, wrong registration tokens and new accounts are counted. ``response_memory``: what all responses
-    under way may take. The quotas after it: 0 for none.
-    """
+    """``[limits]``: how much clients may do, and how much memory responses may take. Quotas: 0 for none."""
 
     trusted_proxies: tuple[str, ...] = ()
+    """Those whose word counts on where a request comes from."""
     login_failures: int = 50
     login_failures_per_address: int = 200
     registrations_per_address: int = 1000
     registration_failures_per_address: int = 50
     login_window: int = 300
+    """The seconds in which wrong passwords, wrong registration tokens and new accounts are counted."""
     response_memory: str = "256m"
+    """What all responses under way may take."""
     user_sends_per_minute: int = 0
     group_sends_per_minute: int = 0
     user_stored_bytes: int = 0

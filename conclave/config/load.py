@@ -9,8 +9,8 @@ from marshmallow import Schema, ValidationError
 from marshmallow.fields import Dict, Field, List, Nested
 
 from conclave.config import admin, remedies, retention
+from conclave.config.fields import Duration
 from conclave.config.settings import Config, ConfigSchema
-from conclave.fields import Duration
 from conclave.retention.durations import is_in_bare_months
 from conclave.retention.policy import KEEP
 
@@ -152,7 +152,7 @@ def _left_beside_a_link(config: Config, values: Mapping[str, Any]) -> Iterator[s
     named = Path(values.get("database_path", Config.database_path)).absolute().with_suffix(".data")
     try:
         is_left = not config.data_path and named.is_dir() and not config.data.exists()
-    except PermissionError:  # of a folder above; whoever opens the database hears of it
+    except PermissionError:  # of a folder above; opening the database says so
         return
     if is_left:
         yield (

@@ -8,11 +8,12 @@ from uuid import UUID
 from marshmallow import ValidationError, post_load, validate, validates_schema
 from marshmallow.fields import Dict, List, Nested
 
+from conclave.config.fields import Duration
 from conclave.config.section import Section
-from conclave.fields import Duration, StrictBoolean, Text
 from conclave.retention.jobs import PurgeJob
 from conclave.retention.policy import AFTER_FETCH, KEEP
 from conclave.retention.resolve import SELF_DESTRUCT_MAX_AGE, Lifetimes, Limit, Limits
+from conclave.strict_fields import StrictBoolean, Text
 
 RESPONSE, NEXT_FETCH = "response", "next_fetch"
 """What confirms that a member has fetched a message: the response that left, or the ``after`` of the next fetch."""
@@ -28,25 +29,29 @@ _NOT_ZERO = validate.NoneOf([AFTER_FETCH], error='must be a duration: only admin
 class RetentionConfig:
     """``[retention]``: how long messages live. Times are in seconds; KEEP: not set.
 
-    ``enabled``: if False, no message is erased. ``default_policy``: for groups whose admins have set nothing.
-    ``limits``: the bounds on what admins and the default set. ``groups``: overrides, by the id of the group as text.
-    ``fetch_confirmation``: ``response`` or ``next_fetch``. ``fetch_hold_limit``: how long a member who does not fetch
-    can hold a message back. ``retain_commits``: see GroupPolicy. ``self_destruct_max_age``: after how many seconds a
-    self-destructing message is hidden from whoever has not read it. ``keep_receipts`` and ``keep_audit``: how long
-    these are kept. ``purge_jobs``: none for one job over everything, at every ``cleanup_interval``.
+    ``keep_receipts`` and ``keep_audit``: how long these are kept.
     """
 
     enabled: bool = True
+    """If False, no message is erased."""
     default_policy: Lifetimes = field(default_factory=Lifetimes)
+    """For groups whose admins have set nothing."""
     limits: Limits = field(default_factory=Limits)
+    """The bounds on what admins and the default set."""
     groups: Mapping[str, Lifetimes] = field(default_factory=dict)
+    """Overrides, by the id of the group as text."""
     fetch_confirmation: str = RESPONSE
+    """``response`` or ``next_fetch``."""
     fetch_hold_limit: int = KEEP
+    """How long a member who does not fetch can hold a message back."""
     retain_commits: bool = False
+    """See GroupPolicy."""
     self_destruct_max_age: int = SELF_DESTRUCT_MAX_AGE
+    """After how many seconds a self-destructing message is hidden from members who have not read it."""
     keep_receipts: int = 31_536_000
     keep_audit: int = 94_608_000
     purge_jobs: tuple[PurgeJob, ...] = ()
+    """None for one job over everything, at every ``cleanup_interval``."""
 
     @classmethod
     def from_mapping(cls, values: Mapping[str, Any]) -> Self:

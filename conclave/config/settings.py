@@ -13,23 +13,24 @@ from marshmallow.fields import Nested
 from conclave.config.admin import AdminConfig, AdminSchema
 from conclave.config.archive import ArchiveConfig, ArchiveSchema
 from conclave.config.cleanup import CleanupConfig, CleanupSchema
+from conclave.config.fields import Duration
 from conclave.config.ledger import LedgerConfig, LedgerSchema
 from conclave.config.limits import LimitsConfig, LimitsSchema
 from conclave.config.log import LogConfig, LogSchema
 from conclave.config.retention import RetentionConfig, RetentionSchema
 from conclave.config.section import NOT_EMPTY, PATH, PORT, Section
 from conclave.config.spark import SparkConfig, SparkSchema
-from conclave.fields import Duration, StrictBoolean, StrictInteger, Text
 from conclave.retention.durations import MAX_SECONDS
 from conclave.retention.policy import KEEP
 from conclave.retention.resolve import PolicySettings
+from conclave.strict_fields import StrictBoolean, StrictInteger, Text
 
 
 @dataclass(frozen=True)
 class Config:
     """Every setting. Lifetimes are whole seconds; ``message_retention`` may also be KEEP or AFTER_FETCH.
 
-    Paths are absolute and without symbolic links. So a file stays the same file, whatever link names it, and whatever
+    Paths are absolute and without symbolic links. So a file stays the same file, by any link, and whatever
     the working directory becomes.
     """
 

@@ -4,8 +4,9 @@ from dataclasses import dataclass
 
 from marshmallow import validate
 
+from conclave.config.fields import Memory
 from conclave.config.section import Section
-from conclave.fields import Memory, Text
+from conclave.strict_fields import Text
 
 
 @dataclass(frozen=True)

@@ -10,9 +10,11 @@ from conclave.config.settings import Config
 from conclave.doctor.findings import Finding, note, ok, wrong
 from conclave.retention.durations import duration_text
 from conclave.retention.jobs import schedule
-from conclave.store import overdue, place, runs, schema, sqlite, state
-from conclave.store.database import WAL_KEPT_BYTES
-from conclave.store.faults import StoreError, file_size
+from conclave.store.engine import path_check, schema, sqlite
+from conclave.store.engine.database import WAL_KEPT_BYTES
+from conclave.store.engine.faults import StoreError, file_size
+from conclave.store.resources import state
+from conclave.store.views import overdue, runs
 
 _DAMAGED = "stop the server, keep a copy of the files, and restore a backup"
 
@@ -23,9 +25,9 @@ LONG_WAL_BYTES = 4 * WAL_KEPT_BYTES
 
 
 def database(config: Config, clock: Clock, *, is_running: bool | None) -> Iterator[Finding]:
-    """Yield what the database says. ``is_running``: whether a server runs; None: nobody can tell."""
+    """Yield what the database says. ``is_running``: whether a server runs; None: unknown."""
     path = config.database
-    if not place.is_taken(path):
+    if not path_check.is_taken(path):
         yield note(
             "database",
             f"{path}: there is none",
@@ -33,7 +35,7 @@ def database(config: Config, clock: Clock, *, is_running: bool | None) -> Iterat
         )
         return
     wal = path.with_name(path.name + "-wal")
-    # Without a log nobody has it open, and a connection that takes it as frozen leaves no files beside it.
+    # Without a log no process has it open, and a connection that takes it as frozen leaves no files beside it.
     frozen = not wal.exists()
     try:
         with contextlib.closing(sqlite.connect(path, readonly=True, frozen=frozen)) as connection:
@@ -98,9 +100,8 @@ def _runs(connection: sqlite3.Connection, config: Config, now: int, *, is_runnin
 
 
 def _overdue(connection: sqlite3.Connection, config: Config, now: int) -> Iterator[Finding]:
-    settings = state.stored_policy(connection) or config.policy
     runs_due = schedule(config.retention.purge_jobs, config.cleanup_interval)
-    found, late = overdue.with_late(connection, settings, runs_due, now)
+    found, late = overdue.with_late(connection, runs_due, now)
     if late.groups:
         says = (
             f"two runs should have erased something in {late.groups:,} groups, the first {_rounded(late.seconds)} ago"

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from conclave.config.settings import Config
 from conclave.doctor.findings import Finding, note, ok, wrong
-from conclave.store import holders as lock_holders, place
-from conclave.store.faults import StoreError
+from conclave.store.engine import lock_holders, path_check
+from conclave.store.engine.faults import StoreError
 from conclave.system import data_folder, locks
 
 _OTHERS = 0o077
@@ -62,7 +62,7 @@ def _unusable(config: Config) -> Iterator[Finding]:
             )
     if config.database.is_file():
         try:
-            place.require_writable(config.database)
+            path_check.require_writable(config.database)
         except StoreError as error:
             yield wrong("permissions", str(error), "run the server as the user to whom the files belong")
 
@@ -77,7 +77,7 @@ def _of_others(paths: list[Path]) -> Iterator[Finding]:
 
 
 def holders(config: Config) -> dict[str, int | None]:
-    """Return who holds which lock: "server", "cleanup" and "data", by the number of a process; None for nobody.
+    """Return who holds which lock: "server", "cleanup" and "data", by the number of a process; None for no process.
 
     Locks whose holder cannot be told, as elsewhere than on Linux, are missing.
     """
@@ -100,14 +100,14 @@ def held_locks(config: Config) -> Iterator[Finding]:
     """Yield who runs on this database."""
     found = holders(config)
     if not found:
-        says = "the kernel's list of locks cannot be read, so nobody can tell who holds them"
+        says = "the kernel's list of locks cannot be read, so it is unknown which processes hold them"
         yield note("locks", says, "look for processes by ps")
     for name, is_running in (("server", "a server runs"), ("cleanup", "a cleanup run is under way")):
         pid = found.get(name)
         if name not in found:
             continue
         if pid is None:
-            yield ok("locks", f"nobody holds the {name}'s lock")
+            yield ok("locks", f"no process holds the {name}'s lock")
         elif pid > 0 and not Path(f"/proc/{pid}").exists():
             says = f"the {name}'s lock was taken by process {pid}, which is gone: its Java process may still have it"
             yield note("locks", says, "it is free once that has ended: ps -eo pid,ppid,args | grep java")

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Iterator
 from enum import StrEnum
 from typing import NamedTuple
 
-from conclave.store.faults import StoreError
+from conclave.store.engine.faults import StoreError
 
 
 class Level(StrEnum):

@@ -14,8 +14,8 @@ from pathlib import Path
 
 from conclave.config.settings import Config
 from conclave.doctor.findings import Finding, note, ok, wrong
-from conclave.store.faults import free_bytes, free_text, has_inodes
-from conclave.store.schema import OLDEST_SQLITE
+from conclave.store.engine.faults import free_bytes, free_text, has_inodes
+from conclave.store.engine.schema import OLDEST_SQLITE
 from conclave.system.reserve import reserves
 
 LITTLE_BYTES = 64 * 1024 * 1024
@@ -31,7 +31,7 @@ FEW_FILES = 4096
 """A limit of less than 4,096 open files is worth a note: each client takes two."""
 
 PATIENCE_SECONDS = 3.0
-"""Whoever listens at one of our ports gets 3 seconds to answer."""
+"""A program that listens at one of our ports gets 3 seconds to answer."""
 
 _TOLD = ("DEFAULT_SYNCHRONOUS", "DEFAULT_WAL", "MAX_VARIABLE_NUMBER", "SECURE_DELETE", "TEMP_STORE", "THREADSAFE")
 """The options of SQLite that are worth knowing: Conclave sets most of them itself, on each connection."""
@@ -82,7 +82,7 @@ def _existing(folder: Path) -> Path:
 
 
 def _sync(folder: Path) -> Iterator[Finding]:
-    """Yield how long the disk takes to sync 4 KiB, in a file without a name: nobody sees it, and nothing is left."""
+    """Yield how long the disk takes to sync 4 KiB, in a file without a name, of which nothing is left."""
     try:
         descriptor = os.open(folder, os.O_TMPFILE | os.O_RDWR, 0o600)
     except (AttributeError, OSError) as error:
@@ -117,7 +117,7 @@ def open_files() -> Iterator[Finding]:
 
 
 def ports(config: Config, *, is_running: bool | None) -> Iterator[Finding]:
-    """Yield whether the ports are free, or ours. ``is_running``: whether our server runs; None: nobody can tell."""
+    """Yield whether the ports are free, or ours. ``is_running``: whether our server runs; None: unknown."""
     for name, address, port, tls in (
         ("clients", config.listen_address, config.port, bool(config.tls_cert_path)),
         ("operators", config.admin.listen_address, config.admin.listen_port, False),
@@ -156,7 +156,7 @@ def ports(config: Config, *, is_running: bool | None) -> Iterator[Finding]:
 
 
 def _fault_of_bind(address: str, port: int) -> int:
-    """Return why nobody can listen there, as errno has it; 0 for no reason, -1 for an unknown address."""
+    """Return why no server can listen there, as errno has it; 0 for no reason, -1 for an unknown address."""
     try:
         family, kind, protocol, _, place = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)[0]
     except OSError:
@@ -171,7 +171,7 @@ def _fault_of_bind(address: str, port: int) -> int:
 
 
 def _is_ours(address: str, port: int, *, tls: bool) -> bool | None:
-    """Tell whether a Conclave answers there; None if nobody does in time."""
+    """Tell whether a Conclave answers there; None without an answer in time."""
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(address, address)  # noqa: S104 - nothing is bound here
     connection = (
         http.client.HTTPSConnection(host, port, timeout=PATIENCE_SECONDS, context=_any_certificate())

@@ -6,14 +6,14 @@ from contextlib import asynccontextmanager
 from typing import Concatenate, ParamSpec, TypeVar
 
 from conclave.auth.activity import SessionActivity
+from conclave.clock.steady import SteadyClock
 from conclave.errors import UntrustedClockError
 from conclave.health.parts import Health, HealthPart
-from conclave.logs import get_logger
+from conclave.logs.setup import get_logger
 from conclave.retention.resolve import PolicySettings
-from conclave.steady_clock import SteadyClock
-from conclave.store import state
-from conclave.store.database import Database
-from conclave.store.state import Begun, Standing
+from conclave.store.engine.database import Database
+from conclave.store.resources import state
+from conclave.store.resources.state import Begun, Standing
 
 log = get_logger(__name__)
 
@@ -38,7 +38,7 @@ class ClockWatch:
         ``accepts_change``: see ``begin_serving``.
         """
         begun = await self._store.write(state.begin_serving, policy, self._clock.read(), accepts_change=accepts_change)
-        _tell_of_change(begun, policy)
+        _log_policy_change(begun, policy)
         await self.note()
 
     async def change(self, policy: PolicySettings, adopt: Callable[[], None]) -> None:
@@ -51,7 +51,7 @@ class ClockWatch:
         with self._clock.standing_still():
             args = policy, reading, self._clock.floor
             begun = await self._store.write_alone(state.change_policy, lambda _: adopt(), *args)
-        _tell_of_change(begun, policy)
+        _log_policy_change(begun, policy)
 
     async def note(self, *, stopping: bool = False) -> None:
         """Store that the server is alive, and what the clock shows. ``stopping``: that the server ends."""
@@ -61,7 +61,7 @@ class ClockWatch:
         if standing.floor.acceptances != self._standing.floor.acceptances:
             self._activity.bring_back(self._clock.now())
         self._standing = standing
-        self._tell(standing.fault)
+        self._report_fault(standing.fault)
 
     async def look(self) -> None:
         """Learn what another process has changed: a run that acted, a fault that was found, an acceptance."""
@@ -86,7 +86,7 @@ class ClockWatch:
             await self.note()
             raise
 
-    def _tell(self, fault: str) -> None:
+    def _report_fault(self, fault: str) -> None:
         """Tell health about the clock. An operator accepts a clock from another process."""
         if fault and HealthPart.CLOCK not in self._health.faults:
             log.error("clock_wrong", fault=fault, remedy="conclave cleanup run --accept-clock")
@@ -95,7 +95,7 @@ class ClockWatch:
             self._health.mend(HealthPart.CLOCK)
 
 
-def _tell_of_change(begun: Begun, policy: PolicySettings) -> None:
+def _log_policy_change(begun: Begun, policy: PolicySettings) -> None:
     """Tell the log which settings have changed since the server last ran, and what that does."""
     changed = policy.changes(begun.former) if begun.former else {}
     if not changed:

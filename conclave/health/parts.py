@@ -7,9 +7,9 @@ from contextlib import contextmanager
 from enum import StrEnum
 from typing import Any
 
-from conclave.logs import get_logger
-from conclave.store.faults import StoreError
-from conclave.store.overdue import Worst
+from conclave.logs.setup import get_logger
+from conclave.store.engine.faults import StoreError
+from conclave.store.views.overdue import Worst
 
 log = get_logger(__name__)
 

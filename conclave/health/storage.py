@@ -5,8 +5,8 @@ from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 
 from conclave.health.parts import Health, HealthPart
-from conclave.logs import get_logger
-from conclave.store.faults import StoreError, StoreFullError, Watch, file_size, free_bytes, free_text, has_inodes
+from conclave.logs.setup import get_logger
+from conclave.store.engine.faults import StoreError, StoreFullError, Watch, file_size, free_bytes, free_text, has_inodes
 from conclave.system.reserve import SLACK_BYTES, Reserve
 
 log = get_logger(__name__)
@@ -94,7 +94,7 @@ class Storage(Watch):
     def look(self) -> None:
         """Complete the reserves, if that is possible, and look what room there is. Not for the event loop.
 
-        If somebody else has filled the disk, a little of the reserve is given up for small things.
+        If other programs have filled the disk, a little of the reserve is given up for small things.
         """
         for each in self._reserves:
             reason = self._keep(each)
@@ -108,7 +108,7 @@ class Storage(Watch):
         self._look_for_room()
         self._lacks_inodes = not has_inodes(self._database.parent)
 
-    def tell(self) -> None:
+    def report(self) -> None:
         """Tell health what ``look`` has found."""
         found = [self._missing(each) for each in self._reserves[1:] if each.missing()]
         if self._not_kept.get(self._reserves[0].path):

@@ -10,15 +10,15 @@ from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
-from conclave.archive.age import open_known
+from conclave.archive.consistency import open_known
 from conclave.archive.faults import one_line
 from conclave.archive.files import DATA_FILES, LOG, is_recent, removal_times
 from conclave.config.settings import Config
-from conclave.proof.found import Finding, Kind, Part
+from conclave.proof.findings import Finding, Kind, ProofPart
 from conclave.retention.durations import duration_text
-from conclave.store import sqlite
 from conclave.store.archive import moves
 from conclave.store.archive.moves import ArchiveState
+from conclave.store.engine import sqlite
 
 _ENTRY = re.compile(r"(\d{20})\.(json|checkpoint(\.[\w-]+)*\.parquet)")
 """The names of the log's own files: entries and checkpoints, which have numbers of rows and names of files."""
@@ -26,7 +26,7 @@ _ENTRY = re.compile(r"(\d{20})\.(json|checkpoint(\.[\w-]+)*\.parquet)")
 _POINTER = "_last_checkpoint"
 
 
-def examine(part: Part, config: Config, now: float) -> None:
+def examine(part: ProofPart, config: Config, now: float) -> None:
     """Look at every file in the archive's folder. The run lock is held.
 
     ``now``: Unix seconds. Raises StoreError, sqlite3.Error, and OSError if the folder cannot be read.
@@ -50,7 +50,7 @@ def examine(part: Part, config: Config, now: float) -> None:
             part.kept.append(f"[archive] erase_delay is {duration_text(delay)}")
 
 
-def _read_table(part: Part, config: Config, known: ArchiveState) -> tuple[set[str], int] | None:
+def _read_table(part: ProofPart, config: Config, known: ArchiveState) -> tuple[set[str], int] | None:
     """Return the names of the table's files, and its version; None if it cannot be read, which is a finding."""
     import pyarrow  # noqa: PLC0415 - where nothing is archived, it is not paid for
     from deltalake.exceptions import DeltaError  # noqa: PLC0415 - as above
@@ -78,7 +78,7 @@ def _removal_times(folder: Path) -> dict[str, float]:
         return {}
 
 
-def _compare(part: Part, folder: Path, alive: set[str], version: int, kept: dict[str, float], now: float) -> None:
+def _compare(part: ProofPart, folder: Path, alive: set[str], version: int, kept: dict[str, float], now: float) -> None:
     """Look at every file. ``alive``: the table's. ``kept``: those that may stay for now, and since when."""
     data = {path.relative_to(folder).as_posix() for path in folder.glob(DATA_FILES)}
     sizes, oldest = 0, now
@@ -104,7 +104,7 @@ def _compare(part: Part, folder: Path, alive: set[str], version: int, kept: dict
 
 
 def _files(folder: Path) -> Iterator[tuple[str, int]]:
-    """Yield every file under a folder, or whatever else is there and no folder: its name within, and its size."""
+    """Yield every file under a folder, or of what is there and no folder: its name within, and its size."""
     for parent, folders, names in os.walk(folder):
         linked = [each for each in folders if Path(parent, each).is_symlink()]
         for each in sorted([*names, *linked]):

@@ -13,11 +13,12 @@ from functools import partial
 from pathlib import Path
 
 from conclave.proof import pages, remains
-from conclave.proof.found import Finding, Kind, Part
+from conclave.proof.findings import Finding, Kind, ProofPart
 from conclave.proof.frozen import Frozen
-from conclave.proof.pages import MalformedError, Stretch
-from conclave.store import bodies, sqlite
-from conclave.store.faults import is_of_the_disk
+from conclave.proof.pages import ByteRange, MalformedError
+from conclave.store import bodies
+from conclave.store.engine import sqlite
+from conclave.store.engine.faults import is_of_the_disk
 
 LOOKED_UP = 4096
 """4,096 bodies are looked up at a time, so that no read lasts."""
@@ -54,7 +55,7 @@ def segments_of(connection: sqlite3.Connection) -> list[Segment]:
     ]
 
 
-def examine_segments(part: Part, path: Path, hold: Hold) -> None:
+def examine_segments(part: ProofPart, path: Path, hold: Hold) -> None:
     """Examine every page of every segment, also of those that come into being meanwhile.
 
     Raises NotFrozenError, StoreError, sqlite3.Error, and MalformedError if the file is no database.
@@ -72,7 +73,7 @@ def examine_segments(part: Part, path: Path, hold: Hold) -> None:
                 _Walk(part, path, each.number).run(hold)
 
 
-def examine_references(part: Part, path: Path) -> None:
+def examine_references(part: ProofPart, path: Path) -> None:
     """Find living bodies that nothing refers to. Raises StoreError and sqlite3.Error."""
     with closing(sqlite.connect(path, readonly=True)) as connection:
         for each in segments_of(connection):
@@ -86,7 +87,7 @@ def examine_references(part: Part, path: Path) -> None:
                     part.add(Finding(Kind.MALFORMED, str(path), told))
 
 
-def _is_whole(part: Part, path: Path, segment: Segment) -> bool:
+def _is_whole(part: ProofPart, path: Path, segment: Segment) -> bool:
     """Tell whether a segment has to be examined; otherwise add why it is a finding as a whole."""
     name = f"body_segment_{segment.number}"
     if segment.is_dropped:
@@ -98,7 +99,7 @@ def _is_whole(part: Part, path: Path, segment: Segment) -> bool:
     return segment.has_table and segment.is_listed and not segment.is_dropped
 
 
-def _look_up(part: Part, path: Path, connection: sqlite3.Connection, segment: int) -> None:
+def _look_up(part: ProofPart, path: Path, connection: sqlite3.Connection, segment: int) -> None:
     unowned = " AND ".join(
         f"NOT EXISTS (SELECT 1 FROM {table} WHERE {table}.{column} = body_id)" for table, column in bodies.OWNERS
     )
@@ -124,10 +125,10 @@ def _look_up(part: Part, path: Path, connection: sqlite3.Connection, segment: in
 class _Walk:
     """Walks through one segment's table, a moment after the other, in the order of the rows.
 
-    Rows are only ever added at its end. So what was walked through stays behind, whatever happens to the pages.
+    Rows are only ever added at its end. So what was walked through stays behind, also if pages move.
     """
 
-    def __init__(self, part: Part, path: Path, segment: int) -> None:
+    def __init__(self, part: ProofPart, path: Path, segment: int) -> None:
         self._part = part
         self._path = path
         self._segment = segment
@@ -146,7 +147,7 @@ class _Walk:
         row = view.connection.execute(
             "SELECT rootpage FROM sqlite_schema WHERE name = ?", (f"body_segment_{self._segment}",)
         ).fetchone()
-        if row is None:  # nobody drops a segment but a run, and this command holds the lock of runs
+        if row is None:  # only a run drops a segment, and this command holds the lock of runs
             self._after = None
             return
         for page, data, bound in self._leaves(view, row[0], None, set()):
@@ -213,8 +214,8 @@ class _Walk:
         view: Frozen,
         page: int,
         data: bytes,
-        stretch: Stretch,
-        judge: Callable[[bytes, Stretch, pages.Layout], int],
+        stretch: ByteRange,
+        judge: Callable[[bytes, ByteRange, pages.Layout], int],
     ) -> None:
         self._part.count("unused bytes", stretch.end - stretch.begin)
         offset = judge(data, stretch, view.layout)
@@ -230,7 +231,7 @@ class _Walk:
 class _Malformed(AbstractContextManager[None]):
     """Makes a finding of a page that cannot be read, and goes on behind the block."""
 
-    def __init__(self, part: Part, path: Path, table: str, page: int, offset: int) -> None:
+    def __init__(self, part: ProofPart, path: Path, table: str, page: int, offset: int) -> None:
         self._part = part
         self._path = path
         self._table = table

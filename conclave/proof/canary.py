@@ -5,7 +5,7 @@ seen to be stored, and then erased, is nowhere. And a search that could find not
 messages stay until the search is over, and have to be found.
 
 The messages are those of two accounts and two groups of the canary's own. Their names have a space, which no user can
-choose, and nobody can log in to them. Nobody else is a member, so nobody hears of anything.
+choose, and they cannot log in. They have no other members, so no event goes out.
 
 - A group is deleted, with messages of 24 bytes to 64 KiB.
 - An account is deleted that has sent such messages to the other group.
@@ -32,17 +32,17 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from conclave.actions import accounts, groups
+from conclave.actions.command_runner import Outside
 from conclave.actions.context import Context
-from conclave.actions.outside import Outside
+from conclave.actions.messages import append_all
 from conclave.config.settings import Config
 from conclave.failpoints import reach
-from conclave.proof.found import Finding, Kind, Part
+from conclave.proof.findings import Finding, Kind, ProofPart
 from conclave.proof.search import Hit, Search
 from conclave.retention.policy import KEEP, GroupPolicy
-from conclave.store import messages
-from conclave.store.faults import file_size
-from conclave.store.messages import Draft
-from conclave.store.senders import SENT
+from conclave.store.engine.faults import file_size
+from conclave.store.resources.messages import Draft
+from conclave.store.sender_index import SENT
 from conclave.system import locks
 from conclave.system.locks import LockedError, Role
 
@@ -76,7 +76,7 @@ class CanaryError(Exception):
 
 
 @dataclass(frozen=True)
-class Marks:
+class CanaryPatterns:
     """The mark of what is erased, and of what stays."""
 
     erased: bytes
@@ -101,12 +101,12 @@ class Canary:
         self._config = config
         self._outside = outside
         self._clean_up = clean_up
-        self._marks = Marks(secrets.token_bytes(MARK_BYTES), secrets.token_bytes(MARK_BYTES))
-        self._part = Part("canary")
+        self._marks = CanaryPatterns(secrets.token_bytes(MARK_BYTES), secrets.token_bytes(MARK_BYTES))
+        self._part = ProofPart("canary")
         self._began = time.time()
         self._temporary = Path(tempfile.gettempdir())  # later on a run may use another folder
 
-    def run(self) -> Part:
+    def run(self) -> ProofPart:
         """Send, erase, search, and remove everything. Raises CanaryError, OutsideError, and what a run raises."""
         context = self._outside.context()  # or say what keeps the store from being used
         try:
@@ -173,8 +173,8 @@ class Canary:
             Draft(gone, own.keeper, _body(self._marks.erased, size)),
             Draft(kept, own.leaver, _body(self._marks.erased, size)),
         ]
-        messages.append_all(connection, erased, erased_at)
-        messages.append_all(connection, [Draft(kept, own.keeper, _body(self._marks.control, size))], control_at)
+        append_all(connection, erased, erased_at)
+        append_all(connection, [Draft(kept, own.keeper, _body(self._marks.control, size))], control_at)
 
     def _reaches_archive(self, policy: GroupPolicy, age: int) -> bool:
         """Tell whether messages of a group that keeps would move; otherwise note why the archive is not covered.
@@ -259,7 +259,7 @@ class Canary:
         for folder in (self._config.data, self._config.archive_path):
             yield from filter(_is_file, _under(folder, _raise_unless_gone))
         for path in _under(self._temporary):
-            with suppress(OSError):  # somebody else's, or gone
+            with suppress(OSError):  # another user's, or gone
                 if _is_file(path) and os.access(path, os.R_OK) and path.stat().st_mtime >= self._began:
                     yield path
 

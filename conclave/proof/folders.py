@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from conclave.config.settings import Config
-from conclave.proof.found import Finding, Kind, Part
-from conclave.store.ledger import book, mark
-from conclave.system import data_folder, reserve
+from conclave.proof.findings import Finding, Kind, ProofPart
+from conclave.store.ledger import book, former
+from conclave.system import data_folder, ledger_mark, reserve
 
 LOOKS, PAUSE_SECONDS = 20, 0.5
 """A file in the work folder is looked for 20 times, half a second apart: a worker that starts has some for a moment."""
@@ -21,7 +21,7 @@ _OF_DATABASE = ("", "-wal", "-shm", *data_folder.LOCKS, reserve.SUFFIX)
 """The suffixes of what may lie beside a database that is in use."""
 
 
-def examine_work(part: Part, config: Config) -> None:
+def examine_work(part: ProofPart, config: Config) -> None:
     """Find files that a run has left in the work folder. The run lock is held, so no run is under way."""
     for _ in range(LOOKS):
         found = list(_files(config.work))
@@ -34,8 +34,8 @@ def examine_work(part: Part, config: Config) -> None:
         part.add(Finding(Kind.WORK_FILE, str(path), told))
 
 
-def examine_others(part: Part, config: Config) -> None:
-    """Find files in the data directory and beside the database that nobody of Conclave's has put there."""
+def examine_others(part: ProofPart, config: Config) -> None:
+    """Find files in the data directory and beside the database that are not Conclave's."""
     for path in _around(config):
         part.count("files and folders")
         told = _fault(path, config)
@@ -71,7 +71,13 @@ def _fault(path: Path, config: Config) -> str:
     """Return in one line what is wrong with a file or folder; "" if it may be there."""
     reserves = {each.path for each in reserve.reserves(config)}
     expected = {config.database.with_name(config.database.name + suffix) for suffix in _OF_DATABASE}
-    expected |= {config.data, config.data / data_folder.MARK, config.data / mark.NAME, *_ledger(config), *reserves}
+    expected |= {
+        config.data,
+        config.data / data_folder.MARK,
+        config.data / ledger_mark.NAME,
+        *_ledger(config),
+        *reserves,
+    }
     folders = {config.work, config.archive_path, config.data, *config.archive_path.parents, *config.database.parents}
     try:
         found = path.lstat()
@@ -92,7 +98,8 @@ def _fault(path: Path, config: Config) -> str:
 
 def _ledger(config: Config) -> tuple[Path, ...]:
     path = config.ledger_path
-    return path, config.ledger_lock, path.with_name(path.name + book.UNFINISHED)
+    beside = (path.with_name(path.name + suffix) for suffix in (book.JOURNAL, former.UNFINISHED))
+    return path, config.ledger_lock, *beside
 
 
 def _is_zero(path: Path) -> bool:

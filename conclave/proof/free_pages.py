@@ -6,15 +6,15 @@ from pathlib import Path
 
 from conclave.proof import pages, remains
 from conclave.proof.bodies import REST, Hold
-from conclave.proof.found import Finding, Kind, Part
+from conclave.proof.findings import Finding, Kind, ProofPart
 from conclave.proof.frozen import Frozen
-from conclave.proof.pages import MalformedError, Stretch, first_used
+from conclave.proof.pages import ByteRange, MalformedError, first_used
 
 CHUNK_BYTES = 1024 * 1024
 """What is behind the last page is read 1 MiB at a time."""
 
 
-def examine(part: Part, path: Path, hold: Hold) -> None:
+def examine(part: ProofPart, path: Path, hold: Hold) -> None:
     """Examine all free pages, in the order in which they lie. Raises as ``bodies.examine_segments`` does."""
     done = 0
     is_over = False
@@ -30,9 +30,9 @@ def examine(part: Part, path: Path, hold: Hold) -> None:
         time.sleep(REST * (time.monotonic() - began))
 
 
-def _free_pages(part: Part, path: Path, view: Frozen, done: int) -> int:
+def _free_pages(part: ProofPart, path: Path, view: Frozen, done: int) -> int:
     """Examine the free pages behind page ``done``, for as long as the moment may be held; return the last, or 0."""
-    unused: dict[int, Stretch] = {}
+    unused: dict[int, ByteRange] = {}
     try:
         found = _listed(view, unused)
     except MalformedError as error:
@@ -45,7 +45,7 @@ def _free_pages(part: Part, path: Path, view: Frozen, done: int) -> int:
     return 0
 
 
-def _free_page(part: Part, path: Path, view: Frozen, page: int, unused: Stretch | None) -> None:
+def _free_page(part: ProofPart, path: Path, view: Frozen, page: int, unused: ByteRange | None) -> None:
     """Examine one free page. ``unused``: what of it is not the list of free pages; None for all."""
     part.count("pages")
     try:
@@ -58,7 +58,7 @@ def _free_page(part: Part, path: Path, view: Frozen, page: int, unused: Stretch 
         part.add(Finding(Kind.REMAINS, str(path), "bytes in a free page", page, view.layout.begin_of(page) + offset))
 
 
-def _listed(view: Frozen, unused: dict[int, Stretch]) -> "array[int]":
+def _listed(view: Frozen, unused: dict[int, ByteRange]) -> "array[int]":
     """Return all free pages; ``unused`` gets what is unused of those that have a part of the list."""
     found = array("I")
     page = view.layout.first_trunk
@@ -77,13 +77,13 @@ def _listed(view: Frozen, unused: dict[int, Stretch]) -> "array[int]":
     return found
 
 
-def _lock_page(part: Part, path: Path, view: Frozen) -> None:
+def _lock_page(part: ProofPart, path: Path, view: Frozen) -> None:
     page = view.layout.lock_page
     if page <= view.layout.pages:
         _free_page(part, path, view, page, None)
 
 
-def _past_end(part: Part, path: Path, view: Frozen) -> None:
+def _past_end(part: ProofPart, path: Path, view: Frozen) -> None:
     at = view.layout.begin_of(view.layout.pages + 1)
     while at < view.size:
         data = view.read_bytes(at, CHUNK_BYTES)

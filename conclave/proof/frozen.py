@@ -1,9 +1,9 @@
-"""Reads the bytes of the database's file while nobody changes them, although the server goes on writing.
+"""Reads the bytes of the database's file while they do not change, although the server goes on writing.
 
 The server writes to the write-ahead log. The file changes only when the log is copied into it, and SQLite copies
 nothing that is newer than what an open reader sees. So there is a moment that can be held: a reader begins, and then
-all of the log is copied, if nobody has committed in between. From then on the file is, byte by byte, what this reader
-sees, until the reader ends. Nobody waits for that: senders write to the log, readers read.
+all of the log is copied, if there was no commit in between. From then on the file is, byte by byte, what this reader
+sees, until the reader ends. Others do not wait for that: senders write to the log, readers read.
 
 Meanwhile the log grows. So a moment is held for HELD_SECONDS only, and then another one is taken.
 """
@@ -16,7 +16,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 
 from conclave.proof.pages import HEADER_BYTES, Layout, MalformedError, read_layout
-from conclave.store import sqlite
+from conclave.store.engine import sqlite
 
 HELD_SECONDS = 0.25
 """A moment is held for a quarter of a second, or a little longer: a busy server writes some megabytes meanwhile."""

@@ -34,27 +34,28 @@ class MalformedError(Exception):
     """A page is not what it should be. The message says why, without any content."""
 
 
-class Stretch(NamedTuple):
-    """Bytes of a page that belong to nothing. ``end`` is exclusive. ``kind``: where they are, in a word or two."""
+class ByteRange(NamedTuple):
+    """Bytes of a page that belong to nothing. ``end`` is exclusive."""
 
     begin: int
     end: int
     kind: str
+    """Where they are, in a word or two."""
 
 
 @dataclass(frozen=True)
 class Layout:
-    """What the database's header says.
-
-    ``usable``: how many bytes of a page SQLite uses. ``pages``: how many pages the database has. ``first_trunk``: the
-    first page of the list of free pages, 0 for none. ``free``: how many pages are free.
-    """
+    """What the database's header says."""
 
     page_bytes: int
     usable: int
+    """How many bytes of a page SQLite uses."""
     pages: int
+    """How many pages the database has."""
     first_trunk: int
+    """The first page of the list of free pages, 0 for none."""
     free: int
+    """How many pages are free."""
     has_pointer_map: bool
 
     @property
@@ -87,24 +88,25 @@ class Layout:
 class Leaf:
     """What a leaf of a body table has.
 
-    ``living`` and ``erased``: how many rows with and without a body. ``overflows``: of each body that goes on in other
-    pages, the first of these and how many bytes are there.
+    ``living`` and ``erased``: how many rows with and without a body.
     """
 
     last_row: int = 0
     living: int = 0
     erased: int = 0
     overflows: list[tuple[int, int]] = field(default_factory=list)
-    unused: list[Stretch] = field(default_factory=list)
+    """Of each body that goes on in other pages, the first of these and how many bytes are there."""
+    unused: list[ByteRange] = field(default_factory=list)
 
 
 @dataclass
 class Interior:
-    """What an inner page of a table has. ``children``: pages, with the greatest row id that each may have."""
+    """What an inner page of a table has."""
 
     children: list[tuple[int, int]] = field(default_factory=list)
+    """Pages, with the greatest row id that each may have."""
     last_child: int = 0
-    unused: list[Stretch] = field(default_factory=list)
+    unused: list[ByteRange] = field(default_factory=list)
 
 
 @dataclass
@@ -113,7 +115,7 @@ class Trunk:
 
     following: int
     leaves: tuple[int, ...]
-    unused: Stretch
+    unused: ByteRange
 
 
 def read_layout(header: bytes) -> Layout:
@@ -148,7 +150,7 @@ def read_trunk(data: bytes, layout: Layout) -> Trunk:
     leaves = struct.unpack_from(f">{count}I", data, 8)
     for each in (*leaves, following) if following else leaves:
         layout.require_page(each, "a free page")
-    return Trunk(following, leaves, Stretch(8 + 4 * count, layout.page_bytes, "free page"))
+    return Trunk(following, leaves, ByteRange(8 + 4 * count, layout.page_bytes, "free page"))
 
 
 def is_leaf(data: bytes) -> bool:
@@ -202,7 +204,7 @@ def read_leaf(data: bytes, layout: Layout) -> Leaf:
     return found
 
 
-def read_overflow(data: bytes, layout: Layout, left: int) -> tuple[int, int, Stretch]:
+def read_overflow(data: bytes, layout: Layout, left: int) -> tuple[int, int, ByteRange]:
     """Read a page in which a body goes on, and of which ``left`` bytes are still to come, at least one.
 
     Returns the next page (0 for none), how many bytes are left then, and what is unused. Raises MalformedError.
@@ -210,11 +212,11 @@ def read_overflow(data: bytes, layout: Layout, left: int) -> tuple[int, int, Str
     (following,) = struct.unpack_from(">I", data)
     room = layout.usable - 4
     if left > room:
-        reserved = Stretch(layout.usable, layout.page_bytes, "reserved part")
+        reserved = ByteRange(layout.usable, layout.page_bytes, "reserved part")
         return layout.require_page(following, "where a body goes on"), left - room, reserved
     if following:
         raise MalformedError("a body goes on behind its end")
-    return 0, 0, Stretch(4 + left, layout.page_bytes, "end of a body's last page")
+    return 0, 0, ByteRange(4 + left, layout.page_bytes, "end of a body's last page")
 
 
 def _cells(data: bytes, layout: Layout, begin: int) -> Iterator[int]:
@@ -229,25 +231,25 @@ def _cells(data: bytes, layout: Layout, begin: int) -> Iterator[int]:
         yield cell
 
 
-def _unused(data: bytes, layout: Layout, begin: int, extents: list[tuple[int, int]]) -> Iterator[Stretch]:
+def _unused(data: bytes, layout: Layout, begin: int, extents: list[tuple[int, int]]) -> Iterator[ByteRange]:
     """Yield what is unused of a page of a table. ``begin``: the end of its list of rows. ``extents``: its rows."""
     first_block, _, content = struct.unpack_from(">HHH", data, 1)
     content = content or LARGEST_PAGE
     if not begin <= content <= layout.usable:
         raise MalformedError("its rows begin where they cannot")
-    yield Stretch(begin, content, "unallocated part")
+    yield ByteRange(begin, content, "unallocated part")
     blocks = list(_blocks(data, layout, first_block))
     for start, end in blocks:
-        yield Stretch(start + 4, end, "freed block")
+        yield ByteRange(start + 4, end, "freed block")
     at = content
     for start, end in sorted([*extents, *blocks]):
         if start < at:
             raise MalformedError("rows overlap")
         if start > at:
-            yield Stretch(at, start, "fragment")
+            yield ByteRange(at, start, "fragment")
         at = end
     if at < layout.page_bytes:
-        yield Stretch(at, layout.page_bytes, "fragment")
+        yield ByteRange(at, layout.page_bytes, "fragment")
 
 
 def _blocks(data: bytes, layout: Layout, at: int) -> Iterator[tuple[int, int]]:

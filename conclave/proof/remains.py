@@ -2,12 +2,12 @@
 
 SQLite zeroes what it frees, as ``secure_delete`` asks. But it leaves numbers of its own where they were: how long a
 freed block was, which pages were free, which rows a page began with. They are no content, and nothing else is taken for
-them: they are recognised as what they are, by their place and their value. Whatever else is not zero is a remain.
+them: they are recognised as what they are, by their place and their value. All else that is not zero is a remain.
 """
 
 import struct
 
-from conclave.proof.pages import Layout, Stretch, first_used
+from conclave.proof.pages import ByteRange, Layout, first_used
 
 HIGHEST_PAGE = 1 << 26
 """Numbers below 2 ** 26 (256 GiB at 4 KiB a page) may be those of pages that were free, also of a file that shrank."""
@@ -19,7 +19,7 @@ _SHIFT = 32
 """A body's id holds its segment above this bit."""
 
 
-def in_leaf(data: bytes, stretch: Stretch, layout: Layout) -> int:
+def in_leaf(data: bytes, stretch: ByteRange, layout: Layout) -> int:
     """Return the offset of the first remain in unused bytes of a leaf; -1 if there is none.
 
     In the unallocated part there may be the heads of blocks that were freed at its border: two numbers of 2 bytes, the
@@ -40,7 +40,7 @@ def in_leaf(data: bytes, stretch: Stretch, layout: Layout) -> int:
     return begin
 
 
-def in_free_page(data: bytes, stretch: Stretch, layout: Layout) -> int:
+def in_free_page(data: bytes, stretch: ByteRange, layout: Layout) -> int:
     """Return the offset of the first remain in a free page, or behind the end of a body; -1 if there is none.
 
     A page that had a part of the list of free pages keeps numbers of pages, 4 bytes each.
@@ -56,7 +56,7 @@ def in_free_page(data: bytes, stretch: Stretch, layout: Layout) -> int:
     return -1
 
 
-def in_interior(data: bytes, stretch: Stretch, layout: Layout, segment: int) -> int:
+def in_interior(data: bytes, stretch: ByteRange, layout: Layout, segment: int) -> int:
     """Return the offset of the first remain in unused bytes of an inner page; -1 if there is none.
 
     No body was ever there. But inner pages keep what they had before a split: places of entries, 2 bytes each, and

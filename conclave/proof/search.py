@@ -20,11 +20,12 @@ PIECE_BYTES = 64 * 1024
 
 @dataclass(frozen=True)
 class Hit:
-    """Where a mark was found. ``offset``: in the file, of the mark, or of the packed frame that has it."""
+    """Where a mark was found."""
 
     mark: bytes
     path: Path
     offset: int
+    """In the file, of the mark, or of the packed frame that has it."""
 
 
 class Search:

@@ -8,7 +8,7 @@ What is looked at, in this order:
    it is emptied once more in the end.
 2. The pages of the body segments, and the free pages, at moments when the database's file is exactly what SQLite reads,
    see ``frozen``. So nothing is suspected that is only being written.
-3. The files: the archive's, those of runs, and those that nobody knows.
+3. The files: the archive's, those of runs, and unknown ones.
 
 No run is under way meanwhile: the run lock is held. What is due but not erased yet is not dead here: a dry run counts
 it. No body is ever told, only where it is.
@@ -25,11 +25,11 @@ from functools import partial
 from conclave.clock import Clock
 from conclave.config.settings import Config
 from conclave.proof import archive_files, bodies, folders, free_pages
-from conclave.proof.found import Finding, Kind, Part
+from conclave.proof.findings import Finding, Kind, ProofPart
 from conclave.proof.frozen import NotFrozenError, frozen
 from conclave.proof.pages import MalformedError
-from conclave.store import schema, sqlite
-from conclave.store.faults import StoreError, file_size
+from conclave.store.engine import schema, sqlite
+from conclave.store.engine.faults import StoreError, file_size
 from conclave.system import locks
 from conclave.system.locks import DatabaseLock
 
@@ -41,7 +41,7 @@ class ProofError(Exception):
     """The store cannot be examined. The message is one line for the operator."""
 
 
-def verify(config: Config, clock: Clock, empty_log: EmptyLog, wait: locks.Wait) -> list[Part]:
+def verify(config: Config, clock: Clock, empty_log: EmptyLog, wait: locks.Wait) -> list[ProofPart]:
     """Examine the store, and return what was looked at and found.
 
     ``wait`` is called before a wait for a run that is under way. Raises ProofError.
@@ -58,10 +58,11 @@ def verify(config: Config, clock: Clock, empty_log: EmptyLog, wait: locks.Wait) 
         raise ProofError(f"{error.filename}: {error.strerror}" if error.filename else str(error)) from error
 
 
-def _examine(config: Config, clock: Clock, empty_log: EmptyLog, descriptor: int) -> list[Part]:
+def _examine(config: Config, clock: Clock, empty_log: EmptyLog, descriptor: int) -> list[ProofPart]:
     path = config.database
     log, segments, references, free, archive, work, others = map(
-        Part, ("write-ahead log", "body segments", "references", "free pages", "archive", "work folder", "other files")
+        ProofPart,
+        ("write-ahead log", "body segments", "references", "free pages", "archive", "work folder", "other files"),
     )
     hold = partial(frozen, path, descriptor)
     _empty_log(log, config, empty_log)
@@ -79,7 +80,7 @@ def _examine(config: Config, clock: Clock, empty_log: EmptyLog, descriptor: int)
     return [segments, references, free, log, archive, work, others]
 
 
-def _empty_log(part: Part, config: Config, empty_log: EmptyLog) -> None:
+def _empty_log(part: ProofPart, config: Config, empty_log: EmptyLog) -> None:
     path = config.database.with_name(config.database.name + "-wal")
     part.count("bytes emptied", file_size(path))
     with closing(sqlite.connect(config.database)) as connection:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from conclave.retention.durations import duration_text
-from conclave.retention.policy import KEEP, GroupPolicy
+from conclave.retention.policy import AFTER_FETCH, KEEP, GroupPolicy
 
 EVERYTHING = "everything"
 """The name of a run over all groups."""
@@ -48,6 +48,14 @@ class PurgeJob:
         longest = self.longest_max_lifetime
         return self.shortest_max_lifetime < policy.lifetime and (longest == KEEP or policy.lifetime <= longest)
 
+    @property
+    def covered(self) -> str:
+        """The SQL condition, over the columns of a policy, for what ``covers`` tells."""
+        after_fetch, kept = self.shortest_max_lifetime == KEEP, self.longest_max_lifetime == KEEP
+        within = f"effective_expiry > {self.shortest_max_lifetime:d}"
+        within += "" if kept else f" AND effective_expiry <= {self.longest_max_lifetime:d}"
+        return f"CASE effective_expiry WHEN {AFTER_FETCH} THEN {after_fetch} WHEN {KEEP} THEN {kept} ELSE {within} END"
+
 
 def gaps(jobs: Iterable[PurgeJob]) -> list[str]:
     """Return in words the lifetimes that belong to no job."""
@@ -86,6 +94,11 @@ class Scope:
     def covers(self, policy: GroupPolicy) -> bool:
         """Tell whether groups of this policy belong to the run by their lifetime."""
         return self.job is not None and self.job.covers(policy)
+
+    @property
+    def covered(self) -> str:
+        """The SQL condition, over the columns of a policy, for what ``covers`` tells."""
+        return self.job.covered if self.job else "FALSE"
 
 
 ALL = Scope(EVERYTHING, PurgeJob(1), keeps_house=True)

@@ -4,21 +4,21 @@ from collections.abc import AsyncIterator
 
 from aiohttp import web
 
-from conclave import keys
+from conclave import app_keys
 from conclave.actions.context import Context
 from conclave.actions.messages import Fetching, Reading, Sending
 from conclave.actions.quotas import quotas_of
-from conclave.actions.retention import Forecasting
+from conclave.actions.retention import Rehearsals
 from conclave.actions.timers import Telling
 from conclave.archive.reader import Archive
 from conclave.auth.activity import SessionActivity
 from conclave.auth.passwords import Passwords
 from conclave.auth.throttle import Throttle
-from conclave.budget import Budget
 from conclave.cache.freshness import Freshness
 from conclave.cache.groups import RememberedGroups
 from conclave.cache.sessions import RememberedSessions
 from conclave.clock import Clock, SystemClock
+from conclave.clock.steady import SteadyClock
 from conclave.config.in_force import InForce
 from conclave.config.retention import NEXT_FETCH
 from conclave.config.settings import Config
@@ -26,10 +26,10 @@ from conclave.events import KEEP_ALIVE_SECONDS, Events, News
 from conclave.health.parts import Health, Phase
 from conclave.health.storage import Storage
 from conclave.measures import Requests
+from conclave.response_memory import Budget
 from conclave.server import duties, middleware
 from conclave.server.routes import add_routes
-from conclave.steady_clock import SteadyClock
-from conclave.store.database import Database
+from conclave.store.engine.database import Database
 from conclave.system import certificate
 from conclave.system.reserve import reserves
 from conclave.wire.exchange import MAX_BODY_BYTES
@@ -40,19 +40,19 @@ def create_app(config: Config, clock: Clock | None = None, *, accepts_change: bo
 
     ``accepts_change``: an operator agrees to a large change of the policy.
     """
-    app = web.Application(middlewares=[middleware.around], client_max_size=MAX_BODY_BYTES)
-    app[keys.IN_FORCE] = InForce(config, certificate.expiry(config.tls_cert_path))
-    app[keys.ACCEPTS_CHANGE] = accepts_change
-    app[keys.CLOCK] = steady = SteadyClock(clock or SystemClock())
-    app[keys.HEALTH] = Health()
-    app[keys.PASSWORDS] = Passwords()
-    app[keys.THROTTLE] = Throttle(config.limits, app[keys.PASSWORDS], steady)
-    app[keys.REQUESTS] = Requests()
-    app[keys.BUDGET] = Budget(config.limits.response_bytes)
-    app[keys.ACTIVITY] = SessionActivity(config.token_ttl_seconds)
-    app[keys.CONTEXT] = Context(config.policy, steady, quotas=quotas_of(config.limits, steady))
-    app[keys.EVENTS] = _events(app)
-    app[keys.TELLING] = Telling(app[keys.EVENTS])
+    app = web.Application(middlewares=[middleware.pipeline], client_max_size=MAX_BODY_BYTES)
+    app[app_keys.IN_FORCE] = InForce(config, certificate.expiry(config.tls_cert_path))
+    app[app_keys.ACCEPTS_CHANGE] = accepts_change
+    app[app_keys.CLOCK] = steady = SteadyClock(clock or SystemClock())
+    app[app_keys.HEALTH] = Health()
+    app[app_keys.PASSWORDS] = Passwords()
+    app[app_keys.THROTTLE] = Throttle(config.limits, app[app_keys.PASSWORDS], steady)
+    app[app_keys.REQUESTS] = Requests()
+    app[app_keys.BUDGET] = Budget(config.limits.response_bytes)
+    app[app_keys.ACTIVITY] = SessionActivity(config.token_ttl_seconds)
+    app[app_keys.CONTEXT] = Context(config.policy, steady, quotas=quotas_of(config.limits, steady))
+    app[app_keys.EVENTS] = _events(app)
+    app[app_keys.TELLING] = Telling(app[app_keys.EVENTS])
     app.on_response_prepare.append(middleware.add_headers)
     app.on_shutdown.append(_stop)
     add_routes(app)
@@ -63,7 +63,7 @@ def create_app(config: Config, clock: Clock | None = None, *, accepts_change: bo
 
 
 def _events(app: web.Application) -> Events:
-    activity, clock, ttl = app[keys.ACTIVITY], app[keys.CLOCK], app[keys.IN_FORCE].config.token_ttl_seconds
+    activity, clock, ttl = app[app_keys.ACTIVITY], app[app_keys.CLOCK], app[app_keys.IN_FORCE].config.token_ttl_seconds
 
     def keep(session_id: int) -> None:
         activity.keep(session_id, clock.now())
@@ -72,48 +72,48 @@ def _events(app: web.Application) -> Events:
 
 
 async def _stop(app: web.Application) -> None:
-    app[keys.HEALTH].phase = Phase.STOPPING
-    app[keys.EVENTS].end_all()
+    app[app_keys.HEALTH].phase = Phase.STOPPING
+    app[app_keys.EVENTS].end_all()
 
 
 async def _serving(app: web.Application) -> AsyncIterator[None]:
-    app[keys.HEALTH].phase = Phase.SERVING
+    app[app_keys.HEALTH].phase = Phase.SERVING
     yield
-    app[keys.HEALTH].phase = Phase.STOPPING
+    app[app_keys.HEALTH].phase = Phase.STOPPING
 
 
 async def _streams(app: web.Application) -> AsyncIterator[None]:
     yield
-    await app[keys.EVENTS].gone()  # they have been ending since the server began to stop
+    await app[app_keys.EVENTS].gone()  # they have been ending since the server began to stop
 
 
 async def _store(app: web.Application) -> AsyncIterator[None]:
-    config = app[keys.IN_FORCE].config
-    app[keys.STORAGE] = storage = Storage(config.database, reserves(config), MAX_BODY_BYTES, app[keys.HEALTH])
+    config = app[app_keys.IN_FORCE].config
+    app[app_keys.STORAGE] = storage = Storage(config.database, reserves(config), MAX_BODY_BYTES, app[app_keys.HEALTH])
 
     def publish(news: list[News]) -> None:
-        app[keys.GROUPS].hear(news)
-        app[keys.EVENTS].publish(news)
+        app[app_keys.GROUPS].hear(news)
+        app[app_keys.EVENTS].publish(news)
 
-    app[keys.STORE] = store = await Database.open(config.database, publish, storage)
-    app[keys.FRESHNESS] = freshness = Freshness(config.database, app[keys.CLOCK], storage)
-    app[keys.SESSIONS] = RememberedSessions(store, freshness)
-    app[keys.GROUPS] = RememberedGroups(freshness)
-    app[keys.SENDING] = Sending(store, app[keys.CONTEXT])
-    app[keys.READING] = Reading(store, app[keys.CONTEXT])
-    app[middleware.AROUND] = middleware.Around(app)
+    app[app_keys.STORE] = store = await Database.open(config.database, publish, storage)
+    app[app_keys.FRESHNESS] = freshness = Freshness(config.database, app[app_keys.CLOCK], storage)
+    app[app_keys.SESSIONS] = RememberedSessions(store, freshness)
+    app[app_keys.GROUPS] = RememberedGroups(freshness)
+    app[app_keys.SENDING] = Sending(store, app[app_keys.CONTEXT])
+    app[app_keys.READING] = Reading(store, app[app_keys.CONTEXT])
+    app[middleware.PIPELINE] = middleware.RequestPipeline(app)
     yield
     freshness.close()
     await store.close()
 
 
 async def _archive(app: web.Application) -> AsyncIterator[None]:
-    config = app[keys.IN_FORCE].config
-    app[keys.ARCHIVE] = archive = Archive(config.archive_path, config.database, app[keys.HEALTH])
+    config = app[app_keys.IN_FORCE].config
+    app[app_keys.ARCHIVE] = archive = Archive(config.archive_path, config.database, app[app_keys.HEALTH])
     next_confirms = config.retention.fetch_confirmation == NEXT_FETCH
-    app[keys.FETCHING] = Fetching(
-        app[keys.GROUPS], app[keys.STORE], archive, app[keys.CONTEXT], next_confirms=next_confirms
+    app[app_keys.FETCHING] = Fetching(
+        app[app_keys.GROUPS], app[app_keys.STORE], archive, app[app_keys.CONTEXT], next_confirms=next_confirms
     )
-    app[keys.FORECASTING] = Forecasting(app[keys.STORE], archive, app[keys.CONTEXT])
+    app[app_keys.REHEARSALS] = Rehearsals(app[app_keys.STORE], archive, app[app_keys.CONTEXT])
     yield
     await archive.close()

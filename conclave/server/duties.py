@@ -9,27 +9,30 @@ from pathlib import Path
 
 from aiohttp import web
 
-from conclave import keys
-from conclave.actions import timers
+from conclave import app_keys
+from conclave.actions import invites, timers
+from conclave.actions.replay import IncompleteError, replay
 from conclave.archive.reader import ArchiveError
 from conclave.clock import Clock
-from conclave.config.doubts import doubts, of_unknown_group
+from conclave.config.warnings import doubts, of_unknown_group
 from conclave.errors import UntrustedClockError
 from conclave.failpoints import reach
 from conclave.health.clock_watch import ClockWatch
 from conclave.health.parts import Health, HealthPart
-from conclave.logs import get_logger
+from conclave.logs.setup import get_logger
+from conclave.retention import marks, rehearsal, stretches
 from conclave.retention.durations import duration_text
 from conclave.retention.jobs import schedule
 from conclave.retention.policy import session_lag
-from conclave.store import consequences, invites, news, outbox, overdue, policies, sessions, state
-from conclave.store.archive import stretches
-from conclave.store.database import Database
-from conclave.store.faults import StoreError
-from conclave.store.ledger import book, branches, changes, mark
+from conclave.store.engine import news, outbox
+from conclave.store.engine.database import Database
+from conclave.store.engine.faults import StoreError
+from conclave.store.ledger import book, branches, changes
 from conclave.store.ledger.book import LedgerError
-from conclave.store.ledger.replay import IncompleteError, is_older, replay
-from conclave.store.overdue import Worst
+from conclave.store.resources import sessions, state
+from conclave.store.views import overdue
+from conclave.store.views.overdue import Worst
+from conclave.system import ledger_mark
 
 log = get_logger(__name__)
 
@@ -46,7 +49,7 @@ TIMERS_INTERVAL_SECONDS = 0.25
 MOST_STARTING_SECONDS = 2.0
 """A start waits for at most 2 seconds until all is told that ended meanwhile. The rest is told while the server serves.
 
-Nobody sees the messages in any case.
+No client sees the messages in any case.
 """
 
 LEDGER_INTERVAL_SECONDS = 1.0
@@ -67,18 +70,18 @@ RETRY_SECONDS = 1.0
 """A duty that has failed is tried again after at most 1 second."""
 
 ARCHIVE_RETRY_SECONDS = 10.0
-"""Every 10 seconds an archive that could not be read is tried again, even if nobody asks for it."""
+"""Every 10 seconds an archive that could not be read is tried again, even without requests for it."""
 
 
 async def look_at_storage(app: web.Application) -> AsyncIterator[None]:
     """Watch the disk, and find out whether a store that has failed works again."""
-    store, storage = app[keys.STORE], app[keys.STORAGE]
+    store, storage = app[app_keys.STORE], app[app_keys.STORAGE]
 
     async def look() -> None:
         await asyncio.to_thread(storage.look)
-        storage.tell()
+        storage.report()
         if storage.has_failed:
-            # Only a try shows whether it works again, and on an idle server nobody else tries.
+            # Only a try shows whether it works again, and on an idle server no request tries.
             await store.read(state.stored_policy)
             await store.write(state.probe)
 
@@ -94,9 +97,9 @@ async def look_at_storage(app: web.Application) -> AsyncIterator[None]:
 async def try_archive(app: web.Application) -> AsyncIterator[None]:
     """Open the archive while the server starts, and retry one that could not be read.
 
-    One whose folder has gone is found before somebody reads there, and before something is due there.
+    One whose folder has gone is found before a request reads there, and before something is due there.
     """
-    reader, health = app[keys.ARCHIVE], app[keys.HEALTH]
+    reader, health = app[app_keys.ARCHIVE], app[app_keys.HEALTH]
 
     async def try_out() -> None:
         with contextlib.suppress(ArchiveError):  # health and the log know of it already
@@ -105,11 +108,11 @@ async def try_archive(app: web.Application) -> AsyncIterator[None]:
     async def try_again() -> None:
         with contextlib.suppress(StoreError):  # the watch of the storage tells of that
             is_at_fault = HealthPart.ARCHIVE in health.faults
-            if is_at_fault or (await app[keys.STORE].read(stretches.is_to_be_there) and await reader.is_away()):
+            if is_at_fault or (await app[app_keys.STORE].read(stretches.is_to_be_there) and await reader.is_away()):
                 await try_out()
 
     # The start does not wait for it: new messages can be read without the archive.
-    is_to_be_there = await app[keys.STORE].read(stretches.is_to_be_there)
+    is_to_be_there = await app[app_keys.STORE].read(stretches.is_to_be_there)
     trying = asyncio.create_task(try_out()) if is_to_be_there else None
     async with _every(app, HealthPart.ARCHIVE_WATCH, ARCHIVE_RETRY_SECONDS, try_again):
         yield
@@ -119,14 +122,16 @@ async def try_archive(app: web.Application) -> AsyncIterator[None]:
 
 async def stay_alive(app: web.Application) -> AsyncIterator[None]:
     """Note in the store that the server is alive, and watch the clock."""
-    health = app[keys.HEALTH]
-    app[keys.CLOCK_WATCH] = watch = ClockWatch(app[keys.CLOCK], app[keys.STORE], health, app[keys.ACTIVITY])
-    config = app[keys.IN_FORCE].config
+    health = app[app_keys.HEALTH]
+    app[app_keys.CLOCK_WATCH] = watch = ClockWatch(
+        app[app_keys.CLOCK], app[app_keys.STORE], health, app[app_keys.ACTIVITY]
+    )
+    config = app[app_keys.IN_FORCE].config
     policy = config.policy
-    await watch.begin(policy, accepts_change=app[keys.ACCEPTS_CHANGE])
-    for doubt in doubts(config, await app[keys.STORE].read(policies.in_use, policy)):
+    await watch.begin(policy, accepts_change=app[app_keys.ACCEPTS_CHANGE])
+    for doubt in doubts(config, await app[app_keys.STORE].read(marks.given, policy)):
         log.warning("doubtful_setting", **doubt._asdict())
-    for group_id in await app[keys.STORE].read(consequences.unknown_groups, policy):
+    for group_id in await app[app_keys.STORE].read(rehearsal.unknown_groups, policy):
         log.warning("doubtful_setting", **of_unknown_group(group_id)._asdict())
     async with (
         _every(app, HealthPart.ALIVE, ALIVE_INTERVAL_SECONDS, watch.note),
@@ -139,32 +144,32 @@ async def stay_alive(app: web.Application) -> AsyncIterator[None]:
 
 async def keep_sessions(app: web.Application) -> AsyncIterator[None]:
     """Store when sessions were used: at most a minute late, many in one transaction."""
-    ttl, activity = app[keys.IN_FORCE].config.token_ttl_seconds, app[keys.ACTIVITY]
+    ttl, activity = app[app_keys.IN_FORCE].config.token_ttl_seconds, app[app_keys.ACTIVITY]
 
     async def write() -> None:
-        for session_id in app[keys.EVENTS].sessions():
+        for session_id in app[app_keys.EVENTS].sessions():
             # A stream notes its use when it writes. It cannot write while its client takes nothing.
-            activity.keep(session_id, app[keys.CLOCK].now())
+            activity.keep(session_id, app[app_keys.CLOCK].now())
         uses = activity.unwritten()
         if uses:
-            await app[keys.STORE].write(sessions.extend, uses, ttl, app[keys.CLOCK])
-            app[keys.SESSIONS].forget_extended(uses)
+            await app[app_keys.STORE].write(sessions.extend, uses, ttl, app[app_keys.CLOCK])
+            app[app_keys.SESSIONS].forget_extended(uses)
             activity.written(uses)
 
     async with _every(app, HealthPart.SESSION_ACTIVITY, session_lag(ttl), write, activity.urgent):
         yield
-    with app[keys.HEALTH].duty(HealthPart.SESSION_ACTIVITY):
+    with app[app_keys.HEALTH].duty(HealthPart.SESSION_ACTIVITY):
         await write()
 
 
 async def keep_ledger(app: web.Application) -> AsyncIterator[None]:
     """Write to the purge ledger what was hidden, ended or deleted; first have a restored database learn of it.
 
-    Nobody waits for the ledger: what cannot be written yet waits in the database. Raises StoreError at the start if the
-    database is an older copy, and the ledger is not there, or cannot tell all that it must not bring back.
+    No request waits for the ledger: what cannot be written yet waits in the database. Raises StoreError at the start if
+    the database is an older copy, and the ledger is not there, or cannot tell all that it must not bring back.
     """
-    store, health, clock = app[keys.STORE], app[keys.HEALTH], app[keys.CLOCK]
-    config, next_alive = app[keys.IN_FORCE].config, 0.0
+    store, health, clock = app[app_keys.STORE], app[app_keys.HEALTH], app[app_keys.CLOCK]
+    config, next_alive = app[app_keys.IN_FORCE].config, 0.0
     path, data = config.ledger_path, config.data
     await _require_ledger_of_copy(store, path, data)
     flaw, flawed_file = await _begin_with_ledger(store, path, clock), book.identity(path)
@@ -175,7 +180,7 @@ async def keep_ledger(app: web.Application) -> AsyncIterator[None]:
         if is_alive or await store.read(changes.are_waiting):
             claimed = await store.write(changes.claim, is_alive=is_alive)
             next_alive = time.monotonic() + LEDGER_ALIVE_SECONDS
-            await asyncio.to_thread(mark.note, data, claimed.ledger_id, claimed.claimed)
+            await asyncio.to_thread(ledger_mark.note, data, claimed.ledger_id, claimed.claimed)
             while entries := await store.read(changes.told, claimed.claimed, clock.now()):
                 last = await asyncio.to_thread(book.append, path, claimed.ledger_id, claimed.written, entries)
                 changes.require_own(await store.read(changes.standing), path, last)
@@ -194,10 +199,10 @@ async def keep_ledger(app: web.Application) -> AsyncIterator[None]:
 async def _require_ledger_of_copy(store: Database, path: Path, data: Path) -> None:
     """Raise StoreError if the database is an older copy of the one that was served here, and its ledger is not there.
 
-    A database that is no copy is served without its ledger: nobody waits for that.
+    A database that is no copy is served without its ledger: clients do not wait for that.
     """
     standing = await store.read(changes.standing)
-    if await asyncio.to_thread(mark.noted, data, standing.ledger_id) <= standing.counter:
+    if await asyncio.to_thread(ledger_mark.noted, data, standing.ledger_id) <= standing.counter:
         return
     try:
         tip = await asyncio.to_thread(book.tip, path)
@@ -207,8 +212,8 @@ async def _require_ledger_of_copy(store: Database, path: Path, data: Path) -> No
     if reason:
         raise StoreError(
             f"{store.path}: is an older copy of the database that was served here, and the purge ledger, which tells"
-            f" what must not come back, is away: {reason}. Bring it back; or remove {data / mark.NAME}, and what was"
-            " deleted since is served again"
+            f" what must not come back, is away: {reason}. Bring it back; or remove {data / ledger_mark.NAME}, and what"
+            " was deleted since is served again"
         )
 
 
@@ -216,7 +221,7 @@ async def _begin_with_ledger(store: Database, path: Path, clock: Clock) -> Ledge
     """Have a restored database learn from the ledger; return what is wrong with the file. Raises StoreError."""
     standing = await store.read(changes.standing)
     try:
-        if not await asyncio.to_thread(is_older, standing, path):
+        if not await asyncio.to_thread(branches.is_older, standing, path):
             await asyncio.to_thread(book.require_sound, path, standing.ledger_id, standing.written)
             with contextlib.suppress(StoreError):  # the first write tells of what is wrong
                 number = await asyncio.to_thread(branches.take_up, standing, path, clock.now())
@@ -237,14 +242,14 @@ async def forward_news(app: web.Application) -> AsyncIterator[None]:
 
     First withdraw the invites whose inviters may not invite any more, which a former version or a restore has left.
     """
-    store = app[keys.STORE]
+    store = app[app_keys.STORE]
     await store.write(invites.withdraw_all)
 
     async def hand_on() -> None:
-        app[keys.FRESHNESS].look()  # nobody may ask for hours: what was erased goes from memory all the same
+        app[app_keys.FRESHNESS].look()  # without requests too: what was erased goes from memory all the same
         if not await store.read(outbox.is_empty):
             for username in await store.write(news.forward):
-                app[keys.THROTTLE].unblock(username)
+                app[app_keys.THROTTLE].unblock(username)
 
     async with _every(app, HealthPart.OUTBOX, OUTBOX_INTERVAL_SECONDS, hand_on):
         yield
@@ -253,9 +258,9 @@ async def forward_news(app: web.Application) -> AsyncIterator[None]:
 async def end_timers(app: web.Application) -> AsyncIterator[None]:
     """Tell readers of self-destructing messages that have come to their end: first of those that did meanwhile.
 
-    What readers see does not wait for this. The note that somebody has missed it goes once a stream of theirs had it.
+    What readers see does not wait for this. The note that a reader has missed it goes once a stream of theirs had it.
     """
-    store, context, telling = app[keys.STORE], app[keys.CONTEXT], app[keys.TELLING]
+    store, context, telling = app[app_keys.STORE], app[app_keys.CONTEXT], app[app_keys.TELLING]
 
     async def look(seconds: float = math.inf) -> None:
         await note_heard()
@@ -266,7 +271,7 @@ async def end_timers(app: web.Application) -> AsyncIterator[None]:
     async def tell(until: float) -> None:
         ended = 1
         while ended and time.monotonic() < until:
-            ended, told = await app[keys.CLOCK_WATCH].write(timers.tell, context)
+            ended, told = await app[app_keys.CLOCK_WATCH].write(timers.tell, context)
             telling.publish(told)
             reach("timers.published")
             await note_heard()
@@ -276,12 +281,12 @@ async def end_timers(app: web.Application) -> AsyncIterator[None]:
             await store.write(timers.heard, heard)
             telling.forget(heard)
 
-    with app[keys.HEALTH].duty(HealthPart.TIMERS):
+    with app[app_keys.HEALTH].duty(HealthPart.TIMERS):
         telling.begin(await store.read(timers.last_missed))
         await look(MOST_STARTING_SECONDS)
     async with _every(app, HealthPart.TIMERS, TIMERS_INTERVAL_SECONDS, look):
         yield
-    with app[keys.HEALTH].duty(HealthPart.TIMERS):
+    with app[app_keys.HEALTH].duty(HealthPart.TIMERS):
         await note_heard()
 
 
@@ -290,8 +295,8 @@ async def look_for_overdue(app: web.Application) -> AsyncIterator[None]:
 
     While the clock is wrong nothing is erased, and no time tells how long. Health tells of the clock then, not of this.
     """
-    in_force, context = app[keys.IN_FORCE], app[keys.CONTEXT]
-    store, health, clock = app[keys.STORE], app[keys.HEALTH], app[keys.CLOCK]
+    in_force = app[app_keys.IN_FORCE]
+    store, health, clock = app[app_keys.STORE], app[app_keys.HEALTH], app[app_keys.CLOCK]
     next_look = 0.0
 
     async def look() -> None:
@@ -300,17 +305,17 @@ async def look_for_overdue(app: web.Application) -> AsyncIterator[None]:
         if HealthPart.CLOCK in health.faults:
             health.mend(HealthPart.OVERDUE)
         elif began >= next_look:
-            config, policy = in_force.config, context.policy
+            config = in_force.config
             runs = schedule(config.retention.purge_jobs, config.cleanup_interval)
-            health.overdue, late = await store.read(overdue.with_late, policy, runs, clock.now())
+            health.overdue, late = await store.read(overdue.with_late, runs, clock.now())
             next_look = began + OVERDUE_SHARE * (time.monotonic() - began)
-            _tell_overdue(health, late)
+            _report_overdue(health, late)
 
     async with _every(app, HealthPart.OVERDUE_WATCH, OVERDUE_INTERVAL_SECONDS, look):
         yield
 
 
-def _tell_overdue(health: Health, late: Worst) -> None:
+def _report_overdue(health: Health, late: Worst) -> None:
     """Tell health, and the log if it is news. Neither has names or ids of groups."""
     was_late = HealthPart.OVERDUE in health.faults
     if not late.groups:
@@ -341,7 +346,7 @@ async def _every(
 
     Its success or failure is the ``part`` of health. A duty that has failed is tried again within RETRY_SECONDS.
     """
-    health, early = app[keys.HEALTH], early or asyncio.Event()
+    health, early = app[app_keys.HEALTH], early or asyncio.Event()
 
     async def repeat() -> None:
         while True:

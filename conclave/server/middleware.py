@@ -8,7 +8,7 @@ import structlog
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
-from conclave import keys
+from conclave import app_keys
 from conclave.auth import tokens
 from conclave.errors import (
     ApiError,
@@ -19,9 +19,9 @@ from conclave.errors import (
     StorageFullError,
     UnavailableError,
 )
-from conclave.logs import get_logger, log_request
+from conclave.logs.setup import get_logger, log_request
 from conclave.measures import GONE
-from conclave.store.faults import StoreError, StoreFullError
+from conclave.store.engine.faults import StoreError, StoreFullError
 from conclave.wire.endpoint import ENDPOINT, Endpoint
 from conclave.wire.exchange import STILL_CALLING, StillCalling, choose_format, reply_error
 from conclave.wire.handover import SHARE, Pieces, hand_over
@@ -43,18 +43,18 @@ async def add_headers(request: web.Request, response: web.StreamResponse) -> Non
         response.headers["Cache-Control"] = cache_control
 
 
-class Around:
+class RequestPipeline:
     """What happens around every request, on whichever way it comes to its handler."""
 
     def __init__(self, app: web.Application) -> None:
         """``app``: its resources are there."""
-        self._auth_header = app[keys.IN_FORCE].config.auth_header
-        self._budget = app[keys.BUDGET]
-        self._clock = app[keys.CLOCK]
-        self._freshness = app[keys.FRESHNESS]
-        self._sessions = app[keys.SESSIONS]
-        self._activity = app[keys.ACTIVITY]
-        self._requests = app[keys.REQUESTS]
+        self._auth_header = app[app_keys.IN_FORCE].config.auth_header
+        self._budget = app[app_keys.BUDGET]
+        self._clock = app[app_keys.CLOCK]
+        self._freshness = app[app_keys.FRESHNESS]
+        self._sessions = app[app_keys.SESSIONS]
+        self._activity = app[app_keys.ACTIVITY]
+        self._requests = app[app_keys.REQUESTS]
 
     async def handle(
         self, request: web.Request, route: str, endpoint: Endpoint | None, handler: Handler
@@ -63,7 +63,7 @@ class Around:
 
         Every error is answered as an error response. Responses that may wait are handed over here: large ones, and any
         to a client that has not taken the one before yet. The log gets ``route``, not the path: names and ids are
-        nobody's business. ``endpoint``: None where there is none.
+        private. ``endpoint``: None where there is none.
         """
         began = time.monotonic()
         request[REQUEST_ID] = request_id = new_request_id()
@@ -71,7 +71,7 @@ class Around:
         structlog.contextvars.bind_contextvars(request_id=request_id)  # the request has a task, and so a context
         if endpoint:
             request[ENDPOINT] = endpoint
-        request[tokens.TOKEN] = token = tokens.token_in(request.headers, self._auth_header)
+        request[tokens.TOKEN] = token = tokens.token_in(request.headers.get(self._auth_header), self._auth_header)
         choose_format(request, token)
         request[SHARE] = share = self._budget.share()
         try:
@@ -87,21 +87,21 @@ class Around:
             self._requests.note(request.method, route, GONE, time.monotonic() - began)
             log.info("client_gone", method=request.method, route=route)
             raise
-        except Exception as error:  # noqa: BLE001 - whatever it is, the client gets an answer
-            response = reply_error(request, self.told(error, request.method, route))
+        except Exception as error:  # noqa: BLE001 - after any error the client gets an answer
+            response = reply_error(request, self.as_api_error(error, request.method, route))
         finally:
             share.close()
-        self.tell(request.method, route, response.status, began, request_id)
+        self.note_answered(request.method, route, response.status, began, request_id)
         return response
 
-    def told(self, error: Exception, method: str, route: str) -> ApiError:
-        """Return what a client is told of an error that is being handled. One that nobody foresaw is logged."""
+    def as_api_error(self, error: Exception, method: str, route: str) -> ApiError:
+        """Return what a client is told of an error that is being handled. An unforeseen one is logged."""
         if isinstance(error, ApiError | StoreError | web.HTTPException):
-            return _told(error)
+            return _as_api_error(error)
         log.error("request_failed", method=method, route=route, exc_info=error)
         return ApiError()
 
-    def tell(self, method: str, route: str, status: int, began: float, request_id: str) -> None:
+    def note_answered(self, method: str, route: str, status: int, began: float, request_id: str) -> None:
         """Count a request that was answered, and log it. ``began``: by ``time.monotonic``."""
         took = time.monotonic() - began
         self._requests.note(method, route, status, took)
@@ -126,16 +126,16 @@ def new_request_id() -> str:
 
 
 @web.middleware
-async def around(request: web.Request, handler: Handler) -> web.StreamResponse:
+async def pipeline(request: web.Request, handler: Handler) -> web.StreamResponse:
     """Do what happens around every request that aiohttp has found a handler for, or none."""
-    endpoint = request.app[keys.ENDPOINTS].get(request.match_info.handler)
-    return await request.app[AROUND].handle(request, _route(request), endpoint, handler)
+    endpoint = request.app[app_keys.ENDPOINTS].get(request.match_info.handler)
+    return await request.app[PIPELINE].handle(request, _route(request), endpoint, handler)
 
 
-AROUND = web.AppKey("around", Around)
+PIPELINE = web.AppKey("request_pipeline", RequestPipeline)
 
 
-def _told(error: ApiError | StoreError | web.HTTPException) -> ApiError:
+def _as_api_error(error: ApiError | StoreError | web.HTTPException) -> ApiError:
     """Return what a client is told of an error."""
     if isinstance(error, ApiError):
         return error

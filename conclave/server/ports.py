@@ -34,7 +34,7 @@ def _by_whom(port: int) -> str:
     """Return which process listens on ``port``, "" if the system does not tell."""
     sockets = {f"socket:[{inode}]" for inode in _listening(port)}
     for folder in Path("/proc").glob("[0-9]*/fd") if sockets else ():
-        with suppress(OSError):  # it has ended, or is somebody else's
+        with suppress(OSError):  # it has ended, or is another user's
             if any(_leads_to(each) in sockets for each in folder.iterdir()):
                 name = folder.with_name("comm").read_text().strip()
                 return f" by process {folder.parent.name} ({name})"

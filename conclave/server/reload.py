@@ -11,19 +11,19 @@ from typing import Any, NamedTuple, Self
 
 from aiohttp import web
 
-from conclave import keys
+from conclave import app_keys
 from conclave.actions.quotas import quotas_in, quotas_of
-from conclave.admin.guard import Guard, TokenError
-from conclave.config.doubts import doubts
+from conclave.admin.access import Guard, TokenError
 from conclave.config.load import BUILT_IN, ConfigError, find_config, load_config
 from conclave.config.settings import Config, setting_names
-from conclave.logs import configure_logging, get_logger
+from conclave.config.warnings import doubts
+from conclave.logs.setup import configure_logging, get_logger
+from conclave.retention import marks
 from conclave.retention.durations import duration_text
 from conclave.server.supervise import Supervisor
 from conclave.server.tls import Tls, TlsError, context_of
-from conclave.store import policies
-from conclave.store.faults import StoreError
-from conclave.store.state import PolicyChangeError, PolicyFrozenError
+from conclave.store.engine.faults import StoreError
+from conclave.store.resources.state import PolicyChangeError, PolicyFrozenError
 from conclave.system import certificate
 from conclave.system.notify import ServiceManager
 from conclave.system.streams import is_stream
@@ -105,7 +105,7 @@ WAYS: Mapping[str, Way] = {
 REFUSED = "nothing has changed: the log says why the last reload was refused"
 
 _SETS_NOTHING = "sets nothing, as a file that is just being written; if the defaults are meant, restart the server"
-"""Registration would be open, quotas and policies gone, until somebody finds out."""
+"""Registration would be open, quotas and policies gone, until the operator finds out."""
 
 _UNTOLD = ("token",)
 """The values of settings whose names end in one of these are in no log."""
@@ -142,7 +142,7 @@ class Reloader:
         self._guard = guard
         self._supervisor = supervisor
         self._tls = tls
-        # Not looked for again: while somebody replaces the file, other settings must not count for a moment.
+        # Not looked for again: while the file is being replaced, other settings must not count for a moment.
         self._source = source
         self._again = again
         self._manager = manager
@@ -178,9 +178,9 @@ class Reloader:
     async def reload(self) -> bool:
         """Take over what the file says now; tell whether it was. Faults are logged, and then nothing has changed."""
         try:
-            former = self._app[keys.IN_FORCE].config
+            former = self._app[app_keys.IN_FORCE].config
             read, renewed, has_same_token = await asyncio.to_thread(self._read, former)
-            await self._tell_doubts(read)
+            await self._log_warnings(read)
             config = taken_over(former, read, has_tls=bool(self._tls))
             self._adopting = asyncio.create_task(self._adopt(former, config, renewed))
             await asyncio.shield(self._adopting)
@@ -200,10 +200,10 @@ class Reloader:
             return True
         return False
 
-    async def _tell_doubts(self, config: Config) -> None:
+    async def _log_warnings(self, config: Config) -> None:
         """Log what ``config`` may do to the groups that are there, and what its operator may not expect."""
         with suppress(StoreError):  # the watch of the storage tells of that
-            in_use = await self._app[keys.STORE].read(policies.in_use, config.policy)
+            in_use = await self._app[app_keys.STORE].read(marks.given, config.policy)
             for doubt in doubts(config, in_use):
                 log.warning("doubtful_setting", **doubt._asdict())
 
@@ -233,27 +233,26 @@ class Reloader:
             self._supervisor.follow(config)
             if self._tls and renewed:
                 self._tls.replace(renewed.context)
-                self._app[keys.IN_FORCE].certificate_ends = renewed.ends
+                self._app[app_keys.IN_FORCE].certificate_ends = renewed.ends
 
         if config.policy == former.policy:
             adopt()
             return
         async with self._supervisor.paused():
-            await self._app[keys.CLOCK_WATCH].change(config.policy, adopt)
+            await self._app[app_keys.CLOCK_WATCH].change(config.policy, adopt)
 
 
 def follow(app: web.Application, config: Config) -> None:
     """Have everything in this process that holds settings go by ``config``: at once, and without a way to fail."""
-    former = app[keys.IN_FORCE].config
-    app[keys.IN_FORCE].config = config
+    former = app[app_keys.IN_FORCE].config
+    app[app_keys.IN_FORCE].config = config
     if config.policy != former.policy:
-        app[keys.CONTEXT].policy = config.policy
-        app[keys.GROUPS].forget_all()
-    app[keys.THROTTLE].follow(config.limits)
+        app[app_keys.CONTEXT].policy = config.policy
+    app[app_keys.THROTTLE].follow(config.limits)
     if quotas_in(config.limits) != quotas_in(former.limits):
         # What was sent in the last minute does not count against the new ones.
-        app[keys.CONTEXT].quotas = quotas_of(config.limits, app[keys.CLOCK])
-    app[keys.BUDGET].resize(config.limits.response_bytes)
+        app[app_keys.CONTEXT].quotas = quotas_of(config.limits, app[app_keys.CLOCK])
+    app[app_keys.BUDGET].resize(config.limits.response_bytes)
     if config.log != former.log:
         configure_logging(config.log)
 

@@ -2,7 +2,7 @@
 
 from aiohttp import web
 
-from conclave import errors as e, keys
+from conclave import app_keys, errors as e
 from conclave.api import (
     accounts,
     bans,
@@ -20,6 +20,7 @@ from conclave.api import (
     users,
     welcomes,
 )
+from conclave.wire import results
 from conclave.wire.endpoint import Endpoint, Who
 from conclave.wire.negotiate import Format
 from conclave.wire.schemas import (
@@ -28,16 +29,11 @@ from conclave.wire.schemas import (
     docs as docs_schemas,
     events as event_schemas,
     groups as group_schemas,
-    health as health_schemas,
     invites as invite_schemas,
     key_packages as key_package_schemas,
     members as member_schemas,
     messages as message_schemas,
-    retention as retention_schemas,
-    sessions as session_schemas,
-    users as user_schemas,
 )
-from conclave.wire.schemas.base import Empty
 
 API = "/api/v1"
 _GROUP = f"{API}/groups/{{group_id}}"
@@ -48,7 +44,7 @@ ROUTES = (
         "/healthz",
         health.health,
         Who.ANYBODY,
-        answer=health_schemas.HealthResponse,
+        answer=results.Health,
         format=Format.JSON,
     ),
     Endpoint(
@@ -56,7 +52,7 @@ ROUTES = (
         "/readyz",
         health.ready,
         Who.ANYBODY,
-        answer=health_schemas.ReadyResponse,
+        answer=results.Ready,
         format=Format.JSON,
     ),
     Endpoint(
@@ -75,7 +71,7 @@ ROUTES = (
         accounts.register,
         Who.ANYBODY,
         body=account_schemas.RegisterRequest,
-        answer=account_schemas.RegisterResponse,
+        answer=results.Registered,
         status=201,
         refuses=(e.ForbiddenError, e.ConflictError, e.TooManyRequestsError),
     ),
@@ -85,41 +81,41 @@ ROUTES = (
         accounts.login,
         Who.ANYBODY,
         body=account_schemas.LoginRequest,
-        answer=account_schemas.LoginResponse,
+        answer=results.LoggedIn,
         refuses=(e.CredentialsWrongError, e.TooManyRequestsError),
     ),
     Endpoint("POST", f"{API}/logout", accounts.logout, status=204),
-    Endpoint("GET", f"{API}/me", users.me, answer=user_schemas.UserInfoResponse),
-    Endpoint("PATCH", f"{API}/me", accounts.update, body=account_schemas.UpdateProfileRequest, answer=Empty),
+    Endpoint("GET", f"{API}/me", users.me, answer=results.User),
+    Endpoint("PATCH", f"{API}/me", accounts.update, body=account_schemas.UpdateProfileRequest, answer=results.Empty),
     Endpoint(
         "POST",
         f"{API}/change-password",
         accounts.change_password,
         body=account_schemas.ChangePasswordRequest,
-        answer=Empty,
+        answer=results.Empty,
         refuses=(e.PasswordWrongError, e.TooManyRequestsError),
     ),
-    Endpoint("POST", f"{API}/reset-account", accounts.reset, answer=Empty),
+    Endpoint("POST", f"{API}/reset-account", accounts.reset, answer=results.Empty),
     Endpoint(
         "POST",
         f"{API}/delete-account",
         accounts.delete,
         body=account_schemas.DeleteAccountRequest,
-        answer=Empty,
+        answer=results.Empty,
         refuses=(e.PasswordWrongError, e.TooManyRequestsError),
     ),
     Endpoint(
         "GET",
         f"{API}/users/{{username}}",
         users.by_name,
-        answer=user_schemas.UserInfoResponse,
+        answer=results.User,
         refuses=(e.NotFoundError,),
     ),
     Endpoint(
         "GET",
         f"{API}/users/by-id/{{user_id}}",
         users.by_id,
-        answer=user_schemas.UserInfoResponse,
+        answer=results.User,
         refuses=(e.NotFoundError,),
     ),
     Endpoint(
@@ -127,13 +123,13 @@ ROUTES = (
         f"{API}/key-packages",
         key_packages.upload,
         body=key_package_schemas.UploadKeyPackageRequest,
-        answer=Empty,
+        answer=results.Empty,
     ),
     Endpoint(
         "GET",
         f"{API}/key-packages/{{user_id}}",
         key_packages.fetch,
-        answer=key_package_schemas.GetKeyPackageResponse,
+        answer=results.KeyPackageTaken,
         refuses=(e.NotFoundError, e.TooManyRequestsError),
         head=False,
     ),
@@ -142,17 +138,17 @@ ROUTES = (
         f"{API}/groups",
         groups.create,
         body=group_schemas.CreateGroupRequest,
-        answer=group_schemas.CreateGroupResponse,
+        answer=results.GroupCreated,
         status=201,
         refuses=(e.ConflictError, e.QuotaError),
     ),
-    Endpoint("GET", f"{API}/groups", groups.list_own, answer=group_schemas.ListGroupsResponse),
+    Endpoint("GET", f"{API}/groups", groups.list_own, answer=results.Groups),
     Endpoint(
         "GET",
         f"{API}/groups/public",
         groups.list_public,
         query=group_schemas.PublicGroupsQuery,
-        answer=group_schemas.ListPublicGroupsResponse,
+        answer=results.PublicGroups,
     ),
     Endpoint(
         "PATCH",
@@ -160,16 +156,16 @@ ROUTES = (
         groups.update,
         Who.ADMIN,
         body=group_schemas.UpdateGroupRequest,
-        answer=group_schemas.UpdateGroupResponse,
+        answer=results.GroupUpdated,
         refuses=(e.BadRequestError, e.ConflictError, e.TooManyRequestsError),
     ),
-    Endpoint("POST", f"{_GROUP}/delete", groups.delete, Who.ADMIN, answer=Empty),
+    Endpoint("POST", f"{_GROUP}/delete", groups.delete, Who.ADMIN, answer=results.Empty),
     Endpoint(
         "GET",
         f"{_GROUP}/group-info",
         commits.group_info,
         Who.MEMBER,
-        answer=commit_schemas.GetGroupInfoResponse,
+        answer=results.GroupInfoStored,
         refuses=(e.NotFoundError,),
     ),
     Endpoint(
@@ -177,20 +173,20 @@ ROUTES = (
         f"{_GROUP}/retention",
         retention.policy,
         Who.MEMBER,
-        answer=retention_schemas.GetRetentionPolicyResponse,
+        answer=results.Retention,
     ),
     Endpoint(
         "GET",
         f"{API}/retention/configuration",
         retention.configuration,
-        answer=retention_schemas.RetentionConfigurationResponse,
+        answer=results.RetentionConfiguration,
         format=Format.JSON,
     ),
     Endpoint(
         "POST",
         f"{_GROUP}/join",
         members.join,
-        answer=commit_schemas.GetGroupInfoResponse,
+        answer=results.GroupInfoStored,
         refuses=(
             *(e.NotFoundError, e.NotPublicError, e.BannedError, e.ConflictError, e.BadRequestError),
             *(e.TooManyRequestsError, e.QuotaError),
@@ -202,7 +198,7 @@ ROUTES = (
         key_packages.invite,
         Who.ADMIN,
         body=key_package_schemas.InviteToGroupRequest,
-        answer=key_package_schemas.InviteToGroupResponse,
+        answer=results.KeyPackages,
         refuses=(e.NotFoundError, e.ConflictError, e.BannedError, e.TooManyRequestsError),
     ),
     Endpoint(
@@ -211,7 +207,7 @@ ROUTES = (
         invites.escrow,
         Who.ADMIN,
         body=invite_schemas.EscrowInviteRequest,
-        answer=Empty,
+        answer=results.Empty,
         refuses=(e.NotFoundError, e.ConflictError, e.BannedError, e.TooManyRequestsError, e.QuotaError),
     ),
     Endpoint(
@@ -219,7 +215,7 @@ ROUTES = (
         f"{_GROUP}/invites",
         invites.list_of_group,
         Who.ADMIN,
-        answer=invite_schemas.ListGroupPendingInvitesResponse,
+        answer=results.GroupInvites,
     ),
     Endpoint(
         "POST",
@@ -227,16 +223,16 @@ ROUTES = (
         invites.cancel,
         Who.ADMIN,
         body=invite_schemas.CancelInviteRequest,
-        answer=Empty,
+        answer=results.Empty,
         refuses=(e.NotFoundError,),
     ),
-    Endpoint("GET", f"{API}/invites", invites.list_own, answer=invite_schemas.ListPendingInvitesResponse),
+    Endpoint("GET", f"{API}/invites", invites.list_own, answer=results.Invites),
     Endpoint(
         "POST",
         f"{API}/invites/{{invite_id}}/accept",
         invites.accept,
         Who.INVITEE,
-        answer=Empty,
+        answer=results.Empty,
         refuses=(e.NotFoundError,),
     ),
     Endpoint(
@@ -244,10 +240,10 @@ ROUTES = (
         f"{API}/invites/{{invite_id}}/decline",
         invites.decline,
         Who.INVITEE,
-        answer=Empty,
+        answer=results.Empty,
         refuses=(e.NotFoundError,),
     ),
-    Endpoint("GET", f"{API}/welcomes", welcomes.list_own, answer=invite_schemas.ListPendingWelcomesResponse),
+    Endpoint("GET", f"{API}/welcomes", welcomes.list_own, answer=results.Welcomes),
     Endpoint(
         "POST",
         f"{API}/welcomes/{{welcome_id}}/accept",
@@ -261,7 +257,7 @@ ROUTES = (
         commits.upload,
         Who.MEMBER,
         body=commit_schemas.UploadCommitRequest,
-        answer=Empty,
+        answer=results.Empty,
         refuses=(e.TooManyRequestsError, e.QuotaError),
     ),
     Endpoint(
@@ -270,7 +266,7 @@ ROUTES = (
         messages.send,
         Who.MEMBER,
         body=message_schemas.SendMessageRequest,
-        answer=message_schemas.SendMessageResponse,
+        answer=results.Sent,
         refuses=(e.TooManyRequestsError, e.QuotaError),
     ),
     Endpoint(
@@ -279,7 +275,7 @@ ROUTES = (
         messages.fetch,
         Who.MEMBER,
         query=message_schemas.GetMessagesQuery,
-        answer=message_schemas.GetMessagesResponse,
+        answer=results.Page,
         head=False,
     ),
     Endpoint(
@@ -288,7 +284,7 @@ ROUTES = (
         messages.read,
         Who.MEMBER,
         body=message_schemas.ReadReceiptRequest,
-        answer=Empty,
+        answer=results.Empty,
     ),
     Endpoint(
         "POST",
@@ -296,7 +292,7 @@ ROUTES = (
         members.remove,
         Who.ADMIN,
         body=member_schemas.RemoveMemberRequest,
-        answer=Empty,
+        answer=results.Empty,
         refuses=(e.NotFoundError, e.BadRequestError),
     ),
     Endpoint(
@@ -305,7 +301,7 @@ ROUTES = (
         members.leave,
         Who.MEMBER,
         body=commit_schemas.LeaveGroupRequest,
-        answer=Empty,
+        answer=results.Empty,
     ),
     Endpoint(
         "POST",
@@ -313,7 +309,7 @@ ROUTES = (
         members.promote,
         Who.ADMIN,
         body=member_schemas.PromoteMemberRequest,
-        answer=Empty,
+        answer=results.Empty,
         refuses=(e.NotFoundError, e.BadRequestError, e.ConflictError),
     ),
     Endpoint(
@@ -322,17 +318,17 @@ ROUTES = (
         members.demote,
         Who.ADMIN,
         body=member_schemas.DemoteMemberRequest,
-        answer=Empty,
+        answer=results.Empty,
         refuses=(e.NotFoundError, e.BadRequestError),
     ),
-    Endpoint("GET", f"{_GROUP}/admins", members.list_admins, Who.MEMBER, answer=member_schemas.ListAdminsResponse),
+    Endpoint("GET", f"{_GROUP}/admins", members.list_admins, Who.MEMBER, answer=results.Admins),
     Endpoint(
         "POST",
         f"{_GROUP}/ban",
         bans.ban,
         Who.ADMIN,
         body=member_schemas.BanMemberRequest,
-        answer=Empty,
+        answer=results.Empty,
         refuses=(e.NotFoundError,),
     ),
     Endpoint(
@@ -341,22 +337,20 @@ ROUTES = (
         bans.unban,
         Who.ADMIN,
         body=member_schemas.UnbanMemberRequest,
-        answer=Empty,
+        answer=results.Empty,
         refuses=(e.NotFoundError, e.BadRequestError),
     ),
-    Endpoint("GET", f"{_GROUP}/banned", bans.list_banned, Who.ADMIN, answer=member_schemas.ListBannedUsersResponse),
+    Endpoint("GET", f"{_GROUP}/banned", bans.list_banned, Who.ADMIN, answer=results.BannedUsers),
     Endpoint(
         "POST",
         f"{_GROUP}/external-join",
         commits.external_join,
         Who.MEMBER,
         body=commit_schemas.ExternalJoinRequest,
-        answer=Empty,
+        answer=results.Empty,
         refuses=(e.BadRequestError, e.TooManyRequestsError, e.QuotaError),
     ),
-    Endpoint(
-        "GET", f"{API}/sessions", sessions.list_own, answer=session_schemas.ListSessionsResponse, format=Format.JSON
-    ),
+    Endpoint("GET", f"{API}/sessions", sessions.list_own, answer=results.Sessions, format=Format.JSON),
     Endpoint(
         "DELETE",
         f"{API}/sessions/{{session_id}}",
@@ -392,4 +386,4 @@ def add_routes(app: web.Application) -> None:
         else:
             app.router.add_route(route.method, path, route.handler)
     app.router.add_get(f"{API}/docs/{{name}}", docs.asset)
-    app[keys.ENDPOINTS] = {route.handler: route for route in ROUTES}
+    app[app_keys.ENDPOINTS] = {route.handler: route for route in ROUTES}

@@ -11,14 +11,14 @@ from pathlib import Path
 import uvloop
 from aiohttp import web
 
-from conclave import __version__, keys
+from conclave import __version__, app_keys
+from conclave.admin.access import Guard, TokenError
 from conclave.admin.app import create_admin_app
-from conclave.admin.guard import Guard, TokenError
 from conclave.config import summary
 from conclave.config.load import BUILT_IN
 from conclave.config.settings import Config
 from conclave.health.parts import Phase
-from conclave.logs import get_logger
+from conclave.logs.setup import get_logger
 from conclave.server import ports
 from conclave.server.app import create_app
 from conclave.server.fast_path import FastPath
@@ -28,14 +28,15 @@ from conclave.server.shortcut import take_shortcut
 from conclave.server.stop_limit import StopLimit
 from conclave.server.supervise import Supervisor
 from conclave.server.tls import Tls, TlsError, context_of
-from conclave.store import place, schema, state
-from conclave.store.faults import StoreError
-from conclave.store.state import PolicyChangeError, PolicyFrozenError
+from conclave.store.engine import path_check, schema
+from conclave.store.engine.faults import StoreError
+from conclave.store.resources import state
+from conclave.store.resources.state import PolicyChangeError, PolicyFrozenError
 from conclave.system import data_folder, locks, signals
-from conclave.system.hangups import Hangups, ignore
 from conclave.system.memory import give_back_large
 from conclave.system.notify import ServiceManager
 from conclave.system.reserve import give_up_to_start
+from conclave.system.sighup import Hangups, ignore
 
 log = get_logger(__name__)
 
@@ -96,10 +97,10 @@ def _only_server(config: Config) -> Iterator[None]:
 def _hold(config: Config, held: ExitStack) -> None:
     """Take every lock of a server. What is there is looked at and locked before anything is made or changed."""
     data_folder.require_own(config.data, config.database, config.archive_path)
-    place.require_restored(config.database)
-    exists = place.is_taken(config.database)
+    path_check.require_restored(config.database)
+    exists = path_check.is_taken(config.database)
     if exists:
-        place.require_writable(config.database)
+        path_check.require_writable(config.database)
     with _unshared(f"{config.database}: another server is running on this database"):
         held.enter_context(locks.hold_name(config.database, locks.SERVER))
         if exists:
@@ -146,7 +147,7 @@ async def _serve(
     stop, again = asyncio.Event(), asyncio.Event()
     loop = asyncio.get_running_loop()
     app = create_app(config, accepts_change=accepts_change)
-    supervisor = Supervisor(config, app[keys.HEALTH])
+    supervisor = Supervisor(config, app[app_keys.HEALTH])
     limit = StopLimit(supervisor.kill)
 
     def end() -> None:
@@ -178,15 +179,15 @@ async def _serve(
         log.info("listening", url=url, admin_url=admin_url, database=str(config.database), **_facts(config, source))
         async with (
             supervisor,
-            manager.watched(lambda: app[keys.STORE].read(state.stored_policy)),
+            manager.watched(lambda: app[app_keys.STORE].read(state.stored_policy)),
             Reloader(app, supervisor, tls, source, again, manager, guard),
         ):
             manager.ready(f"serving at {url}")
             await stop.wait()
-            app[keys.HEALTH].phase = Phase.STOPPING  # at once: ending the worker may take a second
+            app[app_keys.HEALTH].phase = Phase.STOPPING  # at once: ending the worker may take a second
             log.info("stopping")
             manager.stopping()
-            app[keys.STORE].hurry()
+            app[app_keys.STORE].hurry()
     finally:
         limit.begin()  # a start that has failed
         manager.close()

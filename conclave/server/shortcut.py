@@ -2,8 +2,8 @@
 
 Most requests send a message or ask for messages. aiohttp finds a handler by walking the path and trying the routes
 below each prefix, and wraps it for each middleware. That takes longer than the handler. These two routes are found by
-one look at the path instead. Everything else about them is as on the other way: ``Around`` and the handlers are the
-same. A request that is unusual in any way takes the other way.
+one look at the path instead. Everything else about them is as on the other way: ``RequestPipeline`` and the handlers
+are the same. A request that is unusual in any way takes the other way.
 """
 
 import re
@@ -11,12 +11,10 @@ import re
 from aiohttp import hdrs, web
 from aiohttp.web_request import BaseRequest
 
-from conclave import keys
+from conclave import app_keys
 from conclave.api import messages
-from conclave.server.middleware import AROUND
-
-MESSAGES = r"/api/v1/groups/([0-9a-fA-F-]{1,64})/messages"
-"""The path of a group's messages, as a regular expression."""
+from conclave.server.middleware import PIPELINE
+from conclave.server.plain import MESSAGES
 
 _MESSAGES = re.compile(MESSAGES, re.ASCII)
 
@@ -28,8 +26,8 @@ class Shortcut:
         """``server``: that of the runner of ``app``, which has been set up."""
         self._long_way = server.request_handler
         self._app = app
-        self._around = app[AROUND]
-        endpoints = app[keys.ENDPOINTS]
+        self._pipeline = app[PIPELINE]
+        endpoints = app[app_keys.ENDPOINTS]
         self._ways = {
             "GET": (endpoints[messages.fetch], messages.fetch_of),
             "POST": (endpoints[messages.send], messages.send_to),
@@ -42,7 +40,7 @@ class Shortcut:
         if not way or not found or hdrs.EXPECT in request.headers or not isinstance(request, web.Request):
             return await self._long_way(request)
         endpoint, handle = way
-        return await self._around.handle(
+        return await self._pipeline.handle(
             request, endpoint.path, endpoint, lambda each: handle(each, self._app, found[1])
         )
 

@@ -7,15 +7,15 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
-from conclave.log_outlet import LAST_SECONDS
-from conclave.logs import get_logger
+from conclave.logs.nonblocking import LAST_SECONDS
+from conclave.logs.setup import get_logger
 
 log = get_logger(__name__)
 
 LIMIT_SECONDS = 45.0
 """A stop takes at most 45 seconds: less than the 60 after which the unit of systemd has everything killed.
 
-An orderly one may take some 20: one for the worker, 5 for requests and streams, 10 for somebody else's write lock, and
+An orderly one may take some 20: one for the worker, 5 for requests and streams, 10 for another process's lock, and
 what the disk needs for the write-ahead log.
 """
 
@@ -42,14 +42,15 @@ class StopLimit:
 
     def _watch_end(self) -> None:
         threading.Event().wait(LIMIT_SECONDS)
-        telling = threading.Thread(target=_tell, daemon=True)  # whatever hangs may hold a lock of the log
+        # The thread that hangs may hold a lock of the log.
+        telling = threading.Thread(target=_log_forced_stop, daemon=True)
         telling.start()
         telling.join(2 * LAST_SECONDS)
         self._kill()
         os._exit(STATUS)  # sys.exit would wait for threads
 
 
-def _tell() -> None:
+def _log_forced_stop() -> None:
     log.error("stop_forced", seconds=LIMIT_SECONDS, waits_for=_whereabouts())
     logging.shutdown()
 

@@ -12,8 +12,8 @@ from typing import Any, Self
 
 from conclave.config.settings import Config
 from conclave.health.parts import Health, HealthPart
-from conclave.logs import get_logger
-from conclave.system.tied import tied
+from conclave.logs.setup import get_logger
+from conclave.system.child_process import tied
 from conclave.system.worker_protocol import (
     EXIT_GIVE_UP,
     Counted,
@@ -153,7 +153,7 @@ class Supervisor:
     async def _run_once(self) -> tuple[bool, int]:
         """Run a worker to its end; return whether it completed a run well, and its exit status."""
         # -P: files in the working directory must not be taken for the worker's own modules. SIGCONT: a worker ends by
-        # itself when its input ends, and removes its files first. One that somebody has stopped has to be woken.
+        # itself when its input ends, and removes its files first. One that was stopped (SIGSTOP) has to be woken.
         process = await asyncio.create_subprocess_exec(
             *tied(sys.executable, "-P", "-m", "spark.worker", by=signal.SIGCONT),
             stdin=PIPE,

@@ -4,7 +4,7 @@ import ssl
 from pathlib import Path
 
 from conclave.config.settings import Config
-from conclave.logs import get_logger
+from conclave.logs.setup import get_logger
 from conclave.system.streams import is_stream
 
 log = get_logger(__name__)

@@ -16,14 +16,17 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from itertools import groupby
+from itertools import groupby, islice
 from operator import itemgetter
 from pathlib import Path
 
 from conclave.failpoints import reach
-from conclave.store.connection import of_store
-from conclave.store.faults import StoreFullError, free_bytes
-from conclave.store.sqlite import ROWS_A_STATEMENT, Step, insert_many, places
+from conclave.store.engine.connection import of_store
+from conclave.store.engine.faults import StoreFullError, free_bytes
+from conclave.store.engine.sqlite import ROWS_A_STATEMENT, Step, insert_many, places
+
+MEASURED = 4096
+"""A statement measures at most 4,096 bodies."""
 
 SEGMENT_BYTES = 32 * 1024 * 1024
 """A segment is sealed once it has taken in more than 32 MiB of bodies."""
@@ -37,11 +40,11 @@ SMALL_BYTES = 8 * 1024
 ROW_OVERHEAD_BYTES = 24
 """Each body counts as about 24 bytes more than it has, so that many tiny bodies count too."""
 
-SPARE_BYTES = 64 * 1024
+BEYOND_ROOM_BYTES = 64 * 1024
 """The commit of a leave, a removal or a ban may take 64 KiB where there is no room for other bodies."""
 
-SPARED_BYTES = 2 * 1024 * 1024
-"""Nobody gets SPARE_BYTES while less than 2 MiB of the disk are free.
+LAST_FREE_BYTES = 2 * 1024 * 1024
+"""BEYOND_ROOM_BYTES are not given while less than 2 MiB of the disk are free.
 
 That rest is for changes without a body: a user who joins and leaves again and again must not take the last of it.
 """
@@ -120,13 +123,13 @@ def take_room(connection: sqlite3.Connection, count: int) -> None:
 
 
 @contextmanager
-def spare_room(connection: sqlite3.Connection) -> Iterator[None]:
-    """Let the block store up to SPARE_BYTES more than there is room for.
+def beyond_room(connection: sqlite3.Connection) -> Iterator[None]:
+    """Let the block store up to BEYOND_ROOM_BYTES more than there is room for.
 
-    It is for bodies that make something else go. Without effect while less than SPARED_BYTES are free.
+    It is for bodies that make something else go. Without effect while less than LAST_FREE_BYTES are free.
     """
     store = of_store(connection)
-    spare = SPARE_BYTES if free_bytes(_path(connection).parent) >= SPARED_BYTES else 0
+    spare = BEYOND_ROOM_BYTES if free_bytes(_path(connection).parent) >= LAST_FREE_BYTES else 0
     store.room += spare
     try:
         yield
@@ -174,14 +177,14 @@ def sizes(connection: sqlite3.Connection, body_ids: Sequence[int]) -> list[int]:
     return [found.get(body_id, 0) for body_id in body_ids]
 
 
-def total_size(connection: sqlite3.Connection, body_ids: Sequence[int]) -> int:
-    """Return how many bytes ``body_ids`` (at most some thousands, none erased) have together."""
-    return sum(
-        connection.execute(
-            f"SELECT ifnull(sum(length(body)), 0) FROM {_table(segment)} WHERE body_id IN ({places(ids)})", ids
-        ).fetchone()[0]
-        for segment, ids in _by_segment(body_ids).items()
-    )
+def total_size(connection: sqlite3.Connection, body_ids: Iterable[int]) -> int:
+    """Return how many bytes ``body_ids`` (none erased) have together. They are measured MEASURED at a time."""
+    total, left = 0, iter(body_ids)
+    while some := list(islice(left, MEASURED)):
+        for segment, ids in _by_segment(some).items():
+            query = f"SELECT ifnull(sum(length(body)), 0) FROM {_table(segment)} WHERE body_id IN ({places(ids)})"
+            total += connection.execute(query, ids).fetchone()[0]
+    return total
 
 
 def get_small(connection: sqlite3.Connection, body_ids: Iterable[int], most: int) -> dict[int, bytes]:
@@ -214,7 +217,7 @@ def erase(connection: sqlite3.Connection, body_ids: Iterable[int]) -> None:
     """Overwrite the bodies (at most some thousands) with zeros.
 
     Bodies that were erased before are skipped. The caller removes the references to the bodies in the same transaction,
-    unless nobody will follow these references.
+    unless these references will not be followed.
     """
     for segment, ids in _by_segment(body_ids).items():
         if not _exists(connection, segment):
@@ -242,7 +245,7 @@ def compact(connection: sqlite3.Connection) -> Iterator[Step]:
 def drop_copies(connection: sqlite3.Connection, copies: Iterable[int], most_others: float) -> Iterator[Step]:
     """Yield the steps that drop whole segments which consist almost only of ``copies``.
 
-    ``copies``: bodies that are not erased, but that nobody follows any more. ``most_others``: a sealed segment with
+    ``copies``: bodies that are not erased, but are not referred to any more. ``most_others``: a sealed segment with
     copies is dropped if its other living bodies have at most this share of its bytes; they are moved out before.
     The steps are like those of ``compact``.
     """

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator
 from functools import partial
 
-from conclave.store.sqlite import Step
+from conclave.store.engine.sqlite import Step
 
 PLAIN = {
     "users": ("created_at",),

@@ -5,7 +5,7 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 
-from conclave.store.ledger import mark
+from conclave.system import ledger_mark
 
 MARK = ".conclave"
 """The name of a file that makes a folder a data directory. The server that uses it locks this file."""
@@ -41,7 +41,7 @@ def prepare(data: Path, database: Path, archive: Path) -> None:
 
 
 def require_own(data: Path, database: Path, archive: Path) -> None:
-    """Raise DataFolderError if ``data`` is somebody else's folder, or OSError if that cannot be told."""
+    """Raise DataFolderError if ``data`` is another user's folder, or OSError if that cannot be told."""
     try:
         found = data.stat()
     except FileNotFoundError:
@@ -64,7 +64,9 @@ def _foreign(data: Path, database: Path, archive: Path) -> Iterator[str]:
             yield from (f"work/{process.name}" for process in each.iterdir() if not process.name.isdecimal())
         elif each in (archive, data / "archive") and each.is_dir():
             yield from (f"{each.name}/{name}" for name in _not_of_a_table(each))
-        elif each.name == mark.NAME or each in archive.parents or (each.name == "lost+found" and data.is_mount()):
+        elif (
+            each.name == ledger_mark.NAME or each in archive.parents or (each.name == "lost+found" and data.is_mount())
+        ):
             continue
         elif data != database.parent or each.name not in {database.name + suffix for suffix in _OF_DATABASES}:
             yield each.name

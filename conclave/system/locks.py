@@ -20,22 +20,21 @@ from functools import partial
 from pathlib import Path
 
 Wait = Callable[[], None]
-"""Called before a wait for somebody else's lock."""
+"""Called before a wait for another process's lock."""
 
 
 class LockedError(Exception):
-    """Somebody else holds the lock."""
+    """Another process holds the lock."""
 
 
 @dataclass(frozen=True)
 class Role:
-    """What a lock on a database is for.
-
-    ``suffix``: of the name of the file beside the database. ``byte``: the byte of the database itself that is locked.
-    """
+    """What a lock on a database is for."""
 
     suffix: str
+    """Of the name of the file beside the database."""
     byte: int
+    """The byte of the database itself that is locked."""
 
 
 SERVER = Role(".server-lock", 2**62)
@@ -75,8 +74,8 @@ class DatabaseLock:
     def hold(self, wait: Wait | None = None) -> Iterator[None]:
         """Hold both locks while the block lasts.
 
-        ``wait``: called at most once, before a wait for somebody else's lock. Without it LockedError is raised instead.
-        Raises ReplacedError, and OSError where there can be no lock.
+        ``wait``: called at most once, before a wait for another process's lock. Without it LockedError is raised
+        instead. Raises ReplacedError, and OSError where there can be no lock.
         """
         waiting = _once(wait) if wait else None
         with (
@@ -100,9 +99,12 @@ def hold(database: Path, role: Role, wait: Wait | None = None) -> Iterator[None]
 
 
 @contextmanager
-def hold_file(path: Path) -> Iterator[None]:
-    """Lock the file ``path``, and make it if it is missing. Raises LockedError; OSError if there can be no lock."""
-    with open_to_lock(path, os.O_CREAT) as descriptor, _flocked(path, descriptor):
+def hold_file(path: Path, wait: Wait | None = None) -> Iterator[None]:
+    """Lock the file ``path``, and make it if it is missing.
+
+    ``wait``: as of ``DatabaseLock.hold``. Raises LockedError; OSError if there can be no lock.
+    """
+    with open_to_lock(path, os.O_CREAT) as descriptor, _flocked(path, descriptor, wait):
         yield
 
 
@@ -201,7 +203,7 @@ def _give(descriptor: int, folder: Path) -> None:
 
 
 def _take(path: Path, at_once: Callable[[], object], later: Callable[[], object], wait: Wait | None) -> None:
-    """Take a lock ``at_once``. If somebody else holds it, call ``wait`` and take it ``later``.
+    """Take a lock ``at_once``. If another process holds it, call ``wait`` and take it ``later``.
 
     Raises LockedError if there is no ``wait``; OSError.
     """

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
 from contextlib import asynccontextmanager, suppress
 from typing import Self
 
-from conclave.logs import get_logger
+from conclave.logs.setup import get_logger
 
 log = get_logger(__name__)
 
@@ -92,7 +92,7 @@ class ServiceManager:
         while True:
             try:
                 await look()
-            except Exception as error:  # noqa: BLE001 - whatever it is, the manager decides what follows
+            except Exception as error:  # noqa: BLE001 - after any error the manager decides what follows
                 if works:
                     log.warning("no_sign_of_life", reason=str(error))
                 works = False

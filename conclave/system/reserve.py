@@ -16,9 +16,9 @@ from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 
 from conclave.config.settings import Config
-from conclave.logs import get_logger
-from conclave.store import sqlite
-from conclave.store.faults import StoreError, file_size, free_bytes
+from conclave.logs.setup import get_logger
+from conclave.store.engine import sqlite
+from conclave.store.engine.faults import StoreError, file_size, free_bytes
 from conclave.system.locks import open_to_lock
 
 log = get_logger(__name__)
@@ -74,7 +74,7 @@ class Reserve:
             try:
                 os.posix_fallocate(descriptor, 0, self.size)
             except OSError:
-                os.ftruncate(descriptor, kept)  # somebody else took the room: half a reserve helps nobody
+                os.ftruncate(descriptor, kept)  # another process took the room: half a reserve does not help
                 raise
             log.info("reserve_made", path=str(self.path), bytes=self.size)
 

@@ -1,4 +1,4 @@
-"""Signals as a process inherits them from whatever starts it: what it takes over, and what it does not."""
+"""Signals as a process inherits them from its parent: what it takes over, and what it does not."""
 
 import signal
 

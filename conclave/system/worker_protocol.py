@@ -31,13 +31,12 @@ class State(StrEnum):
 
 @dataclass(frozen=True)
 class Ended:
-    """A run has ended.
-
-    ``report``: as a log line has it. ``due_in``: seconds until the next run.
-    """
+    """A run has ended."""
 
     report: dict[str, Any]
+    """As a log line has it."""
     due_in: float
+    """Seconds until the next run."""
 
 
 @dataclass(frozen=True)
@@ -50,13 +49,11 @@ class Counted:
 
 @dataclass(frozen=True)
 class Fault:
-    """Cleanup does not work. ``reason`` says why.
-
-    ``due_in``: seconds until the next try; None if this process makes none.
-    """
+    """Cleanup does not work. ``reason`` says why."""
 
     reason: str
     due_in: float | None = None
+    """Seconds until the next try; None if this process makes none."""
 
 
 Message = State | Ended | Counted | Fault

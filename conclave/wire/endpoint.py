@@ -12,7 +12,8 @@ from aiohttp.typedefs import Handler
 
 from conclave.errors import ApiError
 from conclave.wire.negotiate import Format
-from conclave.wire.schemas.base import QuerySchema, RequestSchema, ResponseSchema
+from conclave.wire.results import WireMessage
+from conclave.wire.schemas.base import QuerySchema, RequestSchema
 
 
 class Who(Enum):
@@ -32,7 +33,7 @@ class Endpoint:
     ``body`` and ``query``: what the request holds. ``answer``: the message of a success; None if a success has no body,
     or one of another kind. ``refuses``: the errors that depend on more than the token, the ids in the path, the form of
     the body and the role. ``head``: whether a HEAD is answered, as a GET without its body. ``format``: the format of
-    every answer, whatever was negotiated; None where negotiation decides. ``media_type``: that of a success which is no
+    every answer, without negotiation; None where negotiation decides. ``media_type``: that of a success which is no
     message; None if it is a message or has no body.
     """
 
@@ -42,7 +43,7 @@ class Endpoint:
     who: Who = Who.USER
     body: type[RequestSchema] | None = None
     query: type[QuerySchema] | None = None
-    answer: type[ResponseSchema] | None = None
+    answer: type[WireMessage] | None = None
     status: int = 200
     refuses: tuple[type[ApiError], ...] = ()
     head: bool = True

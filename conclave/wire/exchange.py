@@ -9,7 +9,6 @@ from aiohttp import web
 from aiohttp.web_request import BaseRequest
 from marshmallow import ValidationError
 from marshmallow.exceptions import SCHEMA
-from multidict import CIMultiDictProxy
 
 from conclave.errors import (
     ApiError,
@@ -20,12 +19,13 @@ from conclave.errors import (
     UnsupportedMediaTypeError,
 )
 from conclave.wire import json_text, protobuf
+from conclave.wire.decompression import unpack
 from conclave.wire.endpoint import ENDPOINT
 from conclave.wire.fields import NAME_RULE, breaks_constraint, parse_id
 from conclave.wire.negotiate import Format, answer_format, body_format
-from conclave.wire.packed import unpack
 from conclave.wire.ready import Ready, is_plain, own_headers
 from conclave.wire.schemas.base import MORE, MOST_FAULTS, QuerySchema, RequestSchema, the
+from conclave.wire.schemas.responses import schema_of
 
 MAX_BODY_BYTES = 1_048_576
 """At most 1 MiB in the body of a request, also once it is unpacked."""
@@ -56,13 +56,13 @@ def choose_format(request: web.Request, token: str | None) -> None:
     Call it before anything that may fail, since errors have this format too.
     """
     endpoint = request.get(ENDPOINT)
-    request[FORMAT] = (endpoint.format if endpoint else None) or asked_format(request.headers, token)
+    accept, content_type = ",".join(request.headers.getall("Accept", ())), request.headers.get("Content-Type", "")
+    request[FORMAT] = (endpoint.format if endpoint else None) or asked_format(accept, content_type, token)
 
 
-def asked_format(headers: CIMultiDictProxy[str], token: str | None) -> Format:
-    """Return the format that headers and token ask for."""
-    accept = ",".join(headers.getall("Accept", ()))[:LONGEST_ACCEPT]
-    return answer_format(accept, _content_type(headers), token[-1:] if token else "")
+def asked_format(accept: str, content_type: str, token: str | None) -> Format:
+    """Return the format that the values of ``Accept`` and ``Content-Type``, and the token, ask for."""
+    return answer_format(accept[:LONGEST_ACCEPT], content_type[:LONGEST_ACCEPT], token[-1:] if token else "")
 
 
 async def read_body(request: web.Request, kind: type[V]) -> V:
@@ -71,13 +71,13 @@ async def read_body(request: web.Request, kind: type[V]) -> V:
     ``kind``: the class that the schema of the endpoint's bodies makes.
 
     Raises UnsupportedMediaTypeError, BodyTooLargeError, BadRequestError or InvalidValueError; and TokenExpiredError if
-    the session has ended while the body was on its way: whoever holds it back must not act for a session that is over.
+    the session has ended while the body was on its way: a client that holds it back must not act for an ended session.
     """
     schema = request[ENDPOINT].body
     assert schema  # noqa: S101 - a handler that reads a body is of an endpoint that has one
-    written_in = sent_format(request.headers)
+    written_in = sent_format(request.headers.get("Content-Type", ""))
     try:
-        if request.content.is_eof():  # all of it is there, as most often: nobody waits, and no watch is needed
+        if request.content.is_eof():  # all of it is there, as most often: without a wait no watch is needed
             body = await _receive(request, written_in)
         else:
             async with asyncio.timeout(BODY_SECONDS):
@@ -100,7 +100,7 @@ async def read_body(request: web.Request, kind: type[V]) -> V:
 
 
 def path_name(request: web.Request, name: str) -> str:
-    """Return the user's or group's name at ``name`` in the path. Raises NotFoundError if nobody can have it."""
+    """Return the user's or group's name at ``name`` in the path. Raises NotFoundError for a name that cannot be."""
     try:
         return str(NAME_RULE(request.match_info[name]))
     except ValidationError as error:
@@ -120,9 +120,9 @@ def named_id(name: str, text: str) -> bytes:
         raise _invalid(name, str(error)) from error
 
 
-def sent_format(headers: Mapping[str, str]) -> Format | None:
-    """Return the format in which a body with these headers is written; None if they do not say."""
-    return body_format(_content_type(headers))
+def sent_format(content_type: str) -> Format | None:
+    """Return the format in which a body with this ``Content-Type`` is written; None if it does not say."""
+    return body_format(content_type[:LONGEST_ACCEPT])
 
 
 def read_query(request: web.Request, kind: type[V]) -> V:
@@ -142,8 +142,8 @@ def reply(request: web.Request, value: Any) -> web.Response:
     """Write ``value`` as the response message of the endpoint."""
     endpoint = request[ENDPOINT]
     assert endpoint.answer  # noqa: S101 - as in read_body
-    values = the(endpoint.answer).dump(value)
-    return _respond(request[FORMAT], endpoint.answer.__name__, values, endpoint.status, own_headers(request))
+    values = schema_of(endpoint.answer).dump(value)
+    return _respond(request[FORMAT], endpoint.answer.wire, values, endpoint.status, own_headers(request))
 
 
 def ready(request: web.Request, parts: list[bytes]) -> web.StreamResponse:
@@ -195,12 +195,13 @@ async def _read(request: web.Request) -> bytes:
 
     It reads in smaller pieces than aiohttp does, which takes four times as many tiny chunks at once. And it leaves
     nothing behind when the connection breaks: aiohttp's error and what was read so far refer to each other. A hundred
-    such bodies would be in memory until Python looks for what nobody uses.
+    such bodies would be in memory until Python's garbage collection.
     """
     body = bytearray()
     try:
         while chunk := await request.content.readany():
             body += chunk
+            del chunk
             if len(body) > MAX_BODY_BYTES:
                 raise BodyTooLargeError
         return bytes(body)
@@ -211,10 +212,6 @@ async def _read(request: web.Request) -> bytes:
 async def _has_body(request: web.Request) -> bool:
     """Tell whether there is a body. If it is sent in chunks, wait until it begins."""
     return bool(request.content_length) or bool(await request.content.read(1))
-
-
-def _content_type(headers: Mapping[str, str]) -> str:
-    return headers.get("Content-Type", "")[:LONGEST_ACCEPT]
 
 
 def _encoding(request: web.Request) -> str:

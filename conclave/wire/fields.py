@@ -11,8 +11,8 @@ from typing import Any
 
 from marshmallow import ValidationError, fields, validate
 
-from conclave.fields import Text
 from conclave.retention.durations import MAX_SECONDS
+from conclave.strict_fields import Text
 
 REQUIRED = "required, and must not be empty"
 """One of the two messages that make an error a broken constraint (code 100) instead of an invalid value (101)."""

@@ -13,8 +13,8 @@ from typing import Any
 from aiohttp import web
 from aiohttp.base_protocol import BaseProtocol
 
-from conclave.budget import Share
-from conclave.logs import get_logger
+from conclave.logs.setup import get_logger
+from conclave.response_memory import Share
 from conclave.wire.ready import Ready, own_headers
 
 log = get_logger(__name__)

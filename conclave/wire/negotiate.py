@@ -28,7 +28,7 @@ def answer_format(accept: str, content_type: str, token: str) -> Format:
     """Return the format of the answer: the first of the three that decides, else JSON.
 
     ``accept`` decides if it names exactly one of the two types. ``content_type`` decides if it is one of them.
-    ``token`` decides by its last digit, odd for protobuf. It does so even if nobody knows it: a client whose session is
+    ``token`` decides by its last digit, odd for protobuf. It does so even if it is unknown: a client whose session is
     over has to be able to read that. Give no more of it than that digit: the answers are remembered. Each is "" if the
     request has none.
     """

@@ -21,7 +21,7 @@ from conclave.wire.handover import Pieces
 from conclave.wire.negotiate import Format
 
 if TYPE_CHECKING:
-    from conclave.store.messages import WriteMessage
+    from conclave.store.resources.messages import WriteMessage
 
 AT_ONCE_BYTES = 256 * 1024
 """A page of at most 256 KiB is written in one go, a larger one in parts of about that size."""
@@ -45,7 +45,7 @@ def join(written_in: Format, pieces: Sequence[bytes]) -> bytes:
 def reply_page(request: web.Request, pieces: list[bytes]) -> web.StreamResponse:
     """Answer with the page that consists of ``pieces``, which ``writer`` has written. The list may be used up.
 
-    Whoever chose the pieces has taken memory for them: a wait here might outlast what may be seen.
+    The caller has taken memory for the pieces: a wait here might outlast what may be seen.
     """
     written_in = request[FORMAT]
     at_once = in_one_go(written_in, pieces)

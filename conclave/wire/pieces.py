@@ -10,12 +10,13 @@ from typing import Any
 
 from aiohttp import web
 
-from conclave.budget import ITEM_BYTES
+from conclave.response_memory import ITEM_BYTES
 from conclave.wire.endpoint import ENDPOINT
 from conclave.wire.exchange import FORMAT, reply, write
 from conclave.wire.handover import SHARE, Pieces
 from conclave.wire.negotiate import Format
-from conclave.wire.schemas.base import ResponseSchema, the
+from conclave.wire.results import WireMessage
+from conclave.wire.schemas.responses import schema_of
 
 AT_ONCE_BYTES = 1024 * 1024
 """A list that takes at most 1 MiB is written at once, in a few milliseconds."""
@@ -33,7 +34,7 @@ async def reply_list(request: web.Request, items: list[Any]) -> web.StreamRespon
     """
     endpoint = request[ENDPOINT]
     assert endpoint.answer  # noqa: S101 - an endpoint that answers a list has a message for it
-    [field] = the(endpoint.answer).fields
+    [field] = schema_of(endpoint.answer).fields
     share = request[SHARE]
     if share.held <= AT_ONCE_BYTES or not items:
         response = reply(request, {field: items})
@@ -66,12 +67,12 @@ def _weight(item: Any) -> int:
     return ITEM_BYTES * (1 + sum(len(value) for value in values if isinstance(value, list))) + bodies
 
 
-def _write(answer: Format, schema: type[ResponseSchema], field: str, chunk: list[Any], *, is_first: bool) -> bytes:
+def _write(answer: Format, kind: type[WireMessage], field: str, chunk: list[Any], *, is_first: bool) -> bytes:
     """Write some items of the list, so that all pieces together are one message with all items.
 
     Protobuf messages that follow each other are one message. JSON needs its brackets only at both ends.
     """
-    written = write(answer, schema.__name__, the(schema).dump({field: chunk}))
+    written = write(answer, kind.wire, schema_of(kind).dump({field: chunk}))
     chunk.clear()
     if answer is Format.PROTOBUF:
         return written

@@ -4,9 +4,9 @@ from functools import cache
 
 from conclave.events import Event
 from conclave.wire import json_text, protobuf
+from conclave.wire.events import EVENTS
 from conclave.wire.negotiate import Format
-from conclave.wire.schemas.base import the
-from conclave.wire.schemas.events import EVENTS
+from conclave.wire.schemas.responses import schema_of
 
 
 class Script:
@@ -40,7 +40,7 @@ script = cache(Script)
 
 def _write(event: Event, written_in: Format) -> bytes:
     """Write an event. JSON has its name and fields; protobuf has the hex of a ServerEvent, without a name."""
-    values = the(EVENTS[event.name]).dump(event.values)
+    values = schema_of(EVENTS[event.name]).dump(event.values)
     if written_in is Format.PROTOBUF:
         return b"data: " + protobuf.write("ServerEvent", {event.name: values}).hex().encode() + b"\n\n"
     return b"event: " + event.name.encode() + b"\ndata: " + json_text.write(values) + b"\n\n"

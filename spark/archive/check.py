@@ -12,7 +12,7 @@ from conclave.store.archive import moves
 from conclave.store.archive.moves import PartRow
 from spark.archive import columns as a
 from spark.archive.table import checksum, without_page_sums
-from spark.hot import Hot
+from spark.hot_store import Hot
 
 _MOVING = "group_key BIGINT, first_seq BIGINT, last_seq BIGINT"
 

@@ -18,7 +18,7 @@ from conclave.store.archive.moves import PartRow
 from spark.archive import columns as a
 from spark.archive.expiry import settle
 from spark.archive.table import Table, in_partitions, part_columns
-from spark.hot import Hot
+from spark.hot_store import Hot
 
 ROWS_AT_ONCE = 256
 """At most 256 rows of the index are widened in a transaction."""

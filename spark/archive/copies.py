@@ -12,7 +12,7 @@ from functools import partial
 from conclave.failpoints import reach
 from conclave.store import bodies
 from conclave.store.archive.moves import Range
-from conclave.store.sqlite import Step
+from conclave.store.engine.sqlite import Step
 
 CHUNK = 256
 """A step deletes at most 256 rows, or erases at most 256 bodies."""

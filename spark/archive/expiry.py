@@ -6,7 +6,6 @@ from being erased. While what a user has sent is under a legal hold, no partitio
 say who has sent what.
 """
 
-import json
 import sqlite3
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Mapping
@@ -15,21 +14,22 @@ from functools import partial
 from typing import Any
 
 import pyarrow
-from pyspark.sql import Column, DataFrame, SparkSession, functions as F
+from pyspark.sql import DataFrame, SparkSession, functions as F
 
 from conclave.failpoints import reach
+from conclave.retention import rules
 from conclave.retention.jobs import Scope
 from conclave.retention.policy import FOREVER
-from conclave.store import policies, receipts
+from conclave.retention.rules import GOVERNED, HELD_SENDERS, UNHELD, Bounds
 from conclave.store.archive import erasures, moves
 from conclave.store.archive.erasures import Key
 from conclave.store.archive.moves import PartRow
-from conclave.store.receipts import Erased
-from conclave.store.sqlite import Step, done
-from spark import rules
+from conclave.store.engine.sqlite import Step, done
+from conclave.store.resources import receipts
+from conclave.store.resources.receipts import Erased
 from spark.archive import columns as a
 from spark.archive.table import Table, in_partitions
-from spark.hot import ArchiveError, Hot
+from spark.hot_store import ArchiveError, Hot
 
 RESTORED = "restored"
 """The rule for messages that the hot store has again.
@@ -37,46 +37,49 @@ RESTORED = "restored"
 It serves them, so no client loses any message by this rule.
 """
 
-RULES = (rules.EXPIRED, rules.FETCHED, rules.DELETED_GROUP, rules.DELETED_ACCOUNT, RESTORED)
-"""The rules by which messages go from the archive."""
+RULES = tuple(each for each in rules.RULES if each not in rules.IN_ANY_RUN)
+"""The rules by which messages go from the archive. No self-destructing message moves there."""
+
+COUNTED = (*RULES, RESTORED)
 
 SETTLED_AT_ONCE = 256
 """A step settles at most 256 groups for a deleted account; a transaction notes at most 256 rows of the index."""
 
-_MARKS = """
+_MARKS = f"""
 CREATE TEMP TABLE archive_marks AS
+WITH {GOVERNED}
 SELECT group_key, 0 AS is_gone, gone_below, archived_seq,
-    max(expired_before, iif(covered, expires_before, 0)) AS cutoff, erasable_before, {commits_above} AS commits_above
-FROM groups JOIN temp.group_policies USING (group_key)
-WHERE EXISTS (SELECT 1 FROM archive_parts WHERE archive_parts.group_key = groups.group_key)
+    iif({{covered}}, cutoff, expired_before) AS cutoff, erasable_before, commits_above
+FROM governed_groups AS governed
+WHERE EXISTS (SELECT 1 FROM archive_parts WHERE archive_parts.group_key = governed.group_key)
 UNION ALL
-SELECT group_key, 1, 0, {forever}, 0, erasable_before, {forever} FROM temp.tombstone_policies AS policy
-WHERE EXISTS (SELECT 1 FROM archive_parts WHERE archive_parts.group_key = policy.group_key)
+SELECT group_key, 1, 0, {FOREVER}, 0, erasable_before, {FOREVER} FROM governed_tombstones AS governed
+WHERE EXISTS (SELECT 1 FROM archive_parts WHERE archive_parts.group_key = governed.group_key)
 """
 """What the run erases of each group: of one that it does not cover, only what is past a mark.
 
 So what it leaves to another job has no condition that holds, also where a part is rewritten for other groups.
 """
 
-_SENDERS = """
+_SENDERS = f"""
 SELECT sender_id, group_key, erasable_before >
     (SELECT max(newest) FROM archive_parts WHERE archive_parts.group_key = archive_senders.group_key) AS is_all
 FROM archive_senders JOIN user_tombstones ON user_id = sender_id JOIN temp.archive_marks USING (group_key)
-WHERE sender_id NOT IN (SELECT user_id FROM holds WHERE user_id IS NOT NULL)
+WHERE {UNHELD}
 """
 """Deleted accounts with archived messages that may be erased, and whether all of them are old enough."""
 
-_DUE = """
+_BOUNDS = Bounds(gone="gone_below", is_deleted="is_gone")
+
+# A part with commits that are kept may have other messages too.
+_DUE = f"""
 WITH due AS (
     SELECT parts.*, is_gone, gone_below, cutoff, erasable_before, commits_above,
-        first_seq > archived_seq AS is_restored, last_seq <= gone_below AS is_fetched,
-        newest < erasable_before AND NOT :has_held AND
-            (is_gone OR last_seq <= gone_below OR (newest < cutoff AND last_seq <= commits_above)) AS is_over
+        first_seq > archived_seq AS is_restored, {rules.RULES[rules.FETCHED].whole(_BOUNDS)} AS is_fetched,
+        {rules.whole_part(RULES, _BOUNDS)} AS is_over
     FROM archive_parts AS parts JOIN temp.archive_marks USING (group_key)
-    WHERE first_seq > archived_seq OR (oldest < erasable_before AND (
-        group_key IN (SELECT value FROM json_each(:sent_in))
-        OR is_gone OR first_seq <= gone_below OR oldest < cutoff
-    )) OR (group_key, lifetime, span) IN (SELECT group_key, lifetime, span FROM archive_erasures)
+    WHERE first_seq > archived_seq OR {rules.some_of_part(RULES, _BOUNDS._replace(commits_above=""))}
+        OR (group_key, lifetime, span) IN (SELECT group_key, lifetime, span FROM archive_erasures)
 )
 SELECT group_key, lifetime, span, message_count, last_seq, newest, is_gone, gone_below, cutoff, erasable_before,
     commits_above, is_restored OR is_over AS is_whole, is_restored, is_fetched
@@ -148,19 +151,17 @@ def make_plan(
     ``scope``: which groups belong to the run. ``risen``: pairs of a mark ``gone_below`` and a group key. A dry run
     gives those that it would have raised.
     """
-    policies.list_all(connection, hot.settings, hot.now, scope.covers)
-    commits_above = policies.commits_above_of(hot.settings)
-    connection.execute(_MARKS.format(commits_above=commits_above, forever=FOREVER))
+    connection.execute(_MARKS.format(covered=scope.covered), {"now": hot.now})
     connection.execute("CREATE UNIQUE INDEX temp.archive_marks_by_group ON archive_marks (group_key)")
     connection.executemany("UPDATE temp.archive_marks SET gone_below = max(gone_below, ?) WHERE group_key = ?", risen)
-    held = [row[0] for row in connection.execute("SELECT DISTINCT user_id FROM holds WHERE user_id IS NOT NULL")]
+    held = [row[0] for row in connection.execute(HELD_SENDERS)]
     senders: dict[int, list[bytes]] = defaultdict(list)
     plan = ArchivePlan()
     for sender_id, group_key, is_all in connection.execute(_SENDERS):
         senders[group_key].append(sender_id)
         if is_all:
             plan.senders.append((sender_id, group_key))
-    due = connection.execute(_DUE, {"has_held": bool(held), "sent_in": json.dumps(sorted(senders))}).fetchall()
+    due = connection.execute(_DUE).fetchall()
     if due:
         _divide(connection, due, plan, senders, held)
     return plan
@@ -201,6 +202,19 @@ def _rule(row: sqlite3.Row) -> str:
     return rules.FETCHED if row["is_fetched"] else rules.EXPIRED
 
 
+_OF_ROW = Bounds(
+    gone=a.GONE_BELOW,
+    unheld=f"NOT array_contains({a.HELD}, {a.SENDER_ID})",
+    by_deleted=f"array_contains({a.SENDERS}, {a.SENDER_ID})",
+    is_deleted=a.IS_GONE,
+)
+
+_RULE_OF_ROW = (
+    f"CASE WHEN {a.IS_RESTORED} THEN '{RESTORED}' WHEN {rules.may_go(_OF_ROW)} THEN {rules.named(RULES, _OF_ROW)} END"
+)
+"""Spark's expression for the rule by which a row of the table, joined with DUE, goes; null if it stays."""
+
+
 class Expiry:
     """Carries out a plan in one table."""
 
@@ -212,7 +226,7 @@ class Expiry:
 
     def count(self, plan: ArchivePlan) -> Counter[str]:
         """Return how many messages would go by each rule. Reads the partitions that do not go as a whole."""
-        counts = Counter(dict.fromkeys(RULES, 0))
+        counts = Counter(dict.fromkeys(COUNTED, 0))
         counts.update(_counts(plan, self._measure(plan)))
         return counts
 
@@ -274,13 +288,14 @@ class Expiry:
         """Return for each row of the index in ``plan.partial`` that has messages: what goes and what stays."""
         if not plan.partial:
             return {}
-        rule = _rule_of_row()
+        rule = F.expr(_RULE_OF_ROW)
         number, created = F.col(a.SEQUENCE_NUM), F.col(a.CREATED_AT)
         stays = rule.isNull()
         found = (
             self._table.read()
             .where(in_partitions(plan.touched))
             .where(F.col(a.GROUP_KEY).between(min(plan.groups), max(plan.groups)))
+            .alias("messages")
             .join(self._due(plan), a.GROUP_KEY)
             .groupBy(a.GROUP_KEY, a.LIFETIME, a.SPAN)
             .agg(
@@ -293,7 +308,7 @@ class Expiry:
                 F.bit_xor(F.when(stays, F.col(a.CHECKSUM))),
                 *[
                     aggregated
-                    for each in RULES
+                    for each in COUNTED
                     for aggregated in (
                         F.count(F.when(rule == each, number)),
                         F.max(F.when(rule == each, number)),
@@ -308,7 +323,7 @@ class Expiry:
             key, left, gone = (row[0], row[1], row[2]), tuple(row)[:10], tuple(row)[10:]
             if key in planned:
                 part = PartRow(*left) if row[7] else None
-                of_rules = zip(RULES, gone[::3], gone[1::3], gone[2::3], strict=True)
+                of_rules = zip(COUNTED, gone[::3], gone[1::3], gone[2::3], strict=True)
                 measured[key] = Measured([Erased(*each) for each in of_rules if each[1]], part)
         return measured
 
@@ -316,16 +331,10 @@ class Expiry:
         self._due(plan).createOrReplaceTempView("archive_due")
         try:
             merged = self._spark.sql(
-                f"MERGE INTO {self._table.name} AS stored USING archive_due AS due"
-                f" ON {in_partitions(plan.touched, 'stored.')} AND stored.{a.GROUP_KEY} = due.{a.GROUP_KEY}"
-                f" AND stored.{a.GROUP_KEY} BETWEEN {min(plan.groups)} AND {max(plan.groups)}"
-                f" AND (due.{a.IS_RESTORED} OR stored.{a.CREATED_AT} < due.{a.ERASABLE_BEFORE}"
-                f" AND NOT array_contains(due.{a.HELD}, stored.{a.SENDER_ID})"
-                f" AND (due.{a.IS_GONE} OR stored.{a.SEQUENCE_NUM} <= due.{a.GONE_BELOW}"
-                f" OR stored.{a.CREATED_AT} < due.{a.CUTOFF}"
-                f" AND NOT (stored.{a.IS_COMMIT} AND stored.{a.SEQUENCE_NUM} > due.{a.COMMITS_ABOVE})"
-                f" OR (NOT stored.{a.IS_COMMIT} AND array_contains(due.{a.SENDERS}, stored.{a.SENDER_ID}))))"
-                " WHEN MATCHED THEN DELETE"
+                f"MERGE INTO {self._table.name} AS messages USING archive_due AS due"
+                f" ON {in_partitions(plan.touched, 'messages.')} AND messages.{a.GROUP_KEY} = due.{a.GROUP_KEY}"
+                f" AND messages.{a.GROUP_KEY} BETWEEN {min(plan.groups)} AND {max(plan.groups)}"
+                f" AND {_RULE_OF_ROW} IS NOT NULL WHEN MATCHED THEN DELETE"
             )
             return int(merged.collect()[0]["num_deleted_rows"])
         finally:
@@ -382,17 +391,3 @@ def _counts(plan: ArchivePlan, measured: Mapping[Key, Measured]) -> Counter[str]
     for gone in (*plan.dropped.values(), *(gone for each in measured.values() for gone in each.gone)):
         counts[gone.rule] += gone.messages
     return counts
-
-
-def _rule_of_row() -> Column:
-    """Return the rule by which a row, joined with DUE, goes; null if it stays."""
-    may_go = (F.col(a.CREATED_AT) < F.col(a.ERASABLE_BEFORE)) & ~F.array_contains(F.col(a.HELD), F.col(a.SENDER_ID))
-    is_kept = F.col(a.IS_COMMIT) & (F.col(a.SEQUENCE_NUM) > F.col(a.COMMITS_ABOVE))
-    by_account = ~F.col(a.IS_COMMIT) & F.array_contains(F.col(a.SENDERS), F.col(a.SENDER_ID))
-    return (
-        F.when(F.col(a.IS_RESTORED), RESTORED)
-        .when(may_go & F.col(a.IS_GONE), rules.DELETED_GROUP)
-        .when(may_go & (F.col(a.SEQUENCE_NUM) <= F.col(a.GONE_BELOW)), rules.FETCHED)
-        .when(may_go & (F.col(a.CREATED_AT) < F.col(a.CUTOFF)) & ~is_kept, rules.EXPIRED)
-        .when(may_go & by_account, rules.DELETED_ACCOUNT)
-    )

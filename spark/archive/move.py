@@ -28,13 +28,13 @@ from pyspark.sql import DataFrame, Observation, SparkSession, functions as F
 from conclave.archive.layout import span_width
 from conclave.config.archive import ArchiveConfig
 from conclave.failpoints import reach
-from conclave.store.archive import choice, moves
+from conclave.store.archive import move_selection, moves
 from conclave.store.archive.moves import PartRow, Range
-from conclave.store.sqlite import Step
-from conclave.system.tied import tied
+from conclave.store.engine.sqlite import Step
+from conclave.system.child_process import tied
 from spark.archive import batch_reader, columns as a, copies as archive_copies
 from spark.archive.table import Table, checksum, part_columns
-from spark.hot import ArchiveError, Hot
+from spark.hot_store import ArchiveError, Hot
 
 BATCH_ROWS = 300_000
 """A batch has at most 300,000 messages."""
@@ -125,7 +125,7 @@ class Mover:
         """Tell whether any message is to be moved now."""
         before = self._hot.now - archive.after
         self._list_movable(connection, archive, before)
-        return choice.is_any(connection, self._hot.settings, before)
+        return move_selection.is_any(connection, before)
 
     def count(self, archive: ArchiveConfig) -> int:
         """Return about how many messages would move."""
@@ -133,19 +133,19 @@ class Mover:
 
     def _plan(self, connection: sqlite3.Connection, archive: ArchiveConfig, before: int) -> list[int]:
         self._list_movable(connection, archive, before)
-        return choice.time_slices(connection, before, BATCH_ROWS)
+        return move_selection.time_slices(connection, before, BATCH_ROWS)
 
     def _count(self, connection: sqlite3.Connection, archive: ArchiveConfig) -> int:
         before = self._hot.now - archive.after
         self._list_movable(connection, archive, before)
-        return choice.count(connection, self._hot.settings, before)
+        return move_selection.count(connection, before)
 
     def _choose(self, connection: sqlite3.Connection, archive: ArchiveConfig, before: int) -> tuple[list[Range], bool]:
         self._list_movable(connection, archive, before)
-        return choice.choose(connection, self._hot.settings, before, BATCH_ROWS, BATCH_BYTES)
+        return move_selection.choose(connection, before, BATCH_ROWS, BATCH_BYTES)
 
     def _list_movable(self, connection: sqlite3.Connection, archive: ArchiveConfig, before: int) -> None:
-        choice.list_movable(connection, self._hot.settings, archive.least_lifetime, self._hot.now, before)
+        move_selection.list_movable(connection, archive.least_lifetime, before)
 
     def _ranges(self, number: int) -> list[Range]:
         return self._hot.read(moves.ranges_of, number)

@@ -17,10 +17,10 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 from pyarrow import parquet
 
-from conclave.archive.age import find_fault, not_of_one_time, turn_app
+from conclave.archive.consistency import find_fault, not_of_one_time, turn_app
 from conclave.archive.faults import one_line
 from conclave.store.archive.moves import ArchiveState
-from spark.hot import ArchiveError
+from spark.hot_store import ArchiveError
 
 Action = dict[str, Any]
 """An action of the table's log: one line of an entry, as JSON."""

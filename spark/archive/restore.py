@@ -11,20 +11,19 @@ from collections.abc import Iterator, Sequence
 from pyspark.sql import DataFrame, SparkSession, functions as F
 
 from conclave.config.archive import ArchiveConfig
-from conclave.errors import NotFoundError
 from conclave.failpoints import reach
 from conclave.retention.policy import KEEP
-from conclave.store import audit, groups, policies
 from conclave.store.archive import moves, restore as archive_restore
 from conclave.store.archive.moves import PartRow
 from conclave.store.archive.restore import Archived
-from conclave.store.faults import free_bytes
-from conclave.store.groups import Group
-from conclave.system import operators
+from conclave.store.engine.faults import free_bytes
+from conclave.store.resources import audit, groups
+from conclave.store.resources.groups import Group
+from conclave.system import operator_identity
 from spark.archive import columns as a
 from spark.archive.check import examine
 from spark.archive.table import Table, in_partitions
-from spark.hot import ArchiveError, Hot
+from spark.hot_store import ArchiveError, Hot
 
 WINDOW_ROWS = 20_000
 """At most 20,000 messages are read from the table at once."""
@@ -46,16 +45,15 @@ def restore(spark: SparkSession, hot: Hot, table: Table, config: ArchiveConfig, 
 
     ``spare``: so many bytes stay free beside the database. A run could not work without, and only a run removes copies.
     """
-    try:
-        group = hot.read(groups.by_id, group_id)
-    except NotFoundError as error:
-        raise ArchiveError("no such group") from error
+    group = hot.read(groups.find, group_id)
+    if group is None:
+        raise ArchiveError("no such group")
     parts = hot.read(moves.parts, group.group_key)
     if not parts or not group.archived_seq:
         raise ArchiveError("nothing of the group is served from the archive")
     if hot.read(moves.batch_under_way) is not None:
         raise ArchiveError("a move is under way: do a cleanup run first, which finishes it")
-    if config.after != KEEP and policies.of_group(group, hot.settings).outlives(config.least_lifetime):
+    if config.after != KEEP and group.policy.outlives(config.least_lifetime):
         raise ArchiveError('the next run would move the messages again: set [archive] after = "-1" first')
     _require_room(hot, sum(part.body_bytes for part in parts), spare)
     rows = table.read().where(in_partitions([(part.lifetime, part.span) for part in parts]))
@@ -86,7 +84,9 @@ def _require_room(hot: Hot, size: int, spare: int) -> None:
 def _switch_back(connection: sqlite3.Connection, group: Group, count: int, now: int) -> None:
     archive_restore.switch_back(connection, group.group_key, count)
     subject = audit.Subject(group.group_id, group.group_name)
-    audit.note(connection, now, operators.current(), audit.Action.GROUP_RESTORED, subject, {"messages": count})
+    audit.note(
+        connection, now, operator_identity.current(), audit.AuditAction.GROUP_RESTORED, subject, {"messages": count}
+    )
 
 
 def windows(numbers: Sequence[int], body_bytes: int) -> Iterator[tuple[int, int]]:

@@ -13,11 +13,11 @@ from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from conclave.archive.age import next_turn, not_of_one_time
+from conclave.archive.consistency import next_turn, not_of_one_time
 from conclave.archive.faults import one_line
 from conclave.config.archive import ArchiveConfig
 from conclave.failpoints import reach
-from conclave.logs import get_logger
+from conclave.logs.setup import get_logger
 from conclave.retention.jobs import ALL, Scope
 from conclave.retention.policy import KEEP
 from conclave.store import clock_mending
@@ -30,13 +30,13 @@ from spark.archive.expiry import ArchivePlan, Expiry
 from spark.archive.move import Mover
 from spark.archive.restore import restore
 from spark.archive.table import NotDurableError, Table
-from spark.hot import ArchiveError, Hot
+from spark.hot_store import ArchiveError, Hot
 from spark.report import Report
 
 log = get_logger(__name__)
 
 
-class Archive:
+class ArchiveRun:
     """The archive of one store in one run."""
 
     def __init__(self, spark: SparkSession, hot: Hot, path: Path, config: ArchiveConfig) -> None:

@@ -5,7 +5,6 @@ log, without Spark: reading it, and dropping whole partitions.
 """
 
 import json
-import os
 import re
 import shutil
 import time
@@ -20,15 +19,16 @@ from deltalake import CommitProperties, DeltaTable, Transaction
 from deltalake.exceptions import DeltaError
 from pyspark.sql import Column, DataFrame, SparkSession, functions as F
 
-from conclave.archive.age import open_known, turn_app, turn_of
+from conclave.archive.consistency import open_known, turn_app, turn_of
 from conclave.archive.faults import one_line
 from conclave.archive.files import DATA_FILES, LOG, actions_of, is_recent, removal_times
 from conclave.archive.layout import ID_PROPERTY
 from conclave.failpoints import reach
 from conclave.store.archive.moves import ArchiveState
+from conclave.system.durable import sync
 from spark.archive import columns as a
 from spark.archive.repair import POINTER, Repair, Repaired, entry_file, read_entry
-from spark.hot import ArchiveError
+from spark.hot_store import ArchiveError
 from spark.session import PAGE_SUMS
 
 _PROPERTIES = {
@@ -145,7 +145,7 @@ class Table:
         """Take back what a power failure left half-written, see ``repair``. Raises ArchiveError."""
         done = Repair(self.path, state, begun, self._are_sound).apply()
         if done:
-            _sync(self._log)
+            sync(self._log)
             # Otherwise Spark would continue from what it knows of versions that are gone.
             self._spark._jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()  # type: ignore[union-attr]  # noqa: SLF001 - the only way to reach it
         return done
@@ -215,11 +215,11 @@ class Table:
                 for action in self._actions(version):
                     if "add" in action:
                         added = self.path / action["add"]["path"]
-                        _sync(added)
+                        sync(added)
                         folders |= {added.parent, added.parent.parent}
-                _sync(self._log_file(version))
+                sync(self._log_file(version))
             for folder in folders:
-                _sync(folder)
+                sync(folder, follows_links=True)  # the archive itself may be a link
         except OSError as error:
             raise NotDurableError(f"{self.path}: the disk does not keep what was written: {error}") from error
 
@@ -293,7 +293,7 @@ class Table:
                 superfluous.append(path)
         if superfluous:
             for path in [*self._log.glob(f"{checkpoint:020d}.checkpoint*"), pointer, self._log]:
-                _sync(path)  # nobody has synced the checkpoint before
+                sync(path)  # the checkpoint was not synced before
         for path in superfluous:
             path.unlink()
 
@@ -357,11 +357,3 @@ def checksum() -> Column:
 
 def _only(actions: list[dict[str, Any]], kind: str) -> dict[str, Any]:
     return next((action[kind] for action in actions if kind in action), {})
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

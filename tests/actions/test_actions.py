@@ -19,11 +19,13 @@ from conclave.actions.messages import JointSend, Send
 from conclave.clock import FakeClock
 from conclave.errors import NotMemberError
 from conclave.retention.resolve import PolicySettings
-from conclave.store import schema, sqlite, state
+from conclave.store.engine import sqlite
+from conclave.store.resources import state
+from tests.support import stores
 
 POLICY = PolicySettings(-1, 2_592_000, 604_800)
 
-NO_RESOURCES = "context", "outside", "quotas"
+NO_RESOURCES = "command_runner", "context", "ids", "quotas"
 """Modules that actions use, without actions of their own."""
 
 MODULES = [each.name for each in pkgutil.iter_modules(actions.__path__) if each.name not in NO_RESOURCES]
@@ -55,7 +57,7 @@ def test_a_module_that_offers_functions_of_the_store_names_all_that_it_offers(mo
 
 
 def test_actions_need_no_server(tmp_path: Path) -> None:
-    schema.prepare(tmp_path / "hot.db")
+    stores.prepare(tmp_path / "hot.db")
     clock = FakeClock()
     context = Context(POLICY, clock)
     with closing(sqlite.connect(tmp_path / "hot.db")) as connection, sqlite.write_transaction(connection):

@@ -9,9 +9,9 @@ from aiohttp import ClientResponse
 from aiohttp.test_utils import TestServer
 from yarl import URL
 
-from conclave import keys
+from conclave import app_keys
+from conclave.admin.access import Guard
 from conclave.admin.app import SIZES, create_admin_app
-from conclave.admin.guard import Guard
 from conclave.admin.page.routes import PAGE
 from conclave.health.parts import Health
 from tests.conftest import Running
@@ -26,8 +26,8 @@ class Operators:
         self.server = server
         self.app = server.app
         self.sizes = server.app[SIZES]
-        self.looking = server.app[PAGE].looking
-        self.health: Health = running.app[keys.HEALTH]
+        self.snapshot = server.app[PAGE].snapshot
+        self.health: Health = running.app[app_keys.HEALTH]
 
     async def ask(self, path: str, method: str = "GET", **headers: str) -> tuple[int, Any, ClientResponse]:
         """Return status, body and response; ``headers`` with underscores for hyphens."""

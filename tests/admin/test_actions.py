@@ -11,15 +11,15 @@ from aiohttp import FormData
 from aiohttp.test_utils import TestServer
 from yarl import URL
 
-from conclave import keys
+from conclave import app_keys
+from conclave.admin.access import Guard
 from conclave.admin.app import create_admin_app
-from conclave.admin.guard import Guard
-from conclave.admin.page import tickets
+from conclave.admin.page import form_tokens
 from conclave.config.admin import AdminConfig
 from conclave.config.load import ConfigError, parse_config
 from conclave.config.settings import Config
 from conclave.health.parts import Phase
-from conclave.store.faults import StoreFullError
+from conclave.store.engine.faults import StoreFullError
 from spark.report import Report
 from tests.admin.conftest import Operators
 from tests.admin.test_page import Parsed, page, section
@@ -244,15 +244,15 @@ async def test_a_forged_ticket_is_refused(acting: Acting, ticket: str) -> None:
 
 def test_used_tickets_take_bounded_memory_and_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without a token whoever can log in to the machine may ask for a dry run as often as they like."""
-    monkeypatch.setattr(tickets, "MOST_REMEMBERED", 3)
-    made = tickets.Tickets()
+    monkeypatch.setattr(form_tokens, "MOST_REMEMBERED", 3)
+    made = form_tokens.Tickets()
     first, *others = (made.make() for _ in range(4))
     for each in (first, *others):
         made.take(each)
-        with pytest.raises(tickets.TicketError, match="only once"):
+        with pytest.raises(form_tokens.TicketError, match="only once"):
             made.take(each)
     for each in others:
-        with pytest.raises(tickets.TicketError, match="only once"):
+        with pytest.raises(form_tokens.TicketError, match="only once"):
             made.take(each)
     made.take(first)
 
@@ -260,9 +260,9 @@ def test_used_tickets_take_bounded_memory_and_time(monkeypatch: pytest.MonkeyPat
 async def test_a_ticket_of_before_a_restart_or_of_yesterday_is_refused(
     acting: Acting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert (await acting.send("/actions/run", tickets.Tickets().make()))[0] == 403
+    assert (await acting.send("/actions/run", form_tokens.Tickets().make()))[0] == 403
     ticket = await acting.ticket("/actions/run")
-    monkeypatch.setattr(tickets, "VALID_SECONDS", -2.0)
+    monkeypatch.setattr(form_tokens, "VALID_SECONDS", -2.0)
     status, text = await acting.send("/actions/run", ticket)
     assert (status, "too old" in text) == (403, True)
 
@@ -298,7 +298,7 @@ async def test_while_the_server_does_not_serve_nothing_is_done(acting: Acting, p
     """The listener answers before the server serves, and after."""
     sent = {action: await acting.ticket(action) for action in ("/actions/run", "/dry-run")}
     acting.health.phase = phase
-    acting.looking.expire()
+    acting.snapshot.expire()
     assert "could not be read anew" in section(await page(acting, **BROUGHT), "health")
     for action, ticket in sent.items():
         status, text = await acting.send(action, ticket)
@@ -312,7 +312,7 @@ async def test_a_store_that_is_full_is_told(acting: Acting, monkeypatch: pytest.
         raise StoreFullError("/var/lib/conclave: No space left on device")
 
     await acting.running.user("alice")
-    monkeypatch.setattr(acting.running.app[keys.CLOCK_WATCH], "write", full)
+    monkeypatch.setattr(acting.running.app[app_keys.CLOCK_WATCH], "write", full)
     status, text = await acting.send("/actions/disable", name="alice")
     assert (status, "No space left on device" in text, "Nothing was done" in text) == (503, True, True)
 

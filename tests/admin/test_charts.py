@@ -40,3 +40,17 @@ def test_a_run_that_erased_nothing_has_no_bar() -> None:
     assert chart
     assert [bar.pieces for bar in chart.bars] == [[]]
     assert chart.text.endswith(" UTC: nothing.")
+
+
+@pytest.mark.parametrize("most", [1, 2, 3, 5, 7, 48, 401, 99_999])
+@pytest.mark.parametrize("span", [0, 7_000, 86_400 * 3, 86_400 * 300])
+def test_what_stands_beside_the_axes_is_round(most: int, span: int) -> None:
+    """Heights at nothing, at the middle and at the top; times at most five, and those of a scale that people read."""
+    chart = stacked([Amount(NOW - span, {"expired": most}), Amount(NOW, {"expired": 1})], KINDS, NOW)
+    assert chart
+    heights = [each.text for each in chart.heights]
+    assert heights[0] == "0"
+    assert {each.rstrip("0kMG,") for each in heights[1:]} <= {"1", "2", "4", "5"}
+    assert 1 <= len(chart.times) <= 5
+    if span > 86_400:
+        assert all(each.text.endswith("00:00") for each in chart.times)

@@ -6,6 +6,7 @@ import os
 import re
 import time
 from collections import Counter
+from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
 from uuid import UUID
@@ -13,20 +14,21 @@ from uuid import UUID
 import pytest
 from aiohttp import ServerDisconnectedError
 
-from conclave import keys
+from conclave import app_keys
 from conclave.config.retention import RetentionConfig
 from conclave.config.settings import Config
 from conclave.events import QUEUE_LIMIT, Event
 from conclave.health.parts import HealthPart
 from conclave.measures import GONE, Histogram
-from conclave.store import sqlite
-from conclave.store.faults import StoreError
-from conclave.store.overdue import Worst
+from conclave.store.engine import sqlite
+from conclave.store.engine.faults import StoreError
+from conclave.store.views.overdue import Worst
 from spark.report import Report
 from tests.admin.conftest import Operators, operating_beside
 from tests.conftest import StartServer
 from tests.support.client import API, RefusedError
-from tests.support.listening import listening, until
+from tests.support.listening import listening
+from tests.support.server import until
 
 DOCS = Path(__file__).parents[2] / "docs" / "operations" / "metrics.md"
 
@@ -117,9 +119,13 @@ async def test_a_client_that_goes_is_counted(operators: Operators, monkeypatch: 
     async def gone(*_: object) -> None:
         raise ConnectionResetError
 
-    monkeypatch.setattr(operators.running.app[keys.SENDING], "send", gone)
+    async def in_chunks() -> AsyncIterator[bytes]:
+        yield b'{"mls_message": "aGVsbG8="}'
+
+    monkeypatch.setattr(operators.running.app[app_keys.SENDING], "send", gone)
+    headers = {"Authorization": f"Bearer {alice.token}", "Content-Type": "application/json"}
     with pytest.raises(ServerDisconnectedError):  # this client is still there
-        await alice.send(group)
+        await alice.http.post(f"{alice.url}{API}/groups/{group}/messages", data=in_chunks(), headers=headers)
     counted = (await operators.scrape())["conclave_requests_total"]
     assert counted["POST", MESSAGES, str(GONE)] == 1
 
@@ -153,7 +159,7 @@ async def test_the_time_that_another_process_holds_the_lock_is_told(operators: O
     with contextlib.closing(sqlite.connect(running.config.database)) as other:
         other.execute("BEGIN IMMEDIATE")
         sending = asyncio.create_task(alice.send(group))
-        await until(lambda: not running.app[keys.STORE]._writer.is_idle)
+        await until(lambda: not running.app[app_keys.STORE]._writer.is_idle)
         await asyncio.sleep(0.3)
         assert not sending.done()
         other.execute("ROLLBACK")
@@ -164,14 +170,14 @@ async def test_the_time_that_another_process_holds_the_lock_is_told(operators: O
 async def test_a_transaction_that_fails_is_counted_and_its_commit_is_not(
     operators: Operators, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store = operators.running.app[keys.STORE]
+    store = operators.running.app[app_keys.STORE]
     before = await operators.scrape()
 
     def fail(*_: object) -> None:
         raise StoreError("the disk is gone")
 
     with monkeypatch.context() as patch:
-        patch.setattr("conclave.store.writer.run_singles", fail)
+        patch.setattr("conclave.store.engine.writer.run_singles", fail)
         with pytest.raises(StoreError):
             await store.write(lambda _: None)
     found = await operators.scrape()
@@ -184,7 +190,7 @@ async def test_a_transaction_that_fails_is_counted_and_its_commit_is_not(
 async def test_streams_are_counted_and_what_waits_for_them(operators: Operators) -> None:
     running = operators.running
     alice = await running.user("alice")
-    events = running.app[keys.EVENTS]
+    events = running.app[app_keys.EVENTS]
     async with listening(alice):
         assert (await operators.scrape()).one("conclave_streams") == 1
         [stream] = next(iter(events._streams.values()))
@@ -198,7 +204,7 @@ async def test_streams_are_counted_and_what_waits_for_them(operators: Operators)
         found = await operators.scrape()
         assert found.one("conclave_stream_events_waiting") == 0
         assert found.one("conclave_stream_events_dropped_total") == 7
-    await until(lambda: not events.rota.size)
+    await until(lambda: not events.wheel.size)
     assert (await operators.scrape()).one("conclave_streams") == 0
 
 

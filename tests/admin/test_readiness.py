@@ -6,15 +6,15 @@ import pytest
 from aiohttp import ClientSession
 from aiohttp.test_utils import TestServer
 
-from conclave import keys
+from conclave import app_keys
+from conclave.admin.access import Guard
 from conclave.admin.app import create_admin_app
-from conclave.admin.guard import Guard
 from conclave.config.settings import Config
 from conclave.health.parts import HealthPart, Phase
 from conclave.health.readiness import Standing, standing
 from conclave.server.app import create_app
-from conclave.store import state
-from conclave.store.faults import StoreError
+from conclave.store.engine.faults import StoreError
+from conclave.store.resources import state
 from tests.admin.conftest import Operators, operating_beside
 from tests.conftest import Running, StartServer
 from tests.support.scrape import read
@@ -44,11 +44,11 @@ async def test_a_server_that_starts_or_stops_is_not(operators: Operators, phase:
 
 
 async def test_a_server_that_cannot_read_is_not_until_it_can(operators: Operators) -> None:
-    storage = operators.running.app[keys.STORAGE]
+    storage = operators.running.app[app_keys.STORAGE]
     storage.read(StoreError("the disk is gone"))
     assert (await operators.ask("/readyz"))[:2] == (503, {"status": "unreadable"})
     assert (await of_clients(operators.running))[0] == 503
-    await operators.running.app[keys.STORE].read(state.stored_policy)
+    await operators.running.app[app_keys.STORE].read(state.stored_policy)
     assert (await operators.ask("/readyz"))[:2] == (200, {"status": "ready"})
 
 
@@ -70,8 +70,8 @@ async def test_before_the_server_serves_operators_are_answered(config: Config) -
 async def test_a_server_goes_through_its_phases(config: Config, start_server: StartServer) -> None:
     async with start_server(config) as running:
         app = running.app
-        assert standing(app[keys.HEALTH], app[keys.STORAGE]) is Standing.READY
-    assert standing(app[keys.HEALTH], app[keys.STORAGE]) is Standing.STOPPING
+        assert standing(app[app_keys.HEALTH], app[app_keys.STORAGE]) is Standing.READY
+    assert standing(app[app_keys.HEALTH], app[app_keys.STORAGE]) is Standing.STOPPING
 
 
 async def test_operators_are_answered_once_all_is_closed(config: Config, start_server: StartServer) -> None:

@@ -5,14 +5,16 @@ import os
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from conclave import keys
+from conclave import app_keys
 from conclave.admin import sizes
 from conclave.health.parts import Phase
-from conclave.store.sqlite import connect
+from conclave.store.engine.sqlite import connect
 from tests.admin.conftest import Operators
 
 
@@ -113,15 +115,22 @@ async def test_a_scrape_of_a_store_that_is_closed_is_answered(operators: Operato
     """As at the end of a stop, when the operators' listener is the last that is there."""
     await operators.measured()
     operators.health.phase = Phase.STOPPING
-    store = operators.running.app[keys.STORE]
+    store = operators.running.app[app_keys.STORE]
     monkey = pytest.MonkeyPatch()
     monkey.setattr(sizes, "FRESH_SECONDS", 0)
+    read, asked = store.read, []
+
+    async def noted(function: Callable[..., Any], *args: Any) -> Any:
+        asked.append(function.__module__)
+        return await read(function, *args)
+
     try:
         with monkey.context() as patch:
-            patch.setattr(store, "read", lambda *_: pytest.fail("a closed store is not asked"))
+            patch.setattr(store, "read", noted)
             found = await operators.scrape()
     finally:
         monkey.undo()
+    assert sizes.__name__ not in asked, "a closed store is not asked"
     assert found.one("conclave_ready") == 0
     assert found.one("conclave_database_bytes") > 0
 
@@ -132,7 +141,7 @@ async def test_a_database_that_cannot_be_read_is_no_fault_of_the_scrape(
     async def closed(*_: object) -> None:
         raise ValueError("no active connection")
 
-    monkeypatch.setattr(operators.running.app[keys.STORE], "read", closed)
+    monkeypatch.setattr(operators.running.app[app_keys.STORE], "read", closed)
     found = await operators.scrape()
     assert found.one("conclave_database_bytes") > 0
     assert not found["conclave_database_free_bytes"]

@@ -12,14 +12,16 @@ from uuid import UUID
 
 import pytest
 
-from conclave import keys
+from conclave import app_keys
+from conclave.actions.accounts import disable, own_credentials
 from conclave.config.settings import Config
-from conclave.store import accounts, state, users
+from conclave.store.resources import state, users
 from tests.conftest import Running, StartServer
 from tests.support.client import API, PACKAGE, PASSWORD, Client, RefusedError, encode, expect
 from tests.support.listening import listening
 from tests.support.protobuf import PROTOBUF, ProtobufClient
 from tests.support.racing import right_after, right_after_session
+from tests.support.server import PATIENCE
 
 NEW = "battery staple"
 
@@ -108,7 +110,7 @@ async def test_a_session_that_had_expired_stays_dead_after_a_crash(
         alice = await server.user("alice")
         server.clock.advance(130)
         await expect(alice.get("/me"), 401, 202)
-        await server.app[keys.STORE].write(state.still_alive, server.clock.read())
+        await server.app[app_keys.STORE].write(state.still_alive, server.clock.read())
         (tmp_path / "crashed").mkdir()
         subprocess.run(["cp", *tmp_path.glob("hot.db*"), tmp_path / "crashed"], check=True)
     crashed = replace(config, token_ttl_seconds=120, database_path=str(tmp_path / "crashed" / "hot.db"))
@@ -269,7 +271,7 @@ async def test_of_two_changes_of_password_at_the_same_time_one_wins(
     async def change() -> None:
         await phone.post("/change-password", current_password=PASSWORD, new_password=NEW)
 
-    right_after(running, monkeypatch, users.own_credentials, change)
+    right_after(running, monkeypatch, own_credentials, change)
     await expect(alice.post("/change-password", current_password=PASSWORD, new_password="another new one"), 401, 203)
     await alice.post("/login", username="alice", password=NEW)
     await expect(alice.post("/login", username="alice", password="another new one"), 401, 202)
@@ -284,7 +286,7 @@ async def test_an_account_is_not_deleted_by_a_password_that_was_changed_meanwhil
     async def change() -> None:
         await phone.post("/change-password", current_password=PASSWORD, new_password=NEW)
 
-    right_after(running, monkeypatch, users.own_credentials, change)
+    right_after(running, monkeypatch, own_credentials, change)
     await expect(alice.post("/delete-account", password=PASSWORD), 401, 203)
     await alice.post("/login", username="alice", password=NEW)
 
@@ -350,7 +352,7 @@ async def ending(running: Running, user: Client, how: str) -> Callable[[], Await
             case "delete-account":
                 await phone.post("/delete-account", password=PASSWORD)
             case _:
-                await running.app[keys.STORE].write(accounts.disable, UUID(user.user_id).bytes)
+                await running.app[app_keys.STORE].write(disable, UUID(user.user_id).bytes)
 
     return end
 
@@ -385,7 +387,7 @@ async def test_a_body_that_comes_after_its_session_has_ended_does_nothing(
     right_after_session(running, monkeypatch, end_and_tell)
     with contextlib.closing(writer):
         writer.write(head.encode() + body[:5])
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE):
             await has_ended.wait()
             writer.write(body[5:])
             assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 401 ")
@@ -470,7 +472,7 @@ async def test_of_two_deletions_of_an_account_at_the_same_time_one_wins(
     async def delete() -> None:
         await phone.post("/delete-account", password=PASSWORD)
 
-    right_after(running, monkeypatch, users.own_credentials, delete)
+    right_after(running, monkeypatch, own_credentials, delete)
     await expect(alice.post("/delete-account", password=PASSWORD), 401, 202)
 
 

@@ -14,20 +14,21 @@ import pytest
 import structlog
 from deltalake import QueryBuilder
 
-from conclave import budget, keys
+from conclave import app_keys, response_memory
 from conclave.archive import reader as archive
-from conclave.archive.batches import batches as batches_of
 from conclave.archive.layout import DAY, KEEP_WIDTH
+from conclave.archive.scan import batches as batches_of
 from conclave.config.settings import Config
 from conclave.retention.policy import KEEP
+from conclave.retention.stretches import Stretch
 from conclave.server import duties
-from conclave.store import messages
 from conclave.store.archive.moves import ArchiveState
-from conclave.store.archive.stretches import Stretch
+from conclave.store.resources import messages
 from tests.conftest import Running, StartServer
 from tests.support.archive import Mover
 from tests.support.client import Client, Message, expect
 from tests.support.damage import flip, flip_at
+from tests.support.server import PATIENCE, until
 
 
 @pytest.fixture
@@ -98,10 +99,10 @@ def before_a_read(
     running: Running, monkeypatch: pytest.MonkeyPatch, happens: Callable[[], None]
 ) -> list[Callable[[], None]]:
     """Have ``happens`` take place once, while a page waits for the archive; return what has not taken place yet."""
-    reader = running.app[keys.ARCHIVE]
+    reader = running.app[app_keys.ARCHIVE]
     read, once = reader.read, [happens]
 
-    async def read_late(stretch: Stretch, limit: int, share: budget.Share, taken: int = 0) -> archive.Found:
+    async def read_late(stretch: Stretch, limit: int, share: response_memory.Share, taken: int = 0) -> archive.Found:
         if once:
             once.pop()()
         return await read(stretch, limit, share, taken)
@@ -296,13 +297,13 @@ async def test_an_archive_that_cannot_be_read_is_a_fault_until_it_can_be(running
     with structlog.testing.capture_logs() as lines:
         await expect(alice.fetch(group), 500, 0)
     assert [line["log_level"] for line in lines if line["event"] == "request_failed"] == ["error"]
-    assert "archive" in running.app[keys.HEALTH].faults
+    assert "archive" in running.app[app_keys.HEALTH].faults
     assert short(await alice.fetch(group, 8)) == expected(9, 10), "what is in the hot store is served"
-    assert "archive" in running.app[keys.HEALTH].faults
+    assert "archive" in running.app[app_keys.HEALTH].faults
     assert not mover.folder.exists()
     mover.unhide()
     assert len(await alice.fetch(group)) == 10
-    assert running.app[keys.HEALTH].faults == {}
+    assert running.app[app_keys.HEALTH].faults == {}
 
 
 async def test_a_message_with_a_flipped_bit_is_never_served_and_health_tells_until_it_is_right_again(
@@ -316,16 +317,16 @@ async def test_a_message_with_a_flipped_bit_is_never_served_and_health_tells_unt
     mover.move(group, 8)
     path = flip(mover.folder, bodies[4])
     await expect(alice.fetch(group), 500, 0)
-    faults = running.app[keys.HEALTH]
+    faults = running.app[app_keys.HEALTH]
     assert f"message 5 of the group {group} is not as it was archived: see docs/" in faults.faults["archive"]
     page = await alice.fetch(group, 5)
     assert [message.body for message in page] == bodies[5:], "pages without it are served"
     assert [message.body for message in await alice.fetch(group, 0, 4)] == bodies[:4]
     with pytest.raises(archive.ArchiveError):
-        await running.app[keys.ARCHIVE].warm_up()
+        await running.app[app_keys.ARCHIVE].warm_up()
     assert "archive" in faults.faults, "other reads do not make it right"
     flip_at(path, path.read_bytes().index(bytes([*bodies[4][:150], bodies[4][150] ^ 1])) + 150)
-    await running.app[keys.ARCHIVE].warm_up()
+    await running.app[app_keys.ARCHIVE].warm_up()
     assert faults.faults == {}
     assert [message.body for message in await alice.fetch(group)] == bodies
 
@@ -342,8 +343,8 @@ async def test_a_damaged_message_is_no_fault_any_more_once_it_was_erased(running
     mover.execute("UPDATE groups SET gone_below = 3")
     mover.delete("sequence_num <= 3")
     mover.execute("UPDATE archive_state SET version = ?", mover.version())
-    await running.app[keys.ARCHIVE].warm_up()
-    assert running.app[keys.HEALTH].faults == {}
+    await running.app[app_keys.ARCHIVE].warm_up()
+    assert running.app[app_keys.HEALTH].faults == {}
     assert [message.body for message in await alice.fetch(group)] == bodies[3:]
 
 
@@ -352,7 +353,7 @@ async def test_an_older_archive_than_the_store_knows_of_is_not_served(running: R
     mover.move(group, 8)
     mover.execute("UPDATE archive_state SET version = version + 1")
     await expect(alice.fetch(group), 500, 0)
-    assert "is older than the database" in running.app[keys.HEALTH].faults["archive"]
+    assert "is older than the database" in running.app[app_keys.HEALTH].faults["archive"]
 
 
 async def test_an_archive_that_goes_is_told_before_anybody_reads_there(
@@ -365,7 +366,7 @@ async def test_an_archive_that_goes_is_told_before_anybody_reads_there(
     folder = config.archive_path
     async with start_server(replace(config)) as again:
         alice.http, alice.url = again.http, again.url
-        health = again.app[keys.HEALTH]
+        health = again.app[app_keys.HEALTH]
         assert short(await alice.fetch(group)) == expected(1, 10)
         folder.rename(folder.with_name("away"))
         await until(lambda: health.faults.get("archive") == f"{folder}: there is no table; is its disk mounted?")
@@ -388,7 +389,7 @@ async def test_an_archive_that_is_newer_than_its_database_leaves_nothing_out_in_
     monkeypatch.setattr(duties, "ARCHIVE_RETRY_SECONDS", 0.05)
     async with start_server(replace(config)) as again:
         alice.http, alice.url = again.http, again.url
-        faults = again.app[keys.HEALTH]
+        faults = again.app[app_keys.HEALTH]
         await until(lambda: "is newer than the database" in faults.faults.get("archive", ""))
         await expect(alice.fetch(group), 500, 0)
         assert short(await alice.fetch(group, 8)) == expected(9, 10), "what is in the hot store is served"
@@ -416,7 +417,7 @@ async def test_a_run_that_begins_meanwhile_is_no_mismatch(
     monkeypatch.setattr(archive.Archive, "_known", late)
     assert short(await alice.fetch(group)) == expected(1, 20)
     assert turn == 2
-    assert running.app[keys.HEALTH].faults == {}
+    assert running.app[app_keys.HEALTH].faults == {}
 
 
 @pytest.mark.parametrize("damage", [b"", b"\0" * 200, b'{"commitInfo":{"oper'], ids=["empty", "zeros", "half"])
@@ -428,7 +429,7 @@ async def test_a_version_that_a_power_failure_left_unreadable_does_not_keep_from
     mover.append(group, 12)
     (mover.folder / "_delta_log" / f"{mover.version():020d}.json").write_bytes(damage)
     assert short(await alice.fetch(group)) == expected(1, 20)
-    assert running.app[keys.HEALTH].faults == {}
+    assert running.app[app_keys.HEALTH].faults == {}
 
 
 async def test_versions_that_were_taken_back_are_not_read_from(running: Running, mover: Mover) -> None:
@@ -450,12 +451,6 @@ async def test_versions_that_were_taken_back_are_not_read_from(running: Running,
     assert short(await alice.fetch(group)) == expected(1, 20)
 
 
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(20):
-        while not condition():
-            await asyncio.sleep(0.02)
-
-
 async def test_a_server_starts_without_its_archive(
     running: Running, mover: Mover, start_server: StartServer, config: Config
 ) -> None:
@@ -467,23 +462,23 @@ async def test_a_server_starts_without_its_archive(
         alice.http, alice.url = again.http, again.url
         assert short(await alice.fetch(group, 8)) == expected(9, 10)
         for _ in range(100):
-            if again.app[keys.HEALTH].faults:
+            if again.app[app_keys.HEALTH].faults:
                 break
             await asyncio.sleep(0.05)
-        assert list(again.app[keys.HEALTH].faults) == ["archive"]
+        assert list(again.app[app_keys.HEALTH].faults) == ["archive"]
 
 
 async def test_with_little_memory_pages_from_the_archive_are_shorter_and_none_is_missing(
     running: Running, mover: Mover, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(budget, "WAIT_SECONDS", 0.05)
+    monkeypatch.setattr(response_memory, "WAIT_SECONDS", 0.05)
     alice = await running.user("alice")
     group = await alice.create_group("friends")
     bodies = [bytes([number]) * 100_000 for number in range(1, 33)]
     for body in bodies:
         await alice.send(group, body)
     mover.move(group, 30)
-    memory = running.app[keys.BUDGET]
+    memory = running.app[app_keys.BUDGET]
     holder = memory.share()
     holder.hold(memory.size)
     await expect(alice.fetch(group), 503, 0)
@@ -519,7 +514,7 @@ async def test_reading_the_archive_does_not_keep_the_hot_store_waiting(
     try:
         while begun < archive.CONCURRENT_READS:
             await asyncio.sleep(0.01)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE):
             assert await alice.send(group, b"11") == 11
             assert short(await alice.fetch(group, 8)) == expected(9, 11)
         assert begun == archive.CONCURRENT_READS

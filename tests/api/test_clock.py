@@ -10,17 +10,22 @@ from uuid import uuid4
 
 import pytest
 
-from conclave import failpoints, keys
+from conclave import app_keys, failpoints
 from conclave.clock import FakeClock
 from conclave.config.cleanup import CleanupConfig
 from conclave.config.settings import Config
 from conclave.failpoints import CLOCK_POINTS
-from conclave.store import audit, clock_mending, runs, schema, sessions, sqlite
-from spark.engine import Engine
+from conclave.store import clock_mending
+from conclave.store.engine import sqlite
+from conclave.store.resources import audit, sessions
+from conclave.store.views import runs
+from spark.environment import RunEnvironment
 from spark.report import Report
 from spark.run import clean_up
 from tests.conftest import Running, StartServer
+from tests.support import stores
 from tests.support.client import Client, expect
+from tests.support.server import until
 
 MINUTE, HOUR, DAY, YEAR = 60, 3600, 86_400, 31_536_000
 MARKS = "SELECT group_key, last_seq, floor_seq, gone_below, expired_before FROM groups"
@@ -34,7 +39,7 @@ def config(config: Config) -> Config:
 async def run(server: Running, *, accept: bool = False) -> Report:
     """Do a cleanup run as one by hand, which may fail."""
     await server.settle()
-    return await asyncio.to_thread(clean_up, Engine(server.config, server.clock), accept_clock=accept)
+    return await asyncio.to_thread(clean_up, RunEnvironment(server.config, server.clock), accept_clock=accept)
 
 
 async def accept(server: Running) -> Report:
@@ -46,9 +51,7 @@ async def accept(server: Running) -> Report:
 
 
 async def until_told(server: Running, *, red: bool) -> None:
-    async with asyncio.timeout(20):
-        while ("clock" in server.app[keys.HEALTH].faults) is not red:
-            await asyncio.sleep(0.05)
+    await until(lambda: ("clock" in server.app[app_keys.HEALTH].faults) is red)
 
 
 def again(client: Client, server: Running) -> Client:
@@ -71,7 +74,7 @@ async def test_entering_delete_after_fetch_waits_for_the_clock_and_loses_nothing
     running.clock.set_wrong(700)
     with caplog.at_level(logging.ERROR):
         await expect(alice.set_expiry(group, 0), 503, 0)
-    assert "set forward by 700 seconds" in running.app[keys.HEALTH].faults["clock"]
+    assert "set forward by 700 seconds" in running.app[app_keys.HEALTH].faults["clock"]
     assert await running.query("SELECT clock_fault FROM server_state") == [
         ("the wall clock was set forward by 700 seconds",)
     ]
@@ -153,13 +156,13 @@ async def test_a_use_under_a_fast_clock_that_the_server_keeps_in_memory_is_not_h
         server.clock.set_wrong(config.token_ttl_seconds // 2)
         for each in (alice, bob):
             await each.get("/me")
-        uses = server.app[keys.ACTIVITY].unwritten()
-        await server.app[keys.CLOCK_WATCH].note()
+        uses = server.app[app_keys.ACTIVITY].unwritten()
+        await server.app[app_keys.CLOCK_WATCH].note()
         server.clock.set_wrong(-(config.token_ttl_seconds // 2))
         await accept(server)
         now = server.clock.now()
-        await server.app[keys.STORE].write(
-            sessions.extend, uses, config.token_ttl_seconds, server.app[keys.CLOCK]
+        await server.app[app_keys.STORE].write(
+            sessions.extend, uses, config.token_ttl_seconds, server.app[app_keys.CLOCK]
         )  # on its way while the clock was accepted
         (listed,) = (await alice.get("/sessions"))["sessions"]
         assert listed["last_used_at"] == now
@@ -259,14 +262,14 @@ async def test_a_run_that_accepted_the_clock_tells_what_it_brought_back(
 def test_every_column_of_numbers_is_known_to_be_a_time_or_not(config: Config) -> None:
     """Add a column with a time to clock_mending, or one without to this list."""
     no_times = {
-        "server_state": {"id", "stopped_cleanly", "clock_since_boot", "clock_acceptances"},
+        "server_state": {"id", "stopped_cleanly", "clock_since_boot", "clock_acceptances", "self_destruct_max_age"},
         "users": {"disabled"},
         "sessions": {"session_id"},
         "body_segments": {"segment", "bodies", "total_bytes", "live_bytes", "sealed", "dropped"},
         "groups": {
             *("group_key", "message_expiry_seconds", "group_info_body"),
             *("last_seq", "floor_seq", "gone_below", "archived_seq", "commits_below", "min_lifetime_seconds"),
-            "self_destructs",
+            *("self_destructs", "effective_expiry", "least_lifetime", "hold_limit", "keeps_commits", "erases"),
         },
         "members": {
             *("member_id", "group_key", "joining", "watermark", "joined_after", "read_up_to"),
@@ -275,7 +278,10 @@ def test_every_column_of_numbers_is_known_to_be_a_time_or_not(config: Config) ->
         "timers": {"timer_id", "group_key", "sequence_num", "member_id", "seconds", "told"},
         "messages": {"message_id", "group_key", "sequence_num", "is_commit"},
         "invites": {"invite_key", "group_key", "commit_body", "welcome_body", "group_info_body"},
-        "tombstones": {"group_key", "message_expiry_seconds", "min_lifetime_seconds"},
+        "tombstones": {
+            *("group_key", "message_expiry_seconds", "min_lifetime_seconds"),
+            *("effective_expiry", "least_lifetime", "hold_limit", "keeps_commits", "erases"),
+        },
         "outbox": {"outbox_id"},
         "touches": {"touch", "group_key", "session_id"},
         "cleanup_runs": {"run_id"},
@@ -303,7 +309,7 @@ def test_every_column_of_numbers_is_known_to_be_a_time_or_not(config: Config) ->
         "receipts": {"receipt_id", "messages", "last_seq"},
         "receipts_anchor": {"id", "receipt_id"},
     }
-    schema.prepare(config.database)
+    stores.prepare(config.database)
     with closing(sqlite.connect(config.database)) as connection:
         stored = numbers(connection)
     times = clock_mending.PLAIN, clock_mending.SPECIAL, clock_mending.EVIDENCE
@@ -346,7 +352,7 @@ async def test_each_time_that_lies_ahead_is_brought_back(running: Running) -> No
         connection.execute(f"UPDATE sessions SET created_at = {3 * 10**9}, last_used_at = {3 * 10**9}")
         connection.execute(f"UPDATE sessions SET expires_at = {4 * 10**9}")
         connection.execute(f"UPDATE groups SET expired_before = {3 * 10**9}")
-        audit.note(connection, 3 * 10**9, "operator root", audit.Action.GROUP_PURGED)
+        audit.note(connection, 3 * 10**9, "operator root", audit.AuditAction.GROUP_PURGED)
     await accept(running)
     now = running.clock.now()
     with closing(sqlite.connect(running.config.database)) as connection:
@@ -366,7 +372,7 @@ async def test_only_what_a_wrong_clock_calls_dead_does_not_make_way(running: Run
     running.clock.set_wrong(running.config.invite_ttl_seconds + 1)
     assert await bob.invited_to() == [], "hiding goes by the clock as it is"
     await expect(alice.invite(group, bob), 503, 0)
-    assert "clock" in running.app[keys.HEALTH].faults
+    assert "clock" in running.app[app_keys.HEALTH].faults
     await expect(bob.join(group), 503, 0)
     await expect(alice.post(f"/groups/{group}/cancel-invite", invitee_id=bob.user_id), 404, 300)
     assert await running.query("SELECT * FROM invites") == before
@@ -402,13 +408,13 @@ async def expired_for_good(server: Running, alice: Client, group: str) -> None:
     before = (await server.query("SELECT acted_until FROM server_state"))[0][0]
     assert await alice.numbers(group) == []
     number = await alice.send(group)
-    assert [each.created_at for each in await alice.fetch(group)] == [server.app[keys.CLOCK].now()]
-    assert server.app[keys.CLOCK].now() >= before
+    assert [each.created_at for each in await alice.fetch(group)] == [server.app[app_keys.CLOCK].now()]
+    assert server.app[app_keys.CLOCK].now() >= before
     await alice.set_expiry(group, -1)
     assert await alice.numbers(group) == [number]
     await run(server)
     assert await server.query("SELECT sequence_num FROM messages") == [(number,)]
-    assert "clock" not in server.app[keys.HEALTH].faults
+    assert "clock" not in server.app[app_keys.HEALTH].faults
     await alice.set_expiry(group, MINUTE)
     server.clock.advance(300 + MINUTE + 1)
     assert await alice.numbers(group) == []
@@ -432,7 +438,7 @@ async def test_a_server_does_not_revive_what_a_run_by_hand_has_acted_on(
     clock.advance(HOUR + 1)
     failpoints.arm("plan.made=io")
     try:
-        report = await asyncio.to_thread(clean_up, Engine(config, clock))
+        report = await asyncio.to_thread(clean_up, RunEnvironment(config, clock))
     finally:
         failpoints.arm("")
     assert "disk I/O error" in report.error
@@ -441,16 +447,14 @@ async def test_a_server_does_not_revive_what_a_run_by_hand_has_acted_on(
         alice = again(alice, server)
         assert await alice.numbers(group) == []
         clock.advance(500)
-        assert (await asyncio.to_thread(clean_up, Engine(config, clock))).counts["expired"] == 1
+        assert (await asyncio.to_thread(clean_up, RunEnvironment(config, clock))).counts["expired"] == 1
 
 
 async def test_a_running_server_learns_what_a_run_has_acted_on(running: Running) -> None:
     now = running.clock.now()
     ahead = FakeClock(now + 400, set_by=400)
-    assert (await asyncio.to_thread(clean_up, Engine(running.config, ahead))).error == ""
-    async with asyncio.timeout(20):
-        while running.app[keys.CLOCK].now() != now + 400:
-            await asyncio.sleep(0.05)
+    assert (await asyncio.to_thread(clean_up, RunEnvironment(running.config, ahead))).error == ""
+    await until(lambda: running.app[app_keys.CLOCK].now() == now + 400)
 
 
 async def test_a_run_does_not_go_back_behind_what_the_server_acted_on(running: Running) -> None:
@@ -459,7 +463,7 @@ async def test_a_run_does_not_go_back_behind_what_the_server_acted_on(running: R
     await alice.send(group)
     running.clock.advance(MINUTE + 1)
     assert await alice.numbers(group) == []
-    await running.app[keys.CLOCK_WATCH].note()
+    await running.app[app_keys.CLOCK_WATCH].note()
     running.clock.set_wrong(-300)
     acted = await running.query("SELECT acted_until FROM server_state")
     report = await run(running)
@@ -487,9 +491,9 @@ async def test_accepting_a_clock_that_is_a_little_behind_lets_it_go_on_from_ther
     running.clock.set_wrong(HOUR)
     await expect(alice.set_expiry(group, 5), 503, 0)
     running.clock.set_wrong(-HOUR - 500)
-    assert running.app[keys.CLOCK].now() == before
+    assert running.app[app_keys.CLOCK].now() == before
     report = await accept(running)
-    assert (report.error, running.app[keys.CLOCK].now()) == ("", before - 500)
+    assert (report.error, running.app[app_keys.CLOCK].now()) == ("", before - 500)
     await alice.send(group)
     assert [each.created_at for each in await alice.fetch(group)] == [before - 500]
     assert (await run(running)).error == ""

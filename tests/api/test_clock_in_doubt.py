@@ -7,16 +7,16 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from conclave import keys
+from conclave import app_keys
 from conclave.archive.reader import Found
-from conclave.budget import Share
 from conclave.config.cleanup import CleanupConfig
 from conclave.config.retention import RetentionConfig
 from conclave.config.settings import Config
-from conclave.store import members
-from conclave.store.archive.stretches import Stretch
+from conclave.response_memory import Share
+from conclave.retention.stretches import Stretch
+from conclave.store.resources import members
 from conclave.wire.negotiate import Format
-from spark.engine import Engine
+from spark.environment import RunEnvironment
 from spark.run import clean_up
 from tests.conftest import Running, StartServer
 from tests.support.archive import Mover
@@ -50,21 +50,21 @@ async def watermarks(running: Running) -> dict[str, int]:
 
 async def noticed(running: Running) -> None:
     """Have the guard look, as it does every 5 seconds."""
-    await running.app[keys.CLOCK_WATCH].note()
+    await running.app[app_keys.CLOCK_WATCH].note()
 
 
 async def set_right(running: Running, seconds: int = JUMP) -> None:
     """Set the clock back by ``seconds`` and accept it; a run follows."""
     running.clock.set_wrong(-seconds)
     await run(running, accept=True)
-    await running.app[keys.CLOCK_WATCH].look()
-    assert "clock" not in running.app[keys.HEALTH].faults
+    await running.app[app_keys.CLOCK_WATCH].look()
+    assert "clock" not in running.app[app_keys.HEALTH].faults
 
 
 async def run(running: Running, *, accept: bool = False) -> int:
     """Do a run that leaves the archive alone, which takes Spark; return how many messages it has erased."""
     await running.settle()
-    engine = Engine(running.config, running.clock, is_hot_only=True)
+    engine = RunEnvironment(running.config, running.clock, is_hot_only=True)
     report = await asyncio.to_thread(clean_up, engine, accept_clock=accept)
     assert report.error == ""
     return report.counts.total()
@@ -131,7 +131,7 @@ async def test_the_window_before_the_guard_looks_does_no_harm(running: Running) 
     assert (await watermarks(running))["bob"] == 0
     await bob.send(group)
     assert await bob.numbers(group, 6) == [7]
-    assert "clock" not in running.app[keys.HEALTH].faults
+    assert "clock" not in running.app[app_keys.HEALTH].faults
     assert (await watermarks(running))["bob"] == 0
     assert await bob.numbers(group) == [1, 2, 3, 4, 5, 6, 7]
     assert (await watermarks(running))["bob"] == 7
@@ -166,11 +166,10 @@ async def test_what_was_missed_and_has_expired_since_holds_nothing_back(running:
 
 
 async def test_a_true_claim_that_was_made_in_doubt_counts_once_the_clock_is_right(
-    config: Config, start_server: StartServer
+    next_fetch: Config, start_server: StartServer
 ) -> None:
     """The next fetch confirms: bob has the page, and says so while the clock hides what was on it."""
-    retention = replace(config.retention, fetch_confirmation="next_fetch")
-    async with start_server(replace(config, retention=retention)) as running:
+    async with start_server(next_fetch) as running:
         alice, bob, group = await unread(running, "remembered")
         assert await bob.numbers(group) == [1, 2, 3, 4, 5]
         running.clock.set_wrong(JUMP)
@@ -183,10 +182,9 @@ async def test_a_true_claim_that_was_made_in_doubt_counts_once_the_clock_is_righ
 
 
 async def test_the_next_fetch_does_not_confirm_what_only_the_clock_has_hidden(
-    config: Config, start_server: StartServer
+    next_fetch: Config, start_server: StartServer
 ) -> None:
-    retention = replace(config.retention, fetch_confirmation="next_fetch")
-    async with start_server(replace(config, retention=retention)) as running:
+    async with start_server(next_fetch) as running:
         alice, bob, group = await unread(running)
         running.clock.set_wrong(JUMP)
         await alice.send(group)
@@ -366,7 +364,7 @@ async def test_a_page_that_is_noted_late_counts_although_another_one_missed_what
     await alice.send(group)
     assert await bob.numbers(group) == [6]
     for up_to in (3, 5):
-        await running.app[keys.STORE].write_joint(members.confirm_fetched, (member_id, up_to))
+        await running.app[app_keys.STORE].write_joint(members.confirm_fetched, (member_id, up_to))
         assert (await watermarks(running))["bob"] == up_to
         if up_to == 3:
             running.clock.set_wrong(-JUMP)
@@ -382,7 +380,7 @@ async def test_a_page_that_waits_for_the_archive_while_the_clock_jumps_does_not_
 ) -> None:
     """The jump comes between two looks of one page, and is over when it leaves."""
     _, bob, group = await unread(running, "archived")
-    reader = running.app[keys.ARCHIVE]
+    reader = running.app[app_keys.ARCHIVE]
     read = reader.read
 
     async def read_late(stretch: Stretch, limit: int, share: Share, taken: int = 0) -> Found:
@@ -422,7 +420,7 @@ async def test_pages_come_from_memory_again_once_the_clock_is_right(running: Run
         for _ in range(2):
             assert await bob.numbers(group) == seen
             await running.settle()
-        pieces = running.app[keys.FETCHING].at_hand(*asked, running.app[keys.BUDGET].share())
+        pieces = running.app[app_keys.FETCHING].at_hand(*asked, running.app[app_keys.BUDGET].share())
         assert pieces is not None
         assert len(pieces) == len(seen)
 
@@ -528,8 +526,8 @@ async def test_sessions_that_only_the_clock_ends_have_to_wait(
         assert (response.status, response.headers["Retry-After"]) == (503, "60")
     emma = await kind.register(running.http, running.url, "emma")
     await emma.get("/me")
-    await running.app[keys.CLOCK_WATCH].note()
-    report = await asyncio.to_thread(clean_up, Engine(running.config, running.clock))
+    await running.app[app_keys.CLOCK_WATCH].note()
+    report = await asyncio.to_thread(clean_up, RunEnvironment(running.config, running.clock))
     assert "ClockWrongError" in report.error
     assert {*before} <= {*await running.query("SELECT session_id FROM sessions")}, "nothing was removed"
     await set_right(running, ahead)
@@ -563,8 +561,8 @@ async def test_a_clock_that_is_far_behind_shows_again_what_is_not_erased_yet_and
     for each in (gone, settled):
         assert await alice.numbers(each) == []
     await noticed(running)
-    assert "set back by 7200 seconds" in running.app[keys.HEALTH].faults["clock"]
-    report = await asyncio.to_thread(clean_up, Engine(running.config, running.clock))
+    assert "set back by 7200 seconds" in running.app[app_keys.HEALTH].faults["clock"]
+    report = await asyncio.to_thread(clean_up, RunEnvironment(running.config, running.clock))
     assert "ClockWrongError" in report.error
     await expect(alice.set_expiry(group, -1), 503, 0)
     assert (await heads(running, b"GET /healthz HTTP/1.1\r\n\r\n"))[0].get("date") is None

@@ -11,20 +11,21 @@ from uuid import UUID
 import pytest
 from aiohttp import web
 
-from conclave import events as events_module, keys
+from conclave import app_keys, events as events_module
 from conclave.actions import timers as timer_actions
 from conclave.api import events as api_events
 from conclave.auth import tokens
-from conclave.store import sessions
-from conclave.store.sqlite import connect
-from conclave.store.timers import Redaction
-from conclave.wire import listener
+from conclave.store.engine.sqlite import connect
+from conclave.store.resources import sessions
+from conclave.store.resources.timers import Redaction
+from conclave.wire import stream_connection
 from conclave.wire.conclave_pb2 import ServerEvent
 from conclave.wire.negotiate import Format
 from tests.conftest import Running
 from tests.support.client import PACKAGE, PASSWORD, Client, encode, expect
-from tests.support.listening import BELL, Audience, Heard, audience, deaf, deleted, listening, open_stream, until
+from tests.support.listening import BELL, Audience, Heard, audience, deaf, deleted, listening, open_stream
 from tests.support.protobuf import ProtobufClient
+from tests.support.server import PATIENCE, until
 
 T = TypeVar("T")
 
@@ -332,18 +333,18 @@ async def test_no_stream_begins_for_a_session_that_ended_after_its_token_was_loo
     running: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     alice = await running.user("alice")
-    events, read_format = running.app[keys.EVENTS], api_events._format
+    events, read_format = running.app[app_keys.EVENTS], api_events._format
 
     def end_first(request: web.Request) -> Format:
         """A logout that comes about when the caller is known, and the stream is not there yet."""
         caller = request[tokens.CALLER]
         with contextlib.closing(connect(running.config.database)) as connection:
-            sessions.remove(connection, caller.user_id, caller.session_id)
+            sessions.remove(connection, caller.session_id)
         events.publish([events_module.Ending(caller.user_id, caller.session_id)])
         return read_format(request)
 
     monkeypatch.setattr(api_events, "_format", end_first)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE):
         await expect(alice.get("/events"), 401, 202)
     assert not events._streams
 
@@ -352,7 +353,7 @@ async def test_a_stream_whose_session_ends_while_it_begins_ends_at_once(
     running: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     alice = await running.user("alice")
-    events, loop = running.app[keys.EVENTS], asyncio.get_running_loop()
+    events, loop = running.app[app_keys.EVENTS], asyncio.get_running_loop()
 
     def found(connection: sqlite3.Connection, session_id: int, user_id: bytes) -> list[Redaction]:
         loop.call_soon_threadsafe(events.publish, [events_module.Ending(user_id, session_id)])
@@ -366,7 +367,7 @@ async def test_a_stream_whose_session_ends_while_it_begins_ends_at_once(
 
 async def test_what_was_heard_before_the_end_is_still_handed_on(running: Running) -> None:
     alice = await running.user("alice")
-    events, user_id = running.app[keys.EVENTS], UUID(alice.user_id).bytes
+    events, user_id = running.app[app_keys.EVENTS], UUID(alice.user_id).bytes
     async with listening(alice) as stream:
         for number in range(3):
             events.publish([deleted(number, user_id)])
@@ -380,9 +381,9 @@ async def test_what_was_heard_before_the_end_is_still_handed_on(running: Running
 async def test_a_client_that_takes_nothing_costs_little_delays_nobody_and_cannot_outlive_its_session(
     running: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(listener, "LAST_SECONDS", 0.1)
+    monkeypatch.setattr(stream_connection, "LAST_SECONDS", 0.1)
     alice = await running.user("alice")
-    events, user_id = running.app[keys.EVENTS], UUID(alice.user_id).bytes
+    events, user_id = running.app[app_keys.EVENTS], UUID(alice.user_id).bytes
     async with deaf(alice):
         stream = await open_stream(events, alice)
         assert (transport := stream._transport)
@@ -397,7 +398,7 @@ async def test_a_client_that_takes_nothing_costs_little_delays_nobody_and_cannot
 
 
 async def test_an_open_stream_is_a_use_of_its_session(running: Running) -> None:
-    running.app[keys.EVENTS].rota.seconds = 0.05
+    running.app[app_keys.EVENTS].wheel.seconds = 0.05
     alice = await running.user("alice")
     async with listening(alice):
         for _ in range(3):
@@ -411,8 +412,8 @@ async def test_a_stream_that_writes_nothing_is_a_use_too(running: Running) -> No
     async with listening(alice):
         for _ in range(3):
             running.clock.advance(running.config.token_ttl_seconds - 1)
-            running.app[keys.ACTIVITY].urgent.set()
-            async with asyncio.timeout(10):  # the use has to be stored before more time passes
+            running.app[app_keys.ACTIVITY].urgent.set()
+            async with asyncio.timeout(PATIENCE):  # the use has to be stored before more time passes
                 while await running.query("SELECT last_used_at FROM sessions") != [(running.clock.now(),)]:
                     await asyncio.sleep(0.02)
         assert (await alice.get("/me"))["username"] == "alice"
@@ -426,10 +427,10 @@ async def test_who_lags_is_told_once_and_before_the_next_event(
     group = await alice.create_group("friends")
     await bob.join(group)
     async with listening(bob) as events:
-        stream = await open_stream(running.app[keys.EVENTS], bob)
+        stream = await open_stream(running.app[app_keys.EVENTS], bob)
         stream.pause_writing()
         for number in range(8):
-            running.app[keys.EVENTS].publish([deleted(number, stream.user_id)])
+            running.app[app_keys.EVENTS].publish([deleted(number, stream.user_id)])
             await asyncio.sleep(0)
         stream.resume_writing()
         heard = [await events.next() for _ in range(6)]

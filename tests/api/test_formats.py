@@ -12,7 +12,7 @@ from unittest.mock import ANY
 
 import pytest
 
-from conclave import keys
+from conclave import app_keys
 from conclave.config.limits import LimitsConfig
 from conclave.config.settings import Config
 from conclave.health.parts import Phase
@@ -277,7 +277,7 @@ def hurry(name: str, group: str) -> Callable[[World], Awaitable[Any]]:
 
 
 async def begin_to_stop(world: World) -> None:
-    world.running.app[keys.HEALTH].phase = Phase.STOPPING
+    world.running.app[app_keys.HEALTH].phase = Phase.STOPPING
 
 
 TABLE: dict[str, list[Row]] = {
@@ -803,7 +803,7 @@ async def test_an_unknown_path_and_a_failure_inside(world: World, monkeypatch: p
     async def fail(*_: object) -> None:
         raise RuntimeError("SELECT secret FROM /var/lib")
 
-    monkeypatch.setattr(world.running.app[keys.STORE], "read", fail)
+    monkeypatch.setattr(world.running.app[app_keys.STORE], "read", fail)
     status, answer = await world.ask("GET", f"{API}/me", token=token)
     assert (status, answer["message"], answer["error_code"]) == (500, "internal server error", 0)
 

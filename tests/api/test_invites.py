@@ -6,11 +6,10 @@ from uuid import UUID
 
 import pytest
 
-from conclave import keys
-from conclave.actions import accounts
+from conclave import app_keys
+from conclave.actions import accounts, invites as inviting
 from conclave.config.settings import Config
 from conclave.server import duties
-from conclave.store import acceptance
 from tests.conftest import Cleanup, Running, StartServer
 from tests.support.client import API, PASSWORD, Client, RefusedError, encode, expect
 from tests.support.listening import BELL, Heard, audience, listening
@@ -141,7 +140,7 @@ async def test_an_acceptance_that_fails_on_its_way_has_changed_nothing(
 
     async with listening(alice) as events:
         with monkeypatch.context() as patched:
-            patched.setattr(acceptance, "reach", fail)
+            patched.setattr(inviting, "reach", fail)
             await expect(bob.accept(invite), 500, 0)
         assert await alice.roles(group) == {"alice": "admin"}
         assert await alice.fetch(group) == []
@@ -224,11 +223,11 @@ async def lose_the_right(running: Running, group: str, alice: Client, carol: Cli
     elif how == "deletes the account":
         await alice.post("/delete-account", password=PASSWORD)
     elif how in ("is disabled", "is deleted"):
-        user_id, store = UUID(alice.user_id).bytes, running.app[keys.STORE]
+        user_id, store = UUID(alice.user_id).bytes, running.app[app_keys.STORE]
         if how == "is disabled":
             await store.write(accounts.disable, user_id)
         else:
-            await store.write(accounts.remove, running.app[keys.CONTEXT], user_id)
+            await store.write(accounts.remove, running.app[app_keys.CONTEXT], user_id)
     else:
         await carol.act({"is removed": "remove", "is banned": "ban", "is demoted": "demote"}[how], group, alice)
 
@@ -302,7 +301,7 @@ async def test_who_is_disabled_while_the_request_comes_in_invites_nobody(
     group = await alice.create_group("friends")
 
     async def disable() -> None:
-        await running.app[keys.STORE].write(accounts.disable, UUID(alice.user_id).bytes)
+        await running.app[app_keys.STORE].write(accounts.disable, UUID(alice.user_id).bytes)
 
     right_after_session(running, monkeypatch, disable)
     body = CARRIED | {"invitee_id": bob.user_id}
@@ -321,7 +320,7 @@ async def test_invites_that_a_former_version_has_left_end_with_the_start(
         invite = await alice.invite(group, bob)
         await carol.invite(group, await running.user("dave"))
         # As one did that left them be.
-        await running.app[keys.STORE].write(
+        await running.app[app_keys.STORE].write(
             lambda connection: connection.execute("UPDATE users SET disabled = 1 WHERE username = 'alice'")
         )
         await expect(bob.accept(invite), 404, 300)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from conclave.store import key_packages
+from conclave.store.resources import key_packages
 from tests.conftest import Running
 from tests.support.client import API, PACKAGE, Client, RefusedError, encode, expect
 

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from conclave.store import messages
+from conclave.store.resources import messages
 from tests.conftest import Running
 from tests.support.client import Client, encode, expect
+from tests.support.server import PATIENCE
 
 
 async def watermarks(running: Running) -> dict[Any, Any]:
@@ -150,7 +151,7 @@ async def test_a_slow_client_moves_its_watermark_once_it_has_everything(running:
     await reader.readexactly(length)
     writer.close()
     await writer.wait_closed()
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE):
         while (await watermarks(running))["bob"] != 30:
             await asyncio.sleep(0.02)
 

@@ -5,13 +5,12 @@ from dataclasses import replace
 
 import pytest
 
-from conclave import keys
+from conclave import app_keys
 from conclave.cache.groups import RememberedGroups
-from conclave.config.cleanup import CleanupConfig
 from conclave.config.retention import RetentionConfig
 from conclave.config.settings import Config
-from conclave.store.database import Database
-from conclave.store.faults import StoreFullError
+from conclave.store.engine.database import Database
+from conclave.store.engine.faults import StoreFullError
 from conclave.wire.handover import hand_over
 from tests.conftest import Cleanup, Running, StartServer
 from tests.support.archive import Mover
@@ -25,14 +24,8 @@ both_formats = pytest.mark.parametrize("kind", [Client, ProtobufClient])
 
 
 @pytest.fixture
-def config(config: Config) -> Config:
-    settings = RetentionConfig(fetch_confirmation="next_fetch")
-    return replace(config, retention=settings, cleanup=CleanupConfig(engine="sql"))
-
-
-@pytest.fixture
-async def running(config: Config, start_server: StartServer) -> AsyncIterator[Running]:
-    async with start_server(config) as server:
+async def running(next_fetch: Config, start_server: StartServer) -> AsyncIterator[Running]:
+    async with start_server(next_fetch) as server:
         yield server
 
 
@@ -70,7 +63,7 @@ async def test_what_follows_from_memory_is_confirmed_as_what_follows_from_the_st
     _, bob, group = await two(running)
     await bob.fetch(group)
     asked = 0
-    read = running.app[keys.STORE].read
+    read = running.app[app_keys.STORE].read
 
     async def counted(*args: object, **more: object) -> object:
         nonlocal asked
@@ -78,7 +71,7 @@ async def test_what_follows_from_memory_is_confirmed_as_what_follows_from_the_st
         return await read(*args, **more)  # type: ignore[arg-type]  # as they came
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(running.app[keys.STORE], "read", counted)
+        patch.setattr(running.app[app_keys.STORE], "read", counted)
         await bob.fetch(group, 4)
     assert asked == 0
     assert (await watermarks(running))["bob"] == 4
@@ -106,10 +99,10 @@ async def test_a_message_that_the_client_never_confirms_stays(running: Running, 
 
 
 async def test_what_all_have_confirmed_is_hidden_and_its_bytes_are_gone(
-    config: Config, start_server: StartServer, cleanup: Cleanup
+    next_fetch: Config, start_server: StartServer, cleanup: Cleanup
 ) -> None:
     search = Search()
-    async with start_server(config) as running:
+    async with start_server(next_fetch) as running:
         alice, bob = await running.users("alice", "bob")
         group = await alice.create_group("friends", expiry=0)
         await bob.join(group)
@@ -121,7 +114,7 @@ async def test_what_all_have_confirmed_is_hidden_and_its_bytes_are_gone(
         for each in (alice, bob):
             assert await each.numbers(group) == [3, 4]
     # Only now: to close its files while a server of this process has them open would let go of its locks.
-    assert search.numbers_in(config.database.parent) == {3, 4}
+    assert search.numbers_in(next_fetch.database.parent) == {3, 4}
 
 
 async def test_a_send_counts_as_before(running: Running) -> None:

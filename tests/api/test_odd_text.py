@@ -16,6 +16,7 @@ from tests.conftest import Running
 from tests.support.client import PASSWORD, Client, expect
 from tests.support.protobuf import PROTOBUF
 from tests.support.sample import some
+from tests.support.server import PATIENCE
 
 IN_URLS = {
     "NUL": b"%00",
@@ -39,7 +40,7 @@ async def get(running: Running, path: bytes, token: str) -> tuple[int, dict[str,
         b"GET /api/v1%s HTTP/1.1\r\nHost: x\r\nConnection: close\r\nAuthorization: Bearer %s\r\n\r\n"
         % (path, token.encode())
     )
-    head, _, body = (await asyncio.wait_for(reader.read(), 10)).partition(b"\r\n\r\n")
+    head, _, body = (await asyncio.wait_for(reader.read(), PATIENCE)).partition(b"\r\n\r\n")
     writer.close()
     await writer.wait_closed()
     return int(head.split()[1]), json.loads(body)

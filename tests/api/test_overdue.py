@@ -6,16 +6,17 @@ from dataclasses import replace
 
 import pytest
 
-from conclave import keys
+from conclave import app_keys
 from conclave.config.cleanup import CleanupConfig
 from conclave.config.retention import RetentionConfig
 from conclave.config.settings import Config
 from conclave.health.parts import HealthPart
 from conclave.server import duties
-from conclave.store.overdue import Worst
-from spark.engine import Engine
+from conclave.store.views.overdue import Worst
+from spark.environment import RunEnvironment
 from spark.run import clean_up
 from tests.conftest import Running, StartServer
+from tests.support.server import until
 
 HOUR = 3600
 
@@ -31,15 +32,9 @@ def config(config: Config) -> Config:
     return replace(config, message_retention=10, cleanup=CleanupConfig(engine="sql", disk_reserve=0))
 
 
-async def until(holds: Callable[[], bool]) -> None:
-    async with asyncio.timeout(20):
-        while not holds():
-            await asyncio.sleep(0.005)
-
-
 async def looked(server: Running) -> None:
     """Wait until the server has looked again, more than once."""
-    looks, store = 0, server.app[keys.STORE]
+    looks, store = 0, server.app[app_keys.STORE]
     read = store.read
 
     async def counted(fn: Callable[..., object], *args: object, **kwargs: object) -> object:
@@ -65,7 +60,7 @@ async def test_what_two_runs_have_left_is_a_fault_until_a_run_erases_it(
     config: Config, start_server: StartServer
 ) -> None:
     async with start_server(config) as server:
-        faults = server.app[keys.HEALTH]
+        faults = server.app[app_keys.HEALTH]
         group = await sent(server)
         server.clock.advance(11 + 2 * HOUR)
         await looked(server)
@@ -78,7 +73,7 @@ async def test_what_two_runs_have_left_is_a_fault_until_a_run_erases_it(
         assert "secrets" not in told
         async with server.http.get(f"{server.url}/healthz") as response:
             assert await response.json() == {"status": "degraded"}
-        report = await asyncio.to_thread(clean_up, Engine(config, server.clock))
+        report = await asyncio.to_thread(clean_up, RunEnvironment(config, server.clock))
         assert not report.error
         await until(lambda: HealthPart.OVERDUE not in faults.faults)
         assert await server.query("SELECT count(*) FROM messages") == [(0,)]
@@ -89,19 +84,19 @@ async def test_while_nothing_may_be_erased_nothing_is_overdue(config: Config, st
         await sent(server)
         server.clock.advance(9 * HOUR)
         await looked(server)
-        assert HealthPart.OVERDUE not in server.app[keys.HEALTH].faults
+        assert HealthPart.OVERDUE not in server.app[app_keys.HEALTH].faults
 
 
 async def test_while_the_clock_is_wrong_health_tells_of_the_clock_alone(
     config: Config, start_server: StartServer
 ) -> None:
     async with start_server(config) as server:
-        faults = server.app[keys.HEALTH]
+        faults = server.app[app_keys.HEALTH]
         await sent(server)
         server.clock.advance(12 + 2 * HOUR)
         await until(lambda: HealthPart.OVERDUE in faults.faults)
         server.clock.set_wrong(9 * HOUR)
-        await server.app[keys.CLOCK_WATCH].note()
+        await server.app[app_keys.CLOCK_WATCH].note()
         await until(lambda: HealthPart.OVERDUE not in faults.faults)
         assert HealthPart.CLOCK in faults.faults
 
@@ -115,9 +110,9 @@ async def test_a_message_is_overdue_from_the_end_of_its_last_timer_on(
         group = await alice.create_group("secrets")
         await alice.send(group, b"secret", 20 * HOUR)
         server.clock.advance(20 * HOUR + 60)
-        await until(lambda: server.app[keys.HEALTH].overdue.groups > 0)
+        await until(lambda: server.app[app_keys.HEALTH].overdue.groups > 0)
         while await server.query("SELECT 1 FROM timers WHERE NOT told"):
             await server.settle()
         await looked(server)
-        assert server.app[keys.HEALTH].overdue == Worst(1, 60)
-        assert HealthPart.OVERDUE not in server.app[keys.HEALTH].faults
+        assert server.app[app_keys.HEALTH].overdue == Worst(1, 60)
+        assert HealthPart.OVERDUE not in server.app[app_keys.HEALTH].faults

@@ -6,11 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from conclave import keys
+from conclave import app_keys
 from conclave.actions import quotas
 from conclave.config.limits import LimitsConfig
 from conclave.config.settings import Config
-from conclave.store import stored, survey
+from conclave.store.resources import amounts
+from conclave.store.views import storage_usage
 from tests.conftest import Cleanup, Running, StartServer
 from tests.support.client import Client, encode, expect
 
@@ -45,7 +46,7 @@ async def friends(server: Running) -> tuple[Client, Client, Client, str]:
 
 
 async def test_without_quotas_nothing_is_counted(running: Running) -> None:
-    assert running.app[keys.CONTEXT].quotas is None
+    assert running.app[app_keys.CONTEXT].quotas is None
     alice, _, _, group = await friends(running)
     assert await statuses(alice, group, 300) == {200: 300}
 
@@ -257,8 +258,8 @@ async def test_more_than_a_sample_is_measured_without_reading_all(
     async with start_server(config) as server:
         alice, _, _, group = await friends(server)
         await asyncio.gather(*(alice.send(group, b"0123456789") for _ in range(200)))
-    monkeypatch.setattr(stored, "MEASURED", 50)
-    monkeypatch.setattr(survey, "ROWS_AT_ONCE", 20)
+    monkeypatch.setattr(storage_usage, "MEASURED", 50)
+    monkeypatch.setattr(amounts, "ROWS_AT_ONCE", 20)
     async with start_server(limited(config, group_stored_bytes=2005)) as server:
         again = Client(server.http, server.url, alice.token)
         assert (await send(again, group, b"01234"))[0] == 200

@@ -230,7 +230,7 @@ async def scene(config: Config, start_server: StartServer) -> AsyncIterator[Scen
 async def test_no_request_causes_a_500(scene: Scene, format: str) -> None:  # noqa: A002
     generated: list[Asked] = []
 
-    @settings(max_examples=EXAMPLES, deadline=None, derandomize=True, database=None)
+    @settings(max_examples=EXAMPLES, derandomize=True, database=None)
     @given(requests())
     def collect(asked: Asked) -> None:
         generated.append(asked)

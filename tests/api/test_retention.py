@@ -6,12 +6,12 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from conclave import keys
+from conclave import app_keys
 from conclave.config.retention import RetentionConfig
 from conclave.config.settings import Config
 from conclave.retention.policy import AFTER_FETCH, KEEP
 from conclave.retention.resolve import Lifetimes, Limit, Limits
-from conclave.store import members
+from conclave.store.resources import members
 from tests.conftest import Running, StartServer
 from tests.support.archive import Mover
 from tests.support.client import Client, expect
@@ -130,7 +130,7 @@ async def test_a_legal_hold_of_the_group_is_told_and_one_of_a_user_is_not(runnin
     await bob.join(group)
 
     async def hold(group_key: int | None, user_id: bytes | None) -> None:
-        await running.app[keys.STORE].write(
+        await running.app[app_keys.STORE].write(
             lambda connection: connection.execute(
                 "INSERT INTO holds (group_key, user_id, subject_id, name, reason, added_by, added_at)"
                 " VALUES (?, ?, x'00', '', '', '', 0)",

@@ -8,10 +8,10 @@ from uuid import uuid4
 
 import pytest
 
-from conclave import keys
+from conclave import app_keys
 from conclave.actions.messages import JointSend, Send
-from conclave.store import send_ids
-from conclave.store.connection import of_store
+from conclave.store.engine.connection import of_store
+from conclave.store.resources import send_ids
 from conclave.wire.negotiate import Format
 from tests.conftest import Running
 from tests.support.cleaner import Cleaner
@@ -110,17 +110,17 @@ async def test_in_one_transaction_the_first_of_equal_ids_is_stored(running: Runn
     user = bytes.fromhex(alice.user_id.replace("-", ""))
     one, other = uuid4().bytes, uuid4().bytes
     sends = [Send(group, user, b"x", send_id=each) for each in (one, other, one, b"", one)]
-    joint = JointSend(running.app[keys.CONTEXT])
-    found = await running.app[keys.STORE].write(lambda connection: joint(of_store(connection), sends))
+    joint = JointSend(running.app[app_keys.CONTEXT])
+    found = await running.app[app_keys.STORE].write(lambda connection: joint(of_store(connection), sends))
     assert found == [1, 2, 1, 3, 1]
-    again = await running.app[keys.STORE].write(lambda connection: joint(of_store(connection), sends))
+    again = await running.app[app_keys.STORE].write(lambda connection: joint(of_store(connection), sends))
     assert again == [1, 2, 1, 4, 1]
 
 
 async def test_a_send_without_an_id_costs_no_statement_more(running: Running) -> None:
     alice = await running.user("alice")
     group = bytes.fromhex((await alice.create_group("g")).replace("-", ""))
-    joint = JointSend(running.app[keys.CONTEXT])
+    joint = JointSend(running.app[app_keys.CONTEXT])
     sent = Send(group, bytes.fromhex(alice.user_id.replace("-", "")), b"x")
     statements: list[str] = []
 
@@ -131,7 +131,7 @@ async def test_a_send_without_an_id_costs_no_statement_more(running: Running) ->
         finally:
             connection.set_trace_callback(None)
 
-    await running.app[keys.STORE].write(send)
+    await running.app[app_keys.STORE].write(send)
     assert any("INSERT INTO messages" in each for each in statements)
     assert not any("send_ids" in each for each in statements)
 

@@ -4,33 +4,34 @@ import asyncio
 import contextlib
 import random
 import socket
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from aiohttp.http import RawRequestMessage
 
-from conclave import budget, keys
+from conclave import app_keys, response_memory
 from conclave.config.limits import LimitsConfig
 from conclave.config.settings import Config
-from conclave.store import groups, members, messages
+from conclave.store.resources import groups, members, messages
 from conclave.wire import handover, pieces
 from tests.conftest import Running, StartServer
 from tests.support.client import PACKAGE, Client, expect
 from tests.support.protobuf import ProtobufClient
 from tests.support.racing import right_after
+from tests.support.server import PATIENCE, until
 
 KIB = 1024
 
 
 def used(running: Running) -> int:
-    return running.app[keys.BUDGET].used
+    return running.app[app_keys.BUDGET].used
 
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(budget, "WAIT_SECONDS", 0.05)
+    monkeypatch.setattr(response_memory, "WAIT_SECONDS", 0.05)
 
 
 @pytest.fixture
@@ -58,16 +59,10 @@ async def raw(running: Running, request: bytes) -> AsyncIterator[tuple[asyncio.S
 
 async def trickle(reader: asyncio.StreamReader) -> None:
     """Read 40 KB/s, until the connection ends."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE):
         while True:
             await reader.readexactly(2000)
             await asyncio.sleep(0.05)
-
-
-async def until(condition: Callable[[], object]) -> None:
-    async with asyncio.timeout(20):
-        while not condition():
-            await asyncio.sleep(0.01)
 
 
 async def filled(running: Running, kind: type[Client] = Client, count: int = 30, size: int = 100 * KIB) -> Any:
@@ -78,7 +73,7 @@ async def filled(running: Running, kind: type[Client] = Client, count: int = 30,
     bodies = [chance.randbytes(chance.randrange(1, size)) for _ in range(count)]
     for body in bodies:
         await alice.send(group, body)
-    await running.app[keys.STORE].write(lambda connection: connection.execute("UPDATE members SET watermark = 0"))
+    await running.app[app_keys.STORE].write(lambda connection: connection.execute("UPDATE members SET watermark = 0"))
     return alice, group, bodies
 
 
@@ -127,7 +122,7 @@ async def test_where_no_memory_is_left_large_answers_are_503_and_others_go_on(ru
     bob = await running.user("bob")
     await bob.upload(PACKAGE)
     await alice.bring(bob, group)
-    memory = running.app[keys.BUDGET]
+    memory = running.app[app_keys.BUDGET]
     holder = memory.share()
     holder.hold(memory.size)
     for request in (
@@ -144,7 +139,7 @@ async def test_where_no_memory_is_left_large_answers_are_503_and_others_go_on(ru
     async with running.http.get(
         f"{running.url}/api/v1/groups/{group}/messages", headers={"Authorization": f"Bearer {alice.token}"}
     ) as response:
-        assert (response.status, response.headers["Retry-After"]) == (503, str(budget.RETRY_SECONDS))
+        assert (response.status, response.headers["Retry-After"]) == (503, str(response_memory.RETRY_SECONDS))
     assert await watermark(running) == 0
     holder.close()
     assert len(await alice.fetch(group)) == len(bodies) + 2
@@ -164,8 +159,8 @@ async def test_a_long_list_without_bodies_needs_memory_too(
     alice = await running.user("alice")
     for number in range(4):
         await alice.create_group(f"g{number}")
-    monkeypatch.setattr(budget, "ROWS_AT_ONCE", 2)
-    memory = running.app[keys.BUDGET]
+    monkeypatch.setattr(response_memory, "ROWS_AT_ONCE", 2)
+    memory = running.app[app_keys.BUDGET]
     holder = memory.share()
     holder.hold(memory.size)
     await expect(alice.get("/groups/public" if table is groups else "/groups"), 503, 0)
@@ -177,7 +172,7 @@ async def test_a_long_list_without_bodies_needs_memory_too(
 
 async def test_who_waits_a_moment_is_served_when_there_is_room(running: Running) -> None:
     alice, group, bodies = await filled(running, count=3)
-    memory = running.app[keys.BUDGET]
+    memory = running.app[app_keys.BUDGET]
     holder = memory.share()
     holder.hold(memory.size)
     waiting = asyncio.create_task(alice.fetch(group))
@@ -276,7 +271,7 @@ async def test_who_is_slow_but_not_too_slow_gets_everything_and_only_then_has_fe
             left -= len(await reader.readexactly(min(left, 100 * KIB)))
             await asyncio.sleep(0.1)
         await until(lambda: used(running) == 0)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE):
             while await watermark(running) != 30:
                 await asyncio.sleep(0.02)
 
@@ -307,7 +302,7 @@ async def test_who_takes_nothing_is_cut_off_also_with_many_requests_on_one_conne
     most = 0
     async with raw(running, alice.raw_get(path.format(group=group)) * 20):
         await until(lambda: used(running) > 0)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE):
             while used(running):
                 most = max(most, used(running))
                 await asyncio.sleep(0.01)
@@ -382,7 +377,7 @@ async def test_few_requests_wait_behind_one_whose_answer_is_not_taken_and_all_ar
         waiting = [message for message, _ in connection._messages if isinstance(message, RawRequestMessage)]
         assert 0 < sum(len(text) for each in waiting for _, text in each.raw_headers) < 3_000 * KIB
         answered = bytearray()
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE):
             while answered.count(b'{"status":"ok"}') < 40:
                 answered += await reader.read(2**16)
         assert answered.count(b"HTTP/1.1 200 OK") == 41

@@ -9,16 +9,19 @@ from pathlib import Path
 
 import pytest
 
-from conclave import keys
+from conclave import app_keys
 from conclave.config.cleanup import CleanupConfig
 from conclave.health import storage
 from conclave.server import duties
-from conclave.store import bodies, database, members, sqlite
+from conclave.store import bodies
+from conclave.store.engine import database, sqlite
+from conclave.store.resources import members
 from conclave.system import locks, reserve
-from spark.engine import Engine
+from spark.environment import RunEnvironment
 from spark.run import clean_up
 from tests.conftest import Running, StartServer
 from tests.support.client import RefusedError, encode
+from tests.support.server import until
 
 
 @pytest.fixture(autouse=True)
@@ -31,18 +34,12 @@ def often(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(storage, "PLENTY_SECONDS", 0)
 
 
-async def until(is_so: Callable[[], bool]) -> None:
-    async with asyncio.timeout(10):
-        while not is_so():
-            await asyncio.sleep(0.01)
-
-
 def faults(running: Running) -> dict[str, str]:
-    return running.app[keys.HEALTH].faults
+    return running.app[app_keys.HEALTH].faults
 
 
 async def rename(running: Running, before: str, after: str) -> None:
-    await running.app[keys.STORE].write(
+    await running.app[app_keys.STORE].write(
         lambda connection: connection.execute(f"ALTER TABLE {before} RENAME TO {after}").fetchall()
     )
 
@@ -53,7 +50,7 @@ async def rename(running: Running, before: str, after: str) -> None:
 async def test_a_duty_that_fails_is_a_fault_until_it_succeeds(running: Running, table: str, part: str) -> None:
     await running.user("alice")
     await rename(running, table, "elsewhere")
-    running.app[keys.ACTIVITY].keep(1, running.clock.now())
+    running.app[app_keys.ACTIVITY].keep(1, running.clock.now())
     await until(lambda: part in faults(running))
     assert "no such table" in faults(running)[part]
     async with running.http.get(f"{running.url}/healthz") as response:
@@ -107,7 +104,8 @@ async def test_a_read_that_the_disk_fails_is_a_fault_until_one_succeeds(
         raise error
 
     with monkeypatch.context() as patch:
-        for name in ("users.by_id", "state.stored_policy", "outbox.is_empty"):  # whoever reads
+        # Every reader.
+        for name in ("resources.users.find", "resources.state.stored_policy", "engine.outbox.is_empty"):
             patch.setattr(f"conclave.store.{name}", fail)
         with pytest.raises(RefusedError) as refused:
             await alice.get("/me")
@@ -201,10 +199,10 @@ async def test_without_room_a_small_commit_still_takes_a_member_out_and_a_large_
 
     small(reserve.SLACK_BYTES)
     with pytest.raises(RefusedError) as refused:
-        await take_out(group, bodies.SPARE_BYTES // 2 + 1)
+        await take_out(group, bodies.BEYOND_ROOM_BYTES // 2 + 1)
     assert refused.value.status == 507
     assert await alice.roles(group) == {"alice": "admin", "bob": "member"}
-    await take_out(group, bodies.SPARE_BYTES // 2)
+    await take_out(group, bodies.BEYOND_ROOM_BYTES // 2)
     assert await alice.roles(group) == {"alice": "admin"}
     await take_out(other, 0)
     assert await alice.roles(other) == {"alice": "admin"}
@@ -328,7 +326,7 @@ async def test_a_run_that_waits_for_another_does_not_keep_the_reserve_from_being
                 another.close()
 
         monkeypatch.setattr(reserve, "free_bytes", lambda _: 0)
-        engine = Engine(config, running.clock)
+        engine = RunEnvironment(config, running.clock)
         assert clean_up(engine, tell=tell).error == ""
         engine.close()
     assert told == [("waiting", 1024**2), ("began", 1024**2)], "and has its room when it is at work"

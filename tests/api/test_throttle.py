@@ -4,18 +4,19 @@ import asyncio
 import statistics
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
 
 import pytest
 import structlog
 
-from conclave import keys
-from conclave.auth import passwords, throttle, turns
+from conclave import app_keys
+from conclave.auth import fair_semaphore, passwords, throttle
 from conclave.config.limits import LimitsConfig
 from conclave.config.settings import Config
 from tests.conftest import Running, StartServer
 from tests.support.client import PASSWORD, Client, expect
+from tests.support.server import PATIENCE, until
 
 GUESS = "wrong password"
 WINDOW = 300
@@ -140,7 +141,7 @@ async def test_those_who_are_delayed_wait_side_by_side(site: Site, monkeypatch: 
 
     monkeypatch.setattr(throttle, "sleep", wait)
     logins = [site.login("alice", PASSWORD, at=f"198.51.100.{number}") for number in range(5)]
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE):
         assert await asyncio.gather(*logins) == [200] * 5
     assert delays == [throttle.LONGEST_DELAY_SECONDS] * 5
 
@@ -186,7 +187,7 @@ async def test_only_wrong_passwords_count(site: Site, monkeypatch: pytest.Monkey
         raise RuntimeError
 
     app = site.running.app
-    for broken, function in ((app[keys.PASSWORDS], "require_match"), (app[keys.STORE], "read")):
+    for broken, function in ((app[app_keys.PASSWORDS], "require_match"), (app[app_keys.STORE], "read")):
         with monkeypatch.context() as context:
             context.setattr(broken, function, fail)
             assert [await site.login("alice") for _ in range(4)] == [500] * 4
@@ -275,12 +276,6 @@ def held_hashes(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
     go_on.set()
 
 
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(10):
-        while not condition():
-            await asyncio.sleep(0.01)
-
-
 async def register(site: Site, name: str, at: str = HERE) -> tuple[int, str, int]:
     body = {"username": name, "password": PASSWORD}
     url = f"{site.running.url}/api/v1/register"
@@ -292,9 +287,9 @@ async def register(site: Site, name: str, at: str = HERE) -> tuple[int, str, int
 @pytest.mark.parametrize("name", ["alice", "nobody"])
 async def test_no_login_waits_for_registrations(site: Site, held_hashes: threading.Event, name: str) -> None:
     flood = [asyncio.create_task(register(site, f"user{number}", ELSEWHERE)) for number in range(20)]
-    hashes = site.running.app[keys.PASSWORDS].hashes
+    hashes = site.running.app[app_keys.PASSWORDS].hashes
     await until(lambda: hashes.waiting == 19)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE):
         assert await site.login(name, PASSWORD) == (200 if name == "alice" else 401)
     held_hashes.set()
     assert [status for status, _, _ in await asyncio.gather(*flood)] == [201] * 20
@@ -304,7 +299,7 @@ async def test_a_new_password_waits_with_the_registrations(site: Site, held_hash
     alice = Client(site.running.http, site.running.url)
     await alice.login("alice")
     first = asyncio.create_task(register(site, "user"))
-    hashes = site.running.app[keys.PASSWORDS].hashes
+    hashes = site.running.app[app_keys.PASSWORDS].hashes
     await until(lambda: not hashes.has_room)
     change = asyncio.create_task(
         alice.post("/change-password", current_password=PASSWORD, new_password="battery staple")
@@ -319,9 +314,9 @@ async def test_a_new_password_waits_with_the_registrations(site: Site, held_hash
 async def test_where_too_many_wait_the_next_is_told_to_come_again(
     site: Site, held_hashes: threading.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(turns, "MOST_OF_ONE", 3)
+    monkeypatch.setattr(fair_semaphore, "MOST_OF_ONE", 3)
     flood = [asyncio.create_task(register(site, f"user{number}")) for number in range(4)]
-    hashes = site.running.app[keys.PASSWORDS].hashes
+    hashes = site.running.app[app_keys.PASSWORDS].hashes
     await until(lambda: hashes.waiting == 3)
     assert await register(site, "late") == (503, "5", 0)
     other = asyncio.create_task(register(site, "elsewhere", ELSEWHERE))
@@ -346,7 +341,7 @@ async def test_one_address_opens_only_so_many_accounts(config: Config, start_ser
 
 
 async def test_nothing_is_left_in_memory_when_the_window_has_passed(site: Site) -> None:
-    counted = site.running.app[keys.THROTTLE]
+    counted = site.running.app[app_keys.THROTTLE]
     for number in range(20):
         await site.guess(1, f"user{number}" * 100, at=f"192.0.2.{number}")
     site.clock.advance(WINDOW)

@@ -13,15 +13,16 @@ import pytest
 from hypothesis import Phase, settings, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
-from conclave import keys
+from conclave import app_keys
 from conclave.actions import holds
-from conclave.actions.outside import Outside
+from conclave.actions.command_runner import Outside
 from conclave.clock import FakeClock
 from conclave.config.cleanup import CleanupConfig
 from conclave.config.retention import RetentionConfig
 from conclave.config.settings import Config
-from conclave.store import policies, timers, visibility
-from spark.engine import Engine
+from conclave.retention import rules, visibility
+from conclave.store.resources import timers
+from spark.environment import RunEnvironment
 from spark.run import clean_up
 from tests.conftest import Running, StartServer
 from tests.support import sample
@@ -183,7 +184,7 @@ class Machine(RuleBasedStateMachine):
         if name not in self.members or up_to < 1:
             return
         self.does(self.running.settle())  # a receipt in doubt counts for what was fetched before
-        self.does(self.running.app[keys.CLOCK_WATCH].note())  # as every few seconds: up to here the clock was right
+        self.does(self.running.app[app_keys.CLOCK_WATCH].note())  # as every few seconds: up to here the clock was right
         type(self).clock.set_wrong(seconds)
         self.does(self.users[name].read(self.group, up_to))
         type(self).clock.set_wrong(-seconds)
@@ -235,10 +236,10 @@ class Machine(RuleBasedStateMachine):
     def clean_up(self, *, accept: bool = False) -> None:
         """Do a run: what nobody sees any more is in no file, and all else is there. ``accept``: the clock."""
         self.does(self.running.settle())
-        report = clean_up(Engine(self.config, type(self).clock), accept_clock=accept)
+        report = clean_up(RunEnvironment(self.config, type(self).clock), accept_clock=accept)
         assert not report.error
         if accept:
-            self.does(self.running.app[keys.CLOCK_WATCH].look())  # as every second: the server learns of it
+            self.does(self.running.app[app_keys.CLOCK_WATCH].look())  # as every second: the server learns of it
         if not self.hold:
             for number, each in self.sent.items():
                 seen = any(self.sees_it(name, number, self.now()) for name in each.readers)
@@ -294,7 +295,7 @@ def play(start_server: StartServer, clock: FakeClock, examples: int, **how: Any)
     machine = type("Timers", (Machine,), {"start": staticmethod(start_server), "clock": clock})
     run_state_machine_as_test(
         machine,
-        settings=settings(max_examples=examples, stateful_step_count=40, deadline=None, database=None, **how),
+        settings=settings(max_examples=examples, stateful_step_count=40, database=None, **how),
     )
 
 
@@ -307,18 +308,21 @@ FAULTS: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
         visibility, "_TIMED", visibility._TIMED.replace("sequence_num <= :joined_after", "FALSE")
     ),
     "it is seen for a second too long": lambda patch: patch.setattr(
-        visibility, "_TIMED", visibility._TIMED.replace(visibility.ENDS, "redact_at + 1")
+        visibility, "_TIMED", visibility._TIMED.replace(rules.ENDS, "redact_at + 1")
     ),
     "receipts start nothing": lambda patch: patch.setattr(timers, "is_news", lambda *_: False),
-    "what is too old can still be read": lambda patch: patch.setattr(timers, "expiry_cutoff", lambda *_: 0),
-    "it is erased before all have read it": lambda patch: patch.setattr(policies, "UNREAD", "FALSE"),
+    "what is too old can still be read": lambda patch: patch.setattr(timers, "MAX_AGE", str(1 << 60)),
+    "it is erased before all have read it": lambda patch: patch.setattr(
+        rules, "IS_REDACTED", rules.IS_REDACTED.replace(rules.UNREAD, "FALSE")
+    ),
     "it is erased while a timer runs": lambda patch: patch.setattr(
-        visibility, "_TIMERS", visibility._TIMERS.replace("WHERE", "WHERE FALSE AND")
+        rules, "IS_REDACTED", rules.IS_REDACTED.replace("redact_at > :now", "FALSE")
     ),
 }
 """Faults, and how each is planted."""
 
 
+@pytest.mark.system
 def test_a_planted_fault_is_found(start_server: StartServer, clock: FakeClock) -> None:
     for fault in sample.some(tuple(FAULTS), 1, "planted faults"):
         with pytest.MonkeyPatch.context() as patch:

@@ -11,14 +11,15 @@ from typing import Any
 
 import pytest
 
-from conclave import keys
+from conclave import app_keys
 from conclave.config.settings import Config
-from conclave.server import listen
+from conclave.server import connection
 from conclave.server.routes import ROUTES
 from conclave.wire import exchange
 from tests.conftest import Running, StartServer
 from tests.support.client import PASSWORD
 from tests.support.protobuf import PROTOBUF, ProtobufClient, decode, encode
+from tests.support.server import PATIENCE
 
 JSON = {"Content-Type": "application/json"}
 
@@ -142,7 +143,7 @@ async def test_a_post_without_any_length_is_answered_at_once(running: Running) -
     ):
         head = f"POST /api/v1{path} HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {alice.token}\r\n\r\n"
         writer.write(head.encode())
-        answer = (await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 5)).decode()
+        answer = (await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), PATIENCE)).decode()
         assert answer.startswith(f"HTTP/1.1 {status} "), answer
         lines = dict(line.lower().split(": ", 1) for line in answer.strip().split("\r\n")[1:])
         assert status == 204 or lines["content-type"] == "application/x-protobuf"
@@ -155,7 +156,7 @@ async def test_a_post_without_any_length_is_answered_at_once(running: Running) -
 async def test_strange_credentials_are_401_and_an_empty_token_is_told_in_json(running: Running, header: bytes) -> None:
     reader, writer = await asyncio.open_connection("127.0.0.1", running.server.port)
     writer.write(b"GET /api/v1/me HTTP/1.1\r\nhost: x\r\nauthorization: " + header + b"\r\n\r\n")
-    answer = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 5)
+    answer = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), PATIENCE)
     assert answer.startswith(b"HTTP/1.1 401 ")
     assert (b"application/json" in answer) == (not header.endswith(b"1"))
     writer.close()
@@ -220,7 +221,7 @@ async def test_a_body_that_trickles_in_is_400_and_the_connection_ends(
     head = "POST /api/v1/login HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: 1000000\r\n\r\n"
     writer.write(head.encode())
     answered = asyncio.create_task(reader.readuntil(b"\r\n\r\n"))
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE):
         while not answered.done():
             writer.write(b" " * 100)
             await asyncio.sleep(0.05)
@@ -235,12 +236,12 @@ async def test_a_stop_does_not_wait_for_those_who_were_refused(
     running: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What they still send is taken for a while: with anybody's nonsense a stop would take that while."""
-    monkeypatch.setattr(listen, "LINGER_SECONDS", 3600.0)
+    monkeypatch.setattr(connection, "LINGER_SECONDS", 3600.0)
     monkeypatch.setattr(running.server.runner, "_shutdown_timeout", 3600.0)
     reader, writer = await asyncio.open_connection("127.0.0.1", running.server.port)
     with contextlib.closing(writer):
         writer.write(b"nonsense\r\n\r\n")
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE):
             assert b" 400 " in await reader.read(), "the answer has its end at once"
             await running.server.close()
 
@@ -257,7 +258,7 @@ async def test_a_failure_inside_tells_nothing(running: Running, monkeypatch: pyt
     async def fail(*_: object) -> None:
         raise RuntimeError("SELECT secret FROM /var/lib")
 
-    monkeypatch.setattr(running.app[keys.STORE], "read", fail)
+    monkeypatch.setattr(running.app[app_keys.STORE], "read", fail)
     status, body, _ = await ask(running, "GET", "/api/v1/me", token=alice.token)
     assert status == 500
     assert body == {"message": "internal server error", "error_code": 0, "error": "unspecified", "errors": {}}
@@ -265,7 +266,7 @@ async def test_a_failure_inside_tells_nothing(running: Running, monkeypatch: pyt
 
 async def test_health_says_only_ok_or_degraded(running: Running) -> None:
     assert (await ask(running, "GET", "/healthz"))[:2] == (200, {"status": "ok"})
-    running.app[keys.HEALTH].fault("cleanup", "no Java")
+    running.app[app_keys.HEALTH].fault("cleanup", "no Java")
     assert (await ask(running, "GET", "/healthz"))[:2] == (200, {"status": "degraded"})
-    running.app[keys.HEALTH].mend("cleanup")
+    running.app[app_keys.HEALTH].mend("cleanup")
     assert (await ask(running, "GET", "/healthz"))[:2] == (200, {"status": "ok"})

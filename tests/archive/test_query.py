@@ -10,8 +10,8 @@ from conclave.archive import reader
 from conclave.archive.layout import DAY
 from conclave.archive.query import parts_between, reach, select
 from conclave.retention.policy import FOREVER, KEEP, GroupPolicy
-from conclave.store.archive.stretches import Part, Stretch
-from conclave.store.visibility import Sight
+from conclave.retention.stretches import Part, Stretch
+from conclave.retention.visibility import Sight
 
 MUCH = 10**9
 

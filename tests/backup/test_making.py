@@ -14,8 +14,8 @@ from conclave.backup import checking, database_copy, destination, making, manife
 from conclave.backup.destination import MARK, UNFINISHED, kept_in
 from conclave.backup.making import Made
 from conclave.backup.manifest import BackupError
-from conclave.store import place, sqlite
-from conclave.store.faults import free_bytes
+from conclave.store.engine import path_check, sqlite
+from conclave.store.engine.faults import free_bytes
 from conclave.system import locks
 from tests.support.archived import DAY
 from tests.support.backups import Backed
@@ -327,7 +327,7 @@ def test_other_places_where_no_backup_can_be_are_refused(store: Backed, tmp_path
     assert "is a file, not a folder" in refusal(store)
     store.backups = tmp_path / "missing" / "backups"
     assert "is its disk mounted?" in refusal(store)
-    store.backups = place.restoring(store.config.database)
+    store.backups = path_check.restoring(store.config.database)
     assert "is where a restore works" in refusal(store)
     store.backups = tmp_path / "open"
     store.backups.mkdir()

@@ -11,20 +11,23 @@ from typing import Any
 
 import pytest
 
+from conclave.actions.replay import NUMBERS
 from conclave.backup import checking, manifest, restoring
 from conclave.backup.files import sum_of
 from conclave.backup.manifest import BackupError, FileEntry, Manifest
 from conclave.clock import FakeClock
 from conclave.config.ledger import LedgerConfig
 from conclave.failpoints import RETURN_POINTS
-from conclave.store import marks, place, schema, sessions, sqlite, state
-from conclave.store.audit import Action
-from conclave.store.faults import StoreError
-from conclave.store.ledger import book, changes
+from conclave.retention import marks
+from conclave.store.engine import path_check, schema, sqlite
+from conclave.store.engine.faults import StoreError
+from conclave.store.ledger import book, branches, changes
 from conclave.store.ledger.book import Entry, LedgerError
-from conclave.store.ledger.replay import NUMBERS, is_older
+from conclave.store.resources import sessions, state
+from conclave.store.resources.audit import AuditAction
 from conclave.system import data_folder, locks
 from tests.proof.stores import examined, kinds
+from tests.support import ledgers
 from tests.support.archived import DAY, USERS
 from tests.support.backups import Backed, everything_in
 
@@ -136,11 +139,10 @@ def test_without_a_whole_ledger_nothing_is_restored_unless_that_is_accepted(stor
     store.delete_group(other)
     store.write_ledger()
     ledger = store.config.ledger_path
-    lines = ledger.read_bytes().splitlines(keepends=True)
     if damage == "missing":
         ledger.unlink()
     elif damage == "damaged":
-        ledger.write_bytes(b"".join([*lines[:-2], lines[-2].replace(b'"at":1', b'"at":2'), lines[-1]]))
+        ledgers.alter_last(ledger, "group")
     else:
         ledger.unlink()
         store.send(store.add_group())
@@ -149,7 +151,7 @@ def test_without_a_whole_ledger_nothing_is_restored_unless_that_is_accepted(stor
     assert "ledger" in told
     assert told.endswith("to restore nevertheless, give --without-ledger")
     assert not (store.elsewhere / "hot.db").exists()
-    assert not place.restoring(store.elsewhere / "hot.db").exists()
+    assert not path_check.restoring(store.elsewhere / "hot.db").exists()
     there, _ = store.restored(made.path, without_ledger=True)
     assert there.served(), "what it does not tell is back"
     [(details,)] = there.query("SELECT details FROM audit WHERE action = 'backup_restored'")
@@ -192,7 +194,7 @@ def test_a_restore_that_fails_late_does_not_make_a_copy_of_the_database_that_was
         patch.setattr(restoring._Restoring, "_put_in_place", lambda _: fail())
         assert "the disk is full: nothing was restored" in refusal(store, made.path)
     with store.opened() as connection:
-        assert not is_older(changes.standing(connection), store.config.ledger_path)
+        assert not branches.is_older(changes.standing(connection), store.config.ledger_path)
     there, _ = store.restored(made.path)
     with there.opened() as connection:
         assert changes.are_waiting(connection), "whoever goes on with it tells it"
@@ -299,13 +301,13 @@ def test_a_database_may_lie_in_the_data_directory(archived: tuple[Backed, int]) 
     store.config = replace(store.config, ledger=ledger)
     there, _ = store.restored(store.back_up().path, data_path=str(store.elsewhere))
     assert len(there.served()) == 5
-    assert place.restoring(there.config.database).exists() is False
+    assert path_check.restoring(there.config.database).exists() is False
 
 
 def test_a_restore_is_in_the_audit_log(store: Backed) -> None:
     there, _ = store.restored(store.back_up().path)
     [(actor, action)] = there.query("SELECT actor, action FROM audit")
-    assert action == Action.BACKUP_RESTORED
+    assert action == AuditAction.BACKUP_RESTORED
     assert actor.startswith("operator ")
 
 
@@ -490,7 +492,7 @@ def test_where_something_is_nothing_is_restored(store: Backed, name: str) -> Non
         (store.elsewhere / "hot.data" / data_folder.MARK).touch()
     assert THERE[name] in refusal(store, made.path)
     assert (store.elsewhere / name).read_text() == "precious"
-    assert not place.restoring(store.elsewhere / "hot.db").exists()
+    assert not path_check.restoring(store.elsewhere / "hot.db").exists()
 
 
 def test_a_backup_is_not_tried_out_with_the_ledger_of_a_server_that_runs(store: Backed) -> None:
@@ -546,7 +548,7 @@ def test_a_failure_leaves_nothing_and_the_restore_can_be_repeated(
         with monkeypatch.context() as patch:
             patch.setattr(f"conclave.backup.restoring.{name}", fail)
             assert "the disk is full: nothing was restored" in refusal(store, made.path)
-        assert not place.restoring(store.elsewhere / "hot.db").exists()
+        assert not path_check.restoring(store.elsewhere / "hot.db").exists()
         assert [each.name for each in (store.elsewhere / "hot.data").iterdir()] == [data_folder.MARK]
     assert len(store.restored(made.path)[0].served()) == 5
 
@@ -570,12 +572,12 @@ def test_a_restore_that_is_broken_off_leaves_nothing_or_all_and_then_says_so(
             store.restored(made.path)
     if point == "return.placed":
         with pytest.raises(StoreError, match="repeat `conclave restore`"):
-            place.require_restored(database)
+            path_check.require_restored(database)
         assert "the former restore had put all in place: start the server" in refusal(store, made.path)
         assert database.exists()
     else:
         assert not database.exists()
-    place.require_restored(database)
+    path_check.require_restored(database)
 
 
 @pytest.mark.parametrize("point", ["return.settled", "return.archive_placed", "return.database_placed"])
@@ -612,7 +614,7 @@ def test_if_the_archive_is_set_elsewhere_before_a_restore_is_repeated_only_what_
 
 def test_a_folder_with_the_name_of_a_restores_is_removed_only_if_a_restore_has_made_it(store: Backed) -> None:
     made = store.back_up()
-    folder = place.restoring(store.elsewhere / "hot.db")
+    folder = path_check.restoring(store.elsewhere / "hot.db")
     folder.mkdir(parents=True)
     there = made.path.rename(folder / "backup")
     assert "lies where a restore works, which removes it: move it elsewhere first" in refusal(store, there)
@@ -625,14 +627,14 @@ def test_a_folder_with_the_name_of_a_restores_is_removed_only_if_a_restore_has_m
 
 
 def test_a_server_does_not_start_where_a_restore_did_not_end(store: Backed) -> None:
-    place.restoring(store.config.database).mkdir()
+    path_check.restoring(store.config.database).mkdir()
     with pytest.raises(StoreError, match="repeat `conclave restore`"):
-        place.require_restored(store.config.database)
+        path_check.require_restored(store.config.database)
 
 
 def test_no_command_works_on_what_a_restore_has_placed_that_did_not_end(store: Backed) -> None:
     """The next restore removes it, and what the command has done."""
-    place.restoring(store.config.database).mkdir()
+    path_check.restoring(store.config.database).mkdir()
     with pytest.raises(StoreError, match="repeat `conclave restore`"):
         schema.require_current(store.config.database, writing=True)
     with pytest.raises(BackupError, match="repeat `conclave restore`"):

@@ -5,7 +5,8 @@ import threading
 from contextlib import closing
 from uuid import UUID
 
-from conclave.store import sqlite, touches
+from conclave.store import invalidation
+from conclave.store.engine import sqlite
 from tests.conftest import Running
 from tests.support.client import Client
 from tests.support.sample import amount
@@ -53,7 +54,7 @@ async def test_readers_miss_nothing_that_anybody_has_seen(running: Running) -> N
         with closing(sqlite.connect(running.config.database)) as connection:
             while not over.wait(0.003):
                 with sqlite.write_transaction(connection):
-                    touches.touch_group(connection, found[0][0])
+                    invalidation.invalidate_group(connection, found[0][0])
 
     touching = asyncio.create_task(asyncio.to_thread(touch_on))
     try:

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from conclave import keys
+from conclave import app_keys
 from conclave.config.cleanup import CleanupConfig
 from conclave.config.settings import Config
 from tests.conftest import Running
@@ -21,8 +21,8 @@ def config(config: Config) -> Config:
 
 def remembered(running: Running) -> bytes:
     """All that the server remembers of messages, as one text."""
-    known = running.app[keys.GROUPS]._by_id.values()
-    return b"".join(piece for group in known for _, run in group.runs for piece in run.pieces)
+    known = running.app[app_keys.GROUPS]._by_id.values()
+    return b"".join(piece for group in known for _, run in group.ranges for piece in run.pieces)
 
 
 async def run(running: Running, cleaner: Cleaner) -> None:
@@ -31,7 +31,7 @@ async def run(running: Running, cleaner: Cleaner) -> None:
     report = await asyncio.to_thread(cleaner.run, running.config, running.clock.now())
     assert sum(report["deleted"].values()) == 3
     await asyncio.sleep(0)
-    running.app[keys.FRESHNESS].look()
+    running.app[app_keys.FRESHNESS].look()
 
 
 async def expire(running: Running, alice: Client, _: Client, group: str) -> None:

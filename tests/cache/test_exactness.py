@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from conclave import keys
+from conclave import app_keys
 from conclave.actions.messages import Fetching
-from conclave.cache import groups, recipients, runs, sessions
+from conclave.cache import groups, ranges, recipients, sessions
 from conclave.cache.groups import Fetched
 from conclave.clock import FakeClock
 from conclave.config.archive import ArchiveConfig
@@ -20,11 +20,11 @@ from conclave.config.cleanup import CleanupConfig
 from conclave.config.settings import Config
 from conclave.events import News, Stored
 from conclave.retention.policy import FOREVER, GroupPolicy
-from conclave.store import touches
-from conclave.store.groups import Group
-from conclave.store.messages import Page
-from conclave.store.touches import Touched
-from conclave.store.visibility import Sight
+from conclave.retention.visibility import Sight
+from conclave.store import invalidation
+from conclave.store.invalidation import Invalidated
+from conclave.store.resources.groups import Group
+from conclave.store.resources.messages import Page
 from tests.conftest import Running, StartServer
 from tests.support.alone import once
 from tests.support.cleaner import Cleaner
@@ -48,8 +48,8 @@ def config(config: Config) -> Config:
 def tight(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have so little room that everything is forgotten again and again."""
     monkeypatch.setattr(groups, "MOST_BYTES", 9_000)
-    monkeypatch.setattr(groups, "RUNS", 2)
-    monkeypatch.setattr(runs, "RUN_BYTES", 1_500)
+    monkeypatch.setattr(groups, "RANGES", 2)
+    monkeypatch.setattr(ranges, "RANGE_BYTES", 1_500)
     monkeypatch.setattr(sessions, "MOST_SESSIONS", 2)
     monkeypatch.setattr(recipients, "MOST_MEMBERS", 4)
 
@@ -102,15 +102,15 @@ def dropped(*triggers: str) -> Plant:
 
 
 def no_look(patch: pytest.MonkeyPatch, running: Running) -> None:
-    patch.setattr(running.app[keys.FRESHNESS], "look", running.app[keys.CLOCK].moment)
+    patch.setattr(running.app[app_keys.FRESHNESS], "look", running.app[app_keys.CLOCK].moment)
 
 
 def no_since(patch: pytest.MonkeyPatch, running: Running) -> None:
-    patch.setattr(running.app[keys.FRESHNESS], "since", Touched)
+    patch.setattr(running.app[app_keys.FRESHNESS], "since", Invalidated)
 
 
 def deaf(patch: pytest.MonkeyPatch, running: Running) -> None:
-    patch.setattr(running.app[keys.GROUPS], "hear", lambda _: None)
+    patch.setattr(running.app[app_keys.GROUPS], "hear", lambda _: None)
 
 
 def hears_one_less(patch: pytest.MonkeyPatch, running: Running) -> None:
@@ -118,17 +118,17 @@ def hears_one_less(patch: pytest.MonkeyPatch, running: Running) -> None:
         stored = [each for each in news if isinstance(each, Stored)]
         hear(stored[:-1] if len(stored) > 1 else stored)
 
-    hear = running.app[keys.GROUPS].hear
-    patch.setattr(running.app[keys.GROUPS], "hear", hear_all_but_the_last)
+    hear = running.app[app_keys.GROUPS].hear
+    patch.setattr(running.app[app_keys.GROUPS], "hear", hear_all_but_the_last)
 
 
 def any_last_number(patch: pytest.MonkeyPatch, running: Running) -> None:
     def remember(page: Page, *rest: Any) -> Any:
-        patch.setattr(running.app[keys.FRESHNESS], "last_seq", lambda _: page.member.group.last_seq)
+        patch.setattr(running.app[app_keys.FRESHNESS], "last_seq", lambda _: page.member.group.last_seq)
         return told(page, *rest)
 
-    told = running.app[keys.GROUPS].remember
-    patch.setattr(running.app[keys.GROUPS], "remember", remember)
+    told = running.app[app_keys.GROUPS].remember
+    patch.setattr(running.app[app_keys.GROUPS], "remember", remember)
 
 
 def sees_everything(patch: pytest.MonkeyPatch, _: Running) -> None:
@@ -136,20 +136,20 @@ def sees_everything(patch: pytest.MonkeyPatch, _: Running) -> None:
         return Sight(group.gone_below, 0, FOREVER, policy, 0)
 
     patch.setattr(groups, "visibility", SimpleNamespace(of_known_group=sight))
-    patch.setattr(runs.Run, "first_after", lambda run, after, _: bisect_right(run.numbers, after))
+    patch.setattr(ranges.CachedRange, "first_after", lambda run, after, _: bisect_right(run.numbers, after))
 
 
 def forgets_what_it_hid(patch: pytest.MonkeyPatch, _: Running) -> None:
-    first_after = runs.Run.first_after
+    first_after = ranges.CachedRange.first_after
 
-    def late(run: runs.Run, after: int, sight: Sight) -> int | None:
+    def late(run: ranges.CachedRange, after: int, sight: Sight) -> int | None:
         return first_after(run, after, sight._replace(hidden_before=max(run.hidden_before, sight.hidden_before)))
 
-    patch.setattr(runs.Run, "first_after", late)
+    patch.setattr(ranges.CachedRange, "first_after", late)
 
 
 def keeps_old_ends(patch: pytest.MonkeyPatch, running: Running) -> None:
-    patch.setattr(running.app[keys.SESSIONS], "forget_extended", lambda _: None)
+    patch.setattr(running.app[app_keys.SESSIONS], "forget_extended", lambda _: None)
 
 
 def knows_old_members(patch: pytest.MonkeyPatch, _: Running) -> None:
@@ -157,14 +157,14 @@ def knows_old_members(patch: pytest.MonkeyPatch, _: Running) -> None:
 
 
 def knows_no_burst(patch: pytest.MonkeyPatch, _: Running) -> None:
-    collect = touches.collect
+    collect = invalidation.collect
 
-    def partly(touch: int, rows: Any) -> Touched | None:
+    def partly(touch: int, rows: Any) -> Invalidated | None:
         found = collect(touch, rows)
         is_said = any(row[1] is None and row[2] is None for row in rows)
         return replace(found, everything=is_said) if found else None
 
-    patch.setattr(touches, "collect", partly)
+    patch.setattr(invalidation, "collect", partly)
 
 
 def confirms_only_here(patch: pytest.MonkeyPatch, _: Running) -> None:
@@ -175,21 +175,21 @@ def confirms_only_here(patch: pytest.MonkeyPatch, _: Running) -> None:
 
 
 def shortens_the_wrong_end(patch: pytest.MonkeyPatch, _: Running) -> None:
-    shorten = runs.Run._shorten
+    shorten = ranges.CachedRange._shorten
 
-    def keep_base(run: runs.Run) -> None:
+    def keep_base(run: ranges.CachedRange) -> None:
         base = run.base
         shorten(run)
         run.base = base
 
-    patch.setattr(runs.Run, "_shorten", keep_base)
+    patch.setattr(ranges.CachedRange, "_shorten", keep_base)
 
 
 def joins_what_does_not_follow(patch: pytest.MonkeyPatch, _: Running) -> None:
     add = groups._add
 
-    def careless(known: Any, read: runs.Run, *rest: Any) -> None:
-        for _, run in known.runs:
+    def careless(known: Any, read: ranges.CachedRange, *rest: Any) -> None:
+        for _, run in known.ranges:
             run.base = min(run.base, read.base)
         add(known, read, *rest)
 

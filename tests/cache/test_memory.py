@@ -8,15 +8,17 @@ from uuid import UUID
 
 import pytest
 
-from conclave import keys
+from conclave import app_keys
 from conclave.auth import tokens
-from conclave.cache import groups, recipients, runs, sessions
+from conclave.cache import groups, ranges, recipients, sessions
 from conclave.cache.groups import RememberedGroups
 from conclave.cache.recipients import Recipients
 from conclave.events import Stored
-from conclave.store import schema, sqlite, touches
+from conclave.store import invalidation
+from conclave.store.engine import sqlite
 from conclave.wire.negotiate import Format
 from tests.conftest import Running
+from tests.support import stores
 from tests.support.alone import once
 from tests.support.client import Client
 from tests.support.racing import right_after
@@ -37,7 +39,7 @@ async def filled(running: Running, count: int, name: str = "friends", size: int 
 
 
 def memory(running: Running) -> RememberedGroups:
-    return running.app[keys.GROUPS]
+    return running.app[app_keys.GROUPS]
 
 
 def page(running: Running, client: Client, group: str, after: int = 0, limit: int = ALL) -> list[bytes] | None:
@@ -95,7 +97,7 @@ async def test_a_page_that_was_read_before_a_send_was_heard_hears_it_no_second_t
 
 def touch(running: Running, key: int) -> None:
     once(running.config.database, "INSERT INTO touches (group_key) VALUES (?)", key)
-    running.app[keys.FRESHNESS].expire()
+    running.app[app_keys.FRESHNESS].expire()
 
 
 async def test_readers_at_different_places_have_runs_of_their_own_until_they_meet(running: Running) -> None:
@@ -106,11 +108,11 @@ async def test_readers_at_different_places_have_runs_of_their_own_until_they_mee
     known = memory(running)._by_id[UUID(group).bytes]
 
     def spans() -> list[tuple[int, int]]:
-        return sorted((run.base, run.end) for _, run in known.runs)
+        return sorted((cached.base, cached.end) for _, cached in known.ranges)
 
     assert spans() == [(2, 5), (9, 12), (15, 18)]
     assert page(running, client, group, 2, 3) is not None
-    assert page(running, client, group, 2, 4) is None, "the run does not say what follows it"
+    assert page(running, client, group, 2, 4) is None, "the cached does not say what follows it"
     await client.fetch(group, 5, 4)
     assert spans() == [(2, 12), (15, 18)]
     await client.fetch(group, 9, 6)
@@ -135,7 +137,7 @@ async def test_a_group_has_few_runs_and_the_oldest_goes_first(running: Running) 
         await client.fetch(group, after, 2)
     found = [page(running, client, group, after, 2) is not None for after in (25, 20, 15, 10, 5)]
     assert found == [False, True, True, True, True]
-    assert len(memory(running)._by_id[UUID(group).bytes].runs) == groups.RUNS
+    assert len(memory(running)._by_id[UUID(group).bytes].ranges) == groups.RANGES
     expect_measured(running)
 
 
@@ -143,7 +145,7 @@ async def test_groups_take_no_more_bytes_than_they_may_and_the_idle_ones_go_firs
     running: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(groups, "MOST_BYTES", 12_000)
-    monkeypatch.setattr(runs, "RUN_BYTES", 5_000)
+    monkeypatch.setattr(ranges, "RANGE_BYTES", 5_000)
     made = [await filled(running, 6, f"g{n}", size=300) for n in range(3)]
     assert memory(running)._bytes <= 12_000
     assert list(memory(running)._ids) == [key for *_, key in made[1:]]
@@ -166,15 +168,15 @@ async def test_a_touch_forgets_its_group_and_everything_forgets_all(running: Run
     assert page(running, *one[:2]) is None
     assert page(running, *other[:2]) is not None
     once(running.config.database, "INSERT INTO touches (group_key, session_id) VALUES (NULL, NULL)")
-    running.app[keys.FRESHNESS].expire()
+    running.app[app_keys.FRESHNESS].expire()
     assert page(running, *other[:2]) is None
-    assert running.app[keys.SESSIONS]._by_hash == {}
+    assert running.app[app_keys.SESSIONS]._by_hash == {}
     expect_measured(running)
 
 
 async def test_requests_of_one_pass_share_a_look_and_the_next_pass_looks_again(running: Running) -> None:
     client, group, key = await filled(running, 1)
-    fresh = running.app[keys.FRESHNESS]
+    fresh = running.app[app_keys.FRESHNESS]
     fresh.look()
     once(running.config.database, "INSERT INTO touches (group_key) VALUES (?)", key)
     assert page(running, client, group) is not None, "of the same pass, before the touch"
@@ -187,7 +189,7 @@ async def test_sessions_are_bounded_and_the_idle_ones_go_first(
 ) -> None:
     monkeypatch.setattr(sessions, "MOST_SESSIONS", 3)
     users = await running.users("a1", "b1", "c1", "d1")
-    known = running.app[keys.SESSIONS]
+    known = running.app[app_keys.SESSIONS]
     for client in [*users[:3], users[0], users[3]]:
         await client.get("/me")
     held = [tokens.token_hash(client.token) in known._by_hash for client in users]
@@ -200,11 +202,11 @@ async def test_sessions_are_bounded_and_the_idle_ones_go_first(
 
 async def test_a_session_is_forgotten_when_it_is_touched_and_when_it_is_extended(running: Running) -> None:
     alice, bob = await running.users("alice", "bob")
-    known = running.app[keys.SESSIONS]
+    known = running.app[app_keys.SESSIONS]
 
     def is_known(client: Client) -> bool:
-        running.app[keys.FRESHNESS].expire()
-        running.app[keys.FRESHNESS].look()
+        running.app[app_keys.FRESHNESS].expire()
+        running.app[app_keys.FRESHNESS].look()
         return tokens.token_hash(client.token) in known._by_hash
 
     await alice.get("/me")
@@ -226,13 +228,13 @@ async def test_a_session_that_was_extended_while_it_was_read_is_not_remembered(
 ) -> None:
     """It would be remembered as it was before, and no touch would ever tell."""
     alice = await running.user("alice")
-    known = running.app[keys.SESSIONS]
+    known = running.app[app_keys.SESSIONS]
 
     async def extend() -> None:
         once(running.config.database, "UPDATE sessions SET expires_at = expires_at + 5")
         known.forget_extended([1])
 
-    right_after(running, monkeypatch, touches.with_touch, extend)
+    right_after(running, monkeypatch, invalidation.with_invalidation, extend)
     await alice.get("/me")
     assert known._by_hash == {}
     await alice.get("/me")
@@ -242,7 +244,7 @@ async def test_a_session_that_was_extended_while_it_was_read_is_not_remembered(
 @pytest.fixture
 def connection(tmp_path: Path) -> Iterator[sqlite3.Connection]:
     """A store with five groups: the n-th has n members."""
-    schema.prepare(tmp_path / "hot.db")
+    stores.prepare(tmp_path / "hot.db")
     with closing(sqlite.connect(tmp_path / "hot.db")) as opened:
         for user in range(1, 6):
             opened.execute(
@@ -330,5 +332,5 @@ def test_members_are_all_forgotten_by_one_who_is_too_far_behind(connection: sqli
     come(connection, 2, 3)
     with sqlite.write_transaction(connection):
         for _ in range(4200):
-            touches.touch_group(connection, 9)
+            invalidation.invalidate_group(connection, 9)
     assert found(known, connection, 2) == {1, 2, 3}

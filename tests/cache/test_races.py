@@ -9,14 +9,16 @@ from uuid import UUID
 
 import pytest
 
-from conclave import keys
+from conclave import app_keys
 from conclave.actions import messages
-from conclave.store import members, touches
-from conclave.store.faults import StoreError
+from conclave.store import invalidation
+from conclave.store.engine.faults import StoreError
+from conclave.store.resources import members
 from conclave.wire.negotiate import Format
 from tests.conftest import Running
 from tests.support.alone import once
 from tests.support.client import Client
+from tests.support.server import PATIENCE, until
 from tests.support.world import outcome
 
 
@@ -33,9 +35,7 @@ async def remembered(running: Running) -> tuple[Client, Client, str]:
 
 
 async def waits_for_memory(running: Running) -> None:
-    async with asyncio.timeout(20):
-        while not running.app[keys.BUDGET]._waiting:
-            await asyncio.sleep(0.001)
+    await until(lambda: running.app[app_keys.BUDGET]._waiting)
 
 
 def expire(running: Running) -> None:
@@ -52,7 +52,7 @@ async def test_a_page_that_waits_for_memory_shows_what_may_be_seen_once_it_has_i
 ) -> None:
     monkeypatch.setattr(messages, "UNCOUNTED_BYTES", 0)
     _, bob, group = await remembered(running)
-    budget = running.app[keys.BUDGET]
+    budget = running.app[app_keys.BUDGET]
     other = budget.share()
     other.take(budget.size)
     fetching = asyncio.create_task(outcome(bob.numbers(group)))
@@ -66,7 +66,7 @@ async def exchanged(running: Running, *requests: bytes) -> bytes:
     """Return what one connection gets for requests that are sent together, the last of which ends it."""
     reader, writer = await asyncio.open_connection(running.server.host, running.server.port)
     writer.write(b"".join(requests) + b"GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE):
         got = await reader.read()
     writer.close()
     return got
@@ -102,20 +102,20 @@ async def test_a_session_that_is_extended_while_it_is_read_lives_as_long_as_it_w
     running: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     alice = await running.user("alice")
-    ttl, activity = running.config.token_ttl_seconds, running.app[keys.ACTIVITY]
+    ttl, activity = running.config.token_ttl_seconds, running.app[app_keys.ACTIVITY]
     running.clock.advance(1000)
-    read = running.app[keys.STORE].read
+    read = running.app[app_keys.STORE].read
 
     async def read_and_wait(fn: Any, *args: Any) -> Any:
         result = await read(fn, *args)
-        if fn is touches.with_touch and not activity.unwritten():
+        if fn is invalidation.with_invalidation and not activity.unwritten():
             activity.keep(result[1].session_id, running.clock.now())  # as a stream of it does
             activity.urgent.set()
             while activity.unwritten():
                 await asyncio.sleep(0.001)
         return result
 
-    monkeypatch.setattr(running.app[keys.STORE], "read", read_and_wait)
+    monkeypatch.setattr(running.app[app_keys.STORE], "read", read_and_wait)
     await alice.get("/me")
     running.clock.advance(ttl - 1)
     await alice.get("/me")
@@ -126,9 +126,9 @@ async def test_a_session_that_is_extended_while_it_is_read_lives_as_long_as_it_w
 async def test_a_fetch_that_is_given_up_leaves_what_is_remembered_right(running: Running) -> None:
     alice, bob, group = await remembered(running)
     once(running.config.database, "INSERT INTO touches (group_key, session_id) VALUES (NULL, NULL)")
-    fetching = running.app[keys.FETCHING]
+    fetching = running.app[app_keys.FETCHING]
     for rounds in range(12):
-        share = running.app[keys.BUDGET].share()
+        share = running.app[app_keys.BUDGET].share()
         task = asyncio.create_task(
             fetching.page(UUID(group).bytes, UUID(bob.user_id).bytes, 0, 500, Format.JSON, share)
         )
@@ -140,14 +140,14 @@ async def test_a_fetch_that_is_given_up_leaves_what_is_remembered_right(running:
         number = await alice.send(group)
         assert await bob.numbers(group) == list(range(1, number + 1))
     await running.settle()
-    assert running.app[keys.BUDGET].used == 0
+    assert running.app[app_keys.BUDGET].used == 0
 
 
 async def test_a_request_that_is_given_up_while_it_confirms_moves_the_watermark(running: Running) -> None:
     alice, bob, group = await remembered(running)
     await alice.send(group)
-    share = running.app[keys.BUDGET].share()
-    fetching = running.app[keys.FETCHING]
+    share = running.app[app_keys.BUDGET].share()
+    fetching = running.app[app_keys.FETCHING]
     page = await fetching.page(UUID(group).bytes, UUID(bob.user_id).bytes, 0, 500, Format.JSON, share)
     task = asyncio.create_task(fetching.confirm(page))
     await asyncio.sleep(0)
@@ -175,7 +175,7 @@ async def test_who_hears_of_a_message_finds_it(running: Running) -> None:
     """Memory is told before the streams."""
     alice, bob, group = await remembered(running)
     order: list[str] = []
-    memory, events = running.app[keys.GROUPS], running.app[keys.EVENTS]
+    memory, events = running.app[app_keys.GROUPS], running.app[app_keys.EVENTS]
     with pytest.MonkeyPatch.context() as patch:
         for name, told in (("hear", memory), ("publish", events)):
             patch.setattr(told, name, noted(order, name, getattr(told, name)))
@@ -189,17 +189,15 @@ async def test_what_one_reader_has_seen_no_other_misses_although_the_writer_has_
 ) -> None:
     """The commit of a send is done, and its thread has not come to tell the loop."""
     alice, bob, group = await remembered(running)
-    fetching, writer = running.app[keys.FETCHING], running.app[keys.STORE]._writer
+    fetching, writer = running.app[app_keys.FETCHING], running.app[app_keys.STORE]._writer
     held: list[Any] = []
     end = writer._end
     monkeypatch.setattr(writer, "_end", lambda *args: held.append(args))
     sending = asyncio.create_task(alice.send(group))
-    async with asyncio.timeout(20):
-        while not held:
-            await asyncio.sleep(0.001)
+    await until(lambda: held)
 
     async def count(reader: Client, after: int, written_in: Format) -> int:
-        share = running.app[keys.BUDGET].share()
+        share = running.app[app_keys.BUDGET].share()
         ids = UUID(group).bytes, UUID(reader.user_id).bytes
         found = await fetching.page(*ids, after, 500, written_in, share)
         share.close()

@@ -12,17 +12,20 @@ from conclave.clock import FakeClock, SystemClock
 from conclave.config.cleanup import CleanupConfig
 from conclave.config.settings import Config
 from conclave.retention.jobs import ALL
-from conclave.store import runs, schema, sqlite, state
-from conclave.store.runs import Run
+from conclave.store.engine import sqlite
+from conclave.store.resources import state
+from conclave.store.views import runs
+from conclave.store.views.runs import Run
 from spark import run
-from spark.engine import Engine
+from spark.environment import RunEnvironment
+from tests.support import stores
 
 
 @pytest.fixture
 def config(tmp_path: Path) -> Config:
     (tmp_path / "conclave.toml").write_text(f'database_path = "{tmp_path}/hot.db"\n[cleanup]\nengine = "sql"\n')
     config = Config(database_path=str(tmp_path / "hot.db"), cleanup=CleanupConfig(engine="sql", disk_reserve=0))
-    schema.prepare(config.database)
+    stores.prepare(config.database)
     with closing(sqlite.connect(config.database)) as connection, sqlite.write_transaction(connection):
         state.begin_serving(connection, config.policy, SystemClock().read())
     return config
@@ -58,7 +61,7 @@ def test_it_goes_by_the_costs_in_the_history(config: Config) -> None:
 
 
 def test_runs_note_what_they_cost(config: Config) -> None:
-    with closing(Engine(config, FakeClock(SystemClock().read().wall + 1))) as engine:
+    with closing(RunEnvironment(config, FakeClock(SystemClock().read().wall + 1))) as engine:
         done = run.clean_up(engine, scope=ALL)
     assert done.error == ""
     assert 0 < done.longest_lock_seconds <= done.lock_seconds

@@ -12,9 +12,9 @@ from click.testing import CliRunner
 
 from conclave.cli.main import Family, main
 from conclave.config.settings import Config
-from conclave.store import schema
 from spark import run
-from spark.engine import Engine
+from spark.environment import RunEnvironment
+from tests.support import stores
 from tests.support.server import ServerProcess, conclave
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -22,10 +22,12 @@ ROOT = Path(__file__).resolve().parents[2]
 SQL = '[cleanup]\nengine = "sql"\ndisk_reserve = "0"\n'
 
 WITHOUT_JSON = {
+    "archive fetch-jars": "a sentence",
     "archive restore": "a sentence",
     "archive verify": "a sentence",
     "backup make": "sentences",
     "chat": "a terminal",
+    "completion": "is a program for a shell",
     "export": "is JSON",
     "hold add": "a sentence",
     "hold release": "a sentence",
@@ -89,7 +91,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A working directory with a database."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("CONCLAVE_CONFIG", raising=False)
-    schema.create(tmp_path / "conclave.db")
+    stores.prepare(tmp_path / "conclave.db")
     return tmp_path
 
 
@@ -106,6 +108,7 @@ def test_a_command_says_which_configuration_and_database_it_goes_by_unless_one_i
     assert not CliRunner(env={"CONCLAVE_CONFIG": "conclave.toml"}).invoke(main, ["user", "list"]).stderr
 
 
+@pytest.mark.system
 def test_a_run_prints_its_answer_and_no_lines_of_a_log(tmp_path: Path) -> None:
     with ServerProcess(tmp_path, f'cleanup_interval = "1h"\n{SQL}') as server:
         server.wait_for("cleanup_run")
@@ -146,7 +149,7 @@ def test_where_nothing_is_yet_a_sentence_says_so(folder: Path) -> None:
 def test_a_group_is_restored_from_the_archive_by_name_or_id(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     restored = []
 
-    def note(engine: Engine, group_id: bytes) -> int:
+    def note(engine: RunEnvironment, group_id: bytes) -> int:
         assert isinstance(engine.config, Config)
         restored.append(group_id)
         return 3

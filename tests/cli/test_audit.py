@@ -12,12 +12,13 @@ from conclave.clock import FakeClock
 from conclave.config.cleanup import CleanupConfig
 from conclave.config.settings import Config
 from conclave.server import duties
-from conclave.system import operators
-from spark.engine import Engine
+from conclave.system import operator_identity
+from spark.environment import RunEnvironment
 from spark.run import clean_up
 from tests.conftest import Running, StartServer
 from tests.support.client import PASSWORD, Client, expect
 from tests.support.commands import Run, done, refused, runner
+from tests.support.server import PATIENCE
 
 HOUR, DAY = 3600, 86_400
 
@@ -89,7 +90,7 @@ async def test_commands_about_accounts_are_noted_by_name_and_without_the_passwor
     ]
     for each in entries:
         assert (each["subject_id"], each["subject"], each["details"]) == (bob.user_id, "bob", {})
-        assert each["actor"] == operators.current()
+        assert each["actor"] == operator_identity.current()
     assert password not in json.dumps(entries)
 
 
@@ -105,14 +106,14 @@ async def test_other_settings_at_the_start_and_an_accepted_clock_are_noted(
         assert entry["at"] == clock.now()
         assert entry["details"] == {"changed": {"message_retention": [-1, 30 * DAY]}}
         clock.set_wrong(-HOUR)
-        assert "ClockWrongError" in (await asyncio.to_thread(clean_up, Engine(server.config, clock))).error
-        report = await asyncio.to_thread(clean_up, Engine(server.config, clock), accept_clock=True)
+        assert "ClockWrongError" in (await asyncio.to_thread(clean_up, RunEnvironment(server.config, clock))).error
+        report = await asyncio.to_thread(clean_up, RunEnvironment(server.config, clock), accept_clock=True)
         assert report.error == ""
         accepted = (await audited(run))[0]
-        assert (accepted["action"], accepted["actor"]) == ("clock_accepted", operators.current())
+        assert (accepted["action"], accepted["actor"]) == ("clock_accepted", operator_identity.current())
         assert "3600 seconds" in accepted["details"]["fault"]
         assert accepted["at"] == clock.now()
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE):
             while await server.query("SELECT clock_fault FROM server_state") != [("",)]:
                 await asyncio.sleep(duties.RETRY_SECONDS)
     async with start_server(replace(config, message_retention=30 * DAY)):

@@ -86,3 +86,8 @@ def test_what_a_start_is_told_reaches_the_program(tmp_path: Path, monkeypatch: p
     with pytest.raises(Exception, match="the line that it ends with"):
         module.chat.main([], standalone_mode=False)
     assert begun[1] == ChatOptions()
+    with pytest.raises(Exception, match="the line that it ends with"):
+        module.chat.main(["--plaintext"], standalone_mode=False)
+    assert begun[2] == ChatOptions(make_codec=None)
+    with pytest.raises(Exception, match="exclude each other"):
+        module.chat.main(["--plaintext", "--codec", "conclave.client:PlaintextCodec"], standalone_mode=False)

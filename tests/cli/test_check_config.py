@@ -14,8 +14,10 @@ from conclave.cli.main import main
 from conclave.clock import SystemClock
 from conclave.config.load import parse_config
 from conclave.retention.policy import KEEP
-from conclave.store import schema, sqlite, state
-from tests.store.test_consequences import Group, Sent, digest, fill
+from conclave.store.engine import sqlite
+from conclave.store.resources import state
+from tests.retention.test_rehearsal import Group, Sent, digest, fill
+from tests.support import stores
 from tests.support.server import capless
 
 NOW = SystemClock().now()
@@ -49,7 +51,7 @@ def serve(folder: Path, *ages: int, settings: str = "") -> Path:
     """Make a database with a group of messages of these ages in seconds, which was served with ``settings``."""
     path = folder / "conclave.db"
     config = parse_config(settings, "x")
-    schema.prepare(path)
+    stores.prepare(path)
     with closing(sqlite.connect(path)) as connection, sqlite.write_transaction(connection):
         group = Group(KEEP, 0, 0, 0, 0, [0], 0, [Sent(each, 0, False, 0) for each in range(1, len(ages) + 1)])
         fill(connection, [group], set())
@@ -175,7 +177,7 @@ def test_a_database_of_another_version_is_not_compared(folder: Path) -> None:
 
 
 def test_a_database_that_was_never_served_is_not_compared(folder: Path) -> None:
-    schema.prepare(folder / "conclave.db")
+    stores.prepare(folder / "conclave.db")
     assert "has not been served yet" in checked(write(folder, ""))["uncompared"]
 
 

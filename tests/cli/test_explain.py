@@ -20,10 +20,12 @@ from conclave.config.retention import RetentionConfig
 from conclave.config.settings import Config
 from conclave.retention.jobs import PurgeJob
 from conclave.retention.resolve import Lifetimes, Limit, Limits
-from conclave.store import schema, sqlite, state
-from spark.engine import Engine
+from conclave.store.engine import sqlite
+from conclave.store.resources import state
+from spark.environment import RunEnvironment
 from spark.run import clean_up
 from tests.conftest import Running, StartServer
+from tests.support import stores
 from tests.support.archive import Mover
 from tests.support.client import Client
 
@@ -86,7 +88,7 @@ async def group_of(server: Running, *names: str) -> tuple[str, list[Client]]:
 async def clean(server: Running) -> None:
     await server.settle()
     config = replace(server.config, cleanup=replace(server.config.cleanup, engine="sql"))
-    report = await asyncio.to_thread(clean_up, Engine(config, server.clock))
+    report = await asyncio.to_thread(clean_up, RunEnvironment(config, server.clock))
     assert not report.error
 
 
@@ -122,7 +124,7 @@ async def test_a_group_that_keeps_everything_is_told_so(running: Running, tell: 
     group = (await alice.get("/groups"))["groups"][0]["group_id"]
     await alice.send(group)
     said = await told(tell, running, "explain", "team", "1")
-    assert "messages are kept until somebody deletes their group or account" in said
+    assert "messages are kept until their group or account is deleted" in said
     assert "In force since: unknown" in said
     assert "Hidden: never, by the policy as it is." in said
     assert "Erased: never, by the policy as it is." in said
@@ -162,7 +164,7 @@ async def test_a_timer_is_told_of_until_its_last_reader_has_it_redacted(running:
     said = await told(tell, running, "explain", group, "1")
     assert "It destroys itself 1 minute after it was read, for each reader alone." in said
     assert "still are: 3; 1 of them has not read it, and for 0 it is redacted; the next timer ends" in said
-    assert "(in 30 days) on, even if somebody has not read it by then." in said
+    assert "(in 30 days) on, even if members have not read it by then." in said
     assert said.endswith("Not read yet by: carol.\n")
     [waiting] = json.loads(await told(tell, running, "explain", group, "1", "--json"))["message"]["unread"]
     assert (waiting["username"], waiting["fetched"], waiting["disabled"]) == ("carol", 0, False)
@@ -267,7 +269,7 @@ async def test_an_unknown_group_is_told_in_a_line(
 
 
 def test_another_configuration_than_the_servers_is_refused(config: Config, clock: FakeClock, tell: Told) -> None:
-    schema.prepare(config.database)
+    stores.prepare(config.database)
     for command in (["explain", "team"], ["group", "list"], ["group", "show", "team"]):
         assert "has not been served yet" in tell(config, *command).stderr
     with closing(sqlite.connect(config.database)) as connection, sqlite.write_transaction(connection):

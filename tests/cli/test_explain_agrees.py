@@ -6,6 +6,7 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import pytest
 from hypothesis import HealthCheck, given, seed, settings, strategies as st
 
 from conclave.clock import FakeClock
@@ -13,14 +14,20 @@ from conclave.config.cleanup import CleanupConfig
 from conclave.config.retention import RetentionConfig
 from conclave.config.settings import Config
 from conclave.retention.jobs import ALL, PurgeJob, Scope, schedule
+from conclave.retention.policy_row import find
 from conclave.retention.resolve import Lifetimes, Limit, Limits
-from conclave.store import bodies, overdue, schema, sqlite, state as server_state
-from conclave.store.explain import Explanation, explain
-from conclave.store.policies import find
-from spark.engine import Engine
+from conclave.store import bodies
+from conclave.store.engine import sqlite
+from conclave.store.resources import state as server_state
+from conclave.store.views import overdue
+from conclave.store.views.explain import Explanation, explain
+from spark.environment import RunEnvironment
 from spark.run import clean_up
-from tests.support import sample
+from tests.support import sample, stores
 from tests.support.sample import amount
+
+pytestmark = pytest.mark.system
+
 
 NOW = 5_000_000_000
 LIFETIMES = [-1, -1, 1, 10, 60, 3600]
@@ -103,7 +110,6 @@ wholes = st.builds(
 @seed(sample.seed())
 @settings(
     max_examples=amount(400, 80),
-    deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
     derandomize=sample.is_all(),
     database=None,
@@ -116,9 +122,9 @@ def test_explain_says_what_the_next_run_does(whole: Whole, which: int) -> None:
         with closing(sqlite.connect(config.database)) as connection:
             before = stored(connection)
             told = {key: told_of(connection, config, *key) for key in before}
-            late = overdue.find(connection, config.policy, NOW)
+            late = overdue.find(connection, NOW)
             agree(connection, config, whole, told, late)
-        report = clean_up(Engine(config, FakeClock(NOW)), scope=scope)
+        report = clean_up(RunEnvironment(config, FakeClock(NOW)), scope=scope)
         assert not report.error
         with closing(sqlite.connect(config.database)) as connection:
             gone = before.keys() - stored(connection).keys()
@@ -127,7 +133,7 @@ def test_explain_says_what_the_next_run_does(whole: Whole, which: int) -> None:
             assert named <= gone <= going
             if scope == ALL:
                 assert gone == going
-                assert overdue.find(connection, config.policy, NOW) == {}
+                assert overdue.find(connection, NOW) == {}
 
 
 def is_named(connection: sqlite3.Connection, config: Config, told: Explanation, scope: Scope, key: int) -> bool:
@@ -154,7 +160,7 @@ def agree(
     if in_order and not whole.deleted_senders:
         assert late.keys() == going
     for key, due in late.items():
-        policy = find(connection, key, config.policy)
+        policy = find(connection, key)
         assert policy is not None
         assert due.since <= NOW
         oldest = min(sent[0] for number, sent in whole.groups[key - 1].messages.items())
@@ -183,7 +189,7 @@ def configured(whole: Whole, folder: str) -> Config:
     overrides = {str(UUID(bytes=group_id(place + 1))): set_ for place, set_ in whole.overrides.items()}
     retention = replace(whole.config.retention, groups=overrides)
     config = replace(whole.config, database_path=str(Path(folder) / "hot.db"), retention=retention)
-    schema.prepare(config.database)
+    stores.prepare(config.database)
     with closing(sqlite.connect(config.database)) as connection, sqlite.write_transaction(connection):
         server_state.begin_serving(connection, config.policy, FakeClock(NOW).read())
         connection.executemany(

@@ -11,11 +11,11 @@ from uuid import UUID
 
 import pytest
 
-from conclave import keys
+from conclave import app_keys
 from conclave.actions import export as actions
 from conclave.clock import FakeClock
 from conclave.config.settings import Config
-from conclave.store import export as store
+from conclave.store.views import export as store
 from conclave.system import locks
 from conclave.system.locks import LockedError
 from tests.conftest import Running
@@ -109,14 +109,18 @@ async def test_numbers_that_a_restore_left_out_take_no_time(running: Running, ru
     group = await alice.create_group("friends")
     assert await alice.send(group, b"before") == 1
     far = 2**51
-    await running.app[keys.STORE].write(lambda connection: connection.execute("UPDATE groups SET last_seq = ?", (far,)))
+    await running.app[app_keys.STORE].write(
+        lambda connection: connection.execute("UPDATE groups SET last_seq = ?", (far,))
+    )
     assert await alice.send(group, b"after") == far + 1
     pages: list[store.Page] = []
     after: int | None = 0
     while after is not None and len(pages) < 10:
-        asked = UUID(group).bytes, UUID(alice.user_id).bytes, after, running.config.policy, running.clock.now()
-        pages.append(await running.app[keys.STORE].read(store.page, *asked))
-        after = pages[-1].after
+        asked = UUID(group).bytes, UUID(alice.user_id).bytes, after, running.clock.now()
+        page = await running.app[app_keys.STORE].read(store.page, *asked)
+        assert page
+        pages.append(page)
+        after = page.after
     assert [message.body for page in pages for message in page.messages] == [b"before", b"after"]
     assert after is None, "there is an end"
     assert own(await exported(run), group) == [(1, b"before"), (far + 1, b"after")]
@@ -178,8 +182,9 @@ async def test_no_message_moves_while_its_sender_is_exported_be_it_the_first_tha
     (tmp_path / "conclave.toml").write_text(f'database_path = "{running.config.database}"\n[archive]\nafter = "7d"\n')
     original, refused_runs = actions.page, []
 
-    def page(*values: Any) -> store.Page:
+    def page(*values: Any) -> store.Page | None:
         found = original(*values)
+        assert found
         try:
             with locks.hold(running.config.database, locks.CLEANUP):
                 Mover(running.config).move(group, 10)

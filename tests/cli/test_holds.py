@@ -19,11 +19,14 @@ from conclave.clock import FakeClock
 from conclave.config.cleanup import CleanupConfig
 from conclave.config.settings import Config
 from conclave.errors import NotFoundError
-from conclave.store import holds, policies, schema, sqlite, users
-from conclave.system import locks, operators
-from spark.engine import Engine
+from conclave.retention import holds, rules
+from conclave.store.engine import sqlite
+from conclave.store.resources import users
+from conclave.system import locks, operator_identity
+from spark.environment import RunEnvironment
 from spark.run import clean_up
 from tests.conftest import Running
+from tests.support import stores
 from tests.support.client import PASSWORD, Client, encode
 from tests.support.commands import Run, done, refused, runner
 from tests.support.server import PATIENCE, waiting
@@ -59,14 +62,14 @@ async def commit(client: Client, group: str) -> None:
 
 async def clean(server: Running) -> None:
     await server.settle()
-    report = await asyncio.to_thread(clean_up, Engine(server.config, server.clock))
+    report = await asyncio.to_thread(clean_up, RunEnvironment(server.config, server.clock))
     assert report.error == ""
 
 
 async def test_holds_are_added_listed_and_released_and_each_is_noted(running: Running, run: Run) -> None:
     alice = await running.user("alice")
     group = await alice.create_group("friends")
-    now, actor = running.clock.now(), operators.current()
+    now, actor = running.clock.now(), operator_identity.current()
     assert done(await call(run, "hold", "list", "--json")) == ""
     by_name = await call(run, "hold", "add", "--group", "friends", "--reason", "  case 17 ")
     assert done(by_name) == f"hold 1: covers all messages of the group friends ({group})\n"
@@ -257,7 +260,7 @@ def in_a_thread(run: Callable[[], Any]) -> tuple[threading.Thread, list[Any]]:
 @pytest.fixture
 def archived(config: Config, clock: FakeClock) -> Config:
     """A database with a user and an archive that no server has open: a lock must not be closed beside one."""
-    schema.prepare(config.database)
+    stores.prepare(config.database)
     with closing(sqlite.connect(config.database)) as connection:
         users.add(connection, "alice", "", "", clock.now())
         connection.execute("INSERT INTO archive_parts VALUES (9, -1, 0, 1, 1, 0, 0, 1, 1, 0)")
@@ -266,7 +269,7 @@ def archived(config: Config, clock: FakeClock) -> Config:
 
 def held_users(config: Config) -> bool:
     with closing(sqlite.connect(config.database, readonly=True)) as connection:
-        return policies.has_held_senders(connection)
+        return rules.has_held_senders(connection)
 
 
 def test_with_an_archive_a_hold_is_in_force_at_once_and_waits_for_the_run_under_way(archived: Config, run: Run) -> None:

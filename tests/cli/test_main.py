@@ -9,7 +9,9 @@ from click import Context
 from click.testing import CliRunner
 
 from conclave.cli.main import Family, main
-from conclave.store import schema
+from tests.support import stores
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.mark.parametrize("name", main.commands)
@@ -50,7 +52,8 @@ def test_what_is_not_installed_is_named_with_the_extra_that_brings_it(command: s
     asked = subprocess.run([sys.executable, "-P", "-c", program], capture_output=True, text=True)
     assert (asked.returncode, asked.stdout) == (1, "")
     assert asked.stderr == (
-        f"Error: {missing} is not installed: conclave {command} needs the extra {extra}: pip install '.[{extra}]'\n"
+        f"Error: {missing} is not installed: conclave {command} needs the extra {extra}:"
+        f" pip install 'conclave[{extra}]'\n"
     )
 
 
@@ -96,7 +99,7 @@ def test_no_argument_reaches_the_terminal_as_it_is(
     words: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Neither colours nor cursors can be set by a name that somebody was given to type."""
-    schema.create(tmp_path / "conclave.db")
+    stores.prepare(tmp_path / "conclave.db")
     monkeypatch.chdir(tmp_path)
     for name in ("CONCLAVE_CONFIG", "HOME"):
         monkeypatch.setenv(name, str(tmp_path / "conclave.toml"))
@@ -110,7 +113,7 @@ def test_no_argument_reaches_the_terminal_as_it_is(
     "words", [("user", "show", DECEIVING), ("user", "list", f"--{DECEIVING}"), ("user", "list", "--config", DECEIVING)]
 )
 def test_what_an_argument_has_is_shown(words: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    schema.create(tmp_path / "conclave.db")
+    stores.prepare(tmp_path / "conclave.db")
     monkeypatch.chdir(tmp_path)
     assert SHOWN in CliRunner().invoke(main, words, color=True).output
 
@@ -131,7 +134,7 @@ def test_what_an_argument_has_is_shown(words: tuple[str, ...], tmp_path: Path, m
 def test_a_number_that_nothing_can_have_is_refused_in_a_line(
     words: tuple[str, ...], number: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    schema.create(tmp_path / "conclave.db")
+    stores.prepare(tmp_path / "conclave.db")
     monkeypatch.chdir(tmp_path)
     asked = CliRunner().invoke(main, [*words, number])
     assert (asked.exit_code, type(asked.exception)) == (2, SystemExit)
@@ -144,3 +147,18 @@ def test_a_known_receipt_of_such_a_number_is_refused_too(tmp_path: Path, monkeyp
         asked = CliRunner().invoke(main, ["receipts", "verify", "--known", f"{number}:{'a' * 64}"])
         assert (asked.exit_code, type(asked.exception)) == (2, SystemExit)
         assert "is not a number, a colon and 64 hexadecimal digits" in asked.stderr
+
+
+def test_the_pages_of_the_manual_are_what_the_commands_help_says(tmp_path: Path) -> None:
+    """`make man` renews them."""
+    subprocess.run([sys.executable, ROOT / "scripts" / "man", tmp_path], check=True)
+    made = {path.name: path.read_text() for path in tmp_path.iterdir()}
+    assert made == {path.name: path.read_text() for path in (ROOT / "docs" / "man").iterdir()}
+
+
+@pytest.mark.parametrize(("shell", "names"), [("bash", "complete"), ("zsh", "#compdef conclave"), ("fish", "complete")])
+def test_each_shell_gets_its_completion(shell: str, names: str) -> None:
+    made = CliRunner().invoke(main, ["completion", shell])
+    assert made.exit_code == 0
+    assert names in made.output
+    assert "_CONCLAVE_COMPLETE" in made.output

@@ -13,7 +13,7 @@ from conclave.clock import FakeClock
 from conclave.config.cleanup import CleanupConfig
 from conclave.config.load import load_config
 from conclave.config.settings import Config
-from conclave.system import operators
+from conclave.system import operator_identity
 from tests.conftest import Running, StartServer
 from tests.support.archive import Mover
 from tests.support.client import encode
@@ -98,7 +98,7 @@ async def test_a_purge_is_noted_and_the_mark_never_falls(running: Running, run: 
     later, first = (json.loads(line) for line in lines)
     assert first["details"] == {"before": mark, "expired_before": [0, mark]}
     assert later["details"] == {"before": START + 5 * DAY, "expired_before": [mark, mark]}
-    assert {(each["actor"], each["subject"]) for each in (first, later)} == {(operators.current(), "g")}
+    assert {(each["actor"], each["subject"]) for each in (first, later)} == {(operator_identity.current(), "g")}
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import pytest
 from conclave.clock import FakeClock
 from conclave.config.cleanup import CleanupConfig
 from conclave.config.settings import Config
-from conclave.store import sqlite
+from conclave.store.engine import sqlite
 from tests.conftest import Running
 from tests.support.commands import Run, done, refused, runner
 

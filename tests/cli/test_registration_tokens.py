@@ -15,8 +15,8 @@ from conclave.clock import FakeClock
 from conclave.config.cleanup import CleanupConfig
 from conclave.config.limits import LimitsConfig
 from conclave.config.settings import Config
-from conclave.store import registration_tokens
-from spark.engine import Engine
+from conclave.store.resources import registration_tokens
+from spark.environment import RunEnvironment
 from spark.run import clean_up
 from tests.conftest import Running, StartServer
 from tests.support.client import PASSWORD, Client, expect
@@ -126,7 +126,7 @@ async def test_where_registration_is_open_no_token_is_used_up(
         for name, brought in (("alice", token), ("bob", "wrong"), ("carol", "")):
             assert await register(server, name, brought) == 201
         assert [row["uses"] for row in await listed(run)] == [0]
-        assert "nobody needs a token" in (await call(run, "new")).stderr
+        assert "no token is needed" in (await call(run, "new")).stderr
 
 
 async def test_wrong_tokens_of_an_address_are_counted_and_right_ones_are_not(
@@ -174,7 +174,7 @@ async def test_cleanup_removes_a_token_that_expired_long_ago(server: Running, ru
 
 async def clean(server: Running) -> None:
     await server.settle()
-    report = await asyncio.to_thread(clean_up, Engine(server.config, server.clock))
+    report = await asyncio.to_thread(clean_up, RunEnvironment(server.config, server.clock))
     assert report.error == ""
 
 

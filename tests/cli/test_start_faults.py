@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from conclave.store import schema
+from tests.support import stores
 from tests.support.certificate import make_certificate
 from tests.support.server import ServerProcess, capless, conclave
 
@@ -200,7 +200,7 @@ def test_a_folder_of_somebody_else_is_told(tmp_path: Path, mode: int, named: str
 def test_a_folder_in_which_nothing_can_be_made_is_told_to_readers_too(tmp_path: Path) -> None:
     """SQLite makes the index of its log there, and says only that it cannot write."""
     path = configure(tmp_path)
-    schema.create(tmp_path / "conclave.db")
+    stores.prepare(tmp_path / "conclave.db")
     tmp_path.chmod(0o500)
     try:
         done = capless("-P", "-m", "conclave", "user", "list", "--config", path, cwd=tmp_path)
@@ -215,7 +215,7 @@ def test_a_folder_in_which_nothing_can_be_made_is_told_to_readers_too(tmp_path: 
 def test_a_database_that_may_not_be_read_is_not_taken_for_a_damaged_one(tmp_path: Path) -> None:
     path = configure(tmp_path)
     database = tmp_path / "conclave.db"
-    schema.create(database)
+    stores.prepare(database)
     database.chmod(0)
     told = (
         f"{database}: cannot be opened as a database: unable to open database file"
@@ -244,6 +244,7 @@ def test_without_java_the_advice_is_one_that_helps(tmp_path: Path, tables: str, 
     )
 
 
+@pytest.mark.system
 def test_two_servers_and_a_second_database_in_one_folder(tmp_path: Path) -> None:
     with ServerProcess(tmp_path, '[cleanup]\nengine = "sql"\n'):
         assert "another server is running on this database" in refusal(tmp_path)
@@ -253,6 +254,7 @@ def test_two_servers_and_a_second_database_in_one_folder(tmp_path: Path) -> None
         assert "a server on another database uses this folder" in refusal(other)
 
 
+@pytest.mark.system
 def test_the_variable_names_the_file_and_the_option_comes_first(tmp_path: Path) -> None:
     (tmp_path / "conclave.toml").write_text("colour = 1")
     (tmp_path / "named.toml").write_text("size = 1")

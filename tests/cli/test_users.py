@@ -14,9 +14,9 @@ from argon2 import PasswordHasher
 from click.testing import CliRunner, Result
 from structlog.testing import capture_logs
 
-from conclave import keys
-from conclave.actions import accounts as actions
-from conclave.actions.outside import Outside
+from conclave import app_keys
+from conclave.actions import accounts as actions, users as acting
+from conclave.actions.command_runner import Outside
 from conclave.auth.passwords import hash_password
 from conclave.cli import users as cli_users
 from conclave.cli.users import change
@@ -25,10 +25,13 @@ from conclave.config.limits import LimitsConfig
 from conclave.config.settings import Config
 from conclave.errors import NotFoundError
 from conclave.server import duties
-from conclave.store import accounts, audit, schema, sqlite, users
+from conclave.store.engine import sqlite
+from conclave.store.resources import accounts, audit, users
 from tests.conftest import Running, StartServer
+from tests.support import stores
 from tests.support.client import PASSWORD, Client, encode, expect
 from tests.support.listening import listening
+from tests.support.server import PATIENCE
 
 Logged = list[MutableMapping[str, Any]]
 Run = Callable[..., Result]
@@ -59,7 +62,7 @@ def run(config: Config, clock: FakeClock, tmp_path: Path, monkeypatch: pytest.Mo
 @pytest.fixture
 def stored(config: Config, clock: FakeClock) -> Iterator[sqlite3.Connection]:
     """A database that no server has open, with three users."""
-    schema.prepare(config.database)
+    stores.prepare(config.database)
     with closing(sqlite.connect(config.database)) as connection:
         for name, alias in (("alice", "[red]A\u202el\u009bi"), ("bob", "Bjørn 100%"), ("carol", "")):
             users.add(connection, name, hash_password(PASSWORD), alias, clock.now())
@@ -169,7 +172,7 @@ def test_a_password_comes_from_standard_input_but_never_from_an_argument(stored:
 
 def test_without_a_terminal_a_deletion_needs_yes(stored: sqlite3.Connection, run: Run) -> None:
     assert "--yes" in refused(run("delete", "bob", typed="y\n"))
-    assert users.by_name(stored, "bob")
+    assert users.named(stored, "bob")
     assert run("delete", "bob", "--yes").exit_code == 0
     assert "no such user" in refused(run("delete", "bob", "--yes"))
     assert [each.username for each in accounts.list_all(stored, 0)] == ["alice", "carol"]
@@ -179,7 +182,7 @@ def test_an_account_that_goes_meanwhile_is_told_in_a_line(
     stored: sqlite3.Connection, config: Config, clock: FakeClock, logged: Logged
 ) -> None:
     outside = Outside(config, clock)
-    gone, context = outside.read(users.by_name, "bob").user_id, outside.context()
+    gone, context = outside.read(acting.by_name, "bob").user_id, outside.context()
 
     def remove(connection: sqlite3.Connection, user_id: bytes) -> None:
         actions.remove(connection, context, user_id)
@@ -197,19 +200,19 @@ def test_an_account_that_goes_meanwhile_is_told_in_a_line(
 
 def test_what_fails_leaves_neither_a_change_nor_news(stored: sqlite3.Connection, config: Config) -> None:
     with closing(sqlite.connect(config.database)) as connection:
-        user_id = users.by_name(connection, "bob").user_id
+        user_id = acting.by_name(connection, "bob").user_id
         connection.execute(
             "INSERT INTO sessions (public_id, token_hash, user_id, created_at, last_used_at, expires_at)"
             " VALUES (x'01', x'02', ?, 0, 0, 0)",
             (user_id,),
         )
         with suppress(LookupError), sqlite.write_transaction(connection):
-            accounts.disable(connection, user_id)
+            actions.disable(connection, user_id)
             raise LookupError
         assert users.credentials(connection, "bob")
         assert not connection.execute("SELECT * FROM outbox").fetchall()
         with sqlite.write_transaction(connection):
-            accounts.disable(connection, user_id)
+            actions.disable(connection, user_id)
         assert not users.credentials(connection, "bob")
         assert len(connection.execute("SELECT * FROM outbox").fetchall()) == 1
 
@@ -234,7 +237,7 @@ async def test_a_session_that_an_operator_ended_does_not_come_back_with_the_uses
         server.clock.advance(30)
         await alice.get("/me")
         await bob.get("/me")
-        assert len(server.app[keys.ACTIVITY].unwritten()) == 2
+        assert len(server.app[app_keys.ACTIVITY].unwritten()) == 2
         assert (await asyncio.to_thread(run, "disable", "alice")).exit_code == 0
         assert (await asyncio.to_thread(run, "reset-password", "bob")).exit_code == 0
         await expect(alice.get("/me"), 401, 202)
@@ -320,7 +323,7 @@ def test_a_new_account_has_the_password_that_is_printed(stored: sqlite3.Connecti
     [password] = result.stdout.splitlines()
     assert (result.exit_code, len(password)) == (0, 23)
     PasswordHasher().verify(hash_of(stored, "dora"), password)
-    assert users.by_name(stored, "dora").alias == "Dora D."
+    assert acting.by_name(stored, "dora").alias == "Dora D."
     assert logged == []
     [entry] = audit.last(stored, 9)
     assert (entry.action, entry.subject.name) == ("account_created", "dora")
@@ -381,7 +384,7 @@ async def test_unblock_lifts_the_limit_on_wrong_passwords_for_one_name(
             await expect(client.post("/login", username=name, password=PASSWORD), 429, 100)
         result = await asyncio.to_thread(run, "unblock", "alice")
         assert (result.exit_code, result.stderr) == (0, "")
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE):
             while await server.query("SELECT 1 FROM outbox"):
                 await asyncio.sleep(0.02)
         await asyncio.sleep(0.1)

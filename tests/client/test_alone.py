@@ -12,7 +12,9 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 
-OF_THE_SERVER = {"pyspark", "pyarrow", "deltalake", "aiosqlite", "argon2-cffi", "uvloop", "structlog", "jinja2"}
+OF_THE_SERVER = {
+    *("pyspark", "pyarrow", "deltalake", "aiosqlite", "argon2-cffi", "uvloop", "httptools", "structlog", "jinja2"),
+}
 
 REFUSING = """
 import sys

@@ -22,14 +22,15 @@ from conclave.client import (
     Session,
     SessionFileError,
     SessionOverError,
+    WrongPasswordError,
     session as session_files,
 )
 from conclave.client.membership import Membership
-from conclave.client.news import GroupUpdate, NewMessage
-from conclave.client.results import User
 from conclave.client.transport import Call, path
 from conclave.config.settings import Config
 from conclave.errors import ErrorCode
+from conclave.wire.events import GroupUpdate, NewMessage
+from conclave.wire.results import User
 from tests.conftest import Running, StartServer
 from tests.support.client import PACKAGE, PASSWORD
 
@@ -72,7 +73,7 @@ async def test_accounts(user: NewUser, running: Running) -> None:
     with pytest.raises(AuthError) as refused:
         await alice.change_password("wrong one", "battery staple")
     assert refused.value.code == ErrorCode.AUTH_PASSWORD_WRONG
-    assert not isinstance(refused.value, SessionOverError)
+    assert isinstance(refused.value, WrongPasswordError)
     await alice.change_password(PASSWORD, "battery staple")
     await alice.login("alice", "battery staple")
     await alice.reset_account()
@@ -183,7 +184,7 @@ async def test_what_is_wrong_is_an_error_of_its_family(user: NewUser, running: R
         await alice.register("alice", PASSWORD)
     with pytest.raises(GroupError):
         await alice.fetch(UUID(int=0))
-    with pytest.raises(SessionOverError):
+    with pytest.raises(WrongPasswordError):
         await alice.login("alice", "not the password")
     assert PASSWORD not in repr(alice)
     assert alice.session.token not in f"{alice!r} {alice.session!r} {alice.transport!r} {refused.value!r}"

@@ -1,7 +1,7 @@
 """What the server's clock hides while it is in doubt comes once it is right, by itself and once."""
 
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -9,7 +9,7 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from conclave.client import Client, History, MessageArrived, PlaintextCodec
+from conclave.client import Client, History, MessageArrived, PlaintextCodec, Readable
 from conclave.client.history.pages import Arrived
 from conclave.client.history.server_clock import APART_SECONDS
 from conclave.client.membership import Membership
@@ -18,14 +18,16 @@ from conclave.clock import FakeClock
 from conclave.config.cleanup import CleanupConfig
 from conclave.config.retention import RetentionConfig
 from conclave.config.settings import Config
+from conclave.wire.results import StoredMessage
 from tests.api.test_clock_in_doubt import JUMP, WEEK, run, set_right, watermarks
 from tests.client.test_history import ALICE, HOUR, Kept
 from tests.client.test_server_clock import Dated
-from tests.client.test_sync import QUICK, until
+from tests.client.test_sync import QUICK
 from tests.conftest import Running, StartServer
 from tests.support.archive import Mover
 from tests.support.client import PASSWORD
 from tests.support.dating import dating_link
+from tests.support.server import until
 
 
 @pytest.fixture(params=["response"])
@@ -51,9 +53,9 @@ def decoded(monkeypatch: pytest.MonkeyPatch) -> Iterator[Counter[bytes]]:
     """Count how often each payload is decoded: by MLS it could be only once."""
     counts, decode = Counter[bytes](), PlaintextCodec.decode
 
-    def count(codec: PlaintextCodec, group_id: UUID, sender_id: UUID, payload: bytes) -> str | None:
-        counts[payload] += 1
-        return decode(codec, group_id, sender_id, payload)
+    def count(codec: PlaintextCodec, group_id: UUID, messages: Sequence[StoredMessage]) -> list[Readable]:
+        counts.update(each.mls_message for each in messages)
+        return decode(codec, group_id, messages)
 
     monkeypatch.setattr(PlaintextCodec, "decode", count)
     yield counts

@@ -9,7 +9,7 @@ from pathlib import Path
 from uuid import UUID
 
 from conclave import client as library
-from conclave.client import Client, History, MessageArrived, PlaintextCodec, Sync
+from conclave.client import Client, History, MessageArrived, MlsCodec, Sync
 from tests.support.client import PASSWORD
 from tests.support.server import PATIENCE, ServerProcess
 
@@ -27,8 +27,8 @@ async def test_the_bot_answers_and_goes_on_where_it_was(tmp_path: Path) -> None:
             await client.register("bot", PASSWORD)
             await client.register("alice", PASSWORD)
             await client.login("alice", PASSWORD)
-            with History() as history:
-                async with Sync(client, history, PlaintextCodec()) as sync:
+            with History() as history, MlsCodec(None, client.session.user_id) as codec:
+                async with Sync(client, history, codec) as sync:
                     first = subprocess.Popen([sys.executable, "-P", "bot.py"], cwd=tmp_path, env=os.environ | variables)
                     try:
                         group = await sync.membership.create("club")

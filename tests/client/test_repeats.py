@@ -29,9 +29,9 @@ from conclave.client import (
     Timeouts,
 )
 from conclave.client.errors import refused
-from conclave.client.results import User
 from conclave.client.transport import Call
 from conclave.wire import conclave_pb2
+from conclave.wire.results import User
 from tests.support.certificate import make_certificate
 
 Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from conclave.addresses import UNKNOWN, covers_internet, origin, parse_network
+from conclave.config.addresses import UNKNOWN, covers_internet, origin, parse_network
 
 TRUSTED = [parse_network(text) for text in ("10.0.0.0/8", "127.0.0.1", "fd00::/8", "::ffff:192.168.0.0/112")]
 

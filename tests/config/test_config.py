@@ -203,7 +203,7 @@ def test_a_size_is_megabytes_or_gigabytes(text: str, size: int) -> None:
         ("retention.purge_jobs = 5", "retention.purge_jobs: must be a list of tables, as in [[retention.purge_jobs]]"),
         ('log.level = "INFO"', 'log.level: must be "debug", "info", "warning" or "error"'),
         ('log.format = "text"', 'log.format: must be "auto", "console" or "json"'),
-        ('log.requests = "some"', 'log.requests: must be "all", "errors" or "none"'),
+        ('log.requests = "some"', 'log.requests: must be "auto", "all", "errors" or "none"'),
     ],
 )
 def test_a_fault_is_one_line_that_names_the_setting(text: str, fault: str) -> None:

@@ -3,10 +3,10 @@
 import pytest
 from hypothesis import given, strategies as st
 
-from conclave.config.doubts import doubts
 from conclave.config.load import ConfigError, parse_config
 from conclave.config.retention import RetentionConfig
 from conclave.config.settings import Config
+from conclave.config.warnings import doubts
 from conclave.retention.durations import MAX_SECONDS
 from conclave.retention.jobs import PurgeJob
 from conclave.retention.policy import AFTER_FETCH, KEEP, GroupPolicy

@@ -27,7 +27,7 @@ NAME = "conclave-test"
 
 
 @dataclass
-class Engine:
+class RunEnvironment:
     """Podman or Docker, with the image built."""
 
     program: str
@@ -57,9 +57,9 @@ def documented() -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def engine() -> Engine:
+def engine() -> RunEnvironment:
     programs = [name for name in ("podman", "docker") if shutil.which(name)]
-    found = [each for each in map(Engine, programs) if each.run("info").returncode == 0]
+    found = [each for each in map(RunEnvironment, programs) if each.run("info").returncode == 0]
     if not found:
         pytest.skip("needs podman, or a docker that runs")
     made = found[0]
@@ -72,7 +72,7 @@ def engine() -> Engine:
     return made
 
 
-def test_the_image_has_a_user_a_health_check_and_nothing_that_builds(engine: Engine) -> None:
+def test_the_image_has_a_user_a_health_check_and_nothing_that_builds(engine: RunEnvironment) -> None:
     [told] = json.loads(engine.must("image", "inspect", NAME))
     assert told["Config"]["User"] == "10001:10001"
     assert json.loads(of("HEALTHCHECK")[0].partition("CMD ")[2])[-1] in json.dumps(told)
@@ -94,7 +94,7 @@ def test_the_image_has_a_user_a_health_check_and_nothing_that_builds(engine: Eng
 class Container:
     """A container that runs as the docs say, with volumes of its own."""
 
-    def __init__(self, engine: Engine, port: int, name: str) -> None:
+    def __init__(self, engine: RunEnvironment, port: int, name: str) -> None:
         self.engine = engine
         self.url = f"http://127.0.0.1:{port}"
         self.name = name
@@ -131,7 +131,7 @@ class Container:
 
 
 @contextmanager
-def container(engine: Engine, *further: str) -> Iterator[Container]:
+def container(engine: RunEnvironment, *further: str) -> Iterator[Container]:
     [port] = free_ports(1)
     made = Container(engine, port, f"{NAME}-{port}")
     try:
@@ -142,7 +142,7 @@ def container(engine: Engine, *further: str) -> Iterator[Container]:
         engine.run("volume", "rm", f"{made.name}-data", f"{made.name}-ledger")
 
 
-async def test_it_serves_cleans_up_and_keeps_its_data(engine: Engine) -> None:
+async def test_it_serves_cleans_up_and_keeps_its_data(engine: RunEnvironment) -> None:
     """All by the docs' command, and Spark, Java and the jars from the image alone."""
     with container(engine) as running, container(engine, "--tmpfs=/backups:mode=1777") as other:
         running.wait()
@@ -178,7 +178,7 @@ def _named(running: Container, suffix: str) -> list[str]:
     return [words[0], "--rm", *words[1:place], *words[place + 2 :]]
 
 
-def test_nothing_is_written_but_to_its_volumes(engine: Engine) -> None:
+def test_nothing_is_written_but_to_its_volumes(engine: RunEnvironment) -> None:
     with container(engine) as running:
         running.wait()
         tried = "for each in /x /etc/conclave/x /opt/conclave/x; do touch $each 2>/dev/null && echo $each; done; true"
@@ -188,7 +188,7 @@ def test_nothing_is_written_but_to_its_volumes(engine: Engine) -> None:
         assert "Max core file size        0 " in engine.must("exec", running.name, "cat", "/proc/self/limits")
 
 
-def test_a_folder_in_place_of_a_volume_that_is_not_its_own_is_told(engine: Engine, tmp_path: Path) -> None:
+def test_a_folder_in_place_of_a_volume_that_is_not_its_own_is_told(engine: RunEnvironment, tmp_path: Path) -> None:
     tmp_path.chmod(0o700)
     mount = f"--volume={tmp_path}:/var/lib/conclave"
     ran = engine.run("run", "--rm", "--read-only", "--tmpfs=/tmp", "--cap-drop=all", *_further("RUN"), mount, NAME)
@@ -199,7 +199,7 @@ def test_a_folder_in_place_of_a_volume_that_is_not_its_own_is_told(engine: Engin
     )
 
 
-async def test_settings_by_a_mount_metrics_and_cleanup_without_java(engine: Engine, tmp_path: Path) -> None:
+async def test_settings_by_a_mount_metrics_and_cleanup_without_java(engine: RunEnvironment, tmp_path: Path) -> None:
     settings, token, [port] = tmp_path / "config.toml", "t" * 32, free_ports(1)
     told = (
         (OCI / "config.toml")

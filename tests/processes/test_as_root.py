@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from conclave.store import schema
+from tests.support import stores
 from tests.support.server import ServerProcess, capless, conclave
 
 SQL = '[cleanup]\nengine = "sql"\ndisk_reserve = "0"\n'
@@ -76,7 +76,7 @@ def test_a_folder_for_backups_that_somebody_else_has_made_is_told_in_one_line(
     tmp_path: Path, mode: int, told: str
 ) -> None:
     """As root does for the server's user. Here it is nobody's, and whoever comes has lost the powers of root."""
-    schema.create(tmp_path / "conclave.db")
+    stores.prepare(tmp_path / "conclave.db")
     folder = tmp_path / "backups"
     folder.mkdir()
     folder.chmod(mode)

@@ -12,7 +12,7 @@ import pytest
 from conclave.backup import checking
 from conclave.backup.destination import MARK, UNFINISHED, kept_in
 from conclave.failpoints import BACKUP_POINTS, RETURN_POINTS
-from conclave.store import place
+from conclave.store.engine import path_check
 from tests.support.archived import DAY
 from tests.support.backups import Backed
 from tests.support.sample import some
@@ -87,10 +87,10 @@ def test_after_a_restore_that_is_killed_no_server_starts_until_it_is_repeated(st
     [backup] = expect_whole(store)
     served = store.served()
     (store.folder / "former").mkdir()
-    for path in ({*store.folder.glob("hot.db*")} | {store.config.data}) - {store.config.ledger_path}:
+    for path in ({*store.folder.glob("hot.db*")} | {store.config.data}) - {*store.folder.glob("hot.db.ledger*")}:
         shutil.move(path, store.folder / "former" / path.name)
     die(store, point, "restore", backup)
-    assert place.restoring(store.config.database).exists()
+    assert path_check.restoring(store.config.database).exists()
     refused = run(store, "serve")
     assert refused.returncode == 1
     assert refused.stderr.splitlines()[-1].endswith("repeat `conclave restore`")
@@ -100,7 +100,7 @@ def test_after_a_restore_that_is_killed_no_server_starts_until_it_is_repeated(st
     else:
         assert "restored to" in done(store, "restore", backup)
     assert store.served() == served
-    assert not place.restoring(store.config.database).exists()
+    assert not path_check.restoring(store.config.database).exists()
     assert {path.name for path in store.config.data.iterdir()} == {".conclave", "archive"}
     assert expect_whole(store) == [backup]
 

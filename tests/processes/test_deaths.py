@@ -22,9 +22,11 @@ from aiohttp import ClientError, ClientSession
 
 from conclave.clock import SystemClock
 from conclave.config.settings import Config
-from conclave.store import schema, sqlite, state
-from spark.work import remove_dead
+from conclave.store.engine import sqlite
+from conclave.store.resources import state
+from spark.work_folder import remove_dead
 from tests.processes.test_kills import QUICK, read_all
+from tests.support import stores
 from tests.support.client import Client, RefusedError
 from tests.support.forensics import Search
 from tests.support.sample import amount, some
@@ -243,7 +245,7 @@ def served(tmp_path: Path) -> Path:
     """A folder with a store, as it is after it was served. Its name is one that people choose."""
     folder = tmp_path / 'Alice\'s "100%" files'
     folder.mkdir()
-    schema.prepare(folder / "conclave.db")
+    stores.prepare(folder / "conclave.db")
     with contextlib.closing(sqlite.connect(folder / "conclave.db")) as connection:
         state.begin_serving(connection, Config().policy, SystemClock().read())
     (folder / "conclave.toml").touch()

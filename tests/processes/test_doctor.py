@@ -18,8 +18,9 @@ from conclave.config.admin import AdminConfig
 from conclave.config.settings import Config
 from conclave.doctor import database, files, machine
 from conclave.doctor.findings import Finding, Level
-from conclave.store import holders as lock_holders, schema, sqlite
+from conclave.store.engine import lock_holders, sqlite
 from tests.conftest import Running
+from tests.support import stores
 from tests.support.server import ServerProcess, conclave
 
 SQL = '[cleanup]\nengine = "sql"\ndisk_reserve = "0"\n'
@@ -66,7 +67,7 @@ def test_a_server_that_runs_and_one_that_is_stopped_are_well(tmp_path: Path) -> 
             assert f"process {os.getpid()} (" in waits
         assert server.stop()[0] == 0
     found = doctor(tmp_path)
-    assert "nobody holds the server's lock" in says(found, "locks")
+    assert "no process holds the server's lock" in says(found, "locks")
     assert "agrees with what is stored" in says(found, "clock")
     (tmp_path / "conclave.toml").write_text('message_retention = "1d"\n' + SQL)
     assert "message_retention: the file differs" in says(doctor(tmp_path), "configuration")
@@ -79,7 +80,7 @@ def test_after_a_server_was_killed_it_reads_what_is_in_the_log(tmp_path: Path) -
         server.process.wait()
     assert (tmp_path / "conclave.db-wal").stat().st_size
     found = doctor(tmp_path)
-    assert "nobody holds the server's lock" in says(found, "locks")
+    assert "no process holds the server's lock" in says(found, "locks")
     assert "the last good run began" in says(found, "cleanup")
 
 
@@ -102,7 +103,7 @@ def test_a_broken_database_does_not_keep_it_from_looking_at_the_rest(tmp_path: P
 
 def test_files_that_others_can_use_are_named_with_the_command_that_helps(tmp_path: Path) -> None:
     (tmp_path / "conclave.toml").write_text('registration_token = "secret"\n' + SQL)
-    schema.prepare(tmp_path / "conclave.db")
+    stores.prepare(tmp_path / "conclave.db")
     (tmp_path / "conclave.db").chmod(0o644)
     (tmp_path / "conclave.data").mkdir(mode=0o755)
     (tmp_path / "conclave.toml").chmod(0o644)
@@ -224,7 +225,7 @@ async def running_in_thread(look: Any, port: int, *, is_running: bool) -> Any:
 
 
 def test_another_schema_is_told_apart(config: Config) -> None:
-    schema.prepare(config.database)
+    stores.prepare(config.database)
     with closing(sqlite3.connect(config.database)) as connection:
         for version, level in ((1, "note"), (999, "wrong")):
             connection.execute(f"PRAGMA user_version = {version}")

@@ -7,7 +7,7 @@ from typing import Any
 
 from aiohttp import ClientSession
 
-from conclave.system import operators
+from conclave.system import operator_identity
 from tests.support.client import Client
 from tests.support.forensics import Search
 from tests.support.server import ServerProcess, conclave
@@ -61,7 +61,7 @@ async def test_holds_purges_and_the_audit_log_while_the_server_runs_and_while_it
         assert search.numbers_in(tmp_path) == {1, 3}
         entries = await audited(server)
         assert [each["action"] for each in entries] == ["group_released", "group_purged", "group_held"]
-        assert {(each["actor"], each["subject"]) for each in entries} == {(operators.current(), "friends")}
+        assert {(each["actor"], each["subject"]) for each in entries} == {(operator_identity.current(), "friends")}
         with ServerProcess(tmp_path, f'message_retention = "30d"\n{SQL}') as server:
             alice = Client(http, server.url, alice.token)
             assert await alice.numbers(group) == []

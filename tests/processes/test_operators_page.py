@@ -12,8 +12,10 @@ from pathlib import Path
 import pytest
 
 from bench import stores
-from conclave.store import holds, runs, sqlite
-from conclave.store.runs import Run
+from conclave.retention import holds
+from conclave.store.engine import sqlite
+from conclave.store.views import runs
+from conclave.store.views.runs import Run
 from tests.support import browser
 from tests.support.browser import Tab, browsing
 from tests.support.server import ServerProcess, waiting

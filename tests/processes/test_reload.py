@@ -8,7 +8,6 @@ import ssl
 import subprocess
 import time
 from collections import Counter
-from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ from aiohttp import ClientSession, TCPConnector
 
 from tests.support.certificate import TLS, make_certificate
 from tests.support.client import Client
-from tests.support.server import ServerProcess, waiting
+from tests.support.server import ServerProcess, until, waiting
 
 SQL = '[cleanup]\nengine = "sql"\ndisk_reserve = "0"\n'
 STREAMS = 200
@@ -91,14 +90,6 @@ class Audience:
             stream.cancel()
         ended = await asyncio.gather(*self._streams, return_exceptions=True)
         assert {type(each) for each in ended} == {asyncio.CancelledError}
-
-
-async def until(is_so: Callable[[], bool]) -> None:
-    for _ in range(600):
-        if is_so():
-            return
-        await asyncio.sleep(0.1)
-    raise AssertionError
 
 
 async def send_until(stop: asyncio.Event, sender: Client, reader: Client, group: str) -> list[int]:

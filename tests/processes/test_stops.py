@@ -16,7 +16,7 @@ import pytest
 from aiohttp import ClientError, ClientSession
 
 from conclave.server import stop_limit
-from spark.work import remove_dead
+from spark.work_folder import remove_dead
 from tests.processes.test_deaths import (
     ARCHIVE,
     OFTEN,
@@ -224,7 +224,7 @@ import time
 from pathlib import Path
 from conclave.archive.reader import Archive
 from conclave.server import duties, stop_limit
-from conclave.store import database
+from conclave.store.engine import database
 
 def hang(*_):
     Path("hanging").touch()

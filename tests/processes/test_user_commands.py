@@ -10,7 +10,9 @@ from pathlib import Path
 
 from aiohttp import ClientSession
 
-from conclave.store import schema, sqlite, users
+from conclave.store.engine import sqlite
+from conclave.store.resources import users
+from tests.support import stores
 from tests.support.client import API, PASSWORD, Client, expect
 from tests.support.listening import Listener, listening
 from tests.support.server import ServerProcess, conclave
@@ -117,7 +119,7 @@ async def delete_alice(server: ServerProcess, alice: Client) -> None:
 def test_at_a_terminal_a_password_is_asked_for_twice_and_a_deletion_is_confirmed(tmp_path: Path) -> None:
     config = tmp_path / "conclave.toml"
     config.write_text("")
-    schema.prepare(tmp_path / "conclave.db")
+    stores.prepare(tmp_path / "conclave.db")
     with closing(sqlite.connect(tmp_path / "conclave.db")) as connection:
         users.add(connection, "bob", "", "", 0)
     answers = {"New password": "typed password", "Repeat for confirmation": "typed password"}

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from aiohttp import ClientSession
 
-from conclave.store import sqlite
+from conclave.store.engine import sqlite
 from tests.support.client import Client
 from tests.support.sample import some
 from tests.support.server import ServerProcess, waiting
@@ -19,8 +19,8 @@ MOVING = 'cleanup_interval = "1s"\n[archive]\nafter = "1s"\nmargin = "0"\n'
 PYTHON_IN_JAVA = """
 from conclave.clock import SystemClock
 from conclave.config.load import load_config
-from spark.engine import Engine
-engine = Engine(load_config(), SystemClock())
+from spark.environment import RunEnvironment
+engine = RunEnvironment(load_config(), SystemClock())
 engine.warm_up()
 print(engine._spark.sparkContext.parallelize([1], 1).map(lambda number: number + 41).collect())
 engine.close()

@@ -10,11 +10,13 @@ from typing import Any
 from conclave.clock import FakeClock
 from conclave.config.settings import Config
 from conclave.proof import pages
-from conclave.proof.found import Part
+from conclave.proof.findings import ProofPart
 from conclave.proof.pages import Layout
 from conclave.proof.verify import verify
-from conclave.store import bodies, schema, sqlite
+from conclave.store import bodies
+from conclave.store.engine import sqlite
 from spark.pacer import Pacer, empty_wal
+from tests.support import stores
 from tests.support.forensics import Search
 from tests.support.server import conclave
 
@@ -31,7 +33,7 @@ class Bodies:
         self.config = Config(database_path=str(folder / "hot.db"))
         self.path = self.config.database
         self.search = Search()
-        schema.prepare(self.path)
+        stores.prepare(self.path)
         self.ids: list[int] = []
         with self.opened() as connection:
             self.add(connection, count)
@@ -59,7 +61,7 @@ class Bodies:
             Pacer(connection).run(bodies.compact(connection))
             empty_wal(connection)
 
-    def examine(self) -> dict[str, Part]:
+    def examine(self) -> dict[str, ProofPart]:
         return examined(self.config)
 
 
@@ -118,7 +120,7 @@ class _Opened(closing[sqlite3.Connection]):
         super().__init__(sqlite.connect(path))
 
 
-def examined(config: Config, now: int = 2_000_000_000) -> dict[str, Part]:
+def examined(config: Config, now: int = 2_000_000_000) -> dict[str, ProofPart]:
     """Examine a store in this process; return the parts by their names."""
 
     def waiting() -> None:
@@ -132,7 +134,7 @@ def emptied(connection: sqlite3.Connection) -> bool:
     return sqlite.truncate_wal(connection)
 
 
-def kinds(parts: dict[str, Part]) -> dict[str, set[str]]:
+def kinds(parts: dict[str, ProofPart]) -> dict[str, set[str]]:
     """What kinds of findings each part has, without those that have none."""
     return {name: {str(each.kind) for each in part.findings} for name, part in parts.items() if part.findings}
 

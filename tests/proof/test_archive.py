@@ -9,15 +9,17 @@ from pathlib import Path
 
 import pytest
 
-from conclave.actions.outside import Outside
+from conclave.actions.command_runner import Outside
 from conclave.archive.files import LOG
 from conclave.clock import FakeClock
 from conclave.config.archive import ArchiveConfig
 from conclave.proof.canary import Canary
-from conclave.proof.found import Kind
+from conclave.proof.findings import Kind
 from tests.proof.stores import examined, kinds
 from tests.support.archived import DAY, Store
 from tests.support.cleaner import Cleaner
+
+pytestmark = pytest.mark.system
 
 
 class Archived(Store):

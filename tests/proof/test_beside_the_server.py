@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 from aiohttp import ClientSession
 
-from conclave.proof.found import Kind
-from conclave.store import schema
+from conclave.proof.findings import Kind
 from conclave.system import locks
 from tests.conftest import Running
 from tests.proof.stores import command, findings
+from tests.support import stores
 from tests.support.cleaner import Cleaner
 from tests.support.client import PACKAGE, PASSWORD, Client
 from tests.support.forensics import Search
@@ -62,6 +62,7 @@ async def verified(server: ServerProcess, *arguments: str) -> tuple[int, dict[st
     return await asyncio.to_thread(command, server.config, server.folder, *arguments)
 
 
+@pytest.mark.system
 async def test_a_server_that_is_written_to_and_cleans_up_is_clean_again_and_again(tmp_path: Path) -> None:
     """Nothing is suspected that is only being written, and nobody's request fails."""
     async with ClientSession() as http:
@@ -107,7 +108,7 @@ async def test_findings_are_told_by_their_place_and_never_by_what_is_there(tmp_p
 def test_the_command_waits_for_a_run_and_runs_wait_for_it(tmp_path: Path) -> None:
     config = tmp_path / "conclave.toml"
     config.write_text(f'database_path = "{tmp_path / "hot.db"}"\n')
-    schema.prepare(tmp_path / "hot.db")
+    stores.prepare(tmp_path / "hot.db")
     with (
         locks.hold(tmp_path / "hot.db", locks.CLEANUP),
         (tmp_path / "said").open("w") as said,

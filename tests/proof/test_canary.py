@@ -17,7 +17,7 @@ import pytest
 from aiohttp import ClientSession
 
 from conclave.actions import accounts
-from conclave.actions.outside import Outside
+from conclave.actions.command_runner import Outside
 from conclave.clock import FakeClock
 from conclave.config.archive import ArchiveConfig
 from conclave.config.cleanup import CleanupConfig
@@ -26,14 +26,16 @@ from conclave.config.settings import Config
 from conclave.failpoints import CANARY_POINTS
 from conclave.proof import canary
 from conclave.proof.canary import Canary, CanaryError
-from conclave.proof.found import Part
+from conclave.proof.findings import ProofPart
 from conclave.proof.search import Search
 from conclave.retention.resolve import Lifetimes
-from conclave.store import schema, sqlite, state
+from conclave.store.engine import sqlite
+from conclave.store.resources import state
 from conclave.system import locks
 from spark import run
-from spark.engine import Engine
+from spark.environment import RunEnvironment
 from tests.proof.stores import command, examined, findings, kinds
+from tests.support import stores
 from tests.support.client import Client
 from tests.support.listening import listening
 from tests.support.server import ServerProcess, conclave
@@ -51,14 +53,14 @@ class Cage:
         self.config = Config(database_path=str(folder / "hot.db"), cleanup=cleanup, **settings)
         self.clock = FakeClock(NOW)
         self.runs = 0
-        schema.prepare(self.config.database)
+        stores.prepare(self.config.database)
         self.config.data.mkdir()
         with closing(sqlite.connect(self.config.database)) as connection, sqlite.write_transaction(connection):
             state.begin_serving(connection, self.config.policy, self.clock.read())
 
     def clean_up(self) -> str:
         self.runs += 1
-        with closing(Engine(self.config, self.clock)) as engine:
+        with closing(RunEnvironment(self.config, self.clock)) as engine:
             return run.clean_up(engine).error
 
     def canary(self, clean_up: Callable[[], str] | None = None) -> Canary:
@@ -88,7 +90,7 @@ def cage(tmp_path: Path) -> Cage:
     return Cage(tmp_path)
 
 
-def found_in(part: Part) -> set[tuple[str, str]]:
+def found_in(part: ProofPart) -> set[tuple[str, str]]:
     return {(str(each.kind), Path(each.path).name) for each in part.findings}
 
 
@@ -197,7 +199,7 @@ def test_why_the_archive_is_not_covered_is_told(tmp_path: Path, settings: dict[s
     without = replace(cage.config, archive=ArchiveConfig())
 
     def clean_up() -> str:
-        with closing(Engine(without, cage.clock)) as engine:
+        with closing(RunEnvironment(without, cage.clock)) as engine:
             return run.clean_up(engine).error
 
     part = cage.canary(clean_up).run()
@@ -294,6 +296,7 @@ async def test_users_notice_nothing_of_a_canary(served: ServerProcess) -> None:
         assert "canary" not in listed.stdout
 
 
+@pytest.mark.system
 def test_a_canary_that_was_killed_anywhere_is_removed_by_the_next_or_by_a_run(served: ServerProcess) -> None:
     for point in CANARY_POINTS:
         killed = subprocess.run(

@@ -10,8 +10,10 @@ import pytest
 from hypothesis import example, given, settings, strategies as st
 
 from conclave.proof import pages, remains
-from conclave.proof.pages import Layout, MalformedError, Stretch
-from conclave.store import bodies, schema, sqlite
+from conclave.proof.pages import ByteRange, Layout, MalformedError
+from conclave.store import bodies
+from conclave.store.engine import sqlite
+from tests.support import stores
 
 LAYOUT = Layout(4096, 4096, 1000, 0, 0, has_pointer_map=True)
 SMALL = Layout(512, 480, 300_000, 3, 1, has_pointer_map=True)
@@ -125,7 +127,7 @@ def test_a_long_body_goes_on_where_the_format_says() -> None:
     page = struct.pack(">I", 56) + b"x" * 4092
     assert pages.read_overflow(page, LAYOUT, 5000)[:2] == (56, 908)
     following, left, unused = pages.read_overflow(bytes(4) + page[4:], LAYOUT, 908)
-    assert (following, left, unused) == (0, 0, Stretch(912, 4096, "end of a body's last page"))
+    assert (following, left, unused) == (0, 0, ByteRange(912, 4096, "end of a body's last page"))
     assert remains.in_free_page(page, unused, LAYOUT) == 912
     with pytest.raises(MalformedError, match="behind its end"):
         pages.read_overflow(page, LAYOUT, 908)
@@ -239,7 +241,7 @@ def read_everything(data: bytes, layout: Layout) -> None:
             assert -1 <= remains.in_free_page(data, unused, layout) < layout.page_bytes
 
 
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 @given(st.binary(min_size=512, max_size=512), st.sampled_from([0x0D, 0x05, 0x00]), st.integers(0, 40))
 @example(b"\xff" * 512, 0x0D, 1)
 @example(b"\x80" * 512, 0x05, 3)
@@ -252,7 +254,7 @@ def test_whatever_a_page_has_reading_it_ends_and_raises_nothing_else(data: bytes
             pages.read_layout(page)
 
 
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 @given(st.lists(st.tuples(st.integers(0, 4095), st.binary(min_size=1, max_size=30)), min_size=1, max_size=12))
 def test_a_page_that_is_half_written_over_is_read_or_refused(changes: list[tuple[int, bytes]]) -> None:
     rows = [row(SEGMENT << 32 | place, b"x" * 200) for place in range(1, 12)]
@@ -303,7 +305,7 @@ def test_pages_of_any_size_that_sqlite_writes_are_read(tmp_path: Path, page_byte
 
 def test_the_tables_of_bodies_are_as_the_pages_are_read(tmp_path: Path) -> None:
     """If a body table gets another shape, its rows are no longer read, and this says so first."""
-    schema.prepare(tmp_path / "hot.db")
+    stores.prepare(tmp_path / "hot.db")
     with closing(sqlite.connect(tmp_path / "hot.db")) as connection:
         bodies.put(connection, b"x")
         columns = connection.execute("SELECT name, type, pk FROM pragma_table_info('body_segment_1')").fetchall()

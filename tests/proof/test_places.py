@@ -9,11 +9,13 @@ from pathlib import Path
 import pytest
 
 from conclave.proof import bodies as examined_bodies, frozen, pages
-from conclave.proof.found import MOST_FINDINGS, Finding, Kind, Part
+from conclave.proof.findings import MOST_FINDINGS, Finding, Kind, ProofPart
 from conclave.proof.verify import ProofError
-from conclave.store import bodies, schema, sqlite
+from conclave.store import bodies
+from conclave.store.engine import sqlite
 from conclave.system import locks
 from tests.proof.stores import PLANTED, Bodies, File, examined, kinds
+from tests.support import stores
 
 
 @pytest.fixture
@@ -24,7 +26,7 @@ def store(tmp_path: Path) -> Bodies:
     return made
 
 
-def places_of(parts: dict[str, Part]) -> list[tuple[int | None, int | None]]:
+def places_of(parts: dict[str, ProofPart]) -> list[tuple[int | None, int | None]]:
     return [(each.page, each.offset) for part in parts.values() for each in part.findings]
 
 
@@ -227,6 +229,7 @@ def test_what_was_in_the_log_is_gone_afterwards(store: Bodies) -> None:
         assert log.read_bytes() == b""
 
 
+@pytest.mark.system
 def test_long_walks_hold_many_short_moments(store: Bodies, monkeypatch: pytest.MonkeyPatch) -> None:
     """One page at a time, and bodies are erased and added meanwhile."""
     expected = store.examine()
@@ -235,7 +238,7 @@ def test_long_walks_hold_many_short_moments(store: Bodies, monkeypatch: pytest.M
         name: part.looked_at for name, part in expected.items() if name != "write-ahead log"
     }
     moments = 0
-    part = Part("body segments")
+    part = ProofPart("body segments")
     held = frozen.frozen
 
     @contextmanager
@@ -330,13 +333,13 @@ def test_a_store_that_was_copied_without_its_log_has_its_log_turned_on(tmp_path:
 
 
 def test_findings_are_bounded() -> None:
-    part = Part("any")
+    part = ProofPart("any")
     for number in range(MOST_FINDINGS + 5):
         part.add(Finding(Kind.REMAINS, "file", "told", number))
     assert (len(part.findings), part.more) == (MOST_FINDINGS, 5)
 
 
 def test_a_new_store_is_clean(tmp_path: Path) -> None:
-    schema.prepare(tmp_path / "hot.db")
+    stores.prepare(tmp_path / "hot.db")
     store = Bodies(tmp_path, 0)
     assert kinds(store.examine()) == {}

@@ -3,8 +3,9 @@
 import random
 from pathlib import Path
 
-from conclave.proof.found import Kind
-from conclave.store import bodies, sqlite
+from conclave.proof.findings import Kind
+from conclave.store import bodies
+from conclave.store.engine import sqlite
 from tests.proof.stores import Bodies
 
 COUNT = 20_000

@@ -12,12 +12,13 @@ import pytest
 import structlog
 from aiohttp import web
 
+from conclave.admin.access import Guard
 from conclave.admin.app import create_admin_app
-from conclave.admin.guard import Guard
 from conclave.clock import FakeClock
 from conclave.config.settings import Config
-from conclave.server import listen
+from conclave.server import connection, listen
 from conclave.server.app import create_app
+from tests.support.server import PATIENCE
 
 POST = b"POST /api/v1/login HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
 GET = b"GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
@@ -63,7 +64,7 @@ class Listening:
             writer.write(part)
             await asyncio.sleep(0.05 if len(parts) > 1 else 0)
         try:
-            return await asyncio.wait_for(reader.read(), 5)
+            return await asyncio.wait_for(reader.read(), PATIENCE)
         finally:
             writer.close()
             await writer.wait_closed()
@@ -155,15 +156,15 @@ async def test_a_client_that_goes_in_the_same_moment_is_no_error(
     """aiohttp began the request, had nothing left to make it of, and its task failed."""
     failures: list[dict[str, Any]] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: failures.append(context))
-    parse = listen.Connection._parse
+    parse = connection.Connection._parse
 
-    def parse_as_it_goes(connection: listen.Connection, data: bytes) -> None:
-        assert connection.transport
-        connection.transport.abort()
-        parse(connection, data)
+    def parse_as_it_goes(each: connection.Connection, data: bytes) -> None:
+        assert each.transport
+        each.transport.abort()
+        parse(each, data)
 
     with monkeypatch.context() as patch:
-        patch.setattr(listen.Connection, "_parse", parse_as_it_goes)
+        patch.setattr(connection.Connection, "_parse", parse_as_it_goes)
         with contextlib.suppress(ConnectionError):
             await listening.say(GET)
     gc.collect()
@@ -179,7 +180,7 @@ WHOLE = GET.replace(b"Connection: close\r\n", b"")
 async def test_a_head_that_does_not_come_to_its_end_is_answered_and_the_connection_ends(
     listening: Listening, monkeypatch: pytest.MonkeyPatch, before: bytes
 ) -> None:
-    monkeypatch.setattr(listen, "HEAD_SECONDS", 0.3)
+    monkeypatch.setattr(connection, "HEAD_SECONDS", 0.3)
     with structlog.testing.capture_logs() as lines:
         *answers, last = (await listening.say(before + HALF, b"X-More: b\r\n")).split(b"HTTP/")[1:]
     assert [parse(b"HTTP/" + each)[0] for each in answers] == [200] * bool(before)
@@ -203,13 +204,13 @@ async def test_a_connection_on_which_no_head_is_under_way_stays_open(
     listening: Listening, monkeypatch: pytest.MonkeyPatch, parts: tuple[bytes, ...]
 ) -> None:
     waits: list[asyncio.TimerHandle] = []
-    original = listen.Connection._parse
+    original = connection.Connection._parse
 
-    def parse_and_look(connection: listen.Connection, data: bytes) -> None:
-        original(connection, data)
-        waits[:] = [connection._head_due] if connection._head_due else []
+    def parse_and_look(each: connection.Connection, data: bytes) -> None:
+        original(each, data)
+        waits[:] = [each._head_due] if each._head_due else []
 
-    monkeypatch.setattr(listen.Connection, "_parse", parse_and_look)
+    monkeypatch.setattr(connection.Connection, "_parse", parse_and_look)
     await listening.leave(*parts)
     assert not waits
 

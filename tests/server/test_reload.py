@@ -12,20 +12,20 @@ from typing import Any
 import pytest
 import structlog.testing
 
-from conclave import keys
-from conclave.admin.guard import Guard
+from conclave import app_keys
+from conclave.admin.access import Guard
 from conclave.config.admin import AdminConfig
 from conclave.config.log import LogConfig
 from conclave.config.retention import RetentionConfig
 from conclave.config.settings import Config, setting_names
+from conclave.retention import rehearsal
 from conclave.retention.policy import KEEP
+from conclave.retention.rehearsal import Change
 from conclave.retention.resolve import Lifetimes, PolicySettings
 from conclave.server.reload import WAYS, Reloader, Way, described, differing, taken_over
 from conclave.server.supervise import Supervisor
 from conclave.server.tls import Tls, context_of
-from conclave.store import consequences
-from conclave.store.consequences import Change
-from conclave.store.faults import StoreError
+from conclave.store.engine.faults import StoreError
 from conclave.system import certificate
 from conclave.system.notify import ServiceManager
 from tests.conftest import Running
@@ -61,7 +61,7 @@ class Server:
 
     @property
     def config(self) -> Config:
-        return self.running.app[keys.IN_FORCE].config
+        return self.running.app[app_keys.IN_FORCE].config
 
     async def reload(self, text: str) -> list[dict[str, Any]]:
         """Reload with ``text`` after what the file needs; return what is logged."""
@@ -155,7 +155,7 @@ async def test_limits_change_and_what_was_counted_goes_on_counting(server: Serve
     with pytest.raises(RefusedError) as refused:
         await server.running.user("dave")
     assert refused.value.status == 429, "three were opened before the limit was three"
-    assert server.running.app[keys.BUDGET].size == 64 * 1024**2
+    assert server.running.app[app_keys.BUDGET].size == 64 * 1024**2
     await server.reload("limits.registrations_per_address = 4")
     await server.running.user("dave")
 
@@ -201,7 +201,7 @@ async def test_another_token_in_the_file_of_tokens_takes_a_restart(server: Serve
     file = tmp_path / "token"
     file.write_text("0123456789abcdef" * 2)
     admin = AdminConfig(token_file=str(file))
-    config = server.running.app[keys.IN_FORCE].config = replace(server.config, admin=admin)
+    config = server.running.app[app_keys.IN_FORCE].config = replace(server.config, admin=admin)
     guard = Guard(config.admin)
     server.reloader = Reloader(
         server.running.app, server.worker, None, server.path, asyncio.Event(), ServiceManager(), guard
@@ -258,7 +258,7 @@ async def test_what_expires_while_the_marks_are_settled_goes_by_the_new_policy_t
     await alice.send(group)
     running.clock.advance(100)
     settling, goes_on = threading.Event(), threading.Event()
-    settle = consequences.settle
+    settle = rehearsal.settle
 
     def take_long(*args: Any, **kwargs: Any) -> Change:
         running.clock.advance(5)
@@ -266,7 +266,7 @@ async def test_what_expires_while_the_marks_are_settled_goes_by_the_new_policy_t
         assert goes_on.wait(10)
         return settle(*args, **kwargs)
 
-    monkeypatch.setattr(consequences, "settle", take_long)
+    monkeypatch.setattr(rehearsal, "settle", take_long)
     reloading = asyncio.create_task(server.reload('message_retention = "1000s"'))
     await asyncio.to_thread(settling.wait, 10)
     meanwhile = await numbers(alice, group)
@@ -356,8 +356,9 @@ async def test_a_page_that_was_read_under_the_former_policy_is_not_remembered(
     running.clock.advance(50)
     for _ in range(300):
         await alice.send(group)
-    running.app[keys.GROUPS].forget_all()
-    store = running.app[keys.STORE]
+    store = running.app[app_keys.STORE]
+    touched = "INSERT INTO touches (group_key) SELECT group_key FROM groups"
+    await store.write(lambda connection: connection.execute(touched) and None)
     read_store = store.read
 
     async def read_then_reload(*args: Any, **kwargs: Any) -> Any:
@@ -409,7 +410,7 @@ async def test_a_reload_that_fails_while_the_server_stops_is_refused_as_any_othe
         raise StoreError("the database is locked")
 
     app = server.running.app
-    monkeypatch.setattr(app[keys.CLOCK_WATCH], "change", change)
+    monkeypatch.setattr(app[app_keys.CLOCK_WATCH], "change", change)
     server.path.write_text('message_retention = "100s"\n')
     guard = Guard(server.config.admin)
     with structlog.testing.capture_logs() as logged:
@@ -426,7 +427,7 @@ async def test_a_certificate_that_was_read_again_is_known_by_its_end(
 ) -> None:
     make_certificate(tmp_path)
     app, pair = server.running.app, (str(tmp_path / "cert.pem"), str(tmp_path / "key.pem"))
-    config = app[keys.IN_FORCE].config = replace(server.config, tls_cert_path=pair[0], tls_key_path=pair[1])
+    config = app[app_keys.IN_FORCE].config = replace(server.config, tls_cert_path=pair[0], tls_key_path=pair[1])
     context = context_of(config)
     assert context
     guard, manager = Guard(config.admin), ServiceManager()
@@ -434,8 +435,8 @@ async def test_a_certificate_that_was_read_again_is_known_by_its_end(
     text = f'tls_cert_path = "{pair[0]}"\ntls_key_path = "{pair[1]}"'
     monkeypatch.setattr(certificate, "expires_at", lambda _: 123)
     assert events(await server.reload(text)) == ["reloaded"]
-    assert app[keys.IN_FORCE].certificate_ends == 123
+    assert app[app_keys.IN_FORCE].certificate_ends == 123
     monkeypatch.setattr(certificate, "expires_at", lambda _: 456)
     (tmp_path / "key.pem").write_text("no key")
     assert events(await server.reload(text)) == ["reload_refused"]
-    assert app[keys.IN_FORCE].certificate_ends == 123, "handshakes go on with the former one"
+    assert app[app_keys.IN_FORCE].certificate_ends == 123, "handshakes go on with the former one"

@@ -12,16 +12,23 @@ from uuid import uuid4
 
 import pytest
 
+from conclave.actions.authorisation import require_member
+from conclave.actions.context import Context
+from conclave.actions.groups import change as change_group
+from conclave.actions.messages import append
 from conclave.clock import FakeClock
+from conclave.retention import due, rules
+from conclave.retention.plan import Plan, make_plan
 from conclave.retention.resolve import PolicySettings
-from conclave.store import groups, members, messages, schema, sqlite, state, users
-from conclave.store.groups import GroupChanges
-from conclave.store.members import Membership
-from spark import apply, due, pacer, rules, sql_engine
-from spark.engine import CleanupError
+from conclave.store.engine import sqlite
+from conclave.store.resources import groups, members, state, users
+from conclave.store.resources.groups import GroupChanges
+from conclave.store.resources.members import Membership
+from spark import apply, pacer
+from spark.environment import CleanupError
 from spark.pacer import Pacer, garbage
-from spark.plan_types import Plan
 from spark.run import requirement
+from tests.support import stores
 
 START, HOUR = 1_700_000_000, 3600
 POLICY = PolicySettings(-1, 2_592_000, 604_800)
@@ -29,7 +36,7 @@ POLICY = PolicySettings(-1, 2_592_000, 604_800)
 
 @pytest.fixture
 def connection(tmp_path: Path) -> Iterator[sqlite3.Connection]:
-    schema.prepare(tmp_path / "hot.db")
+    stores.prepare(tmp_path / "hot.db")
     with closing(sqlite.connect(tmp_path / "hot.db")) as opened:
         state.begin_serving(opened, POLICY, FakeClock(START).read())
         yield opened
@@ -39,16 +46,17 @@ def add_group(connection: sqlite3.Connection, expiry: int, count: int) -> Member
     """A group of one, who has sent some messages."""
     name = uuid4().hex
     user_id = users.add(connection, name, "", "", START)
-    group_id = groups.add(connection, user_id, name, "", START)
-    change(connection, members.require_member(connection, group_id, user_id), expiry, START)
-    member = members.require_member(connection, group_id, user_id)
+    group_id = groups.add(connection, user_id, name, "", START, POLICY)
+    change(connection, require_member(connection, group_id, user_id), expiry, START)
+    member = require_member(connection, group_id, user_id)
     for _ in range(count):
-        messages.append(connection, member, b"body", START, is_commit=False)
-    return members.require_member(connection, group_id, user_id)
+        append(connection, member, b"body", START, is_commit=False)
+    return require_member(connection, group_id, user_id)
 
 
 def change(connection: sqlite3.Connection, member: Membership, expiry: int, now: int) -> None:
-    groups.change(connection, member.group, GroupChanges(message_expiry_seconds=expiry), POLICY, FakeClock(now))
+    changes = GroupChanges(message_expiry_seconds=expiry)
+    change_group(connection, Context(POLICY, FakeClock(now)), member.group, changes)
 
 
 def apply_plan(connection: sqlite3.Connection, plan: Plan) -> Counter[str]:
@@ -66,7 +74,7 @@ def test_a_policy_lengthened_before_expiry_saves_what_a_plan_of_a_wrong_clock_na
     connection: sqlite3.Connection,
 ) -> None:
     member = add_group(connection, HOUR, 3)
-    plan = sql_engine.make_plan(connection, POLICY, START + 2 * HOUR)
+    plan = make_plan(connection, POLICY, START + 2 * HOUR)
     assert plan.groups
     change(connection, member, -1, START + 1)
     assert apply_plan(connection, plan) == Counter({rules.FETCHED: 0, rules.EXPIRED: 0})
@@ -75,7 +83,7 @@ def test_a_policy_lengthened_before_expiry_saves_what_a_plan_of_a_wrong_clock_na
 
 def test_a_policy_lengthened_after_expiry_saves_nothing(connection: sqlite3.Connection) -> None:
     member = add_group(connection, HOUR, 3)
-    plan = sql_engine.make_plan(connection, POLICY, START + 2 * HOUR)
+    plan = make_plan(connection, POLICY, START + 2 * HOUR)
     change(connection, member, -1, START + 2 * HOUR)
     assert apply_plan(connection, plan)[rules.EXPIRED] == 3
 
@@ -84,9 +92,9 @@ def test_leaving_delete_after_fetch_between_plan_and_apply_still_deletes_what_al
     connection: sqlite3.Connection,
 ) -> None:
     member = add_group(connection, 0, 3)
-    plan = sql_engine.make_plan(connection, POLICY, START)
-    messages.append(connection, member, b"sent after the plan", START, is_commit=False)
-    change(connection, members.require_member(connection, member.group.group_id, member.user_id), -1, START)
+    plan = make_plan(connection, POLICY, START)
+    append(connection, member, b"sent after the plan", START, is_commit=False)
+    change(connection, require_member(connection, member.group.group_id, member.user_id), -1, START)
     assert apply_plan(connection, plan)[rules.FETCHED] == 3
     assert left(connection) == 1
 
@@ -98,10 +106,10 @@ def test_entering_delete_after_fetch_between_plan_and_apply_keeps_the_new_floor(
     connection.execute("UPDATE groups SET visibility = 'public'")
     members.add(connection, member.group.group_key, newcomer, START)
     connection.execute("UPDATE messages SET created_at = created_at - ? WHERE sequence_num <= 5", (2 * HOUR,))
-    plan = sql_engine.make_plan(connection, POLICY, START)
+    plan = make_plan(connection, POLICY, START)
     change(connection, member, 0, START)
     assert apply_plan(connection, plan)[rules.EXPIRED] == 5
-    again = sql_engine.make_plan(connection, POLICY, START)
+    again = make_plan(connection, POLICY, START)
     assert apply_plan(connection, again).total() == 0, "the newcomer has fetched none of the other five"
     assert left(connection) == 5
 
@@ -115,8 +123,8 @@ def test_what_is_due_goes_whatever_the_sizes_of_lists_blocks_and_steps(
     members_of = [add_group(connection, expiry, 0) for expiry in (HOUR, -1, 0) * 3]
     for turn in range(10):
         for member in members_of:
-            messages.append(connection, member, b"body", START - (turn < 6) * 2 * HOUR, is_commit=False)
-    counts = apply_plan(connection, sql_engine.make_plan(connection, POLICY, START))
+            append(connection, member, b"body", START - (turn < 6) * 2 * HOUR, is_commit=False)
+    counts = apply_plan(connection, make_plan(connection, POLICY, START))
     assert counts == Counter({rules.EXPIRED: 3 * 6, rules.FETCHED: 3 * 10})
     rows = connection.execute("SELECT group_key, count(*), min(sequence_num) FROM messages GROUP BY 1 ORDER BY 1")
     keys = [member.group.group_key for member in members_of]
@@ -127,7 +135,7 @@ def test_what_is_due_goes_whatever_the_sizes_of_lists_blocks_and_steps(
 
 def test_settings_replaced_between_plan_and_apply_stop_the_run(connection: sqlite3.Connection) -> None:
     add_group(connection, HOUR, 3)
-    plan = sql_engine.make_plan(connection, POLICY, START + 2 * HOUR)
+    plan = make_plan(connection, POLICY, START + 2 * HOUR)
     state.begin_serving(connection, PolicySettings(0, 1, 1), FakeClock(START).read(), accepts_change=True)
     require = requirement(POLICY)
     with pytest.raises(CleanupError, match="settings changed"):
@@ -162,10 +170,10 @@ def test_the_settings_are_read_once_in_a_run_and_again_if_they_change(
 
 def test_a_group_deleted_between_plan_and_apply_is_left_to_its_tombstone(connection: sqlite3.Connection) -> None:
     member = add_group(connection, HOUR, 3)
-    plan = sql_engine.make_plan(connection, POLICY, START + 2 * HOUR)
+    plan = make_plan(connection, POLICY, START + 2 * HOUR)
     groups.remove(connection, member.group, START)
     assert sum(apply_plan(connection, plan).values()) == 0
-    again = sql_engine.make_plan(connection, POLICY, START)
+    again = make_plan(connection, POLICY, START)
     assert apply_plan(connection, again)[rules.DELETED_GROUP] == 3
 
 
@@ -176,7 +184,7 @@ def test_a_session_used_between_plan_and_apply_stays(connection: sqlite3.Connect
         " VALUES (1, x'00', ?, 0, 0, ?)",
         (user_id, START - 100),
     )
-    plan = sql_engine.make_plan(connection, POLICY, START)
+    plan = make_plan(connection, POLICY, START)
     assert plan.sessions == [1]
     connection.execute("UPDATE sessions SET expires_at = ?", (START + 100,))
     assert apply_plan(connection, plan)[rules.SESSIONS] == 0

@@ -10,17 +10,23 @@ from pathlib import Path
 
 import pytest
 
+from conclave.actions.authorisation import require_member
+from conclave.actions.messages import append
 from conclave.clock import FakeClock
 from conclave.config.cleanup import CleanupConfig
 from conclave.config.settings import Config
+from conclave.retention import due, rules
+from conclave.retention.plan import Plan, make_plan
 from conclave.retention.resolve import PolicySettings
-from conclave.store import groups, members, messages, overdue, schema, sqlite, state, users
-from spark import apply, due, rules, sql_engine
-from spark.engine import Engine
+from conclave.store.engine import sqlite
+from conclave.store.resources import groups, state, users
+from conclave.store.views import overdue
+from spark import apply
+from spark.environment import RunEnvironment
 from spark.pacer import Pacer
-from spark.plan_types import Plan
 from spark.run import dry_run
 from tests.conftest import Cleanup, Running, StartServer
+from tests.support import stores
 from tests.support.cleaner import Cleaner
 from tests.support.client import PASSWORD, Client, encode
 from tests.support.forensics import Search
@@ -61,7 +67,7 @@ async def test_what_a_deleted_account_sent_is_hidden_at_once_and_erased_by_the_n
         for reader in (alice, carol):
             assert await reader.numbers(group) == [1, 3, 4]
     assert len(await stored(running)) == 10, "nothing is erased yet"
-    assert await cleanup(running) == {**dict.fromkeys(rules.RULES, 0), "deleted_account": 4}
+    assert await cleanup(running) == {**dict.fromkeys(rules.REPORTED, 0), "deleted_account": 4}
     assert await stored(running) == [(key, number) for key in (1, 2) for number in (1, 3, 4)]
     for group in (first, second):
         left = {each.sequence_num: (each.sender_id, each.body) for each in await carol.fetch(group)}
@@ -134,7 +140,7 @@ async def test_a_message_that_several_rules_take_is_counted_once(running: Runnin
     await running.settle()
     config = replace(running.config, cleanup=CleanupConfig(engine="sql"))
     before = await stored(running), await running.query("SELECT * FROM user_tombstones")
-    planned = dry_run(Engine(config, running.clock))
+    planned = dry_run(RunEnvironment(config, running.clock))
     assert (await stored(running), await running.query("SELECT * FROM user_tombstones")) == before
     report = await asyncio.to_thread(cleaner.run, config, running.clock.now())
     # Of bob's: 3 in the group that keeps, 2 that not all have fetched, 1 that has not expired.
@@ -146,7 +152,7 @@ async def test_a_message_that_several_rules_take_is_counted_once(running: Runnin
 
 @pytest.fixture
 def connection(tmp_path: Path) -> Iterator[sqlite3.Connection]:
-    schema.prepare(tmp_path / "hot.db")
+    stores.prepare(tmp_path / "hot.db")
     with closing(sqlite.connect(tmp_path / "hot.db")) as opened:
         state.begin_serving(opened, POLICY, FakeClock(START).read())
         yield opened
@@ -155,10 +161,10 @@ def connection(tmp_path: Path) -> Iterator[sqlite3.Connection]:
 def leave_messages(connection: sqlite3.Connection, count: int) -> bytes:
     """Store messages of two users in one group, and delete the account of the one whose id is returned."""
     stays, goes = [users.add(connection, name, "", "", START) for name in ("stays", "goes")]
-    member = members.require_member(connection, groups.add(connection, stays, "g", "", START), stays)
+    member = require_member(connection, groups.add(connection, stays, "g", "", START, POLICY), stays)
     for _ in range(count):
         for user_id in (stays, goes):
-            messages.append(connection, replace(member, member_id=0, user_id=user_id), b"body", START, is_commit=False)
+            append(connection, replace(member, member_id=0, user_id=user_id), b"body", START, is_commit=False)
     connection.execute("INSERT INTO user_tombstones (user_id, created_at) VALUES (?, ?)", (goes, START))
     return goes
 
@@ -170,31 +176,31 @@ def sent_by(connection: sqlite3.Connection, user_id: bytes) -> int:
 def test_the_tombstone_stays_until_the_last_message_is_gone(connection: sqlite3.Connection) -> None:
     count = 2 * apply.CHUNK + 1
     goes = leave_messages(connection, count)
-    plan = sql_engine.make_plan(connection, POLICY, START)
+    plan = make_plan(connection, POLICY, START)
     assert plan.deleted_accounts == [goes]
     counts: Counter[str] = Counter()
-    named = due.of_plan(connection, plan, POLICY)
+    named = due.of_plan(connection, plan)
     ((block,),) = due.blocks(connection, named)
     assert apply._Deleting(connection, named, block, counts).step(), "a chunk is done, and not all of them"
     assert sent_by(connection, goes) == count - apply.CHUNK
     for step in apply._steps(connection, plan, POLICY, counts):
         step()
-    again = sql_engine.make_plan(connection, POLICY, START)
+    again = make_plan(connection, POLICY, START)
     assert again == plan, "a run that was stopped here is gone on with by the next one"
     apply.apply_plan(Pacer(connection), again, POLICY, counts)
     assert counts == {rules.DELETED_ACCOUNT: count}
     assert sent_by(connection, goes) == 0
     assert connection.execute("SELECT count(*) FROM messages").fetchone()[0] == count, "those of the other user"
-    assert sql_engine.make_plan(connection, POLICY, START) == Plan(START)
+    assert make_plan(connection, POLICY, START) == Plan(START)
 
 
 def test_an_account_deleted_between_plan_and_apply_is_left_to_the_next_run(connection: sqlite3.Connection) -> None:
-    plan = sql_engine.make_plan(connection, POLICY, START)
+    plan = make_plan(connection, POLICY, START)
     goes = leave_messages(connection, 3)
     counts: Counter[str] = Counter()
     apply.apply_plan(Pacer(connection), plan, POLICY, counts)
     assert counts.total() == 0
-    apply.apply_plan(Pacer(connection), sql_engine.make_plan(connection, POLICY, START), POLICY, counts)
+    apply.apply_plan(Pacer(connection), make_plan(connection, POLICY, START), POLICY, counts)
     assert counts == {rules.DELETED_ACCOUNT: 3}
     assert sent_by(connection, goes) == 0
 
@@ -211,11 +217,11 @@ def test_only_accounts_with_a_tombstone_lose_their_messages(connection: sqlite3.
 
 def test_the_messages_of_an_account_are_found_without_looking_at_all_messages(connection: sqlite3.Connection) -> None:
     leave_messages(connection, 3)
-    plan = sql_engine.make_plan(connection, POLICY, START)
+    plan = make_plan(connection, POLICY, START)
     statements: list[str] = []
     connection.set_trace_callback(statements.append)
-    apply.count_plan(connection, plan, POLICY)
-    due.groups(connection, plan, POLICY)
+    apply.count_plan(connection, plan)
+    due.groups(connection, plan)
     apply.apply_plan(Pacer(connection), plan, POLICY, Counter())
     connection.set_trace_callback(None)
     searches = [each for each in statements if "CROSS JOIN messages" in each and "sender_id =" in each]
@@ -238,8 +244,8 @@ def test_in_one_group_they_are_found_without_looking_at_all_its_messages(connect
     )
     statements: list[str] = []
     connection.set_trace_callback(statements.append)
-    overdue.find(connection, POLICY, START, 1)
-    assert due.held_back(connection, POLICY, START) == 3
+    overdue.find(connection, START, 1)
+    assert due.held_back(connection, START) == 3
     connection.set_trace_callback(None)
     searches = [each for each in statements if "message_blocks" in each]
     assert len(searches) == 2

@@ -16,7 +16,7 @@ import pyarrow.parquet
 import pytest
 
 from conclave.actions import holds, purges
-from conclave.actions.outside import Outside
+from conclave.actions.command_runner import Outside
 from conclave.clock import FakeClock
 from conclave.config.archive import ArchiveConfig
 from conclave.config.cleanup import CleanupConfig
@@ -218,7 +218,11 @@ def cases() -> list[Any]:
     chosen = [case for case in PLACES if case[0] == "sql-hot"]
     for place, count in (("spark-hot", 1), ("spark-archive", 2)):
         chosen += sample.some([case for case in PLACES if case[0] == place], count, f"deletions, {place}")
-    return [pytest.param(place, delete, id=f"{place}-{delete.__name__}") for place, delete in chosen]
+    slow = {"spark-archive": pytest.mark.system}
+    return [
+        pytest.param(place, delete, id=f"{place}-{delete.__name__}", marks=slow.get(place, ()))
+        for place, delete in chosen
+    ]
 
 
 @pytest.mark.parametrize(("place", "delete"), cases())

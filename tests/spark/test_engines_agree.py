@@ -11,22 +11,27 @@ from uuid import UUID, uuid4
 import pytest
 from hypothesis import HealthCheck, given, seed, settings, strategies as st
 
-from conclave.budget import Budget
 from conclave.clock import FakeClock
 from conclave.config.cleanup import CleanupConfig
 from conclave.config.retention import RetentionConfig
 from conclave.config.settings import Config
+from conclave.response_memory import Budget
+from conclave.retention import marks
 from conclave.retention.jobs import ALL, PurgeJob, Scope
 from conclave.retention.resolve import Lifetimes
-from conclave.store import bodies, messages, receipts, schema, sqlite, state as server_state
+from conclave.store import bodies
+from conclave.store.engine import sqlite
+from conclave.store.resources import messages, receipts, state as server_state
 from conclave.wire.negotiate import Format
 from conclave.wire.pages import writer
-from spark.engine import Engine
+from spark.environment import RunEnvironment
 from spark.run import dry_run
-from tests.support import model, sample
+from tests.support import model, sample, stores
 from tests.support.cleaner import Cleaner
 from tests.support.model import GroupState, Outcome, Sent, State
 from tests.support.sample import amount
+
+pytestmark = pytest.mark.system
 
 NOW = 5_000_000_000  # does not fit 32 bits
 LIFETIMES = [1, 2, 10, 60, 3600, 2**53 - 1]
@@ -95,7 +100,6 @@ def test_an_engine_deletes_what_the_model_says(engine: str, cleaner: Cleaner) ->
     @seed(sample.seed())
     @settings(
         max_examples=amount(150, 40) if engine == "sql" else amount(30, 3),
-        deadline=None,
         suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
         derandomize=sample.is_all(),
         database=None,
@@ -128,17 +132,18 @@ def run(state: State, engine: str, cleaner: Cleaner) -> Outcome:
                 },
             ),
         )
-        schema.prepare(config.database)
+        stores.prepare(config.database)
         with closing(sqlite.connect(config.database)) as connection, sqlite.write_transaction(connection):
             server_state.begin_serving(connection, config.policy, FakeClock(state.now).read())
             fill(connection, state)
+            marks.write(connection, config.policy)
         sql = replace(config, cleanup=CleanupConfig(engine="sql"))
         if engine == "spark":
             # Applying re-checks what a plan names, and so would hide one that names too much.
             assert cleaner.plan(config, state.now, scope(state)) == cleaner.plan(sql, state.now, scope(state))
         with closing(sqlite.connect(config.database)) as connection:
             assert served(connection, config, state.now) == model.served(state)
-        counted = dry_run(Engine(sql, FakeClock(state.now)), scope(state)).counts
+        counted = dry_run(RunEnvironment(sql, FakeClock(state.now)), scope(state)).counts
         assert cleaner.run(config, state.now, scope=scope(state))["deleted"] == counted
         with closing(sqlite.connect(config.database)) as connection:
             outcome = left(connection, state)
@@ -231,7 +236,6 @@ def served(connection: sqlite3.Connection, config: Config, now: int) -> set[tupl
             user_id,
             0,
             500,
-            config.policy,
             FakeClock(now),
             Budget(10**9).share(),
             writer(Format.JSON),
@@ -326,12 +330,12 @@ def left(connection: sqlite3.Connection, state: State) -> Outcome:
     counted = connection.execute("SELECT group_key, self_destructs FROM groups WHERE self_destructs").fetchall()
     of_living = Counter(row["group_key"] for row in timed if row["group_key"] not in deleted)
     assert {row["group_key"]: row["self_destructs"] for row in counted} == of_living
-    marks = connection.execute(
+    marked = connection.execute(
         "SELECT group_key, floor_seq, gone_below, expired_before FROM groups WHERE group_key < 1000"
     )
     return Outcome(
         {(row["group_key"] - 1, row["sequence_num"]) for row in stored},
-        {row[0] - 1: tuple(row)[1:] for row in marks},
+        {row[0] - 1: tuple(row)[1:] for row in marked},
         {row[0] - 1 for row in connection.execute("SELECT session_id FROM sessions")},
         {row[0] - 1 for row in connection.execute("SELECT invite_key FROM invites")},
     )

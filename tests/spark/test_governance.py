@@ -9,9 +9,9 @@ from uuid import UUID
 
 import pytest
 
-from conclave import keys
+from conclave import app_keys
 from conclave.actions import holds
-from conclave.actions.outside import Outside
+from conclave.actions.command_runner import Outside
 from conclave.config.archive import ArchiveConfig
 from conclave.config.cleanup import CleanupConfig
 from conclave.config.retention import RetentionConfig
@@ -76,7 +76,7 @@ class Place:
 Start = Callable[..., AbstractAsyncContextManager[Place]]
 
 
-@pytest.fixture(params=["sql-hot", "spark-hot", "spark-archive"])
+@pytest.fixture(params=["sql-hot", "spark-hot", pytest.param("spark-archive", marks=pytest.mark.system)])
 def start(request: pytest.FixtureRequest, config: Config, start_server: StartServer, cleaner: Cleaner) -> Start:
     """Start a server with settings of ``[retention]``, and others by name."""
     engine, tier = request.param.split("-")
@@ -307,7 +307,7 @@ async def test_a_clock_a_year_ahead_erases_nothing_and_moves_no_mark(start: Star
         await expect(alice.set_expiry(group, -1), 503, 0)
         assert await place.stored() == 1
         assert await server.query("SELECT floor_seq, gone_below, expired_before FROM groups") == marks
-        assert "clock" in server.app[keys.HEALTH].faults
+        assert "clock" in server.app[app_keys.HEALTH].faults
 
 
 async def test_an_override_that_is_removed_lets_go_at_once_and_what_should_stay_stays(start: Start) -> None:

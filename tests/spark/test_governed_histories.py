@@ -70,6 +70,7 @@ async def test_random_histories_with_timers_are_as_the_model_says(
     await History(start_server, config, clock, cleaner, seed, timers=True).play(STEPS)
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("seed", seeds(40, 3, "twins of governance"), ids="sql-{}".format)
 async def test_random_twins_with_other_runs_serve_the_same(
     start_server: StartServer, config: Config, clock: FakeClock, cleaner: Cleaner, seed: int
@@ -82,6 +83,7 @@ async def test_random_twins_with_other_runs_serve_the_same(
     assert list(differing(*twins)) == []
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("seed", seeds(12, 1, "histories of governance in both tiers"), ids="spark-{}".format)
 async def test_random_histories_of_both_tiers_are_as_the_model_says(
     start_server: StartServer, config: Config, clock: FakeClock, cleaner: Cleaner, seed: int
@@ -89,6 +91,7 @@ async def test_random_histories_of_both_tiers_are_as_the_model_says(
     await History(start_server, config, clock, cleaner, seed, tier="archive").play(ARCHIVED_STEPS)
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("seed", seeds(12, 1, "histories with timers in both tiers"), ids="spark-{}".format)
 async def test_random_histories_of_both_tiers_with_timers_are_as_the_model_says(
     start_server: StartServer, config: Config, clock: FakeClock, cleaner: Cleaner, seed: int
@@ -103,6 +106,7 @@ PLANTED = [
 ]
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("fault", PLANTED, ids="sql-{}".format)
 async def test_a_planted_fault_is_found(
     start_server: StartServer,
@@ -125,6 +129,7 @@ async def test_a_planted_fault_is_found(
     pytest.fail(f"{fault} was not found in {MOST_HISTORIES} histories")
 
 
+@pytest.mark.system
 @pytest.mark.skipif(not is_all(), reason="takes Spark two minutes")
 @pytest.mark.parametrize("fault", [*ARCHIVED], ids="spark-{}".format)
 async def test_a_fault_planted_in_the_archive_is_found(

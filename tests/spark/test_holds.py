@@ -10,16 +10,22 @@ from pathlib import Path
 
 import pytest
 
-from conclave.actions import holds
+from conclave.actions import accounts, holds
+from conclave.actions.authorisation import require_member
+from conclave.actions.command_runner import Outside
 from conclave.actions.context import Context
-from conclave.actions.outside import Outside
+from conclave.actions.groups import change as change_group
+from conclave.actions.messages import append
 from conclave.clock import FakeClock
+from conclave.retention.plan import make_plan
 from conclave.retention.resolve import PolicySettings
-from conclave.store import accounts, groups, members, messages, schema, sqlite, state, users
-from conclave.store.groups import GroupChanges
-from spark import apply, sql_engine
+from conclave.store.engine import sqlite
+from conclave.store.resources import groups, members, state, users
+from conclave.store.resources.groups import GroupChanges
+from spark import apply
 from spark.pacer import Pacer
 from tests.conftest import Cleanup, Running
+from tests.support import stores
 from tests.support.cleaner import Cleaner
 from tests.support.client import PASSWORD, Client, encode
 from tests.support.forensics import Search
@@ -264,7 +270,7 @@ async def test_what_a_deleted_account_left_in_a_held_group_is_counted_as_kept(
 
 @pytest.fixture
 def connection(tmp_path: Path) -> Iterator[sqlite3.Connection]:
-    schema.prepare(tmp_path / "hot.db")
+    stores.prepare(tmp_path / "hot.db")
     with closing(sqlite.connect(tmp_path / "hot.db")) as opened:
         state.begin_serving(opened, POLICY, FakeClock(START).read())
         yield opened
@@ -277,21 +283,21 @@ def test_what_a_run_has_planned_is_kept_if_it_is_held_before_it_is_erased(
 ) -> None:
     context = Context(POLICY, FakeClock(START))
     user_id = users.add(connection, "alice", "", "", START)
-    group_id = groups.add(connection, user_id, "g", "", START)
-    member = members.require_member(connection, group_id, user_id)
+    group_id = groups.add(connection, user_id, "g", "", START, POLICY)
+    member = require_member(connection, group_id, user_id)
     expiry = {"expired": HOUR, "fetched": 0}.get(rule, -1)
     changes = GroupChanges(message_expiry_seconds=expiry)
-    groups.change(connection, member.group, changes, POLICY, context.clock)
+    change_group(connection, context, member.group, changes)
     for _ in range(3):
-        member = members.require_member(connection, group_id, user_id)
-        messages.append(connection, member, b"body", START, is_commit=False)
+        member = require_member(connection, group_id, user_id)
+        append(connection, member, b"body", START, is_commit=False)
     if rule == "deleted_group":
         groups.remove(connection, member.group, START)
     elif rule == "deleted_account":
         bob = users.add(connection, "bob", "", "", START)
         members.add(connection, member.group.group_key, bob, START)
-        accounts.delete(connection, user_id, START)
-    plan = sql_engine.make_plan(connection, POLICY, START + HOUR + 1)
+        accounts.end(connection, user_id, START)
+    plan = make_plan(connection, POLICY, START + HOUR + 1)
     covered = holds.Covered(None, user_id, "") if by_user else holds.Covered(member.group.group_key, group_id, "")
     hold = holds.add(connection, context, "operator root", covered, "case 17")
     counts: Counter[str] = Counter()
@@ -299,6 +305,6 @@ def test_what_a_run_has_planned_is_kept_if_it_is_held_before_it_is_erased(
     assert counts.total() == 0
     assert connection.execute("SELECT count(*) FROM messages").fetchone()[0] == 3
     holds.release(connection, context, "operator root", hold.hold_id)
-    again = sql_engine.make_plan(connection, POLICY, START + HOUR + 1)
+    again = make_plan(connection, POLICY, START + HOUR + 1)
     apply.apply_plan(Pacer(connection), again, POLICY, counts)
     assert +counts == {rule: 3}, "the plan was not empty for another reason"

@@ -9,6 +9,8 @@ import pytest
 
 from spark.java_log import MOST_CHARACTERS, read_line
 
+pytestmark = pytest.mark.system
+
 
 @pytest.mark.parametrize(
     "line",
@@ -70,13 +72,13 @@ def test_a_long_line_is_cut() -> None:
 SPEAKING = """
 from conclave.clock import SystemClock
 from conclave.config.settings import Config
-from conclave.logs import configure_logging
-from conclave.store import schema
-from spark.engine import Engine
+from conclave.logs.setup import configure_logging
+from conclave.store.engine import schema
+from spark.environment import RunEnvironment
 configure_logging()
 config = Config(database_path="chat.db")
 schema.prepare(config.database)
-engine = Engine(config, SystemClock())
+engine = RunEnvironment(config, SystemClock())
 engine.warm_up()
 java = engine._spark.sparkContext._jvm
 logger = java.org.apache.logging.log4j.LogManager.getLogger("org.example.Speaker")

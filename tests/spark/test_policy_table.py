@@ -10,16 +10,20 @@ from uuid import UUID
 
 import pytest
 
-from conclave.budget import Budget
 from conclave.clock import FakeClock
 from conclave.config.archive import ArchiveConfig
 from conclave.config.cleanup import CleanupConfig
 from conclave.config.retention import RetentionConfig
 from conclave.config.settings import Config
+from conclave.response_memory import Budget
+from conclave.retention import marks
 from conclave.retention.resolve import PolicySettings
-from conclave.store import bodies, messages, schema, sqlite, state
+from conclave.store import bodies
+from conclave.store.engine import sqlite
+from conclave.store.resources import messages, state
 from conclave.wire.negotiate import Format
 from conclave.wire.pages import writer
+from tests.support import stores
 from tests.support.archived import Tiers
 from tests.support.cleaner import Cleaner
 from tests.support.policies import CASES, GROUP, Case, settings
@@ -46,7 +50,7 @@ STORES = [[case] for batch in BATCHES if batch[0].settings.groups for case in ba
     [
         ("sql", "hot", STORES),
         ("spark", "hot", some(STORES, 3, "policies of Spark")),
-        ("spark", "archive", some(STORES, 1, "policies of the archive")),
+        pytest.param("spark", "archive", some(STORES, 1, "policies of the archive"), marks=pytest.mark.system),
     ],
     ids=["sql-hot", "spark-hot", "spark-archive"],
 )
@@ -62,7 +66,7 @@ def test_what_is_served_and_what_goes_follows_from_the_row(
 def check(plain: Config, cases: list[Case], cleaner: Cleaner) -> None:
     config = with_policy(plain, cases[0].settings)
     ages = [ages_of(case) for case in cases]
-    schema.prepare(plain.database)
+    stores.prepare(plain.database)
     with opened(plain) as connection:
         state.begin_serving(connection, plain.policy, FakeClock(NOW).read())
         for key, of_case in enumerate(ages, 1):
@@ -74,6 +78,7 @@ def check(plain: Config, cases: list[Case], cleaner: Cleaner) -> None:
         for key, case in enumerate(cases, 1):
             own = "message_expiry_seconds = ?, min_lifetime_seconds = ?"
             connection.execute(f"UPDATE groups SET {own} WHERE group_key = ?", (case.own_max, case.own_min, key))
+            marks.write(connection, config.policy, key)
     for key, case in enumerate(cases, 1):
         assert served(config, key, group_id(cases, key)) == {
             number for number, age in ages[key - 1].items() if not is_old(case, age)
@@ -144,6 +149,7 @@ def fill(connection: sqlite3.Connection, key: int, group: bytes, ages: dict[int,
         "INSERT INTO groups (group_key, group_id, group_name, alias, created_at, last_seq) VALUES (?, ?, ?, '', 0, ?)",
         (key, group, f"g{key}", max(ages)),
     )
+    marks.write(connection, settings(), key)
     connection.executemany(
         "INSERT INTO members (group_key, user_id, role, joined_at, watermark) VALUES (?, ?, 'member', 0, ?)",
         [(key, ALICE, max(ages)), (key, BOB, max(ages) - 1)],
@@ -160,7 +166,7 @@ def served(config: Config, key: int, group: bytes) -> set[int]:
     """Return what a member gets, by what the store says of each tier."""
     with closing(sqlite.connect(config.database)) as connection:
         page = messages.page(
-            *(connection, group, ALICE, 0, 500, config.policy, FakeClock(NOW)),
+            *(connection, group, ALICE, 0, 500, FakeClock(NOW)),
             *(Budget(10**9).share(), writer(Format.JSON)),
         )
     if not page.archived:

@@ -8,15 +8,21 @@ from pathlib import Path
 
 import pytest
 
+from conclave.actions.authorisation import require_member
+from conclave.actions.messages import append
 from conclave.clock import FakeClock
+from conclave.retention import marks
+from conclave.retention.plan import make_plan
 from conclave.retention.policy import KEEP
 from conclave.retention.resolve import PolicySettings
-from conclave.store import groups, marks, members, messages, receipts, schema, sqlite, state, users
 from conclave.store.archive import moves
 from conclave.store.archive.moves import PartRow, Range
-from conclave.store.members import Membership
-from spark import apply, sql_engine
+from conclave.store.engine import sqlite
+from conclave.store.resources import groups, receipts, state, users
+from conclave.store.resources.members import Membership
+from spark import apply
 from spark.pacer import Pacer
+from tests.support import stores
 
 START = 1_700_000_000
 POLICY = PolicySettings(-1, 2_592_000, 604_800)
@@ -24,7 +30,7 @@ POLICY = PolicySettings(-1, 2_592_000, 604_800)
 
 @pytest.fixture
 def connection(tmp_path: Path) -> Iterator[sqlite3.Connection]:
-    schema.prepare(tmp_path / "hot.db")
+    stores.prepare(tmp_path / "hot.db")
     with closing(sqlite.connect(tmp_path / "hot.db")) as opened, sqlite.write_transaction(opened):
         state.begin_serving(opened, POLICY, FakeClock(START).read())
     with closing(sqlite.connect(tmp_path / "hot.db")) as opened:
@@ -34,11 +40,11 @@ def connection(tmp_path: Path) -> Iterator[sqlite3.Connection]:
 def a_group(connection: sqlite3.Connection) -> Membership:
     """A group of one, who has sent 4 messages."""
     user_id = users.add(connection, "alice", "", "", START)
-    group_id = groups.add(connection, user_id, "group", "", START)
-    member = members.require_member(connection, group_id, user_id)
+    group_id = groups.add(connection, user_id, "group", "", START, POLICY)
+    member = require_member(connection, group_id, user_id)
     for _ in range(4):
-        messages.append(connection, member, b"body", START, is_commit=False)
-    return members.require_member(connection, group_id, user_id)
+        append(connection, member, b"body", START, is_commit=False)
+    return require_member(connection, group_id, user_id)
 
 
 def move(connection: sqlite3.Connection, member: Membership, *steps: str) -> None:
@@ -55,7 +61,7 @@ def move(connection: sqlite3.Connection, member: Membership, *steps: str) -> Non
 
 def erase(connection: sqlite3.Connection) -> dict[str, int]:
     """Apply what is due a second later; return by rule how many messages are noted."""
-    plan = sql_engine.make_plan(connection, POLICY, START + 1)
+    plan = make_plan(connection, POLICY, START + 1)
     apply.apply_plan(Pacer(connection), plan, POLICY, Counter())
     assert connection.execute("SELECT count(*) FROM messages").fetchone()[0] == 0
     return {row["rule"]: row["messages"] for row in connection.execute("SELECT * FROM erasures")}

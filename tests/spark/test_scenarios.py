@@ -8,13 +8,14 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from conclave import keys
+from conclave import app_keys
+from conclave.actions.authorisation import require_group
 from conclave.clock import FakeClock
 from conclave.config.cleanup import CleanupConfig
 from conclave.config.settings import Config
-from conclave.store import bodies, groups
-from conclave.store.state import PolicyFrozenError
-from spark.engine import Engine
+from conclave.store import bodies
+from conclave.store.resources.state import PolicyFrozenError
+from spark.environment import RunEnvironment
 from spark.run import dry_run
 from tests.conftest import Cleanup, Running, StartServer
 from tests.support.cleaner import Cleaner
@@ -307,7 +308,7 @@ async def test_a_clock_behind_what_is_stored_erases_nothing(
     clock.set_wrong(-DAY)
     clock.boot_id = "after a restart of the machine"
     async with start_server(config) as server:
-        assert server.app[keys.HEALTH].faults["clock"].startswith("the wall clock is 86400 seconds behind")
+        assert server.app[app_keys.HEALTH].faults["clock"].startswith("the wall clock is 86400 seconds behind")
         with pytest.raises(AssertionError, match="behind what is already stored"):
             await cleanup(server)
         assert await stored(server) == [1, 2]
@@ -332,7 +333,7 @@ async def test_a_policy_does_not_change_under_a_wrong_clock_and_its_end_is_not_f
         async with start_server(replace(sql, message_retention=60 * DAY)):
             pass
     async with start_server(sql) as server:
-        assert "clock" in server.app[keys.HEALTH].faults
+        assert "clock" in server.app[app_keys.HEALTH].faults
         now, set_by = clock.now(), clock.set_by
         report = await asyncio.to_thread(cleaner.try_run, sql, now, set_by, accept_clock=True)
         assert report["deleted"]["expired"] == 0, report
@@ -357,7 +358,7 @@ async def test_a_dry_run_counts_what_a_run_then_deletes_and_touches_nothing(runn
     await running.settle()
     config = replace(running.config, cleanup=CleanupConfig(engine="sql"))
     before = await running.query("SELECT * FROM messages"), await running.query("SELECT * FROM groups")
-    planned = dry_run(Engine(config, running.clock))
+    planned = dry_run(RunEnvironment(config, running.clock))
     assert (await running.query("SELECT * FROM messages"), await running.query("SELECT * FROM groups")) == before
     assert await running.query("SELECT * FROM cleanup_runs") == []
     report = await asyncio.to_thread(cleaner.run, config, running.clock.now())
@@ -369,7 +370,7 @@ async def add_invite(server: Running, group: str, inviter: Client, invitee: Clie
     """Store an invite as an admin's escrow-invite does."""
 
     def add(connection: sqlite3.Connection) -> None:
-        group_key = groups.by_id(connection, UUID(group).bytes).group_key
+        group_key = require_group(connection, UUID(group).bytes).group_key
         carried = [bodies.put(connection, text) for text in (b"commit", b"welcome", b"group info")]
         connection.execute(
             "INSERT INTO invites (invite_id, group_key, invitee_id, inviter_id, created_at, commit_body, welcome_body,"
@@ -384,4 +385,4 @@ async def add_invite(server: Running, group: str, inviter: Client, invitee: Clie
             ),
         )
 
-    await server.app[keys.STORE].write(add)
+    await server.app[app_keys.STORE].write(add)

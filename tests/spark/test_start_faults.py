@@ -5,6 +5,8 @@ import pytest
 from spark.java import JavaStartError
 from spark.start_faults import why_not_started
 
+pytestmark = pytest.mark.system
+
 MEMORY = "Is [spark] driver_memory right for this machine?"
 CALLED = "An error occurred while calling None.org.apache.spark.api.java.JavaSparkContext.\n: "
 

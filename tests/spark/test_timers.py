@@ -10,16 +10,17 @@ from uuid import UUID
 
 import pytest
 
-from conclave import keys
+from conclave import app_keys
 from conclave.actions import holds
-from conclave.actions.outside import Outside
+from conclave.actions.command_runner import Outside
 from conclave.config.archive import ArchiveConfig
 from conclave.config.cleanup import CleanupConfig
 from conclave.config.retention import RetentionConfig
 from conclave.config.settings import Config
 from conclave.retention.jobs import ALL, PurgeJob, Scope
 from conclave.retention.resolve import Lifetimes
-from conclave.store import receipts, sqlite
+from conclave.store.engine import sqlite
+from conclave.store.resources import receipts
 from tests.conftest import Running, StartServer
 from tests.support.cleaner import Cleaner
 from tests.support.client import Client
@@ -235,7 +236,7 @@ async def test_what_is_read_while_a_wrong_clock_calls_it_too_old_has_its_time_af
     search = Search()
     await alice.send(group, search.body(1, 600), 90 * DAY)
     running.clock.advance(10 * DAY)
-    await running.app[keys.CLOCK_WATCH].note()
+    await running.app[app_keys.CLOCK_WATCH].note()
     secret = search.body(2, 600)
     await alice.send(group, secret, HOUR)
     assert await bob.numbers(group) == [2], "the first one is too old by the right clock"
@@ -266,7 +267,7 @@ async def test_what_is_read_while_a_slow_clock_calls_it_young_is_hidden_again_wi
     await alice.send(group, b"young", 90 * DAY)
     running.clock.advance(5 * DAY)
     assert await bob.numbers(group) == [2], "nobody may read the first one for the first time"
-    await running.app[keys.CLOCK_WATCH].note()
+    await running.app[app_keys.CLOCK_WATCH].note()
     running.clock.set_wrong(-2 * DAY)
     assert await bob.numbers(group) == [1, 2], "hiding goes on by the clock as it is"
     await bob.read(group, 2)
@@ -299,6 +300,7 @@ async def test_what_a_wrong_clock_hides_does_not_count_as_fetched(running: Runni
     assert search.numbers_beside_a_server(Path(running.config.database_path).parent) == set()
 
 
+@pytest.mark.system
 async def test_neither_it_nor_what_follows_moves_to_the_archive(
     config: Config, start_server: StartServer, cleaner: Cleaner
 ) -> None:

@@ -9,6 +9,8 @@ import pytest
 
 from spark import worker
 
+pytestmark = pytest.mark.system
+
 
 class Halting:
     """An engine that takes its time to halt."""

@@ -3,7 +3,6 @@
 import sqlite3
 from collections.abc import Iterator, Sequence
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -12,12 +11,14 @@ import pytest
 from conclave.config.archive import ArchiveConfig
 from conclave.retention.policy import KEEP
 from conclave.retention.resolve import PolicySettings
-from conclave.store import bodies, schema, sqlite
-from conclave.store.archive import choice, moves
-from conclave.store.archive.choice import HOUR
+from conclave.store import bodies
+from conclave.store.archive import move_selection, moves
+from conclave.store.archive.move_selection import HOUR
 from conclave.store.archive.moves import Range
+from conclave.store.engine import sqlite
 from spark.archive.move import Mover
-from spark.hot import Hot
+from spark.hot_store import Hot
+from tests.support import stores
 
 NOW = 10_000 * HOUR
 POLICY = PolicySettings(KEEP, 1, 1)
@@ -25,7 +26,7 @@ POLICY = PolicySettings(KEEP, 1, 1)
 
 @pytest.fixture
 def connection(tmp_path: Path) -> Iterator[sqlite3.Connection]:
-    schema.prepare(tmp_path / "hot.db")
+    stores.prepare(tmp_path / "hot.db")
     with closing(sqlite.connect(tmp_path / "hot.db")) as opened:
         yield opened
 
@@ -43,8 +44,8 @@ def add_group(connection: sqlite3.Connection, key: int, times: Sequence[int], si
 
 def slices(connection: sqlite3.Connection, rows: int) -> list[int]:
     """Return how many messages lie in each slice of time; check the bounds."""
-    choice.list_movable(connection, POLICY, 0, NOW, NOW)
-    bounds = choice.time_slices(connection, NOW, rows)
+    move_selection.list_movable(connection, 0, NOW)
+    bounds = move_selection.time_slices(connection, NOW, rows)
     assert bounds == sorted(set(bounds))
     assert bounds[-1] == NOW
     assert all(bound % HOUR == 0 for bound in bounds)
@@ -83,27 +84,27 @@ def test_a_batch_begins_where_the_moves_under_way_end(connection: sqlite3.Connec
     connection.execute("UPDATE groups SET archived_seq = 1 WHERE group_key = 2")
     for first, last in ((1, 1), (2, 3)):
         moves.fix(connection, [Range(1, first, last, KEEP)], NOW)
-    choice.list_movable(connection, POLICY, 0, NOW, NOW)
-    chosen, more = choice.choose(connection, POLICY, NOW, 100, 10_000)
+    move_selection.list_movable(connection, 0, NOW)
+    chosen, more = move_selection.choose(connection, NOW, 100, 10_000)
     assert chosen == [Range(1, 4, 5, KEEP), Range(2, 2, 4, KEEP)]
     assert not more
-    assert choice.count(connection, POLICY, NOW) == 3 + 5, "with those under way"
+    assert move_selection.count(connection, NOW) == 3 + 5, "with those under way"
 
 
 def test_a_batch_takes_no_more_than_it_may_but_at_least_one(connection: sqlite3.Connection) -> None:
     add_group(connection, 1, [NOW - 9] * 10, size=100)
-    choice.list_movable(connection, POLICY, 0, NOW, NOW)
-    assert choice.choose(connection, POLICY, NOW, 4, 10_000) == ([Range(1, 1, 4, KEEP)], True)
-    chosen, _ = choice.choose(connection, POLICY, NOW, 10, 500)
+    move_selection.list_movable(connection, 0, NOW)
+    assert move_selection.choose(connection, NOW, 4, 10_000) == ([Range(1, 1, 4, KEEP)], True)
+    chosen, _ = move_selection.choose(connection, NOW, 10, 500)
     assert chosen[0].last_seq in (4, 5)
-    assert choice.choose(connection, POLICY, NOW, 10, 1)[0] == [Range(1, 1, 1, KEEP)]
+    assert move_selection.choose(connection, NOW, 10, 1)[0] == [Range(1, 1, 1, KEEP)]
 
 
 def test_what_follows_a_message_that_destroys_itself_does_not_count(connection: sqlite3.Connection) -> None:
     add_group(connection, 1, [NOW - 9] * 5)
     connection.execute("INSERT INTO self_destructing (group_key, sequence_num, seconds) VALUES (1, 3, 60)")
-    choice.list_movable(connection, POLICY, 0, NOW, NOW)
-    assert choice.count(connection, POLICY, NOW) == 2
+    move_selection.list_movable(connection, 0, NOW)
+    assert move_selection.count(connection, NOW) == 2
 
 
 def test_groups_are_movable_whose_messages_outlive_the_least_however_many_lifetimes_there_are(
@@ -111,7 +112,7 @@ def test_groups_are_movable_whose_messages_outlive_the_least_however_many_lifeti
 ) -> None:
     with sqlite.write_transaction(connection):
         connection.executemany(
-            "INSERT INTO groups (group_key, group_id, group_name, alias, created_at, message_expiry_seconds)"
+            "INSERT INTO groups (group_key, group_id, group_name, alias, created_at, effective_expiry)"
             " VALUES (?1, ?2, ?1, '', 0, ?1)",
             [(key, key.to_bytes(4)) for key in range(1, 40_001)],
         )
@@ -119,23 +120,22 @@ def test_groups_are_movable_whose_messages_outlive_the_least_however_many_lifeti
             connection.execute(
                 "INSERT INTO messages VALUES (?, ?, 1, x'00', 0, ?)", (bodies.put(connection, b"body"), key, NOW - 9)
             )
-    choice.list_movable(connection, POLICY, 100, NOW, NOW)
+    move_selection.list_movable(connection, 100, NOW)
     found = connection.execute("SELECT group_key, lifetime FROM temp.movable ORDER BY group_key").fetchall()
     assert [tuple(row) for row in found] == [(101, 101), (40_000, 40_000)]
 
 
 def test_what_waits_for_a_member_to_fetch_a_commit_is_no_work_for_a_run(connection: sqlite3.Connection) -> None:
     """Otherwise each run would change the archive's table, and search its folder, for nothing."""
-    settings = replace(POLICY, retain_commits=True)
     add_group(connection, 1, [NOW - 9] * 3)
-    connection.execute("UPDATE groups SET message_expiry_seconds = ?", (HOUR,))
+    connection.execute("UPDATE groups SET keeps_commits = 1, effective_expiry = ?", (HOUR,))
     connection.execute(
         "INSERT INTO users (user_id, username, password_hash, alias, created_at) VALUES (x'01', '', '', '', 0)"
     )
     connection.execute(
         "INSERT INTO members (group_key, user_id, role, joined_at) SELECT 1, user_id, 'admin', 0 FROM users"
     )
-    hot = Hot(Path(connection.execute("PRAGMA database_list").fetchone()[2]), settings, NOW)
+    hot = Hot(Path(connection.execute("PRAGMA database_list").fetchone()[2]), POLICY, NOW)
     mover, archive = Mover(Mock(), hot, Mock(), ""), ArchiveConfig(after=5, margin=5)
 
     def has_work() -> bool:

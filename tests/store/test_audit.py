@@ -9,8 +9,10 @@ import pytest
 
 from conclave.clock import FakeClock
 from conclave.retention.resolve import Lifetimes, PolicySettings
-from conclave.store import audit, schema, sqlite, state
-from conclave.store.audit import Action, Entry, Subject, Wanted
+from conclave.store.engine import sqlite
+from conclave.store.resources import audit, state
+from conclave.store.resources.audit import AuditAction, Entry, Subject, Wanted
+from tests.support import stores
 
 NOW, DAY = 1_700_000_000, 86_400
 POLICY = PolicySettings(-1, 30 * DAY, 7 * DAY)
@@ -18,7 +20,7 @@ POLICY = PolicySettings(-1, 30 * DAY, 7 * DAY)
 
 @pytest.fixture
 def connection(tmp_path: Path) -> Iterator[sqlite3.Connection]:
-    schema.prepare(tmp_path / "hot.db")
+    stores.prepare(tmp_path / "hot.db")
     with closing(sqlite.connect(tmp_path / "hot.db")) as opened:
         yield opened
 
@@ -29,27 +31,27 @@ def ids(entries: list[Entry]) -> list[int]:
 
 def test_an_entry_comes_back_as_it_was_written(connection: sqlite3.Connection) -> None:
     subject, details = Subject(b"g" * 16, "friends"), {"hold": 1, "reason": "Fall “17”\n\x1b[31m"}
-    audit.note(connection, NOW, "operator root", Action.GROUP_HELD, subject, details)
+    audit.note(connection, NOW, "operator root", AuditAction.GROUP_HELD, subject, details)
     assert audit.last(connection, 1) == [Entry(1, NOW, "operator root", "group_held", subject, details)]
 
 
 def test_what_is_rolled_back_leaves_no_entry_and_no_gap(connection: sqlite3.Connection) -> None:
     with suppress(LookupError), sqlite.write_transaction(connection):
-        audit.note(connection, NOW, "server", Action.SETTINGS_CHANGED)
+        audit.note(connection, NOW, "server", AuditAction.SETTINGS_CHANGED)
         raise LookupError
-    audit.note(connection, NOW, "server", Action.SETTINGS_CHANGED)
+    audit.note(connection, NOW, "server", AuditAction.SETTINGS_CHANGED)
     assert ids(audit.last(connection, 9)) == [1]
 
 
 def test_entries_are_found_by_id_or_by_the_name_of_that_time_the_newest_first(connection: sqlite3.Connection) -> None:
     group, other, user = b"g" * 16, b"h" * 16, b"u" * 16
     for at, action, subject in (
-        (NOW, Action.GROUP_HELD, Subject(group, "bob")),
-        (NOW + 1, Action.USER_HELD, Subject(user, "bob")),
-        (NOW + 2, Action.GROUP_PURGED, Subject(group, "renamed")),
-        (NOW + 3, Action.POLICY_CHANGED, Subject(other, "bob")),
-        (NOW + 4, Action.GROUP_HELD, Subject(group, "")),
-        (NOW + 5, Action.CLOCK_ACCEPTED, Subject()),
+        (NOW, AuditAction.GROUP_HELD, Subject(group, "bob")),
+        (NOW + 1, AuditAction.USER_HELD, Subject(user, "bob")),
+        (NOW + 2, AuditAction.GROUP_PURGED, Subject(group, "renamed")),
+        (NOW + 3, AuditAction.POLICY_CHANGED, Subject(other, "bob")),
+        (NOW + 4, AuditAction.GROUP_HELD, Subject(group, "")),
+        (NOW + 5, AuditAction.CLOCK_ACCEPTED, Subject()),
     ):
         audit.note(connection, at, "operator root", action, subject)
     assert ids(audit.last(connection, 9)) == [6, 5, 4, 3, 2, 1]
@@ -64,11 +66,11 @@ def test_entries_are_found_by_id_or_by_the_name_of_that_time_the_newest_first(co
 
 def test_each_action_is_about_a_group_a_user_or_the_server() -> None:
     of_server = {
-        *(Action.SETTINGS_CHANGED, Action.CLOCK_ACCEPTED, Action.BACKUP_RESTORED),
-        *(Action.TOKEN_ADDED, Action.TOKEN_REVOKED, Action.CLEANUP_ORDERED),
+        *(AuditAction.SETTINGS_CHANGED, AuditAction.CLOCK_ACCEPTED, AuditAction.BACKUP_RESTORED),
+        *(AuditAction.TOKEN_ADDED, AuditAction.TOKEN_REVOKED, AuditAction.CLEANUP_ORDERED),
     }
-    assert {*audit.OF_GROUPS, *audit.OF_USERS, *of_server} == set(Action)
-    assert len(audit.OF_GROUPS) + len(audit.OF_USERS) + len(of_server) == len(Action)
+    assert {*audit.OF_GROUPS, *audit.OF_USERS, *of_server} == set(AuditAction)
+    assert len(audit.OF_GROUPS) + len(audit.OF_USERS) + len(of_server) == len(AuditAction)
 
 
 def test_pruning_takes_the_oldest_a_bounded_number_at_a_time(
@@ -76,17 +78,17 @@ def test_pruning_takes_the_oldest_a_bounded_number_at_a_time(
 ) -> None:
     monkeypatch.setattr(audit, "PRUNED", 2)
     for at in (5, 1, 4, 2, 3):
-        audit.note(connection, at, "server", Action.SETTINGS_CHANGED)
+        audit.note(connection, at, "server", AuditAction.SETTINGS_CHANGED)
     assert audit.prune(connection, 4)
     assert sorted(each.at for each in audit.last(connection, 9)) == [3, 4, 5]
     assert not audit.prune(connection, 4)
     assert sorted(each.at for each in audit.last(connection, 9)) == [4, 5], "not what is exactly as old"
     assert not audit.prune(connection, 4)
-    audit.note(connection, 9, "server", Action.SETTINGS_CHANGED)
+    audit.note(connection, 9, "server", AuditAction.SETTINGS_CHANGED)
     while audit.prune(connection, 10):
         pass
     assert audit.last(connection, 9) == []
-    audit.note(connection, 9, "server", Action.SETTINGS_CHANGED)
+    audit.note(connection, 9, "server", AuditAction.SETTINGS_CHANGED)
     assert ids(audit.last(connection, 9)) == [7], "no number comes again"
 
 

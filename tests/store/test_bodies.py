@@ -9,14 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from conclave.store import bodies, schema, sqlite
+from conclave.store import bodies
+from conclave.store.engine import sqlite
 from spark.pacer import Pacer
+from tests.support import stores
 
 
 @pytest.fixture
 def connection(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[sqlite3.Connection]:
     monkeypatch.setattr(bodies, "SEGMENT_BYTES", 10_000)
-    schema.prepare(tmp_path / "hot.db")
+    stores.prepare(tmp_path / "hot.db")
     with closing(sqlite.connect(tmp_path / "hot.db")) as opened:
         yield opened
 
@@ -262,7 +264,7 @@ def test_whichever_step_over_copies_is_the_last_the_next_compaction_goes_on(
 ) -> None:
     monkeypatch.setattr(bodies, "SEGMENT_BYTES", 10_000)
     monkeypatch.setattr(bodies, "DROPPED", 4)
-    schema.prepare(tmp_path / "new.db")
+    stores.prepare(tmp_path / "new.db")
     for stops in range(200):
         path = Path(shutil.copy(tmp_path / "new.db", tmp_path / f"{stops}.db"))
         with closing(sqlite.connect(path)) as connection:

@@ -9,10 +9,15 @@ from pathlib import Path
 
 import pytest
 
+from conclave.actions.authorisation import require_group, require_member
 from conclave.clock import FakeClock
+from conclave.retention import marks, visibility
 from conclave.retention.resolve import PolicySettings
-from conclave.store import bodies, clock_mending, groups, members, messages, schema, sqlite, state, users, visibility
-from conclave.store.sqlite import Step
+from conclave.store import bodies, clock_mending
+from conclave.store.engine import sqlite
+from conclave.store.engine.sqlite import Step
+from conclave.store.resources import groups, messages, state, users
+from tests.support import stores
 
 NOW, DAY = 1_700_000_000, 86_400
 TTL = 30 * DAY
@@ -21,7 +26,7 @@ POLICY = PolicySettings(-1, TTL, 7 * DAY)
 
 @pytest.fixture
 def connection(tmp_path: Path) -> Iterator[sqlite3.Connection]:
-    schema.prepare(tmp_path / "hot.db")
+    stores.prepare(tmp_path / "hot.db")
     with closing(sqlite.connect(tmp_path / "hot.db")) as opened:
         state.begin_serving(opened, POLICY, FakeClock(NOW).read())
         yield opened
@@ -35,8 +40,8 @@ def test_what_is_served_stays_the_same_at_each_step(
     monkeypatch.setattr(clock_mending, "CHUNK", 3)
     user_id = users.add(connection, "alice", "", "", NOW)
     for name in "abcdef":
-        group_id = groups.add(connection, user_id, name, "", NOW)
-        key = members.require_member(connection, group_id, user_id).group.group_key
+        group_id = groups.add(connection, user_id, name, "", NOW, POLICY)
+        key = require_member(connection, group_id, user_id).group.group_key
         around = chance.choice([NOW, NOW + 400 * DAY])
         for _ in range(chance.randrange(20)):
             at = chance.choice([NOW, around]) + chance.randrange(-5, 6) * chance.choice([1, 60, DAY])
@@ -45,6 +50,7 @@ def test_what_is_served_stays_the_same_at_each_step(
             "UPDATE groups SET expired_before = ?, message_expiry_seconds = ? WHERE group_key = ?",
             (around + chance.randrange(-3, 4) * chance.choice([0, 1, 60, DAY]), chance.choice([-1, 5, 3 * DAY]), key),
         )
+        marks.write(connection, POLICY, key)
     before = served(connection)
 
     def carry_out(steps: Iterator[Step]) -> None:
@@ -70,15 +76,16 @@ def test_what_is_served_stays_the_same_at_each_step(
 
 
 def sent(connection: sqlite3.Connection, group_key: int, user_id: bytes) -> int:
-    return messages.append_stored(connection, group_key, user_id, bodies.put(connection, b"new"), NOW, is_commit=False)
+    body_id = bodies.put(connection, b"new")
+    return messages.append_stored(connection, group_key, user_id, body_id, NOW, is_commit=False).sequence_num
 
 
 def served(connection: sqlite3.Connection) -> set[tuple[int, int]]:
     """What clients get, by group and number."""
     found: set[tuple[int, int]] = set()
     for (group_id,) in connection.execute("SELECT group_id FROM groups").fetchall():
-        group = groups.by_id(connection, group_id)
-        sight = visibility.of_group(connection, group, POLICY, NOW)
+        group = require_group(connection, group_id)
+        sight = visibility.of_group(connection, group, NOW)
         rows = connection.execute(
             f"SELECT sequence_num FROM messages WHERE group_key = :group_key AND {sight.hot[0]}",
             {"group_key": group.group_key, **sight.bounds(0)},

@@ -11,11 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from conclave.budget import Budget
-from conclave.store import bodies, database, schema, sessions, sqlite, users
-from conclave.store.database import Database
-from conclave.store.faults import StoreError, StoreFullError, Watch
-from conclave.store.senders import SENT
+from conclave.response_memory import Budget
+from conclave.store import bodies
+from conclave.store.engine import database, schema, sqlite
+from conclave.store.engine.database import Database
+from conclave.store.engine.faults import StoreError, StoreFullError, Watch
+from conclave.store.resources import sessions, users
+from conclave.store.sender_index import SENT
 
 
 @pytest.fixture
@@ -403,14 +405,14 @@ async def test_a_body_that_is_refused_leaves_the_rest_of_its_batch_the_room(tigh
 
 async def test_what_lets_something_else_go_has_a_little_room_beyond_that_of_others(tight: Database) -> None:
     def spare(connection: sqlite3.Connection, size: int) -> None:
-        with bodies.spare_room(connection):
+        with bodies.beyond_room(connection):
             bodies.put(connection, bytes(size))
 
     outcomes = await asyncio.gather(
-        tight.write(spare, 1000 + bodies.SPARE_BYTES + 1),
-        tight.write(spare, 1000 + bodies.SPARE_BYTES),
+        tight.write(spare, 1000 + bodies.BEYOND_ROOM_BYTES + 1),
+        tight.write(spare, 1000 + bodies.BEYOND_ROOM_BYTES),
         tight.write(bodies.put, b"x"),
-        tight.write(spare, bodies.SPARE_BYTES),
+        tight.write(spare, bodies.BEYOND_ROOM_BYTES),
         return_exceptions=True,
     )
     assert [isinstance(each, StoreFullError) for each in outcomes] == [True, False, True, False]
@@ -422,12 +424,12 @@ async def test_what_lets_something_else_go_leaves_half_of_the_slack_to_what_has_
     store = await Database.open(tmp_path / "tight.db", watch=Room(0))
 
     def spare(connection: sqlite3.Connection) -> None:
-        with bodies.spare_room(connection):
+        with bodies.beyond_room(connection):
             bodies.put(connection, b"x")
 
-    monkeypatch.setattr(bodies, "free_bytes", lambda _: bodies.SPARED_BYTES)
+    monkeypatch.setattr(bodies, "free_bytes", lambda _: bodies.LAST_FREE_BYTES)
     await store.write(spare)
-    monkeypatch.setattr(bodies, "free_bytes", lambda _: bodies.SPARED_BYTES - 1)
+    monkeypatch.setattr(bodies, "free_bytes", lambda _: bodies.LAST_FREE_BYTES - 1)
     with pytest.raises(StoreFullError):
         await store.write(spare)
     await store.close()

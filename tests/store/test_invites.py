@@ -6,8 +6,13 @@ from uuid import uuid4
 
 import pytest
 
+from conclave.actions import accounts
+from conclave.actions.authorisation import require_group
 from conclave.config.settings import Config
-from conclave.store import accounts, bodies, groups, members, schema, sqlite, users
+from conclave.store import bodies
+from conclave.store.engine import sqlite
+from conclave.store.resources import groups, members, users
+from tests.support import stores
 
 STEPS_AT_ONCE = 100
 
@@ -20,7 +25,7 @@ def test_the_end_of_an_account_looks_at_each_of_its_invites_once(config: Config,
 
 def _steps(path: Path, count: int, are_both_admins: bool) -> int:
     """Return how many steps SQLite takes to delete the account of an admin of ``count`` groups with an invite each."""
-    schema.prepare(path)
+    stores.prepare(path)
     steps = 0
 
     def step() -> None:
@@ -31,7 +36,9 @@ def _steps(path: Path, count: int, are_both_admins: bool) -> int:
         with sqlite.write_transaction(connection):
             alice, bob, carol = (users.add(connection, name, "", "", 1) for name in ("alice", "bob", "carol"))
             for number in range(count):
-                key = groups.by_id(connection, groups.add(connection, alice, f"group{number}", "", 1)).group_key
+                key = require_group(
+                    connection, groups.add(connection, alice, f"group{number}", "", 1, Config().policy)
+                ).group_key
                 members.add(connection, key, bob, 1)
                 if are_both_admins:
                     connection.execute("UPDATE members SET role = 'admin'")
@@ -42,7 +49,7 @@ def _steps(path: Path, count: int, are_both_admins: bool) -> int:
                 )
         connection.set_progress_handler(step, STEPS_AT_ONCE)
         with sqlite.write_transaction(connection):
-            accounts.delete(connection, alice, 2)
+            accounts.end(connection, alice, 2)
         connection.set_progress_handler(None, 0)
         assert connection.execute("SELECT count(*) FROM invites").fetchone()[0] == 0
     return steps

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from conclave.events import Announcement, Ending, Event, News
-from conclave.store import news, outbox, schema, sqlite
-from conclave.store.database import Database
+from conclave.store.engine import news, outbox, sqlite
+from conclave.store.engine.database import Database
+from tests.support import stores
 
 ALICE = b"a" * 16
 TOLD = Announcement(frozenset({ALICE}), Event("group_deleted", {"group_id": b"g" * 16}))
@@ -17,7 +18,7 @@ TOLD = Announcement(frozenset({ALICE}), Event("group_deleted", {"group_id": b"g"
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    schema.prepare(tmp_path / "hot.db")
+    stores.prepare(tmp_path / "hot.db")
     return tmp_path / "hot.db"
 
 

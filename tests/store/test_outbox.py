@@ -8,8 +8,9 @@ import pytest
 
 from conclave.config.settings import Config
 from conclave.events import Announcement, Ending, Event, News
-from conclave.store import news, outbox, schema, sqlite
+from conclave.store.engine import news, outbox, sqlite
 from tests.conftest import StartServer
+from tests.support import stores
 from tests.support.client import Client
 from tests.support.listening import listening
 
@@ -18,7 +19,7 @@ ALICE, BOB, GROUP = b"a" * 16, b"b" * 16, b"g" * 16
 
 @pytest.fixture
 def connection(tmp_path: Path) -> sqlite3.Connection:
-    schema.prepare(tmp_path / "hot.db")
+    stores.prepare(tmp_path / "hot.db")
     return sqlite.connect(tmp_path / "hot.db")
 
 

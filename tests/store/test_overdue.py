@@ -10,12 +10,17 @@ import pytest
 
 from conclave.clock import FakeClock
 from conclave.config.settings import Config
+from conclave.retention import marks
 from conclave.retention.jobs import HOUSEKEEPING, PurgeJob, schedule
 from conclave.retention.resolve import Lifetimes, PolicySettings
-from conclave.store import audit, bodies, overdue, schema, sqlite, state
+from conclave.store import bodies
 from conclave.store.archive import status
-from conclave.store.audit import Action, Subject
-from conclave.store.overdue import Due, Worst
+from conclave.store.engine import sqlite
+from conclave.store.resources import audit, state
+from conclave.store.resources.audit import AuditAction, Subject
+from conclave.store.views import overdue
+from conclave.store.views.overdue import Due, Worst
+from tests.support import stores
 
 NOW = 2_000_000_000
 HOUR = 3600
@@ -29,7 +34,7 @@ KEEP = PolicySettings(-1, 1000, 1000)
 @pytest.fixture
 def store(config: Config) -> Iterator[sqlite3.Connection]:
     """A group of Alice and Bob with messages 1 and 2 of Alice and a commit 3 of Bob, all sent ten days ago."""
-    schema.prepare(config.database)
+    stores.prepare(config.database)
     with closing(sqlite.connect(config.database)) as connection:
         state.begin_serving(connection, config.policy, FakeClock(NOW).read())
         connection.executemany(
@@ -60,8 +65,15 @@ def change(store: sqlite3.Connection, sql: str, *values: object) -> None:
     store.execute("PRAGMA query_only = ON")
 
 
+def govern(store: sqlite3.Connection, settings: PolicySettings) -> None:
+    store.execute("PRAGMA query_only = OFF")
+    marks.write(store, settings)
+    store.execute("PRAGMA query_only = ON")
+
+
 def found(store: sqlite3.Connection, settings: PolicySettings = KEEP, now: int = NOW) -> Due | None:
-    return overdue.find(store, settings, now).get(1)
+    govern(store, settings)
+    return overdue.find(store, now).get(1)
 
 
 def since(store: sqlite3.Connection, settings: PolicySettings = KEEP, now: int = NOW) -> int | None:
@@ -102,7 +114,8 @@ def test_by_age_it_counts_from_the_first_second_at_which_it_is_hidden_and_old_en
     assert since(store, least, SENT + 5 * DAY - 1) is None
     assert since(store, least, SENT + 5 * DAY) == since(store, least) == SENT + 5 * DAY
     assert since(store, replace(day, enabled=False)) is None
-    assert overdue.worst(store, day, NOW) == Worst(1, 9 * DAY - 1)
+    govern(store, day)
+    assert overdue.worst(store, NOW) == Worst(1, 9 * DAY - 1)
 
 
 @pytest.mark.parametrize("where", ["hot", "archived"])
@@ -126,14 +139,14 @@ def test_what_a_hold_keeps_is_not_overdue(store: sqlite3.Connection, where: str)
 def test_a_decision_makes_nothing_overdue_from_before_it(store: sqlite3.Connection) -> None:
     day = replace(KEEP, message_retention=DAY)
     for at, action, subject in [
-        (NOW - 900, Action.GROUP_HELD, Subject(GROUP)),
-        (NOW - 800, Action.SETTINGS_CHANGED, Subject()),
-        (NOW - 700, Action.USER_RELEASED, Subject(BOB)),
-        (NOW - 600, Action.POLICY_CHANGED, Subject(GROUP)),
+        (NOW - 900, AuditAction.GROUP_HELD, Subject(GROUP)),
+        (NOW - 800, AuditAction.SETTINGS_CHANGED, Subject()),
+        (NOW - 700, AuditAction.USER_RELEASED, Subject(BOB)),
+        (NOW - 600, AuditAction.POLICY_CHANGED, Subject(GROUP)),
     ]:
         store.execute("PRAGMA query_only = OFF")
         audit.note(store, at, "operator o", action, subject)
-        audit.note(store, NOW, "operator o", Action.ACCOUNT_DISABLED, Subject(BOB))
+        audit.note(store, NOW, "operator o", AuditAction.ACCOUNT_DISABLED, Subject(BOB))
         store.execute("PRAGMA query_only = ON")
         assert since(store, day) == at
 
@@ -165,10 +178,11 @@ def test_only_runs_that_cover_a_group_count_for_what_everybody_has_fetched(store
             "INSERT INTO cleanup_runs (started_at, finished_at, engine, outcome, counts) VALUES (?, ?, 'sql', 'ok', ?)",
             *(NOW - ago, NOW, counts),
         )
-    assert overdue.find(store, KEEP, NOW, schedule=jobs)[1].since == NOW - 800
-    assert overdue.find(store, KEEP, NOW)[1].since == NOW - 600
+    govern(store, KEEP)
+    assert overdue.find(store, NOW, schedule=jobs)[1].since == NOW - 800
+    assert overdue.find(store, NOW)[1].since == NOW - 600
     change(store, "UPDATE groups SET gone_below = 3")
-    assert overdue.find(store, KEEP, NOW, schedule=jobs)[1].since == NOW - 600
+    assert overdue.find(store, NOW, schedule=jobs)[1].since == NOW - 600
 
 
 def test_what_a_mark_hides_counts_from_the_last_run_that_succeeded(store: sqlite3.Connection) -> None:
@@ -212,7 +226,7 @@ def test_a_deleted_account_is_overdue_from_its_deletion_on(store: sqlite3.Connec
     change(store, "INSERT INTO user_tombstones VALUES (?, ?)", ALICE, NOW - 50)
     assert since(store) == NOW - 50
     assert since(store, replace(KEEP, default_policy=Lifetimes(11 * DAY, -1))) is None
-    assert overdue.find(store, KEEP, NOW, 2) == {}
+    assert overdue.find(store, NOW, 2) == {}
     add = "INSERT INTO holds (user_id, subject_id, name, reason, added_by, added_at) VALUES (?, ?, '', '', '', 0)"
     change(store, add, ALICE, ALICE)
     assert since(store) is None
@@ -229,40 +243,45 @@ def test_of_a_deleted_account_the_oldest_message_counts_in_whatever_group_it_lie
     change(store, "INSERT INTO messages VALUES (?, 2, 1, ?, 0, ?)", body_id, ALICE, SENT - 5 * DAY)
     change(store, "INSERT INTO user_tombstones VALUES (?, ?)", ALICE, SENT)
     nine_days = replace(KEEP, default_policy=Lifetimes(9 * DAY, -1))
-    due = overdue.find(store, nine_days, NOW)
+    govern(store, nine_days)
+    due = overdue.find(store, NOW)
     assert {key: each.since for key, each in due.items()} == {2: SENT + 4 * DAY}
-    only = overdue.find(store, nine_days, NOW, 1)
+    only = overdue.find(store, NOW, 1)
     assert {key: each.since for key, each in only.items()} == {1: SENT + 9 * DAY}
 
 
 def test_late_is_what_two_runs_have_left(store: sqlite3.Connection) -> None:
     settings = replace(KEEP, message_retention=DAY)
+    govern(store, settings)
     due = SENT + DAY + 1
     hourly = schedule([], HOUR)
-    assert overdue.with_late(store, settings, hourly, due + 2 * HOUR)[1] == Worst()
-    assert overdue.with_late(store, settings, hourly, due + 2 * HOUR + 1)[1] == Worst(1, 2 * HOUR + 1)
+    assert overdue.with_late(store, hourly, due + 2 * HOUR)[1] == Worst()
+    assert overdue.with_late(store, hourly, due + 2 * HOUR + 1)[1] == Worst(1, 2 * HOUR + 1)
     weekly = schedule([PurgeJob(7 * DAY, -1, 2 * DAY)], HOUR)
-    assert overdue.with_late(store, settings, weekly, due + 2 * HOUR + 1)[1] == Worst()
-    assert overdue.with_late(store, settings, weekly, due + 14 * DAY + 1)[1] == Worst(1, 14 * DAY + 1)
+    assert overdue.with_late(store, weekly, due + 2 * HOUR + 1)[1] == Worst()
+    assert overdue.with_late(store, weekly, due + 14 * DAY + 1)[1] == Worst(1, 14 * DAY + 1)
     other = schedule([PurgeJob(HOUR, 2 * DAY, -1)], HOUR)
     assert other[0][0].name == HOUSEKEEPING
-    assert overdue.with_late(store, settings, other, due + 99 * DAY)[1] == Worst(), "no run covers it"
+    assert overdue.with_late(store, other, due + 99 * DAY)[1] == Worst(), "no run covers it"
     change(store, "DELETE FROM groups")
     change(store, "INSERT INTO tombstones (group_key, created_at, group_id) VALUES (1, ?, ?)", NOW, GROUP)
-    assert overdue.with_late(store, settings, weekly, NOW + 2 * HOUR + 1)[1] == Worst(1, 2 * HOUR + 1), (
-        "any run would do"
-    )
+    govern(store, settings)
+    assert overdue.with_late(store, weekly, NOW + 2 * HOUR + 1)[1] == Worst(1, 2 * HOUR + 1), "any run would do"
 
 
 def test_the_status_of_the_archive_leaves_out_what_is_withheld(store: sqlite3.Connection) -> None:
     archive(store)
     day = replace(KEEP, message_retention=DAY)
-    told = status.overdue(store, day, NOW)
+    govern(store, day)
+    told = status.overdue(store, NOW)
     assert (told.expired_parts, told.expired_seconds) == (1, 9 * DAY)
     for withheld in (replace(day, enabled=False), replace(day, default_policy=Lifetimes(11 * DAY, -1))):
-        assert status.overdue(store, withheld, NOW).expired_parts == 0
+        govern(store, withheld)
+        assert status.overdue(store, NOW).expired_parts == 0
     change(store, "DELETE FROM groups")
     change(store, "INSERT INTO tombstones (group_key, created_at, group_id) VALUES (1, ?, ?)", NOW - 50, GROUP)
-    assert status.overdue(store, day, NOW).deleted_groups == 1
-    assert status.overdue(store, day, NOW).deleted_groups_seconds == 50
-    assert status.overdue(store, replace(day, enabled=False), NOW).deleted_groups == 0
+    govern(store, day)
+    assert status.overdue(store, NOW).deleted_groups == 1
+    assert status.overdue(store, NOW).deleted_groups_seconds == 50
+    govern(store, replace(day, enabled=False))
+    assert status.overdue(store, NOW).deleted_groups == 0

@@ -7,15 +7,20 @@ from pathlib import Path
 
 import pytest
 
-from conclave import budget
-from conclave.budget import Budget
+from conclave import response_memory
+from conclave.actions.authorisation import require_member
+from conclave.actions.messages import append
 from conclave.clock import FakeClock
+from conclave.response_memory import Budget
 from conclave.retention.policy import KEEP
 from conclave.retention.resolve import PolicySettings
-from conclave.store import bodies, groups, members, messages, schema, sqlite, state, users
+from conclave.store import bodies
+from conclave.store.engine import sqlite
+from conclave.store.resources import groups, messages, state, users
 from conclave.wire import pages
 from conclave.wire.conclave_pb2 import GetMessagesResponse
 from conclave.wire.negotiate import Format
+from tests.support import stores
 
 NOW = 1_700_000_000
 POLICY = PolicySettings(KEEP, 2_592_000, 604_800)
@@ -29,17 +34,17 @@ def test_a_page_has_the_first_messages_that_fit_whatever_their_sizes(
     monkeypatch.setattr(messages, "SMALL_BYTES", 2_000)
     monkeypatch.setattr(messages, "PAGE_BYTES", 5_000)
     monkeypatch.setattr(bodies, "SEGMENT_BYTES", 6_000)
-    monkeypatch.setattr(budget, "ITEM_BYTES", 10)
+    monkeypatch.setattr(response_memory, "ITEM_BYTES", 10)
     chance = random.Random(seed)
     stored = [chance.randbytes(chance.choice([1, 20, 20, 20, 150, 900, 4_000])) for _ in range(120)]
-    schema.prepare(tmp_path / "hot.db")
+    stores.prepare(tmp_path / "hot.db")
     with closing(sqlite.connect(tmp_path / "hot.db")) as connection, sqlite.write_transaction(connection):
         state.begin_serving(connection, POLICY, FakeClock(NOW).read())
         user_id = users.add(connection, "alice", "", "", 0)
-        group_id = groups.add(connection, user_id, "group", "", 0)
-        member = members.require_member(connection, group_id, user_id)
+        group_id = groups.add(connection, user_id, "group", "", 0, POLICY)
+        member = require_member(connection, group_id, user_id)
         for body in stored:
-            messages.append(connection, member, body, NOW, is_commit=False)
+            append(connection, member, body, NOW, is_commit=False)
         kinds = set()
         for _ in range(300):
             after, limit, size = (
@@ -50,23 +55,28 @@ def test_a_page_has_the_first_messages_that_fit_whatever_their_sizes(
             share, asked = Budget(size).share(), [len(body) for body in stored[after : after + limit]]
             try:
                 count = Budget(size).share().take_bodies(asked, messages.PAGE_BYTES)
-            except budget.NoRoomError:
+            except response_memory.NoRoomError:
                 count = 0
             found = _page(connection, group_id, user_id, after, limit, share)
             assert found == stored[after : after + count]
-            assert share.claimed == (budget.cost(sum(map(len, found)), count) if count else 0)
+            assert share.claimed == (response_memory.cost(sum(map(len, found)), count) if count else 0)
             kinds.add((count < len(asked), sum(asked) <= messages.SMALL_BYTES, max(asked) > 2_000 // len(asked)))
         assert len(kinds) > 4, "whole and shortened, of small and of large bodies, alike and mixed"
 
 
 def _page(
-    connection: sqlite3.Connection, group_id: bytes, user_id: bytes, after: int, limit: int, share: budget.Share
+    connection: sqlite3.Connection,
+    group_id: bytes,
+    user_id: bytes,
+    after: int,
+    limit: int,
+    share: response_memory.Share,
 ) -> list[bytes]:
     """The bodies of a page; none if there is no memory for it."""
     write = pages.writer(Format.PROTOBUF)
     try:
-        page = messages.page(connection, group_id, user_id, after, limit, POLICY, FakeClock(NOW), share, write)
-    except budget.NoRoomError:
+        page = messages.page(connection, group_id, user_id, after, limit, FakeClock(NOW), share, write)
+    except response_memory.NoRoomError:
         return []
     found = GetMessagesResponse.FromString(b"".join(each.piece for each in page.messages))
     return [each.mls_message for each in found.messages]

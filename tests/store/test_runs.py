@@ -8,15 +8,17 @@ from pathlib import Path
 
 import pytest
 
-from conclave.store import runs, schema, sqlite
-from conclave.store.runs import HISTORY_ROWS, Run
+from conclave.store.engine import sqlite
+from conclave.store.views import runs
+from conclave.store.views.runs import HISTORY_ROWS, Run
+from tests.support import stores
 
 RUN = Run("sql", 10, 12, "ok", "", 1, 4096, 2, 100, {"expired": 3}, {"messages": 1})
 
 
 @pytest.fixture
 def connection(tmp_path: Path) -> Iterator[sqlite3.Connection]:
-    schema.prepare(tmp_path / "hot.db")
+    stores.prepare(tmp_path / "hot.db")
     with closing(sqlite.connect(tmp_path / "hot.db")) as opened:
         yield opened
 

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from conclave.events import News
-from conclave.store import news, outbox, sqlite, writer
-from conclave.store.database import Database
-from conclave.store.faults import StoreError
+from conclave.store.engine import news, outbox, sqlite, writer
+from conclave.store.engine.database import Database
+from conclave.store.engine.faults import StoreError
 
 ALICE = b"a" * 16
 

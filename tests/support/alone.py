@@ -7,18 +7,20 @@ from uuid import UUID
 
 from aiohttp import web
 
-from conclave import keys
+from conclave import app_keys
 from conclave.archive import pages
 from conclave.archive.reader import Archive
 from conclave.auth import tokens
-from conclave.budget import Budget
-from conclave.errors import ApiError, ClockInDoubtError, TokenExpiredError
+from conclave.errors import ApiError, ClockInDoubtError, NotMemberError, TokenExpiredError
 from conclave.health.parts import Health
-from conclave.store import sessions, sqlite
-from conclave.store.database import Database
-from conclave.store.group_commit import snapshot
-from conclave.store.missed import NONE
-from conclave.store.sessions import Session
+from conclave.response_memory import Budget
+from conclave.store.engine import sqlite
+from conclave.store.engine.database import Database
+from conclave.store.engine.group_commit import snapshot
+from conclave.store.resources import sessions
+from conclave.store.resources.fetch_gaps import NONE
+from conclave.store.resources.members import NoMembershipError
+from conclave.store.resources.sessions import Session
 
 Told = list[tuple[int, str, bytes, int, int, int, bool]] | tuple[int, int]
 """The messages of a page: number, sender, body, when stored, when it expires, for how many seconds it may be read,
@@ -29,7 +31,7 @@ class StoreAlone:
     """Reads the store of a server by connections of its own. The time is the server's."""
 
     def __init__(self, app: web.Application) -> None:
-        config = app[keys.IN_FORCE].config
+        config = app[app_keys.IN_FORCE].config
         self.up_to = 0
         self.doubts = False
         self._app = app
@@ -53,14 +55,14 @@ class StoreAlone:
     def session(self, token: str) -> Session | None:
         """Return the session of a token, unless it is over."""
         found = sessions.by_token_hash(self._connection, tokens.token_hash(token))
-        alive = found and self._app[keys.CLOCK].now() < self._app[keys.ACTIVITY].expires_at(found)
+        alive = found and self._app[app_keys.CLOCK].now() < self._app[app_keys.ACTIVITY].expires_at(found)
         return found if alive else None
 
     def refusal(self, token: str) -> tuple[int, int]:
         """Status and code of what the holder of a token gets whose session is over by the clock, or has ended."""
         found = sessions.by_token_hash(self._connection, tokens.token_hash(token))
-        earliest = self._app[keys.CLOCK].moment().earliest
-        has_to_wait = found and earliest < self._app[keys.ACTIVITY].expires_at(found)
+        earliest = self._app[app_keys.CLOCK].moment().earliest
+        has_to_wait = found and earliest < self._app[app_keys.ACTIVITY].expires_at(found)
         error = ClockInDoubtError if has_to_wait else TokenExpiredError
         return error.status, int(error.code)
 
@@ -81,12 +83,13 @@ class StoreAlone:
                 session.user_id,
                 after,
                 limit,
-                self._app[keys.IN_FORCE].config.policy,
-                self._app[keys.CLOCK],
+                self._app[app_keys.CLOCK],
                 share,
                 _write,
                 include_redacted=include_redacted,
             )
+        except NoMembershipError:
+            return NotMemberError.status, int(NotMemberError.code)
         except ApiError as error:
             return error.status, int(error.code)
         doubt = found.doubt

@@ -11,15 +11,18 @@ from uuid import UUID
 import pyarrow
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
-from conclave.archive.age import turn_app
+from conclave.actions.authorisation import require_member
+from conclave.actions.messages import append
+from conclave.archive.checksums import checksum
+from conclave.archive.consistency import turn_app
 from conclave.archive.layout import ID_PROPERTY, span_of
-from conclave.archive.sums import checksum
 from conclave.config.settings import Config
 from conclave.retention.policy import KEEP
-from conclave.store import bodies, members, messages, sqlite
+from conclave.store import bodies
 from conclave.store.archive import moves, restore
 from conclave.store.archive.moves import PartRow
 from conclave.store.archive.restore import Archived
+from conclave.store.engine import sqlite
 
 SCHEMA = pyarrow.schema(
     [
@@ -54,8 +57,8 @@ class Mover:
     def send(self, group: str, user_id: str, body: bytes, at: int, *, is_commit: bool = False) -> int:
         """Store a message as of the second ``at``."""
         with closing(sqlite.connect(self._path)) as connection, sqlite.write_transaction(connection):
-            member = members.require_member(connection, UUID(group).bytes, UUID(user_id).bytes)
-            return messages.append(connection, member, body, at, is_commit=is_commit)
+            member = require_member(connection, UUID(group).bytes, UUID(user_id).bytes)
+            return append(connection, member, body, at, is_commit=is_commit)
 
     def append(self, group: str, last: int, lifetime: int = KEEP) -> list[dict[str, Any]]:
         """Write the group's messages beyond its border, up to ``last``, to the table; return them as rows."""

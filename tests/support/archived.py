@@ -13,12 +13,18 @@ from uuid import uuid4
 import pyarrow
 from deltalake import DeltaTable, QueryBuilder
 
+from conclave.actions.authorisation import require_member
+from conclave.actions.context import Context
+from conclave.actions.groups import change as change_group
 from conclave.clock import FakeClock
 from conclave.config.archive import ArchiveConfig
 from conclave.config.settings import Config
 from conclave.retention.policy import KEEP
-from conclave.store import bodies, groups, members, messages, schema, sqlite, state
-from conclave.store.groups import GroupChanges
+from conclave.store import bodies
+from conclave.store.engine import sqlite
+from conclave.store.resources import groups, members, messages, state
+from conclave.store.resources.groups import GroupChanges
+from tests.support import stores
 from tests.support.cleaner import Cleaner
 from tests.support.forensics import Search
 
@@ -77,7 +83,7 @@ class Store(Tiers):
         """Body number by group key and sequence number."""
         self.sizes: list[int] = []
         """Sizes of the bodies, by number."""
-        schema.prepare(self.config.database)
+        stores.prepare(self.config.database)
         with self.opened() as connection:
             state.begin_serving(connection, self.config.policy, FakeClock(self.now).read())
             connection.executemany(
@@ -100,8 +106,8 @@ class Store(Tiers):
 
     def add_group(self, expiry: int = -1) -> int:
         with self.opened() as connection:
-            group_id = groups.add(connection, USERS[0], uuid4().hex, "", self.now)
-            member = members.require_member(connection, group_id, USERS[0])
+            group_id = groups.add(connection, USERS[0], uuid4().hex, "", self.now, self.config.policy)
+            member = require_member(connection, group_id, USERS[0])
             connection.executemany(
                 "INSERT INTO members (group_key, user_id, role, joined_at) VALUES (?, ?, 'member', 0)",
                 [(member.group.group_key, user_id) for user_id in USERS[1:]],
@@ -112,16 +118,16 @@ class Store(Tiers):
 
     def set_expiry(self, group_key: int, expiry: int) -> None:
         with self.opened() as connection:
-            member = members.require_member(connection, self.group_ids[group_key], USERS[0])
+            member = require_member(connection, self.group_ids[group_key], USERS[0])
             self._set(connection, member, expiry)
 
     def _set(self, connection: sqlite3.Connection, member: members.Membership, expiry: int) -> None:
         changes = GroupChanges(message_expiry_seconds=expiry)
-        groups.change(connection, member.group, changes, self.config.policy, FakeClock(self.now))
+        change_group(connection, Context(self.config.policy, FakeClock(self.now)), member.group, changes)
 
     def delete_group(self, group_key: int) -> None:
         with self.opened() as connection:
-            member = members.require_member(connection, self.group_ids[group_key], USERS[0])
+            member = require_member(connection, self.group_ids[group_key], USERS[0])
             groups.remove(connection, member.group, self.now)
 
     def delete_account(self, user_id: bytes) -> None:
@@ -148,7 +154,8 @@ class Store(Tiers):
         """Send in a transaction of the caller's; return the group's key and the sequence number."""
         number = len(self.made)
         body_id = bodies.put(connection, self.search.body(number, size))
-        seq = messages.append_stored(connection, group_key, sender, body_id, self.now, is_commit=is_commit)
+        stored = messages.append_stored(connection, group_key, sender, body_id, self.now, is_commit=is_commit)
+        seq = stored.sequence_num
         self.made[group_key, seq] = number
         self.sizes.append(size)
         return group_key, seq

@@ -18,7 +18,7 @@ from conclave.retention.policy import KEEP
 from conclave.store.ledger import changes
 from conclave.store.ledger.drain import drain
 from spark import run
-from spark.engine import Engine
+from spark.environment import RunEnvironment
 from tests.support.archive import Mover
 from tests.support.archived import Store
 from tests.support.cleaner import Cleaner
@@ -78,7 +78,7 @@ class Backed(Store):
 
 def erase(config: Config, clock: FakeClock) -> str:
     """Do a run over the hot store; return its error."""
-    with closing(Engine(config, clock, is_hot_only=True)) as engine:
+    with closing(RunEnvironment(config, clock, is_hot_only=True)) as engine:
         return run.clean_up(engine).error
 
 

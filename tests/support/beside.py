@@ -26,9 +26,11 @@ from conclave.config.retention import RetentionConfig
 from conclave.config.settings import Config
 from conclave.retention.jobs import ALL, HOUSEKEEPING, PurgeJob, Scope
 from conclave.retention.resolve import Lifetimes, Limit, Limits
-from conclave.store import overdue, receipts, sqlite
 from conclave.store.archive import moves
-from spark.engine import Engine
+from conclave.store.engine import sqlite
+from conclave.store.resources import receipts
+from conclave.store.views import overdue
+from spark.environment import RunEnvironment
 from spark.run import clean_up, dry_run
 from tests.conftest import StartServer
 from tests.support.alone import StoreAlone
@@ -108,7 +110,7 @@ class Beside:
         self.holding: list[tuple[int, str, int]] = []
         self.receipts = 0
         self.server = AsyncExitStack()
-        self.engines: list[Engine] = []
+        self.engines: list[RunEnvironment] = []
         self.count = 0
         self.user_ids: dict[int, str] = {}
 
@@ -213,7 +215,7 @@ class Beside:
             self.expect(report["held"], self.model.kept_by_holds(), "kept by holds")
         if job == EVERYTHING:
             with closing(sqlite.connect(self.base.database, readonly=True)) as connection:
-                self.expect(overdue.find(connection, self.configured().policy, self.now), {}, "overdue")
+                self.expect(overdue.find(connection, self.now), {}, "overdue")
 
     def _take_marks(self, before: dict[int, int]) -> None:
         """Take the marks that are stored for those of the model, if they can be."""
@@ -227,7 +229,7 @@ class Beside:
         config = self.configured()
         if self.tier == "archive":
             return self.cleaner.try_run(config, self.clock.now(), scope=scope, plant=self.plant)
-        self.engines.append(engine := Engine(config, FakeClock(self.clock.now())))
+        self.engines.append(engine := RunEnvironment(config, FakeClock(self.clock.now())))
         told, report = dry_run(engine, scope).to_mapping(), clean_up(engine, scope=scope).to_mapping()
         for name in ("deleted", "groups_touched", "held"):
             self.expect(report[name], told[name], f"{name}, as the dry run has told")

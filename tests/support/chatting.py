@@ -13,6 +13,7 @@ from textual.app import App
 from textual.keys import _character_to_key
 from textual.pilot import Pilot
 from textual.strip import Strip
+from textual.widget import Widget
 from textual.widgets import Button, Input
 
 from conclave.client import Client as LibraryClient, Session
@@ -64,6 +65,14 @@ class Chat:
     def __init__(self, app: ChatApp, pilot: Pilot[str]) -> None:
         self.app = app
         self.pilot = pilot
+        self._heard: list[str] = []
+        notify = app.notify
+
+        def heard(message: str, **options: Any) -> None:
+            self._heard.append(message)
+            notify(message, **options)
+
+        app.notify = heard  # type: ignore[method-assign]  # a busy machine may take a toast away before it is looked at
 
     @property
     def chat_screen(self) -> ChatScreen:
@@ -137,11 +146,12 @@ class Chat:
         await until(lambda: not any(each in self.screen for each in texts), lambda: f"no {texts} in\n{self.screen}")
 
     async def said(self, text: str) -> None:
-        """Wait until something was said, in passing or by the field."""
+        """Wait until something was said, in passing or by the field. What was said until then is not found again."""
         await until(
-            lambda: any(text in each for each in [*self.toasts, self.wrong]),
+            lambda: any(text in each for each in [*self._heard, *self.toasts, self.wrong]),
             lambda: f"{text}: {self.toasts} {self.wrong}\n{self.screen}",
         )
+        self._heard.clear()
 
     async def page_to(self, text: str, key: str = "pagedown") -> None:
         """Go on page by page, or back, until a text is on the screen, and to the end of that page."""
@@ -169,7 +179,8 @@ class Chat:
 
     async def _clear(self) -> None:
         """Wait until a command can be typed."""
-        self.press("escape")
+        if not (self.app.screen is self.chat_screen and self.composer.has_focus):  # Escape would mean something there
+            self.press("escape")
         await until(lambda: self.app.screen is self.chat_screen and self.composer.has_focus, lambda: self.screen)
         self.composer.prefill("")
 
@@ -190,7 +201,9 @@ class Chat:
         return self.room
 
     async def click(self, widget: Any, offset: tuple[int, int] = (1, 0)) -> None:
-        """Click with the mouse."""
+        """Click with the mouse, once what is clicked on stands still: a form that scrolls takes a moment."""
+        if isinstance(widget, Widget):
+            await self.stays(lambda: widget.region)
         await self.pilot.click(widget, offset=offset)
 
     def button(self, label: str) -> Button:
@@ -217,8 +230,8 @@ class Chat:
 async def chatting(
     home: Path, url: str = "", *, size: tuple[int, int] = (80, 24), online: bool = True, **options: Any
 ) -> AsyncIterator[Chat]:
-    """Start the chat; it ends with the block. ``online``: wait for the connection."""
-    app = ChatApp(ChatOptions(home=home, url=url, **options))
+    """Start the chat; it ends with the block. ``online``: wait for the connection. It encrypts if it is told to."""
+    app = ChatApp(ChatOptions(home=home, url=url, **{"make_codec": None} | options))
     try:
         async with app.run_test(size=size, notifications=True) as pilot:
             chat = Chat(app, pilot)
@@ -235,11 +248,12 @@ async def chatting(
         await app.close_conversation()
 
 
-async def signed_up(home: Path, url: str, name: str) -> Session:
-    """Make an account, and leave its session where the chat finds it."""
+async def signed_up(home: Path, url: str, name: str, *, is_new: bool = True) -> Session:
+    """Make an account, or log in to one that there is, and leave its session where the chat finds it."""
     options = ChatOptions(home=home)
     async with LibraryClient(url) as client:
-        await client.register(name, PASSWORD)
+        if is_new:
+            await client.register(name, PASSWORD)
         session = await client.login(name, PASSWORD)
     options.accounts.of(session).save(session)
     return session

@@ -20,9 +20,9 @@ from conclave.clock import FakeClock
 from conclave.config.archive import ArchiveConfig
 from conclave.config.settings import Config
 from conclave.retention.jobs import ALL, PurgeJob, Scope
-from conclave.store import schema
+from conclave.store.engine import schema
 from spark import run
-from spark.engine import Engine
+from spark.environment import RunEnvironment
 from tests.support.server import PATIENCE
 from tests.support.warm_java import WarmJava, end_former_session
 
@@ -159,7 +159,7 @@ def main() -> None:
     os.umask(0o077)  # as the commands do
     tell = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
-    warm: Engine | None = None
+    warm: RunEnvironment | None = None
     for line in sys.stdin:
         task = json.loads(line)
         config = Config.from_json(task["config"])
@@ -167,7 +167,9 @@ def main() -> None:
             end_former_session()
             # The session outlives each run's data directory, so its files lie elsewhere.
             schema.prepare(Path(sys.argv[1], "warm.db"))
-            warm = Engine(Config(database_path=f"{sys.argv[1]}/warm.db", archive=ArchiveConfig(after=1)), FakeClock())
+            warm = RunEnvironment(
+                Config(database_path=f"{sys.argv[1]}/warm.db", archive=ArchiveConfig(after=1)), FakeClock()
+            )
             warm.warm_up()
         try:
             told = _do(task, _engine(config, FakeClock(*task["clock"]), warm))
@@ -178,14 +180,14 @@ def main() -> None:
         warm.close()
 
 
-def _engine(config: Config, clock: FakeClock, warm: Engine | None) -> Engine:
-    engine = Engine(config, clock)
+def _engine(config: Config, clock: FakeClock, warm: RunEnvironment | None) -> RunEnvironment:
+    engine = RunEnvironment(config, clock)
     if warm and config.cleanup.engine == "spark":
         engine._spark, engine._knows_archive, engine._work = warm._spark, warm._knows_archive, warm._work
     return engine
 
 
-def _do(task: dict[str, Any], engine: Engine) -> dict[str, Any]:
+def _do(task: dict[str, Any], engine: RunEnvironment) -> dict[str, Any]:
     if "plan_only" in task:
         engine.warm_up()
         return asdict(engine.make_plan(engine.config.policy, task["clock"][0], _scope(task)))

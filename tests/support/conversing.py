@@ -1,19 +1,19 @@
 """Conversations of the chat at a real server, without a screen: a listener that only records."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
 from uuid import UUID
 
-from conclave import keys
-from conclave.client import Backoff, Client, History, PlaintextCodec, Session
+from conclave import app_keys
+from conclave.client import Backoff, Client, Codec, History, PlaintextCodec, Session
 from conclave.client.chat import commands
 from conclave.client.chat.conversation import Conversation
 from conclave.client.chat.rooms import Draft, Notice, Room
-from conclave.client.news import Message
+from conclave.client.events import Message
 from conclave.clock import Clock
-from conclave.wire.listener import Listener as Connection
+from conclave.wire.stream_connection import Listener as Connection
 from tests.conftest import Running
 from tests.support.client import PASSWORD
 from tests.support.server import PATIENCE
@@ -27,6 +27,8 @@ class Recorder:
     def __init__(self) -> None:
         self.said: list[str] = []
         self.bad: list[str] = []
+        self.calls: list[str] = []
+        self.holds: list[UUID] = []
         self.ends: list[Exception] = []
         self.shown: set[UUID | None] = set()
         """The groups that were to be shown anew; None: the list of them."""
@@ -39,6 +41,12 @@ class Recorder:
 
     def say(self, text: str, *, is_bad: bool = False) -> None:
         (self.bad if is_bad else self.said).append(text)
+
+    def call(self, room: Room, message: Message) -> None:
+        self.calls.append(f"{room.name}: {message.text}")
+
+    def held(self, group_id: UUID) -> None:
+        self.holds.append(group_id)
 
     def ended(self, why: Exception) -> None:
         self.ends.append(why)
@@ -55,12 +63,17 @@ class Chat:
         path: Path | None = None,
         backoff: Backoff = QUICK,
         session: Session | None = None,
+        codec: Codec | None = None,
     ) -> None:
-        """``clock``: the server's, if it stands still. ``session``: one that has begun; None: ``begin`` logs in."""
+        """``clock``: the server's, if it stands still. ``session``: one that has begun; None: ``begin`` logs in.
+
+        ``codec``: None: nothing is encrypted.
+        """
         self.name = name
         self.client = Client(url, backoff=backoff)
         self.told = Recorder()
         self._clock, self._path, self._backoff, self._session = clock, path, backoff, session
+        self._codec = codec or PlaintextCodec()
         self.is_open = False
 
     async def begin(self, *, register: bool = True) -> None:
@@ -76,9 +89,9 @@ class Chat:
     async def connect(self, *, waits: bool = True) -> None:
         """Begin the conversation; ``waits``: until the groups are there, and others can invite this user."""
         self.history = History(self._path, clock=self._clock)
-        self.conversation = Conversation(self.client, self.history, PlaintextCodec(), self.told)
+        self.conversation = Conversation(self.client, self.history, self._codec, self.told)
         self.conversation.sync._backoff = self._backoff
-        self.conversation.outbox._backoff = self._backoff
+        self.conversation.send_queue._backoff = self._backoff
         self.conversation._backoff = self._backoff
         await self.conversation.__aenter__()
         self.is_open = True
@@ -132,7 +145,7 @@ class Chat:
 
     def send(self, group_id: UUID, *texts: str, **others: Any) -> None:
         for text in texts:
-            self.conversation.outbox.send(self.room(group_id), text, **others)
+            self.conversation.send_queue.send(self.room(group_id), text, **others)
 
     async def shows(self, group_id: UUID, *texts: str | None) -> None:
         """Wait until a group shows these texts and nothing else, all of them as messages."""
@@ -164,6 +177,7 @@ class RecordingDesk:
     def __init__(self, chat: Chat) -> None:
         self.chat = chat
         self.agrees = True
+        self.answers: list[str] = []
         self.asked: list[tuple[str, str, str]] = []
         self.told: list[tuple[str, str]] = []
         self.said: list[str] = []
@@ -183,18 +197,21 @@ class RecordingDesk:
         self.asked.append((title, text, yes))
         return self.agrees
 
+    async def choose(self, title: str, text: str, answers: Sequence[str], *, is_grave: bool = False) -> str:
+        self.asked.append((title, text, answers[0]))
+        return self.answers.pop(0) if self.answers else answers[-1]
+
     async def tell(self, title: str, text: str) -> None:
         self.told.append((title, text))
 
     def say(self, text: str, *, is_bad: bool = False) -> None:
-        assert not is_bad
         self.said.append(text)
 
     def go(self, group_id: UUID, *, is_awaited: bool = False) -> None:
         self.opened.append(group_id)
         self.conversation.enter(group_id)
 
-    async def help(self) -> None:
+    async def help(self, command: str = "") -> None:
         self.done.append("help")
 
     async def info(self) -> None:
@@ -226,7 +243,7 @@ async def say(chat: Chat, group: UUID, count: int, seconds: int = 0) -> None:
 
 
 def break_streams(running: Running, chat: Chat) -> None:
-    for stream in list(running.app[keys.EVENTS]._streams[chat.user_id.bytes]):
+    for stream in list(running.app[app_keys.EVENTS]._streams[chat.user_id.bytes]):
         assert isinstance(stream, Connection)
         if stream._transport:
             stream._transport.abort()

@@ -9,7 +9,7 @@ from typing import Any
 from uuid import UUID
 
 from conclave.actions import holds, purges
-from conclave.actions.outside import Outside
+from conclave.actions.command_runner import Outside
 from tests.support.beside import ARCHIVE, DAY, HOUR, JOBS, Beside, Seen, archived
 from tests.support.client import PASSWORD, RefusedError, encode
 from tests.support.governed import EVERYTHING, Group, Rules

@@ -7,22 +7,24 @@ from contextlib import closing
 from dataclasses import replace
 from uuid import UUID
 
-from conclave import keys
+from conclave import app_keys
 from conclave.actions import accounts
 from conclave.auth.passwords import hash_password
 from conclave.clock import FakeClock
 from conclave.config.settings import Config
 from conclave.errors import NotMemberError
-from conclave.store import bodies, sqlite
+from conclave.store import bodies
 from conclave.store.archive import restore
 from conclave.store.archive.restore import Archived
-from conclave.store.state import PolicyFrozenError
+from conclave.store.engine import sqlite
+from conclave.store.resources.state import PolicyFrozenError
 from conclave.wire.negotiate import Format
 from tests.conftest import StartServer
 from tests.support.alone import StoreAlone, once
 from tests.support.archive import Mover
 from tests.support.cleaner import Cleaner
 from tests.support.client import PASSWORD, Client, RefusedError
+from tests.support.server import until
 from tests.support.world import DisagreementError, World, outcome
 
 DAY = 86_400
@@ -132,7 +134,9 @@ class History(World):
         await self._send_timed(self._group())
         await self.read_receipts()
         async with StoreAlone(self.running.app) as alone:
-            found = alone.query("SELECT redact_at FROM timers WHERE redact_at > ?", self.running.app[keys.CLOCK].now())
+            found = alone.query(
+                "SELECT redact_at FROM timers WHERE redact_at > ?", self.running.app[app_keys.CLOCK].now()
+            )
         if found:
             self.clock.seconds = max(self.clock.seconds, self.chance.choice(found)[0] - 1)
             await self.compare()
@@ -165,7 +169,7 @@ class History(World):
                 "SELECT messages.created_at + message_expiry_seconds AS last FROM messages JOIN groups"
                 " USING (group_key) WHERE message_expiry_seconds > 0 AND last >= ?"
                 " AND messages.created_at >= expired_before",
-                self.running.app[keys.CLOCK].now(),
+                self.running.app[app_keys.CLOCK].now(),
             )
         if found:
             self.clock.seconds = max(self.clock.seconds, self.chance.choice(found)[0])
@@ -297,7 +301,7 @@ class History(World):
         )
         self.told.append(report["error"])
         self.archived += report.get("archived", 0)
-        await self.running.app[keys.CLOCK_WATCH].look()
+        await self.running.app[app_keys.CLOCK_WATCH].look()
 
     async def meet_midway(self) -> None:
         """Have something else happen after a page or a session was read, and before that is remembered."""
@@ -329,7 +333,7 @@ class History(World):
         once(
             self.config.database,
             "UPDATE groups SET expired_before = max(expired_before, ?) WHERE group_id = ?",
-            self.running.app[keys.CLOCK].now() + 1,
+            self.running.app[app_keys.CLOCK].now() + 1,
             UUID(group).bytes,
         )
 
@@ -349,7 +353,7 @@ class History(World):
         await self.compare()
         await self._write_activity()
         if self.chance.random() < 0.5:
-            await self.running.app[keys.CLOCK_WATCH].note()
+            await self.running.app[app_keys.CLOCK_WATCH].note()
         await self.compare()
         self.clock.set_wrong(-JUMP)
         await self.compare()
@@ -360,11 +364,9 @@ class History(World):
 
     async def _write_activity(self) -> None:
         """Have the store learn when sessions were used."""
-        activity = self.running.app[keys.ACTIVITY]
+        activity = self.running.app[app_keys.ACTIVITY]
         activity.urgent.set()
-        async with asyncio.timeout(20):
-            while activity.unwritten():
-                await asyncio.sleep(0.005)
+        await until(lambda: not activity.unwritten())
 
     async def to_a_sessions_end(self) -> None:
         """Go to the last second of some session, or the first without it: none is used meanwhile."""
@@ -377,7 +379,7 @@ class History(World):
             await self._write_activity()
         async with StoreAlone(self.running.app) as alone:
             ends = [
-                self.running.app[keys.ACTIVITY].expires_at(found)
+                self.running.app[app_keys.ACTIVITY].expires_at(found)
                 for client in self.sessions
                 if (found := alone.session(client.token))
             ]

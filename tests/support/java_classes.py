@@ -14,7 +14,8 @@ from pathlib import Path
 
 from conclave.clock import SystemClock
 from conclave.config.settings import Config
-from conclave.store import schema, sqlite, state
+from conclave.store.engine import schema, sqlite
+from conclave.store.resources import state
 from tests.support.warm_java import WarmJava
 
 FILE = Path(__file__).parents[2] / ".java_cache" / "classes.jsa"

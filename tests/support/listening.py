@@ -5,17 +5,17 @@ import contextlib
 import json
 import socket
 from collections import defaultdict
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from typing import Any, TypeVar
 from uuid import UUID
 
 from aiohttp import ClientResponse
 
 from conclave.events import Announcement, Event, Events
-from conclave.wire.listener import Listener as Connection
+from conclave.wire.stream_connection import Listener as Connection
 from tests.support.client import API, Client
 from tests.support.protobuf import ProtobufClient, decode
-from tests.support.server import PATIENCE
+from tests.support.server import PATIENCE, until
 
 Heard = tuple[str, Any]
 T = TypeVar("T")
@@ -178,14 +178,6 @@ async def deaf(client: Client) -> AsyncIterator[asyncio.StreamReader]:
 def deleted(number: int, *recipients: bytes) -> Announcement:
     """Return the news that a group is gone whose id is ``number``."""
     return Announcement(frozenset(recipients), Event("group_deleted", {"group_id": number.to_bytes(16)}))
-
-
-async def until(condition: Callable[[], T]) -> T:
-    """Wait until ``condition`` returns something that counts as true, and return it."""
-    async with asyncio.timeout(PATIENCE):
-        while not (found := condition()):
-            await asyncio.sleep(0.01)
-    return found
 
 
 async def open_stream(events: Events, client: Client) -> Connection:

@@ -1,38 +1,40 @@
 """Faults of governance to plant, in this process or in one that does runs: each breaks one rule of the contract."""
 
 import sqlite3
-from collections.abc import Callable, Iterator
-from dataclasses import replace
-from types import SimpleNamespace
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
+from conclave.events import Stored
+from conclave.retention import due, fate, marks, plan, policy_row, rehearsal, rules
 from conclave.retention.policy import FOREVER, GroupPolicy
 from conclave.retention.resolve import PolicySettings
-from conclave.store import consequences, fate, forecast, groups, marks, members, messages, policies, visibility
-from conclave.store.consequences import Change
-from spark import apply, due, sql_engine
+from conclave.store.resources import groups, members, messages
+from spark import apply
 
 Plant = Callable[[pytest.MonkeyPatch], None]
 
 
 def ignores_overrides_in_marks(patch: pytest.MonkeyPatch) -> None:
     """An override that comes or goes settles no mark."""
-    changed = policies.changed
+    settle = marks.settle
 
-    def without(
-        connection: sqlite3.Connection, old: PolicySettings, new: PolicySettings
-    ) -> Iterator[tuple[int, GroupPolicy, GroupPolicy]]:
-        return changed(connection, replace(old, groups={}), replace(new, groups={}))
+    def without(connection: sqlite3.Connection, settings: PolicySettings, at: int, key: int | None = None) -> None:
+        for row in connection.execute("SELECT group_key, group_id, policy_source FROM groups").fetchall():
+            if row["policy_source"] == "override" or row["group_id"] in settings.overrides:
+                marks.write(connection, settings, row["group_key"])
+        settle(connection, settings, at, key)
 
-    patch.setattr(policies, "changed", without)
+    patch.setattr(marks, "settle", without)
 
 
 def erases_a_second_early(patch: pytest.MonkeyPatch) -> None:
     """The least lifetime is off by one."""
-    erasable_before = GroupPolicy.erasable_before
-    patch.setattr(GroupPolicy, "erasable_before", lambda policy, now: erasable_before(policy, now + 1))
+    for module, name in ((policy_row, "_LIMITS"), (plan, "_GROUPS"), (due, "GOVERNED")):
+        right = getattr(module, name)
+        assert "least_lifetime + 1" in right
+        patch.setattr(module, name, right.replace("least_lifetime + 1", "least_lifetime + 2"))
 
 
 def hides_a_second_late(patch: pytest.MonkeyPatch) -> None:
@@ -57,7 +59,7 @@ def keeps_the_floor_at_a_join(patch: pytest.MonkeyPatch) -> None:
 def forgets_commits_below(patch: pytest.MonkeyPatch) -> None:
     """Only those who are members now count, for commits that are kept until all have fetched them."""
     least = "ifnull((SELECT min(watermark) FROM members WHERE members.group_key = groups.group_key), 0)"
-    patch.setattr(policies, "_COMMITS_ABOVE", least)
+    patch.setattr(policy_row, "COMMITS_ABOVE", least)
 
 
 def lets_a_mark_fall(patch: pytest.MonkeyPatch) -> None:
@@ -70,19 +72,20 @@ def lets_a_mark_fall(patch: pytest.MonkeyPatch) -> None:
 
 
 def settles_nothing_at_a_start(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(consequences, "settle", lambda *_, **__: Change())
+    """The new policies count, and what the former ones have hidden comes back."""
+    patch.setattr(marks, "settle", lambda connection, settings, *_: marks.write(connection, settings))
 
 
 def settles_as_of_the_start(patch: pytest.MonkeyPatch) -> None:
     """What would have expired while the server was stopped is hidden, although a longer policy follows."""
-    settle = consequences.settle
-    patch.setattr(consequences, "settle", lambda connection, old, new, _, now: settle(connection, old, new, now, now))
+    settle = rehearsal.settle
+    patch.setattr(rehearsal, "settle", lambda connection, old, new, _, now: settle(connection, old, new, now, now))
 
 
 def job_ignores_past_marks(patch: pytest.MonkeyPatch) -> None:
-    marked = "(covered OR redacts OR {has_gone_before} OR {has_expired_before})"
-    assert marked in sql_engine._GROUPS
-    patch.setattr(sql_engine, "_GROUPS", sql_engine._GROUPS.replace(marked, "(covered OR redacts)"))
+    marked = "(covered OR redacts OR {is_past})"
+    assert marked in plan._GROUPS
+    patch.setattr(plan, "_GROUPS", plan._GROUPS.replace(marked, "(covered OR redacts)"))
 
 
 def raises_no_mark(patch: pytest.MonkeyPatch) -> None:
@@ -94,10 +97,10 @@ def leaves_the_mode_quietly(patch: pytest.MonkeyPatch) -> None:
     """Leaving delete-after-fetch does not hide what all have fetched."""
     settle = marks.settle
 
-    def without(connection: sqlite3.Connection, key: int, old: GroupPolicy, new: GroupPolicy, at: int) -> None:
-        before = connection.execute("SELECT gone_below FROM groups WHERE group_key = ?", (key,)).fetchone()[0]
-        settle(connection, key, old, new, at)
-        connection.execute("UPDATE groups SET gone_below = ? WHERE group_key = ?", (before, key))
+    def without(connection: sqlite3.Connection, *args: Any) -> None:
+        before = connection.execute("SELECT gone_below, group_key FROM groups").fetchall()
+        settle(connection, *args)
+        connection.executemany("UPDATE groups SET gone_below = ? WHERE group_key = ?", before)
 
     patch.setattr(marks, "settle", without)
 
@@ -106,10 +109,10 @@ def enters_the_mode_with_an_old_floor(patch: pytest.MonkeyPatch) -> None:
     """What former members have fetched counts for those who are members now."""
     settle = marks.settle
 
-    def without(connection: sqlite3.Connection, key: int, old: GroupPolicy, new: GroupPolicy, at: int) -> None:
-        before = connection.execute("SELECT floor_seq FROM groups WHERE group_key = ?", (key,)).fetchone()[0]
-        settle(connection, key, old, new, at)
-        connection.execute("UPDATE groups SET floor_seq = max(floor_seq, ?) WHERE group_key = ?", (before, key))
+    def without(connection: sqlite3.Connection, *args: Any) -> None:
+        before = connection.execute("SELECT floor_seq, group_key FROM groups").fetchall()
+        settle(connection, *args)
+        connection.executemany("UPDATE groups SET floor_seq = max(floor_seq, ?) WHERE group_key = ?", before)
 
     patch.setattr(marks, "settle", without)
 
@@ -118,13 +121,13 @@ def counts_unread_as_read(patch: pytest.MonkeyPatch) -> None:
     """Whoever sends counts as having fetched what others sent before."""
     append_all = messages.append_all
 
-    def append(connection: sqlite3.Connection, drafts: Any, now: int) -> list[int]:
-        numbers = append_all(connection, drafts, now)
+    def append(connection: sqlite3.Connection, drafts: Any, now: int) -> list[Stored]:
+        stored = append_all(connection, drafts, now)
         connection.executemany(
             "UPDATE members SET watermark = ? WHERE group_key = ? AND user_id = ?",
-            [(number, each.group_key, each.sender_id) for each, number in zip(drafts, numbers, strict=True)],
+            [(each.sequence_num, each.group_key, each.sender_id) for each in stored],
         )
-        return numbers
+        return stored
 
     patch.setattr(messages, "append_all", append)
 
@@ -132,16 +135,18 @@ def counts_unread_as_read(patch: pytest.MonkeyPatch) -> None:
 def forgets_the_least_lifetime_of_deleted_groups(patch: pytest.MonkeyPatch) -> None:
     remove = groups.remove
 
-    def without(connection: sqlite3.Connection, group: groups.Group, now: int) -> None:
-        remove(connection, replace(group, min_lifetime_seconds=-1), now)
+    def without(connection: sqlite3.Connection, group: groups.Group, now: int) -> list[bytes]:
+        invited = remove(connection, group, now)
+        connection.execute("UPDATE tombstones SET least_lifetime = 0 WHERE group_key = ?", (group.group_key,))
+        return invited
 
     patch.setattr(groups, "remove", without)
 
 
 def forgets_holds_on_users(patch: pytest.MonkeyPatch) -> None:
     """In the hot store."""
-    patch.setattr(due, "UNHELD", "TRUE")
-    patch.setattr(policies, "has_held_senders", lambda _: False)
+    patch.setattr(rules, "has_held_senders", lambda _: False)
+    patch.setattr(due, "_GIVEN", due._GIVEN._replace(unheld=""))
 
 
 def explains_without_holds(patch: pytest.MonkeyPatch) -> None:
@@ -150,13 +155,8 @@ def explains_without_holds(patch: pytest.MonkeyPatch) -> None:
 
 def explains_a_floor_of_former_times(patch: pytest.MonkeyPatch) -> None:
     """Explain does not know what the next run will find fetched."""
-    of_group = fate._marks
-
-    def without(*args: Any) -> Any:
-        found = of_group(*args)
-        return replace(found, gone=found.gone_below)
-
-    patch.setattr(fate, "_marks", without)
+    assert "sequence_num <= gone THEN" in fate._RULES
+    patch.setattr(fate, "_RULES", fate._RULES.replace("sequence_num <= gone THEN", "sequence_num <= gone_below THEN"))
 
 
 def forgets_holds_on_users_in_the_archive(patch: pytest.MonkeyPatch) -> None:
@@ -171,7 +171,7 @@ def forgets_holds_on_users_in_the_archive(patch: pytest.MonkeyPatch) -> None:
 def erases_young_ones_in_the_archive(patch: pytest.MonkeyPatch) -> None:
     from spark.archive import expiry  # as above
 
-    divide, withheld = expiry._divide, "oldest < erasable_before AND ("
+    divide, withheld = expiry._divide, "(oldest < erasable_before AND "
     assert withheld in expiry._DUE
     patch.setattr(expiry, "_DUE", expiry._DUE.replace(withheld, "("))
 
@@ -184,19 +184,19 @@ def erases_young_ones_in_the_archive(patch: pytest.MonkeyPatch) -> None:
 
 def explains_without_timers(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(fate, "_timer", lambda *_: None)
+    patch.setattr(fate, "_RULES", fate._RULES.replace(rules.IS_REDACTED, "FALSE"))
 
 
 def waits_for_what_nobody_sees(patch: pytest.MonkeyPatch) -> None:
     """A group of which only timers have let something go belongs to a purge job by its lifetime alone."""
-    redacts = "(covered OR redacts OR {has_gone_before} OR {has_expired_before})"
-    assert redacts in sql_engine._GROUPS
-    patch.setattr(sql_engine, "_GROUPS", sql_engine._GROUPS.replace(redacts, redacts.replace("redacts OR ", "")))
+    redacts = "(covered OR redacts OR {is_past})"
+    assert redacts in plan._GROUPS
+    patch.setattr(plan, "_GROUPS", plan._GROUPS.replace(redacts, redacts.replace("redacts OR ", "")))
 
 
 def foretells_what_nobody_sees(patch: pytest.MonkeyPatch) -> None:
     """A change of policy hides anew what has destroyed itself."""
-    alone = SimpleNamespace(of_group=visibility.of_group, is_redacted=lambda *_: "FALSE")
-    patch.setattr(forecast, "visibility", alone)
+    patch.setattr(rehearsal, "IS_REDACTED", "FALSE")
 
 
 def forgets_what_was_too_old(patch: pytest.MonkeyPatch) -> None:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from conclave import keys
+from conclave import app_keys
 from tests.conftest import Running
 
 
@@ -13,7 +13,7 @@ def right_after(
     running: Running, monkeypatch: pytest.MonkeyPatch, read: Callable[..., Any], happens: Callable[[], Awaitable[Any]]
 ) -> None:
     """Have ``happens`` take place once: after the next request has ``read`` from the store, before it goes on."""
-    store = running.app[keys.STORE]
+    store = running.app[app_keys.STORE]
     original, once = store.read, [happens]
 
     async def racing(fn: Callable[..., Any], *values: Any, **named: Any) -> Any:
@@ -29,7 +29,7 @@ def right_after_session(
     running: Running, monkeypatch: pytest.MonkeyPatch, happens: Callable[[], Awaitable[Any]]
 ) -> None:
     """Have ``happens`` take place once: after the next request was authenticated, before it goes on."""
-    remembered = running.app[keys.SESSIONS]
+    remembered = running.app[app_keys.SESSIONS]
     original, once = remembered.find, [happens]
 
     async def racing(token_hash: bytes) -> Any:

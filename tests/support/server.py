@@ -1,16 +1,20 @@
 """A server in a process of its own."""
 
+import asyncio
 import contextlib
 import ctypes
+import inspect
 import json
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, TypeVar, overload
+
+T = TypeVar("T")
 
 PATIENCE = 180.0
 """Seconds. On a busy machine Spark alone may take 60 to start."""
@@ -117,6 +121,25 @@ def waiting(what: str) -> Iterator[None]:
         yield
         time.sleep(0.1)
     raise AssertionError(f"waited in vain for {what}")
+
+
+@overload
+async def until(holds: Callable[[], Awaitable[T]]) -> T: ...
+@overload
+async def until(holds: Callable[[], T]) -> T: ...
+async def until(holds: Callable[[], Any]) -> Any:
+    """Come round a hundred times a second until ``holds`` returns what counts as true, and return that.
+
+    What it returns may have to be awaited.
+    """
+    async with asyncio.timeout(PATIENCE):
+        while True:
+            found = holds()
+            if inspect.isawaitable(found):
+                found = await found
+            if found:
+                return found
+            await asyncio.sleep(0.01)
 
 
 def alive(pid: int) -> bool:

@@ -12,11 +12,12 @@ from uuid import UUID
 import orjson
 from aiohttp import ClientSession, TCPConnector
 
-from conclave import keys
-from conclave.actions.outside import Outside
+from conclave import app_keys
+from conclave.actions.command_runner import Outside
 from conclave.clock import FakeClock
 from conclave.config.settings import Config
-from conclave.store import messages, touches
+from conclave.store import invalidation
+from conclave.store.resources import messages
 from conclave.wire import conclave_pb2
 from conclave.wire.negotiate import Format
 from tests.conftest import Running, StartServer
@@ -59,16 +60,16 @@ class World:
         self._asking = await self._server.enter_async_context(ClientSession(connector=TCPConnector(limit=1)))
         for session in self.sessions:
             session.http, session.url = running.http, running.url
-        store, remembered = running.app[keys.STORE], running.app[keys.GROUPS]
+        store, remembered = running.app[app_keys.STORE], running.app[app_keys.GROUPS]
         read, page = store.read, remembered.page
 
         async def read_and_meet(fn: Any, *args: Any, **kwargs: Any) -> Any:
             result = await read(fn, *args, **kwargs)
-            if self._meanwhile and fn in (messages.page, touches.with_touch):
+            if self._meanwhile and fn in (messages.page, invalidation.with_invalidation):
                 do, self._meanwhile = self._meanwhile, None
                 await do()
                 await asyncio.sleep(0)
-                running.app[keys.FRESHNESS].look()  # as another request does
+                running.app[app_keys.FRESHNESS].look()  # as another request does
             return result
 
         def counted(*args: Any) -> Any:

@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 
-from conclave.store import schema, sqlite
+from conclave.store.engine import sqlite
 from conclave.system import locks
 from conclave.system.locks import CLEANUP, SERVER, LockedError
+from tests.support import stores
 
 HOLD = "import sys; from pathlib import Path; from conclave.system import locks\n"
 HOLD += "with locks.hold(Path(sys.argv[1]), getattr(locks, sys.argv[2])): print('held', flush=True); input()"
@@ -21,7 +22,7 @@ HOLD += "with locks.hold(Path(sys.argv[1]), getattr(locks, sys.argv[2])): print(
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    schema.prepare(tmp_path / "chat.db")
+    stores.prepare(tmp_path / "chat.db")
     return tmp_path / "chat.db"
 
 

@@ -8,16 +8,16 @@ import pytest
 
 from conclave.config.cleanup import CleanupConfig
 from conclave.config.settings import Config
-from conclave.store import schema
 from conclave.system import reserve
 from conclave.system.reserve import SLACK_BYTES, Reserve, reserves, room
+from tests.support import stores
 
 SIZE = 1024 * 1024
 
 
 @pytest.fixture
 def config(tmp_path: Path) -> Config:
-    schema.prepare(tmp_path / "chat.db")
+    stores.prepare(tmp_path / "chat.db")
     return Config(database_path=str(tmp_path / "chat.db"), cleanup=CleanupConfig(disk_reserve=SIZE))
 
 

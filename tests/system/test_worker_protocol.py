@@ -1,4 +1,4 @@
-"""The lines that the worker tells the server, as docs/architecture.md has them."""
+"""The lines that the worker tells the server, as docs/architecture/cleanup.md has them."""
 
 import pytest
 

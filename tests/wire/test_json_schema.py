@@ -7,7 +7,7 @@ import pytest
 from apispec import APISpec
 from marshmallow import Schema, ValidationError, fields, validate
 
-from conclave.fields import StrictBoolean, StrictInteger, Text
+from conclave.strict_fields import StrictBoolean, StrictInteger, Text
 from conclave.wire.fields import (
     ALIAS_RULE,
     EXPIRY_RULE,

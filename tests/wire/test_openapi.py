@@ -13,10 +13,11 @@ from conclave import errors as e
 from conclave.config.settings import Config
 from conclave.server.routes import API, ROUTES
 from conclave.wire.endpoint import Endpoint, Who
+from conclave.wire.events import EVENTS
 from conclave.wire.openapi import examples
 from conclave.wire.openapi.document import document, summary_of
 from conclave.wire.schemas.base import the
-from conclave.wire.schemas.events import EVENTS
+from conclave.wire.schemas.responses import schema_of
 from tests.conftest import Running, StartServer
 from tests.support.openapi import DOCUMENT, IN_JSON, JSON, answers_of, check, operation_of, resolve
 
@@ -49,7 +50,7 @@ def test_every_event_has_a_type_of_its_own_by_its_name() -> None:
     assert set(described["discriminator"]["mapping"]) == {*EVENTS, "lagged"}
     assert [each["$ref"] for each in described["oneOf"]] == list(described["discriminator"]["mapping"].values())
     for name, kind in EVENTS.items():
-        said = {"event": name, "data": examples.example(the(kind))}
+        said = {"event": name, "data": examples.example(schema_of(kind))}
         assert [_fits(said, each) for each in described["oneOf"]].count(True) == 1
         assert _fits(said, resolve({"$ref": described["discriminator"]["mapping"][name]}))
         assert not _fits(said | {"data": {}}, described)

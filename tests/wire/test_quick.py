@@ -14,19 +14,20 @@ from conclave.errors import BadRequestError
 from conclave.wire import conclave_pb2, exchange, json_text, pages, protobuf
 from conclave.wire.handover import Pieces
 from conclave.wire.negotiate import Format
+from conclave.wire.results import Page, Sent
 from conclave.wire.schemas.base import the
 from conclave.wire.schemas.messages import (
+    GetMessages,
     GetMessagesQuery,
-    GetMessagesResponse,
     SendMessage,
     SendMessageRequest,
-    SendMessageResponse,
     write_number,
 )
+from conclave.wire.schemas.responses import schema_of
 from tests.conftest import Running
 from tests.support.client import API
 
-many = settings(max_examples=400, deadline=None, derandomize=True, database=None)
+many = settings(max_examples=400, derandomize=True, database=None)
 
 
 def slowly(written_in: Format, body: bytes) -> SendMessage | None:
@@ -125,36 +126,48 @@ def test_ordinary_bodies_are_read_quickly(body: bytes) -> None:
 
 
 NUMBERS = st.integers(-3, 10**22).map(str) | st.integers(0, 600).map(str) | st.text("0159+-_ %.٣", max_size=4)
-PAIRS = st.tuples(st.sampled_from(["after", "limit", "aft%65r", "x", ""]), NUMBERS).map("=".join)
-QUERIES = st.lists(PAIRS, max_size=4).map("&".join) | st.text("afterlimt=&;0159%+", max_size=30)
+NAMES = ["after", "limit", "include_redacted"]
+VALUES_OF_QUERIES = NUMBERS | st.sampled_from(["true", "false", "True", "1", "", "true%20"])
+PAIRS = st.tuples(st.sampled_from([*NAMES, "aft%65r", "x", ""]), VALUES_OF_QUERIES).map("=".join)
+QUERIES = st.lists(PAIRS, max_size=5).map("&".join) | st.text("afterlimncud_=&;0159%+#", max_size=40)
 
 
 @many
-@given(QUERIES | st.tuples(NUMBERS, NUMBERS).map(lambda pair: f"after={pair[0]}&limit={pair[1]}"))
+@given(QUERIES)
+@example("")
 @example("after=000&limit=500")
 @example("after=999999999999999999&limit=501")
 @example("after=1&limit=9999")
 @example("after=1&limit=0")
+@example("after=1&after=2")
+@example("after&limit=3")
+@example("after=1&&limit=3")
+@example("after=1;limit=3")
+@example("include_redacted=true&limit=0007")
 def test_quick_queries_are_the_schemas(text: str) -> None:
-    url = URL(f"/messages?{text}")
+    url = URL(f"/messages?{text}", encoded=True)
     quick = GetMessagesQuery.quick(url.raw_query_string)
     if quick is None:
         return
-    assert quick == the(GetMessagesQuery).load(
-        {name: url.query[name] for name in ("after", "limit") if name in url.query}
-    )
+    assert quick == the(GetMessagesQuery).load({name: url.query[name] for name in NAMES if name in url.query})
+
+
+USUAL = {"after": st.integers(0, 10**18 - 1), "limit": st.integers(1, 9999), "include_redacted": st.booleans()}
 
 
 @many
-@given(st.integers(0, 10**18 - 1), st.integers(1, 9999))
-def test_ordinary_queries_are_read_quickly(after: int, limit: int) -> None:
-    assert GetMessagesQuery.quick(f"after={after}&limit={limit}") is not None
+@given(st.fixed_dictionaries({}, optional=USUAL).flatmap(lambda values: st.permutations(list(values.items()))))
+def test_every_usual_query_is_read_quickly(values: list[tuple[str, int | bool]]) -> None:
+    query = "&".join(f"{name}={value}".lower() for name, value in values)
+    asked = {"after": 0, "limit": 100, "include_redacted": False, **dict(values)}
+    expected = GetMessages(asked["after"], min(asked["limit"], 500), include_redacted=bool(asked["include_redacted"]))
+    assert GetMessagesQuery.quick(query) == expected
 
 
 @many
 @given(st.integers(1, 2**63 - 1), st.sampled_from(list(Format)))
 def test_the_number_of_a_message_is_written_as_its_schema_would(number: int, written_in: Format) -> None:
-    values = the(SendMessageResponse).dump({"sequence_num": number})
+    values = schema_of(Sent).dump({"sequence_num": number})
     assert write_number(written_in, number) == exchange.write(written_in, "SendMessageResponse", values)
 
 
@@ -188,7 +201,7 @@ def test_a_page_of_pieces_is_what_the_schema_makes(
         *("self_destruct_seconds", "redacted"),
     )
     values = [dict(zip(names, each, strict=True)) for each in messages]
-    dumped = the(GetMessagesResponse).dump({"messages": values})
+    dumped = schema_of(Page).dump({"messages": values})
     told = exchange.write(written_in, "GetMessagesResponse", dumped)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(pages, "AT_ONCE_BYTES", at_once)

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from conclave.plain import second
+from conclave.logs.humanize import second
 
 WIDTH, HEIGHT, TOP = 720, 190, 16
 """The plane of a chart, in units of its own: it is shown as wide as the page is."""
@@ -28,9 +28,10 @@ class Amount(NamedTuple):
 
 @dataclass(frozen=True)
 class Piece:
-    """A rectangle of a bar. ``place``: of its kind among the kinds of the chart."""
+    """A rectangle of a bar."""
 
     place: int
+    """Of its kind among the kinds of the chart."""
     x: float
     y: float
     width: float
@@ -45,7 +46,7 @@ class Bar:
     text: str
 
 
-class Mark(NamedTuple):
+class AxisLabel(NamedTuple):
     """A text beside an axis, and where it stands."""
 
     at: float
@@ -54,14 +55,16 @@ class Mark(NamedTuple):
 
 @dataclass(frozen=True)
 class Chart:
-    """Bars in stacks over time. ``totals``: of each kind. ``text``: what the chart shows, for who cannot see it."""
+    """Bars in stacks over time."""
 
     bars: Sequence[Bar]
     totals: Mapping[str, int]
-    heights: Sequence[Mark]
-    times: Sequence[Mark]
+    """Of each kind."""
+    heights: Sequence[AxisLabel]
+    times: Sequence[AxisLabel]
     step: int
     text: str
+    """What the chart shows, for who cannot see it."""
 
 
 def stacked(amounts: Iterable[Amount], kinds: Sequence[str], now: int) -> Chart | None:
@@ -83,8 +86,8 @@ def stacked(amounts: Iterable[Amount], kinds: Sequence[str], now: int) -> Chart 
         _bar(place, begin + place * step, each, kinds, count, top) for place, each in enumerate(sums) if each.total()
     ]
     totals = {kind: sum(each[kind] for each in sums) for kind in kinds}
-    times = [Mark(_x(place, count), second(begin + place * step)[5:16]) for place in _labelled(count)]
-    heights = [Mark(_y(value, top), _short(value)) for value in (0, top // 2, top) if value in (0, top) or top > 1]
+    times = [AxisLabel(_x(place, count), second(begin + place * step)[5:16]) for place in _labelled(begin, step, count)]
+    heights = [AxisLabel(_y(value, top), _short(value)) for value in sorted({0, top // 2, top})]
     gone = _said(totals, kinds) or "nothing"
     text = f"From {second(begin)} to {second(now)} UTC: {gone}."
     return Chart(bars, totals, heights, times, step, text)
@@ -113,16 +116,20 @@ def _y(value: int, top: int) -> float:
     return round((HEIGHT - BOTTOM) * (1 - value / top) + TOP * value / top, 1)
 
 
-def _labelled(count: int) -> Sequence[int]:
-    """Return at which bars a time stands: at four of them at most."""
-    return range(0, count, max(1, -(-count // 4)))
+def _labelled(begin: int, step: int, count: int) -> Sequence[int]:
+    """Return at which bars a time stands: at five of them at most, at round times if there are any."""
+    for apart in (each for each in STEPS if each >= step):
+        round_ones = [place for place in range(count) if (begin + place * step) % apart == 0]
+        if len(round_ones) <= 5:
+            return round_ones or [0]
+    return [0]
 
 
 def _round_up(value: int) -> int:
-    """Return the least number of the kind 1, 2, 5, 10, 20, ... that is not below ``value``."""
+    """Return the least number of the kind 1, 2, 4, 10, 20, 40, ... not below ``value``: half of it is round too."""
     unit = 1
     while True:
-        for each in (1, 2, 5):
+        for each in (1, 2, 4):
             if each * unit >= value:
                 return each * unit
         unit *= 10

@@ -8,16 +8,16 @@ from urllib.parse import urlsplit
 
 from aiohttp import web
 
-from conclave import keys
+from conclave import app_keys
 from conclave.admin.page import view
-from conclave.admin.page.doing import Doing
-from conclave.admin.page.looking import Looking
+from conclave.admin.page.actions import PageActions
+from conclave.admin.page.form_tokens import TicketError, Tickets
 from conclave.admin.page.rate import SendRate
-from conclave.admin.page.tickets import TicketError, Tickets
+from conclave.admin.page.snapshot import PageSnapshot
 from conclave.admin.page.view import Sources
 from conclave.admin.sizes import Sizes
 from conclave.errors import ApiError, BadRequestError, ForbiddenError, UnavailableError
-from conclave.store.faults import StoreError
+from conclave.store.engine.faults import StoreError
 from conclave.wire.ready import HEADERS
 
 POLICY = (
@@ -41,13 +41,13 @@ FILES = {"page.css": "text/css", "page.js": "text/javascript"}
 class Page:
     """The operators' page of one server."""
 
-    def __init__(self, served: web.Application, sizes: Sizes, doing: Doing) -> None:
+    def __init__(self, served: web.Application, sizes: Sizes, doing: PageActions) -> None:
         """``served``: the clients' application. ``sizes``: measures its files. ``doing``: does what forms ask for."""
-        self.looking = Looking(served)
-        self._sources = Sources(served, self.looking, sizes, SendRate(served[keys.REQUESTS]))
-        self._doing = doing
+        self.snapshot = PageSnapshot(served)
+        self._sources = Sources(served, self.snapshot, sizes, SendRate(served[app_keys.REQUESTS]))
+        self._actions = doing
         self._tickets = Tickets()
-        self._allows = served[keys.IN_FORCE].config.admin.allow_actions
+        self._allows = served[app_keys.IN_FORCE].config.admin.allow_actions
         self._environment = view.environment()
         self._environment.globals["ticket"] = self._tickets.make
         folder = resources.files("conclave.admin.page").joinpath("static")
@@ -67,12 +67,12 @@ class Page:
         self._sources.rate.begin()
         yield
         self._sources.rate.end()
-        await self.looking.close()
+        await self.snapshot.close()
 
     async def show(self, _: web.Request) -> web.Response:
         """GET /: the page."""
-        await asyncio.gather(self.looking.refresh(), self._sources.sizes.refresh())
-        return self._answer("page.html.j2", **view.told(self._sources), allows_actions=self._allows)
+        await asyncio.gather(self.snapshot.refresh(), self._sources.sizes.refresh())
+        return self._answer("page.html.j2", **view.template_values(self._sources), allows_actions=self._allows)
 
     async def give(self, request: web.Request) -> web.Response:
         """GET /page.css and /page.js."""
@@ -84,9 +84,9 @@ class Page:
 
         async def counted() -> web.Response:
             await self._form(request)
-            return self._answer("counted.html.j2", report=await self._doing.count())
+            return self._answer("counted.html.j2", report=await self._actions.count())
 
-        return await self._told(counted())
+        return await self._answer_of(counted())
 
     async def act(self, request: web.Request) -> web.Response:
         """POST /actions/NAME: what an operator does, if the settings allow it."""
@@ -94,19 +94,19 @@ class Page:
         async def done() -> web.Response:
             if not self._allows:
                 raise ForbiddenError("this page changes nothing: [admin] allow_actions is false")
-            act = self._doing.forms.get(request.match_info["action"])
+            act = self._actions.forms.get(request.match_info["action"])
             if act is None:
                 raise BadRequestError("there is no such action")
             sentence = await act(f"operator page at {request.remote}", await self._form(request))
-            self.looking.expire()
+            self.snapshot.expire()
             return self._answer("outcome.html.j2", title="Done", sentence=sentence, is_good=True)
 
-        return await self._told(done())
+        return await self._answer_of(done())
 
     async def _form(self, request: web.Request) -> dict[str, str]:
         """Return the fields of a form that this page has written. Raises ForbiddenError or BadRequestError."""
         _require_own(request)
-        self._doing.require_serving()
+        self._actions.require_serving()
         if request.content_type != "application/x-www-form-urlencoded" or not _is_utf8(request.charset):
             raise BadRequestError("this is no form of this page")
         try:
@@ -119,7 +119,7 @@ class Page:
             raise ForbiddenError(str(error)) from error
         return form
 
-    async def _told(self, doing: Coroutine[Any, Any, web.Response]) -> web.Response:
+    async def _answer_of(self, doing: Coroutine[Any, Any, web.Response]) -> web.Response:
         """Return the answer of ``doing``, or a page that says why it did nothing."""
         try:
             return await doing

@@ -8,19 +8,19 @@ from typing import Any
 from aiohttp import web
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from conclave import __version__, keys
+from conclave import __version__, app_keys
 from conclave.admin.page import charts
-from conclave.admin.page.looking import RULES, Looking
 from conclave.admin.page.rate import SendRate
+from conclave.admin.page.snapshot import RULES, PageSnapshot
 from conclave.admin.sizes import Measured, Sizes
 from conclave.config.settings import Config
 from conclave.health.parts import Health, HealthPart
-from conclave.plain import about, counted, second, size_text, visible
+from conclave.logs.humanize import about, counted, second, size_text, visible
 from conclave.retention.advice import rounded, span_text
 from conclave.retention.jobs import schedule
 from conclave.retention.reasons import lifetime_text
-from conclave.store.overview import Overview
-from conclave.store.runs import Run
+from conclave.store.views.overview import Overview
+from conclave.store.views.runs import Run
 
 OF_CLEANUP = (HealthPart.CLEANUP, HealthPart.CLOCK, HealthPart.OVERDUE, HealthPart.LEDGER, HealthPart.ARCHIVE)
 """The parts of health without which nothing, or not all, is erased."""
@@ -36,7 +36,7 @@ class Sources:
     """Where the page has everything from."""
 
     served: web.Application
-    looking: Looking
+    snapshot: PageSnapshot
     sizes: Sizes
     rate: SendRate
 
@@ -65,27 +65,27 @@ def environment() -> Environment:
     return made
 
 
-def told(sources: Sources) -> dict[str, Any]:
+def template_values(sources: Sources) -> dict[str, Any]:
     """Return what the template shows."""
     served = sources.served
-    health, config = served[keys.HEALTH], served[keys.IN_FORCE].config
-    seen, now = sources.looking.last, int(time.time())
+    health, config = served[app_keys.HEALTH], served[app_keys.IN_FORCE].config
+    seen, now = sources.snapshot.last, int(time.time())
     return {
         "version": __version__,
         "written_at": now,
         "seen": seen,
-        "unseen": sources.looking.fault,
+        "unseen": sources.snapshot.fault,
         "faults": health.faults,
         "cleanup": _cleanup(health, config, seen, now),
-        "chart": sources.looking.chart,
+        "chart": sources.snapshot.chart,
         "chart_plane": (charts.WIDTH, charts.HEIGHT, charts.LEFT, charts.BOTTOM),
         "rules": RULES,
         "last_runs": [_run(each) for each in seen.runs[:RUNS_SHOWN]] if seen else [],
         "bytes": list(_bytes(sources.sizes.last, seen)),
-        "streams": served[keys.EVENTS].rota.size,
+        "streams": served[app_keys.EVENTS].wheel.size,
         "rate": sources.rate.rate,
-        "certificate": _certificate(served[keys.IN_FORCE].certificate_ends, sources.looking.renewed_ends, now),
-        "advice": sources.looking.advice,
+        "certificate": _certificate(served[app_keys.IN_FORCE].certificate_ends, sources.snapshot.renewed_ends, now),
+        "advice": sources.snapshot.advice,
     }
 
 

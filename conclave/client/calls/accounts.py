@@ -4,12 +4,12 @@ from contextlib import suppress
 from uuid import UUID
 
 from conclave.client.calls.caller import Caller
-from conclave.client.errors import SessionOverError
+from conclave.client.errors import SessionOverError, WrongPasswordError
 from conclave.client.names import checked
-from conclave.client.results import LoggedIn, Registered, SessionInfo, Sessions, User
 from conclave.client.session import Session
 from conclave.client.transport import Call, path
 from conclave.wire.negotiate import Format
+from conclave.wire.results import LoggedIn, Registered, SessionInfo, Sessions, User
 from conclave.wire.schemas import accounts as wire
 
 
@@ -22,10 +22,13 @@ class AccountCalls(Caller):
         return (await self.transport.ask(Call("POST", "/register", wire.RegisterRequest, body), Registered)).user_id
 
     async def login(self, username: str, password: str) -> Session:
-        """Begin a session, and use it from here on. Raises SessionOverError for a wrong name or password."""
+        """Begin a session, and use it from here on. Raises WrongPasswordError."""
         transport = self.transport
         call = Call("POST", "/login", wire.LoginRequest, wire.Login(username, password))
-        found = await transport.ask(call, LoggedIn)
+        try:
+            found = await transport.ask(call, LoggedIn)
+        except SessionOverError as error:  # the code of the protocol is the same
+            raise WrongPasswordError(error.status, error.code, str(error)) from error
         self.resume(Session(str(transport.url), found.user_id, found.username, found.token, transport.written_in))
         return self.session
 
@@ -76,12 +79,12 @@ class AccountCalls(Caller):
         await self.transport.tell(Call("POST", "/delete-account", wire.DeleteAccountRequest, body))
 
     async def user(self, username: str) -> User:
-        """Find somebody by name. Raises ClientError; InputError for a name that nobody can have."""
+        """Find a user by name. Raises ClientError; InputError for a name that no user can have."""
         call = Call("GET", path("users", checked("username", username)), repeatable=True)
         return await self.transport.ask(call, User)
 
     async def user_by_id(self, user_id: UUID) -> User:
-        """Find somebody by id."""
+        """Find a user by id."""
         return await self.transport.ask(Call("GET", path("users", "by-id", user_id), repeatable=True), User)
 
     async def sessions(self) -> tuple[SessionInfo, ...]:

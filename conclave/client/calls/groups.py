@@ -4,7 +4,9 @@ from uuid import UUID
 
 from conclave.client.calls.caller import Caller
 from conclave.client.names import checked
-from conclave.client.results import (
+from conclave.client.transport import Call, path
+from conclave.wire.negotiate import Format
+from conclave.wire.results import (
     Group,
     GroupCreated,
     GroupInfoStored,
@@ -15,8 +17,6 @@ from conclave.client.results import (
     Retention,
     RetentionConfiguration,
 )
-from conclave.client.transport import Call, path
-from conclave.wire.negotiate import Format
 from conclave.wire.schemas import commits, groups as wire
 
 

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from uuid import UUID
 
 from conclave.client.calls.caller import Caller
-from conclave.client.results import Invite, Invites, KeyPackages, KeyPackageTaken, MemberKeyPackage, Welcome, Welcomes
 from conclave.client.transport import MOST_OF_BODIES, Call, path
+from conclave.wire.results import Invite, Invites, KeyPackages, KeyPackageTaken, MemberKeyPackage, Welcome, Welcomes
 from conclave.wire.schemas import invites as wire, key_packages
 
 
@@ -23,7 +23,7 @@ class InviteCalls(Caller):
         await self.transport.tell(Call("POST", "/key-packages", key_packages.UploadKeyPackageRequest, body))
 
     async def take_key_package(self, user_id: UUID) -> bytes:
-        """Take a key package of somebody. It is not repeated: each is handed out once."""
+        """Take a key package of a user. It is not repeated: each is handed out once."""
         return (await self.transport.ask(Call("GET", path("key-packages", user_id)), KeyPackageTaken)).key_package_data
 
     async def key_packages_for(self, group_id: UUID, user_ids: Sequence[UUID]) -> tuple[MemberKeyPackage, ...]:
@@ -35,7 +35,7 @@ class InviteCalls(Caller):
     async def deposit_invite(
         self, group_id: UUID, invitee_id: UUID, commit_message: bytes, welcome_message: bytes, group_info: bytes
     ) -> None:
-        """Invite somebody, with everything that is needed once the invite is accepted."""
+        """Invite a user, with everything that is needed once the invite is accepted."""
         body = wire.EscrowInvite(invitee_id.bytes, commit_message, welcome_message, group_info)
         await self.transport.tell(
             Call("POST", path("groups", group_id, "escrow-invite"), wire.EscrowInviteRequest, body)

@@ -3,8 +3,8 @@
 from uuid import UUID
 
 from conclave.client.calls.caller import Caller
-from conclave.client.results import Admins, BannedUser, BannedUsers, Member
 from conclave.client.transport import Call, path
+from conclave.wire.results import Admins, BannedUser, BannedUsers, Member
 from conclave.wire.schemas import members as wire
 from conclave.wire.schemas.base import RequestSchema
 
@@ -32,7 +32,7 @@ class MemberCalls(Caller):
         await self.transport.tell(Call("POST", path("groups", group_id, "remove"), wire.RemoveMemberRequest, body))
 
     async def ban(self, group_id: UUID, user_id: UUID, commit_message: bytes = b"", group_info: bytes = b"") -> None:
-        """Ban somebody; a member is removed. Of somebody who is banned already nothing is stored, so it is repeated."""
+        """Ban a user; a member is removed. Of a user who is banned already nothing is stored, so it is repeated."""
         body = wire.RemoveMember(commit_message, group_info, user_id.bytes)
         call = Call("POST", path("groups", group_id, "ban"), wire.BanMemberRequest, body, repeatable=True)
         await self.transport.tell(call)

@@ -5,10 +5,11 @@ from contextlib import asynccontextmanager
 from uuid import UUID, uuid4
 
 from conclave.client.calls.caller import Caller
-from conclave.client.news import Event, Lagged
-from conclave.client.results import Page, Sent, StoredMessage
+from conclave.client.events import Lagged
 from conclave.client.stream import read_events
 from conclave.client.transport import MOST_OF_BODIES, Call, path
+from conclave.wire.events import Event
+from conclave.wire.results import Page, Sent, StoredMessage
 from conclave.wire.schemas import messages as wire
 
 

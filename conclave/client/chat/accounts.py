@@ -41,7 +41,7 @@ class Account:
         return self.folder / _HISTORY
 
     def codec_folder(self) -> Path:
-        """Make the folder in which a codec that was plugged in keeps what it wants, and return it. Raises OSError."""
+        """Make the folder in which a codec keeps its keys, and return it. Raises OSError."""
         self._make()
         folder = self.folder / _CODEC
         folder.mkdir(mode=0o700, exist_ok=True)

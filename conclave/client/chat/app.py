@@ -19,6 +19,7 @@ from conclave.client.chat.login import LoginScreen
 from conclave.client.chat.options import ChatOptions
 from conclave.client.chat.palette import Doings
 from conclave.client.chat.screen import ChatScreen
+from conclave.client.encryption.vault import KeyStoreError
 from conclave.client.errors import ClientError, SessionOverError
 from conclave.client.history.schema import HistoryError
 from conclave.client.session import Session, SessionFileError
@@ -161,11 +162,12 @@ class ChatApp(App[str]):
             client = await self._stack.enter_async_context(options.client(session.url))
             client.resume(session)
             codec = options.codec(account, session.user_id)
-            screen = ChatScreen(encrypts=options.make_codec is not None, is_plain=options.is_plain)
+            self._stack.callback(codec.close)
+            screen = ChatScreen(is_plain=options.is_plain, calls=options.calls)
             self.conversation = Conversation(client, history, codec, screen)
             screen.conversation = self.conversation
             await self._stack.enter_async_context(self.conversation)
-        except (AccountInUseError, HistoryError, OSError, sqlite3.Error, ValueError) as error:
+        except (AccountInUseError, HistoryError, KeyStoreError, OSError, sqlite3.Error, ValueError) as error:
             await self.close_conversation()
             self.exit(str(error) if isinstance(error, ValueError) else described(error), return_code=1)
             return
@@ -178,7 +180,7 @@ class ChatApp(App[str]):
         self.exit(described(self._exception), return_code=1)
 
 
-_EXPECTED = (AccountInUseError, HistoryError, SessionFileError, ClientError, OSError)
+_EXPECTED = (AccountInUseError, HistoryError, KeyStoreError, SessionFileError, ClientError, OSError)
 
 
 def described(error: BaseException | None) -> str:

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any
 
-from conclave.client.chat.listener import Listener
+from conclave.client.chat.observer import Listener
 from conclave.client.errors import ClientError, NoAnswerError, SessionOverError, in_words
 
 

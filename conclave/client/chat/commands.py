@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from typing import Any, cast
 
-from conclave.client.chat import doings, words
-from conclave.client.chat.desk import CommandError, Desk, Work
+from conclave.client.chat import command_handlers, formatting, judging
+from conclave.client.chat.command_context import CommandContext, CommandError, Work
 from conclave.client.chat.rooms import Room
 
 
@@ -31,14 +31,14 @@ class Command:
 
 
 class _About:
-    """A desk at which another group than the one that is open by now is meant."""
+    """A context at which another group than the one that is open by now is meant."""
 
-    def __init__(self, desk: Desk, room: Room | None) -> None:
-        self._desk = desk
+    def __init__(self, context: CommandContext, room: Room | None) -> None:
+        self._context = context
         self.room = room
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._desk, name)
+        return getattr(self._context, name)
 
 
 def is_at_once(line: str) -> bool:
@@ -68,26 +68,26 @@ def is_command(line: str) -> bool:
     return line.startswith("/") and not line.startswith("//")
 
 
-async def run(desk: Desk, line: str, room: Room | None) -> None:
+async def run(context: CommandContext, line: str, room: Room | None) -> None:
     """Do what a line says that begins with a slash. Raises CommandError, and ClientError.
 
     ``room``: the group that was open when it was typed.
     """
-    desk = cast(Desk, _About(desk, room))
+    context = cast(CommandContext, _About(context, room))
     name, _, rest = line[1:].partition(" ")
     command = find(name)
     if command is None:
-        could = words.listed([f"/{each.name}" for each in matching(f"/{name}")] if name else [], last="or")
+        could = formatting.listed([f"/{each.name}" for each in matching(f"/{name}")] if name else [], last="or")
         wrong = f"could be {could}: type more of it" if could else "is no command; /help lists all of them"
-        raise CommandError(f"/{words.harmless(name)} {wrong}")
-    if command.in_group and desk.room is None:
+        raise CommandError(f"/{formatting.harmless(name)} {wrong}")
+    if command.in_group and context.room is None:
         raise CommandError(f"/{command.name} is about a group: open one first, or make one with /new NAME")
     if command.takes and not command.takes.startswith("[") and not rest.strip():
         raise CommandError(f"type it as {command.usage}")
-    says_itself = command.work is doings.change_password  # what is wrong with a password in the line
+    says_itself = command.work is command_handlers.change_password  # what is wrong with a password in the line
     if rest.strip() and not command.takes and not says_itself:
         raise CommandError(f"nothing follows {command.usage}")
-    await command.work(desk, rest.strip())
+    await command.work(context, rest.strip())
 
 
 def find(name: str) -> Command | None:
@@ -111,61 +111,104 @@ def has_message(line: str) -> bool:
     """Tell whether a line has the text of a message in it, which nothing may bring back, or a password."""
     name, _, rest = line[1:].partition(" ")
     command = find(name)
-    if command and command.work is doings.send_burning:
+    if command and command.work is command_handlers.send_burning:
         return " " in rest.strip()
     return line.startswith("//") or (
-        command is not None and command.work is doings.change_password and bool(rest.strip())
+        command is not None and command.work is command_handlers.change_password and bool(rest.strip())
     )
 
 
 COMMANDS = {
     each.name: each
     for each in (
-        Command("new", "NAME [public]", "make a group", doings.make_group, in_group=False, opens=True),
-        Command("groups", "", "list your groups and invites", doings.list_groups, in_group=False),
+        Command(
+            "new",
+            "NAME [public]",
+            "make a group; a name with spaces is its title",
+            command_handlers.make_group,
+            in_group=False,
+            opens=True,
+        ),
+        Command("groups", "", "list your groups and invites", command_handlers.list_groups, in_group=False),
         Command(
             "find",
             "[TEXT]",
             "list public groups, all or those with TEXT in their names",
-            doings.find_public,
+            command_handlers.find_public,
             in_group=False,
         ),
-        Command("join", "NAME", "join a public group", doings.join_group, in_group=False, opens=True),
-        Command("go", "NAME", "open one of your groups", doings.go_to, in_group=False, at_once=True),
-        Command("accept", "[GROUP]", "accept an invite", doings.accept_invite, in_group=False, opens=True),
-        Command("decline", "[GROUP]", "decline an invite", doings.decline_invite, in_group=False),
-        Command("invite", "USER", "invite somebody", doings.invite_user),
-        Command("uninvite", "USER", "withdraw an invite", doings.withdraw_invite),
+        Command("join", "NAME", "join a public group", command_handlers.join_group, in_group=False, opens=True),
+        Command("go", "NAME", "open one of your groups", command_handlers.go_to, in_group=False, at_once=True),
+        Command(
+            "read",
+            "[all]",
+            "count what is unread here, or in all groups, as read",
+            command_handlers.put_aside,
+            in_group=False,
+            at_once=True,
+        ),
+        Command(
+            "mute",
+            "[GROUP] [TIME]",
+            "let a group not call, for a time or for good",
+            command_handlers.mute_group,
+            in_group=False,
+            at_once=True,
+        ),
+        Command(
+            "unmute",
+            "[GROUP]",
+            "let a group call again",
+            command_handlers.unmute_group,
+            in_group=False,
+            at_once=True,
+        ),
+        Command("accept", "[GROUP]", "accept an invite", command_handlers.accept_invite, in_group=False, opens=True),
+        Command("decline", "[GROUP]", "decline an invite", command_handlers.decline_invite, in_group=False),
+        Command("invite", "USER", "invite somebody", command_handlers.invite_user),
+        Command("uninvite", "USER", "withdraw an invite", command_handlers.withdraw_invite),
         Command(
             "expire",
             "TIME | fetched | off",
             "how long messages live: 1h, 2d; first shows what would go",
-            doings.set_expiry,
+            command_handlers.set_expiry,
         ),
         Command(
-            "burn", "TIME [TEXT] | off", "send what goes TIME after each has read it", doings.send_burning, at_once=True
+            "burn",
+            "TIME [TEXT] | off",
+            "send what goes TIME after each has read it",
+            command_handlers.send_burning,
+            at_once=True,
         ),
-        Command("info", "", "who is in, what the policy is, who holds it back", doings.show_info),
-        Command("promote", "USER", "make a member an admin", doings.about_member("promote")),
-        Command("demote", "USER", "make an admin a member", doings.about_member("demote")),
-        Command("remove", "USER", "remove a member", doings.about_member("remove")),
-        Command("ban", "USER", "remove somebody for good", doings.about_member("ban")),
-        Command("unban", "USER", "allow somebody back", doings.about_member("unban")),
-        Command("rename", "NAME", "give the group another name", doings.rename_group),
-        Command("title", "[TEXT]", "set or clear the group's title", doings.set_title),
-        Command("public", "", "let everybody find and join the group", doings.make_public),
-        Command("private", "", "let people in by invite only", doings.make_private),
-        Command("retry", "", "send again what was refused", doings.send_again, at_once=True),
-        Command("discard", "", "drop what was refused", doings.discard_refused, at_once=True),
-        Command("leave", "", "leave the group, and erase it here", doings.leave_group),
-        Command("delete", "", "delete the group for all", doings.delete_group),
+        Command("info", "", "who is in, what the policy is, who holds it back", command_handlers.show_info),
+        Command("verify", "USER", "compare keys with a user, by a code", judging.verify_user, in_group=False),
+        Command("promote", "USER", "make a member an admin", command_handlers.about_member("promote")),
+        Command("demote", "USER", "make an admin a member", command_handlers.about_member("demote")),
+        Command("remove", "USER", "remove a member", command_handlers.about_member("remove")),
+        Command("ban", "USER", "remove somebody for good", command_handlers.about_member("ban")),
+        Command("unban", "USER", "allow somebody back", command_handlers.about_member("unban")),
+        Command("rename", "NAME", "give the group another name", command_handlers.rename_group),
+        Command("title", "[TEXT]", "set or clear the group's title", command_handlers.set_title),
+        Command("public", "", "let everybody find and join the group", command_handlers.make_public),
+        Command("private", "", "let people in by invite only", command_handlers.make_private),
+        Command("retry", "", "send again what was refused", command_handlers.send_again, at_once=True),
+        Command("discard", "", "drop what was refused", command_handlers.discard_refused, at_once=True),
+        Command("leave", "", "leave the group, and erase it here", command_handlers.leave_group),
+        Command("delete", "", "delete the group for all", command_handlers.delete_group),
         Command(
-            "alias", "[TEXT]", "set or clear how you are called beside your name", doings.set_alias, in_group=False
+            "alias",
+            "[TEXT]",
+            "set or clear how you are called beside your name",
+            command_handlers.set_alias,
+            in_group=False,
         ),
-        Command("password", "", "change your password", doings.change_password, in_group=False),
-        Command("logout", "", "end the session, and forget everything here", doings.log_out, in_group=False),
-        Command("help", "", "keys and commands", doings.show_help, in_group=False),
-        Command("quit", "", "leave the chat", doings.leave_chat, in_group=False),
+        Command(
+            "reset", "", "make new keys: for a device that is lost, or was replaced", judging.reset_keys, in_group=False
+        ),
+        Command("password", "", "change your password", command_handlers.change_password, in_group=False),
+        Command("logout", "", "end the session, and forget everything here", command_handlers.log_out, in_group=False),
+        Command("help", "[COMMAND]", "keys and commands, or one of these", command_handlers.show_help, in_group=False),
+        Command("quit", "", "leave the chat", command_handlers.leave_chat, in_group=False),
     )
 }
 """All commands by their names, in the order in which the help lists them."""

@@ -6,24 +6,32 @@ from typing import Any
 from textual import events
 from textual.widgets import TextArea
 
-from conclave.client.chat import commands
+from conclave.client.chat import commands, mentions
 
 MOST_REMEMBERED = 50
 """The last 50 commands can be had again. Messages cannot: they are to be forgotten."""
 
 
 class Composer(TextArea):
-    """A field that grows with its text. Enter sends, Alt+Enter begins a new line, Tab completes a command."""
+    """A field that grows with its text. Enter sends, Alt+Enter begins a new line, Tab completes a command or a name."""
 
-    def __init__(self, *, hands_over: Callable[[str], None], does: Callable[[str], bool], **others: Any) -> None:
+    def __init__(
+        self,
+        *,
+        hands_over: Callable[[str], None],
+        does: Callable[[str], bool],
+        names: Callable[[], list[str]],
+        **others: Any,
+    ) -> None:
         """``hands_over``: takes what is to be sent or done. ``does``: does what a key means, if it means something.
 
-        Both are called at once, not by messages: whoever types fast goes to another group before a message would have
-        come, and the text would be sent there.
+        ``names``: of those who can be meant by @name. All are called at once, not by messages: whoever types fast goes
+        to another group before a message would have come, and the text would be sent there.
         """
         super().__init__(**others, show_line_numbers=False, highlight_cursor_line=False, compact=True)
         self._hands_over = hands_over
         self._does_elsewhere = does
+        self._names = names
         self._former: list[str] = []
         self._at = 0
 
@@ -77,7 +85,27 @@ class Composer(TextArea):
                 return self._does_elsewhere(key)
         return True
 
+    def names_to_come(self) -> list[str]:
+        """Return the names that a word at the cursor could become; none if it is no @name, or whole."""
+        beginning = self._begun()
+        found = mentions.completed(beginning, self._names()) if beginning is not None else []
+        return [] if found == [beginning] else found
+
+    def _begun(self) -> str | None:
+        row, column = self.cursor_location
+        return mentions.begun(self.document.get_line(row)[:column])
+
+    def _completes_name(self, beginning: str) -> bool:
+        """Write a name as far as it is sure, and a space after a whole one."""
+        found = mentions.completed(beginning, self._names())
+        if found:
+            row, column = self.cursor_location
+            self.replace(mentions.sure(found) + " " * (len(found) == 1), (row, column - len(beginning)), (row, column))
+        return bool(found)
+
     def _completes(self) -> bool:
+        if (beginning := self._begun()) is not None:
+            return self._completes_name(beginning)
         if not self.text.startswith("/") or " " in self.text:
             return False
         found = commands.matching(self.text)

@@ -11,20 +11,23 @@ from types import TracebackType
 from typing import Self
 from uuid import UUID
 
-from conclave.client import news as n
+from conclave.client import events as n
 from conclave.client.api import Client
-from conclave.client.chat import loading, words
+from conclave.client.chat import formatting, loading
+from conclave.client.chat.attention import Attention
 from conclave.client.chat.background import Background
-from conclave.client.chat.listener import Listener
-from conclave.client.chat.outbox import Outbox
+from conclave.client.chat.keys import Keys
+from conclave.client.chat.observer import Listener
 from conclave.client.chat.policies import effective
 from conclave.client.chat.rooms import Room, Rooms
+from conclave.client.chat.send_queue import SendQueue
 from conclave.client.codec import Codec
 from conclave.client.errors import ClientError, GroupError, NoAnswerError, ResourceError, SessionOverError
 from conclave.client.history.store import History
-from conclave.client.results import GroupUpdated, Retention
 from conclave.client.retry import Backoff
 from conclave.client.sync import Sync
+from conclave.wire import events as protocol
+from conclave.wire.results import GroupUpdated, Retention
 
 RENEWED_AFTER = 0.2
 """After an event the groups are read again, at most five times a second."""
@@ -60,9 +63,11 @@ class Conversation:
         self._renewing = asyncio.Lock()  # or an answer that came late would undo a later one
         self._online = asyncio.Event()
         self._backoff = Backoff()
+        self._attention = Attention(history, client.session, listener)
         self._background = Background(listener)
         self._start = self._background.start
-        self.outbox = Outbox(self.sync, self._online, self._start, self._count_and_show)
+        self.send_queue = SendQueue(self.sync, self._online, self._start, self._count_and_show, listener.held)
+        self.keys = Keys(codec, self.rooms, self.send_queue, listener, self.now)
 
     async def __aenter__(self) -> Self:
         await self.sync.__aenter__()
@@ -100,7 +105,7 @@ class Conversation:
         self.open_room = group_id if room else None
         if room:
             self._load(room)
-            room.read_before = self.history.read_up_to(group_id) if room.unread else None
+            room.read_before = None if room.unread_from is None else room.unread_from - 1
             if self._online.is_set():
                 self._start(self._read_retention(group_id))
                 self.sync.look_at(group_id)
@@ -124,16 +129,32 @@ class Conversation:
             loading.load_last(self.history, room)
             self._learn_names(room.messages.values())
 
-    def seen(self, group_id: UUID, up_to: int) -> None:
-        """Note that everything up to a number was really on the screen: timers of self-destructing messages begin."""
+    def seen(self, group_id: UUID, numbers: Iterable[int]) -> None:
+        """Note that messages were really on the screen: timers of self-destructing ones begin, in their order."""
         room = self.rooms.all.get(group_id)
-        if room is None or up_to <= self.history.read_up_to(group_id):
-            return
-        self.sync.read(group_id, up_to)
-        self._count(room)
-        if any(each.self_destruct_seconds for each in room.messages.values()):
+        if room:
+            self._note_seen(room, numbers)
+
+    def put_aside(self, room: Room) -> None:
+        """Count as read what is unread in a group, but self-destructing messages that were not on the screen."""
+        room.read_before = None
+        self._note_seen(room, None)
+
+    def _note_seen(self, room: Room, numbers: Iterable[int] | None) -> None:
+        group_id = room.group.group_id
+        unread, read = room.unread, self.history.read_up_to(group_id)
+        self.sync.seen(group_id, numbers)
+        is_read_on = self.history.read_up_to(group_id) != read
+        if is_read_on and any(each.self_destruct_seconds for each in room.messages.values()):
             self._reload(room)
-        self._show(room)
+        self._count(room)
+        if is_read_on or room.unread != unread:
+            self._show(room)
+
+    def mute(self, room: Room, seconds: int | None) -> None:
+        """Have a group not call for so many seconds; 0: it may call again; None: for good."""
+        self._attention.mute(room, seconds)
+        self._listener.rooms_changed()
 
     def burn(self, room: Room, seconds: int) -> None:
         """Let what is sent from now on go so many seconds after each has read it; 0: as the group's messages do."""
@@ -201,15 +222,8 @@ class Conversation:
 
     async def _on(self, news: n.News) -> None:
         match news:
-            case n.Online():
-                self._offline = None
-                self._online.set()
-                self._want_renewal()
-                self._listener.rooms_changed()
-            case n.Offline():
-                self._offline = news
-                self._online.clear()
-                self._listener.rooms_changed()
+            case n.Online() | n.Offline():
+                self._connection_changed(news)
             case n.MessageArrived():
                 self._arrived(news.message)
             case n.MessagesGone():
@@ -224,36 +238,50 @@ class Conversation:
                 self._left(news.group_id)
                 self._want_renewal()  # one that is under way may have read it as it was
             case n.Lagged():
-                self._listener.say(f"{words.count(news.lost, 'event')} lost on a slow connection; all was read again")
+                self._listener.say(
+                    f"{formatting.count(news.lost, 'event')} lost on a slow connection; all was read again"
+                )
                 self._want_renewal()
+            case n.KeyChanged() | n.EncryptionChanged() | n.EncryptionNotice():
+                self.keys.hear(news)
             case _:
                 self._told(news)
+
+    def _connection_changed(self, news: n.Online | n.Offline) -> None:
+        if isinstance(news, n.Offline):
+            self._offline = news
+            self._online.clear()
+        else:
+            self._offline = None
+            self._online.set()
+            self._want_renewal()
+        self._listener.rooms_changed()
 
     def _hear_of_trouble(self, error: NoAnswerError | None) -> None:
         """A request has no answer: the connection may look well for some time yet."""
         self._trouble = str(error) if error else ""
         self._listener.rooms_changed()
 
-    def _told(self, event: n.Event) -> None:
+    def _told(self, event: protocol.Event) -> None:
         """An event that says only that something is to be read again, or that is for people."""
         name = self.rooms.name_of(event.group_id)
         self._untold.discard(event.group_id)
         match event:
-            case n.GroupDeleted():
+            case protocol.GroupDeleted():
                 self._listener.say(f"{name} was deleted, with all its messages")
-            case n.MemberRemoved() if event.removed_user_id == self.user_id:
+            case protocol.MemberRemoved() if event.removed_user_id == self.user_id:
                 self._listener.say(f"You were removed from {name}; what was here of it is erased", is_bad=True)
-            case n.MemberRemoved():
+            case protocol.MemberRemoved():
                 self._start(self._tell_ban(event))
-            case n.IdentityReset():
+            case protocol.IdentityReset() if not self.keys.encrypts:
                 self._start(self._tell_new_keys(event))
-            case n.InviteReceived():
+            case protocol.InviteReceived():
                 who = self.rooms.person(event.inviter_id)
                 by = f" by {who}" if who else ""
-                self._listener.say(f"You are invited to {words.called(event.group_name)}{by}")
-            case n.InviteCancelled():
+                self._listener.say(f"You are invited to {formatting.called(event.group_name)}{by}")
+            case protocol.InviteCancelled():
                 self._listener.say("An invite was withdrawn, or it has expired")
-            case n.InviteDeclined():
+            case protocol.InviteDeclined():
                 self._start(self._tell_declined(event))
         self._want_renewal()
 
@@ -263,10 +291,11 @@ class Conversation:
             self._want_renewal()
             return
         if message.sender_id == self.user_id:
-            self.outbox.has_arrived(room, message.text)
+            self.send_queue.has_arrived(room, message.text)
         if room.is_loaded:
             loading.add(room, message)
         self._learn_names([message])
+        self._attention.arrived(room, message)
         self._count(room)
         self._show(room)
 
@@ -291,7 +320,7 @@ class Conversation:
     def _left(self, group_id: UUID) -> None:
         """The user is not in a group any more: what was typed for it goes too."""
         self._left_lately.add(group_id)
-        self.outbox.drop(group_id)
+        self.send_queue.drop(group_id)
         if group_id in self.rooms.all:
             self._untold.add(group_id)
             self._start(self._tell_left(group_id))
@@ -307,7 +336,7 @@ class Conversation:
             self._untold.discard(group_id)
             self._listener.say(f"You are not in {self.rooms.name_of(group_id)} any more; what was here of it is erased")
 
-    async def _tell_ban(self, event: n.MemberRemoved) -> None:
+    async def _tell_ban(self, event: protocol.MemberRemoved) -> None:
         """Say that somebody was banned; only admins can know that."""
         room = self.rooms.all.get(event.group_id)
         if room is None or not room.is_admin(self.user_id):
@@ -317,12 +346,12 @@ class Conversation:
             room.notice(f"{await self.name(event.removed_user_id)} is banned from the group", self.now())
             self._show(room)
 
-    async def _tell_new_keys(self, event: n.IdentityReset) -> None:
+    async def _tell_new_keys(self, event: protocol.IdentityReset) -> None:
         if room := self.rooms.all.get(event.group_id):
             room.notice(f"{await self.name(event.user_id)} is back with new keys", self.now())
             self._show(room)
 
-    async def _tell_declined(self, event: n.InviteDeclined) -> None:
+    async def _tell_declined(self, event: protocol.InviteDeclined) -> None:
         who, where = await self.name(event.declined_user_id), self.rooms.name_of(event.group_id)
         self._listener.say(
             f"{who} has not taken the invite to {where}: it was declined or withdrawn, or it has expired"
@@ -360,10 +389,9 @@ class Conversation:
     def _count(self, room: Room) -> None:
         """Note how far a group is here, and how many of its messages are unread. Drafts that came are none any more."""
         group_id = room.group.group_id
-        room.unread = self.history.unread(group_id, self.user_id)
-        room.unread_from = self.history.first_unread(group_id, self.user_id)
+        self._attention.count(room)
         room.fetched_up_to = self.history.fetched_up_to(group_id)
-        self.outbox.tidy(room)
+        self.send_queue.tidy(room)
 
     def _count_and_show(self, room: Room) -> None:
         self._count(room)
@@ -400,7 +428,7 @@ class Conversation:
         while True:
             await asyncio.sleep(HOLDING_READ_EVERY)
             room = self.rooms.all.get(self.open_room) if self.open_room else None
-            if room and room.expiry == words.AFTER_FETCH and self._online.is_set():
+            if room and room.expiry == formatting.AFTER_FETCH and self._online.is_set():
                 with contextlib.suppress(ClientError):
                     await self._read_retention(room.group.group_id)
 
@@ -423,7 +451,7 @@ class Conversation:
         room.retention_read = number
         if room.retention != found:
             if room.expiry not in (None, found.effective_expiry_seconds):
-                room.notice(f"messages are {words.policy(found.effective_expiry_seconds)} from now on", self.now())
+                room.notice(f"messages are {formatting.policy(found.effective_expiry_seconds)} from now on", self.now())
             room.retention = found
             self._show(room)
         return found

@@ -3,8 +3,8 @@
 from uuid import UUID
 
 from conclave.client.chat.rooms import Room
+from conclave.client.events import Message
 from conclave.client.history.store import History
-from conclave.client.news import Message
 
 PAGE = 200
 """Messages are loaded from the local history 200 at a time."""
@@ -23,7 +23,7 @@ def load(history: History, room: Room, user_id: UUID) -> None:
     as read with what comes after them.
     """
     group_id = room.group.group_id
-    unread_from = history.first_unread(group_id, user_id)
+    unread_from = next(iter(history.unread(group_id, user_id)), None)
     last = history.last_messages(group_id, MOST_LOADED)
     room.has_later = unread_from is not None and unread_from < min((each.sequence_num for each in last), default=0)
     if unread_from is not None and room.has_later:

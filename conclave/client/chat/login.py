@@ -12,10 +12,10 @@ from textual.widgets import Button, Footer, Input, Label, Static
 from yarl import URL
 
 from conclave.client.api import Client
-from conclave.client.chat import words
+from conclave.client.chat import formatting
 from conclave.client.chat.forms import FORM_KEYS, Form
 from conclave.client.chat.options import LOCAL_URL, ChatOptions
-from conclave.client.errors import ClientError, NoAnswerError, ResourceError, SessionOverError, in_words
+from conclave.client.errors import ClientError, NoAnswerError, ResourceError, WrongPasswordError, in_words
 from conclave.client.session import Session
 from conclave.errors import ErrorCode
 
@@ -69,6 +69,8 @@ class LoginScreen(Form[None]):
             yield Input(self._options.username, id="name", compact=True, max_length=64)
             yield Label("Password")
             yield Input(password=True, id="password", compact=True)
+            yield Label("Password, once more", classes="again")
+            yield Input(password=True, id="again", classes="again", compact=True)
             yield Label("Registration token, from whoever runs the server", classes="token")
             yield Input(password=True, id="token", classes="token", compact=True)
             yield Static("", id="wrong", classes="wrong")
@@ -79,7 +81,7 @@ class LoginScreen(Form[None]):
 
     def on_mount(self) -> None:
         """Begin where something is missing."""
-        self.query(".token").set(display=False)
+        self.query(".token, .again").set(display=False)
         missing = next((each for each in self.query(Input) if not each.value), self.query_one("#password", Input))
         missing.focus()
 
@@ -93,8 +95,8 @@ class LoginScreen(Form[None]):
             self._say("http:// is not encrypted: whoever is on the way reads your password" if warns else "")
 
     def hand_in(self) -> None:
-        """Log in, or open an account if a token for that was typed."""
-        self._enter(is_new=self.query_one("#token", Input).display)
+        """Log in, or open an account if that was begun."""
+        self._enter(is_new=self.query_one("#again", Input).display)
 
     def on_button_pressed(self, event: Button.Pressed) -> None:
         """Log in, or open an account and log in."""
@@ -106,6 +108,15 @@ class LoginScreen(Form[None]):
         if not name or not password:
             self._say("Type your name and your password.")
             return
+        again = self.query_one("#again", Input)
+        if is_new and not again.display:
+            self.query(".again").set(display=True)
+            again.focus()
+            self._say("Type the password once more: nobody can tell you one that was mistyped.")
+            return
+        if is_new and again.value != password:
+            self._say("The passwords are not the same.")
+            return
         self._say("One moment …")
         try:
             client = self._options.client(server_url(self.query_one("#server", Input).value))
@@ -115,12 +126,12 @@ class LoginScreen(Form[None]):
         try:
             async with client:
                 session = await self._session(client, name, password, is_new=is_new)
-        except SessionOverError:
+        except WrongPasswordError:
             self._say("Name or password is wrong. If you have no account here yet: Create account.")
         except (ClientError, OSError) as error:
             self._refused(error)
         else:
-            self.query_one("#password", Input).value = ""
+            self.query_one("#password", Input).value = again.value = ""
             self.post_message(self.Done(session))
 
     async def _session(self, client: Client, name: str, password: str, *, is_new: bool) -> Session:
@@ -136,4 +147,4 @@ class LoginScreen(Form[None]):
         self._say(f"{in_words(error)}{hint}")
 
     def _say(self, text: str) -> None:
-        self.query_one("#wrong", Static).update(Content(words.harmless(text)))
+        self.query_one("#wrong", Static).update(Content(formatting.harmless(text)))

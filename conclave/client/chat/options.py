@@ -7,12 +7,19 @@ from uuid import UUID
 
 from conclave.client.api import Client
 from conclave.client.chat.accounts import Account, Accounts, default_home
+from conclave.client.chat.calling import Calls
 from conclave.client.codec import Codec, PlaintextCodec
+from conclave.client.encryption.codec import MlsCodec
 from conclave.client.history.store import History
 from conclave.clock import Clock
 
 LOCAL_URL = "http://localhost:8080"
 """Where a server that was just started on this machine answers."""
+
+
+def encrypting(folder: Path, user_id: UUID) -> Codec:
+    """Return what encrypts by MLS, with its keys in a file of ``folder``. Raises KeyStoreError."""
+    return MlsCodec(folder / "keys", user_id)
 
 
 @dataclass(frozen=True)
@@ -22,7 +29,8 @@ class ChatOptions:
     ``url`` and ``username``: what the form for logging in begins with. ``ca``: a file of authorities to trust in place
     of the system's. ``home``: where accounts are kept. ``keeps_history``: in a file; otherwise in memory only.
     ``keep_fetched``: for how many seconds messages of groups with delete-after-fetch stay here; None: they stay.
-    ``make_codec``: makes what encrypts, from a folder of its own and the user's id; None: nothing does.
+    ``calls``: how the user is called. ``make_codec``: makes what encrypts, from a folder of its own and the user's id;
+    None: the server can read it all.
     """
 
     url: str = ""
@@ -33,7 +41,8 @@ class ChatOptions:
     keeps_history: bool = True
     keep_fetched: int | None = None
     is_plain: bool = False
-    make_codec: Callable[[Path, UUID], Codec] | None = None
+    calls: Calls = Calls.DESKTOP
+    make_codec: Callable[[Path, UUID], Codec] | None = encrypting
     clock: Clock | None = None
 
     @property
@@ -46,7 +55,7 @@ class ChatOptions:
         return Client(url, ca=self.ca, auth_header=self.auth_header)
 
     def codec(self, account: Account, user_id: UUID) -> Codec:
-        """Return what makes payloads of texts for an account."""
+        """Return what makes payloads of texts for an account. Raises KeyStoreError."""
         return self.make_codec(account.codec_folder(), user_id) if self.make_codec else PlaintextCodec()
 
     def history(self, account: Account) -> History:

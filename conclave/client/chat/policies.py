@@ -2,8 +2,8 @@
 
 from uuid import UUID
 
-from conclave.client.chat import words
-from conclave.client.results import RetentionConfiguration
+from conclave.client.chat import formatting
+from conclave.wire.results import RetentionConfiguration
 
 
 def effective(group_id: UUID, expiry: int, server: int, configured: RetentionConfiguration) -> int:
@@ -15,15 +15,15 @@ def effective(group_id: UUID, expiry: int, server: int, configured: RetentionCon
     """
     if (own := configured.policies.get(str(group_id))) is not None:
         return _seconds(own)
-    if expiry == words.KEEP:
+    if expiry == formatting.KEEP:
         return _seconds(configured.policies.get("*", {}))
-    if words.AFTER_FETCH in (server, expiry):
-        return words.AFTER_FETCH
+    if formatting.AFTER_FETCH in (server, expiry):
+        return formatting.AFTER_FETCH
     limit = configured.limits.get("max_lifetime", {})
     within = max(expiry, limit.get("min", 0) // 1000)
     within = min(within, limit["max"] // 1000) if "max" in limit else within
-    return within if server == words.KEEP else min(within, server)
+    return within if server == formatting.KEEP else min(within, server)
 
 
 def _seconds(policy: dict[str, int]) -> int:
-    return policy["max_lifetime"] // 1000 if "max_lifetime" in policy else words.KEEP
+    return policy["max_lifetime"] // 1000 if "max_lifetime" in policy else formatting.KEEP

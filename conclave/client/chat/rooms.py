@@ -1,13 +1,16 @@
 """What the chat knows of the user's groups, and what it makes of their changes. It is in memory only, and pure."""
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 from uuid import UUID, uuid4
 
-from conclave.client.chat import words
-from conclave.client.news import Message
-from conclave.client.results import Group, Invite, Retention
+from conclave.client.chat import formatting
+from conclave.client.chat.mentions import is_meant
+from conclave.client.events import Message
+from conclave.client.names import name_of
+from conclave.wire.results import Group, Invite, Retention
 
 MOST_NOTICES = 100
 """A group shows its last 100 notices."""
@@ -19,11 +22,15 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Notice:
-    """Something that happened in a group, told between its messages. ``after``: the number that it stands after."""
+    """Something that happened in a group, told between its messages. ``after``: the number that it stands after.
+
+    ``is_bad``: the user should do something about it.
+    """
 
     after: int
     at: int
     text: str
+    is_bad: bool = False
 
 
 @dataclass
@@ -31,7 +38,7 @@ class Draft:
     """A text that is to be sent. ``refused``: why the server does not take it; "": it has not said so.
 
     ``number``: what it got; it is shown as a draft until it comes as a message. ``is_stored``: it has come already,
-    before the answer to the request, which may be lost.
+    before the answer to the request, which may be lost. ``is_held``: it waits until the user has judged a member's key.
     """
 
     group_id: UUID
@@ -41,11 +48,12 @@ class Draft:
     refused: str = ""
     number: int | None = None
     is_stored: bool = False
+    is_held: bool = False
 
     @property
     def waits(self) -> bool:
         """Whether it is still to be sent."""
-        return not self.refused and self.number is None
+        return not self.refused and not self.is_held and self.number is None
 
     def refuse(self, why: str) -> None:
         """The server does not take it: what came in its place was another one, with the same text."""
@@ -60,7 +68,8 @@ class Room:
     read when it was opened; None: everything was. ``is_at_end``: its newest messages are on the screen.
     ``has_earlier`` and ``has_later``: there are messages before, or after, those that are loaded. ``unread_from``: the
     number of the first unread one of somebody else's; None: there is none. ``retention_read``: the number of the read
-    that ``retention`` is from.
+    that ``retention`` is from. ``mentions``: the numbers of the unread messages that mean the user; None: not looked
+    for yet. ``muted_until``: before this second the group does not call.
     """
 
     group: Group
@@ -77,13 +86,23 @@ class Room:
     unread_from: int | None = None
     fetched_up_to: int = 0
     read_before: int | None = None
+    mentions: set[int] | None = None
+    muted_until: int = 0
     self_destruct_seconds: int = 0
     typed: str = field(default="", repr=False)
 
     @property
     def name(self) -> str:
         """How the group is called: by its name, which no other group of the server has."""
-        return words.called(self.group.group_name)
+        return formatting.called(self.group.group_name)
+
+    @property
+    def label(self) -> str:
+        """What stands in the list of groups: the title if the name was made of it, so that no other group has both."""
+        name, title = self.group.group_name, self.group.alias
+        made = name_of(title)
+        is_made = bool(made) and re.fullmatch(rf"{re.escape(made)}(_[0-9])?", name)
+        return formatting.called(title) if is_made else self.name
 
     @property
     def expiry(self) -> int | None:
@@ -93,6 +112,14 @@ class Room:
     def is_admin(self, user_id: UUID) -> bool:
         """Tell whether somebody is an admin of the group."""
         return any(each.user_id == user_id and each.role == _ADMIN for each in self.group.members)
+
+    def means(self, username: str, text: str | None) -> bool:
+        """Tell whether a text in this group means a user."""
+        return is_meant(text, username, (each.username for each in self.group.members))
+
+    def is_muted(self, now: int) -> bool:
+        """Tell whether the group does not call."""
+        return now < self.muted_until
 
     def load(self, messages: Iterable[Message]) -> None:
         """Show these messages, and no others."""
@@ -110,9 +137,9 @@ class Room:
         if not is_last:  # it was stored, but not told, when a program ended
             self.messages = dict(sorted(self.messages.items()))
 
-    def notice(self, text: str, at: int) -> None:
+    def notice(self, text: str, at: int, *, is_bad: bool = False) -> None:
         """Tell something after the last message."""
-        self.notices.append(Notice(self.fetched_up_to, at, text))
+        self.notices.append(Notice(self.fetched_up_to, at, text, is_bad))
         del self.notices[:-MOST_NOTICES]
 
     def items(self, now: int) -> Iterator[Message | Notice | Draft]:
@@ -147,8 +174,9 @@ class Rooms:
         return room.name if room else self._former.get(group_id, "a group")
 
     def by_name(self, name: str) -> Room | None:
-        """Find a group by its name."""
-        return named(name, self.all.values(), lambda each: each.group.group_name)
+        """Find a group by its name; or else by its title, if the name was made of it."""
+        rooms = self.all.values()
+        return named(name, rooms, lambda each: each.group.group_name) or named(name, rooms, lambda each: each.label)
 
     def person(self, user_id: UUID) -> str | None:
         """Return the name of somebody, if it is known. It is the username: two people can have the same alias."""
@@ -160,7 +188,7 @@ class Rooms:
 
     def learn(self, user_id: UUID, username: str) -> None:
         """Note how somebody is called."""
-        self._names[user_id] = words.called(username)
+        self._names[user_id] = formatting.called(username)
 
     def member(self, room: Room, username: str) -> UUID | None:
         """Find a member of a group by name, as it is written: bob and Bob are two people."""
@@ -211,7 +239,7 @@ def changes(old: Group, new: Group, user_id: UUID) -> Iterator[str]:
             yield f"{_who(each.user_id, each.username, user_id)} came in"
     for each in old.members:
         if each.user_id not in after:
-            yield f"{words.called(each.username)} is not a member any more"
+            yield f"{formatting.called(each.username)} is not a member any more"
     for each in new.members:
         if each.user_id in before and before[each.user_id].role != each.role:
             who = _who(each.user_id, each.username, user_id, be=True)
@@ -221,15 +249,15 @@ def changes(old: Group, new: Group, user_id: UUID) -> Iterator[str]:
 
 def _settings(old: Group, new: Group) -> Iterator[str]:
     if old.group_name != new.group_name:
-        yield f"the group is called {words.called(new.group_name)} now"
+        yield f"the group is called {formatting.called(new.group_name)} now"
     if old.alias != new.alias:
-        yield f"the title is {words.harmless(new.alias)} now" if new.alias else "the title is gone"
+        yield f"the title is {formatting.harmless(new.alias)} now" if new.alias else "the title is gone"
     if old.visibility != new.visibility:
         yield "everybody can find and join the group now" if new.visibility == "public" else "the group is private now"
 
 
 def _who(who: UUID, username: str, user_id: UUID, *, be: bool = False) -> str:
-    name = "you" if who == user_id else words.called(username)
+    name = "you" if who == user_id else formatting.called(username)
     return name + (" are" if who == user_id else " is") * be
 
 
@@ -237,4 +265,4 @@ def held_by(room: Room, names: Mapping[UUID, str] | None = None) -> list[str]:
     """Return who holds a delete-after-fetch group back, by not having fetched; told to admins only."""
     known = {each.user_id: each.username for each in room.group.members} | dict(names or {})
     holding = room.retention.held_by if room.retention else ()
-    return [words.called(known[each]) if each in known else "somebody" for each in holding]
+    return [formatting.called(known[each]) if each in known else "somebody" for each in holding]

@@ -1,16 +1,17 @@
 """Lays out what is in a group as rows of text: who, what, and how long it is still there."""
 
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 from uuid import UUID
 
 from textual.content import Content
 
-from conclave.client.chat import words
+from conclave.client.chat import formatting
 from conclave.client.chat.rooms import Draft, Notice
-from conclave.client.news import Message
+from conclave.client.chat.trust import HELD
+from conclave.client.events import Message
 from conclave.retention.durations import duration_words
 
 Item = Message | Notice | Draft
@@ -50,7 +51,10 @@ class Key(NamedTuple):
 
 @dataclass(frozen=True)
 class Row:
-    """A row. ``style``: its component class. ``message``: set in the first row of one. ``key``: what it belongs to."""
+    """A row. ``style``: its component class. ``message``: set in the first row of one. ``key``: what it belongs to.
+
+    ``also``: the numbers of the other messages that it stands for.
+    """
 
     text: Content
     style: str
@@ -59,14 +63,19 @@ class Row:
     message: Message | None = None
     right: str = ""
     indent: int = 0
+    also: tuple[int, ...] = ()
+
+    def is_of(self, message: Message) -> bool:
+        """Tell whether a message stands in this row, alone or with others."""
+        return self.key == key_of(message) or message.sequence_num in self.also
 
 
 @dataclass(frozen=True)
 class Look:
     """What rows depend on beside the items. ``name``: how to call somebody.
 
-    ``read_before``: the line "new" stands after this number; None: there is none. ``unread_from``: the number of the
-    first unread message, loaded or not; None: all are read. ``has_later``: the end of the items is not the group's.
+    ``read_before``: the line "new" stands after this number; None: there is none. ``has_later``: the end of the items
+    is not the group's. ``means_user``: whether a text of somebody else's means the user.
     """
 
     width: int
@@ -76,8 +85,8 @@ class Look:
     read_before: int | None = None
     is_plain: bool = False
     is_online: bool = True
-    unread_from: int | None = None
     has_later: bool = False
+    means_user: Callable[[str], bool] = lambda _: False
 
 
 def style_of(user_id: UUID, own_id: UUID) -> str:
@@ -100,7 +109,7 @@ class Wraps:
         """Return the lines of a message in a width, with what stands before and after it."""
         key = text, width, before, after
         if key not in self._current:
-            made = self._former.get(key) or Content(f"{before}{words.shown(text)}{after}").wrap(width)
+            made = self._former.get(key) or Content(f"{before}{formatting.shown(text)}{after}").wrap(width)
             self._current[key] = list(made)
         return self._current[key]
 
@@ -133,11 +142,11 @@ def left(message: Message, now: int) -> tuple[str, str, str]:
     """Say how long a message is still there: in words, as a circle, and in which style; all "" if it stays."""
     timed = bool(message.self_destruct_seconds)
     if message.gone_at is None:
-        return (f"{words.remaining(message.self_destruct_seconds)}", "✶", "fuse") if timed else ("", "", "")
+        return (f"{formatting.remaining(message.self_destruct_seconds)}", "✶", "fuse") if timed else ("", "", "")
     seconds = message.gone_at - now
     whole = min(message.gone_at - message.created_at, message.self_destruct_seconds or message.gone_at)
     style = "fuse-ends" if seconds <= 10 else "fuse-short" if 4 * seconds <= whole else "fuse"
-    return words.remaining(seconds), "✶" if timed else words.fuse(seconds, whole), style
+    return formatting.remaining(seconds), "✶" if timed else formatting.fuse(seconds, whole), style
 
 
 def _rows(items: list[Item], look: Look, wraps: Wraps) -> Iterator[Row]:
@@ -145,17 +154,53 @@ def _rows(items: list[Item], look: Look, wraps: Wraps) -> Iterator[Row]:
     width = max(LEAST_WIDTH, look.width)
     above: Item | None = None
     is_new_told = look.read_before is None
-    for item in items:
+    for item, also in _together(items, look):
         key = key_of(item)
         at = _at(item, look.now)
         if above is None or not _is_same_day(_at(above, look.now), at):
-            yield from _ruled(words.day(at), "day", key, width, look)
+            yield from _ruled(formatting.day(at), "day", key, width, look)
             above = None
         if not is_new_told and _is_new(item, look):
             yield from _ruled("new", "new", key, width, look)
             is_new_told, above = True, None
-        yield from _item(item, above, look, width, fuse, wraps)
-        above = item
+        if also:
+            yield from _unreadable(key, (item, *also), width, look)
+            above = Notice(0, also[-1].created_at, "")  # what follows begins with a name
+        else:
+            yield from _item(item, above, look, width, fuse, wraps)
+            above = item
+
+
+def _together(items: Iterable[Item], look: Look) -> Iterator[tuple[Item, list[Message]]]:
+    """Return items, and with the first one of several messages in a row that cannot be read the others."""
+    first: Item | None = None
+    others: list[Message] = []
+    is_new = False
+    for item in items:
+        begins_new = not is_new and _is_new(item, look)
+        is_new |= begins_new
+        is_other = first is not None and _is_unreadable(first) and not begins_new
+        if is_other and isinstance(item, Message) and _is_unreadable(item):
+            others.append(item)
+            continue
+        if first is not None:
+            yield first, others
+        first, others = item, []
+    if first is not None:
+        yield first, others
+
+
+def _is_unreadable(item: Item) -> bool:
+    return isinstance(item, Message) and item.text is None
+
+
+def _unreadable(key: Key, items: Sequence[Item], width: int, look: Look) -> Iterator[Row]:
+    """One line for several messages: they were not for this device."""
+    numbers = tuple(each.sequence_num for each in items if isinstance(each, Message))
+    mark = "" if look.is_plain else "· "
+    text = f"{mark}{len(numbers):,} messages that this client cannot read"
+    for line in _going_on(Content(text).wrap(width - INDENT), look):
+        yield Row(line, "unreadable", key, numbers[0], also=numbers[1:])
 
 
 def _is_new(item: Item, look: Look) -> bool:
@@ -167,7 +212,7 @@ def _item(item: Item, above: Item | None, look: Look, width: int, fuse: int, wra
     if isinstance(item, Notice):
         mark = "" if look.is_plain else "· "
         for line in _going_on(Content(f"{mark}{item.text}").wrap(width - INDENT), look):
-            yield Row(line, "notice", key_of(item))
+            yield Row(line, "alarm" if item.is_bad else "notice", key_of(item))
         return
     if look.is_plain:
         yield from _plain(item, look, width, wraps)
@@ -175,34 +220,44 @@ def _item(item: Item, above: Item | None, look: Look, width: int, fuse: int, wra
     who = item.sender_id if isinstance(item, Message) else look.user_id
     if not _goes_on(above, item, look):
         name = Content("you" if who == look.user_id else look.name(who)).truncate(width - TIME_WIDTH, ellipsis=True)
-        yield Row(name, style_of(who, look.user_id), key_of(item), right=words.time_of_day(_at(item, look.now)))
-    yield from _body(item, width - INDENT, fuse, wraps, "" if look.is_online else "waits")
+        yield Row(name, style_of(who, look.user_id), key_of(item), right=formatting.time_of_day(_at(item, look.now)))
+    state = "" if look.is_online else "waits"
+    yield from _body(item, width - INDENT, fuse, wraps, state, mentions=_mentions(item, look))
 
 
-def _body(item: Message | Draft, width: int, aside: int, wraps: Wraps, state: str) -> Iterator[Row]:
+def _mentions(item: Message | Draft, look: Look) -> bool:
+    """Tell whether somebody else means the user."""
+    is_of_other = isinstance(item, Message) and item.sender_id != look.user_id
+    return is_of_other and item.text is not None and look.means_user(item.text)
+
+
+def _body(item: Message | Draft, width: int, aside: int, wraps: Wraps, state: str, *, mentions: bool) -> Iterator[Row]:
     """``aside``: the cells of the column on the right. ``state``: of a draft that is neither sent nor refused."""
     key = key_of(item)
     if isinstance(item, Draft):
-        right = "" if item.refused else state
+        right = "" if item.refused or item.is_held else state
         for line in wraps.lines(item.text, width - max(aside, len(right) + 1 if right else 0)):
             yield Row(line, "draft", key, right=right, indent=INDENT)
             right = ""
-        state = f"not sent: {item.refused}  (/retry, /discard)" if item.refused else ""
+        why = HELD if item.is_held else item.refused
+        state = f"not sent: {why}  (/retry, /discard)" if why else ""
         if state:
-            for line in Content(words.harmless(state)).wrap(width):
+            for line in Content(formatting.harmless(state)).wrap(width):
                 yield Row(line, "refused", key, indent=INDENT)
         return
     text, style = _text(item)
+    style = "mention" if mentions else style
     for index, line in enumerate(wraps.lines(text, width - aside)):
         yield Row(line, style, key, item.sequence_num, None if index else item, indent=INDENT)
 
 
 def _plain(item: Message | Draft, look: Look, width: int, wraps: Wraps) -> Iterator[Row]:
     """One sentence, in which nothing changes until it is gone: a screen reader reads each row once."""
-    at = words.time_of_day(_at(item, look.now))
+    at = formatting.time_of_day(_at(item, look.now))
     if isinstance(item, Draft):
         waits = "sending" if look.is_online else "waits for a connection"
-        state = f"not sent, {words.harmless(item.refused)}" if item.refused else waits
+        why = HELD if item.is_held else formatting.harmless(item.refused)
+        state = f"not sent, {why}" if why else waits
         who, ends, text, style, number = "you", f" ({state})", item.text, "draft", 0
     else:
         who = "you" if item.sender_id == look.user_id else look.name(item.sender_id)
@@ -210,6 +265,7 @@ def _plain(item: Message | Draft, look: Look, width: int, wraps: Wraps) -> Itera
         if item.self_destruct_seconds and not item.gone_at:
             ends = f" (gone {duration_words(item.self_destruct_seconds)} after you have read it)"
         (text, style), number = _text(item), item.sequence_num
+        style = "mention" if _mentions(item, look) else style
     for line in _going_on(wraps.lines(text, width - len(GOES_ON), f"{who}, {at}: ", ends), look):
         yield Row(line, style, key_of(item), number)
 
@@ -223,8 +279,8 @@ def _going_on(lines: Iterable[Content], look: Look) -> Iterator[Content]:
 
 def _clock(at: int, now: int) -> str:
     """Write when something will be, with the day if it is not today."""
-    second = f"{words.moment(at):%H:%M:%S}"
-    return second if words.day(at) == words.day(now) else f"{words.day(at)}, {second}"
+    second = f"{formatting.moment(at):%H:%M:%S}"
+    return second if formatting.day(at) == formatting.day(now) else f"{formatting.day(at)}, {second}"
 
 
 def _text(message: Message) -> tuple[str, str]:
@@ -234,7 +290,7 @@ def _text(message: Message) -> tuple[str, str]:
 
 
 def _is_same_day(one: int, other: int) -> bool:
-    return abs(one - other) < _DAY_SECONDS and words.day(one) == words.day(other)
+    return abs(one - other) < _DAY_SECONDS and formatting.day(one) == formatting.day(other)
 
 
 def _goes_on(above: Item | None, item: Message | Draft, look: Look) -> bool:

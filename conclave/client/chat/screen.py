@@ -1,12 +1,13 @@
 """The screen of the chat: groups on the left, the open one on the right, and a line to type into."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, ClassVar
 from uuid import UUID
 
 from textual import work
+from textual.actions import SkipAction
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
@@ -15,23 +16,29 @@ from textual.message import Message as UiMessage
 from textual.screen import Screen
 from textual.widgets import Footer, Static
 
-from conclave.client.chat import commands, help_text, words
-from conclave.client.chat.ahead import Ahead
+from conclave.client.chat import commands, formatting, help_text, judging
+from conclave.client.chat.calling import Caller, Calls
+from conclave.client.chat.command_context import CommandError
 from conclave.client.chat.composer import Composer
 from conclave.client.chat.conversation import Conversation
-from conclave.client.chat.desk import CommandError
 from conclave.client.chat.dialogs import Ask, NewPassword, Tell
 from conclave.client.chat.rooms import Room, held_by
 from conclave.client.chat.rows import Look
 from conclave.client.chat.sidebar import Sidebar
 from conclave.client.chat.timeline import Timeline
+from conclave.client.chat.top_line import top_line
+from conclave.client.chat.type_ahead import Ahead
 from conclave.client.errors import ClientError, NoAnswerError, SessionOverError, in_words
+from conclave.client.events import Message
 
 LOOKED_EVERY = 0.2
 """Five times a second it is looked whether a second has passed: what is gone vanishes within 0.2 seconds."""
 
 GATHERED = 0.03
 """Changes that come within 30 ms are shown together."""
+
+SHOWN = ("Sidebar", "Timeline", "Composer", "#room", "#bar", "#head", "#welcome", "#hint")
+"""What is shown anew as time passes and things change: as selectors."""
 
 
 class ChatScreen(Screen[None]):
@@ -60,11 +67,12 @@ class ChatScreen(Screen[None]):
     conversation: Conversation
     """What goes on with the server. It is set before the screen is shown."""
 
-    def __init__(self, *, encrypts: bool, is_plain: bool) -> None:
-        """``encrypts``: whether the codec does; if not, the screen says so."""
+    def __init__(self, *, is_plain: bool, calls: Calls = Calls.OFF) -> None:
+        """``is_plain``: for screen readers. ``calls``: how the user is called."""
         super().__init__()
-        self._encrypts = encrypts
         self._is_plain = is_plain
+        self._caller = Caller(calls, self._write)
+        self._is_judging = False
         self._second = 0
         self._is_leaving = False
         self._opened: UUID | None = None
@@ -95,6 +103,7 @@ class ChatScreen(Screen[None]):
                     placeholder="a message, or / for commands",
                     hands_over=self._take,
                     does=self._does,
+                    names=self._names,
                 )
         yield Footer(compact=True, show_command_palette=True)
 
@@ -118,10 +127,10 @@ class ChatScreen(Screen[None]):
     def say(self, text: str, *, is_bad: bool = False) -> None:
         """Say something in passing; in plain mode where it can be read again."""
         if self._is_plain and self.room:
-            self.room.notice(words.harmless(text), self.conversation.now())
+            self.room.notice(formatting.harmless(text), self.conversation.now())
             self._later("room")
             return
-        self.app.notify(words.harmless(text), severity="error" if is_bad else "information", markup=False)
+        self.app.notify(formatting.harmless(text), severity="error" if is_bad else "information", markup=False)
 
     def _refuse(self, line: str, why: str) -> None:
         """Say by the field why a line was not taken, until it is changed.
@@ -130,7 +139,7 @@ class ChatScreen(Screen[None]):
         and it is said until that is sent.
         """
         composer = self.query_one(Composer)
-        self._wrong, self._wrong_line = words.harmless(why), None if composer.text else line
+        self._wrong, self._wrong_line = formatting.harmless(why), None if composer.text else line
         if not composer.text:
             composer.prefill(line)
             composer.select_all()
@@ -154,14 +163,16 @@ class ChatScreen(Screen[None]):
 
     def _show(self) -> None:
         self._is_stale.clear()
+        if self._is_taken_down():
+            return
         conversation, room = self.conversation, self.room
         if room is None and self._opened:
             self._lose()
         if room is None and conversation.rooms.all and not (self._has_lost or self._ahead.line):
             self.go(conversation.rooms.ordered()[0].group.group_id)
             return
-        self.query_one(Sidebar).show(conversation.rooms, conversation.open_room)
-        self.query_one("#bar", Static).update(self._bar())
+        self.query_one(Sidebar).show(conversation.rooms, conversation.open_room, conversation.now())
+        self.query_one("#bar", Static).update(top_line(conversation, room, self.size.width, is_plain=self._is_plain))
         self.query_one("#head", Static).update(self._head(room) if room else Content(""))
         self.query_one("#head").display = room is not None
         timeline, welcome = self.query_one(Timeline), self.query_one("#welcome", Static)
@@ -173,6 +184,10 @@ class ChatScreen(Screen[None]):
         if room:
             room.is_at_end = timeline.is_at_end()
         self._show_hint()
+
+    def _is_taken_down(self) -> bool:
+        """Tell whether the chat ends: what is in a screen goes before the screen, whose timers may still fire."""
+        return not all(self.query(each) for each in SHOWN)
 
     def _lose(self) -> None:
         """The open group is gone, and what was typed for it: nor is it sent to another one, so none is opened."""
@@ -187,49 +202,34 @@ class ChatScreen(Screen[None]):
         look = replace(look, is_online=self.conversation.offline is None)
         if room is None:
             return look
-        return replace(look, read_before=room.read_before, unread_from=room.unread_from, has_later=room.has_later)
-
-    def _bar(self) -> Content:
-        """Who is where, whether there is a connection, and whether the server can read along."""
-        conversation = self.conversation
-        session = conversation.client.session
-        offline = conversation.offline
-        marks = ("", "") if self._is_plain else ("● ", "○ ")
-        online = f"{marks[0]}online", "$success"
-        state = online if offline is None else (f"{marks[1]}no connection: {offline}", "$warning")
-        end = "" if self._encrypts else "not encrypted: the server can read this"
-        who = (
-            f" {session.username} at {words.harmless(conversation.client.transport.url.host_port_subcomponent or '')}  "
-        )
-        left = Content.assemble((who, "bold"), (words.harmless(state[0]), state[1]))
-        room = self.size.width - 1
-        if left.cell_length + len(end) + 2 > room:
-            end = end.partition(":")[0]  # who has a small screen is to know it too
-        left = left.truncate(max(1, room - len(end) - 2), ellipsis=True, pad=True)
-        return Content.assemble(left, "  ", (end, "$warning"))
+        username = self.conversation.client.session.username
+        look = replace(look, means_user=partial(room.means, username))
+        return replace(look, read_before=room.read_before, has_later=room.has_later)
 
     def _head(self, room: Room) -> Content:
         """How the open group is called, how long its messages live, and who holds them back."""
         label = "title: " if self._is_plain else ""  # no colour tells it from the name there
-        title = f"  {label}{words.harmless(room.group.alias)}" if room.group.alias else ""
-        parts = [words.count(len(room.group.members), "member")]
+        title = f"  {label}{formatting.harmless(room.group.alias)}" if room.group.alias else ""
+        parts = [formatting.count(len(room.group.members), "member")]
         if room.expiry is not None:
-            parts.insert(0, words.policy(room.expiry))
+            parts.insert(0, formatting.policy(room.expiry))
         if room.is_admin(self.conversation.user_id):
             parts.append("you are an admin")
         if room.retention and room.retention.legal_hold:
             parts.append("legal hold")
-        if room.expiry == words.AFTER_FETCH and (holding := held_by(room)):
-            parts.append(f"waits for {words.listed(holding, 3)}")
+        if room.expiry == formatting.AFTER_FETCH and (holding := held_by(room)):
+            parts.append(f"waits for {formatting.listed(holding, 3)}")
         if room.self_destruct_seconds:
             mark = "" if self._is_plain else "✶ "
-            parts.append(f"{mark}yours go {words.remaining(room.self_destruct_seconds)} after reading")
+            parts.append(f"{mark}yours go {formatting.remaining(room.self_destruct_seconds)} after reading")
         width = max(1, self.query_one("#room").size.width - 2)
         name = Content.assemble((room.name, "bold $accent"), title).truncate(width, ellipsis=True)
         return Content.assemble(name, "\n", ((", " if self._is_plain else " · ").join(parts), "$foreground 60%"))
 
     def _show_hint(self) -> None:
         """Show what was wrong with a line, or what a command could become while it is typed."""
+        if self._is_taken_down():
+            return
         text = self.query_one(Composer).text
         hint = self.query_one("#hint", Static)
         if self._wrong and self._wrong_line in (None, text):
@@ -239,7 +239,11 @@ class ChatScreen(Screen[None]):
         self._wrong = ""
         if self._ahead.lines and not text:
             hint.display = True
-            hint.update(Content(f"{words.count(len(self._ahead.lines), 'line')} to come after {self._ahead.line}"))
+            hint.update(Content(f"{formatting.count(len(self._ahead.lines), 'line')} to come after {self._ahead.line}"))
+            return
+        if names := self.query_one(Composer).names_to_come():
+            hint.display = True
+            hint.update(Content("  ".join(f"@{formatting.harmless(each)}" for each in names)))
             return
         found = commands.matching(text) if text.startswith("/") and "\n" not in text else []
         hint.display = bool(found)
@@ -251,7 +255,7 @@ class ChatScreen(Screen[None]):
     def _tick(self) -> None:
         """Count down with each second of the server's."""
         now = self.conversation.now()
-        if now != self._second:
+        if now != self._second and not self._is_taken_down():
             self._second = now
             self.query_one(Timeline).tick(now)
 
@@ -275,7 +279,7 @@ class ChatScreen(Screen[None]):
             self._refuse(text, "No group is open: make one with /new NAME, or take an invite with /accept")
         else:
             text = text.removeprefix("/")
-            self.conversation.outbox.send(self.room, text, self.room.self_destruct_seconds)
+            self.conversation.send_queue.send(self.room, text, self.room.self_destruct_seconds)
             self._go_to_end()
 
     def _go_to_end(self) -> None:
@@ -285,6 +289,11 @@ class ChatScreen(Screen[None]):
         self._show()
         self.query_one(Timeline).go_to_end()
 
+    def _names(self) -> list[str]:
+        """Return the names of the others in the open group."""
+        members = self.room.group.members if self.room else ()
+        return [each.username for each in members if each.user_id != self.conversation.user_id]
+
     def _does(self, key: str) -> bool:
         """Do what a key means beside the field. Tell whether it means something."""
         timeline = self.query_one(Timeline)
@@ -292,6 +301,7 @@ class ChatScreen(Screen[None]):
             "pageup": timeline.action_page_up,
             "pagedown": timeline.action_page_down,
             "ctrl+g": self.action_step_unread,
+            "escape": self._put_aside,
             **dict.fromkeys(("alt+up", "ctrl+up"), partial(self.action_step, -1)),
             **dict.fromkeys(("alt+down", "ctrl+down"), partial(self.action_step, 1)),
         }
@@ -308,8 +318,8 @@ class ChatScreen(Screen[None]):
             self._answer(event.invite_id)
 
     def on_timeline_seen(self, event: Timeline.Seen) -> None:
-        """What was on the screen was read."""
-        self.conversation.seen(event.group_id, event.up_to)
+        """What is on the screen was seen."""
+        self.conversation.seen(event.group_id, event.numbers)
 
     def on_timeline_begins(self) -> None:
         """Load what comes before, if there is something."""
@@ -342,8 +352,16 @@ class ChatScreen(Screen[None]):
         self.query_one(Composer).prefill(text)
 
     def action_type(self) -> None:
-        """Go back to typing, before the next key is taken."""
-        self.set_focus(self.query_one(Composer))
+        """Go back to typing, before the next key is taken. The field itself has a use for Escape, in its turn."""
+        composer = self.query_one(Composer)
+        if composer.has_focus:
+            raise SkipAction
+        self.set_focus(composer)
+
+    def _put_aside(self) -> None:
+        """Count as read what is unread here, if nothing is being typed."""
+        if self.room and not self.query_one(Composer).text:
+            self.conversation.put_aside(self.room)
 
     def action_step(self, by: int) -> None:
         """Open the next group, or the one before."""
@@ -395,7 +413,7 @@ class ChatScreen(Screen[None]):
             begun = composer.text if composer.text != line else ""
             composer.prefill("\n".join([*messages, *([begun] if begun else [])]))
             self._wrong_line = None
-        self._wrong = f"{words.harmless(line)}: {self._wrong}. Nothing that came after it was done or sent"
+        self._wrong = f"{formatting.harmless(line)}: {self._wrong}. Nothing that came after it was done or sent"
         self._show_hint()
 
     async def _do(self, line: str, room: Room | None) -> None:
@@ -410,22 +428,51 @@ class ChatScreen(Screen[None]):
         except (ClientError, CommandError, ValueError) as error:
             self._refuse(line, in_words(error))
 
+    def call(self, room: Room, message: Message) -> None:
+        """Call the user, unless the group is before their eyes."""
+        if not (room is self.room and self.app.app_focus and self.app.screen is self):
+            self._caller.call(self.conversation.rooms.called(message.sender_id), room.name, message.text or "")
+
+    def _write(self, told: str) -> None:
+        """Write to the terminal itself."""
+        driver = self.app._driver  # noqa: SLF001 - textual has no public way but for the bell; its version is bounded
+        if driver is not None:
+            driver.write(told)
+
+    def held(self, group_id: UUID) -> None:
+        """Ask about a key that has changed, before anything is sent; in the group that is open, and once at a time."""
+        if self.room and self.room.group.group_id == group_id and not self._is_judging and self.is_running:
+            self._is_judging = True
+            self._judge(self.room)
+
+    @work
+    async def _judge(self, room: Room) -> None:
+        try:
+            await judging.judge_changed(self, room)
+        finally:
+            self._is_judging = False
+
     @work
     async def _answer(self, invite_id: UUID) -> None:
         invite = next((each for each in self.conversation.rooms.invites if each.invite_id == invite_id), None)
         if invite is None:
             return
-        who, where = words.called(invite.inviter_username), words.called(invite.group_name)
-        text = f"{who} invites you to {where}, since {words.date_and_time(invite.created_at)}."
+        who, where = formatting.called(invite.inviter_username), formatting.called(invite.group_name)
+        to = formatting.titled(invite.group_name, invite.group_alias)
+        text = f"{who} invites you to {to}, since {formatting.date_and_time(invite.created_at)}."
         answer = await self.app.push_screen_wait(Ask(f"Join {where}?", text, ("Accept", "Decline", "Later")))
         if answer != "Later":
             self._begin(f"/{answer.lower()} {invite.group_name}")
 
     # What commands need.
 
+    async def choose(self, title: str, text: str, answers: Sequence[str], *, is_grave: bool = False) -> str:
+        """Ask for one of some answers. Enter alone chooses the last one."""
+        return await self.app.push_screen_wait(Ask(title, text, answers, is_grave=is_grave))
+
     async def ask(self, title: str, text: str, yes: str) -> bool:
         """Ask for a decision. That nothing is done is said too: Enter alone chooses that."""
-        is_agreed = await self.app.push_screen_wait(Ask(title, text, (yes, "Cancel"), is_grave=True)) == yes
+        is_agreed = await self.choose(title, text, (yes, "Cancel"), is_grave=True) == yes
         if not is_agreed:
             self.say("Nothing was changed")
         return is_agreed
@@ -453,9 +500,14 @@ class ChatScreen(Screen[None]):
             composer.move_cursor(composer.document.end)
         self._show()
 
-    async def help(self) -> None:
-        """Show keys and commands."""
-        self.action_help()
+    async def help(self, command: str = "") -> None:
+        """Show keys and commands, or one of these."""
+        if not command:
+            self.action_help()
+        elif (text := help_text.about_command(command)) is not None:
+            self.say(text)
+        else:
+            raise CommandError(f"{formatting.harmless(command)} is no command; /help lists all of them")
 
     async def info(self) -> None:
         """Show what there is to know of the open group."""

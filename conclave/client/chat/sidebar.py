@@ -8,7 +8,7 @@ from textual.message import Message as UiMessage
 from textual.widgets import OptionList
 from textual.widgets.option_list import Option
 
-from conclave.client.chat import words
+from conclave.client.chat import formatting
 from conclave.client.chat.rooms import Room, Rooms
 
 WIDTH = 22
@@ -18,7 +18,7 @@ WIDTH = 22
 class Sidebar(OptionList):
     """Groups with how long their messages live and how much is unread, then invites."""
 
-    COMPONENT_CLASSES = {"sidebar--policy", "sidebar--unread", "sidebar--heading", "sidebar--open"}
+    COMPONENT_CLASSES = {"sidebar--policy", "sidebar--unread", "sidebar--mention", "sidebar--heading", "sidebar--open"}
 
     class Chosen(UiMessage):
         """A group or an invite was chosen."""
@@ -32,16 +32,18 @@ class Sidebar(OptionList):
         super().__init__(**others)
         self._shown: list[tuple[str | None, str, bool]] = []
 
-    def show(self, rooms: Rooms, open_room: UUID | None) -> None:
-        """Show these groups and invites; what was highlighted stays so."""
-        options = [self._room(each, is_open=each.group.group_id == open_room) for each in rooms.ordered()]
+    def show(self, rooms: Rooms, open_room: UUID | None, now: int) -> None:
+        """Show these groups and invites; what was highlighted stays so. ``now``: the server's time."""
+        options = [self._room(each, now, is_open=each.group.group_id == open_room) for each in rooms.ordered()]
         if not options:
             options.append(Option(Content("no groups yet"), disabled=True))
         if rooms.invites:
             options.append(Option(Content("Invites").stylize(self._style("heading")), disabled=True))
             options += [
                 Option(
-                    Content(f"✉ {words.called(each.group_name)}").truncate(WIDTH - 2, ellipsis=True),
+                    Content(f"✉ {formatting.titled(each.group_name, each.group_alias)}").truncate(
+                        WIDTH - 2, ellipsis=True
+                    ),
                     f"i{each.invite_id}",
                 )
                 for each in rooms.invites
@@ -65,15 +67,24 @@ class Sidebar(OptionList):
         elif chosen.startswith("i"):
             self.post_message(self.Chosen(invite_id=UUID(chosen[1:])))
 
-    def _room(self, room: Room, *, is_open: bool) -> Option:
-        policy = words.short_policy(room.expiry) if room.expiry is not None else ""
-        unread = f" {words.unread(room.unread)}" if room.unread else ""
-        width = WIDTH - 2 - len(policy) - len(unread) - 1
-        name = Content(room.name).truncate(width, ellipsis=True, pad=True)
+    def _room(self, room: Room, now: int, *, is_open: bool) -> Option:
+        policy = formatting.short_policy(room.expiry) if room.expiry is not None else ""
+        unread = f" {formatting.unread(room.unread)}" if room.unread else ""
+        mentions = f" @{formatting.unread(len(room.mentions))}" if room.mentions else ""
+        muted = " ⊘" if room.is_muted(now) else ""
+        width = WIDTH - 2 - len(policy) - len(unread) - len(mentions) - len(muted) - 1
+        name = Content(room.label).truncate(width, ellipsis=True, pad=True)
         if is_open or room.unread:
             name = name.stylize(self._style("open"))
         return Option(
-            Content.assemble(name, " ", (policy, self._style("policy")), (unread, self._style("unread"))),
+            Content.assemble(
+                name,
+                " ",
+                (policy, self._style("policy")),
+                (muted, self._style("policy")),
+                (mentions, self._style("mention")),
+                (unread, self._style("unread")),
+            ),
             f"g{room.group.group_id}",
         )
 

@@ -1,7 +1,7 @@
 """Shows what is in a group, and lets it vanish at its second."""
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 from uuid import UUID
@@ -14,11 +14,14 @@ from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
 from conclave.client.chat import rows
-from conclave.client.chat.reading import Reading
+from conclave.client.chat.read_tracking import Reading
 from conclave.client.chat.rows import Item, Key, Look, Row
-from conclave.client.news import Message
+from conclave.client.events import Message
 
 _NAMES = {f"timeline--name-{number}" for number in range(rows.NAME_COLOURS)}
+
+MOST_WIDTH = 100
+"""Rows have at most 100 cells, so that on a wide screen the time that is left stands near its text."""
 
 
 class Timeline(ScrollView, can_focus=True):
@@ -30,10 +33,12 @@ class Timeline(ScrollView, can_focus=True):
     COMPONENT_CLASSES = _NAMES | {
         "timeline--own",
         "timeline--text",
+        "timeline--mention",
         "timeline--unreadable",
         "timeline--draft",
         "timeline--refused",
         "timeline--notice",
+        "timeline--alarm",
         "timeline--day",
         "timeline--new",
         "timeline--time",
@@ -43,11 +48,11 @@ class Timeline(ScrollView, can_focus=True):
     }
 
     class Seen(UiMessage):
-        """Everything up to a number was on the screen."""
+        """Messages are on the screen that were not before, since their group was opened."""
 
-        def __init__(self, group_id: UUID, up_to: int) -> None:
+        def __init__(self, group_id: UUID, numbers: Sequence[int]) -> None:
             self.group_id = group_id
-            self.up_to = up_to
+            self.numbers = numbers
             super().__init__()
 
     class Begins(UiMessage):
@@ -134,7 +139,7 @@ class Timeline(ScrollView, can_focus=True):
     def is_shown(self, number: int | None) -> bool:
         """Tell whether something of a message is on the screen."""
         top = self.scroll_offset.y
-        return any(each.number == number for each in self._rows[top : top + self.size.height])
+        return any(number in (each.number, *each.also) for each in self._rows[top : top + self.size.height])
 
     def render_line(self, y: int) -> Strip:
         """Return a row of the screen."""
@@ -169,7 +174,7 @@ class Timeline(ScrollView, can_focus=True):
         self.look_around()
 
     def _width(self) -> int:
-        return self.scrollable_content_region.width
+        return min(MOST_WIDTH, self.scrollable_content_region.width)
 
     def look_around(self) -> None:
         """Tell what is on the screen once it is drawn, unless nobody looks at it.
@@ -189,15 +194,12 @@ class Timeline(ScrollView, can_focus=True):
             self.post_message(self.Ends())
         if not self.app.app_focus or self.app.screen is not self.screen:  # which is "current" below a dialog too
             return
-        if self._look is None:
-            return
         top, end = self.scroll_offset.y, self.scroll_offset.y + self.size.height
         following = {each.key for each in self._rows[end:]}
-        shown = [each.number for each in self._rows[top:end] if each.number and each.key not in following]
-        self._reading.show(shown, time.monotonic())
-        up_to = self._reading.read_up_to(self._messages(), self._look.unread_from, self._look.user_id)
-        if up_to is not None:
-            self.post_message(self.Seen(self._group_id, up_to))
+        shown = [each for each in self._rows[top:end] if each.number and each.key not in following]
+        new = self._reading.show((number for each in shown for number in (each.number, *each.also)), time.monotonic())
+        if new:
+            self.post_message(self.Seen(self._group_id, new))
 
     def _has_later(self) -> bool:
         return self._look is not None and self._look.has_later
@@ -249,8 +251,7 @@ class Timeline(ScrollView, can_focus=True):
 
     def _place(self, message: Message) -> int:
         """Return where the rows of a message begin, with what stands above it."""
-        key = rows.key_of(message)
-        return next((index for index, each in enumerate(self._rows) if each.key == key), len(self._rows))
+        return next((index for index, each in enumerate(self._rows) if each.is_of(message)), len(self._rows))
 
     def _scroll(self, y: int) -> None:
         self.scroll_to(y=max(0, min(y, len(self._rows) - self.size.height)), animate=False, force=True, immediate=True)

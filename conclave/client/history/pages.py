@@ -2,7 +2,7 @@
 
 While the server's clock is in doubt a page may leave out messages that come back. So what is after the first such page
 is fetched again once the server knows the time. Until that is done, the numbers that have come since are kept: what was
-here is not decoded, stored and told twice, whatever has become of it.
+here is not decoded, stored and told twice, also if it is gone.
 """
 
 import sqlite3
@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 from uuid import UUID
 
+from conclave.client.events import Message
 from conclave.client.history import bodies
-from conclave.client.news import Message
 
 _COLUMNS = (
     "group_id, sequence_num, sender_id, is_readable, created_at, self_destruct_seconds, gone_at, segment, body_id"
@@ -21,17 +21,16 @@ _COLUMNS = (
 
 @dataclass(frozen=True)
 class Arrived:
-    """A message to store. ``content``: its text in UTF-8; None if it cannot be read.
-
-    ``is_own``: the user sent it, and so has read it by sending.
-    """
+    """A message to store."""
 
     sequence_num: int
     sender_id: UUID
     content: bytes | None = field(repr=False)
+    """Its text in UTF-8; None if it cannot be read."""
     created_at: int
     self_destruct_seconds: int = 0
     is_own: bool = False
+    """The user sent it, and so has read it by sending."""
 
     def redact_at(self, now: int) -> int | None:
         """Return the first second at which a timer that runs already has ended; ``now``: when it has arrived."""

@@ -1,13 +1,11 @@
-"""The history's file: opens it, and makes it if there is none. Nobody else may read it: its mode is 0600."""
+"""The history's file: opens it, and makes it if there is none. Other users may not read it: its mode is 0600."""
 
-import os
 import sqlite3
 from pathlib import Path
 
-VERSION = 2
+from conclave.client.private_file import open_private, transaction
 
-BUSY_SECONDS = 10.0
-"""Another process that has the same history open is waited for up to 10 seconds."""
+VERSION = 3
 
 _SCHEMA = """
 CREATE TABLE about (
@@ -73,14 +71,15 @@ CREATE INDEX messages_late ON messages (group_key, sequence_num) WHERE is_late =
 """
 """Of version 2: a time that the server has told and that is not believed, and what pages left out because of one."""
 
-# With the journal of before-images, which is emptied at each commit, no log is left that has what was erased.
-_PRAGMAS = """
-PRAGMA secure_delete = ON;
-PRAGMA journal_mode = TRUNCATE;
-PRAGMA synchronous = FULL;
-PRAGMA temp_store = MEMORY;
-PRAGMA foreign_keys = ON;
+_SEEN = """
+-- It was on the user's screen, or put aside as read; what is up to read_up_to counts as seen anyhow.
+ALTER TABLE messages ADD COLUMN is_seen INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE groups ADD COLUMN muted_until INTEGER NOT NULL DEFAULT 0;  -- the first second at which it calls again
 """
+"""Of version 3: what was seen out of order, and which groups do not call."""
+
+_STEPS = (_SCHEMA, _DOUBTS, _SEEN)
+"""What each version adds to the one before."""
 
 
 class HistoryError(Exception):
@@ -90,17 +89,14 @@ class HistoryError(Exception):
 def open_history(path: Path | None) -> sqlite3.Connection:
     """Open the file at ``path``, or a history in memory. The connection is in autocommit mode. Raises HistoryError."""
     try:
-        if path:
-            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600))
-            path.chmod(0o600)  # SQLite gives its journal the same mode
-        connection = sqlite3.connect(
-            str(path) if path else ":memory:", isolation_level=None, timeout=BUSY_SECONDS, check_same_thread=False
-        )
-    except (OSError, sqlite3.Error) as error:
-        raise HistoryError(f"{path}: cannot be opened: {getattr(error, 'strerror', None) or error}") from error
+        connection = open_private(path)
+    except sqlite3.DatabaseError as error:
+        if isinstance(error, sqlite3.OperationalError):
+            raise HistoryError(f"{path}: cannot be opened: {error}") from error
+        raise HistoryError(f"{path}: is no history of a client: {error}") from error
+    except OSError as error:
+        raise HistoryError(f"{path}: cannot be opened: {error.strerror}") from error
     try:
-        connection.executescript(_PRAGMAS)
         _make(connection, path)
     except sqlite3.Error as error:
         connection.close()
@@ -112,23 +108,16 @@ def open_history(path: Path | None) -> sqlite3.Connection:
 
 
 def _make(connection: sqlite3.Connection, path: Path | None) -> None:
-    connection.execute("BEGIN IMMEDIATE")
-    try:
+    with transaction(connection):
         version = connection.execute("PRAGMA user_version").fetchone()[0]
-        if version == 0:
-            if connection.execute("SELECT 1 FROM sqlite_schema").fetchone():
-                raise HistoryError(f"{path}: is a database, but no history of a client")
-            _change(connection, _SCHEMA + _DOUBTS)
-        elif version == 1:
-            _change(connection, _DOUBTS)
-        elif version != VERSION:
+        if version == 0 and connection.execute("SELECT 1 FROM sqlite_schema").fetchone():
+            raise HistoryError(f"{path}: is a database, but no history of a client")
+        if version not in range(VERSION + 1):
             raise HistoryError(
                 f"{path}: its version is {version}, this program knows {VERSION}: use the one that made it"
             )
-        connection.execute("COMMIT")
-    finally:
-        if connection.in_transaction:
-            connection.execute("ROLLBACK")
+        for step in _STEPS[version:]:
+            _change(connection, step)
 
 
 def _change(connection: sqlite3.Connection, statements: str) -> None:

@@ -32,10 +32,11 @@ class Anchor:
 
 @dataclass(frozen=True)
 class Doubt:
-    """A time that the server tells and this machine's clocks contradict. ``answers``: how many have told it."""
+    """A time that the server tells and this machine's clocks contradict."""
 
     anchor: Anchor
     answers: int = 1
+    """How many have told it."""
 
 
 class ServerClock:
@@ -43,7 +44,7 @@ class ServerClock:
 
     By the latest that it may be, things are hidden: by whichever of the two clocks says that more time has passed, or
     by a leap that is in doubt. A wall clock that is set back revives nothing, nor does a steady one that stands still
-    while the machine sleeps. By what is sure, things are erased: by the clock that nobody can set, and not by a leap
+    while the machine sleeps. By what is sure, things are erased: by the monotonic clock, and not by a leap
     that is in doubt. A wall clock that is fast or slow all the time does no harm: only what it has moved counts.
     """
 
@@ -120,7 +121,7 @@ def _is_same_start(at: Reading, reading: Reading) -> bool:
 
 
 def _passed(at: Reading, reading: Reading) -> int:
-    """Return how much time has passed by the clock that nobody can set, or by the wall clock after a reboot."""
+    """Return how much time has passed by the monotonic clock, or by the wall clock after a reboot."""
     steady = reading.since_boot - at.since_boot if _is_same_start(at, reading) else reading.wall - at.wall
     return max(0, steady)
 

@@ -1,38 +1,34 @@
 """The local history: each message once, in order, and no longer than the effective policy of its group allows.
 
-What is here is not encrypted: whoever may read the file reads the texts.
+What is here is not encrypted: every process that may read the file reads the texts.
 """
 
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 from uuid import UUID
 
-from conclave.client.history import bodies, erasing, pages
+from conclave.client.events import Message
+from conclave.client.history import bodies, erasing, pages, reading
 from conclave.client.history.erasing import Erased
 from conclave.client.history.pages import Arrived, Times, known_group
 from conclave.client.history.schema import HistoryError, open_history
 from conclave.client.history.server_clock import SLACK_SECONDS, ServerClock
 from conclave.client.history.times import Notes, goes_back, goes_on, noted
-from conclave.client.news import Message
+from conclave.client.private_file import transaction
 from conclave.clock import Clock, SystemClock
 
 ERASED_AT_ONCE = 512
 """A transaction erases at most 512 messages."""
 
 MOST_UNREAD = 1_000
-"""Of unread messages up to 1,000 are counted: who is told of each that arrives would count all the others each time."""
+"""Of unread messages the first 1,000 are told: who hears of each that arrives would read all the others each time."""
 
 AFTER_FETCH = 0
 """The effective expiry of a group whose messages the server deletes once all have fetched them."""
-
-_UNREAD = (
-    "FROM messages JOIN groups USING (group_key) WHERE group_id = ?"
-    " AND sequence_num > read_up_to AND sender_id != ? AND (gone_at IS NULL OR gone_at > ?)"
-)
 
 
 class History:
@@ -179,7 +175,7 @@ class History:
         """Store what was fetched with ``after``, whose last number is ``up_to``; what is expired already is not stored.
 
         ``numbers``: all of the page; None: those that ``arrived``. ``in_doubt``: the server did not know the time.
-        Return False, and store nothing, if the history was not at ``after``: somebody else has fetched meanwhile.
+        Return False, and store nothing, if the history was not at ``after``: another process has fetched meanwhile.
         """
         numbers = [each.sequence_num for each in arrived] if numbers is None else numbers
         with self._transaction() as connection:
@@ -208,21 +204,9 @@ class History:
         """Return the number up to which the user has seen a group; 0 for a group that is not known."""
         return self._number(group_id, "read_up_to")
 
-    def unread(self, group_id: UUID, user_id: UUID) -> int:
-        """Return how many messages of others the user, ``user_id``, has not seen yet; it counts up to MOST_UNREAD."""
-        row = self._connection.execute(
-            f"SELECT count(*) FROM (SELECT 1 {_UNREAD} LIMIT ?)",
-            (group_id.bytes, user_id.bytes, self.now(), MOST_UNREAD),
-        ).fetchone()
-        return int(row[0])
-
-    def first_unread(self, group_id: UUID, user_id: UUID) -> int | None:
-        """Return the number of the first message of others that the user, ``user_id``, has not seen; None: no one."""
-        row = self._connection.execute(
-            f"SELECT sequence_num {_UNREAD} ORDER BY sequence_num LIMIT 1",
-            (group_id.bytes, user_id.bytes, self.now()),
-        ).fetchone()
-        return row and int(row[0])
+    def unread(self, group_id: UUID, user_id: UUID) -> list[int]:
+        """Return the numbers of the first MOST_UNREAD messages of others that the user, ``user_id``, has not seen."""
+        return reading.unread(self._connection, group_id, user_id, self.now(), MOST_UNREAD)
 
     def unhandled(self, group_id: UUID, limit: int = 100) -> list[Message]:
         """Return the first messages that the application has not had yet; late ones before all others.
@@ -254,19 +238,31 @@ class History:
     def read(self, group_id: UUID, up_to: int) -> None:
         """Note that the user has seen everything up to a number: timers of what it newly covers run from now on."""
         with self._transaction() as connection:
+            self._cover(connection, group_id, up_to)
+
+    def seen(self, group_id: UUID, user_id: UUID, numbers: Iterable[int] | None = None) -> None:
+        """Note that messages were on the user's screen, in whatever order.
+
+        ``numbers``: None: all are put aside as read but self-destructing ones, which have to be seen. As read, with
+        timers that run, counts everything up to the first message of somebody else's that was not seen.
+        """
+        with self._transaction() as connection:
             group_key, _ = known_group(connection, group_id)
-            former = self.read_up_to(group_id)
-            up_to = min(up_to, self.fetched_up_to(group_id))  # what is not here was not seen
-            if up_to <= former:
-                return
-            # Only what is new: the user reads message by message, and there may be 100,000 before them.
-            connection.execute(
-                "UPDATE messages SET redact_at = ? + self_destruct_seconds WHERE group_key = ? AND sequence_num > ?"
-                " AND sequence_num <= ? AND self_destruct_seconds > 0 AND redact_at IS NULL",
-                (self._clock.earliest(), group_key, former, up_to),
-            )
-            connection.execute("UPDATE groups SET read_up_to = ? WHERE group_key = ?", (up_to, group_key))
-            self._settle(connection, group_key, former, up_to)
+            if numbers is None:
+                reading.see_lasting(connection, group_key)
+            else:
+                reading.see(connection, group_key, numbers)
+            self._cover(connection, group_id, reading.read_up_to(connection, group_id, user_id, self._clock.sure()))
+
+    def mute(self, group_id: UUID, until: int) -> None:
+        """Note that a group does not call the user before the Unix second ``until``."""
+        with self._transaction() as connection:
+            group_key, _ = known_group(connection, group_id)
+            connection.execute("UPDATE groups SET muted_until = ? WHERE group_key = ?", (until, group_key))
+
+    def muted_until(self, group_id: UUID) -> int:
+        """Return the first Unix second at which a group calls the user again."""
+        return self._number(group_id, "muted_until")
 
     def untold(self) -> dict[UUID, int]:
         """Return what the user has seen and the server does not know of: numbers, by group."""
@@ -314,7 +310,7 @@ class History:
         return self._forget_where("created_at < ?", group_id, before)
 
     def forget_sender(self, group_id: UUID, sender_id: UUID) -> list[Erased]:
-        """Erase what somebody has sent to a group; return what that was."""
+        """Erase what a user has sent to a group; return what that was."""
         return self._forget_where("sender_id = ?", group_id, sender_id.bytes)
 
     def senders(self, group_id: UUID) -> set[UUID]:
@@ -369,6 +365,14 @@ class History:
         row = self._connection.execute(f"SELECT {column} FROM groups WHERE group_id = ?", (group_id.bytes,)).fetchone()
         return row[0] if row else 0
 
+    def _cover(self, connection: sqlite3.Connection, group_id: UUID, up_to: int) -> None:
+        """Have everything up to a number count as read, as far as it is here."""
+        group_key, _ = known_group(connection, group_id)
+        up_to = min(up_to, self.fetched_up_to(group_id))  # what is not here was not seen
+        former = reading.cover(connection, group_key, up_to, self._clock.earliest())
+        if former < up_to:
+            self._settle(connection, group_key, former, up_to)
+
     def _settle(
         self, connection: sqlite3.Connection, group_key: int, after: int = 0, up_to: int = erasing.NEVER
     ) -> None:
@@ -380,11 +384,5 @@ class History:
 
     @contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:
-        connection = self._connection
-        connection.execute("BEGIN IMMEDIATE")
-        try:
-            yield connection
-            connection.execute("COMMIT")
-        finally:
-            if connection.in_transaction:
-                connection.execute("ROLLBACK")
+        with transaction(self._connection):
+            yield self._connection

@@ -45,7 +45,7 @@ from conclave.client.mls.validation import Policy
 from conclave.client.mls.welcome import GroupInfo, Welcome, create_welcome
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Around:
     """What is given from outside when a commit is made or applied.
 
@@ -57,7 +57,7 @@ class Around:
     psks: Mapping[bytes, bytes]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class OwnPath:
     """What the keys of an own commit come from."""
 

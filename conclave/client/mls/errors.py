@@ -29,6 +29,10 @@ class OwnMessageError(MlsError):
     """The message is the reader's own: its key was erased when it was sent."""
 
 
+class NotFromHereError(MlsError):
+    """The message is signed by the reader's own key, and was not made from this state: it is an old one, or a copy."""
+
+
 class NotForUsError(MlsError):
     """The message is meant for another group or for other clients."""
 

@@ -92,7 +92,7 @@ def decode_content(reader: Reader, content_type: ContentType) -> Content:
     return Commit.decode(reader) if content_type == ContentType.COMMIT else decode_proposal(reader)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class FramedContent:
     """What is said, by whom, where."""
 

@@ -138,6 +138,10 @@ class Group:
         )
         return cls(joined.state, policy), joined.message
 
+    def copy(self) -> Self:
+        """Return the group as it is now: what is done to the one does not change the other."""
+        return type(self)(self._state, self.policy)
+
     # What is known
 
     @property
@@ -170,6 +174,16 @@ class Group:
     def epoch_authenticator(self) -> bytes:
         """What is the same for all members of an epoch, and for nobody else (section 8.7)."""
         return self._state.secrets.epoch_authenticator
+
+    @property
+    def confirmation_tag(self) -> bytes:
+        """The tag of the commit that began this epoch: by it a member knows that commit among others."""
+        return self._state.public.confirmation_tag
+
+    @property
+    def has_proposals(self) -> bool:
+        """Whether proposals wait, so that a commit must come before the next message (section 12.4)."""
+        return must_commit(self._state, self.policy)
 
     @property
     def tree_hash(self) -> bytes:

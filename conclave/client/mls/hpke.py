@@ -11,7 +11,7 @@ VERSION = b"HPKE-v1"
 MODE_BASE = b"\x00"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Context:
     """What both sides share (section 5.1): the first key and nonce, and the secret that others are exported from."""
 

@@ -84,7 +84,7 @@ class KeyPackage:
         return verify_with_label(self.suite, key, "KeyPackageTBS", self.to_be_signed(), self.signature)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class OwnKeyPackage:
     """A key package with its private keys, which must not be lost before it is used, nor kept after that."""
 

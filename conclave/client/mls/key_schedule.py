@@ -46,7 +46,7 @@ class GroupContext:
         return suite_of(self.cipher_suite)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class EpochSecrets:
     """What is kept of an epoch's secrets (section 8, table 4), but for the encryption secret: see the secret tree."""
 
@@ -69,7 +69,7 @@ class EpochSecrets:
         return cls(*(reader.opaque() for _ in fields(cls)))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Schedule:
     """What the key schedule gives for one epoch: what is kept, and what is used at once and forgotten."""
 

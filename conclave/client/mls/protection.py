@@ -161,11 +161,16 @@ def unprotect_private(
     own_index: int,
     is_member: Callable[[int], bool],
 ) -> tuple[AuthenticatedContent, SecretTree]:
-    """Decrypt a private message; its signature is still to be checked. Return also the secret tree without its key."""
+    """Decrypt a private message; its signature is still to be checked. Return also the secret tree without its key.
+
+    The reader's own is decrypted only if its key was not used yet, so that it was not made from this state.
+    """
     sender = open_sender_data(suite, message, sender_data_secret)
     if not is_member(sender.leaf_index):
         raise InvalidError("a message names a sender who is not in the group")
-    if sender.leaf_index == own_index:
+    if sender.leaf_index == own_index and sender.generation < secret_tree.generation(
+        own_index, _kind(message.content_type)
+    ):
         raise OwnMessageError("a message is the reader's own: its key was erased when it was sent")
     key, secret_tree = secret_tree.take(sender.leaf_index, _kind(message.content_type), sender.generation)
     nonce = _guarded(key.nonce, sender.reuse_guard)

@@ -7,7 +7,7 @@ from conclave.client.mls.cached import cache_proposal
 from conclave.client.mls.codec import decode
 from conclave.client.mls.commits import Around, Effect, OwnPath, apply_commit
 from conclave.client.mls.credentials import ExtensionType, find_extension, read_external_senders
-from conclave.client.mls.errors import InvalidError, OwnMessageError, StaleError
+from conclave.client.mls.errors import InvalidError, NotFromHereError, OwnMessageError, StaleError
 from conclave.client.mls.framing import (
     AuthenticatedContent,
     ContentType,
@@ -15,6 +15,7 @@ from conclave.client.mls.framing import (
     PublicMessage,
     Sender,
     SenderType,
+    WireFormat,
 )
 from conclave.client.mls.proposals import FROM_EXTERNAL, Add, Commit, Proposal
 from conclave.client.mls.protection import check_signature, unprotect_private, unprotect_public
@@ -25,7 +26,7 @@ from conclave.client.mls.state import (
 )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class ApplicationMessage:
     """What a member said. ``sender``: who was at that leaf in the epoch of the message."""
 
@@ -73,6 +74,7 @@ def receive_private(state: GroupState, message: PrivateMessage, around: Around) 
     leaf_index = authenticated.content.sender.index
     sender = member_at(leaf_index, state.tree.member(leaf_index))
     check_signature(state.suite, authenticated, sender.signature_key, state.context.encode())
+    _check_not_own(leaf_index, state.own_index)
     state = replace(state, secret_tree=secret_tree)
     if isinstance(authenticated.content.content, bytes):
         return state, _application_message(authenticated, sender)
@@ -95,7 +97,14 @@ def _receive_late(state: GroupState, message: PrivateMessage) -> tuple[GroupStat
     )
     sender = past.senders[authenticated.content.sender.index]
     check_signature(state.suite, authenticated, sender.signature_key, past.context.encode())
+    _check_not_own(sender.leaf_index, past.own_index)
     return state.with_past(replace(past, secret_tree=secret_tree)), _application_message(authenticated, sender)
+
+
+def _check_not_own(sender: int, own_index: int) -> None:
+    """Say that whatever the own key has signed was made from this state. Its message keys would be used twice."""
+    if sender == own_index:
+        raise NotFromHereError("a message is signed by the reader's own key, and was not made from this state")
 
 
 def _application_message(authenticated: AuthenticatedContent, sender: Member) -> ApplicationMessage:
@@ -111,13 +120,34 @@ def receive_public(state: GroupState, message: PublicMessage, around: Around) ->
     content = message.content
     state.check_group(content.group_id)
     if content.epoch != state.context.epoch:
+        _check_late_change(state, message)
         raise StaleError(f"a change of the group is for epoch {content.epoch}, the group is in {state.context.epoch}")
-    if content.sender == Sender(SenderType.MEMBER, state.own_index):
-        raise OwnMessageError("a change of the group is the reader's own, but not one that it waits for")
+    is_own = content.sender == Sender(SenderType.MEMBER, state.own_index)
+    if is_own and not isinstance(content.content, Commit):
+        raise OwnMessageError("a proposal is the reader's own: it waits for a commit already")
     context = state.context.encode()
     authenticated = unprotect_public(state.suite, message, state.secrets.membership_key, context)
     check_signature(state.suite, authenticated, _signature_key(state, authenticated), context)
+    if is_own:
+        _check_not_own(content.sender.index, state.own_index)
     return _take_handshake(state, authenticated, around)
+
+
+def _check_late_change(state: GroupState, message: PublicMessage) -> None:
+    """Check the signature of a change for a past epoch that is known: it was really made for that one, and lost."""
+    content = message.content
+    past = next((each for each in state.past if each.context.epoch == content.epoch), None)
+    if past is None:
+        return
+    if content.sender.sender_type == SenderType.MEMBER:
+        sender = past.senders.get(content.sender.index)
+        key = sender.signature_key if sender else b""
+    elif isinstance(content.content, Commit) and content.content.path is not None:
+        key = content.content.path.leaf_node.signature_key
+    else:
+        return
+    authenticated = AuthenticatedContent(WireFormat.PUBLIC_MESSAGE, content, message.auth)
+    check_signature(state.suite, authenticated, key, past.context.encode())
 
 
 def _signature_key(state: GroupState, authenticated: AuthenticatedContent) -> bytes:

@@ -31,7 +31,7 @@ class RatchetKind(IntEnum):
     APPLICATION = 2
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class MessageKey:
     """Key and nonce of one message."""
 
@@ -49,7 +49,7 @@ class MessageKey:
         return cls(reader.uint32(), reader.opaque(), reader.opaque())
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Ratchet:
     """A sender's keys from ``generation`` on, and those before it that were not used (section 9.1)."""
 
@@ -107,7 +107,7 @@ def _forget_most(ratchets: dict[tuple[int, RatchetKind], Ratchet]) -> None:
         ratchets[whose] = Ratchet(ratchet.secret, ratchet.generation, ratchet.skipped[over:])
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class SecretTree:
     """The secrets of nodes that are not used yet, and the ratchets of members that are under way."""
 
@@ -147,6 +147,11 @@ class SecretTree:
         if len(ratchet.skipped) > 1:
             _forget_most(ratchets)
         return SecretTree(self.suite, self.size, self.nodes, ratchets)
+
+    def generation(self, leaf_index: int, kind: RatchetKind) -> int:
+        """Return the generation of a member's next key."""
+        ratchet = self.ratchets.get((leaf_index, kind))
+        return ratchet.generation if ratchet else 0
 
     def next_key(self, leaf_index: int, kind: RatchetKind) -> tuple[MessageKey, "SecretTree"]:
         """Return the key of the next message to be sent, and the tree without it."""

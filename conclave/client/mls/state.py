@@ -71,7 +71,7 @@ class CachedProposal:
     sound: bool
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class PendingCommit:
     """An own commit that was made, but does not count before the server says so.
 
@@ -84,7 +84,7 @@ class PendingCommit:
     path_secret: bytes
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class PastEpoch:
     """What is kept of a past epoch, to read messages that come late."""
 
@@ -96,7 +96,7 @@ class PastEpoch:
     senders: Mapping[int, Member]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class GroupState:
     """The state of a member.
 

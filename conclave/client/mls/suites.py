@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM, ChaCha20Poly1305
 from conclave.client.mls.errors import InvalidError, MalformedError
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class KeyPair:
     """A private key with its public one, both as bytes."""
 

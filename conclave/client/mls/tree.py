@@ -182,13 +182,18 @@ class RatchetTree:
 
     @classmethod
     def decode(cls, suite: CipherSuite, reader: Reader) -> Self:
-        """Decode; blank nodes at the end are refused, and leaves where parents belong, or the reverse."""
+        """Decode; blank nodes at the end are refused, and leaves where parents belong, or the reverse.
+
+        Keys have the right length, so a long message has room for few nodes, and is refused at the first wrong one.
+        """
         positions = count()
 
         def read(one: Reader) -> Node | None:
             node, is_leaf = one.optional(decode_node), next(positions) % 2 == 0
             if node is not None and isinstance(node, LeafNode) != is_leaf:
                 raise MalformedError("a tree has a leaf in the place of a parent, or the reverse")
+            if node is not None and len(node.encryption_key) != suite.kem.size:
+                raise InvalidError("a tree has a key of the wrong length")
             return node
 
         nodes = reader.vector(read, tree_math.node_width(MAX_LEAVES))

@@ -55,7 +55,7 @@ class UpdatePath:
         return cls(LeafNode.decode(reader), reader.vector(UpdatePathNode.decode, MAX_DEPTH))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class PathSecrets:
     """What follows from a path secret: secrets and keys of nodes by their indexes, and the commit secret."""
 

@@ -174,9 +174,6 @@ def check_tree(tree: RatchetTree, setting: Setting) -> None:
     if not {extension.extension_type for extension in setting.extensions} <= SUPPORTED_EXTENSIONS:
         raise InvalidError("the group uses an extension that this package does not support")
     check_unmerged_leaves(tree)
-    for _, node in tree.parents():
-        if len(node.encryption_key) != setting.suite.kem.size:
-            raise InvalidError("a parent has an encryption key of the wrong length")
     check_members(tree)
     for leaf_index, leaf in tree.leaves():
         check_leaf(leaf, leaf.leaf_node_source, leaf_index, setting)

@@ -81,7 +81,7 @@ class GroupInfo:
         return None if data is None else decode(data, Reader.opaque)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class PathSecret:
     """The secret of the lowest node above both, the committer and the new member."""
 
@@ -97,7 +97,7 @@ class PathSecret:
         return cls(reader.opaque())
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class GroupSecrets:
     """What a new member needs besides the group info."""
 

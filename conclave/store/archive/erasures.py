@@ -9,8 +9,8 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import astuple
 
-from conclave.store import receipts
-from conclave.store.receipts import Erased
+from conclave.store.resources import receipts
+from conclave.store.resources.receipts import Erased
 
 Key = tuple[int, int, int]
 """A row of the index: group key, lifetime, span."""

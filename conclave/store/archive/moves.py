@@ -10,7 +10,7 @@ from dataclasses import astuple, dataclass
 from uuid import uuid4
 
 from conclave.retention.policy import KEEP
-from conclave.store.senders import SENT
+from conclave.store.sender_index import SENT
 
 KEPT_MOVES = 1000
 """About 1000 batches that have moved stay listed for operators."""
@@ -54,7 +54,7 @@ class ArchiveState:
     """What the database knows of the archive's table.
 
     ``version``: readers need this version or a later one, and the disk keeps it. ``unerased``: replaced or half-written
-    files may still be on disk, and the table may have later versions. ``turn``: see ``conclave/archive/age.py``; the
+    files may still be on disk, and the table may have later versions. ``turn``: see ``archive/consistency.py``; the
     table has this turn or ``former_turn``.
     """
 

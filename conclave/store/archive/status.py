@@ -3,8 +3,7 @@
 import sqlite3
 from dataclasses import dataclass
 
-from conclave.retention.resolve import PolicySettings
-from conclave.store import overdue as overdues
+from conclave.retention.rules import DELETED_GROUP, EXPIRED, GOVERNED, UNHELD, Bounds, certain_of_part
 
 
 @dataclass(frozen=True)
@@ -25,9 +24,9 @@ class Amount:
 class Overdue:
     """What the next run deletes from the archive. Seconds: the longest time that any of it has been due; 0 for none.
 
-    What is withheld is left out, as in ``conclave/store/overdue.py``; but times are told as they are, without regard to
-    runs and decisions since. ``expired_parts``: rows of the index with messages that have expired and are old enough to
-    be erased; the seconds say for how long the oldest have been.
+    What is withheld is left out, as in ``views/overdue.py``; but times are told as they are, without regard to runs
+    and decisions since. ``expired_parts``: rows of the index with messages that have expired and are old enough to be
+    erased; the seconds say for how long the oldest have been.
     ``deleted_groups`` and ``deleted_accounts``: those with messages in the archive; the seconds say how long ago they
     were deleted. ``restored_messages``: those that are in the hot store again.
     """
@@ -63,26 +62,25 @@ def amounts(connection: sqlite3.Connection) -> list[Amount]:
     return [Amount(*row) for row in rows]
 
 
-def overdue(connection: sqlite3.Connection, policy: PolicySettings, now: int) -> Overdue:
+def overdue(connection: sqlite3.Connection, now: int) -> Overdue:
     """Return what is overdue at the second ``now``."""
-    governed, conditions = overdues.Governed(connection, policy, now), overdues.conditions(connection, policy)
+    bounds, governed, values = Bounds().as_needed(connection), f"WITH {GOVERNED}", {"now": now}
     expired = connection.execute(
-        f"{governed.sql} SELECT count(*), max(min(cutoff, ready) - oldest)"
-        " FROM archive_parts JOIN governed_groups USING (group_key)"
-        " WHERE oldest < min(cutoff, ready) {kept_parts} {unheld_parts}".format(**conditions),
-        governed.parameters,
+        f"{governed} SELECT count(*), max(min(cutoff, erasable_before) - oldest)"
+        f" FROM archive_parts JOIN governed_groups USING (group_key) WHERE {certain_of_part([EXPIRED], bounds)}",
+        values,
     ).fetchone()
     groups = connection.execute(
-        f"{governed.sql} SELECT count(*), :now - min(deleted_at) FROM governed_tombstones WHERE EXISTS"
+        f"{governed} SELECT count(*), :now - min(deleted_at) FROM governed_tombstones WHERE EXISTS"
         " (SELECT 1 FROM archive_parts WHERE archive_parts.group_key = governed_tombstones.group_key"
-        " AND oldest < ready {unheld_parts})".format(**conditions),
-        governed.parameters | {"now": now},
+        f" AND {certain_of_part([DELETED_GROUP], bounds)})",
+        values,
     ).fetchone()
     accounts = connection.execute(
-        f"{governed.sql} SELECT count(DISTINCT user_id), :now - min(created_at) FROM user_tombstones"
-        " JOIN archive_senders ON sender_id = user_id JOIN governed_groups USING (group_key) WHERE ready > 0"
-        " AND user_id NOT IN (SELECT user_id FROM holds WHERE user_id IS NOT NULL)",
-        governed.parameters | {"now": now},
+        f"{governed} SELECT count(DISTINCT user_id), :now - min(created_at) FROM user_tombstones"
+        " JOIN archive_senders ON sender_id = user_id JOIN governed_groups USING (group_key)"
+        f" WHERE erasable_before > 0 AND {UNHELD}",
+        values,
     ).fetchone()
     restored = connection.execute(
         "SELECT ifnull(sum(message_count), 0) FROM archive_parts JOIN groups USING (group_key)"

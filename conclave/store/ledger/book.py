@@ -1,45 +1,83 @@
-"""The ledger's file: lines of JSON, each with a checksum over itself and the line before. Appended, synced, compacted.
+"""The ledger's file: a small SQLite database of its own, with a row for each thing that has changed.
 
-A line that a power failure has torn is the last one, and was not acknowledged: the next append cuts it off. Any other
-line whose checksum is wrong is damaged. So is the file if it lacks what the database knows to be in it.
+It has a rollback journal, not a write-ahead log: what was committed is in the one file, which may be on a disk of the
+network, be copied and be moved away. SQLite notices a file that has no order any more, but not a value that a disk has
+altered, nor a row that is gone: so each row has a checksum, and the head says how many there are.
 """
 
-import fcntl
 import hashlib
 import os
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+import sqlite3
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import orjson
 
 from conclave.failpoints import reach
-from conclave.logs import get_logger
-from conclave.store.faults import StoreError
+from conclave.logs.setup import get_logger
+from conclave.store.engine.faults import StoreError, store_error
+from conclave.store.ledger import former
+from conclave.system.durable import sync
 
 log = get_logger(__name__)
 
-TAIL_BYTES = 64 * 1024
-"""At first the last 64 KiB are read to find the last line."""
-
-HEAD_BYTES = 1024
-"""The first line has less than 1 KiB."""
-
-COMPACTED_BYTES = 1024 * 1024
-"""A file below 1 MiB is not compacted."""
+LOCK_WAIT_SECONDS = 30.0
+"""A write fails if another process writes to the file for more than 30 seconds."""
 
 RESTORE, ALIVE, SETTINGS, READ = "restore", "alive", "settings", "read"
 
-_LASTING = {RESTORE, ALIVE, SETTINGS}
-"""Of these kinds the last entry is kept, however old it is."""
+JOURNAL = "-journal"
+"""The suffix of the file that undoes a transaction that was cut short. SQLite does that with the next look."""
 
-UNFINISHED = ".new"
-"""The suffix of a file that a compaction has not finished. The next one begins it again."""
+_APPLICATION = 0x436C4C67
+"""Tells SQLite files of ours from others."""
 
-_SUM = b',"sum":"'
-_HEAD = b'{"ledger":"'
+_PRAGMAS = """
+PRAGMA journal_mode = DELETE;
+PRAGMA synchronous = EXTRA;
+PRAGMA secure_delete = ON;
+PRAGMA temp_store = MEMORY;
+"""
+
+_TABLES = (
+    f"PRAGMA application_id = {_APPLICATION}",
+    """CREATE TABLE head (
+        id INTEGER PRIMARY KEY CHECK (id = 1),
+        ledger_id TEXT NOT NULL,          -- whose ledger it is
+        complete_after INTEGER NOT NULL,  -- it tells of every change with a greater number
+        last_change INTEGER NOT NULL,     -- the greatest number that it was told
+        until INTEGER NOT NULL,           -- when a database in use was last written, Unix seconds; 0: never
+        entries INTEGER NOT NULL,         -- how many rows there are
+        sum BLOB NOT NULL
+    ) STRICT""",
+    """CREATE TABLE entries (
+        id INTEGER PRIMARY KEY,           -- the order in which they were written
+        change INTEGER NOT NULL,
+        at INTEGER NOT NULL,
+        kind TEXT NOT NULL,
+        subject ANY NOT NULL,
+        state TEXT,                       -- JSON; NULL: it is gone
+        sum BLOB NOT NULL
+    ) STRICT""",
+    "CREATE INDEX entries_by_subject ON entries (kind, subject)",
+)
+
+_HISTORY = "id > (SELECT ifnull(max(id), 0) FROM entries WHERE kind = 'restore')"
+"""The rows of the present history: a restore begins another one, and what the former had come to is needed still."""
+
+_OVER = "at < :before AND kind NOT IN ('restore', 'alive', 'settings')"
+
+_READ_OUT = (
+    "kind = 'read' AND at < :reads_before AND NOT EXISTS"
+    " (SELECT 1 FROM json_each(entries.state, '$.ends') WHERE json_extract(value, '$[1]') > :now)"
+)
+
+_mutex = threading.RLock()
+"""Held while the file is open: the locks of SQLite end when any other descriptor of the file is closed."""
 
 
 class LedgerError(StoreError):
@@ -65,58 +103,53 @@ class Contents:
     """What a ledger is found to be.
 
     ``complete_after``: it tells of every change with a greater number. ``last_change``: the greatest number in it.
-    ``restored``: the number of the last restore. ``damaged``: the numbers of damaged lines, from 1. ``altered_end``:
-    that of the first of the last lines, if these are whole and yet not as they were written; 0 if not. Whether they
-    were ever acknowledged is known to the database alone. ``kinds``: what it tells of. ``until``: when its newest
-    line of a database in use was written, Unix seconds.
+    ``restored``: the number of the last restore. ``damage``: what is wrong with it, in a few words; "" if nothing.
+    ``kinds``: what it tells of. ``until``: when a database in use was last written, Unix seconds.
     """
 
     ledger_id: str
     complete_after: int
     last_change: int
     restored: int
-    damaged: tuple[int, ...]
-    altered_end: int
+    damage: str
     kinds: frozenset[str]
     until: int
 
 
+class _Head(NamedTuple):
+    """The one row of ``head``, see there."""
+
+    ledger_id: str
+    complete_after: int
+    last_change: int
+    until: int
+    entries: int
+
+
 def append(path: Path, ledger_id: str, written: int, entries: Sequence[Entry]) -> int:
-    """Add entries, in the order of their changes, and sync the file. Makes the file if there is none.
+    """Add entries, in the order of their changes, durably. Makes the file if there is none.
 
-    ``written``: the number of the last change that the file is known to have. What it has already is left out. Returns
-    the greatest number that it had: if the database has not come so far, somebody else's changes are in the file, and
-    these entries may not be. Raises LedgerError; then the file is as before.
+    An entry takes the place of the former one of the same thing, but for those of readers, each of which tells of other
+    messages. ``written``: the number of the last change that the file is known to have. What it has already is left
+    out. Returns the greatest number that it had: if the database has not come so far, another database's changes are in
+    the file, and these entries may not be. Raises LedgerError; then the file is as before.
     """
-    with _told(path), _locked(path) as file:
-        former, last = _end(path, file, ledger_id, written)
-        data = b""
-        if not former:
-            line, former = _line({"ledger": ledger_id, "complete_after": written}, former)
-            data += line
-        for entry in entries:
-            if entry.change >= last:
-                line, former = _line(entry._asdict(), former)
-                data += line
-        size = file.seek(0, os.SEEK_END)
-        try:
-            _write(file, data)
+    with _told(path), _mutex:
+        _ready(path)
+        with _opened(path) as connection, _transaction(connection):
+            found = _head(path, connection)
+            if found is None:
+                _make_tables(connection)
+            head = found or _Head(ledger_id, written, written, 0, 0)
+            _require_own(path, head.ledger_id, ledger_id)
+            if head.last_change < written:
+                raise LedgerError(_cut(path))
+            _add(connection, head, [each for each in entries if each.change > head.last_change or each.kind == RESTORE])
             reach("ledger.written")
-            os.fsync(file.fileno())
-            if not size:
-                _sync_folder(path)
-        except BaseException:
-            os.ftruncate(file.fileno(), size)
-            raise
         reach("ledger.synced")
-        if written and not size:
-            log.warning("ledger_begun", ledger=str(path))
-    return last
-
-
-def _write(file: IO[bytes], data: bytes) -> None:
-    while data:
-        data = data[file.write(data) :]
+    if written and not found:
+        log.warning("ledger_begun", ledger=str(path))
+    return found.last_change if found else 0
 
 
 def tip(path: Path) -> tuple[str, int] | None:
@@ -124,62 +157,28 @@ def tip(path: Path) -> tuple[str, int] | None:
 
     Raises LedgerError.
     """
-    if not _is_there(path):
-        return None
-    with _told(path), path.open("rb") as file:
-        last = _last(path, file)
-        return (_head(path, file), last.change) if last else None
+    with _looking(path) as connection:
+        head = _head(path, connection) if connection else None
+        return (head.ledger_id, head.last_change) if head else None
 
 
 def look(path: Path) -> Contents | None:
     """Read the whole file, and tell what it is; None if there is none. Raises LedgerError."""
-    if not _is_there(path):
-        return None
-    restored = last = complete_after = until = 0
-    head: dict[str, Any] | None = None
-    bad: list[int] = []
-    kinds: set[str] = set()
-    torn_from = 1
-    with _told(path), path.open("rb") as file:
-        for number, value in _lines(file):
-            if value is None:
-                bad.append(number)
-                continue
-            torn_from = number + 1
-            if "ledger" in value:
-                head = value
-                complete_after = max(complete_after, value["complete_after"])
-                continue
-            last = max(last, value["change"])
-            kinds.add(value["kind"])
-            if value["kind"] == RESTORE:
-                restored = max(restored, value["state"]["number"])
-                complete_after = max(complete_after, value["state"].get("complete_after", 0))
-            else:
-                until = value["at"]
-        if head is None:
-            if _last(path, file):
-                raise LedgerError(f"{path}: its first line is damaged: {_BEGIN_ANEW}")
-            return None
-        # An append that a power failure has cut leaves its begin: whole lines, and then at most a part of one.
-        most_torn = 0 if _ends_a_line(file) else 1
-    damaged = tuple(number for number in bad if number < torn_from)
-    altered_end = torn_from if len(bad) - len(damaged) > most_torn else 0
-    return Contents(head["ledger"], complete_after, last, restored, damaged, altered_end, frozenset(kinds), until)
+    with _looking(path) as connection:
+        head = _head(path, connection) if connection else None
+        return _contents(connection, head) if connection and head else None
 
 
-def _ends_a_line(file: IO[bytes]) -> bool:
-    file.seek(-1, os.SEEK_END)
-    return file.read(1) == b"\n"
+def entries(path: Path, after: int) -> list[Entry]:
+    """Return the sound entries of changes with numbers greater than ``after``, as they were written one after another.
 
-
-def entries(path: Path, after: int) -> Iterator[Entry]:
-    """Yield the sound entries of changes with numbers greater than ``after``, in their order."""
-    if _is_there(path):
-        with _told(path), path.open("rb") as file:
-            for _, value in _lines(file):
-                if value and "ledger" not in value and value["change"] > after:
-                    yield Entry(**{name: value[name] for name in Entry._fields})
+    Raises LedgerError.
+    """
+    with _looking(path) as connection:
+        if connection is None or _head(path, connection) is None:
+            return []
+        rows = connection.execute(f"{_ROWS} WHERE change > ? ORDER BY id", (after,))
+        return [_entry(row) for row in rows if _is_sound(row)]
 
 
 def require_sound(path: Path, ledger_id: str, written: int) -> None:
@@ -191,12 +190,10 @@ def require_sound(path: Path, ledger_id: str, written: int) -> None:
     if found is None:
         return
     _require_own(path, found.ledger_id, ledger_id)
-    if found.damaged:
-        raise LedgerError(f"{path}: line {found.damaged[0]} is damaged: {_BEGIN_ANEW}")
+    if found.damage:
+        raise LedgerError(f"{path}: {found.damage}: {_BEGIN_ANEW}")
     if found.last_change < written:
         raise LedgerError(_cut(path))
-    if found.altered_end:
-        raise LedgerError(f"{path}: line {found.altered_end} is damaged: {_BEGIN_ANEW}")
 
 
 def identity(path: Path) -> tuple[int, int] | None:
@@ -221,150 +218,112 @@ def require_writable(path: Path) -> None:
                 raise LedgerError(f"{each}: cannot be written to; is it another user's, or its disk read-only?")
 
 
-def compact(path: Path, before: int, reads_before: int, now: int) -> None:
-    """Rewrite the file with the last entry of each thing, if it is large. Safe to stop anywhere.
+def drop_old(path: Path, before: int, reads_before: int, now: int) -> None:
+    """Remove entries that are not needed any more, in one transaction.
 
-    ``before``: older entries go, Unix seconds, exclusive. ``reads_before``: the same for what was read, since those
-    messages are hidden by their age, once all of its timers have ended by the second ``now``: a reader sees a message
-    until then, however old it is. Raises LedgerError, also for a damaged file.
+    ``before``: older entries go, Unix seconds, exclusive; but the last restores, settings and signs of life stay.
+    ``reads_before``: the same for what was read, since those messages are hidden by their age, once all of its timers
+    have ended by the second ``now``: a reader sees a message until then, however old it is. Raises LedgerError, also
+    for a damaged file.
     """
-    if not _is_there(path) or path.stat().st_size < COMPACTED_BYTES:
-        return
-    with _told(path), _locked(path), path.open("rb") as file:
-        contents = look(path)
-        if contents is None or contents.damaged or contents.altered_end:
-            raise LedgerError(f"{path}: is damaged, and was left as it is: {_BEGIN_ANEW}")
-        new = path.with_name(path.name + UNFINISHED)
-        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
-        with os.fdopen(os.open(new, flags, 0o600), "wb") as target:
-            _rewrite(file, target, contents, before, lambda value: _is_read_out(value, reads_before, now))
-            target.flush()
-            reach("ledger.rewritten")
-            os.fsync(target.fileno())
-        new.rename(path)
-        reach("ledger.replaced")
-        _sync_folder(path)
+    values = {"before": before, "reads_before": reads_before, "now": now}
+    with _looking(path) as connection:
+        if connection is None or _head(path, connection) is None:
+            return
+        if not connection.execute(f"SELECT 1 FROM entries WHERE {_OVER} OR {_READ_OUT} LIMIT 1", values).fetchone():
+            return
+        with _transaction(connection):
+            head = _head(path, connection)
+            if head is None or _contents(connection, head).damage:
+                raise LedgerError(f"{path}: is damaged, and was left as it is: {_BEGIN_ANEW}")
+            last_over = connection.execute(f"SELECT max(change) FROM entries WHERE {_OVER}", values).fetchone()[0]
+            gone = connection.execute(f"DELETE FROM entries WHERE {_OVER} OR {_READ_OUT}", values).rowcount
+            complete_after = max(head.complete_after, last_over or 0)
+            _set_head(connection, head._replace(complete_after=complete_after, entries=head.entries - gone))
+            reach("ledger.dropped")
 
 
-def _rewrite(
-    file: IO[bytes], target: IO[bytes], contents: Contents, before: int, is_read_out: Callable[[dict[str, Any]], bool]
-) -> None:
-    newest: dict[tuple[str, int | str], int] = {}
-    complete_after = contents.complete_after
-    for _, value in _lines(file):
-        if value and "kind" in value:
-            newest[value["kind"], value["subject"]] = value["change"]
-            if _is_over(value, before):
-                complete_after = max(complete_after, value["change"])
-    line, former = _line({"ledger": contents.ledger_id, "complete_after": complete_after}, b"")
-    target.write(line)
-    for _, value in _lines(file):
-        if not value or "kind" not in value:
+def _add(connection: sqlite3.Connection, head: _Head, added: Sequence[Entry]) -> None:
+    gone = 0
+    for entry in added:
+        if entry.kind != READ:
+            within = "" if entry.kind == RESTORE else f" AND {_HISTORY}"
+            gone += connection.execute(
+                f"DELETE FROM entries WHERE kind = ? AND subject = ?{within}", (entry.kind, entry.subject)
+            ).rowcount
+        state = None if entry.state is None else orjson.dumps(entry.state).decode()
+        row = (entry.change, entry.at, entry.kind, entry.subject, state)
+        connection.execute(
+            "INSERT INTO entries (change, at, kind, subject, state, sum) VALUES (?, ?, ?, ?, ?, ?)", (*row, _sum(row))
+        )
+    told = [each for each in added if each.kind != RESTORE]
+    # A restore by a ledger that had not all says so: backups from before it need what is not there.
+    reached = [(each.state or {}).get("complete_after", 0) for each in added if each.kind == RESTORE]
+    head = _Head(
+        head.ledger_id,
+        max(head.complete_after, *reached, 0),
+        max(head.last_change, *(each.change for each in added), 0),
+        told[-1].at if told else head.until,
+        head.entries + len(added) - gone,
+    )
+    _set_head(connection, head)
+
+
+def _contents(connection: sqlite3.Connection, head: _Head) -> Contents:
+    count, restored, damage = 0, 0, ""
+    kinds = set()
+    for row in connection.execute(f"{_ROWS} ORDER BY id"):
+        count += 1
+        if not _is_sound(row):
+            damage = damage or f"is damaged in the entry of change {row[0]}"
             continue
-        is_read = value["kind"] == READ
-        is_last = is_read or newest[value["kind"], value["subject"]] == value["change"]
-        # The very last one stays: the database knows its number.
-        is_over = _is_over(value, before) or (is_read and is_read_out(value))
-        if (is_last and not is_over) or value["change"] == contents.last_change:
-            line, former = _line({name: value[name] for name in Entry._fields}, former)
-            target.write(line)
+        kinds.add(row[2])
+        if row[2] == RESTORE:
+            restored = max(restored, orjson.loads(row[4])["number"])
+    if not damage and count != head.entries:
+        damage = f"has {count} entries of {head.entries}"
+    if not damage and (fault := connection.execute("PRAGMA quick_check(1)").fetchone()[0]) != "ok":
+        damage = f"is damaged ({fault})"
+    return Contents(
+        head.ledger_id, head.complete_after, head.last_change, restored, damage, frozenset(kinds), head.until
+    )
 
 
-def _is_over(value: dict[str, Any], before: int) -> bool:
-    return bool(value["at"] < before and value["kind"] not in _LASTING)
+_ROWS = "SELECT change, at, kind, subject, state, sum FROM entries"
 
 
-def _is_read_out(value: dict[str, Any], before: int, now: int) -> bool:
-    ends = (value["state"] or {}).get("ends", ())
-    return bool(value["at"] < before and all(redact_at <= now for _, redact_at in ends))
+def _entry(row: Sequence[Any]) -> Entry:
+    change, at, kind, subject, state, _ = row
+    return Entry(change, at, kind, subject, None if state is None else orjson.loads(state))
 
 
-def _line(values: dict[str, Any], former: bytes) -> tuple[bytes, bytes]:
-    """Return a line, and its checksum, which goes into the next one."""
-    text = orjson.dumps(values)
-    digest = _digest(former, text)
-    return text[:-1] + _SUM + digest + b'"}\n', digest
+def _is_sound(row: Sequence[Any]) -> bool:
+    return bool(_sum(row[:-1]) == row[-1])
 
 
-def _digest(former: bytes, text: bytes) -> bytes:
-    return hashlib.sha256(former + text).hexdigest()[:16].encode()
+def _sum(values: Sequence[Any]) -> bytes:
+    return hashlib.sha256(orjson.dumps(list(values))).digest()[:8]
 
 
-def _lines(file: IO[bytes]) -> Iterator[tuple[int, dict[str, Any] | None]]:
-    """Yield each line with its number; None for one that is torn or damaged."""
-    file.seek(0)
-    former = b""
-    for number, line in enumerate(file, 1):
-        yield number, _value(line, former)
-        former = _stored_sum(line)
-
-
-def _stored_sum(line: bytes) -> bytes:
-    return line.rpartition(_SUM)[2].rstrip(b'"}\n')
-
-
-def _value(line: bytes, former: bytes) -> dict[str, Any] | None:
-    text, mark, rest = line.rpartition(_SUM)
-    text += b"}"
-    if not mark or rest != _digest(former, text) + b'"}\n':
+def _head(path: Path, connection: sqlite3.Connection) -> _Head | None:
+    """Return the head; None if the file is empty. Raises LedgerError."""
+    if connection.execute("SELECT 1 FROM sqlite_schema LIMIT 1").fetchone() is None:
         return None
-    value: dict[str, Any] = orjson.loads(text)
-    return value
+    if connection.execute("PRAGMA application_id").fetchone()[0] != _APPLICATION:
+        raise LedgerError(f"{path}: is not a ledger")
+    row = connection.execute("SELECT ledger_id, complete_after, last_change, until, entries, sum FROM head").fetchone()
+    if row is None or not _is_sound(row):
+        raise LedgerError(f"{path}: its head is damaged: {_BEGIN_ANEW}")
+    return _Head(*row[:-1])
 
 
-class _Last(NamedTuple):
-    """The last sound line. ``end``: where it ends. ``change``: the greatest number that the file has told of."""
-
-    stored_sum: bytes
-    change: int
-    end: int
+def _set_head(connection: sqlite3.Connection, head: _Head) -> None:
+    connection.execute("INSERT OR REPLACE INTO head VALUES (1, ?, ?, ?, ?, ?, ?)", (*head, _sum(head)))
 
 
-def _last(path: Path, file: IO[bytes]) -> _Last | None:
-    """Find the last sound line; None if the file is empty, or torn in its first line. Raises LedgerError."""
-    size = file.seek(0, os.SEEK_END)
-    length = TAIL_BYTES
-    while size:
-        begin = max(0, size - length)
-        file.seek(begin)
-        data = file.read()
-        lines = data.splitlines(keepends=True)
-        first = 0 if begin == 0 else 2  # the first may lack its begin, and the second the checksum of the first
-        for place in range(len(lines) - 1, first - 1, -1):
-            value = _value(lines[place], _stored_sum(lines[place - 1]) if place else b"")
-            if value is not None:
-                change = value.get("change", value.get("complete_after", 0))
-                return _Last(_stored_sum(lines[place]), change, size - sum(map(len, lines[place + 1 :])))
-        if begin == 0:
-            if not (_HEAD.startswith(data[: len(_HEAD)]) or data.startswith(_HEAD) or not data.strip(b"\0")):
-                raise LedgerError(f"{path}: is not a ledger")
-            if len(lines) > 1:
-                raise LedgerError(f"{path}: its first line is damaged: {_BEGIN_ANEW}")
-            return None
-        length *= 8
-    return None
-
-
-def _end(path: Path, file: IO[bytes], ledger_id: str, written: int) -> tuple[bytes, int]:
-    """Cut a torn end off; return the checksum and the change of the last line: nothing and 0 for a new file."""
-    last = _last(path, file)
-    if last is None:
-        os.ftruncate(file.fileno(), 0)
-        return b"", 0
-    _require_own(path, _head(path, file), ledger_id)
-    if last.change < written:
-        raise LedgerError(_cut(path))
-    os.ftruncate(file.fileno(), last.end)
-    return last.stored_sum, last.change
-
-
-def _head(path: Path, file: IO[bytes]) -> str:
-    """Return the id in the first line. Raises LedgerError."""
-    file.seek(0)
-    head = _value(file.read(HEAD_BYTES).partition(b"\n")[0] + b"\n", b"")
-    if head is None or "ledger" not in head:
-        raise LedgerError(f"{path}: its first line is damaged: {_BEGIN_ANEW}")
-    return str(head["ledger"])
+def _make_tables(connection: sqlite3.Connection) -> None:
+    for statement in _TABLES:
+        connection.execute(statement)
 
 
 def _require_own(path: Path, found: str, ledger_id: str) -> None:
@@ -379,42 +338,95 @@ def _cut(path: Path) -> str:
     return f"{path}: lacks its end, or was replaced by an older one: {_BEGIN_ANEW}"
 
 
+def _ready(path: Path) -> None:
+    """Make the file if there is none, for its owner alone; one of the former form is taken over. A link is none."""
+    is_new = not path.exists()
+    os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600))
+    if is_new:
+        sync(path.parent, follows_links=True)
+    _take_over(path)
+
+
+def _take_over(path: Path) -> None:
+    """Write a ledger of the former form, lines of JSON, anew as a database. Safe to stop anywhere."""
+    with former.found(path) as lines:
+        if lines is None:
+            return
+        new = path.with_name(path.name + former.UNFINISHED)
+        new.unlink(missing_ok=True)
+        os.close(os.open(new, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600))
+        if (owner := path.stat()).st_uid != os.geteuid():
+            os.chown(new, owner.st_uid, owner.st_gid)  # root looks, and the server goes on with it
+        with _opened(new) as connection:
+            # It counts once it is renamed: until then nothing of it has to outlast a crash, and it leaves no journal.
+            connection.execute("PRAGMA journal_mode = OFF")
+            with _transaction(connection):
+                if lines:
+                    _write_former(path, connection, lines)
+        reach("ledger.rewritten")
+        new.rename(path)
+        reach("ledger.replaced")
+        sync(path.parent, follows_links=True)
+    log.info("ledger_taken_over", ledger=str(path))
+
+
+def _write_former(path: Path, connection: sqlite3.Connection, lines: Sequence[former.Line]) -> None:
+    if lines[0] is None or "ledger" not in lines[0]:
+        raise LedgerError(f"{path}: its first line is damaged: {_BEGIN_ANEW}")
+    _make_tables(connection)
+    after = max(each["complete_after"] for each in lines if each and "ledger" in each)
+    head = _Head(lines[0]["ledger"], after, after, 0, 0)
+    told = [Entry(*(each[name] for name in Entry._fields)) for each in lines if each and "kind" in each]
+    _add(connection, head, told)
+    if None in lines:
+        # What it lacks is not known, so it stays damaged.
+        connection.execute("INSERT INTO entries (change, at, kind, subject, sum) VALUES (0, 0, 'unknown', 0, x'')")
+
+
 @contextmanager
-def _locked(path: Path) -> Iterator[IO[bytes]]:
-    """Open the file for reading and writing, make it if there is none, and keep others from changing it."""
-    while True:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-        with os.fdopen(descriptor, "r+b", buffering=0) as file:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-            if _is_in_place(path, descriptor):  # it may have been compacted, by another process, while this one waited
-                yield file
-                return
+def _looking(path: Path) -> Iterator[sqlite3.Connection | None]:
+    """Open the file for the block; None if there is none."""
+    with _told(path), _mutex:
+        if not path.exists():
+            yield None
+            return
+        _take_over(path)
+        with _opened(path) as connection:
+            yield connection
 
 
-def _is_in_place(path: Path, descriptor: int) -> bool:
+@contextmanager
+def _opened(path: Path) -> Iterator[sqlite3.Connection]:
+    uri = f"{path.absolute().as_uri()}?mode=rw"
+    with closing(sqlite3.connect(uri, uri=True, isolation_level=None, timeout=LOCK_WAIT_SECONDS)) as connection:
+        if not path.stat().st_size:
+            connection.execute("PRAGMA auto_vacuum = FULL")  # for good; of another file it would change the head
+        connection.executescript(_PRAGMAS)
+        yield connection
+
+
+@contextmanager
+def _transaction(connection: sqlite3.Connection) -> Iterator[None]:
+    connection.execute("BEGIN IMMEDIATE")
     try:
-        return os.path.samestat(os.fstat(descriptor), path.stat())
-    except FileNotFoundError:
-        return False
-
-
-def _is_there(path: Path) -> bool:
-    with _told(path):
-        return path.exists()
+        yield
+        connection.execute("COMMIT")
+    finally:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
 
 
 @contextmanager
 def _told(path: Path) -> Iterator[None]:
-    """Raise what the system says as a LedgerError of one line."""
+    """Raise what the system or SQLite says as a LedgerError of one line."""
     try:
         yield
     except OSError as error:
         raise LedgerError(f"{path}: {error.strerror or error}") from error
-
-
-def _sync_folder(path: Path) -> None:
-    descriptor = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    except sqlite3.DatabaseError as error:
+        code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+        if code == sqlite3.SQLITE_NOTADB:
+            raise LedgerError(f"{path}: is not a ledger") from error
+        if code == sqlite3.SQLITE_CORRUPT:
+            raise LedgerError(f"{path}: is damaged ({error}): {_BEGIN_ANEW}") from error
+        raise LedgerError(str(store_error(path, error))) from error

@@ -14,10 +14,16 @@ from conclave.store.ledger.book import RESTORE, Entry
 from conclave.store.ledger.changes import Standing
 
 
+def is_older(standing: Standing, path: Path) -> bool:
+    """Tell whether the database is an older copy of the one that its ledger speaks of. Raises LedgerError."""
+    tip = book.tip(path)
+    return tip is not None and tip[0] == standing.ledger_id and tip[1] > standing.counter
+
+
 def own_end(path: Path, standing: Standing, last_change: int) -> int | None:
     """Return the last change in the ledger of the history of a database that was given up; None if it was not.
 
-    A restore after which nobody has gone on does not count. ``last_change``: the greatest number in the ledger.
+    A restore whose database was never used does not count. ``last_change``: the greatest number in the ledger.
     """
     end, found = last_change, None
     for restore in reversed(_restores(path)):
@@ -29,7 +35,7 @@ def own_end(path: Path, standing: Standing, last_change: int) -> int | None:
 
 
 def take_up(standing: Standing, path: Path, now: int) -> int:
-    """Note that the database goes on, if a copy of it was restored and nobody has used that.
+    """Note that the database goes on, if a copy of it was restored and never used.
 
     Call it before anything else is written, and only if the database is no older copy. Returns the number of the last
     restore. Raises LedgerError.

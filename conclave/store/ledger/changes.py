@@ -95,7 +95,7 @@ def number_anew(connection: sqlite3.Connection, after: int) -> None:
     first = connection.execute("SELECT min(change) FROM ledger_changes").fetchone()[0]
     if first is not None and first <= after:
         further = after + 1 - first
-        # Nobody of them gets a number that another one still has.
+        # None of them gets a number that another one still has.
         connection.execute("UPDATE ledger_changes SET change = -change")
         connection.execute("UPDATE ledger_changes SET change = ? - change", (further,))
         counter += further

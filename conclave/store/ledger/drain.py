@@ -5,8 +5,8 @@ from functools import partial
 from pathlib import Path
 
 from conclave.failpoints import reach
-from conclave.store import sqlite
-from conclave.store.group_commit import snapshot
+from conclave.store.engine import sqlite
+from conclave.store.engine.group_commit import snapshot
 from conclave.store.ledger import book, changes
 
 

@@ -11,15 +11,17 @@ from apispec import APISpec
 from marshmallow import fields, validate
 
 from conclave import __version__, errors as e
-from conclave.fields import Text
+from conclave.strict_fields import Text
 from conclave.wire import conclave_pb2
 from conclave.wire.endpoint import Endpoint, Who
+from conclave.wire.events import EVENTS
 from conclave.wire.negotiate import Format
 from conclave.wire.openapi import examples
 from conclave.wire.openapi.events import STREAMED, streamed
 from conclave.wire.openapi.json_schema import Plugin, text_of
+from conclave.wire.results import WireMessage
 from conclave.wire.schemas.base import ResponseSchema, the
-from conclave.wire.schemas.events import EVENTS
+from conclave.wire.schemas.responses import schema_of
 
 ABOUT = """A group messaging server for end-to-end encrypted clients.
 
@@ -81,11 +83,10 @@ def document(
         servers=[{"url": "/", "description": "this server"}],
     )
     spec.components.security_scheme(_SECURITY, _security(auth_header))
-    kinds: list[type[ResponseSchema]] = [ErrorResponse, *EVENTS.values()]
-    for kind in kinds:
-        spec.components.schema(kind.__name__, schema=the(kind))
-    for name, schema in streamed().items():
-        spec.components.schema(name, schema)
+    for schema in (the(ErrorResponse), *map(schema_of, EVENTS.values())):
+        spec.components.schema(type(schema).__name__, schema=schema)
+    for name, streaming in streamed().items():
+        spec.components.schema(name, streaming)
     for error in dict.fromkeys(error for endpoint in endpoints for error in errors_of(endpoint)):
         spec.components.example(_name(error), _example(error))
     for tag, module in {_tag(endpoint): inspect.getmodule(endpoint.handler) for endpoint in endpoints}.items():
@@ -173,20 +174,20 @@ def _success(endpoint: Endpoint, formats: tuple[Format, ...]) -> dict[str, Any]:
         return {"description": HTTPStatus(endpoint.status).phrase, "content": {endpoint.media_type: shown}}
     if endpoint.answer is None:
         return {"description": "Done; nothing to tell."}
-    schema = the(endpoint.answer)
+    schema = schema_of(endpoint.answer)
     return {
         "description": text_of(endpoint.answer),
         "content": _content(
             (endpoint.format,) if endpoint.format else formats,
-            endpoint.answer.__name__,
+            endpoint.answer.wire,
             schema,
             {"example": examples.example(schema)},
         ),
     }
 
 
-def _event(name: str, kind: type[ResponseSchema]) -> str:
-    return f"event: {name}\ndata: {orjson.dumps(examples.example(the(kind))).decode()}\n\n"
+def _event(name: str, kind: type[WireMessage]) -> str:
+    return f"event: {name}\ndata: {orjson.dumps(examples.example(schema_of(kind))).decode()}\n\n"
 
 
 def _refusals(endpoint: Endpoint, formats: tuple[Format, ...]) -> dict[str, Any]:

@@ -2,8 +2,8 @@
 
 from typing import Any
 
+from conclave.wire.events import EVENTS
 from conclave.wire.openapi.json_schema import text_of
-from conclave.wire.schemas.events import EVENTS
 
 _ALL = "ServerEvent"
 
@@ -20,7 +20,7 @@ def streamed() -> dict[str, dict[str, Any]]:
     Each has the name of the event and its data, once the data was read as JSON.
     """
     described = {_LAGGED: ("Events were lost: read your whole state again. The data says how many.", _COUNT)} | {
-        name: (text_of(kind), {"$ref": f"#/components/schemas/{kind.__name__}"}) for name, kind in EVENTS.items()
+        name: (text_of(kind), {"$ref": f"#/components/schemas/{kind.wire}"}) for name, kind in EVENTS.items()
     }
     found = {_type_name(name): _event(name, about, data) for name, (about, data) in described.items()}
     to = {name: f"#/components/schemas/{_type_name(name)}" for name in described}

@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass
 
-from conclave.fields import Text
-from conclave.wire.fields import ALIAS_RULE, NAME_RULE, PASSWORD_RULE, Identifier, required
-from conclave.wire.schemas.base import RequestSchema, ResponseSchema
+from conclave.strict_fields import Text
+from conclave.wire.fields import ALIAS_RULE, NAME_RULE, PASSWORD_RULE, required
+from conclave.wire.schemas.base import RequestSchema
 
 
 @dataclass(frozen=True)
@@ -28,12 +28,6 @@ class RegisterRequest(RequestSchema):
     registration_token = Text(load_default="")
 
 
-class RegisterResponse(ResponseSchema):
-    """The new account's id."""
-
-    user_id = Identifier()
-
-
 @dataclass(frozen=True)
 class Login:
     """The name and password of a user who wants a session."""
@@ -49,14 +43,6 @@ class LoginRequest(RequestSchema):
 
     username = required(Text)
     password = required(Text)
-
-
-class LoginResponse(ResponseSchema):
-    """A session's token. It is shown here once, and stored nowhere."""
-
-    token = Text()
-    user_id = Identifier()
-    username = Text()
 
 
 @dataclass(frozen=True)

@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-from conclave.fields import Text
+from conclave.strict_fields import Text
 from conclave.wire.fields import HEX_RULE, Bytes
-from conclave.wire.schemas.base import RequestSchema, ResponseSchema
+from conclave.wire.schemas.base import RequestSchema
 
 
 @dataclass(frozen=True)
@@ -55,9 +55,3 @@ class ExternalJoinRequest(RequestSchema):
 
     commit_message = Bytes(load_default=b"")
     mls_group_id = Text(load_default="", validate=HEX_RULE)
-
-
-class GetGroupInfoResponse(ResponseSchema):
-    """The stored group info."""
-
-    group_info = Bytes()

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from marshmallow import validate
 
-from conclave.fields import Text
+from conclave.strict_fields import Text
 from conclave.wire.schemas.base import QuerySchema
 
 

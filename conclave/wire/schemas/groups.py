@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from marshmallow import ValidationError, fields, validate, validates_schema
+from marshmallow import ValidationError, validate, validates_schema
 
-from conclave.fields import StrictBoolean, StrictInteger, Text
+from conclave.strict_fields import StrictBoolean, StrictInteger, Text
 from conclave.wire.fields import (
     ALIAS_RULE,
     EXPIRY_RULE,
@@ -14,11 +14,9 @@ from conclave.wire.fields import (
     NAME_RULE,
     PATTERN_RULE,
     REQUIRED,
-    Identifier,
     required,
 )
-from conclave.wire.schemas.base import QuerySchema, RequestSchema, ResponseSchema
-from conclave.wire.schemas.users import UserInfoResponse
+from conclave.wire.schemas.base import QuerySchema, RequestSchema
 
 
 @dataclass(frozen=True)
@@ -38,36 +36,6 @@ class CreateGroupRequest(RequestSchema):
     group_name = required(Text, NAME_RULE)
 
 
-class CreateGroupResponse(ResponseSchema):
-    """The new group's id."""
-
-    group_id = Identifier()
-
-
-class GroupMember(UserInfoResponse):
-    """A member of a group."""
-
-    role = Text()
-
-
-class GroupInfo(ResponseSchema):
-    """A group as its members see it."""
-
-    group_id = Identifier(attribute="group.group_id")
-    alias = Text(attribute="group.alias")
-    members = fields.List(fields.Nested(GroupMember))
-    group_name = Text(attribute="group.group_name")
-    mls_group_id = Text(attribute="group.mls_group_id")
-    message_expiry_seconds = fields.Integer(attribute="group.message_expiry_seconds")
-    visibility = Text(attribute="group.visibility")
-
-
-class ListGroupsResponse(ResponseSchema):
-    """The caller's groups."""
-
-    groups = fields.List(fields.Nested(GroupInfo))
-
-
 @dataclass(frozen=True)
 class FindPublicGroups:
     """The text to look for in the names of public groups."""
@@ -81,21 +49,6 @@ class PublicGroupsQuery(QuerySchema):
     makes = FindPublicGroups
 
     pattern = Text(load_default="", validate=PATTERN_RULE)
-
-
-class PublicGroupInfo(ResponseSchema):
-    """A public group as anybody sees it."""
-
-    group_id = Identifier()
-    group_name = Text()
-    alias = Text()
-    member_count = fields.Integer()
-
-
-class ListPublicGroupsResponse(ResponseSchema):
-    """The public groups that match."""
-
-    groups = fields.List(fields.Nested(PublicGroupInfo))
 
 
 @dataclass(frozen=True)
@@ -137,10 +90,3 @@ class UpdateGroupRequest(RequestSchema):
         missing = [name for update, name in counts.items() if data.get(update) and original.get(name) is None]
         if missing:
             raise ValidationError({name: [REQUIRED] for name in missing})
-
-
-class UpdateGroupResponse(ResponseSchema):
-    """What expires at once by the change: how many messages, and when the oldest was stored, Unix seconds; 0 and 0."""
-
-    messages_expiring = fields.Integer()
-    oldest_expiring = fields.Integer()

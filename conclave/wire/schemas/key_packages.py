@@ -7,7 +7,7 @@ from typing import Any
 
 from marshmallow import ValidationError, fields, validates_schema
 
-from conclave.fields import StrictBoolean, Text
+from conclave.strict_fields import StrictBoolean, Text
 from conclave.wire.fields import (
     FINGERPRINT_RULE,
     KEY_PACKAGE_RULE,
@@ -18,7 +18,7 @@ from conclave.wire.fields import (
     Many,
     required,
 )
-from conclave.wire.schemas.base import RequestSchema, ResponseSchema
+from conclave.wire.schemas.base import RequestSchema
 
 MOST_PACKAGES = 100
 """At most 100 key packages in a request, in both forms together: ten times as many as are kept."""
@@ -78,12 +78,6 @@ class UploadKeyPackageRequest(RequestSchema):
             raise ValidationError(TOO_MANY.format(MOST_PACKAGES), "entries")
 
 
-class GetKeyPackageResponse(ResponseSchema):
-    """A key package of the user."""
-
-    key_package_data = Bytes()
-
-
 @dataclass(frozen=True)
 class InviteToGroup:
     """Whom to invite."""
@@ -97,16 +91,3 @@ class InviteToGroupRequest(RequestSchema):
     makes = InviteToGroup
 
     user_ids = required(partial(Many, Identifier()))
-
-
-class MemberKeyPackage(ResponseSchema):
-    """A key package of one user."""
-
-    user_id = Identifier()
-    key_package_data = Bytes()
-
-
-class InviteToGroupResponse(ResponseSchema):
-    """A key package of each user but the caller, to make the commit and the welcome with."""
-
-    member_key_packages = fields.List(fields.Nested(MemberKeyPackage))

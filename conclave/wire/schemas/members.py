@@ -2,13 +2,9 @@
 
 from dataclasses import dataclass
 
-from marshmallow import fields
-
-from conclave.fields import Text
 from conclave.wire.fields import Identifier, required
-from conclave.wire.schemas.base import RequestSchema, ResponseSchema
+from conclave.wire.schemas.base import RequestSchema
 from conclave.wire.schemas.commits import LeaveGroup, LeaveGroupRequest
-from conclave.wire.schemas.groups import GroupMember
 
 
 @dataclass(frozen=True)
@@ -32,12 +28,6 @@ class DemoteMemberRequest(RequestSchema):
     makes = NamedUser
 
     user_id = required(Identifier)
-
-
-class ListAdminsResponse(ResponseSchema):
-    """The admins of a group."""
-
-    admins = fields.List(fields.Nested(GroupMember))
 
 
 @dataclass(frozen=True)
@@ -65,19 +55,3 @@ class UnbanMemberRequest(RequestSchema):
     makes = NamedUser
 
     user_id = required(Identifier)
-
-
-class BannedUser(ResponseSchema):
-    """A banned user. ``banned_at``: Unix seconds. ``banned_by``: empty once that account is gone."""
-
-    user_id = Identifier()
-    username = Text()
-    alias = Text()
-    banned_at = fields.Integer()
-    banned_by = Identifier()
-
-
-class ListBannedUsersResponse(ResponseSchema):
-    """The users who are banned from a group."""
-
-    users = fields.List(fields.Nested(BannedUser))

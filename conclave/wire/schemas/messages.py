@@ -3,12 +3,13 @@
 import base64
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 
 import orjson
 from google.protobuf.message import DecodeError
-from marshmallow import fields, validate
+from marshmallow import validate
 
-from conclave.fields import StrictBoolean, StrictInteger
+from conclave.strict_fields import StrictInteger
 from conclave.wire import conclave_pb2, json_text
 from conclave.wire.fields import (
     ID_BYTES,
@@ -21,13 +22,16 @@ from conclave.wire.fields import (
     required,
 )
 from conclave.wire.negotiate import Format
-from conclave.wire.schemas.base import QuerySchema, RequestSchema, ResponseSchema
+from conclave.wire.schemas.base import QuerySchema, RequestSchema
 
 MAX_SEQUENCE_NUM = 2**63 - 1
 MOST_MESSAGES = 500
 
 _MLS_MESSAGE = {"mls_message"}
-_AFTER_LIMIT = re.compile(r"after=([0-9]{1,18})&limit=([1-9][0-9]{0,3})", re.ASCII)
+_NUMBER = re.compile(r"[0-9]{1,18}", re.ASCII)
+_DEFAULT_LIMIT = 100
+_ODD = frozenset("%+;#")
+"""Characters of a query that stand for others, or might end it: another name may be ``after`` by them."""
 
 
 @dataclass(frozen=True)
@@ -72,17 +76,11 @@ class SendMessageRequest(RequestSchema):
     zero_is_absent = ("self_destruct_seconds",)
 
     mls_message = required(Bytes)
-    # By a function, so that the OpenAPI document does not show a default that nobody may send.
+    # By a function, so that the OpenAPI document does not show a default that no client may send.
     self_destruct_seconds = StrictInteger(load_default=lambda: 0, validate=SELF_DESTRUCT_RULE)
     send_id = Identifier(load_default=b"")
 
     quick = staticmethod(_quick_send)
-
-
-class SendMessageResponse(ResponseSchema):
-    """The number that the message got."""
-
-    sequence_num = fields.Integer()
 
 
 def write_number(written_in: Format, sequence_num: int) -> bytes:
@@ -101,10 +99,20 @@ class GetMessages:
     include_redacted: bool
 
 
+@lru_cache(4096)
 def _quick_get(query: str) -> GetMessages | None:
-    """Return what a query makes that has ``after`` and ``limit``, in this order."""
-    found = _AFTER_LIMIT.fullmatch(query)
-    return GetMessages(int(found[1]), min(int(found[2]), MOST_MESSAGES), include_redacted=False) if found else None
+    """Return what a query makes in which nothing is wrong, nor written in an odd way: names in any order, or none."""
+    values: dict[str, str] = {}
+    for each in query.split("&"):
+        name, _, value = each.partition("=")
+        values.setdefault(name, value)
+    after, limit = values.get("after", "0"), values.get("limit", str(_DEFAULT_LIMIT))
+    redacted = values.get("include_redacted", "false")
+    if not _NUMBER.fullmatch(after) or not _NUMBER.fullmatch(limit) or redacted not in ("true", "false"):
+        return None
+    if _ODD.intersection(query) or int(limit) < 1:
+        return None
+    return GetMessages(int(after), min(int(limit), MOST_MESSAGES), include_redacted=redacted == "true")
 
 
 class GetMessagesQuery(QuerySchema):
@@ -116,32 +124,10 @@ class GetMessagesQuery(QuerySchema):
     makes = GetMessages
 
     after = QueryInteger(least=0, most=MAX_SEQUENCE_NUM, default=0)
-    limit = QueryInteger(least=1, most=MOST_MESSAGES, default=100)
+    limit = QueryInteger(least=1, most=MOST_MESSAGES, default=_DEFAULT_LIMIT)
     include_redacted = QueryBoolean(load_default=False)
 
     quick = staticmethod(_quick_get)
-
-
-class StoredMessage(ResponseSchema):
-    """A message; times in Unix seconds. ``expires_at``: the first second at which it is not served; 0 for none.
-
-    ``self_destruct_seconds``: how long each reader may see it once it was read; 0: for ever. ``redacted``: the caller
-    may not see it, or not any more; ``mls_message`` is empty.
-    """
-
-    sequence_num = fields.Integer()
-    sender_id = Identifier()
-    mls_message = Bytes()
-    created_at = fields.Integer()
-    self_destruct_seconds = fields.Integer()
-    redacted = StrictBoolean()
-    expires_at = fields.Integer()
-
-
-class GetMessagesResponse(ResponseSchema):
-    """A page of messages, ascending."""
-
-    messages = fields.List(fields.Nested(StoredMessage))
 
 
 @dataclass(frozen=True)

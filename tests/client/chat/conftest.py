@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from aiohttp import ClientSession
 
-from conclave.client import sync as sync_module
+from conclave.client import Codec, sync as sync_module
 from conclave.client.chat import conversation as conversation_module
 from tests.conftest import Running
 from tests.support.chatting import SETTINGS
@@ -27,8 +27,15 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 async def chat(running: Running, quick: None) -> AsyncIterator[NewChat]:
     async with AsyncExitStack() as stack:
 
-        async def make(name: str, path: Path | None = None, *, connects: bool = True, register: bool = True) -> Chat:
-            made = Chat(running.url, name, running.clock, path)
+        async def make(
+            name: str,
+            path: Path | None = None,
+            *,
+            connects: bool = True,
+            register: bool = True,
+            codec: Codec | None = None,
+        ) -> Chat:
+            made = Chat(running.url, name, running.clock, path, codec=codec)
             stack.push_async_callback(made.end)
             await made.begin(register=register)
             if connects:

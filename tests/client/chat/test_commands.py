@@ -7,11 +7,13 @@ from uuid import UUID
 
 import pytest
 
-from conclave.client import GroupError, InputError, ResourceError
-from conclave.client.chat import commands, help_text, words
+from conclave.client import Client, GroupError, InputError, ResourceError
+from conclave.client.chat import commands, formatting, help_text
+from conclave.client.chat.command_context import CommandContext, CommandError
 from conclave.client.chat.commands import COMMANDS
-from conclave.client.chat.desk import CommandError, Desk
+from conclave.client.chat.rooms import Room
 from tests.conftest import Running
+from tests.support.client import PASSWORD
 from tests.support.conversing import NewChat, RecordingDesk
 from tests.support.server import PATIENCE
 
@@ -38,8 +40,9 @@ async def club(alice: RecordingDesk, bob: RecordingDesk) -> UUID:
     return group
 
 
-def test_every_command_of_the_table_is_exercised_here() -> None:
-    source = Path(__file__).read_text(encoding="utf-8")
+def test_every_command_of_the_table_is_exercised() -> None:
+    files = Path(__file__), Path(__file__).with_name("test_keys.py")
+    source = "".join(each.read_text(encoding="utf-8") for each in files)
     assert set(re.findall(r'does\(f?"/(\w+)', source)) >= set(COMMANDS)
 
 
@@ -50,6 +53,55 @@ def test_the_table_is_what_it_says() -> None:
         assert command.says == command.says[0].lower() + command.says[1:]
         assert commands.find(name) is command
         assert commands.matching(f"/{name}") == [command], "no name is the beginning of another"
+
+
+class TestMuting:
+    async def test_a_group_is_muted_by_name_and_for_a_time(
+        self, alice: RecordingDesk, bob: RecordingDesk, club: UUID
+    ) -> None:
+        den = await alice.chat.new("den")
+        now, room = alice.conversation.now(), alice.chat.room
+
+        async def muted(line: str) -> list[int]:
+            await alice.does(line)
+            return [room(each).muted_until - now for each in (club, den)]
+
+        for_good = formatting.LATEST - now
+        assert await muted("/mute 2h") == [2 * HOUR, -now]
+        assert await muted("/mute den 30min") == [2 * HOUR, HOUR // 2]
+        assert await muted("/mute den") == [2 * HOUR, for_good]
+        assert await muted("/mute") == [for_good, for_good]
+        assert alice.said[-1] == "club does not call until /unmute"
+        await alice.does("/groups")
+        assert alice.told[-1][1].count(", muted") == 2
+        await alice.does("/unmute den")
+        await alice.does("/unmute")
+        assert not any(room(each).is_muted(now) for each in (club, den))
+        with pytest.raises(CommandError, match="you are in no group nowhere"):
+            await alice.does("/mute nowhere 2h")
+
+
+class TestReading:
+    async def test_what_is_unread_is_put_aside_here_or_everywhere(
+        self, alice: RecordingDesk, bob: RecordingDesk, club: UUID
+    ) -> None:
+        den = await alice.chat.new("den", bob.chat)
+        for group in (club, den):
+            alice.chat.send(group, "one", "two")
+            await bob.chat.until(lambda group=group: bob.chat.room(group).unread == 2)  # type: ignore[misc]  # mypy knows no default in a lambda
+        await bob.does("/read")
+        assert [bob.chat.room(each).unread for each in (club, den)] == [0, 2]
+        await bob.does("/read all")
+        assert bob.chat.room(den).unread == 0
+        await alice.chat.until(lambda: not bob.chat.history.untold())
+        for line, wrong in (("/read some", "type it as /read"), ("/read x all", "type it as /read")):
+            with pytest.raises(CommandError, match=wrong):
+                await bob.does(line)
+
+    async def test_without_an_open_group_there_is_only_all(self, alice: RecordingDesk) -> None:
+        with pytest.raises(CommandError, match="open a group first"):
+            await alice.does("/read")
+        await alice.does("/read all")
 
 
 class TestLines:
@@ -73,7 +125,7 @@ class TestLines:
     @pytest.mark.parametrize(
         ("line", "could"),
         [
-            ("/un", ["uninvite", "unban"]),
+            ("/un", ["unmute", "uninvite", "unban"]),
             ("/DE", ["decline", "demote", "delete"]),
             ("/exp 1h", ["expire"]),
             ("/in x", []),
@@ -91,11 +143,11 @@ class TestLines:
             ("/", "/ is no command; /help lists all of them"),
             ("/ new x", "/ is no command; /help lists all of them"),
             ("/x\x1b[2J", "/x\N{REPLACEMENT CHARACTER}[2J is no command; /help lists all of them"),
-            ("/un bob", "/un could be /uninvite or /unban: type more of it"),
+            ("/un bob", "/un could be /unmute, /uninvite or /unban: type more of it"),
             ("/in", "/in could be /invite or /info: type more of it"),
             ("/new", "type it as /new NAME [public]"),
             ("/new  ", "type it as /new NAME [public]"),
-            ("/help me", "nothing follows /help"),
+            ("/discard me", "/discard is about a group: open one first, or make one with /new NAME"),
             ("/quit now", "nothing follows /quit"),
         ],
     )
@@ -150,8 +202,8 @@ class TestLines:
         assert str(refused.value) == f"type it as {command.usage}"
 
     def test_a_screen_and_the_recorder_are_desks(self, alice: RecordingDesk) -> None:
-        desk: Desk = alice
-        assert desk.room is None
+        context: CommandContext = alice
+        assert context.room is None
 
 
 class TestGroups:
@@ -171,14 +223,48 @@ class TestGroups:
 
     async def test_new_with_what_is_no_name(self, alice: RecordingDesk, club: UUID) -> None:
         before = len(alice.opened)
-        with pytest.raises(CommandError, match="type it as /new NAME, or /new NAME public"):
-            await alice.does("/new my club")
-        with pytest.raises(InputError):
-            await alice.does("/new my-club")
+        for typed, fault in (
+            ("_club", "it begins with _"),
+            ("c" * 65, "it has 65"),
+            ("...", r'"\." at place 1 is none of them'),
+            ("\N{CJK UNIFIED IDEOGRAPH-6771}", '"\N{CJK UNIFIED IDEOGRAPH-6771}" at place 1 is none of them'),
+        ):
+            with pytest.raises(InputError, match=fault):
+                await alice.does(f"/new {typed}")
+        with pytest.raises(CommandError, match="a title has at most 64 characters, this one 65"):
+            await alice.does(f"/new {'c ' * 32}c")
         with pytest.raises(ResourceError):
             await alice.does("/new club")
         assert len(alice.opened) == before
         assert len(await alice.chat.client.groups()) == 1
+
+    async def test_a_name_for_people_is_the_title_and_makes_the_name(self, alice: RecordingDesk) -> None:
+        def opened() -> Room:
+            assert alice.room
+            return alice.room
+
+        for name in ("Smith_v_Jones_2026", "Smith_v_Jones_2026_2"):
+            await alice.does("/new Smith v. Jones, 2026")
+            assert (opened().name, opened().group.alias) == (name, "Smith v. Jones, 2026")
+            assert opened().label == "Smith v. Jones, 2026"
+        await alice.does("/new B\u00fccher der Stra\u00dfe public")
+        assert (opened().name, opened().group.visibility) == ("Bucher_der_Strasse", "public")
+        await alice.does("/new den")
+        await alice.does("/title Smith v. Jones, 2026")
+        await alice.chat.renew()
+        assert opened().label == "den", "a title that the name was not made of is no name"
+        await alice.does("/go b\u00fccher der stra\u00dfe")
+        assert opened().name == "Bucher_der_Strasse"
+        await alice.does("/groups")
+        assert "den (Smith v. Jones, 2026): " in alice.told[-1][1]
+
+    async def test_who_has_never_logged_in_has_no_keys_and_that_is_said(self, alice: RecordingDesk, club: UUID) -> None:
+        async with Client(str(alice.conversation.client.transport.url)) as client:
+            await client.register("zoe", PASSWORD)
+        with pytest.raises(ResourceError, match="zoe has no keys yet, and cannot be invited: they come with the first"):
+            await alice.does("/invite zoe")
+        with pytest.raises(ResourceError):
+            await alice.does("/invite nobody_here")
 
     async def test_find(self, alice: RecordingDesk, bob: RecordingDesk, club: UUID) -> None:
         await bob.does("/new den public")
@@ -374,7 +460,7 @@ class TestSettings:
         await alice.does(f"/expire {typed}")
         assert not alice.asked, "nothing is hidden, so nothing is asked"
         retention = await alice.chat.client.retention((await alice.chat.client.groups())[0].group_id)
-        assert becomes == words.policy(retention.effective_expiry_seconds)
+        assert becomes == formatting.policy(retention.effective_expiry_seconds)
         assert (await alice.chat.client.groups())[0].message_expiry_seconds == setting
 
     @pytest.mark.parametrize(
@@ -626,6 +712,8 @@ class TestAbout:
             "  set in the group: until all have fetched them",
             "  set by the server: nothing",
             "Not fetched yet by bob: that holds deletion back.",
+            "",
+            "Not encrypted: the server can read this.",
             "",
             "2 members:",
             "  alice  admin",

@@ -12,9 +12,9 @@ import pytest
 
 from conclave.client import GroupError, NoAnswerError, RefusedError, SessionOverError
 from conclave.client.chat import conversation as conversation_module
-from conclave.client.chat.listener import Listener
+from conclave.client.chat.observer import Listener
 from conclave.client.errors import ServerError
-from conclave.client.news import Lagged, Message
+from conclave.client.events import Lagged, Message
 from conclave.clock import FakeClock
 from conclave.config.settings import Config
 from tests.conftest import Running, StartServer
@@ -72,15 +72,15 @@ class TestUnread:
         assert room
         assert (room.unread, room.read_before) == (3, 0), "the line stands before the first"
         bob.told.shown.clear()
-        bob.conversation.seen(group, 2)
+        bob.conversation.seen(group, range(1, 3))
         assert (room.unread, room.read_before) == (1, 0), "it stays while one reads"
         assert bob.told.shown == {None, group}
         bob.told.shown.clear()
-        bob.conversation.seen(group, 1)
+        bob.conversation.seen(group, range(1, 2))
         assert (room.unread, bob.told.shown) == (1, set()), "what was seen stays seen"
         assert bob.conversation.enter(group) is room
         assert room.read_before == 2
-        bob.conversation.seen(group, 3)
+        bob.conversation.seen(group, range(1, 4))
         bob.conversation.enter(group)
         assert [room.unread, room.read_before] == [0, None]
         await bob.until(lambda: not bob.history.untold())
@@ -93,7 +93,19 @@ class TestUnread:
         bob.send(group, "two")
         assert bob.room(group).read_before is None
         await bob.shows(group, "one", "two")
-        assert bob.room(group).unread == 1, "but what was not on the screen is not seen"
+        assert bob.room(group).unread == 0
+
+    async def test_who_writes_has_not_seen_what_destroys_itself(self, pair: Pair) -> None:
+        alice, bob, group = pair
+        alice.send(group, "one")
+        alice.send(group, "secret", self_destruct_seconds=60)
+        alice.send(group, "two")
+        await bob.shows(group, "one", "secret", "two")
+        bob.send(group, "three")
+        assert (bob.room(group).unread, bob.room(group).unread_from) == (1, 2)
+        assert bob.history.read_up_to(group) == 1
+        bob.conversation.seen(group, [2])
+        assert bob.history.read_up_to(group) >= 3, "nothing is left before it"
 
     async def test_what_comes_to_a_group_that_was_never_opened_is_counted(self, pair: Pair) -> None:
         alice, bob, _ = pair
@@ -120,7 +132,7 @@ class TestUnread:
         alice.send(group, "one", "two")
         await bob.until(lambda: bob.room(group).unread == 2)
         bob.conversation.enter(group)
-        bob.conversation.seen(group, 1)
+        bob.conversation.seen(group, range(1, 2))
         await bob.disconnect()
         await bob.connect()
         assert bob.room(group).unread == 1
@@ -130,7 +142,7 @@ class TestUnread:
 
     async def test_of_a_group_that_is_not_there_nothing_is_seen(self, pair: Pair) -> None:
         _, bob, _ = pair
-        bob.conversation.seen(UUID(int=5), 3)
+        bob.conversation.seen(UUID(int=5), range(1, 4))
         assert bob.conversation.enter(UUID(int=5)) is None
         assert bob.conversation.open_room is None
 
@@ -225,7 +237,7 @@ class TestPolicies:
         await bob.shows(group, "secret", "plain")
         running.clock.advance(DAY)
         assert bob.texts(group) == ["secret", "plain"], "fetched is not seen"
-        bob.conversation.seen(group, 2)
+        bob.conversation.seen(group, range(1, 3))
         [secret, _] = bob.room(group).messages.values()
         assert secret.gone_at == running.clock.now() + 60, "the countdown begins at once"
         running.clock.advance(60)

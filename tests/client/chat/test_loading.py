@@ -12,8 +12,8 @@ from conclave.client.chat import conversation as conversation_module, loading
 from conclave.client.chat.loading import MOST_AHEAD, MOST_LOADED, PAGE
 from conclave.client.chat.rooms import Room
 from conclave.client.history.pages import Arrived
-from conclave.client.results import Group
 from conclave.clock import FakeClock
+from conclave.wire.results import Group
 from tests.conftest import Running
 from tests.support.conversing import Held, NewChat, Pair, Recorder, say
 
@@ -48,7 +48,7 @@ class TestLoading:
 
     async def test_earlier_ones_are_loaded_by_the_page(self, long: Pair) -> None:
         _, bob, group = long
-        bob.conversation.seen(group, self.MANY)
+        bob.conversation.seen(group, range(1, self.MANY + 1))
         room = bob.conversation.enter(group)
         assert room
         assert [room.has_earlier] == [True]
@@ -141,14 +141,14 @@ class TestLoading:
         self, long: Pair, running: Running
     ) -> None:
         alice, bob, group = long
-        bob.conversation.seen(group, self.MANY)
+        bob.conversation.seen(group, range(1, self.MANY + 1))
         await say(alice, group, PAGE, seconds=60)
         room = bob.conversation.enter(group)
         assert room
         await bob.until(lambda: room.fetched_up_to == self.MANY + PAGE)
         bob.conversation.enter(group)
         assert list(room.messages) == list(range(self.MANY + 1, self.MANY + PAGE + 1))
-        bob.conversation.seen(group, self.MANY + PAGE)
+        bob.conversation.seen(group, range(1, self.MANY + PAGE + 1))
         running.clock.advance(60)
         await bob.until(lambda: list(room.messages) == list(range(self.MANY - PAGE + 1, self.MANY + 1)))
 
@@ -161,7 +161,7 @@ class TestLoading:
         group = await alice.new("club", bob)
         await say(alice, group, 100)
         await bob.until(lambda: bob.room(group).unread == 100)
-        bob.conversation.seen(group, 100)
+        bob.conversation.seen(group, range(1, 101))
         await bob.disconnect()
         with closing(sqlite3.connect(str(bob._path))) as connection, connection:
             connection.execute("UPDATE groups SET handled_up_to = 20")

@@ -16,9 +16,10 @@ from xml.etree import ElementTree
 import pytest
 from yarl import URL
 
-from conclave import keys
+from conclave import app_keys
 from conclave.client.chat.app import DARK, LIGHT
 from conclave.client.chat.options import ChatOptions
+from conclave.client.encryption.view import Trust
 from conclave.client.session import Session
 from conclave.clock import FakeClock
 from conclave.config.settings import Config
@@ -26,6 +27,7 @@ from tests.conftest import Running, StartServer
 from tests.processes.test_operators_page import DRAWN, PICTURES
 from tests.support.chatting import Chat, chatting, screen_strips, until
 from tests.support.client import PACKAGE, PASSWORD, Client
+from tests.support.keyring import Keyring, key
 from tests.support.pictures import drawn
 
 TALK = (
@@ -46,6 +48,8 @@ NEW_FROM = 4
 NOON = 1_780_315_200
 """Monday, 1 June 2026, 12:00."""
 
+TRUSTED = (Trust.VERIFIED, Trust.VERIFIED, Trust.UNKNOWN)
+
 HOUR, DAY = 3_600, 86_400
 PEOPLE = ("ada", "grace", "linus", "margaret", "olga")
 
@@ -63,8 +67,13 @@ def in_utc(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @contextlib.asynccontextmanager
 async def ada(running: Running, home: Path, clock: FakeClock, **options: Any) -> AsyncIterator[Chat]:
-    """Ada's chat, which goes by the test's clock alone: the server's answers have the real date."""
-    async with chatting(home, clock=clock, **options) as chat:
+    """Ada's chat, which goes by the test's clock alone: the server's answers have the real date.
+
+    The others send text as it is, so that a picture needs no keys; it says what those who have keys see.
+    """
+    keys = Keyring()
+    keys.holds(*(key(UUID(int=number), trust) for number, trust in zip((2, 3, 4), TRUSTED, strict=True)))
+    async with chatting(home, clock=clock, make_codec=lambda *_: keys, **options) as chat:
         chat.conversation.client.transport.on_time = lambda _: None
         chat.conversation.history._clock.anchor = None
         yield chat
@@ -76,7 +85,7 @@ async def people(running: Running, home: Path) -> dict[str, Client]:
     for number, name in enumerate(PEOPLE, start=1):
         client = Client(running.http, running.url, user_id=str(UUID(int=number)))
         await client.post("/register", username=name, password=PASSWORD)
-        await running.app[keys.STORE].write(_set_id, name, UUID(int=number).bytes)
+        await running.app[app_keys.STORE].write(_set_id, name, UUID(int=number).bytes)
         await client.login(name)
         await client.upload(PACKAGE, last_resort=PACKAGE)
         found[name] = client
@@ -123,7 +132,7 @@ async def played(chat: Chat, by: dict[str, Client], groups: tuple[str, str, str]
     for minutes, name, text, burns in TALK:
         clock.seconds = NOON - minutes * 60 + 30
         if minutes == NEW_FROM:
-            await until(lambda: chat.conversation.history.unread(UUID(trip), chat.conversation.user_id) == 0)
+            await until(lambda: not chat.conversation.history.unread(UUID(trip), chat.conversation.user_id))
             await chat.open("retro")
         if name == "ada":
             chat.type(text, "enter")
@@ -175,7 +184,19 @@ async def test_a_lively_group_and_what_a_change_would_hide(
         async with ada(running, tmp_path / "home", clock) as chat:
             await played(chat, by, groups, clock)
             screen = chat.screen
-            for each in ("grace", "linus", "you", "─ new ─", "✉ choir", "fetched 12", "retro", "30d", "∞ 1", "1h"):
+            for each in (
+                "encrypted, 2 of 3 verified",
+                "grace",
+                "linus",
+                "you",
+                "─ new ─",
+                "✉ choir",
+                "fetched 12",
+                "retro",
+                "30d",
+                "∞ 1",
+                "1h",
+            ):
                 assert each in screen, f"{each} in\n{screen}"
             assert {"●", "◕", "◑", "◔", "○", "✶"} & set(screen) >= {"●", "◑", "◔", "✶"}, screen
             said = [

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, strategies as st
 
 from conclave.client.chat.rooms import MOST_NOTICES, Draft, Notice, Room, Rooms, changes, held_by, named
-from conclave.client.news import Message
-from conclave.client.results import Group, Member, Retention
+from conclave.client.events import Message
+from conclave.wire.results import Group, Member, Retention
 
 ME, BOB, CAROL = (UUID(int=number) for number in (1, 2, 3))
 NOW = 1_700_000_000

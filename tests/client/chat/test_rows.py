@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings, strategies as st
 from rich.cells import cell_len
 
-from conclave.client.chat import rows, words
+from conclave.client.chat import formatting, rows
 from conclave.client.chat.rooms import Draft, Notice
 from conclave.client.chat.rows import FUSE_WIDTH, Item, Look, Row, Wraps, lay_out
-from conclave.client.news import Message
+from conclave.client.events import Message
 from tests.support import sample
 
 ME, BOB, CAROL = (UUID(int=number) for number in (1, 2, 3))
@@ -30,10 +30,10 @@ def utc() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TZ", "UTC")
         time.tzset()
-        words.day.cache_clear()
+        formatting.day.cache_clear()
         yield
     time.tzset()
-    words.day.cache_clear()
+    formatting.day.cache_clear()
 
 
 def said(
@@ -57,6 +57,15 @@ def width_of(row: Row, look: Look) -> int:
         left, circle, _ = rows.left(row.message, look.now)
         right = cell_len(f" {left} {circle}")
     return row.indent + cell_len(row.text.plain) + right
+
+
+class TestMentions:
+    def test_a_message_that_means_the_reader_is_marked_and_no_other(self) -> None:
+        look = replace(LOOK, means_user=lambda text: "@me" in text)
+        items: list[Item] = [said(1, "so, @me"), said(2, "so"), said(3, "I, @me", by=ME), said(4, None)]
+        for each in (look, replace(look, is_plain=True)):
+            styles = {row.number: row.style for row in lay_out(items, each) if row.number}
+            assert styles == {1: "mention", 2: "text", 3: "text", 4: "unreadable"}
 
 
 class TestNames:
@@ -151,6 +160,36 @@ class TestTexts:
         assert last.style == "unreadable"
 
     @pytest.mark.parametrize("look", [LOOK, PLAIN])
+    def test_several_that_cannot_be_read_are_one_line_however_old(self, look: Look) -> None:
+        items: list[Item] = [
+            said(number, None, by=(BOB, CAROL)[number % 2], at=NOW + number * DAY) for number in range(1, 9)
+        ]
+        found = lay_out([*items, said(9, "text", at=NOW + 9 * DAY)], look)
+        [line] = [each for each in found if each.style == "unreadable"]
+        assert line.text.plain.endswith("8 messages that this client cannot read")
+        assert (line.number, *line.also) == tuple(range(1, 9)), "who has seen it has seen all of them"
+        assert [line.is_of(said(number)) for number in (1, 8, 9)] == [True, True, False]
+        assert found[-1].text.plain.endswith("text")
+
+    def test_new_ones_that_cannot_be_read_stand_below_the_line(self) -> None:
+        items: list[Item] = [said(number, None) for number in range(1, 5)]
+        found = [each.style for each in lay_out(items, replace(LOOK, read_before=2))]
+        assert found == ["day", "unreadable", "new", "unreadable"]
+
+    @pytest.mark.parametrize("look", [LOOK, PLAIN])
+    def test_what_waits_for_a_key_says_so(self, look: Look) -> None:
+        made = draft("text")
+        made.is_held = True
+        found = " ".join(texts([made], look))
+        assert "not sent" in found
+        assert "a member's key has changed" in found
+
+    def test_a_notice_that_is_bad_stands_out(self) -> None:
+        assert [each.style for each in lay_out([Notice(0, NOW, "bob has another key", is_bad=True)], LOOK)] == [
+            *("day", "alarm")
+        ]
+
+    @pytest.mark.parametrize("look", [LOOK, PLAIN])
     def test_texts_and_reasons_of_others_do_nothing_to_the_terminal(self, look: Look) -> None:
         evil = "\x1b[2J\u202e\x9b"
         found = "\n".join(texts([said(1, evil), draft(evil, refused=evil)], look))
@@ -243,7 +282,7 @@ class TestPlain:
     def test_no_text_or_title_has_a_row_that_looks_like_another_message_or_a_notice(
         self, look: Look, forged: str, end: str
     ) -> None:
-        title = words.harmless(end + forged)
+        title = formatting.harmless(end + forged)
         found = texts([said(1, f"hi{end}{forged}"), Notice(1, NOW, f"the title is {title} now")], look)
         begin = ("Tuesday", "bob, 22:13: hi", "the title") if look.is_plain else ("─", "bob", "· the title")
         goes_on = rows.GOES_ON if look.is_plain else " " * rows.INDENT
@@ -254,7 +293,7 @@ class TestPlain:
         assert "9999" in texts([said(1, "a", gone=2**53 + NOW)], replace(PLAIN, width=200))[1]
         assert rows.left(said(1, gone=2**53 + NOW), NOW) == ("ages", "●", "fuse")
 
-    @settings(max_examples=sample.amount(300, 60), deadline=None)
+    @settings(max_examples=sample.amount(300, 60))
     @given(st.lists(st.integers(0, 3), max_size=8), st.integers(0, 400))
     def test_nothing_counts_down_and_there_are_no_marks(self, kinds: list[int], later: int) -> None:
         items: list[Item] = [
@@ -282,14 +321,14 @@ ITEMS = st.one_of(
         *(st.just(GROUP), st.integers(1, 99), st.sampled_from([ME, BOB, CAROL]), st.one_of(st.none(), TEXT), TIMES),
         *(st.sampled_from([0, 0, 1, 60, YEAR]), ENDS),
     ),
-    st.builds(Notice, st.integers(0, 99), TIMES, TEXT.map(words.harmless)),
+    st.builds(Notice, st.integers(0, 99), TIMES, TEXT.map(formatting.harmless)),
     st.builds(Draft, st.just(GROUP), TEXT, refused=st.sampled_from(["", "", "no", "日" * 90])),
 )
 CALLED = st.sampled_from(["bob", "b" * 64, "日本" * 16, "x y"])
 
 
 class TestWidths:
-    @settings(max_examples=sample.amount(2_000, 150), deadline=None)
+    @settings(max_examples=sample.amount(2_000, 150))
     @given(
         st.lists(ITEMS, max_size=6),
         st.integers(20, 200),
@@ -306,7 +345,9 @@ class TestWidths:
             assert width_of(row, look) <= width, row
             assert "\n" not in row.text.plain
         shown = {each.sequence_num for each in items if isinstance(each, Message)}
-        assert {each.number for each in found} - {0} == shown, "every message can be seen"
+        assert {number for each in found for number in (each.number, *each.also)} - {0} == shown, (
+            "every message can be seen"
+        )
 
     @pytest.mark.parametrize("width", [20, 21, 37, 80, 200])
     @pytest.mark.parametrize("look", [LOOK, PLAIN])
@@ -314,7 +355,7 @@ class TestWidths:
         look = replace(look, width=width)
         found = lay_out([said(1, "日" * 50_000 + "x" * 50_000, gone=NOW + YEAR)], look)
         assert max(width_of(each, look) for each in found) <= width
-        assert "".join(each.text.plain for each in found).count("日") == words.LONGEST
+        assert "".join(each.text.plain for each in found).count("日") == formatting.LONGEST
         assert "92,000" in "".join(each.text.plain for each in found)
 
     @pytest.mark.parametrize("width", [0, 1, 19])
@@ -323,7 +364,7 @@ class TestWidths:
         assert texts(items, replace(LOOK, width=width)) == texts(items, replace(LOOK, width=20))
 
     def test_of_a_message_of_ends_of_lines_there_are_few_rows(self) -> None:
-        assert len(lay_out([said(1, "a" + "\n" * 60_000 + "b")], LOOK)) == 2 + words.MOST_LINES + 1
+        assert len(lay_out([said(1, "a" + "\n" * 60_000 + "b")], LOOK)) == 2 + formatting.MOST_LINES + 1
 
 
 class TestWraps:

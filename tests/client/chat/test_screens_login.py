@@ -14,6 +14,11 @@ async def test_an_account_is_created_with_the_keyboard_alone(server: ServerProce
         await chat.shows(server.url, "Log in")
         chat.type("newcomer", "enter")
         chat.type(PASSWORD, "tab", "tab", "enter")
+        await chat.shows("Type the password once more")
+        chat.type("correct house", "enter")
+        await chat.shows("The passwords are not the same.")
+        await chat.fill(again=PASSWORD)
+        chat.press("enter")
         await chat.is_online()
         await chat.shows("You are in no group yet.", "newcomer at", "not encrypted: the server can read this")
         assert PASSWORD not in chat.screen
@@ -43,8 +48,11 @@ async def test_a_name_that_is_taken_or_no_name_and_a_short_password_are_refused_
     async with chatting(tmp_path / "home", server.url, online=False) as chat:
         await chat.fill(name="taken", password=PASSWORD)
         await chat.click(chat.button("Create account"))
+        await chat.shows("Type the password once more")
+        await chat.fill(again=PASSWORD)
+        await chat.click(chat.button("Create account"))
         await chat.shows("this username is taken")
-        await chat.fill(name="no name", password="short")
+        await chat.fill(name="no name", password="short", again="short")
         await chat.click(chat.button("Create account"))
         await chat.shows("username", "password")
         await chat.fill(name="", password="")
@@ -60,6 +68,8 @@ async def test_a_closed_server_asks_for_the_registration_token(tmp_path: Path) -
             assert "Registration token" not in chat.screen
             await chat.fill(name="guest", password=PASSWORD)
             chat.press("tab", "tab", "enter")
+            await chat.shows("Type the password once more")
+            chat.type(PASSWORD, "enter")
             await chat.shows("Registration token, from whoever runs the server")
             await until(lambda: chat.app.focused and chat.app.focused.id == "token")
             chat.type("let_me_in", "enter")

@@ -176,6 +176,7 @@ def found(folder: Path, text: bytes) -> list[Path]:
     return [each for each in folder.rglob("*") if each.is_file() and text in each.read_bytes()]
 
 
+@pytest.mark.system
 async def test_what_others_write_is_shown_and_does_nothing(
     server: ServerProcess, http: ClientSession, tmp_path: Path
 ) -> None:

@@ -4,6 +4,7 @@ import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import pytest
 from aiohttp import ClientSession
 from textual import events
 
@@ -90,6 +91,7 @@ async def while_shown(text: str, ends: int, *chats: Chat) -> AsyncIterator[None]
         await chats[0].pilot.pause(0.05)
 
 
+@pytest.mark.system
 async def test_what_is_here_goes_in_time_while_the_server_is_away(tmp_path: Path) -> None:
     (tmp_path / "server").mkdir()
     with ServerProcess(tmp_path / "server", SETTINGS) as server:
@@ -169,6 +171,7 @@ async def test_a_self_destructing_message_lives_until_it_was_really_on_the_scree
         assert "out of view" not in chat.timeline.text
 
 
+@pytest.mark.system
 async def test_burn_sends_what_goes_and_the_head_says_so(server: ServerProcess, tmp_path: Path) -> None:
     host = await signed_up(tmp_path / "host", server.url, "igniter")
     await signed_up(tmp_path / "guest", server.url, "ignited")
@@ -192,3 +195,21 @@ async def test_burn_sends_what_goes_and_the_head_says_so(server: ServerProcess, 
         await until(lambda: len(reader.room.messages) == 1)  # what is over is off the screen before
         [kept] = reader.room.messages.values()
         assert kept.self_destruct_seconds == 0
+
+
+async def test_on_a_wide_screen_the_countdown_stands_near_its_text_and_help_tells_of_one_command(
+    server: ServerProcess, tmp_path: Path
+) -> None:
+    session = await signed_up(tmp_path, server.url, "wide")
+    await new_group(session, "wide_den", expiry=3_600)
+    async with chatting(tmp_path, size=(200, 60)) as chat:
+        await chat.open("wide_den")
+        chat.type("hello", "enter")
+        row = await until(
+            lambda: next((each for each in chat.screen.splitlines() if "hello" in each and "●" in each), "")
+        )
+        assert len(row) <= 22 + 1 + 100
+        await chat.do("/help mute")
+        await chat.said("/mute [GROUP] [TIME]: let a group not call")
+        await chat.do("/help nonsense")
+        await chat.said("nonsense is no command")

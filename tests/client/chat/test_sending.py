@@ -62,16 +62,16 @@ class TestSending:
 
     async def test_what_was_refused_is_tried_again_or_dropped(self, pair: Pair) -> None:
         alice, bob, group = pair
-        room, outbox = alice.room(group), alice.conversation.outbox
-        assert (outbox.send_again(room), outbox.discard(room)) == (0, 0)
+        room, send_queue = alice.room(group), alice.conversation.send_queue
+        assert (send_queue.send_again(room), send_queue.discard(room)) == (0, 0)
         alice.send(group, "one", "two", self_destruct_seconds=DAY * 1_000)
         await alice.until(lambda: all(each.refused for each in room.drafts))
         room.drafts[0].self_destruct_seconds = 60
-        assert outbox.send_again(room) == 2
+        assert send_queue.send_again(room) == 2
         await bob.shows(group, "one")
         await alice.until(lambda: [bool(each.refused) for each in room.drafts] == [True])
         alice.told.shown.clear()
-        assert outbox.discard(room) == 1
+        assert send_queue.discard(room) == 1
         assert group in alice.told.shown
         await alice.shows(group, "one")
         assert alice.conversation.rooms.unsent() == 0

@@ -1,9 +1,11 @@
 """The chat in a real terminal, once from end to end: tmux is the terminal, and tells what stands on it."""
 
+import asyncio
 import contextlib
 import os
 import shutil
 import signal
+import sqlite3
 import stat
 import subprocess
 import sys
@@ -14,8 +16,12 @@ from pathlib import Path
 
 import pytest
 
+from conclave.client import Client, ResourceError
 from tests.support.client import PASSWORD
 from tests.support.server import PATIENCE, ServerProcess, alive, conclave, waiting
+
+pytestmark = pytest.mark.system
+
 
 ROOT = Path(__file__).parents[3]
 SAYING = "the heron stands in the reeds"
@@ -90,6 +96,13 @@ class Terminal:
         self.type("echo back in the shell", "Enter")
         self.shows("\nback in the shell")
 
+    def keeps_output(self) -> Path:
+        """Keep from now on what the program writes to the terminal; return the file."""
+        raw = self._folder / "output"
+        raw.touch()
+        self._tmux("pipe-pane", "-t", "it", f"cat >> {raw}")
+        return raw
+
     def close(self) -> None:
         self._tmux("kill-server")
 
@@ -110,6 +123,8 @@ def test_from_a_fresh_home_to_quit_and_back_again(server: ServerProcess, termina
     terminal.shows("Password", "Create account", server.url)
     terminal.type("heron", "Enter")
     terminal.type(PASSWORD, "Tab", "Tab", "Enter")
+    terminal.shows("Password, once more")
+    terminal.type(PASSWORD, "Enter")
     terminal.shows("You are in no group yet.", "heron at", "online")
     terminal.type("/new reeds", "Enter")
     terminal.shows("kept for good", "you are an admin")
@@ -157,11 +172,17 @@ def test_a_terminal_that_closes_ends_it_and_loses_nothing(
     terminal.shows("Create account")
     terminal.type("closer", "Enter")
     terminal.type(PASSWORD, "Tab", "Tab", "Enter")
+    terminal.shows("Password, once more")
+    terminal.type(PASSWORD, "Enter")
     terminal.shows("You are in no group yet.")
     terminal.type("/new closing", "Enter")
     terminal.shows("you are an admin")
+    before = stored(server)
     terminal.type(SAYING, "Enter")
     terminal.shows(SAYING)
+    for _ in waiting("the text to be sent: until then it is a draft, in memory only"):
+        if stored(server) > before:
+            break
     terminal.close()  # which hangs up
     for _ in waiting("the end of the chat"):
         if not alive(process):
@@ -171,6 +192,47 @@ def test_a_terminal_that_closes_ends_it_and_loses_nothing(
         again.shows("closer at", "online", SAYING)
         again.type("/quit", "Enter")
         again.ended(process)
+
+
+async def write_to(server: ServerProcess, group: str, text: str) -> None:
+    """Somebody else comes into a group and writes there, without encryption."""
+    async with Client(server.url) as client:
+        with contextlib.suppress(ResourceError):
+            await client.register("bittern", PASSWORD)
+        await client.login("bittern", PASSWORD)
+        [found] = await client.public_groups(group)
+        await client.join(found.group_id)
+        await client.send(found.group_id, text.encode())
+
+
+def test_it_rings_the_bell_and_tells_no_text(server: ServerProcess, terminal: Terminal, tmp_path: Path) -> None:
+    process = terminal.start(server.url, "--plaintext")
+    terminal.shows("Create account")
+    terminal.type("grebe", "Enter")
+    terminal.type(PASSWORD, "Tab", "Tab", "Enter")
+    terminal.shows("Password, once more")
+    terminal.type(PASSWORD, "Enter")
+    terminal.shows("You are in no group yet.")
+    terminal.type("/new marsh public", "Enter")
+    terminal.shows("kept for good")
+    terminal.type("/new pond", "Enter")
+    terminal.shows("pond is yours")
+    raw = terminal.keeps_output()
+    asyncio.run(write_to(server, "marsh", "the reeds are high"))
+    terminal.shows("marsh", "∞ 1")
+    for _ in waiting("a bell"):
+        if b"\x07" in raw.read_bytes():
+            break
+    assert b"conclave: somebody has written to you" in raw.read_bytes()
+    assert b"the reeds" not in raw.read_bytes()
+    terminal.type("/quit", "Enter")
+    terminal.ended(process)
+
+
+def stored(server: ServerProcess) -> int:
+    """How many messages the server has."""
+    with closing(sqlite3.connect(server.folder / "conclave.db")) as connection:
+        return int(connection.execute("SELECT count(*) FROM messages").fetchone()[0])
 
 
 def test_without_a_terminal_it_says_so_in_a_line(tmp_path: Path) -> None:

@@ -158,8 +158,8 @@ class PeerProcess:
 class Peer:
     """A client of the live peer."""
 
-    def __init__(self, process: PeerProcess) -> None:
-        identity = uuid.uuid4()
+    def __init__(self, process: PeerProcess, identity: uuid.UUID | None = None) -> None:
+        identity = identity or uuid.uuid4()
         self.name = f"peer-{identity.hex[:8]}"
         self._process = process
         self.committed = b""

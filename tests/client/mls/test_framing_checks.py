@@ -12,6 +12,7 @@ from conclave.client.mls import (
     LimitError,
     MalformedError,
     NotForUsError,
+    NotFromHereError,
     OwnMessageError,
     Policy,
     ProposalArrived,
@@ -233,8 +234,43 @@ def test_own_messages_are_not_decrypted(four: Cast) -> None:
     alice = four.group("alice")
     refused(alice, alice.encrypt(b"hi"), "own", OwnMessageError)
     refused(alice, alice.propose_update(NOW), "own", OwnMessageError)
-    made = four.group("alice").commit(NOW)
-    refused(alice, made.message, "own", OwnMessageError)
+
+
+def test_what_the_own_key_signed_elsewhere_tells_that_the_state_is_an_old_one(four: Cast) -> None:
+    for since in range(3):
+        old, new = four.group("alice"), four.group("alice")
+        for _ in range(since):
+            old.encrypt(b"the same in both")
+            new.encrypt(b"the same in both")
+        refused(old, new.encrypt(b"hi"), "not made from this state", NotFromHereError)
+        refused(old, new.commit(NOW).message, "not made from this state", NotFromHereError)
+
+
+def test_a_member_cannot_pretend_that_a_state_is_an_old_one(four: Cast) -> None:
+    alice, carol = four.group("alice"), four.state("carol")
+    said = authenticated(carol, b"i am alice", sender=member(0), wire_format=WireFormat.PRIVATE_MESSAGE)
+    refused(alice, private_message(carol, said), "signature of a message", InvalidError)
+    commit = renewal(carol)[0].content.content
+    refused(alice, public(carol, authenticated(carol, commit, sender=member(0))), "signature of a message")
+
+
+def joining(group: Group) -> bytes:
+    return Group.join_external(group.group_info(), package("eve"), NOW)[1]
+
+
+def test_a_change_that_lost_is_told_from_one_that_was_moved_to_a_past_epoch(four: Cast) -> None:
+    alice, bob, carol = (four.group(each) for each in ("alice", "bob", "carol"))
+    lost, join = carol.commit(NOW).message, joining(carol)
+    first = alice.commit(NOW).message
+    bob.receive(first, NOW)
+    for each in (lost, join):
+        refused(bob, each, "is for epoch", StaleError)
+    carol.receive(first, NOW)
+    for each in (carol.commit(NOW).message, joining(carol)):
+        moved = bytearray(each)
+        place = moved.index(carol.epoch.to_bytes(8, "big"))
+        moved[place + 7] -= 1
+        refused(bob, bytes(moved), "signature of a message", InvalidError)
 
 
 def test_what_is_sent_to_nobody_in_a_group_is_refused_there(four: Cast) -> None:

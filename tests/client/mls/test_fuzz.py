@@ -9,8 +9,9 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 
 from conclave.client.mls import Group, MlsError, OwnKeyPackage, decode_message
 from conclave.client.mls.codec import MAX_ELEMENTS, MAX_MESSAGE, Reader, decode, opaque, varint
-from conclave.client.mls.errors import LimitError, MalformedError
+from conclave.client.mls.errors import InvalidError, LimitError, MalformedError
 from conclave.client.mls.framing import AuthenticatedContent
+from conclave.client.mls.nodes import MAX_LEAVES
 from conclave.client.mls.proposals import Commit, decode_proposal
 from conclave.client.mls.tree import RatchetTree
 from conclave.client.mls.welcome import GroupSecrets
@@ -58,7 +59,7 @@ def takes(call: Callable[[], object]) -> None:
 
 
 @pytest.mark.parametrize("kind", READERS)
-@settings(max_examples=COUNT, deadline=None, database=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=COUNT, database=None, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_readers_raise_only_their_own_errors(kind: str, data: Any) -> None:
     bases = [STORED] if kind == "group" else [EVE.to_bytes()] if kind == "key package" else MESSAGES
@@ -66,7 +67,7 @@ def test_readers_raise_only_their_own_errors(kind: str, data: Any) -> None:
     takes(lambda: READERS[kind](bytes_))
 
 
-@settings(max_examples=COUNT, deadline=None, database=None)
+@settings(max_examples=COUNT, database=None)
 @given(message=st.one_of(st.binary(max_size=100), mutated(MESSAGES)))
 def test_a_group_survives_whatever_is_sent_to_it(message: bytes) -> None:
     group = FOUR.group("bob")
@@ -124,7 +125,12 @@ def test_a_mebibyte_of_anything_takes_few_steps(name: str, counted: list[int]) -
     assert counted[0] < 10 * MAX_ELEMENTS
 
 
-NODES = {"blank": b"\x00", "parent": b"\x01\x02" + opaque(b"") * 3, "leaf": b"\x01\x01" + LEAF + b"\x00"}
+KEY = opaque(bytes(SUITE.kem.size))
+NODES = {
+    "blank": b"\x00",
+    "parent": b"\x01\x02" + KEY + opaque(b"") * 2,
+    "leaf": b"\x01\x01" + KEY + LEAF.removeprefix(b"\x00") + b"\x00",
+}
 
 
 @pytest.mark.parametrize("node", NODES.values(), ids=NODES)
@@ -132,6 +138,16 @@ def test_a_mebibyte_of_a_tree_takes_few_steps(node: bytes, counted: list[int]) -
     with pytest.raises((MalformedError, LimitError)):
         decode(opaque(node * (MIB // len(node))), lambda reader: RatchetTree.decode(SUITE, reader))
     assert counted[0] < 10 * MAX_ELEMENTS
+
+
+def test_a_tree_of_the_smallest_nodes_is_refused_at_the_first(counted: list[int]) -> None:
+    """Or a message has room for as many as a group may have, each with some entries of its own."""
+    smallest = b"\x01\x01" + LEAF
+    pair = smallest + b"\x01\x02" + opaque(b"") * 3
+    tree = opaque(pair * (MAX_LEAVES - 1) + smallest)
+    with pytest.raises(InvalidError, match="wrong length"):
+        decode(tree, lambda reader: RatchetTree.decode(SUITE, reader))
+    assert counted[0] < 100
 
 
 def test_a_message_that_is_too_large_is_not_looked_at(counted: list[int]) -> None:

@@ -26,6 +26,8 @@ from tests.support.client import Client, encode
 from tests.support.model import Sent
 from tests.support.sample import amount, some
 
+pytestmark = pytest.mark.system
+
 DAY = 86_400
 AFTER, MARGIN = 7 * DAY, DAY
 NAMES = ("alice", "bob", "carol", "dave")

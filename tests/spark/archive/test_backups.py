@@ -9,11 +9,13 @@ from pathlib import Path
 
 import pytest
 
+from conclave.actions.replay import replay
 from conclave.retention.policy import KEEP
-from conclave.store.ledger.replay import replay
 from tests.support.archived import DAY, USERS, Store
 from tests.support.cleaner import Cleaner
 from tests.support.sample import some
+
+pytestmark = pytest.mark.system
 
 NEWER = "is newer than the database; if one of them was restored"
 OLDER = "is older than the database; if one of them was restored"

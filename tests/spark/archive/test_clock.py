@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable
 
-from conclave import keys
+from conclave import app_keys
 from conclave.archive.layout import span_of
 from conclave.clock import FakeClock
 from conclave.config.archive import ArchiveConfig
@@ -19,6 +19,8 @@ from tests.conftest import StartServer
 from tests.support.archived import DAY, START, USERS, Store
 from tests.support.cleaner import Cleaner
 from tests.support.sample import some
+
+pytestmark = pytest.mark.system
 
 HOUR, YEAR = 3600, 365 * DAY
 FIRST = START + 9 * DAY
@@ -161,7 +163,7 @@ async def test_what_only_a_wrong_clock_hid_in_the_archive_is_kept_and_served_onc
         clock.set_wrong(-10 * DAY)
         report = await run(accept=True)
         assert report["brought_back"]["messages"] == 1
-        await server.app[keys.CLOCK_WATCH].look()
+        await server.app[app_keys.CLOCK_WATCH].look()
         await alice.set_expiry(group, 0)
         assert await bob.numbers(group, 6) == []
         assert (await run())["deleted"].get("fetched", 0) == 0

@@ -22,14 +22,16 @@ from conclave.config.cleanup import CleanupConfig
 from conclave.retention.policy import KEEP
 from spark import run
 from spark.archive.check import Check
-from spark.archive.run import Archive
-from spark.engine import Engine
-from spark.hot import ArchiveError, Hot
+from spark.archive.run import ArchiveRun
+from spark.environment import RunEnvironment
+from spark.hot_store import ArchiveError, Hot
 from tests.conftest import Running
 from tests.support.archive import Mover
 from tests.support.archived import DAY, USERS, Store
 from tests.support.cleaner import Cleaner
 from tests.support.sample import some
+
+pytestmark = pytest.mark.system
 
 
 @pytest.fixture
@@ -173,7 +175,7 @@ def test_a_damaged_file_is_named_in_one_line_by_runs_and_dry_runs(archived: Arch
 
 
 def test_what_a_dry_run_finds_wrong_is_told_in_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(_: Engine) -> None:
+    def fail(_: RunEnvironment) -> None:
         raise ArchiveError("the archive: cannot be read")
 
     monkeypatch.setattr(run, "dry_run", fail)
@@ -198,7 +200,7 @@ async def test_a_java_that_ends_while_the_archive_is_read_is_told_in_a_line(runn
     Mover(running.config).move(group, 1)
     config = running.config
     hot = Hot(config.database, config.policy, running.clock.now())
-    archive = Archive(cast("SparkSession", Dead()), hot, config.archive_path, config.archive)
+    archive = ArchiveRun(cast("SparkSession", Dead()), hot, config.archive_path, config.archive)
     with pytest.raises(ArchiveError, match=f"{config.archive_path}: cannot be read: Answer from Java side is empty"):
         archive.check()
 

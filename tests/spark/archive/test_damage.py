@@ -4,10 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from conclave.archive.sums import checksum
+from conclave.archive.checksums import checksum
 from tests.support.archived import DAY, USERS, Store
 from tests.support.cleaner import Cleaner
 from tests.support.damage import Noise, flip, flip_at
+
+pytestmark = pytest.mark.system
 
 
 @pytest.fixture

@@ -8,12 +8,15 @@ import pytest
 
 from conclave.archive import lookup
 from conclave.retention.jobs import schedule
-from conclave.store import overdue, sqlite
 from conclave.store.archive import moves
 from conclave.store.archive.moves import ArchiveState
-from conclave.store.explain import explain
+from conclave.store.engine import sqlite
+from conclave.store.views import overdue
+from conclave.store.views.explain import explain
 from tests.support.archived import DAY, USERS, Store
 from tests.support.cleaner import Cleaner
+
+pytestmark = pytest.mark.system
 
 ALICE, BOB, CAROL, DAVE = USERS
 
@@ -86,4 +89,4 @@ def test_what_goes_from_the_archive_is_what_explain_has_said(store: Store) -> No
     gone = {place for key, (place, _) in going(store, {timed: 20}).items() if key in due}
     assert gone == {"gone"}
     with closing(sqlite.connect(store.config.database, readonly=True)) as connection:
-        assert overdue.find(connection, store.config.policy, store.now) == {}
+        assert overdue.find(connection, store.now) == {}

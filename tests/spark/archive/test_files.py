@@ -17,6 +17,8 @@ from tests.support.archived import DAY, USERS, Store
 from tests.support.cleaner import Cleaner
 from tests.support.sample import amount
 
+pytestmark = pytest.mark.system
+
 HOUR = 3600
 
 

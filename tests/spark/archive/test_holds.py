@@ -6,15 +6,18 @@ from uuid import UUID
 import pytest
 
 from conclave.actions import holds, purges
+from conclave.actions.command_runner import Outside
 from conclave.actions.context import Context
-from conclave.actions.outside import Outside
-from conclave.archive import purges as archived
+from conclave.archive import tally as archived
 from conclave.clock import FakeClock
-from conclave.store import audit, marks
-from conclave.store.purges import Amount
-from conclave.system import operators
+from conclave.retention import marks
+from conclave.retention.hidden import Amount
+from conclave.store.resources import audit
+from conclave.system import operator_identity
 from tests.support.archived import DAY, START, USERS, Store
 from tests.support.cleaner import Cleaner
+
+pytestmark = pytest.mark.system
 
 
 @pytest.fixture
@@ -43,7 +46,7 @@ def plan(store: Store, group_key: int, before: int) -> tuple[Amount, Amount]:
     """What a purge would take from the database, and from the archive."""
     opened, context = outside(store)
     found = opened.read(purges.plan, context, str(UUID(bytes=store.group_ids[group_key])), before)
-    return found.hot, archived.count(store.config, found.sought)
+    return found.rehearsed.sure, archived.count(store.config, found.rehearsed.sought)
 
 
 def test_a_hold_keeps_what_is_archived_until_it_is_released(store: Store) -> None:
@@ -137,7 +140,7 @@ def test_a_restored_group_is_noted_once_it_is_served_from_the_database(store: St
     assert store.query("SELECT * FROM audit") == []
     assert store.restore(group_key) == {"restored": 3}
     [entry] = outside(store)[0].read(audit.last, 9)
-    assert (entry.action, entry.actor) == ("group_restored", operators.current())
+    assert (entry.action, entry.actor) == ("group_restored", operator_identity.current())
     assert (entry.subject.subject_id, entry.details) == (store.group_ids[group_key], {"messages": 3})
 
 

@@ -4,9 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from conclave.store import marks
+from conclave.retention import marks
 from tests.support.archived import DAY, USERS, Store
 from tests.support.cleaner import Cleaner
+
+pytestmark = pytest.mark.system
 
 
 @pytest.fixture

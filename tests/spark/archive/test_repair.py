@@ -14,12 +14,12 @@ import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from pyspark.sql import SparkSession
 
-from conclave.archive.age import turn_app
+from conclave.archive.consistency import turn_app
 from conclave.archive.layout import ID_PROPERTY
 from conclave.store.archive.moves import ArchiveState
 from spark.archive.repair import Repair, Repaired
 from spark.archive.table import Table
-from spark.hot import ArchiveError
+from spark.hot_store import ArchiveError
 
 ID = "mine"
 KNOWN = ArchiveState(ID, version=3, unerased=True, turn=7, former_turn=6)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from conclave.store.ledger.replay import NUMBERS
+from conclave.actions.replay import NUMBERS
 from spark.archive import restore
 
 

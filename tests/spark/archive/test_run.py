@@ -10,6 +10,8 @@ from tests.support.archived import DAY, USERS, Store
 from tests.support.cleaner import Cleaner
 from tests.support.sample import some
 
+pytestmark = pytest.mark.system
+
 
 @pytest.fixture
 def store(tmp_path: Path, cleaner: Cleaner) -> Store:

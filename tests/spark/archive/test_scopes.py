@@ -4,10 +4,12 @@ from pathlib import Path
 
 import pytest
 
+from conclave.retention import marks
 from conclave.retention.jobs import HOUSEKEEPING, Scope
-from conclave.store import marks
 from tests.support.archived import DAY, Store
 from tests.support.cleaner import Cleaner
+
+pytestmark = pytest.mark.system
 
 HOUSE = Scope(HOUSEKEEPING, None, keeps_house=True)
 

@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 
 from conclave.store.archive.moves import ArchiveState
 from spark.archive.table import LOG_SECONDS, NotDurableError, Table
-from spark.hot import ArchiveError
+from spark.hot_store import ArchiveError
 
 
 @pytest.fixture

@@ -1,14 +1,20 @@
-"""The ledger's file: appended, torn, damaged, compacted."""
+"""The ledger's file: written, cut short, damaged, relieved of what is old, taken over from its former form."""
 
 import errno
 import os
+import resource
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
+from textwrap import dedent
 
 import pytest
 
+from conclave import failpoints
 from conclave.store.ledger import book
 from conclave.store.ledger.book import ALIVE, READ, RESTORE, SETTINGS, Entry, LedgerError
+from tests.support import ledgers
 
 ID = "0a" * 16
 NOW = 1_700_000_000
@@ -16,6 +22,11 @@ NOW = 1_700_000_000
 
 def entry(change: int, kind: str = "group", subject: int = 1, at: int = NOW) -> Entry:
     return Entry(change, at, kind, subject, {"gone_below": change})
+
+
+def things(*numbers: int) -> list[Entry]:
+    """A change each, of as many things."""
+    return [entry(change, subject=change) for change in numbers]
 
 
 def read(change: int, *ends: int) -> Entry:
@@ -32,6 +43,12 @@ def changes(path: Path) -> list[int]:
     return [each.change for each in book.entries(path, 0)]
 
 
+def look(path: Path) -> book.Contents:
+    found = book.look(path)
+    assert found
+    return found
+
+
 def test_what_is_appended_is_read_again(path: Path) -> None:
     first, second = entry(1), Entry(2, NOW, "account", "ab", None)
     book.append(path, ID, 0, [first])
@@ -39,94 +56,71 @@ def test_what_is_appended_is_read_again(path: Path) -> None:
     assert list(book.entries(path, 0)) == [first, second]
     assert list(book.entries(path, 1)) == [second]
     assert path.stat().st_mode & 0o777 == 0o600
-    found = book.look(path)
-    assert found
-    assert (found.ledger_id, found.complete_after, found.last_change, found.damaged) == (ID, 0, 2, ())
+    assert [each.name for each in path.parent.iterdir()] == [path.name], "all that was told is in the one file"
+    found = look(path)
+    assert (found.ledger_id, found.complete_after, found.last_change, found.damage) == (ID, 0, 2, "")
+
+
+def test_an_entry_takes_the_place_of_the_former_one_of_the_same_thing(path: Path) -> None:
+    book.append(path, ID, 0, [entry(1), entry(2, subject=2), entry(3), entry(4, READ), entry(5, READ), entry(6)])
+    assert changes(path) == [2, 4, 5, 6], "each entry of a reader tells of other messages"
+    book.append(path, ID, 6, [entry(7)])
+    assert changes(path) == [2, 4, 5, 7]
+    assert look(path).damage == ""
+
+
+def test_what_a_restore_has_left_behind_is_kept(path: Path) -> None:
+    """A database that was given up for the restored one needs what it had come to."""
+    book.append(path, ID, 0, [entry(1), Entry(1, NOW, RESTORE, 1, {"number": 1, "from": 0}), entry(2), entry(3)])
+    assert changes(path) == [1, 1, 3]
+    book.append(path, ID, 3, [Entry(3, NOW, RESTORE, 1, {"number": 1, "from": 3})])
+    assert [each.kind for each in book.entries(path, 0)] == ["group", "group", RESTORE]
+    assert look(path).restored == 1
 
 
 def test_what_another_process_has_written_already_is_left_out(path: Path) -> None:
-    book.append(path, ID, 0, [entry(1), entry(5)])
-    assert book.append(path, ID, 0, [entry(3), entry(5), entry(6)]) == 5
-    assert changes(path) == [1, 5, 5, 6], "the last change may have been cut in two"
+    book.append(path, ID, 0, [entry(1), entry(5, subject=2)])
+    assert book.append(path, ID, 0, [entry(3), entry(5, subject=2), entry(6, subject=3)]) == 5
+    assert changes(path) == [1, 5, 6]
 
 
-@pytest.mark.parametrize("cut", [1, 2, 40])
-def test_a_torn_last_line_is_cut_off_and_written_again(path: Path, cut: int) -> None:
-    book.append(path, ID, 0, [entry(1)])
-    whole = path.stat().st_size
-    book.append(path, ID, 1, [entry(2)])
-    os.truncate(path, path.stat().st_size - cut)
-    found = book.look(path)
-    assert found
-    assert (found.last_change, found.damaged, found.altered_end) == (1, (), 0), "it was not acknowledged"
-    book.append(path, ID, 1, [entry(2)])
-    assert changes(path) == [1, 2]
-    assert b"\n" in path.read_bytes()[whole - 1 : whole]
-
-
-def test_a_file_that_grew_but_has_nothing_in_its_end_is_torn(path: Path) -> None:
-    book.append(path, ID, 0, [entry(1)])
-    with path.open("ab") as file:
-        file.write(bytes(100_000))
-    found = book.look(path)
-    assert found
-    assert found.altered_end == 0
-    book.append(path, ID, 1, [entry(2)])
-    assert changes(path) == [1, 2]
-
-
-def test_a_file_torn_in_its_first_line_begins_anew(path: Path) -> None:
-    path.write_bytes(b'{"ledger":"0a')
-    assert book.look(path) is None
-    book.append(path, ID, 0, [entry(1)])
-    assert changes(path) == [1]
-
-
-@pytest.mark.parametrize("altered", [1, 2])
-def test_whole_lines_at_the_end_that_were_altered_are_not_torn(path: Path, altered: int) -> None:
-    """A power failure leaves whole lines as they were, and then at most a part of one."""
-    book.append(path, ID, 0, [entry(change) for change in (1, 2, 3)])
-    lines = path.read_bytes().splitlines(keepends=True)
-    for place in range(-altered, 0):
-        lines[place] = lines[place].replace(b'"gone_below":', b'"gone_belov":')
-    path.write_bytes(b"".join(lines))
-    found = book.look(path)
-    assert found
-    assert (found.last_change, found.damaged, found.altered_end) == (3 - altered, (), 5 - altered)
-    with pytest.raises(LedgerError, match=f"line {5 - altered} is damaged: move it away"):
-        book.require_sound(path, ID, 3 - altered)
-    book.append(path, ID, 3 - altered, [entry(change) for change in (1, 2, 3)])
-    assert changes(path)[-1] == 3, "the database knows that they were not acknowledged, and writes them again"
-    found = book.look(path)
-    assert found
-    assert found.altered_end == 0
-
-
-@pytest.mark.parametrize("number", [1, 2, 3])
-def test_a_damaged_line_is_told_and_the_others_are_read(path: Path, number: int) -> None:
-    book.append(path, ID, 0, [entry(change) for change in (1, 2, 3, 4)])
-    lines = path.read_bytes().splitlines(keepends=True)
-    lines[number] = lines[number].replace(b'"gone_below":', b'"gone_belov":')
-    path.write_bytes(b"".join(lines))
-    found = book.look(path)
-    assert found
-    assert found.damaged == (number + 1,)
-    assert changes(path) == [each for each in (1, 2, 3, 4) if each != number]
-    with pytest.raises(LedgerError, match=f"line {number + 1} is damaged: move it away"):
-        book.require_sound(path, ID, 4)
-    book.append(path, ID, 4, [entry(5)])
-    assert changes(path)[-1] == 5, "what is new is more useful than nothing"
-
-
-def test_a_line_that_was_taken_out_is_told(path: Path) -> None:
-    book.append(path, ID, 0, [entry(change) for change in (1, 2, 3)])
-    lines = path.read_bytes().splitlines(keepends=True)
-    path.write_bytes(b"".join([*lines[:2], lines[3]]))
-    found = book.look(path)
-    assert found
-    assert found.last_change == 1
-    with pytest.raises(LedgerError, match="lacks its end"):
+@pytest.mark.parametrize("kind", ["group", "account"])
+def test_an_altered_entry_is_told_and_the_others_are_read(path: Path, kind: str) -> None:
+    """Those at the end too: a power failure does not alter what it finds."""
+    told = [entry(1), entry(2, "member"), entry(3, "account")]
+    book.append(path, ID, 0, told)
+    ledgers.alter_last(path, kind)
+    altered = next(each.change for each in told if each.kind == kind)
+    assert look(path).damage == f"is damaged in the entry of change {altered}"
+    assert changes(path) == [each for each in (1, 2, 3) if each != altered]
+    with pytest.raises(LedgerError, match=f"is damaged in the entry of change {altered}: move it away"):
         book.require_sound(path, ID, 3)
+    book.append(path, ID, 3, things(4))
+    assert changes(path)[-1] == 4, "what is new is more useful than nothing"
+
+
+def test_an_entry_that_was_taken_out_is_told(path: Path) -> None:
+    book.append(path, ID, 0, things(1, 2, 3))
+    ledgers.execute(path, "DELETE FROM entries WHERE change = 2")
+    assert look(path).damage == "has 2 entries of 3"
+    with pytest.raises(LedgerError, match="has 2 entries of 3: move it away"):
+        book.require_sound(path, ID, 3)
+
+
+def test_a_head_that_was_altered_is_told(path: Path) -> None:
+    book.append(path, ID, 5, things(6))
+    ledgers.execute(path, "UPDATE head SET complete_after = 0")
+    with pytest.raises(LedgerError, match="its head is damaged: move it away"):
+        book.look(path)
+
+
+def test_a_file_without_order_is_told(path: Path) -> None:
+    book.append(path, ID, 0, things(*range(1, 200)))
+    data = bytearray(path.read_bytes())
+    data[4096:] = os.urandom(len(data) - 4096)
+    path.write_bytes(data)
+    with pytest.raises(LedgerError, match=r"is damaged .*: move it away"):
+        book.require_sound(path, ID, 199)
 
 
 def test_an_older_file_in_its_place_is_told(path: Path) -> None:
@@ -134,6 +128,8 @@ def test_an_older_file_in_its_place_is_told(path: Path) -> None:
     older = path.read_bytes()
     book.append(path, ID, 1, [entry(2)])
     path.write_bytes(older)
+    with pytest.raises(LedgerError, match="was replaced by an older one"):
+        book.require_sound(path, ID, 2)
     with pytest.raises(LedgerError, match="was replaced by an older one"):
         book.append(path, ID, 2, [entry(3)])
     assert path.read_bytes() == older
@@ -157,41 +153,47 @@ def test_what_is_no_ledger_is_left_alone(path: Path, text: str) -> None:
     assert path.read_text() == text
 
 
+def test_another_database_of_sqlite_is_left_alone(path: Path) -> None:
+    ledgers.execute(path, "CREATE TABLE head (ledger_id TEXT)")
+    before = path.read_bytes()
+    with pytest.raises(LedgerError, match="is not a ledger"):
+        book.append(path, ID, 0, [entry(1)])
+    assert path.read_bytes() == before
+
+
 def test_a_ledger_that_is_gone_begins_anew_and_knows_that_it_is_not_whole(path: Path) -> None:
     book.append(path, ID, 7, [entry(8)])
-    found = book.look(path)
-    assert found
-    assert found.complete_after == 7
+    assert look(path).complete_after == 7
 
 
-def test_a_full_disk_leaves_the_file_as_it_was(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_leaves_the_file_as_it_was(path: Path) -> None:
     book.append(path, ID, 0, [entry(1)])
     before = path.read_bytes()
-
-    def full(_: int) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "fsync", full)
-        with pytest.raises(LedgerError, match=rf"{path}: No space left on device"):
-            book.append(path, ID, 1, [entry(2)])
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (len(before), limits[1]))
+    try:
+        with pytest.raises(LedgerError, match=f"{path}: "):
+            book.append(path, ID, 1, things(*range(2, 200)))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert changes(path) == [1]
     assert path.read_bytes() == before
-    book.append(path, ID, 1, [entry(2)])
+    book.append(path, ID, 1, things(2))
     assert changes(path) == [1, 2]
 
 
 LOOKS: list[Callable[[Path], object]] = [
     *(book.tip, book.look, book.require_writable),
-    lambda path: list(book.entries(path, 0)),
-    lambda path: book.compact(path, 0, 0, NOW),
+    lambda path: book.entries(path, 0),
+    lambda path: book.drop_old(path, 0, 0, NOW),
 ]
 
 
-@pytest.mark.parametrize("look", LOOKS)
+@pytest.mark.parametrize("look_at", LOOKS)
 def test_a_folder_that_may_not_be_searched_is_told_in_one_line(
-    path: Path, monkeypatch: pytest.MonkeyPatch, look: Callable[[Path], object]
+    path: Path, monkeypatch: pytest.MonkeyPatch, look_at: Callable[[Path], object]
 ) -> None:
-    """Whoever runs the tests may be root, who may."""
+    """Root, who may run the tests, may search any."""
 
     def refuse(*_: object, **__: object) -> None:
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
@@ -199,7 +201,7 @@ def test_a_folder_that_may_not_be_searched_is_told_in_one_line(
     with monkeypatch.context() as patch:
         patch.setattr(Path, "stat", refuse)
         with pytest.raises(LedgerError, match=rf"{path}: Permission denied"):
-            look(path)
+            look_at(path)
 
 
 @pytest.mark.parametrize("place", ["folder", "missing/purges.ledger", "link"])
@@ -210,28 +212,10 @@ def test_a_place_that_cannot_be_written_is_told_in_one_line(tmp_path: Path, plac
         book.append(tmp_path / place, ID, 0, [entry(1)])
     with pytest.raises(LedgerError, match=str(tmp_path)):
         book.require_writable(tmp_path / place)
+    assert not (tmp_path / "elsewhere").exists()
 
 
-@pytest.fixture
-def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Compact files of any size."""
-    monkeypatch.setattr(book, "COMPACTED_BYTES", 0)
-
-
-@pytest.mark.usefixtures("small")
-def test_compaction_keeps_the_last_line_of_each_thing(path: Path) -> None:
-    book.append(path, ID, 0, [entry(1), entry(2, subject=2), entry(3), entry(4, READ), entry(5, READ), entry(6)])
-    book.compact(path, 0, 0, NOW)
-    assert changes(path) == [2, 4, 5, 6], "each line of a reader tells of other messages"
-    found = book.look(path)
-    assert found
-    assert (found.complete_after, found.damaged) == (0, ())
-    book.append(path, ID, 6, [entry(7)])
-    assert changes(path)[-1] == 7
-
-
-@pytest.mark.usefixtures("small")
-def test_compaction_lets_go_of_what_is_old_and_says_how_far_the_file_reaches(path: Path) -> None:
+def test_what_is_old_goes_and_the_file_says_how_far_it_reaches(path: Path) -> None:
     old = NOW - 100
     restore = Entry(5, old, RESTORE, 0, {"number": 1})
     book.append(
@@ -243,41 +227,144 @@ def test_compaction_lets_go_of_what_is_old_and_says_how_far_the_file_reaches(pat
             *(entry(6, subject=2, at=old), entry(7, READ, at=NOW), read(8, NOW, NOW + 1), entry(9, at=NOW)),
         ],
     )
-    book.compact(path, NOW - 50, NOW + 1, NOW)
+    before = path.stat().st_ino
+    book.drop_old(path, NOW - 50, NOW + 1, NOW)
     assert changes(path) == [3, 4, 5, 8, 9], "a timer of 8 runs"
-    found = book.look(path)
-    assert found
-    assert (found.complete_after, found.restored) == (6, 1), "what was read is hidden by its age"
+    found = look(path)
+    assert (found.complete_after, found.restored, found.damage) == (6, 1, ""), "what was read is hidden by its age"
+    assert path.stat().st_ino == before
 
 
-@pytest.mark.usefixtures("small")
-def test_the_last_line_stays_however_old_it_is(path: Path) -> None:
-    """Else the file would look as if it lacked its end."""
-    book.append(path, ID, 0, [entry(1), entry(2)])
-    book.compact(path, NOW + 1, 0, NOW)
-    assert changes(path) == [2]
-    book.append(path, ID, 2, [entry(3)])
+def test_a_file_without_entries_does_not_look_as_if_it_lacked_its_end(path: Path) -> None:
+    book.append(path, ID, 0, things(1, 2))
+    book.drop_old(path, NOW + 1, 0, NOW)
+    assert changes(path) == []
+    book.require_sound(path, ID, 2)
+    book.append(path, ID, 2, things(3))
+    assert changes(path) == [3]
 
 
-@pytest.mark.usefixtures("small")
+def test_what_went_is_not_in_the_file_and_its_room_is_given_back(path: Path) -> None:
+    many = [Entry(change, NOW, "account", f"{change:032x}", None) for change in range(1, 2_000)]
+    book.append(path, ID, 0, many)
+    size = path.stat().st_size
+    book.drop_old(path, NOW + 1, 0, NOW)
+    assert f"{1:032x}".encode() not in path.read_bytes()
+    assert path.stat().st_size < size / 10
+
+
 @pytest.mark.parametrize("change", [2, 3])
-def test_a_damaged_file_is_not_compacted(path: Path, change: int) -> None:
-    book.append(path, ID, 0, [entry(1), entry(2), entry(3)])
-    path.write_bytes(path.read_bytes().replace(b'"change":%d' % change, b'"change":9'))
+def test_nothing_is_removed_from_a_damaged_file(path: Path, change: int) -> None:
+    book.append(path, ID, 0, things(1, 2, 3))
+    ledgers.execute(path, f"UPDATE entries SET at = at - 9 WHERE change = {change}")
     before = path.read_bytes()
     with pytest.raises(LedgerError, match="is damaged, and was left as it is"):
-        book.compact(path, 0, 0, NOW)
+        book.drop_old(path, NOW + 1, 0, NOW)
     assert path.read_bytes() == before
 
 
-def test_a_small_file_is_not_compacted(path: Path) -> None:
-    book.append(path, ID, 0, [entry(1), entry(2)])
-    book.compact(path, NOW + 1, NOW + 1, NOW)
-    assert changes(path) == [1, 2]
+FORMER = [entry(1), entry(2, READ), Entry(3, NOW, "account", "ab", None), entry(4, READ), entry(5)]
 
 
-def test_many_lines_are_found_from_the_end(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(book, "TAIL_BYTES", 50)
-    for change in range(1, 30):
-        book.append(path, ID, change - 1, [entry(change)])
-    assert changes(path) == list(range(1, 30))
+def test_a_ledger_of_the_former_form_is_taken_over(path: Path) -> None:
+    path.write_bytes(ledgers.former(ID, FORMER, complete_after=0))
+    assert book.tip(path) == (ID, 5)
+    assert book.entries(path, 0) == FORMER[1:], "but for what is told again"
+    assert (look(path).damage, look(path).until) == ("", NOW)
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert [each.name for each in path.parent.iterdir()] == [path.name]
+    book.append(path, ID, 5, things(6))
+    assert changes(path) == [2, 3, 4, 5, 6]
+
+
+def test_a_former_ledger_that_reaches_back_so_far_reaches_back_as_far(path: Path) -> None:
+    path.write_bytes(ledgers.former(ID, [entry(8)], complete_after=7))
+    assert (look(path).complete_after, look(path).last_change) == (7, 8)
+
+
+@pytest.mark.parametrize("cut", [1, 2, 40])
+def test_the_torn_last_line_of_a_former_ledger_was_not_acknowledged(path: Path, cut: int) -> None:
+    path.write_bytes(ledgers.former(ID, FORMER)[:-cut])
+    assert (look(path).last_change, look(path).damage) == (4, "")
+    book.append(path, ID, 4, things(5))
+    assert changes(path)[-1] == 5
+
+
+def test_a_former_ledger_that_grew_but_has_nothing_in_its_end_is_torn(path: Path) -> None:
+    path.write_bytes(ledgers.former(ID, FORMER) + bytes(100_000))
+    assert (look(path).last_change, look(path).damage) == (5, "")
+
+
+def test_a_former_ledger_torn_in_its_first_line_begins_anew(path: Path) -> None:
+    path.write_bytes(b'{"ledger":"0a')
+    assert book.look(path) is None
+    book.append(path, ID, 0, [entry(1)])
+    assert changes(path) == [1]
+
+
+@pytest.mark.parametrize("line", [1, 3, 5])
+def test_a_former_ledger_that_is_damaged_stays_so(path: Path, line: int) -> None:
+    lines = ledgers.former(ID, FORMER).splitlines(keepends=True)
+    lines[line] = lines[line].replace(b'"at":1', b'"at":2')
+    path.write_bytes(b"".join(lines))
+    assert "is damaged" in look(path).damage
+    assert changes(path), "the others are read"
+    with pytest.raises(LedgerError, match=r"is damaged .*: move it away"):
+        book.require_sound(path, ID, 4)
+
+
+def test_a_former_ledger_whose_first_line_is_damaged_is_left_alone(path: Path) -> None:
+    data = ledgers.former(ID, FORMER).replace(b'"complete_after":0', b'"complete_after":1', 1)
+    path.write_bytes(data)
+    with pytest.raises(LedgerError, match="its first line is damaged: move it away"):
+        book.append(path, ID, 0, things(6))
+    assert path.read_bytes() == data
+
+
+KILLED = """
+import sys
+from pathlib import Path
+from conclave.store.ledger import book
+path = Path(sys.argv[1])
+if sys.argv[2] == "tip":
+    book.tip(path)
+else:
+    book.drop_old(path, 1_700_000_001, 0, 0)
+"""
+
+
+def killed(act: str, path: Path, point: str) -> None:
+    """Do something in a process that is killed at a failpoint."""
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", dedent(KILLED), path, act],
+        env=os.environ | {"CONCLAVE_FAILPOINT": f"{point}=kill"},
+    )
+    assert done.returncode == -9, f"{point} was not reached"
+
+
+@pytest.mark.parametrize("point", failpoints.TAKE_OVER_POINTS)
+def test_killed_while_a_former_ledger_is_taken_over_nothing_is_lost(path: Path, point: str) -> None:
+    path.write_bytes(ledgers.former(ID, FORMER))
+    killed("tip", path, point)
+    assert book.entries(path, 0) == FORMER[1:]
+    assert look(path).damage == ""
+    assert [each.name for each in path.parent.iterdir()] == [path.name]
+
+
+@pytest.mark.parametrize("point", failpoints.DROPPING_POINTS)
+def test_killed_while_old_entries_go_the_file_is_whole(path: Path, point: str) -> None:
+    book.append(path, ID, 0, things(*range(1, 200)))
+    killed("drop", path, point)
+    assert changes(path) == list(range(1, 200))
+    assert look(path).damage == ""
+
+
+def test_a_journal_that_was_left_behind_harms_no_new_ledger(path: Path) -> None:
+    """An operator has moved the ledger away after a crash, and not the journal beside it."""
+    book.append(path, ID, 0, things(*range(1, 200)))
+    killed("drop", path, failpoints.DROPPING_POINTS[0])
+    assert path.with_name(path.name + book.JOURNAL).exists()
+    path.unlink()
+    book.append(path, ID, 0, things(1))
+    assert changes(path) == [1]
+    assert look(path).damage == ""

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from conclave.store import schema, sqlite
+from conclave.store.engine import sqlite
 from conclave.store.ledger import changes
+from tests.support import stores
 
 USER = "x'75'"
 
@@ -53,7 +54,7 @@ UNNOTED = (
 @pytest.fixture
 def connection(tmp_path: Path) -> Iterator[sqlite3.Connection]:
     """A store with a row in each table that matters, and nothing noted."""
-    schema.prepare(tmp_path / "hot.db")
+    stores.prepare(tmp_path / "hot.db")
     with closing(sqlite.connect(tmp_path / "hot.db")) as opened:
         opened.executescript("""
             INSERT INTO users (user_id, username, password_hash, alias, created_at)

@@ -11,8 +11,8 @@ from hypothesis import HealthCheck, given, note, settings, strategies as st
 from conclave.clock import FakeClock
 from conclave.config.ledger import LedgerConfig
 from conclave.errors import ApiError
-from conclave.store.groups import Group
-from conclave.store.members import Membership
+from conclave.store.resources.groups import Group
+from conclave.store.resources.members import Membership
 from tests.store.ledger.world import DAY, HOUR, World
 from tests.support import sample
 
@@ -144,7 +144,6 @@ some_steps = st.lists(
 @given(before=some_steps, after=some_steps, meanwhile=st.integers(0, 2 * DAY), drained=st.booleans())
 @settings(
     max_examples=sample.amount(300, 20),
-    deadline=None,
     suppress_health_check=[HealthCheck.too_slow],
 )
 def test_a_restored_backup_shows_nothing_that_was_hidden_and_loses_nothing_else(

@@ -9,15 +9,20 @@ from textwrap import dedent
 import pytest
 
 from conclave import failpoints
+from conclave.actions import accounts, invites as inviting
+from conclave.actions.authorisation import require_group, require_member
+from conclave.actions.replay import NUMBERS, IncompleteError, replay
 from conclave.clock import FakeClock
-from conclave.store import accounts, bodies, groups, holds, invites, key_packages, members, sessions, users, welcomes
+from conclave.retention import holds
+from conclave.store import bodies
 from conclave.store.ledger import book, branches, changes
 from conclave.store.ledger.book import LedgerError
 from conclave.store.ledger.drain import drain
-from conclave.store.ledger.replay import NUMBERS, IncompleteError, is_older, replay
-from conclave.store.state import standing
-from spark.engine import CleanupError
+from conclave.store.resources import groups, invites, key_packages, members, sessions, users, welcomes
+from conclave.store.resources.state import standing
+from spark.environment import CleanupError
 from tests.store.ledger.world import DAY, HOUR, World
+from tests.support import ledgers
 
 
 class Backed(World):
@@ -33,11 +38,11 @@ class Backed(World):
 
     def member(self, group_id: bytes, user_id: bytes) -> members.Membership:
         with self.reading() as connection:
-            return members.require_member(connection, group_id, user_id)
+            return require_member(connection, group_id, user_id)
 
     def group(self, group_id: bytes) -> groups.Group:
         with self.reading() as connection:
-            return groups.by_id(connection, group_id)
+            return require_group(connection, group_id)
 
     def back_up(self) -> None:
         self.backup(self.folder / "copy.db")
@@ -156,9 +161,8 @@ def test_deleted_groups_and_accounts_are_deleted_again(world: Backed) -> None:
 def test_who_left_or_was_banned_is_no_member_and_roles_are_those_of_the_end(world: Backed) -> None:
     number = world.send(world.member(world.friends, world.alice))
     world.back_up()
-    with world.writing() as connection:
-        members.promote(connection, members.require_member(connection, world.friends, world.bob))
-        members.demote(connection, members.require_member(connection, world.friends, world.alice))
+    world.promote(world.member(world.friends, world.bob))
+    world.demote(world.member(world.friends, world.alice))
     world.ban(world.member(world.friends, world.bob), world.carol)
     world.leave(world.member(world.others, world.alice))
     dave = world.register("dave")
@@ -187,9 +191,8 @@ def test_a_group_whose_admin_came_since_gets_another_one(world: Backed) -> None:
     world.back_up()
     dave = world.register("dave")
     world.join(world.group(world.friends), dave)
-    with world.writing() as connection:
-        members.promote(connection, members.require_member(connection, world.friends, dave))
-        members.demote(connection, members.require_member(connection, world.friends, world.alice))
+    world.promote(world.member(world.friends, dave))
+    world.demote(world.member(world.friends, world.alice))
     restored = world.restore()
     admins = {each.user_id for each in restored.memberships() if each.role == "admin"}
     assert admins == {world.alice, world.bob}, "bob is that of the other group"
@@ -249,11 +252,8 @@ def test_what_was_read_and_erased_while_the_ledger_could_not_be_written_stays_re
     assert gone not in {each[2] for each in restored.shown()}
 
 
-def test_a_timer_that_outlives_the_greatest_age_runs_on_although_the_ledger_was_compacted(
-    world: Backed, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_timer_that_outlives_the_greatest_age_runs_on_although_old_entries_went(world: Backed) -> None:
     """Who has not read it by then does not see it any more; whose timer runs does, to its end."""
-    monkeypatch.setattr(book, "COMPACTED_BYTES", 0)
     max_age = world.config.policy.self_destruct_max_age
     number = world.send(world.member(world.friends, world.alice), seconds=365 * DAY)
     world.back_up()
@@ -315,16 +315,16 @@ def test_invites_and_welcomes_that_were_answered_are_gone(world: Backed) -> None
     dave, erin = world.register("dave"), world.register("erin")
     carried = [b"commit", b"welcome", b"info"]
     with world.writing() as connection:
-        group, now = groups.by_id(connection, world.friends), world.clock.now()
+        group, now = require_group(connection, world.friends), world.clock.now()
         for invitee in (dave, erin):
-            invites.add(connection, group, world.alice, invitee, carried, now, 0, world.clock.read())
+            invites.add(connection, group.group_key, world.alice, invitee, carried, now)
         for user in (world.bob, world.carol):
             welcomes.add(connection, group.group_key, user, bodies.put(connection, b"welcome"))
     world.back_up()
     with world.writing() as connection:
-        invites.cancel_pending(connection, group.group_key, dave, 0)
+        inviting.cancel_pending(connection, group.group_key, dave, 0)
         [welcome] = connection.execute("SELECT welcome_id FROM welcomes WHERE user_id = ?", (world.bob,)).fetchone()
-        welcomes.accept(connection, welcome, world.bob)
+        assert welcomes.remove_received(connection, welcome, world.bob)
     restored = world.restore()
     with restored.reading() as connection:
         assert [row[0] for row in connection.execute("SELECT invitee_id FROM invites")] == [erin]
@@ -371,7 +371,7 @@ def test_holds_are_those_of_the_end(world: Backed) -> None:
     world.back_up()
     with world.writing() as connection:
         holds.remove(connection, former)
-        key = groups.by_id(connection, world.friends).group_key
+        key = require_group(connection, world.friends).group_key
         on_group = holds.add(connection, key, world.friends, "friends", "case 2", "operator root", 2)
         on_user = holds.add(connection, None, world.alice, "alice", "case 3", "operator root", 3)
     restored = world.restore()
@@ -465,18 +465,18 @@ def test_what_the_copy_had_not_told_yet_is_told_by_it(world: Backed) -> None:
     gone = [each.subject for each in book.entries(world.ledger, 0) if each.kind == "member" and each.state is None]
     assert len(set(gone)) == 2
     with restored.reading() as connection:
-        assert not is_older(changes.standing(connection), world.ledger)
+        assert not branches.is_older(changes.standing(connection), world.ledger)
         assert not changes.are_waiting(connection)
 
 
 def test_the_database_itself_is_no_older_copy(world: Backed) -> None:
     with world.reading() as connection:
-        assert not is_older(changes.standing(connection), world.ledger)
+        assert not branches.is_older(changes.standing(connection), world.ledger)
     world.back_up()
     world.beat()
     copy = world.restored(world.folder / "copy.db", world.folder / "restored")
     with copy.reading() as connection:
-        assert is_older(changes.standing(connection), world.ledger), "by a line that only says so"
+        assert branches.is_older(changes.standing(connection), world.ledger), "by a line that only says so"
 
 
 def test_time_does_not_go_back_with_the_copy(world: Backed) -> None:
@@ -488,7 +488,9 @@ def test_time_does_not_go_back_with_the_copy(world: Backed) -> None:
         assert standing(connection).floor.acted_until == now
 
 
-@pytest.mark.parametrize(("harm", "told"), [("remove", "there is no ledger"), ("damage", "of the ledger is damaged")])
+@pytest.mark.parametrize(
+    ("harm", "told"), [("remove", "there is no ledger"), ("damage", "the ledger is damaged in the entry of change")]
+)
 def test_a_copy_is_refused_unless_the_ledger_tells_all(world: Backed, harm: str, told: str) -> None:
     world.back_up()
     world.leave(world.member(world.friends, world.carol))
@@ -496,7 +498,7 @@ def test_a_copy_is_refused_unless_the_ledger_tells_all(world: Backed, harm: str,
     if harm == "remove":
         world.ledger.unlink()
     else:
-        world.ledger.write_bytes(world.ledger.read_bytes().replace(b'"kind":"member"', b'"kind":"mamber"'))
+        ledgers.alter_last(world.ledger, "member")
     restored = world.restored(world.folder / "copy.db", world.folder / "restored")
     with pytest.raises(LedgerError, match=told):
         restored.replay()
@@ -520,16 +522,16 @@ def test_a_copy_is_refused_if_the_ledger_was_replaced_by_one_from_before_it(worl
     assert world.ledger.read_bytes() == older
 
 
-@pytest.mark.parametrize("lines", [1, 2])
-def test_a_copy_is_refused_if_the_last_lines_of_the_ledger_were_altered(world: Backed, lines: int) -> None:
+@pytest.mark.parametrize("sql", ["UPDATE entries SET at = at + 1 WHERE", "DELETE FROM entries WHERE"])
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_copy_is_refused_if_the_last_entries_of_the_ledger_were_altered(world: Backed, sql: str, count: int) -> None:
     world.back_up()
     world.leave(world.member(world.friends, world.carol))
     world.beat()
-    kept = world.ledger.read_bytes().splitlines(keepends=True)
-    kept[-lines:] = [line.replace(b'"at":1', b'"at":2') for line in kept[-lines:]]
-    world.ledger.write_bytes(b"".join(kept))
+    last = f"SELECT id FROM entries ORDER BY id DESC LIMIT {count}"
+    assert ledgers.execute(world.ledger, f"{sql} id IN ({last})") == count
     restored = world.restored(world.folder / "copy.db", world.folder / "restored")
-    with pytest.raises(IncompleteError, match=f"line {len(kept) - lines + 1} of the ledger is damaged"):
+    with pytest.raises(IncompleteError, match=r"the ledger (is damaged in the entry of change|has \d+ entries of)"):
         restored.replay()
 
 
@@ -642,7 +644,7 @@ def test_a_restore_that_nobody_has_used_counts_for_nothing(world: Backed) -> Non
     assert len(newer.memberships()) == 5
     with world.reading() as connection:
         standing = changes.standing(connection)
-        assert not is_older(standing, world.ledger)
+        assert not branches.is_older(standing, world.ledger)
         changes.know_restored(connection, branches.take_up(standing, world.ledger, world.clock.now()))
         assert changes.standing(connection).restored == 2
     world.leave(world.member(world.friends, world.carol))
@@ -656,8 +658,7 @@ def test_a_restore_that_nobody_has_used_counts_for_nothing(world: Backed) -> Non
         assert {each.member_id for each in again.memberships()} == {each.member_id for each in world.memberships()}
 
 
-@pytest.mark.usefixtures("small")
-def test_compaction_keeps_the_line_of_each_restore(world: Backed) -> None:
+def test_each_restore_is_kept_however_old_it_is(world: Backed) -> None:
     world.backup(world.folder / "older.db")
     world.beat()
     world.back_up()
@@ -667,15 +668,9 @@ def test_compaction_keeps_the_line_of_each_restore(world: Backed) -> None:
         older.begin()
         older.beat()
         (world.folder / "older" / "hot.db").unlink()
-    book.compact(world.ledger, world.clock.now() + 1, 0, 0)
+    book.drop_old(world.ledger, world.clock.now() + 1, 0, 0)
     with pytest.raises(IncompleteError, match="an older backup was restored since, and used"):
         world.restored(world.folder / "copy.db", world.folder / "newer").replay()
-
-
-@pytest.fixture
-def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Compact files of any size."""
-    monkeypatch.setattr(book, "COMPACTED_BYTES", 0)
 
 
 def test_what_two_servers_tell_one_ledger_is_not_taken_for_the_same(world: Backed) -> None:
@@ -691,14 +686,13 @@ def test_what_two_servers_tell_one_ledger_is_not_taken_for_the_same(world: Backe
         assert changes.are_waiting(connection), "nothing is forgotten that was not written"
 
 
-def test_a_copy_from_before_what_the_ledger_keeps_is_refused(world: Backed, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_copy_from_before_what_the_ledger_keeps_is_refused(world: Backed) -> None:
     world.back_up()
     world.leave(world.member(world.friends, world.carol))
     world.beat()
     world.clock.advance(100)
     world.beat()
-    monkeypatch.setattr(book, "COMPACTED_BYTES", 0)
-    book.compact(world.ledger, world.clock.now(), 0, 0)
+    book.drop_old(world.ledger, world.clock.now(), 0, 0)
     restored = world.restored(world.folder / "copy.db", world.folder / "restored")
     with pytest.raises(LedgerError, match="does not reach back to this backup"):
         restored.replay()
@@ -735,7 +729,7 @@ def test_sends_fetches_and_new_members_write_nothing(world: Backed) -> None:
     assert world.ledger.read_bytes() == before
 
 
-def test_many_changes_of_one_thing_are_one_line(world: Backed) -> None:
+def test_many_changes_of_one_thing_are_one_entry(world: Backed) -> None:
     before = len(list(book.entries(world.ledger, 0)))
     for expiry in range(1, 20):
         world.change_policy(world.group(world.friends), expiry * HOUR)
@@ -809,16 +803,13 @@ KILLED = """
 import sys
 from pathlib import Path
 from contextlib import closing
-from conclave.store import sqlite
+from conclave.store.engine import sqlite
 from conclave.store.ledger import book
 from conclave.store.ledger.drain import drain
-from conclave.store.ledger.replay import replay
+from conclave.actions.replay import replay
 act, database, ledger = sys.argv[1], *map(Path, sys.argv[2:])
 if act == "drain":
     drain(database, ledger, 1_700_000_000)
-elif act == "compact":
-    book.COMPACTED_BYTES = 0
-    book.compact(ledger, 0, 0, 0)
 else:
     with closing(sqlite.connect(database)) as connection:
         replay(connection, ledger, 1_700_000_000)
@@ -844,16 +835,7 @@ def test_killed_while_it_is_told_nothing_is_forgotten(world: Backed, point: str)
     assert world.carol not in {each.user_id for each in restored.memberships()}
     found = book.look(world.ledger)
     assert found
-    assert found.damaged == ()
-
-
-@pytest.mark.parametrize("point", failpoints.COMPACTION_POINTS)
-def test_killed_while_it_is_compacted_the_file_is_whole(world: Backed, point: str) -> None:
-    world.back_up()
-    world.leave(world.member(world.friends, world.carol))
-    world.beat()
-    killed("compact", world, point)
-    assert world.carol not in {each.user_id for each in world.restore().memberships()}
+    assert found.damage == ""
 
 
 @pytest.mark.parametrize(
@@ -869,7 +851,7 @@ def test_killed_while_it_is_replayed_the_next_start_does_it_again(world: Backed,
     restored = world.restored(world.folder / "copy.db", world.folder / "restored")
     killed("replay", restored, point, times)
     with restored.reading() as connection:
-        assert is_older(changes.standing(connection), world.ledger)
+        assert branches.is_older(changes.standing(connection), world.ledger)
     assert len(restored.memberships()) == 5, "all or nothing"
     restored.replay()
     key = world.group(world.friends).group_key

@@ -7,23 +7,35 @@ from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from conclave.actions import bans as banning, invites as inviting, purges
+from conclave.actions import (
+    accounts,
+    bans as banning,
+    groups as grouping,
+    invites as inviting,
+    members as joining,
+    purges,
+)
+from conclave.actions.authorisation import require_group
+from conclave.actions.commits import Commit
 from conclave.actions.context import Context
+from conclave.actions.groups import change as change_group
+from conclave.actions.messages import append_all
+from conclave.actions.replay import Replayed, replay
 from conclave.clock import FakeClock
 from conclave.config.cleanup import CleanupConfig
 from conclave.config.ledger import LedgerConfig
 from conclave.config.settings import Config
-from conclave.store import accounts, bans, groups, invites, members, messages, schema, sqlite, state, timers, users
-from conclave.store.commits import Commit
-from conclave.store.groups import Group, GroupChanges
+from conclave.retention.visibility import of_group, of_reader
+from conclave.store.engine import sqlite
 from conclave.store.ledger import changes
 from conclave.store.ledger.drain import drain
-from conclave.store.ledger.replay import Replayed, replay
-from conclave.store.members import Membership
-from conclave.store.messages import Draft
-from conclave.store.visibility import of_group, of_reader
+from conclave.store.resources import bans, groups, invites, members, state, timers, users
+from conclave.store.resources.groups import Group, GroupChanges
+from conclave.store.resources.members import Membership
+from conclave.store.resources.messages import Draft
 from spark import run
-from spark.engine import Engine
+from spark.environment import RunEnvironment
+from tests.support import stores
 
 HOUR, DAY = 3600, 86_400
 
@@ -52,10 +64,10 @@ class World:
 
     def begin(self) -> None:
         """Do what a server does at its start."""
-        schema.prepare(self.path)
+        stores.prepare(self.path)
         with self.writing() as connection:
             state.begin_serving(connection, self.config.policy, self.clock.read(), accepts_change=True)
-            invites.withdraw_all(connection)
+            inviting.withdraw_all(connection)
 
     @contextmanager
     def writing(self) -> Iterator[sqlite3.Connection]:
@@ -82,7 +94,7 @@ class World:
         """Return the world of a copy, before the ledger is replayed."""
         world = World(folder, self.clock, self.ledger, self.config)
         shutil.copy(copy, world.path)
-        schema.prepare(world.path)
+        stores.prepare(world.path)
         return world
 
     def replay(self) -> Replayed:
@@ -92,7 +104,7 @@ class World:
     def clean_up(self, *, can_tell: bool = True) -> None:
         """Do a run; ``can_tell``: whether it can write to the ledger."""
         elsewhere = LedgerConfig(path=str(self.folder / "not mounted" / "purges.ledger"))
-        engine = Engine(self.config if can_tell else replace(self.config, ledger=elsewhere), self.clock)
+        engine = RunEnvironment(self.config if can_tell else replace(self.config, ledger=elsewhere), self.clock)
         try:
             report = run.clean_up(engine)
         finally:
@@ -100,7 +112,7 @@ class World:
         assert not report.error or (report.error.startswith("ledger: ") and not can_tell), report.error
 
     def accept_clock(self) -> None:
-        engine = Engine(self.config, self.clock)
+        engine = RunEnvironment(self.config, self.clock)
         try:
             report = run.clean_up(engine, accept_clock=True)
         finally:
@@ -118,9 +130,9 @@ class World:
 
     def create_group(self, name: str, *user_ids: bytes) -> bytes:
         with self.writing() as connection:
-            group_id = groups.add(connection, user_ids[0], name, "", self.clock.now())
+            group_id = groups.add(connection, user_ids[0], name, "", self.clock.now(), self.config.policy)
             for user_id in user_ids[1:]:
-                members.add(connection, groups.by_id(connection, group_id).group_key, user_id, self.clock.now())
+                members.add(connection, require_group(connection, group_id).group_key, user_id, self.clock.now())
             return group_id
 
     def groups(self) -> list[Group]:
@@ -137,23 +149,22 @@ class World:
     def send(self, member: Membership, body: bytes = b"body", *, seconds: int = 0, is_commit: bool = False) -> int:
         with self.writing() as connection:
             draft = Draft(member.group.group_key, member.user_id, body, is_commit, seconds)
-            return messages.append_all(connection, [draft], self.clock.now())[0]
+            return append_all(connection, [draft], self.clock.now())[0]
 
     def fetch(self, member: Membership) -> None:
         with self.writing() as connection:
-            last = groups.by_id(connection, member.group.group_id).last_seq
+            last = require_group(connection, member.group.group_id).last_seq
             members.confirm_fetched(connection, [(member.member_id, last)])
 
     def read(self, member: Membership, up_to: int) -> None:
         with self.writing() as connection:
-            max_age = self.config.policy.self_destruct_max_age
             acted_until = state.latest_acted_on(connection, self.clock.read())
-            timers.read(connection, member, up_to, self.clock.now(), max_age, 1_000, acted_until=acted_until)
+            timers.read(connection, member, up_to, self.clock.now(), 1_000, acted_until=acted_until)
 
     def change_policy(self, group: Group, expiry: int) -> None:
         with self.writing() as connection:
             changed = GroupChanges(message_expiry_seconds=expiry)
-            groups.change(connection, group, changed, self.config.policy, self.clock)
+            change_group(connection, Context(self.config.policy, self.clock), group, changed)
 
     def change_settings(self, retention: int) -> None:
         with self.writing() as connection:
@@ -175,15 +186,15 @@ class World:
 
     def delete_group(self, group: Group) -> None:
         with self.writing() as connection:
-            groups.remove(connection, group, self.clock.now())
+            grouping.end(connection, group, self.clock.now())
 
     def delete_account(self, user_id: bytes) -> None:
         with self.writing() as connection:
-            accounts.delete(connection, user_id, self.clock.now())
+            accounts.end(connection, user_id, self.clock.now())
 
     def leave(self, member: Membership) -> None:
         with self.writing() as connection:
-            members.remove(connection, member, self.clock.now())
+            joining.end_and_withdraw(connection, member, self.clock.now())
 
     def join(self, group: Group, user_id: bytes) -> None:
         with self.writing() as connection:
@@ -195,11 +206,13 @@ class World:
 
     def demote(self, member: Membership) -> None:
         with self.writing() as connection:
-            members.demote(connection, member)
+            joining.demote(connection, member.group.group_id, member.user_id, member.user_id)
 
     def promote(self, member: Membership) -> None:
         with self.writing() as connection:
-            members.promote(connection, member)
+            admin = "SELECT user_id FROM members WHERE group_key = ? AND role = 'admin'"
+            admin_id = connection.execute(admin, (member.group.group_key,)).fetchone()[0]
+            joining.promote(connection, member.group.group_id, admin_id, member.user_id)
 
     def disable(self, user_id: bytes) -> None:
         with self.writing() as connection:
@@ -215,8 +228,9 @@ class World:
         """Who can accept whose invite: inviter, invitee, the invite's key. None is stored that nobody can accept."""
         with self.reading() as connection:
             rows = connection.execute("SELECT invite_id, invitee_id FROM invites").fetchall()
-            found = [invites.require_own(connection, row[0], row[1], 0) for row in rows]
-            return {(each.inviter_id, each.invitee_id, each.invite_key) for each in found}
+            found = [invites.living(connection, row[0], 0) for row in rows]
+            assert all(found), "an invite that cannot be accepted"
+            return {(each.inviter_id, each.invitee_id, each.invite_key) for each in found if each}
 
     def banned(self) -> set[tuple[int, bytes]]:
         with self.reading() as connection:
@@ -230,8 +244,8 @@ class World:
         with self.reading() as connection:
             for member in self.memberships():
                 group, now = member.group, self.clock.now()
-                sight = of_group(connection, group, self.config.policy, now)
-                timed = of_reader(member.member_id, member.joined_after, self.config.policy, include_redacted=False)
+                sight = of_group(connection, group, now)
+                timed = of_reader(member.member_id, member.joined_after, include_redacted=False)
                 rows = connection.execute(
                     f"SELECT sequence_num FROM ({timed.query}) WHERE group_key = :group_key AND {sight.hot[0]}"
                     f" AND {timed.condition}",

@@ -1,0 +1,91 @@
+"""Who may do what in a group, and to whom: each function returns what is known of those concerned, or refuses."""
+
+import sqlite3
+from collections.abc import Sequence
+
+from conclave.actions import users
+from conclave.errors import (
+    BadRequestError,
+    BannedError,
+    ConflictError,
+    NotAdminError,
+    NotFoundError,
+    NotMemberError,
+    NotPublicError,
+)
+from conclave.store.engine.news import members_of
+from conclave.store.resources import bans, groups, users as stored
+from conclave.store.resources.groups import Group
+from conclave.store.resources.members import Membership, membership
+
+
+def require_group(connection: sqlite3.Connection, group_id: bytes) -> Group:
+    """Return a group. Raises NotFoundError."""
+    found = groups.find(connection, group_id)
+    if found is None:
+        raise NotFoundError("no such group")
+    return found
+
+
+def require_member(connection: sqlite3.Connection, group_id: bytes, user_id: bytes) -> Membership:
+    """Return the caller's membership. Raises NotMemberError also if there is no such group."""
+    found = membership(connection, group_id, user_id)
+    if found is None:
+        raise NotMemberError
+    return found
+
+
+def require_admin(connection: sqlite3.Connection, group_id: bytes, user_id: bytes) -> Membership:
+    """Return the caller's membership. Raises NotAdminError also if there is no such group or membership."""
+    found = membership(connection, group_id, user_id)
+    if found is None or found.role != "admin":
+        raise NotAdminError
+    return found
+
+
+def require_target(connection: sqlite3.Connection, group_id: bytes, user_id: bytes) -> Membership:
+    """Return the membership of a user whom the request names.
+
+    Raises NotFoundError if there is no such user, BadRequestError if the user is no member.
+    """
+    users.by_id(connection, user_id)
+    found = membership(connection, group_id, user_id)
+    if found is None:
+        raise BadRequestError("this user is not a member of the group")
+    return found
+
+
+def require_invitable(connection: sqlite3.Connection, group: Group, user_ids: Sequence[bytes]) -> None:
+    """Raise NotFoundError, ConflictError or BannedError for the first user who cannot be invited to the group.
+
+    ``user_ids``: at most some thousands.
+    """
+    known = stored.known(connection, user_ids)
+    present = members_of(connection, group.group_key)
+    banned = bans.banned(connection, group.group_key)
+    for user_id in user_ids:
+        if user_id not in known:
+            raise NotFoundError("no such user")
+        if user_id in present:
+            raise ConflictError("this user is a member of the group already")
+        if user_id in banned:
+            raise BannedError
+
+
+def require_joinable(connection: sqlite3.Connection, group_id: bytes, user_id: bytes) -> tuple[int, int]:
+    """Return the key of a public group that the caller can join, and the id of its group info's body.
+
+    Raises NotFoundError, NotPublicError, BannedError, ConflictError (a member already) or BadRequestError (no group
+    info).
+    """
+    group = require_group(connection, group_id)
+    if group.visibility != "public":
+        raise NotPublicError
+    if bans.is_banned(connection, group.group_key, user_id):
+        raise BannedError
+    if membership(connection, group_id, user_id):
+        raise ConflictError("already a member of this group")
+    if group.group_info_body is None:
+        raise BadRequestError("this group has no group info yet")
+    users.require(connection, user_id)
+    return group.group_key, group.group_info_body

@@ -1,0 +1,54 @@
+"""The keys under which the application holds what handlers need."""
+
+from collections.abc import Mapping
+
+from aiohttp import web
+from aiohttp.typedefs import Handler
+
+from conclave.actions.context import Context
+from conclave.actions.messages import Fetching, Reading, Sending
+from conclave.actions.retention import Rehearsals
+from conclave.actions.timers import Telling
+from conclave.archive.reader import Archive
+from conclave.auth.activity import SessionActivity
+from conclave.auth.passwords import Passwords
+from conclave.auth.throttle import Throttle
+from conclave.cache.freshness import Freshness
+from conclave.cache.groups import RememberedGroups
+from conclave.cache.sessions import RememberedSessions
+from conclave.clock.steady import SteadyClock
+from conclave.config.in_force import InForce
+from conclave.events import Events
+from conclave.health.clock_watch import ClockWatch
+from conclave.health.parts import Health
+from conclave.health.storage import Storage
+from conclave.measures import Requests
+from conclave.response_memory import Budget
+from conclave.store.engine.database import Database
+from conclave.wire.endpoint import Endpoint
+
+IN_FORCE = web.AppKey("in_force", InForce)
+ACCEPTS_CHANGE = web.AppKey("accepts_change", bool)
+CLOCK = web.AppKey("clock", SteadyClock)
+FRESHNESS = web.AppKey("freshness", Freshness)
+SESSIONS = web.AppKey("sessions", RememberedSessions)
+GROUPS = web.AppKey("groups", RememberedGroups)
+SENDING = web.AppKey("sending", Sending)
+FETCHING = web.AppKey("fetching", Fetching)
+READING = web.AppKey("reading", Reading)
+REHEARSALS = web.AppKey("rehearsals", Rehearsals)
+CLOCK_WATCH = web.AppKey("clock_watch", ClockWatch)
+STORE = web.AppKey("store", Database)
+STORAGE = web.AppKey("storage", Storage)
+ARCHIVE = web.AppKey("archive", Archive)
+PASSWORDS = web.AppKey("passwords", Passwords)
+THROTTLE = web.AppKey("throttle", Throttle)
+ACTIVITY = web.AppKey("activity", SessionActivity)
+EVENTS = web.AppKey("events", Events)
+HEALTH = web.AppKey("health", Health)
+REQUESTS = web.AppKey("requests", Requests)
+TELLING = web.AppKey("telling", Telling)
+BUDGET = web.AppKey("budget", Budget)
+CONTEXT = web.AppKey("context", Context)
+ENDPOINTS: web.AppKey[Mapping[Handler, Endpoint]] = web.AppKey("endpoints")
+"""Each endpoint by its handler."""

@@ -1,0 +1,56 @@
+"""Counts messages of the archive for a command, without a server or Spark."""
+
+import sqlite3
+from contextlib import closing
+from dataclasses import replace
+
+from conclave.archive import query, scan
+from conclave.archive.consistency import TRIES, open_known
+from conclave.archive.faults import one_line
+from conclave.config.settings import Config
+from conclave.retention.hidden import NOTHING, Amount, Sought
+from conclave.store.archive import moves
+from conclave.store.archive.moves import ArchiveState
+from conclave.store.engine import sqlite
+
+
+class UnreadableError(Exception):
+    """The archive cannot be read. The message is one line for the operator."""
+
+
+def count(config: Config, sought: Sought | None) -> Amount:
+    """Count the messages of ``sought``, and their bytes. Raises UnreadableError."""
+    if sought is None:
+        return NOTHING
+    import pyarrow  # noqa: PLC0415 - other commands do not pay for it
+    from deltalake.exceptions import DeltaError  # noqa: PLC0415 - as above
+
+    reason = ""
+    for _ in range(TRIES):  # a run that replaces files makes a read fail
+        try:
+            return _count(config, sought)
+        except (DeltaError, pyarrow.ArrowException, OSError, sqlite3.Error) as error:
+            reason = one_line(error)
+    raise UnreadableError(f"{config.archive_path}: {reason}")
+
+
+def _count(config: Config, sought: Sought) -> Amount:
+    from deltalake import QueryBuilder  # noqa: PLC0415 - as above
+
+    table, fault = open_known(config.archive_path, lambda: _known(config))
+    if fault:
+        raise UnreadableError(fault)
+    builder = QueryBuilder().register("archive", table)
+    found, size = scan.amount(builder, sought), 0
+    if found.messages:  # the query language has no length of bytes
+        for batch in scan.batches(builder, f"SELECT mls_message FROM archive WHERE {query.hidden(sought)}"):
+            size += sum(map(len, batch.column(0).to_pylist()))
+    return replace(found, body_bytes=size)
+
+
+def _known(config: Config) -> ArchiveState:
+    with closing(sqlite.connect(config.database, readonly=True)) as connection:
+        state = moves.find_state(connection)
+    if state is None:
+        raise UnreadableError(f"{config.database}: knows of no archive")
+    return state

@@ -1,0 +1,55 @@
+"""Reads from the archive what one user has sent to a group, for the export: a batch at a time."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from conclave.archive import checksums, query
+from conclave.archive.checksums import DamagedError
+from conclave.archive.consistency import open_known
+from conclave.archive.faults import ADVICE, one_line
+from conclave.archive.scan import batches
+from conclave.retention.stretches import Stretch
+from conclave.store.archive.moves import ArchiveState
+
+
+class UnreadableError(Exception):
+    """The archive cannot be read. The message is one line for the operator."""
+
+
+class Archived(NamedTuple):
+    """A message of the archive."""
+
+    sequence_num: int
+    created_at: int
+    """Unix seconds."""
+    is_commit: bool
+    body: bytes
+
+
+def read(path: Path, read_state: Callable[[], ArchiveState], found: Stretch, user_id: bytes) -> Iterator[Archived]:
+    """Yield the messages of a user in ``found``, in any order. Raises UnreadableError.
+
+    ``path``: the table's folder. ``read_state``: asks the database what it knows of the table. No run may take place
+    meanwhile.
+    """
+    import pyarrow  # noqa: PLC0415 - other commands do not pay for it
+    from deltalake import QueryBuilder  # noqa: PLC0415 - as above
+    from deltalake.exceptions import DeltaError  # noqa: PLC0415 - as above
+
+    try:
+        table, fault = open_known(path, read_state)
+        if fault:
+            raise UnreadableError(fault)
+        for batch in batches(QueryBuilder().register("archive", table), query.of_sender(found, user_id)):
+            for row in batch.to_pylist():
+                each = Archived(row["sequence_num"], row["created_at"], row["is_commit"], row["mls_message"])
+                checksums.require_sound(
+                    *(found.group_key, each.sequence_num, user_id, each.created_at, each.body, row["checksum"]),
+                    is_commit=each.is_commit,
+                )
+                yield each
+    except DamagedError as error:
+        raise UnreadableError(f"{path}: message {error} of a group is not as it was archived{ADVICE}") from error
+    except (DeltaError, pyarrow.ArrowException, OSError) as error:
+        raise UnreadableError(f"{path}: {one_line(error)}") from error

@@ -1,0 +1,135 @@
+"""Cached ranges: messages of a group that follow each other, as they are written in one format."""
+
+import math
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from conclave.events import Stored
+from conclave.retention.policy import GroupPolicy
+from conclave.retention.visibility import Sight
+from conclave.store.resources.messages import Piece, WriteMessage
+
+PIECE_BYTES = 160
+"""A message counts as 160 bytes more than its piece has, for Python's objects."""
+
+RANGE_BYTES = 2 * 1024 * 1024
+"""A range has at most 2 MiB. A longer one loses its first messages."""
+
+
+@dataclass(eq=False)
+class CachedRange:
+    """All messages of a group with numbers above ``base`` up to ``end`` that its members may see, in order.
+
+    ``policy`` and ``write``: how messages are written.
+    """
+
+    base: int
+    end: int
+    hidden_before: int
+    """Messages created before this Unix second are left out. So the range tells nothing of a time at which less was
+    hidden.
+    """
+    policy: GroupPolicy
+    write: WriteMessage
+    numbers: list[int] = field(default_factory=list)
+    times: list[int] = field(default_factory=list)
+    pieces: list[bytes] = field(default_factory=list)
+    sent: deque[Stored] = field(default_factory=deque)
+    """The last ones, which are written once they are asked for."""
+    oldest: float = math.inf
+    """No message here was created before this Unix second."""
+    size: int = 0
+    """Bytes."""
+
+    def covers(self, after: int) -> bool:
+        """Tell whether the message that follows the number ``after`` is here, if there is one up to ``end``."""
+        return self.base <= after < self.end
+
+    def first_after(self, after: int, sight: Sight) -> int | None:
+        """Return the position of the first message with a number greater than ``after``; forget what ``sight`` hides.
+
+        None if the range does not know what may be seen: time has gone back.
+        """
+        if sight.hidden_before < self.hidden_before:
+            return None
+        if self.sent:
+            self._write_sent()
+        if self.oldest < sight.hidden_before:
+            self._hide(sight.hidden_before)
+        return bisect_right(self.numbers, after)
+
+    def send(self, stored: Stored) -> int:
+        """Add a message that was just sent, whose number follows ``end``; return by how many bytes the range grows."""
+        before = self.size
+        self.sent.append(stored)
+        self.end = stored.sequence_num
+        self.size += _weight(stored)
+        if self.size > RANGE_BYTES:
+            self._shorten()
+        return self.size - before
+
+    def extend(self, messages: Sequence[Piece], end: int, hidden_before: int) -> None:
+        """Add the messages that follow ``end``, up to the new ``end``, as read when ``hidden_before`` counted."""
+        self._write_sent()
+        self._insert(len(self.numbers), messages, hidden_before)
+        self.end = end
+        self._shorten()
+
+    def absorb(self, later: "CachedRange") -> None:
+        """Add what a range has beyond ``end`` that begins at ``end`` or before."""
+        later._write_sent()  # noqa: SLF001 - of the same class
+        every = map(Piece, later.numbers, later.times, later.pieces)
+        self.extend([each for each in every if each.sequence_num > self.end], later.end, later.hidden_before)
+
+    def prepend(self, messages: Sequence[Piece], base: int, hidden_before: int) -> None:
+        """Add the messages from ``base`` to the range's own base, as read when ``hidden_before`` counted."""
+        self._insert(0, messages, hidden_before)
+        self.base = base
+        self._shorten()
+
+    def _insert(self, at: int, messages: Sequence[Piece], hidden_before: int) -> None:
+        if messages:
+            numbers, times, pieces, *_ = zip(*messages, strict=True)
+            self.numbers[at:at], self.times[at:at], self.pieces[at:at] = numbers, times, pieces
+            self.size += sum(map(len, pieces)) + len(pieces) * PIECE_BYTES
+            self.oldest = min(self.oldest, *times)
+        self.hidden_before = max(self.hidden_before, hidden_before)
+
+    def _hide(self, hidden_before: int) -> None:
+        kept = [n for n, created_at in enumerate(self.times) if created_at >= hidden_before]
+        self.numbers, self.times = [self.numbers[n] for n in kept], [self.times[n] for n in kept]
+        self.pieces = [self.pieces[n] for n in kept]
+        self.size = sum(len(piece) + PIECE_BYTES for piece in self.pieces)
+        self.oldest = min(self.times, default=math.inf)
+        self.hidden_before = hidden_before
+
+    def _write_sent(self) -> None:
+        sent, self.sent = self.sent, deque()
+        self.size -= sum(map(_weight, sent))
+        self._insert(len(self.numbers), [self._piece(each) for each in sent], self.hidden_before)
+
+    def _piece(self, stored: Stored) -> Piece:
+        created_at = stored.created_at
+        expires_at = self.policy.expires_at(created_at)
+        text = self.write(stored.sequence_num, stored.sender_id, stored.body or b"", created_at, expires_at)
+        return Piece(stored.sequence_num, created_at, text)
+
+    def _shorten(self) -> None:
+        count = 0
+        while self.size > RANGE_BYTES and count < len(self.pieces):
+            self.size -= len(self.pieces[count]) + PIECE_BYTES
+            self.base = self.numbers[count]
+            count += 1
+        if count:
+            del self.numbers[:count], self.times[:count], self.pieces[:count]
+        while self.size > RANGE_BYTES:
+            first = self.sent.popleft()
+            self.size -= _weight(first)
+            self.base = first.sequence_num
+
+
+def _weight(stored: Stored) -> int:
+    """Return as how many bytes a message counts before it is written: a little more than it has."""
+    return len(stored.body or b"") * 4 // 3 + PIECE_BYTES

@@ -1,0 +1,276 @@
+"""`make demo`: users talk in groups of each policy, Spark cleans up, a table shows what went and why.
+
+Everything is real: the server and its cleanup worker in processes of their own, HTTP over loopback, SQLite in a
+temporary directory, and time that really passes. It waits for what it shows, however slow the machine is: where runs
+take long, messages get longer to live, and it says so. Exits with 1 if anything differs from what the policy says.
+"""
+
+import asyncio
+import contextlib
+import json
+import math
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+from uuid import UUID
+
+from rich.console import Console
+from rich.table import Table
+
+from conclave.client import Client, PlaintextCodec
+from conclave.client.membership import Membership
+from conclave.store.engine.sqlite import connect
+from conclave.store.views import runs
+
+NAMES = ("alice", "bob", "carol")
+CODEC = PlaintextCodec()
+EXPIRY_SECONDS = 6
+CLEANUP_INTERVAL_SECONDS = 1
+PATIENCE_SECONDS = 600.0
+"""At most ten minutes of waiting for a run. Spark may have to start first, on a machine with other work."""
+
+MOST_FAILURES = 3
+"""A run that has failed is repeated by the next one; after three the demo gives up."""
+
+CONFIG = """
+listen_address = "127.0.0.1"
+listen_port = 0
+cleanup_interval = "{interval}s"
+[admin]
+listen_port = 0
+"""
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What the policy says about one message."""
+
+    group: str
+    text: str
+    stays: bool
+    why: str
+
+
+FRESH = "fresh news"
+
+
+def expected(lifetime: int = EXPIRY_SECONDS) -> list[Expected]:
+    """Return what is to be seen. ``lifetime``: how many seconds "expiring" gives a message in the end."""
+    fresh = f"younger than {lifetime} seconds when cleanup ran"
+    return [
+        Expected("keep", "kept for good", stays=True, why="no expiry is set"),
+        Expected("expiring", "old news", stays=False, why=f"older than {EXPIRY_SECONDS} seconds"),
+        Expected("expiring", FRESH, stays=True, why=fresh),
+        Expected("fetched", "read by all", stays=False, why="all three have fetched it"),
+        Expected("fetched", "not read by carol", stays=True, why="carol has not fetched it yet"),
+        Expected("deleted", "in a deleted group", stays=False, why="its group was deleted"),
+    ]
+
+
+class DemoError(Exception):
+    """The demo cannot go on. The message is one line."""
+
+
+@dataclass
+class _Shown:
+    """What was seen after a run."""
+
+    served: dict[str, list[str]]
+    stored: bytes
+    lifetime: int
+    """That of messages in "expiring"."""
+
+    def of(self, message: Expected) -> tuple[bool, bool]:
+        """Return whether a message is served, and whether its bytes are on the disk."""
+        return message.text in self.served.get(message.group, []), message.text.encode() in self.stored
+
+    def is_right(self) -> bool:
+        """Whether all is as the policies say."""
+        return all(self.of(message) == (message.stays, message.stays) for message in expected(self.lifetime))
+
+
+async def main() -> int:
+    """Run the demo and return its exit status."""
+    console = Console(width=110)
+    with tempfile.TemporaryDirectory(prefix="conclave-demo-") as folder:
+        async with _server(Path(folder)) as server, contextlib.AsyncExitStack() as stack:
+            console.print(f"A server on {server.url}, a database in {folder}.")
+            users = [await stack.enter_async_context(Client(server.url)) for _ in NAMES]
+            groups = await _talk(users)
+            console.print("Three users have talked in four groups; time passes, and Spark cleans up.")
+            shown = await _clean_up(server, users, groups, console)
+    return _show(console, shown)
+
+
+async def _talk(users: list[Client]) -> dict[str, UUID]:
+    """Let everybody talk in a group of each policy; return the groups' ids by name."""
+    alice, bob, carol = users
+    for user, name in zip(users, NAMES, strict=True):
+        await user.register(name, "a long password")
+        await user.login(name, "a long password")
+    groups = {}
+    for name in ("keep", "expiring", "fetched", "deleted"):
+        group = groups[name] = await Membership(alice, CODEC).create(name, public=True)
+        for user in (bob, carol):
+            await user.join(group)
+    for name, expiry in (("expiring", EXPIRY_SECONDS), ("fetched", 0)):
+        await alice.update_group(groups[name], expiry=expiry)
+    for message in expected():
+        if message.text != FRESH:
+            await _send(bob, groups[message.group], message.text)
+    await alice.fetch(groups["fetched"])
+    await bob.fetch(groups["fetched"])
+    await carol.fetch(groups["fetched"], limit=1)
+    await alice.delete_group(groups["deleted"])
+    return groups
+
+
+async def _send(user: Client, group: UUID, text: str) -> None:
+    """Send a message; a real client would encrypt it."""
+    await user.send(group, CODEC.encode(group, text))
+
+
+async def _texts(user: Client, group: UUID) -> list[str]:
+    """Fetch the texts of a group."""
+    return [each.text or "" for each in CODEC.decode(group, await user.fetch(group))]
+
+
+async def _clean_up(server: "_Server", users: list[Client], groups: dict[str, UUID], console: Console) -> _Shown:
+    """Let the old news expire and be erased, send fresh news, and look after a run. Raises DemoError."""
+    alice, bob, _ = users
+    await asyncio.sleep(EXPIRY_SECONDS + 1)
+    await server.run_after(int(time.time()) - 1)  # all is due by then, and Spark is warm from here on
+    lifetime = EXPIRY_SECONDS
+    while True:
+        began = time.time()
+        await _send(bob, groups["expiring"], FRESH)
+        await server.run_after(int(time.time()))
+        served = {name: await _texts(alice, group) for name, group in groups.items() if name != "deleted"}
+        shown = _Shown(served, await asyncio.to_thread(_bytes_under, server.folder), lifetime)
+        needed = math.ceil(time.time() - began) + 1  # times of messages are whole seconds, rounded down
+        if shown.is_right() or needed < lifetime:
+            return shown
+        console.print(
+            f"This machine is slow now: a run, and a look at what it left, took {needed} seconds, and fresh news"
+            f' expired meanwhile. Once more: in "expiring" messages live for {2 * needed} seconds from here on.'
+        )
+        lifetime = 2 * needed
+        await alice.update_group(groups["expiring"], expiry=lifetime)
+
+
+def _bytes_under(folder: Path) -> bytes:
+    """Return what the files of a server at work hold.
+
+    Its write-ahead log comes first: what is copied from there meanwhile is in the database then.
+    """
+    found = []
+    for path in sorted(folder.rglob("*"), key=lambda path: not path.name.endswith("-wal")):
+        with contextlib.suppress(FileNotFoundError):  # a file of a run that has ended
+            if path.is_file():
+                found.append(path.read_bytes())
+    return b"".join(found)
+
+
+def _show(console: Console, shown: _Shown) -> int:
+    """Print what was kept and what went; return 1 if anything is not as expected."""
+    table = Table(title="What cleanup did")
+    for heading in ("group", "message", "policy says", "served", "bytes on disk", "why", ""):
+        table.add_column(heading)
+    for message in expected(shown.lifetime):
+        is_served, is_stored = shown.of(message)
+        table.add_row(
+            message.group,
+            message.text,
+            "kept" if message.stays else "gone",
+            "yes" if is_served else "no",
+            "yes" if is_stored else "none",
+            message.why,
+            "ok" if is_served == is_stored == message.stays else "WRONG",
+        )
+    console.print(table)
+    return 0 if shown.is_right() else 1
+
+
+class _Server:
+    """A server in a process of its own, whose log is read."""
+
+    def __init__(self, folder: Path, log: asyncio.StreamReader) -> None:
+        """``folder``: holds all its files. ``log``: its standard error."""
+        self.folder = folder
+        self.url = ""
+        self._log = log
+        self._fault = self._words = self._unavailable = ""
+        self._listens = asyncio.Event()
+
+    async def read_log(self) -> None:
+        """Read the log to its end, and note what it says of the start and of cleanup."""
+        async for line in self._log:
+            try:
+                told = json.loads(line)
+            except ValueError:
+                self._words = line.decode(errors="replace").strip()  # why it does not start
+                continue
+            if told["event"] == "listening":
+                self.url = told["url"]
+                self._listens.set()
+            elif told["event"] == "cleanup_unavailable":
+                self._unavailable = f": {told['reason']}"
+        self._fault = self._words or "the server has ended"
+        self._listens.set()
+
+    async def start(self) -> None:
+        """Wait until clients are served. Raises DemoError."""
+        await self._listens.wait()
+        if not self.url:
+            raise DemoError(self._fault)
+
+    async def run_after(self, second: int) -> None:
+        """Wait until a run has ended well that began after ``second``, Unix seconds. Raises DemoError."""
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while time.monotonic() < deadline:
+            if self._fault:
+                raise DemoError(self._fault)
+            with contextlib.closing(connect(self.folder / "conclave.db", readonly=True)) as connection:
+                later = [run for run in runs.last(connection, runs.HISTORY_ROWS) if run.started_at > second]
+            if any(run.outcome == "ok" for run in later):
+                return
+            if len(later) >= MOST_FAILURES:
+                raise DemoError(f"cleanup runs fail: {later[0].error}")
+            await asyncio.sleep(0.2)
+        raise DemoError(f"no cleanup run has ended within {PATIENCE_SECONDS:.0f} seconds{self._unavailable}")
+
+
+@contextlib.asynccontextmanager
+async def _server(folder: Path) -> AsyncIterator[_Server]:
+    """Run a server in ``folder``. Raises DemoError."""
+    config = folder / "conclave.toml"
+    config.write_text(CONFIG.format(interval=CLEANUP_INTERVAL_SECONDS))
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-P", "-m", "conclave", "serve", "--config", str(config)),
+        cwd=folder,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    if process.stderr is None:
+        raise RuntimeError("asked for as a pipe")
+    server = _Server(folder, process.stderr)
+    reading = asyncio.create_task(server.read_log())
+    try:
+        await server.start()
+        yield server
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            process.terminate()
+        await process.wait()
+        await reading
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(asyncio.run(main()))
+    except DemoError as error:
+        sys.exit(f"make demo: {error}")
+    except KeyboardInterrupt:
+        sys.exit(130)

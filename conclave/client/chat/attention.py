@@ -1,0 +1,55 @@
+"""What wants the user's attention: what is unread, by what the user is meant, and which groups may call."""
+
+from conclave.client.chat import formatting
+from conclave.client.chat.observer import Listener
+from conclave.client.chat.rooms import Room
+from conclave.client.events import Message
+from conclave.client.history.store import MOST_UNREAD, History
+from conclave.client.session import Session
+
+DIRECT = 2
+"""In a group of two each message is for the user."""
+
+
+class Attention:
+    """Counts in the rooms what is unread, and calls the user."""
+
+    def __init__(self, history: History, session: Session, listener: Listener) -> None:
+        """``listener``: does the calling."""
+        self._history = history
+        self._session = session
+        self._listener = listener
+
+    def count(self, room: Room) -> None:
+        """Note what is unread in a group, and by how much of that the user is meant."""
+        group_id = room.group.group_id
+        unread = self._history.unread(group_id, self._session.user_id)
+        room.unread, room.unread_from = len(unread), next(iter(unread), None)
+        if room.mentions is None:
+            found = self._history.messages(group_id, unread[0] - 1, MOST_UNREAD) if unread else []
+            room.mentions = {each.sequence_num for each in found if self._means_user(room, each)}
+            room.muted_until = self._history.muted_until(group_id)
+        room.mentions &= set(unread)
+
+    def arrived(self, room: Room, message: Message) -> None:
+        """Call the user if a message is for them and the group is not muted."""
+        if message.sender_id == self._session.user_id:
+            return
+        is_meant = self._means_user(room, message)
+        if is_meant and room.mentions is not None:
+            room.mentions.add(message.sequence_num)
+        there = {
+            message.sender_id,
+            *(each.user_id for each in room.group.members),
+        }  # who just came in may write at once
+        is_for_user = is_meant or len(there) == DIRECT
+        if is_for_user and not room.is_muted(self._history.now()):
+            self._listener.call(room, message)
+
+    def mute(self, room: Room, seconds: int | None) -> None:
+        """Let a group not call for so many seconds, 0 for not at all any more, or until that; None: for good."""
+        room.muted_until = formatting.LATEST if seconds is None else self._history.now() + seconds
+        self._history.mute(room.group.group_id, room.muted_until)
+
+    def _means_user(self, room: Room, message: Message) -> bool:
+        return message.sender_id != self._session.user_id and room.means(self._session.username, message.text)

@@ -1,0 +1,124 @@
+"""What is to be done in which group, and when: in memory only, since it follows anew from the state at each start."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from uuid import UUID
+
+from conclave.client.encryption.headers import InfoHeader
+
+SOON = 0.2
+"""Several changes that come together are looked at once, after 0.2 seconds."""
+
+ROUND_SECONDS = 3_600.0
+"""Every group is looked at once an hour: for keys that are to be renewed, and for what was missed."""
+
+FIRST_WAIT, LONGEST_WAIT = 0.5, 3_600.0
+"""Who cannot come in tries again after half a second, and twice as long each time: two devices may be at odds."""
+
+CALM_SECONDS = 600.0
+"""Who has stayed in for 10 minutes begins at half a second again."""
+
+
+@dataclass
+class GroupAgenda:
+    """A group. Times are those of ``clock``, in seconds.
+
+    ``at``: when to look at it. ``info_at``: when to compare the server's group info. ``needed_since``: since when
+    something waits that several members could do. ``ahead``: something came of an epoch that this client is not in.
+    ``claimed``: a group info of such an epoch. ``is_caught_up``: all that was at the server at the start was read.
+    ``has_read_all``: everything since the epoch began was.
+    """
+
+    clock: Callable[[], float]
+    at: float | None = None
+    info_at: float | None = None
+    needed_since: float | None = None
+    stranger_since: float | None = None
+    is_stranger_told: bool = False
+    ahead: bool = False
+    claimed: InfoHeader | None = None
+    is_caught_up: bool = False
+    has_read_all: bool = False
+    attempts: int = 0
+    entered_at: float | None = None
+    uploaded_at_epoch: int | None = None
+    listed: frozenset[UUID] | None = None
+    _epoch: int = -1
+    good: int = 0
+    bad: int = 0
+
+    def reads_others(self, epoch: int) -> None:
+        """A message of this epoch could be read."""
+        self._begin(epoch)
+        self.good += 1
+
+    def fails_to_read(self, epoch: int) -> None:
+        """A message could not be read in this epoch: it is rubbish, or this client has lost the way."""
+        self._begin(epoch)
+        self.bad += 1
+        self.doubt_info()
+
+    def changed(self, epoch: int) -> None:
+        """A commit has led into this epoch, and was read just now."""
+        self._begin(epoch)
+        self.has_read_all = True
+
+    def misses(self) -> None:
+        """Something was not read: it had gone before, or is for others."""
+        self.has_read_all = False
+
+    @property
+    def knows_all(self) -> bool:
+        """Whether all of the epoch was taken: so nothing can have led into a later one."""
+        return self.has_read_all and not self.bad
+
+    def _begin(self, epoch: int) -> None:
+        if epoch != self._epoch:
+            self._epoch, self.good, self.bad, self.has_read_all = epoch, 0, 0, False
+
+    def doubt_info(self, *, is_own: bool = False) -> None:
+        """The server's group info may be a wrong one. ``is_own``: by this client's doing, so it looks at once."""
+        at = self.clock() + (0.0 if is_own else SOON)
+        self.info_at = at if self.info_at is None else min(at, self.info_at)
+
+    def entered(self, epoch: int) -> None:
+        """The user has the keys."""
+        self.changed(epoch)
+        self.ahead, self.claimed, self.entered_at, self.is_caught_up = False, None, self.clock(), True
+
+    def wait(self) -> float:
+        """Return how long to wait before the user asks in again."""
+        if self.entered_at is not None and self.clock() - self.entered_at > CALM_SECONDS:
+            self.attempts = 0
+        self.entered_at = None
+        self.attempts += 1
+        return min(FIRST_WAIT * 2.0 ** min(self.attempts - 1, 20), LONGEST_WAIT)
+
+
+@dataclass
+class Agenda:
+    """All groups."""
+
+    clock: Callable[[], float] = time.monotonic
+    _groups: dict[UUID, GroupAgenda] = field(default_factory=dict)
+
+    def of(self, group_id: UUID) -> GroupAgenda:
+        """Return what is to be done in a group."""
+        if group_id not in self._groups:
+            self._groups[group_id] = GroupAgenda(self.clock)
+        return self._groups[group_id]
+
+    def want(self, group_id: UUID, after: float = SOON) -> None:
+        """Look at a group soon, or after so many seconds."""
+        agenda, at = self.of(group_id), self.clock() + after
+        agenda.at = at if agenda.at is None else min(at, agenda.at)
+
+    def due(self) -> list[UUID]:
+        """Return the groups that are to be looked at now."""
+        now = self.clock()
+        return [group_id for group_id, each in self._groups.items() if each.at is not None and each.at <= now]
+
+    def forget(self, group_id: UUID) -> None:
+        """Forget a group."""
+        self._groups.pop(group_id, None)

@@ -1,0 +1,392 @@
+"""The codec that encrypts: MLS, by RFC 9420, as existing clients of the protocol use it."""
+
+import hashlib
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+from uuid import UUID
+
+from conclave.client.codec import Beginning, Change, Joining, KeyPackages, Readable, SendAgain
+from conclave.client.encryption.agenda import Agenda
+from conclave.client.encryption.groups import Awaited, Groups, Held, Stage
+from conclave.client.encryption.headers import key_in
+from conclave.client.encryption.keeper import Keeper
+from conclave.client.encryption.order import Order, in_the_clear
+from conclave.client.encryption.packages import Packages
+from conclave.client.encryption.people import People, user_of
+from conclave.client.encryption.texts import Texts
+from conclave.client.encryption.vault import Vault
+from conclave.client.encryption.view import GroupView, KnownKey, Standing, Trust
+from conclave.client.errors import EncryptionError, NotReadyError, ReplacedError
+from conclave.client.events import EncryptionChanged, EncryptionNotice, News
+from conclave.client.mls import (
+    Commitment,
+    Credential,
+    Group as MlsGroup,
+    KeyPackage,
+    LimitError,
+    MlsError,
+    NotForUsError,
+    Policy,
+    decode_message,
+    fingerprint,
+)
+from conclave.wire.results import Group, StoredMessage
+
+if TYPE_CHECKING:
+    from conclave.client.api import Client
+
+ID_BYTES = 16
+
+
+def _is_a_user(credential: Credential, _signature_key: bytes) -> bool:
+    """Take the credential of a user. Which one it has to be is known once the server names the sender."""
+    return len(credential.identity) == ID_BYTES
+
+
+POLICY = Policy(authenticate=_is_a_user)
+
+
+def _unix_now() -> int:
+    return int(time.time())
+
+
+class MlsCodec:
+    """An account's encryption. Its keys are in a file, which one program uses at a time."""
+
+    encrypts = True
+
+    def __init__(
+        self,
+        path: Path | None,
+        user_id: UUID,
+        *,
+        now: Callable[[], int] = _unix_now,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """``path``: the file, made if it is not there; None: in memory only. ``now``: Unix seconds.
+
+        ``clock``: seconds that only go forward. Raises KeyStoreError.
+        """
+        self._user_id, self._now = user_id, now
+        self._vault = Vault(path, user_id)
+        self._news: list[News] = []
+        self._agenda = Agenda(clock)
+        self._groups = Groups(self._vault, POLICY)
+        self._texts = Texts(self._vault)
+        self._people = People(self._vault, user_id)
+        self._packages = Packages(self._vault, user_id, now)
+        self._order = Order(user_id, self._groups, self._people, self._texts, self._agenda, self._news, now)
+        self._keeper = Keeper(self, self._agenda, user_id, self._news, now)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the file."""
+        self._vault.close()
+
+    # What is shown
+
+    @property
+    def fingerprint(self) -> str:
+        """The fingerprint of the user's own key."""
+        return self._packages.fingerprint
+
+    def view(self, group_id: UUID) -> GroupView:
+        """Return a group's encryption as it is now."""
+        held = self._groups.get(group_id)
+        if held is None or held.stage is not Stage.IN or held.group is None:
+            is_replaced = held is not None and held.stage is Stage.REPLACED
+            return GroupView(Standing.REPLACED if is_replaced else Standing.WAITING)
+        ids = [user_of(each) for each in held.group.members().values()]
+        known = [key for each in ids if each != self._user_id and (key := self._people.get(each))]
+        agenda = self._agenda.of(group_id)
+        listed = agenda.listed
+        strangers = tuple(sorted(set(ids) - (listed or set()))) if agenda.is_stranger_told else ()
+        keyless = () if listed is None else tuple(sorted(listed - set(ids)))
+        return GroupView(Standing.ENCRYPTED, tuple(known), strangers, keyless, held.group.epoch)
+
+    def known_key(self, user_id: UUID) -> KnownKey | None:
+        """Return the key of a person as it was seen last."""
+        return self._people.get(user_id)
+
+    def verify(self, user_id: UUID, fingerprint: str) -> bool:
+        """Note that the user has compared a key."""
+        return self._people.judge(user_id, fingerprint, Trust.VERIFIED)
+
+    def accept(self, user_id: UUID, fingerprint: str) -> bool:
+        """Note that the user takes a changed key without having compared it."""
+        return self._people.judge(user_id, fingerprint, Trust.UNKNOWN)
+
+    def take_news(self) -> list[News]:
+        """Return what people should know, and was not told."""
+        told = list(self._news)
+        self._news.clear()
+        return told
+
+    # Messages
+
+    def encode(self, group_id: UUID, text: str) -> bytes:
+        """Encrypt a text. Raises ValueError for an empty one, and NotReadyError."""
+        if not text:
+            raise ValueError("a message must not be empty")
+        return self._encrypt(group_id, text)
+
+    def encode_again(self, again: SendAgain) -> bytes:
+        """Encrypt a text anew; what it says in the clear is under which number it came first."""
+        return self._encrypt(again.group_id, again.text, again.original)
+
+    def _encrypt(self, group_id: UUID, text: str, original: int = 0) -> bytes:
+        with self._changing(group_id) as held:
+            group = self._ready(held)
+            agenda = self._agenda.of(group_id)
+            if agenda.ahead or not agenda.is_caught_up:  # the state may be an old one, whose keys were used
+                self._agenda.want(group_id)
+                raise NotReadyError("what came to this group is still being read: it goes on by itself")
+            if group.has_proposals:
+                self._agenda.want(group_id, 0)
+                raise NotReadyError("the group is being changed: it goes on in a moment")
+            try:
+                payload = group.encrypt(text.encode(), in_the_clear(original) if original else b"")
+            except LimitError as error:
+                raise ValueError(str(error)) from error
+            self._texts.keep_own(held, payload, text, group.epoch, self._now(), original=original)
+        return payload
+
+    def withdraw(self, group_id: UUID, payload: bytes) -> None:
+        """Forget the text of a payload."""
+        held = self._groups.get(group_id)
+        if held and (own := self._texts.own(held, payload)):
+            with self._vault.transaction():
+                self._texts.drop_own(own.text_key)
+
+    def to_send_again(self) -> list[SendAgain]:
+        """Return texts that came after their epoch had passed."""
+        return self._texts.to_send_again()
+
+    def sent_again(self, key: int) -> None:
+        """Forget such a text."""
+        with self._vault.transaction():
+            self._texts.drop_own(key)
+
+    def decode(self, group_id: UUID, messages: Sequence[StoredMessage]) -> list[Readable]:
+        """Decrypt messages, and take commits. All that it leads to is on the disk when it returns."""
+        if not messages:
+            return []
+        standing = self.view(group_id).standing
+        with self._changing(group_id) as held:
+            epoch = held.group.epoch if held.group else -1
+            found = self._order.read(held, messages)
+            changed = (held.group.epoch if held.group else -1) != epoch
+        if changed or self.view(group_id).standing is not standing:
+            self._news.append(EncryptionChanged(group_id))
+        return found
+
+    def stored(self, group_id: UUID, up_to: int) -> None:
+        """Erase the texts that the history has; if it has more than was read here, these keys are an old copy."""
+        held = self._groups.get(group_id)
+        if held and held.stage is Stage.IN and 0 < held.up_to < up_to:
+            with self._changing(group_id) as held:
+                self._order.give_up_old(held)
+            self._news.append(EncryptionChanged(group_id))
+        if held and any(number <= up_to for number in self._texts.read(held)):
+            with self._vault.transaction():
+                self._texts.drop_read(held, up_to)
+
+    def caught_up(self, group_id: UUID) -> None:
+        """Note that everything was read: from here on it is known what was sent by these keys."""
+        self._agenda.of(group_id).is_caught_up = True
+
+    # Members
+
+    def has_keys(self, group_id: UUID) -> bool:
+        """Tell whether the user has the keys of a group."""
+        held = self._groups.get(group_id)
+        return held is not None and held.stage is Stage.IN
+
+    @property
+    def wants_key_packages(self) -> bool:
+        """Whether those at the server are old."""
+        return self._packages.are_due
+
+    def key_packages(self, regular: int, *, last_resort: bool) -> KeyPackages:
+        """Make key packages; their private keys are on the disk when it returns."""
+        return self._packages.make(regular, last_resort=last_resort)
+
+    def begin(self, group_id: UUID) -> Beginning:
+        """Begin a new group, with the user alone in it."""
+        with self._changing(group_id) as held:
+            held.group = MlsGroup.create(self._packages.own_leaf(), self._now(), policy=POLICY)
+            held.renewed_at, held.missed = self._now(), 0
+            self._order.enter(held)
+            return Beginning(held.group.group_info(), held.group.group_id.hex())
+
+    def add(self, group_id: UUID, user_id: UUID, key_package: bytes) -> Change:
+        """Make a commit that adds a user. Raises NotReadyError, and EncryptionError for a key of somebody else."""
+        try:
+            package = decode_message(key_package)
+            if not isinstance(package, KeyPackage) or package.leaf_node.credential.identity != user_id.bytes:
+                raise EncryptionError("the server has given a key that is not this user's: nobody was added")
+            with self._changing(group_id) as held:
+                made = self._ready(held).commit(self._now(), add=[package])
+        except MlsError as error:
+            raise EncryptionError(f"this user cannot be added: {error}") from error
+        return _change(made)
+
+    def remove(self, group_id: UUID, user_id: UUID) -> Change:
+        """Make a commit that removes a member; nothing if the keys are not there, or the member is not."""
+        held = self._groups.get(group_id)
+        member = held.group.find(user_id.bytes) if held and held.group and held.stage is Stage.IN else None
+        if member is None:
+            return Change(b"", b"")
+        return self.commit(group_id, [member.leaf_index])
+
+    def commit(self, group_id: UUID, remove: Sequence[int] = ()) -> Change:
+        """Make a commit with new own keys, which removes leaves, and takes proposals along. Raises EncryptionError."""
+        try:
+            with self._changing(group_id) as held:
+                made = self._ready(held).commit(self._now(), remove=remove)
+        except MlsError as error:
+            raise EncryptionError(f"the group cannot be changed: {error}") from error
+        return _change(made)
+
+    def join(self, group_id: UUID, group_info: bytes) -> Joining:
+        """Make a commit by which the user comes in from outside; an own old leaf is removed. Raises EncryptionError."""
+        try:
+            with self._changing(group_id) as held:
+                held.leave()
+                own = self._packages.own_leaf()
+                group, commit = MlsGroup.join_external(group_info, own, self._now(), resync=True, policy=POLICY)
+                held.stage, held.group = Stage.AWAITING, group
+                held.awaited = Awaited(group.epoch - 1, group.confirmation_tag)
+                held.renewed_at = self._now()
+        except MlsError as error:
+            raise EncryptionError(f"the group info that the server has is of no use: {error}") from error
+        return Joining(commit, group.group_id.hex())
+
+    def welcomed(self, group_id: UUID, welcome: bytes) -> bool:
+        """Take the state that a Welcome leads to. It counts once the commit that it belongs to has come."""
+        digest = hashlib.sha256(welcome).digest()
+        held = self._groups.get(group_id)
+        if held and held.welcome == digest:
+            return True  # it was taken before, and the answer of the server was lost
+        try:
+            group, used = MlsGroup.join(welcome, self._packages.kept(), self._now(), policy=POLICY)
+        except NotForUsError:
+            return held is not None and held.stage is Stage.IN
+        except MlsError:
+            return True  # it is of no use: the user asks in
+        with self._changing(group_id) as held:
+            held.leave()
+            self._packages.used(used)
+            held.stage, held.group, held.welcome = Stage.AWAITING, group, digest
+            held.awaited = Awaited(group.epoch - 1, group.confirmation_tag)
+            held.renewed_at = 0 if used.key_package.is_last_resort else self._now()
+            self._order.decide(held)
+        self._agenda.want(group_id, self._keeper.awaits)
+        return True
+
+    def forget(self, group_id: UUID) -> None:
+        """Erase all that is here of a group."""
+        if self._groups.get(group_id):
+            with self._vault.transaction():
+                self._groups.forget(group_id)
+        self._agenda.forget(group_id)
+
+    def new_keys(self) -> None:
+        """Begin with a new signature key. The states of all groups are erased: the user asks in again."""
+        with self._vault.transaction():
+            self._packages.replace_key()
+            for group_id in self._groups.ids():
+                held = self._groups.get_or_make(group_id)
+                held.leave()
+                held.had_keys = False  # nothing is missed with the new ones, and no leaf is theirs yet
+                self._groups.save(held)
+        for group_id in self._groups.ids():
+            self._news.append(EncryptionChanged(group_id))
+            self.changed(group_id)
+
+    # What goes on by itself
+
+    def changed(self, group_id: UUID) -> None:
+        """Have a group looked at."""
+        self._agenda.want(group_id)
+
+    @property
+    def is_due(self) -> bool:
+        """Whether a group is to be looked at now."""
+        return bool(self._agenda.due())
+
+    async def settle(self, client: "Client", groups: Sequence[Group]) -> set[UUID]:
+        """Do what members' clients do by themselves."""
+        return await self._keeper.settle(client, groups)
+
+    def held(self, group_id: UUID) -> Held | None:
+        """Return a group, to be looked at; ``changing`` changes it."""
+        return self._groups.get(group_id)
+
+    def has_later_commits(self, held: Held, epoch: int) -> bool:
+        """Tell whether commits have come that a group info of this epoch does not know."""
+        return self._groups.first_commit(held, epoch) is not None
+
+    def forget_commits(self, held: Held) -> None:
+        """Forget the commits that have come while there were no keys: one of them may be rubbish."""
+        with self._vault.transaction():
+            self._groups.forget_commits(held)
+
+    def leave(self, group_id: UUID, why: str = "") -> None:
+        """Give the state of a group up: it leads nowhere. ``why``: what people are told."""
+        with self._changing(group_id) as held:
+            held.leave()
+        if why:
+            self._news.append(EncryptionNotice(group_id, "lost", why))
+        self._news.append(EncryptionChanged(group_id))
+
+    def gives_way(self, group_id: UUID, group_info: bytes) -> bool:
+        """Tell whether the user's place, which was this device's, has the key of another one; note it."""
+        held = self._groups.get(group_id)
+        if held is None or not held.had_keys:
+            return False
+        key = key_in(group_info, self._user_id.bytes)
+        if key is None or fingerprint(key) == self.fingerprint:
+            return False
+        with self._changing(group_id) as held:
+            self._order.replaced(held)
+        self._news.append(EncryptionChanged(group_id))
+        return True
+
+    @contextmanager
+    def _changing(self, group_id: UUID) -> Iterator[Held]:
+        """Change a group, all or nothing: what is changed is on the disk at the end."""
+        news = len(self._news)
+        try:
+            with self._vault.transaction():
+                held = self._groups.get_or_make(group_id)
+                yield held
+                self._groups.save(held)
+        except BaseException:
+            self._groups.reload(group_id)
+            self._people.reload()
+            del self._news[news:]
+            raise
+
+    def _ready(self, held: Held) -> MlsGroup:
+        if held.stage is Stage.REPLACED:
+            raise ReplacedError("another device of yours has taken the place of this one: /reset brings it back")
+        if held.stage is not Stage.IN or held.group is None:
+            self._agenda.want(held.group_id)
+            raise NotReadyError("the keys of this group are not there yet: it goes on by itself")
+        return held.group
+
+
+def _change(made: Commitment) -> Change:
+    return Change(made.message, made.group_info, made.welcome or b"")

@@ -1,0 +1,64 @@
+"""The code that two people compare, to know that there is no one between them. Pure."""
+
+import hashlib
+from dataclasses import dataclass
+
+ROUNDS = 5_200
+"""Hashes in a row, so that it costs something to look for keys with the same code."""
+
+_DIGITS, _GROUP = 30, 5
+_WORDS = 12
+_LABEL = b"Conclave comparison code 1"
+
+_WORD_LIST = """
+acid acorn actor agent alarm album alley amber anchor angle ankle apple apron arch arena arrow atlas attic autumn
+award bacon badge baker balcony bamboo banana banjo barn basin basket beach beard beaver bell bench berry bishop
+blanket blossom boat bonus book border bottle bowl branch bread brick bridge bronze brush bucket buffalo bullet
+butter button cabin cable cactus camel camera canal candle canyon carbon carpet carrot castle cattle cave cedar
+cellar cement chair chalk cheese cherry chess chimney circus citrus clay cliff clock cloud clover coach coat cobra
+cocoa coffee comet copper coral corner cotton cousin coyote crab cradle crane crater cricket crown crystal curtain
+dagger dairy dancer desert diamond dinner doctor dolphin donkey dragon drawer drum eagle earth easel echo eclipse
+elbow elephant ember engine fabric falcon farmer feather fence fiddle finger flag flame flute forest fossil fountain
+fox galaxy garden garlic ginger giraffe glacier glove goat gravel guitar hammer harbor hazel helmet hermit honey
+horse hotel hunter igloo insect iron island ivory jacket jaguar jelly jungle kettle kitchen kitten ladder lagoon
+lantern laser lemon leopard library lion lizard lobster magnet mango maple marble meadow medal melon mirror monkey
+mosaic motor mountain museum mustard napkin needle nickel noodle oasis ocean olive onion orange orbit orchid otter
+oyster paddle palace panda paper parrot pebble pencil pepper piano pigeon pillow pilot pine planet plum pocket pony
+potato prince pumpkin puzzle pyramid rabbit radio raven ribbon river robot rocket rose saddle salmon sandal saturn
+scissors shadow shovel silver singer spider spoon squirrel statue summer sunset temple tiger
+"""
+
+WORDS = _WORD_LIST.split()
+"""256 words, each for a byte."""
+
+
+@dataclass(frozen=True)
+class ComparisonCode:
+    """One code in two forms; either is enough. ``digits``: 6 groups of 5. ``words``: 12."""
+
+    digits: tuple[str, ...]
+    words: tuple[str, ...]
+
+
+def comparison_code(one: str, other: str) -> ComparisonCode:
+    """Return the code of two fingerprints, in either order: it is the same on both sides.
+
+    Each form has about 2^96 values. Raises ValueError for what is no fingerprint.
+    """
+    pair = sorted(_read(each) for each in (one, other))
+    value = _LABEL + b"".join(pair)
+    for _ in range(ROUNDS):
+        value = hashlib.sha512(value + pair[0] + pair[1]).digest()
+    number = int.from_bytes(value[:32], "big") % 10**_DIGITS
+    digits = f"{number:0{_DIGITS}}"
+    return ComparisonCode(
+        tuple(digits[place : place + _GROUP] for place in range(0, _DIGITS, _GROUP)),
+        tuple(WORDS[byte] for byte in value[32 : 32 + _WORDS]),
+    )
+
+
+def _read(fingerprint: str) -> bytes:
+    found = bytes.fromhex(fingerprint)
+    if len(found) != hashlib.sha256().digest_size:
+        raise ValueError("a fingerprint has 64 hexadecimal digits")
+    return found

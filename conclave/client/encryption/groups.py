@@ -1,0 +1,184 @@
+"""What is kept of each group: how the user stands in it, and the state of MLS."""
+
+import sqlite3
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import NamedTuple
+from uuid import UUID
+
+from conclave.client.encryption.vault import NOWHERE, Place, Vault
+from conclave.client.mls import Group, Policy
+
+MOST_COMMITS = 256
+"""Commits that are remembered of a group whose state is not there."""
+
+
+class Stage(StrEnum):
+    """How the user stands in a group.
+
+    ``OUT``: without keys. ``AWAITING``: with the state to which a commit leads that has not come yet, an own external
+    one or that of an invite. ``IN``: with the state of the group. ``REPLACED``: without keys, since another device of
+    the account took this one's place; it does not come in again before the user says so.
+    """
+
+    OUT = "out"
+    AWAITING = "awaiting"
+    IN = "in"
+    REPLACED = "replaced"
+
+
+class Awaited(NamedTuple):
+    """The commit that is awaited: the first of its epoch counts. ``tag``: its confirmation tag."""
+
+    epoch: int
+    tag: bytes
+
+
+@dataclass
+class Held:
+    """A group. ``group``: its state, unless the user is ``OUT``.
+
+    ``up_to``: messages up to this number were read, or will never be. ``first_epoch``: from which on the user has keys.
+    ``entered_epoch``: from which on the last one who came in has them.
+    ``missed``: messages that came while there were none. ``had_keys``: the user had keys once, and lost them.
+    ``renewed_at``: when the own leaf was made (Unix seconds). ``welcome``: hash of the last one that was taken.
+    """
+
+    group_id: UUID
+    group_key: int
+    stage: Stage = Stage.OUT
+    group: Group | None = None
+    awaited: Awaited = field(default_factory=lambda: Awaited(0, b""))
+    first_epoch: int = 0
+    entered_epoch: int = 0
+    up_to: int = 0
+    missed: int = 0
+    had_keys: bool = False
+    renewed_at: int = 0
+    welcome: bytes = b""
+
+    def leave(self, stage: Stage = Stage.OUT) -> None:
+        """Give the state up."""
+        self.had_keys = self.had_keys or self.stage is Stage.IN
+        self.stage, self.group, self.awaited = stage, None, Awaited(0, b"")
+
+
+_COLUMNS = (
+    "stage, awaited_epoch, awaited_tag, first_epoch, entered_epoch, up_to, missed, had_keys, renewed_at, welcome,"
+    " segment, body_id"
+)
+
+
+class Groups:
+    """The groups in the file. What ``get`` returns is changed in place, and counts once ``save`` was called.
+
+    After an error call ``reload``: what was not saved is forgotten.
+    """
+
+    def __init__(self, vault: Vault, policy: Policy) -> None:
+        self._vault, self._policy = vault, policy
+        self._cache: dict[UUID, Held] = {}
+
+    def ids(self) -> list[UUID]:
+        """Return the groups of which something is kept."""
+        return [UUID(bytes=row[0]) for row in self._connection.execute("SELECT group_id FROM groups ORDER BY group_id")]
+
+    def get(self, group_id: UUID) -> Held | None:
+        """Return a group; None if nothing is kept of it."""
+        if group_id not in self._cache:
+            row = self._connection.execute(
+                f"SELECT group_key, {_COLUMNS} FROM groups WHERE group_id = ?", (group_id.bytes,)
+            ).fetchone()
+            if row is None:
+                return None
+            self._cache[group_id] = self._read(group_id, row)
+        return self._cache[group_id]
+
+    def get_or_make(self, group_id: UUID) -> Held:
+        """Return a group, of which something is kept from here on. Within a transaction."""
+        if (held := self.get(group_id)) is None:
+            key = self._connection.execute(
+                "INSERT INTO groups (group_id, stage) VALUES (?, ?)", (group_id.bytes, Stage.OUT)
+            ).lastrowid
+            held = self._cache[group_id] = Held(group_id, key or 0)
+        return held
+
+    def save(self, held: Held) -> None:
+        """Write a group; the state that was there is overwritten. Within a transaction."""
+        row = self._connection.execute(
+            "SELECT segment, body_id FROM groups WHERE group_key = ?", (held.group_key,)
+        ).fetchone()
+        state = held.group.to_bytes() if held.group else b""
+        place = Place(*row)
+        if state != (self._vault.get(place) if place != NOWHERE else b""):
+            self._vault.erase(place)
+            place = self._vault.put(state)
+        columns = ", ".join(f"{column} = ?" for column in _COLUMNS.split(", "))
+        self._connection.execute(
+            f"UPDATE groups SET {columns} WHERE group_key = ?",
+            (
+                *(
+                    held.stage,
+                    *held.awaited,
+                    held.first_epoch,
+                    held.entered_epoch,
+                    held.up_to,
+                    held.missed,
+                    held.had_keys,
+                ),
+                *(held.renewed_at, held.welcome, *place, held.group_key),
+            ),
+        )
+        if held.stage is Stage.IN and held.group:
+            # Whoever gives this state up knows by it that a group info of an epoch before is too old to come in by.
+            self.forget_commits(held)
+            self.note_commit(held, held.up_to, held.group.epoch - 1, held.group.confirmation_tag)
+
+    def reload(self, group_id: UUID) -> None:
+        """Forget what was not saved."""
+        self._cache.pop(group_id, None)
+
+    def forget(self, group_id: UUID) -> None:
+        """Erase a group. Within a transaction."""
+        if (held := self.get(group_id)) is not None:
+            for table in ("own_texts", "read_texts", "groups"):
+                self._vault.erase_rows(table, "group_key = ?", held.group_key)
+        self.reload(group_id)
+
+    # Commits that come while there is no state
+
+    def note_commit(self, held: Held, number: int, epoch: int, tag: bytes) -> None:
+        """Remember a commit. Within a transaction."""
+        self._connection.execute(
+            "INSERT OR IGNORE INTO commits VALUES (?, ?, ?, ?)", (held.group_key, number, epoch, tag)
+        )
+        self._connection.execute(
+            "DELETE FROM commits WHERE group_key = ?1 AND sequence_num <="
+            " (SELECT sequence_num FROM commits WHERE group_key = ?1 ORDER BY sequence_num DESC LIMIT 1 OFFSET ?2)",
+            (held.group_key, MOST_COMMITS),
+        )
+
+    def first_commit(self, held: Held, epoch: int) -> bytes | None:
+        """Return the tag of the first commit that is remembered for an epoch or a later one; None: there is none."""
+        row = self._connection.execute(
+            "SELECT tag FROM commits WHERE group_key = ? AND epoch >= ? ORDER BY sequence_num LIMIT 1",
+            (held.group_key, epoch),
+        ).fetchone()
+        return bytes(row[0]) if row else None
+
+    def forget_commits(self, held: Held) -> None:
+        """Forget which commits came. Within a transaction."""
+        self._connection.execute("DELETE FROM commits WHERE group_key = ?", (held.group_key,))
+
+    @property
+    def _connection(self) -> sqlite3.Connection:
+        return self._vault.connection
+
+    def _read(self, group_id: UUID, row: tuple[object, ...]) -> Held:
+        key, stage, epoch, tag, first, entered, up_to, missed, had_keys, renewed_at, welcome, segment, body_id = row
+        state = self._vault.get((segment, body_id))  # type: ignore[arg-type]  # rows have no types
+        group = Group.from_bytes(state, self._policy) if state else None
+        return Held(
+            *(group_id, key, Stage(stage), group, Awaited(epoch, tag), first, entered, up_to, missed),  # type: ignore[arg-type]
+            *(bool(had_keys), renewed_at, welcome),  # type: ignore[arg-type]
+        )

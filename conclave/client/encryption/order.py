@@ -1,0 +1,306 @@
+"""Reads what the server hands out, in its order: messages, and the commits that change whose keys can read them.
+
+Of two commits for one epoch the first counts. Nothing that is refused leaves a trace in the state.
+"""
+
+from collections.abc import Callable, Sequence
+from uuid import UUID
+
+from conclave.client.codec import Readable
+from conclave.client.encryption.agenda import Agenda
+from conclave.client.encryption.groups import Awaited, Groups, Held, Stage
+from conclave.client.encryption.headers import Header, read_header
+from conclave.client.encryption.people import People, user_of
+from conclave.client.encryption.texts import OwnText, Texts
+from conclave.client.events import EncryptionNotice, KeyChanged, News
+from conclave.client.mls import (
+    ApplicationMessage,
+    CommitApplied,
+    Group,
+    InvalidError,
+    Member,
+    MlsError,
+    NotFromHereError,
+    OwnMessageError,
+    ProposalArrived,
+    Received,
+    ReplayedError,
+    StaleError,
+)
+from conclave.client.mls.framing import SenderType
+from conclave.client.mls.state import MAX_PAST
+from conclave.wire.results import StoredMessage
+
+LONGEST_NUMBER = 18
+"""Digits of a message's number."""
+
+LAST_EPOCH = 2**62
+"""Later epochs are none that a group comes to."""
+
+REPLACED = (
+    "Another device has taken the place of this one in this group, under your name: what is said now cannot be read"
+    " here. /reset brings this device back with new keys, and puts the other one out. If you have no other device,"
+    " somebody has your password: change it first."
+)
+
+RESTORED = (
+    "The keys on this device are an old copy: more was sent with them than they know of. They are not used any more,"
+    " and this device comes in again."
+)
+
+
+class Order:
+    """Takes messages into groups. ``news``: to which is added what people should know."""
+
+    def __init__(
+        self,
+        user_id: UUID,
+        groups: Groups,
+        people: People,
+        texts: Texts,
+        agenda: Agenda,
+        news: list[News],
+        now: Callable[[], int],
+    ) -> None:
+        self._user_id, self._now, self._news = user_id, now, news
+        self._groups, self._people, self._texts, self._agenda = groups, people, texts, agenda
+
+    def read(self, held: Held, messages: Sequence[StoredMessage]) -> list[Readable]:
+        """Take a page; return what of it is for people. Within a transaction, and the group is not saved yet."""
+        known = self._texts.read(held)
+        found = []
+        for message in messages:
+            number = message.sequence_num
+            if number in known:
+                found.append(Readable(message, known[number]))
+                continue
+            if held.up_to and number > held.up_to + 1:
+                self._agenda.of(held.group_id).misses()
+            is_own, readable = self._take_own(held, message)
+            if not is_own:
+                readable = self._take(held, message)
+            if readable:
+                self._texts.keep_read(held, number, readable.text)
+                found.append(readable)
+            held.up_to = max(held.up_to, number)
+        return found
+
+    def _take_own(self, held: Held, message: StoredMessage) -> tuple[bool, Readable | None]:
+        """Tell whether a message is a text that the user has sent, and return it, unless it was sent before."""
+        if message.sender_id != self._user_id or not (own := self._texts.own(held, message.mls_message)):
+            return False, None
+        if self._is_too_late(held, own):
+            self._texts.keep_to_send_again(own, message.sequence_num, message.self_destruct_seconds)
+        else:
+            self._texts.drop_own(own.text_key)
+        return True, None if own.original else Readable(message, own.text)
+
+    def _is_too_late(self, held: Held, own: OwnText) -> bool:
+        """Tell whether a text came after its epoch had passed: for everybody, or for some who have come in since."""
+        if held.group is None or held.stage is not Stage.IN:
+            return False
+        return own.epoch < held.entered_epoch or held.group.epoch - own.epoch > MAX_PAST
+
+    def _take(self, held: Held, message: StoredMessage) -> Readable | None:
+        if held.stage is not Stage.IN or held.group is None:
+            self._pass_by(held, message)
+            return None
+        before = held.group.copy()
+        try:
+            received = held.group.receive(message.mls_message, self._now())
+            self._check_sender(before, received, message.sender_id)
+            text = received.data.decode() if isinstance(received, ApplicationMessage) else None
+        except UnicodeDecodeError:
+            return Readable(message, None)  # it is a member's, but no text: the key is used up
+        except NotFromHereError:
+            self.give_up_old(held)
+            return None
+        except MlsError as error:
+            held.group = before
+            return self._not_taken(held, before, message, error)
+        if isinstance(received, ApplicationMessage):
+            self._agenda.of(held.group_id).reads_others(before.epoch)
+            if received.epoch < before.epoch:
+                self._texts.read_late(held, message.sequence_num)
+            if self._texts.was_read_late(held, _original(received.authenticated_data)):
+                return None
+            return Readable(message, text)
+        self._taken(held, before, received)
+        return None
+
+    def _check_sender(self, before: Group, received: Received, sender_id: UUID) -> None:
+        """Check that a message is from the user whom the server names (RFC 9420 section 5.3.1)."""
+        if isinstance(received, ApplicationMessage):
+            sender = received.sender
+        elif isinstance(received, CommitApplied):
+            if received.effect is None:
+                return
+            sender = received.effect.committer
+        elif received.sender.sender_type == SenderType.MEMBER:
+            sender = before.members()[received.sender.index]
+        else:
+            return
+        if user_of(sender) != sender_id:
+            raise InvalidError("it is signed by another member than the one whom the server names")
+
+    def _taken(self, held: Held, before: Group, received: Received) -> None:
+        """Go on from a change of the group."""
+        if isinstance(received, ProposalArrived):
+            self._agenda.want(held.group_id)
+            return
+        if not isinstance(received, CommitApplied) or received.effect is None:
+            return
+        agenda, effect = self._agenda.of(held.group_id), received.effect
+        if effect.removed_self or held.group is None or not held.group.is_member:
+            self._groups.note_commit(held, held.up_to + 1, before.epoch, b"")
+            self._removed(held, effect.committer)
+            return
+        for member in (*effect.added, *effect.updated, effect.committer):
+            self.meet(held.group_id, member)
+        if received.own:
+            held.renewed_at = self._now()
+        stay = {user_of(each) for each in before.members().values()} - {user_of(each) for each in effect.removed}
+        came_by_itself = user_of(effect.committer) not in stay
+        if came_by_itself or effect.added:
+            held.entered_epoch = held.group.epoch
+        if came_by_itself or agenda.uploaded_at_epoch == before.epoch:
+            agenda.doubt_info()  # the group info of an external commit follows it, and may be lost
+        agenda.changed(held.group.epoch)
+        self._agenda.want(held.group_id)
+
+    def _removed(self, held: Held, committer: Member) -> None:
+        """Go on without keys: to ask in again, unless another device of the account is in now. Both would for ever."""
+        if user_of(committer) == self._user_id:
+            self.replaced(held)
+            return
+        held.leave()
+        self._agenda.want(held.group_id)
+
+    def replaced(self, held: Held) -> None:
+        """Another device of the account has taken this one's place. Within a transaction."""
+        held.leave(Stage.REPLACED)
+        self._news.append(EncryptionNotice(held.group_id, "replaced", REPLACED))
+
+    def give_up_old(self, held: Held) -> None:
+        """Give up a state that others have gone on from: by it, keys of messages would be used twice.
+
+        Within a transaction.
+        """
+        held.leave()
+        self._news.append(EncryptionNotice(held.group_id, "restored", RESTORED))
+        self._agenda.want(held.group_id)
+
+    def meet(self, group_id: UUID, member: Member) -> None:
+        """Remember a member's key; say so if it is another one than before."""
+        if changed := self._people.meet(member):
+            self._news.append(
+                KeyChanged(group_id, changed.user_id, changed.former, changed.fingerprint, changed.was_verified)
+            )
+
+    # What is not taken
+
+    def _not_taken(self, held: Held, group: Group, message: StoredMessage, error: MlsError) -> Readable | None:
+        header = read_header(message.mls_message)
+        unreadable = Readable(message, None)
+        if header is None:
+            return self._refuse(held, message, "it is not encrypted, or not a message at all")
+        if isinstance(error, StaleError):
+            return self._passed(held, group, message, header)
+        if isinstance(error, ReplayedError):
+            return None if message.sequence_num <= held.up_to else self._refuse(held, message, str(error))
+        agenda = self._agenda.of(held.group_id)
+        if isinstance(error, OwnMessageError):
+            return unreadable if header.is_application else None
+        agenda.fails_to_read(group.epoch)
+        self._agenda.want(held.group_id)
+        if message.sender_id == self._user_id:
+            return unreadable if header.is_application else None
+        return self._refuse(held, message, str(error))
+
+    def _passed(self, held: Held, group: Group, message: StoredMessage, header: Header) -> Readable | None:
+        """Go on from a message of an epoch that is over, or that the group has not reached."""
+        agenda = self._agenda.of(held.group_id)
+        if header.epoch > group.epoch:
+            agenda.doubt_info()
+            agenda.ahead = agenda.ahead or not agenda.knows_all
+            if agenda.has_read_all and not header.is_application:
+                self._agenda.want(held.group_id)
+                return self._refuse(held, message, "it is for an epoch that the group has not reached")
+            if header.is_application:
+                self._agenda.want(held.group_id)
+                return Readable(message, None)
+        elif not header.is_application:
+            agenda.doubt_info(is_own=message.sender_id == self._user_id)
+        elif header.epoch >= held.first_epoch:
+            return Readable(message, None)
+        self._agenda.want(held.group_id)
+        return None
+
+    def _refuse(self, held: Held, message: StoredMessage, why: str) -> Readable | None:
+        """Say that something was refused; it is for nobody."""
+        sentence = f"Something that seems to come from this member was refused: {why}."
+        self._news.append(EncryptionNotice(held.group_id, "refused", sentence, message.sender_id))
+        return None
+
+    # Without keys
+
+    def _pass_by(self, held: Held, message: StoredMessage) -> None:
+        """Look at a message without the keys: only which commits there are, and how much cannot be read."""
+        header = read_header(message.mls_message)
+        if header is None or not header.is_commit:
+            held.missed += message.sender_id != self._user_id and (header is None or header.is_application)
+            return
+        self._groups.note_commit(held, message.sequence_num, min(header.epoch, LAST_EPOCH), header.tag)
+        if held.stage is Stage.AWAITING:
+            self.decide(held)
+
+    def decide(self, held: Held) -> None:
+        """Enter the group if the commit that is awaited has come, and is the first of its epoch. Within a transaction.
+
+        If another one has come first, it is void, and the user has to ask in again.
+        """
+        first = self._groups.first_commit(held, held.awaited.epoch)
+        if first is None or held.group is None:
+            return
+        if first == held.awaited.tag and first:
+            self.enter(held)
+        else:
+            held.leave()
+        self._agenda.want(held.group_id)
+
+    def enter(self, held: Held) -> None:
+        """The user has the keys from here on."""
+        assert held.group is not None  # noqa: S101 - only then there are keys
+        held.stage, held.awaited, held.first_epoch = Stage.IN, Awaited(0, b""), held.group.epoch
+        held.entered_epoch = held.first_epoch
+        for member in held.group.members().values():
+            self.meet(held.group_id, member)
+        if held.missed:
+            self._news.append(_came(held))
+        held.missed, held.had_keys = 0, True
+        agenda = self._agenda.of(held.group_id)
+        agenda.entered(held.group.epoch)
+        agenda.doubt_info(is_own=True)
+        self._agenda.want(held.group_id)
+
+
+_AGAIN = b"again "
+
+
+def in_the_clear(original: int) -> bytes:
+    """Return what a message that is sent again says in the clear: under which number it came first."""
+    return _AGAIN + str(original).encode()
+
+
+def _original(authenticated_data: bytes) -> int:
+    """Return under which number a message came first; 0 if it does not say so."""
+    digits = authenticated_data.removeprefix(_AGAIN)
+    return int(digits) if digits != authenticated_data and digits.isdigit() and len(digits) <= LONGEST_NUMBER else 0
+
+
+def _came(held: Held) -> EncryptionNotice:
+    count = f"{held.missed:,} message" + ("s" if held.missed != 1 else "")
+    if held.had_keys:
+        sentence = f"You are back with new keys: {count} of the time without them cannot be read."
+        return EncryptionNotice(held.group_id, "returned", sentence)
+    return EncryptionNotice(held.group_id, "joined", f"You came in here: {count} from before cannot be read.")

@@ -1,0 +1,67 @@
+"""Whose key is which: the first one is trusted and remembered, another one is told."""
+
+import sqlite3
+from uuid import UUID
+
+from conclave.client.encryption.vault import Vault
+from conclave.client.encryption.view import KnownKey, Trust
+from conclave.client.mls import Member, fingerprint
+
+
+class People:
+    """The keys of people, as they were seen last in any group."""
+
+    def __init__(self, vault: Vault, user_id: UUID) -> None:
+        self._vault, self._user_id = vault, user_id
+        rows = self._connection.execute("SELECT user_id, fingerprint, trust, former, was_verified FROM people")
+        self._known = {
+            UUID(bytes=row[0]): KnownKey(UUID(bytes=row[0]), row[1], Trust(row[2]), row[3], bool(row[4]))
+            for row in rows.fetchall()
+        }
+
+    @property
+    def _connection(self) -> sqlite3.Connection:
+        return self._vault.connection
+
+    def get(self, user_id: UUID) -> KnownKey | None:
+        """Return what is known of a person's key."""
+        return self._known.get(user_id)
+
+    def meet(self, member: Member) -> KnownKey | None:
+        """Remember the key of a group's member; return it if it is another one than before. Within a transaction."""
+        user_id, seen = user_of(member), fingerprint(member.signature_key)
+        known = self._known.get(user_id)
+        if user_id == self._user_id or (known and known.fingerprint == seen):
+            return None
+        if known is None:
+            self._store(KnownKey(user_id, seen, Trust.UNKNOWN))
+            return None
+        was_verified = known.trust is Trust.VERIFIED or (known.trust is Trust.CHANGED and known.was_verified)
+        changed = KnownKey(user_id, seen, Trust.CHANGED, known.fingerprint, was_verified)
+        self._store(changed)
+        return changed
+
+    def judge(self, user_id: UUID, of: str, trust: Trust) -> bool:
+        """Note what the user thinks of a key; False if it is another one by now."""
+        known = self._known.get(user_id)
+        if known is None or known.fingerprint != of:
+            return False
+        with self._vault.transaction():
+            self._store(KnownKey(user_id, of, trust))
+        return True
+
+    def _store(self, key: KnownKey) -> None:
+        self._connection.execute(
+            "INSERT OR REPLACE INTO people VALUES (?, ?, ?, ?, ?)",
+            (key.user_id.bytes, key.fingerprint, key.trust, key.former, key.was_verified),
+        )
+        self._known[key.user_id] = key
+
+    def reload(self) -> None:
+        """Forget what was not stored, after an error."""
+        self.__init__(self._vault, self._user_id)  # type: ignore[misc]  # all that it has is read anew
+
+
+def user_of(member: Member) -> UUID:
+    """Return the user who a member says it is; that there are 16 bytes was checked when it came in."""
+    return UUID(bytes=member.credential.identity)

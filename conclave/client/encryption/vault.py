@@ -1,0 +1,212 @@
+"""The file with an account's keys: opens it, and writes what must be there before anything that depends on it is sent.
+
+Keys, states and texts lie in segments, as those of the history do: what is replaced is overwritten where it lies. One
+process uses the file; another one would go on with keys that are used up.
+"""
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+from uuid import UUID
+
+from conclave.client.history import bodies
+from conclave.client.private_file import open_private, transaction
+
+VERSION = 1
+
+BUSY_SECONDS = 1.0
+"""A program that has just ended may still hold the file for a moment."""
+
+_SCHEMA = """
+CREATE TABLE about (
+    id INTEGER PRIMARY KEY CHECK (id = 1),
+    user_id BLOB NOT NULL,
+    segment INTEGER NOT NULL,                   -- the private signature key
+    body_id INTEGER NOT NULL,
+    uploaded_at INTEGER NOT NULL DEFAULT 0      -- when key packages were uploaded last; 0: never with this key
+) STRICT;
+CREATE TABLE groups (
+    group_key INTEGER PRIMARY KEY AUTOINCREMENT,
+    group_id BLOB NOT NULL UNIQUE,
+    stage TEXT NOT NULL,                        -- see groups.py
+    segment INTEGER NOT NULL DEFAULT 0,         -- the state; nowhere: there is none
+    body_id INTEGER NOT NULL DEFAULT 0,
+    awaited_epoch INTEGER NOT NULL DEFAULT 0,
+    awaited_tag BLOB NOT NULL DEFAULT x'',
+    first_epoch INTEGER NOT NULL DEFAULT 0,
+    entered_epoch INTEGER NOT NULL DEFAULT 0,
+    up_to INTEGER NOT NULL DEFAULT 0,
+    missed INTEGER NOT NULL DEFAULT 0,
+    had_keys INTEGER NOT NULL DEFAULT 0,
+    renewed_at INTEGER NOT NULL DEFAULT 0,
+    welcome BLOB NOT NULL DEFAULT x''
+) STRICT;
+CREATE TABLE commits (                          -- commits that came while there was no state to apply them to
+    group_key INTEGER NOT NULL REFERENCES groups ON DELETE CASCADE,
+    sequence_num INTEGER NOT NULL,
+    epoch INTEGER NOT NULL,
+    tag BLOB NOT NULL,
+    PRIMARY KEY (group_key, sequence_num)
+) STRICT, WITHOUT ROWID;
+CREATE TABLE key_packages (
+    package_key INTEGER PRIMARY KEY AUTOINCREMENT,
+    is_last_resort INTEGER NOT NULL,
+    made_at INTEGER NOT NULL,
+    segment INTEGER NOT NULL,
+    body_id INTEGER NOT NULL
+) STRICT;
+CREATE TABLE own_texts (                        -- what was sent, until it comes back: nobody decrypts what is their own
+    text_key INTEGER PRIMARY KEY AUTOINCREMENT,
+    group_key INTEGER NOT NULL REFERENCES groups ON DELETE CASCADE,
+    payload_hash BLOB NOT NULL,
+    epoch INTEGER NOT NULL,
+    made_at INTEGER NOT NULL,
+    original INTEGER NOT NULL DEFAULT 0,        -- it is sent again: the number under which it came first
+    again INTEGER,                              -- it came too late to be read, and is to be sent again: its timer
+    segment INTEGER NOT NULL,
+    body_id INTEGER NOT NULL
+) STRICT;
+CREATE INDEX own_texts_by_hash ON own_texts (group_key, payload_hash);
+CREATE TABLE read_texts (                       -- what was decrypted, until the history has it: the key is used up
+    group_key INTEGER NOT NULL REFERENCES groups ON DELETE CASCADE,
+    sequence_num INTEGER NOT NULL,
+    is_readable INTEGER NOT NULL,
+    segment INTEGER NOT NULL,
+    body_id INTEGER NOT NULL,
+    PRIMARY KEY (group_key, sequence_num)
+) STRICT, WITHOUT ROWID;
+CREATE TABLE late (                             -- messages of epochs that had passed, which could be read all the same
+    group_key INTEGER NOT NULL REFERENCES groups ON DELETE CASCADE,
+    sequence_num INTEGER NOT NULL,
+    PRIMARY KEY (group_key, sequence_num)
+) STRICT, WITHOUT ROWID;
+CREATE TABLE people (
+    user_id BLOB PRIMARY KEY,
+    fingerprint TEXT NOT NULL,
+    trust TEXT NOT NULL,
+    former TEXT NOT NULL DEFAULT '',
+    was_verified INTEGER NOT NULL DEFAULT 0
+) STRICT, WITHOUT ROWID;
+CREATE TABLE segments (
+    segment INTEGER PRIMARY KEY AUTOINCREMENT,
+    total_bytes INTEGER NOT NULL DEFAULT 0,
+    live_bytes INTEGER NOT NULL DEFAULT 0
+) STRICT
+"""
+
+_PLACES = {
+    "about": "id",
+    "groups": "group_key",
+    "key_packages": "package_key",
+    "own_texts": "text_key",
+    "read_texts": "group_key, sequence_num",
+}
+"""The tables whose rows have something in a segment, with their keys."""
+
+
+class KeyStoreError(Exception):
+    """The file with the keys cannot be used; the text says why, in a line."""
+
+
+def _unusable(path: Path | None, error: Exception) -> KeyStoreError:
+    if getattr(error, "sqlite_errorcode", 0) == sqlite3.SQLITE_BUSY:
+        return KeyStoreError(f"{path}: another program uses these keys")
+    if isinstance(error, OSError):
+        return KeyStoreError(f"{path}: cannot be opened: {error.strerror}")
+    return KeyStoreError(f"{path}: has no keys of a client: {error}")
+
+
+class Place(NamedTuple):
+    """Where something lies."""
+
+    segment: int
+    body_id: int
+
+
+NOWHERE = Place(*bodies.NOWHERE)
+
+
+class Vault:
+    """The file. Everything is changed within ``transaction``, which is on the disk when it ends."""
+
+    def __init__(self, path: Path | None, user_id: UUID) -> None:
+        """Open the file of ``user_id``'s keys, or make it; None: in memory only. Raises KeyStoreError."""
+        try:
+            self.connection = open_private(path, BUSY_SECONDS)
+        except (OSError, sqlite3.Error) as error:
+            raise _unusable(path, error) from error
+        try:
+            self._make(path, user_id)
+        except sqlite3.Error as error:
+            self.connection.close()
+            raise _unusable(path, error) from error
+        except KeyStoreError:
+            self.connection.close()
+            raise
+
+    def _make(self, path: Path | None, user_id: UUID) -> None:
+        self.connection.execute("PRAGMA locking_mode = EXCLUSIVE")
+        with self.transaction():
+            version = self.connection.execute("PRAGMA user_version").fetchone()[0]
+            if version == 0:
+                if self.connection.execute("SELECT 1 FROM sqlite_schema").fetchone():
+                    raise KeyStoreError(f"{path}: is a database, but has no keys of a client")
+                for statement in _SCHEMA.split(";\n"):
+                    self.connection.execute(statement)
+                self.connection.execute(f"PRAGMA user_version = {VERSION}")
+            elif version != VERSION:
+                raise KeyStoreError(
+                    f"{path}: its version is {version}, this program knows {VERSION}: use the one that made it"
+                )
+            row = self.connection.execute("SELECT user_id FROM about").fetchone()
+            if row and row[0] != user_id.bytes:
+                raise KeyStoreError(f"{path}: has the keys of another account")
+
+    def close(self) -> None:
+        """Close the file."""
+        self.connection.close()
+
+    @contextmanager
+    def transaction(self) -> Iterator[sqlite3.Connection]:
+        """Change the file, all or nothing."""
+        with transaction(self.connection):
+            yield self.connection
+            self._tidy()
+
+    def put(self, data: bytes) -> Place:
+        """Store something."""
+        return Place(*bodies.put(self.connection, data))
+
+    def get(self, place: tuple[int, int]) -> bytes:
+        """Return what lies somewhere."""
+        return bodies.get(self.connection, *place)
+
+    def erase(self, *places: tuple[int, int]) -> None:
+        """Overwrite what lies there."""
+        bodies.erase(self.connection, places)
+
+    def erase_rows(self, table: str, condition: str, *values: object) -> None:
+        """Remove rows, and what they have in segments."""
+        rows = self.connection.execute(
+            f"DELETE FROM {table} WHERE {condition} RETURNING segment, body_id", values
+        ).fetchall()
+        self.erase(*rows)
+
+    def _tidy(self) -> None:
+        """Give up a segment of which little is left: what is there is copied to the newest one."""
+        if (segment := bodies.sparse(self.connection)) is None:
+            return
+        for table, key in _PLACES.items():
+            columns = key.split(", ")
+            rows = self.connection.execute(
+                f"SELECT body_id, {key} FROM {table} WHERE segment = ? AND body_id > 0", (segment,)
+            ).fetchall()
+            matches = " AND ".join(f"{column} = ?" for column in columns)
+            for body_id, *values in rows:
+                place = self.put(self.get((segment, body_id)))
+                self.connection.execute(
+                    f"UPDATE {table} SET segment = ?, body_id = ? WHERE {matches}", (*place, *values)
+                )
+        bodies.drop(self.connection, segment)

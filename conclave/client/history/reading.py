@@ -1,0 +1,67 @@
+"""What the user has seen: message by message on a screen, and as a number up to which everything counts as read."""
+
+import sqlite3
+from collections.abc import Iterable
+from uuid import UUID
+
+_UNSEEN = (
+    "FROM messages JOIN groups USING (group_key) WHERE group_id = ?"
+    " AND sequence_num > read_up_to AND is_seen = 0 AND sender_id != ? AND (gone_at IS NULL OR gone_at > ?)"
+)
+
+
+def unread(connection: sqlite3.Connection, group_id: UUID, user_id: UUID, now: int, limit: int) -> list[int]:
+    """Return the numbers of the first ``limit`` messages of others that the user has not seen, ascending."""
+    rows = connection.execute(
+        f"SELECT sequence_num {_UNSEEN} ORDER BY sequence_num LIMIT ?", (group_id.bytes, user_id.bytes, now, limit)
+    )
+    return [row[0] for row in rows]
+
+
+def see(connection: sqlite3.Connection, group_key: int, numbers: Iterable[int]) -> None:
+    """Note that messages were on the screen."""
+    connection.executemany(
+        "UPDATE messages SET is_seen = 1 WHERE group_key = ? AND sequence_num = ? AND is_seen = 0",
+        ((group_key, each) for each in numbers),
+    )
+
+
+def see_lasting(connection: sqlite3.Connection, group_key: int) -> None:
+    """Note that nothing has to be shown any more but messages that destroy themselves: these have to be on a screen."""
+    connection.execute(
+        "UPDATE messages SET is_seen = 1 WHERE group_key = ?1 AND is_seen = 0 AND self_destruct_seconds = 0"
+        " AND sequence_num > (SELECT read_up_to FROM groups WHERE group_key = ?1)",
+        (group_key,),
+    )
+
+
+def read_up_to(connection: sqlite3.Connection, group_id: UUID, user_id: UUID, sure: int) -> int:
+    """Return the number of the last message before which nothing is unseen.
+
+    ``sure``: what is gone by then for sure. What is hidden by a time in doubt may come back, and was not seen.
+    """
+    first = unread(connection, group_id, user_id, sure, 1)
+    row = connection.execute(
+        "SELECT max(sequence_num) FROM messages JOIN groups USING (group_key) WHERE group_id = ?1"
+        " AND (?2 IS NULL OR sequence_num < ?2)",
+        (group_id.bytes, first[0] if first else None),
+    ).fetchone()
+    return row[0] or 0
+
+
+def cover(connection: sqlite3.Connection, group_key: int, up_to: int, earliest: int) -> int:
+    """Have everything up to a number count as read; return up to which number it did before.
+
+    Timers of what it newly covers run from ``earliest``, the earliest time that it may be.
+    """
+    row = connection.execute("SELECT read_up_to FROM groups WHERE group_key = ?", (group_key,)).fetchone()
+    former = int(row[0])
+    if former < up_to:
+        # Only what is new: the user reads message by message, and there may be 100,000 before them.
+        connection.execute(
+            "UPDATE messages SET redact_at = ? + self_destruct_seconds WHERE group_key = ? AND sequence_num > ?"
+            " AND sequence_num <= ? AND self_destruct_seconds > 0 AND redact_at IS NULL",
+            (earliest, group_key, former, up_to),
+        )
+        connection.execute("UPDATE groups SET read_up_to = ? WHERE group_key = ?", (up_to, group_key))
+    return former

@@ -1,0 +1,51 @@
+"""SQLite files that nobody else may read, and in which nothing stays that was erased."""
+
+import os
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+BUSY_SECONDS = 10.0
+"""Another process that has the same file open is waited for up to 10 seconds."""
+
+# With the journal of before-images, which is emptied at each commit, no log is left that has what was erased.
+_PRAGMAS = """
+PRAGMA secure_delete = ON;
+PRAGMA journal_mode = TRUNCATE;
+PRAGMA synchronous = FULL;
+PRAGMA temp_store = MEMORY;
+PRAGMA foreign_keys = ON;
+"""
+
+
+def open_private(path: Path | None, busy_seconds: float = BUSY_SECONDS) -> sqlite3.Connection:
+    """Open the file at ``path``, made with mode 0600 if it is not there, or a database in memory.
+
+    The connection is in autocommit mode. Raises OSError and sqlite3.Error.
+    """
+    if path:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600))
+        path.chmod(0o600)  # SQLite gives its journal the same mode
+    connection = sqlite3.connect(
+        str(path) if path else ":memory:", isolation_level=None, timeout=busy_seconds, check_same_thread=False
+    )
+    try:
+        connection.executescript(_PRAGMAS)
+    except sqlite3.Error:
+        connection.close()
+        raise
+    return connection
+
+
+@contextmanager
+def transaction(connection: sqlite3.Connection) -> Iterator[None]:
+    """Change the file in the block, all or nothing; it is on the disk at the end. Raises sqlite3.Error."""
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+        connection.execute("COMMIT")
+    finally:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")

@@ -1,0 +1,93 @@
+"""The fields of a configuration: durations, sizes, networks."""
+
+import re
+from typing import Any
+
+from marshmallow import ValidationError, fields
+
+from conclave.config.addresses import covers_internet, parse_network
+from conclave.retention.durations import InvalidDurationError, parse_duration
+from conclave.strict_fields import Text
+
+_SIZE = re.compile(r"0|([1-9][0-9]{0,5})(m|g|MiB|GiB)", re.ASCII)
+_SIZE_UNITS = {"m": 1024**2, "MiB": 1024**2, "g": 1024**3, "GiB": 1024**3}
+_MOST_MEMORY = 999 * 1024**3
+"""Memory is at most 999 GiB."""
+
+
+class Duration(Text):
+    """A duration, loaded as whole seconds. With ``words`` also "-1" and "0"."""
+
+    default_error_messages = {"invalid": 'must be a duration in quotes, as in "30d"'}
+
+    def __init__(self, *, words: bool = False, **kwargs: Any) -> None:
+        """``words``: as in ``parse_duration``."""
+        super().__init__(**kwargs)
+        self.words = words
+
+    def _deserialize(self, value: Any, *args: Any, **kwargs: Any) -> Any:
+        text = super()._deserialize(value, *args, **kwargs)
+        try:
+            return parse_duration(text, words=self.words)
+        except InvalidDurationError as error:
+            raise ValidationError(str(error)) from error
+
+
+class Size(Text):
+    """A size, loaded as bytes: a whole number and m or MiB, or g or GiB; or "0"."""
+
+    default_error_messages = {"invalid": 'must be a size in quotes, as in "64m"'}
+
+    def _deserialize(self, value: Any, *args: Any, **kwargs: Any) -> Any:
+        return _bytes(super()._deserialize(value, *args, **kwargs), ', or "0"')
+
+
+class Memory(Text):
+    """A size of memory, loaded as text that Java takes too: a whole number and m (MiB) or g (GiB)."""
+
+    default_error_messages = {"invalid": 'must be a size in quotes, as in "1g"'}
+
+    def __init__(self, *, least: int, **kwargs: Any) -> None:
+        """``least``: in MiB."""
+        super().__init__(**kwargs)
+        self.least = least
+
+    def _deserialize(self, value: Any, *args: Any, **kwargs: Any) -> Any:
+        text = super()._deserialize(value, *args, **kwargs)
+        if not self.least * 1024**2 <= _bytes(text) <= _MOST_MEMORY:
+            raise ValidationError(f'must be a size of at least "{self.least}m", as in "1g"')
+        return text.replace("MiB", "m").replace("GiB", "g")
+
+
+def _bytes(text: str, also: str = "") -> int:
+    """Return the bytes of a size. ``also``: what else is right, for the fault. Raises ValidationError."""
+    found = _SIZE.fullmatch(text)
+    if not found:
+        raise ValidationError(f'must be a size, a whole number and m or MiB, g or GiB, as in "64m"{also}')
+    return int(found[1]) * _SIZE_UNITS[found[2]] if found[2] else 0
+
+
+class Networks(fields.Field[list[str]]):
+    """A list of addresses and networks, loaded as they are written."""
+
+    def _deserialize(self, value: Any, *args: Any, **kwargs: Any) -> list[str]:
+        if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
+            raise ValidationError("must be a list of strings")
+        wrong = [each for each in value if not _is_network(each)]
+        if wrong:
+            named = ", ".join(map(repr, wrong))
+            raise ValidationError(f'{named}: not an address, as "127.0.0.1", nor a network, as "10.0.0.0/8"')
+        if covers_internet(map(parse_network, value)):
+            raise ValidationError(
+                "these are half of the Internet or more, so that anybody could claim to be anybody: name the addresses"
+                " of your own proxies"
+            )
+        return value
+
+
+def _is_network(text: str) -> bool:
+    try:
+        parse_network(text)
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,38 @@
+"""Encrypts the body of a message under its key, bound to its group and number: AES-256-GCM.
+
+A body that was altered, or that stands where another belongs, cannot be decrypted. Each has a random nonce, although a
+key is meant for one message alone: a number may be given twice after a restore.
+"""
+
+import os
+import struct
+
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+NONCE_BYTES = 12
+"""The nonce comes first."""
+
+ADDED_BYTES = NONCE_BYTES + 16
+"""What is encrypted has 28 bytes more: the nonce, and the tag at the end."""
+
+_BOUND = struct.Struct(">16sQ")
+"""The id of the group, the sequence number."""
+
+
+class AlteredError(Exception):
+    """A body is not as it was stored, or it is another message's."""
+
+
+def encrypt(key: bytes, group_id: bytes, number: int, body: bytes) -> bytes:
+    """Return ``body`` encrypted. ``key``: 32 bytes; ``group_id``: 16 bytes."""
+    nonce = os.urandom(NONCE_BYTES)
+    return nonce + AESGCM(key).encrypt(nonce, body, _BOUND.pack(group_id, number))
+
+
+def decrypt(key: bytes, group_id: bytes, number: int, stored: bytes) -> bytes:
+    """Return the body. Raises AlteredError unless it is that of this message, to the bit."""
+    try:
+        return AESGCM(key).decrypt(stored[:NONCE_BYTES], stored[NONCE_BYTES:], _BOUND.pack(group_id, number))
+    except (InvalidTag, ValueError) as error:
+        raise AlteredError(f"message {number} of group {group_id.hex()} is not as it was stored") from error

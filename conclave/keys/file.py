@@ -1,0 +1,360 @@
+"""The key file: the covers of all groups, and in no byte of it a key of what was erased.
+
+A change appends records, makes them durable, and only then overwrites those whose place they take. Once a third of the
+file is dead, it is written anew beside it: the new one replaces the former, which is overwritten and then removed. So
+after a crash between any two writes no cover is missing, and what is left over is overwritten when the file is opened.
+
+The server and cleanup have the file open at the same time. Each takes the lock to change it, and finds what the other
+has appended by the file's size. Reading needs no lock: a record that was overwritten meanwhile has a wrong sum.
+"""
+
+import mmap
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from threading import RLock
+from typing import NamedTuple
+
+from conclave.failpoints import reach
+from conclave.keys import records
+from conclave.keys.cover import Cover
+from conclave.keys.records import UNIT_BYTES, Found, State
+from conclave.system.durable import sync
+from conclave.system.locks import hold_file, open_to_lock
+
+LOCK, NEW, FORMER = "-lock", "-new", "-former"
+"""The suffixes of what may lie beside the file. Only the first lies there while nobody changes the file."""
+
+LEAST_DEAD_BYTES = 64 * 1024
+"""The file is not written anew for less than 64 KiB of dead records."""
+
+PIECE_BYTES = 1024 * 1024
+"""Files are copied and overwritten in pieces of 1 MiB."""
+
+Write = Callable[[Sequence[tuple[bytes, Cover]]], None]
+"""Replaces the covers of blocks, each by its name; a cover without nodes: the block is gone."""
+
+
+class KeyFileError(Exception):
+    """The key file is missing, cannot be used, or is not as it was written. The message is a line for operators."""
+
+
+class _Place(NamedTuple):
+    offset: int
+    size: int
+
+
+def create(path: Path) -> None:
+    """Make a key file without keys, durably. Raises KeyFileError, also if there is one."""
+    with _told(path), hold_file(_beside(path, LOCK), _wait):
+        if path.exists():
+            raise KeyFileError(f"{path}: is there already")
+        new = _beside(path, NEW)
+        _discard(new)
+        with open_to_lock(new, os.O_CREAT | os.O_EXCL) as descriptor:
+            _write_all(descriptor, records.file_head(0), 0)
+            os.fsync(descriptor)
+        new.rename(path)
+        sync(path.parent, follows_links=True)
+
+
+class KeyFile:
+    """An open key file. Threads may share it."""
+
+    def __init__(self, path: Path) -> None:
+        """Open the file, and settle what a change that was cut short has left. Raises KeyFileError."""
+        self._path = path
+        self._mutex = RLock()
+        self._descriptor = -1
+        self._is_held = False
+        self._forget()
+        with self.held():
+            pass
+
+    def close(self) -> None:
+        """Close the file. What is called next opens it again."""
+        with self._mutex:
+            if self._descriptor >= 0:
+                os.close(self._descriptor)
+            self._descriptor = -1
+            self._forget()
+
+    def had(self, named: bytes) -> bool:
+        """Tell at once whether a block had a cover when the file was last looked at."""
+        return named in self._places
+
+    def names(self) -> list[bytes]:
+        """Return the names of all blocks that have a cover, see ``records.name``. Raises KeyFileError."""
+        with _told(self._path), self._mutex:
+            self._look()
+            return list(self._places)
+
+    @property
+    def damage(self) -> int:
+        """At how many places the file is not as it was written: what a disk has altered."""
+        return self._damage
+
+    def refresh(self) -> list[bytes]:
+        """Take up what others have changed, and return the names of the blocks concerned. Raises KeyFileError."""
+        with _told(self._path), self._mutex:
+            return self._look()
+
+    def read(self, named: bytes) -> Cover | None:
+        """Return the cover of a block; None if it has none.
+
+        Raises KeyFileError, also if it cannot be told because the file is damaged: a block whose keys were lost is not
+        one whose messages were erased.
+        """
+        with _told(self._path), self._mutex:
+            found = self._read(named)
+            if found is None and not self._is_held:  # drawn by another process, or overwritten meanwhile
+                with self.held():
+                    found = self._read(named)
+            if found is None and (named in self._places or self._damage):
+                raise KeyFileError(f"{self._path}: is damaged: keys are missing")
+            return found
+
+    @contextmanager
+    def held(self) -> Iterator[Write]:
+        """Keep others from changing the file while the block lasts. Raises KeyFileError.
+
+        The block gets what writes. When that returns, the change is durable, and no byte of the file yields a key that
+        is in none of the covers. If it fails, covers are as before or as wanted.
+        """
+        with _told(self._path), self._mutex, hold_file(_beside(self._path, LOCK), _wait):
+            try:
+                self._is_held = True
+                self._remove_leftovers()
+                self._look()
+                yield self._write
+            except BaseException:
+                self.close()  # what is on the disk now has to be read again
+                raise
+            finally:
+                self._is_held = False
+
+    def _forget(self) -> None:
+        self._places: dict[bytes, int] = {}
+        """Where the cover of each block lies, see ``_packed``: there may be very many."""
+        self._end = self._serial = self._living = self._damage = 0
+
+    def _read(self, named: bytes) -> Cover | None:
+        place = self._places.get(named)
+        if place is None:
+            return None
+        return records.decode(os.pread(self._descriptor, _size(place), _offset(place)), named)
+
+    def _look(self) -> list[bytes]:
+        """Read what was appended, or all of it if the file was replaced. Returns the names of the blocks concerned."""
+        if self._descriptor < 0 or not os.path.samestat(os.fstat(self._descriptor), self._path.stat()):
+            if not self._is_held:
+                with self.held():
+                    return list(self._places)
+            self.close()
+            self._open()
+        size = os.fstat(self._descriptor).st_size
+        return self._scan(size) if size > self._end else []
+
+    def _open(self) -> None:
+        self._descriptor = os.open(self._path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+        serial = records.serial_of_file(os.pread(self._descriptor, UNIT_BYTES, 0))
+        if serial is None:
+            raise KeyFileError(f"{self._path}: is not a key file")
+        self._serial, self._end = serial, UNIT_BYTES
+
+    def _scan(self, size: int) -> list[bytes]:
+        """Read the records from ``_end`` on. Without the lock, up to the first that may not be written yet."""
+        end = size + -size % UNIT_BYTES
+        changed: dict[bytes, int] = {}
+        left_over: list[_Place] = []
+        unsound: list[tuple[Found, Found | None]] = []
+        waiting: list[Found] = []
+        with mmap.mmap(self._descriptor, size, access=mmap.ACCESS_READ) as data:
+            for found in records.walk(data, self._end):
+                if found.state is State.SOUND:
+                    unsound += [(each, found) for each in waiting]
+                    waiting.clear()
+                    changed[found.name] = found.offset
+                    left_over += self._take_up(found)
+                elif found.state is State.HALF_DEAD:
+                    left_over.append(_Place(found.offset, found.size))
+                elif found.state is State.UNSOUND:
+                    waiting.append(found)
+                    if not self._is_held:
+                        end = found.offset
+                        break
+        self._end = end
+        if self._is_held:
+            unsound += [(each, None) for each in waiting]
+            self._settle(unsound, left_over, changed)
+        return list(changed)
+
+    def _settle(
+        self, unsound: list[tuple[Found, Found | None]], left_over: list[_Place], changed: dict[bytes, int]
+    ) -> None:
+        """Overwrite what a process has left that died, and count what a disk has altered.
+
+        ``unsound``: with the sound record that follows. ``changed``: where the newest record of a block lies.
+        """
+        for found, following in unsound:
+            if self._is_torn(found, following) or changed.get(found.name, 0) > found.offset:
+                left_over.append(_Place(found.offset, found.size))
+            else:
+                self._damage += 1
+        self._overwrite(left_over)
+
+    def _is_torn(self, found: Found, following: Found | None) -> bool:
+        """Tell whether what is unsound is of the last change: it may be written in part, and nobody relies on it.
+
+        Every earlier change was durable before the next one began. Without a sound record behind it, all is of the last
+        change that cannot be told.
+        """
+        if found.serial:
+            return found.serial >= self._serial
+        return following is None or (following.serial >= self._serial and found.offset >= following.begin)
+
+    def _take_up(self, found: Found) -> list[_Place]:
+        """Note where the newest cover of a block lies. Returns the place of the former one, if there is any."""
+        self._serial = max(self._serial, found.serial)
+        former = self._places.pop(found.name, None)
+        if former is not None:
+            self._living -= _size(former)
+        if not found.is_empty:
+            self._places[found.name] = _packed(found.offset, found.size)
+            self._living += found.size
+        return [] if former is None else [_Place(_offset(former), _size(former))]
+
+    def _overwrite(self, many: Sequence[_Place]) -> None:
+        for offset, size in many:
+            _write_all(self._descriptor, records.dead(size), offset)
+        if many:
+            reach("keys.overwritten")
+            os.fsync(self._descriptor)
+
+    def _write(self, covers: Sequence[tuple[bytes, Cover]]) -> None:
+        if not covers:
+            return
+        named = dict(covers)
+        added = [records.encode(each, self._serial + 1, self._end, cover) for each, cover in named.items()]
+        kept = self._living - sum(_size(self._places.get(each, 0)) for each in named)
+        total = self._end + sum(map(len, added))
+        living = kept + sum(map(len, added))
+        if not self._damage and total - living > max(LEAST_DEAD_BYTES, living // 2):
+            self._write_anew(named, added)
+        else:
+            self._append(added)
+
+    def _append(self, added: Sequence[bytes]) -> None:
+        begin = self._end
+        _write_all(self._descriptor, b"".join(added), begin)
+        reach("keys.appended")
+        os.fsync(self._descriptor)
+        reach("keys.synced")
+        left_over: list[_Place] = []
+        for record in added:
+            (found,) = records.walk(record, 0)
+            left_over += self._take_up(found._replace(offset=begin))
+            begin += len(record)
+        self._end = begin
+        self._overwrite(left_over)
+
+    def _write_anew(self, named: dict[bytes, Cover], added: Sequence[bytes]) -> None:
+        """Write the file without what is dead. One that is damaged is not: what can still be seen there is needed."""
+        new, former = _beside(self._path, NEW), _beside(self._path, FORMER)
+        kept = sorted((place, each) for each, place in self._places.items() if each not in named)
+        records_of = [(each, record) for (each, cover), record in zip(named.items(), added, strict=True) if cover]
+        reach("keys.anew_begun")
+        with open_to_lock(new, os.O_CREAT | os.O_EXCL) as descriptor:
+            end = _write_all(descriptor, records.file_head(self._serial + 2), 0)
+            for piece in self._pieces([place for place, _ in kept]):
+                end = _write_all(descriptor, piece, end)
+            end = _write_all(descriptor, b"".join(record for _, record in records_of), end)
+            os.fsync(descriptor)
+        reach("keys.anew_written")
+        os.link(self._path, former)
+        reach("keys.linked")
+        new.replace(self._path)
+        sync(self._path.parent, follows_links=True)
+        reach("keys.replaced")
+        _discard(former)
+        self.close()
+        self._open()
+        for each, size in (*((each, _size(place)) for place, each in kept), *((k, len(v)) for k, v in records_of)):
+            self._places[each] = _packed(self._end, size)
+            self._end += size
+        self._living = end - UNIT_BYTES
+
+    def _pieces(self, places: Sequence[int]) -> Iterator[bytes]:
+        """Yield records as they lie in the file, in pieces of about PIECE_BYTES."""
+        piece: list[bytes] = []
+        size = 0
+        for place in places:
+            piece.append(os.pread(self._descriptor, _size(place), _offset(place)))
+            size += _size(place)
+            if size >= PIECE_BYTES:
+                yield b"".join(piece)
+                piece, size = [], 0
+        yield b"".join(piece)
+
+    def _remove_leftovers(self) -> None:
+        """Remove what a process has left that died while it wrote the file anew."""
+        for left_over in (_beside(self._path, NEW), _beside(self._path, FORMER)):
+            if left_over.exists() and left_over.samefile(self._path):  # a second name of the file itself
+                left_over.unlink()
+            else:
+                _discard(left_over)
+
+
+def _packed(offset: int, size: int) -> int:
+    """Return a place as one number, which takes a fifth of the memory."""
+    return offset // UNIT_BYTES << 16 | size // UNIT_BYTES
+
+
+def _offset(place: int) -> int:
+    return (place >> 16) * UNIT_BYTES
+
+
+def _size(place: int) -> int:
+    return (place & 0xFFFF) * UNIT_BYTES
+
+
+def _discard(path: Path) -> None:
+    """Overwrite a file and remove it, durably. Nothing is done if there is none."""
+    try:
+        with open_to_lock(path) as descriptor:
+            size = os.fstat(descriptor).st_size
+            for begin in range(0, size, PIECE_BYTES):
+                _write_all(descriptor, bytes(min(PIECE_BYTES, size - begin)), begin)
+            os.fsync(descriptor)
+    except FileNotFoundError:
+        return
+    reach("keys.former_overwritten")
+    path.unlink()
+    sync(path.parent, follows_links=True)
+    reach("keys.former_removed")
+
+
+def _write_all(descriptor: int, data: bytes, offset: int) -> int:
+    """Write all of ``data`` at ``offset``, and return where it ends. Raises OSError."""
+    rest = memoryview(data)
+    while rest:
+        count = os.pwrite(descriptor, rest, offset)
+        rest, offset = rest[count:], offset + count
+    return offset
+
+
+def _beside(path: Path, suffix: str) -> Path:
+    return path.with_name(path.name + suffix)
+
+
+def _wait() -> None:
+    """Another process changes the file: that takes less than a second."""
+
+
+@contextmanager
+def _told(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise KeyFileError(f"{path}: {error.strerror}") from error

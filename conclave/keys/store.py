@@ -1,0 +1,190 @@
+"""The keys of all messages: drawn before they are needed, given while their messages live, and lost with them.
+
+Who calls makes sure of two orders. A key is drawn (``begin``) before the transaction that uses it is committed. What
+lives or is dead is told (``settle``, ``erase``) as of a transaction that no send can overtake: numbers above a group's
+last one live always, and a group that is not named is gone only if none can be made meanwhile.
+"""
+
+import secrets
+from bisect import bisect_left
+from collections import OrderedDict, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
+from pathlib import Path
+from threading import RLock
+
+from conclave.keys import cover, records, tree
+from conclave.keys.cover import Cover, Node, Range
+from conclave.keys.file import KeyFile
+
+LAST_NUMBER = 2**63 - 1
+"""The end of a range that has none: no message has a greater number."""
+
+BLOCKS_A_WRITE = 4096
+"""At most 4,096 covers are written at once: about 2 MiB, for which the other process waits."""
+
+NEIGHBOURS_STEPS = 4
+"""Keys are derived 16 at a time: neighbours share most of their path, and are asked for together."""
+
+NEIGHBOURS = 1 << NEIGHBOURS_STEPS
+
+REMEMBERED = 4096
+"""The keys of 4,096 times 16 neighbours are kept in memory: about 6 MB."""
+
+Told = tuple[bytes, Sequence[Range]]
+"""The id of a group, and numbers of it: ranges in ascending order that do not meet."""
+
+
+class KeyStore:
+    """The keys of a server. Threads may share it; another process may have the same file open."""
+
+    def __init__(self, path: Path, draw: Callable[[int], bytes] = secrets.token_bytes) -> None:
+        """Open the key file at ``path``. ``draw``: returns so many random bytes. Raises KeyFileError."""
+        self._file, self._draw = KeyFile(path), draw
+        self._mutex = RLock()
+        self._remembered: OrderedDict[tuple[bytes, int], list[bytes | None]] = OrderedDict()
+
+    def close(self) -> None:
+        """Close the key file, and forget all keys."""
+        with self._mutex:
+            self._remembered.clear()
+            self._file.close()
+
+    def begin(self, numbers: Iterable[tuple[bytes, int]]) -> None:
+        """Draw what the keys of new numbers need: ids of groups, sequence numbers. It is durable when this returns.
+
+        Raises KeyFileError: then these numbers must not be given.
+        """
+        wanted = {records.name(group_id, number >> tree.HEIGHT) for group_id, number in numbers}
+        lacking = [each for each in wanted if not self._file.had(each)]
+        if not lacking:
+            return
+        with self._file.held() as write:
+            lacking = [each for each in lacking if self._file.read(each) is None]
+            write([(each, (Node(tree.ROOT, self._draw(tree.SECRET_BYTES)),)) for each in lacking])
+
+    @property
+    def damage(self) -> int:
+        """At how many places the key file is not as it was written, see ``KeyFile.damage``."""
+        return self._file.damage
+
+    def keys(self, group_id: bytes, numbers: Sequence[int]) -> list[bytes | None]:
+        """Return the key of each number of a group; None: it was erased, or never drawn. Raises KeyFileError."""
+        with self._mutex:
+            self._forget(self._file.refresh())
+            return [self._key(group_id, number) for number in numbers]
+
+    def erase(self, dead: Iterable[Told]) -> int:
+        """Lose the keys of ``dead``, for good: no byte of the file yields them when this returns.
+
+        Returns how many covers have changed. Raises KeyFileError: then some keys may be left, and this is repeated.
+        """
+        wanted = dict(dead)
+        present = self._present(wanted)
+        return self._change(
+            (records.name(group_id, block), _shortened_by(_within(wanted[group_id], block)))
+            for group_id, blocks in present.items()
+            for block in blocks
+        )
+
+    def settle(self, living: Iterable[Told]) -> int:
+        """Lose all keys but those of ``living``, as ``erase`` does. ``living`` names each group that there is, once.
+
+        What lives of a group are its messages and the numbers that it has not given yet, up to LAST_NUMBER.
+        """
+        present = self._present()
+
+        def wanted() -> Iterator[tuple[bytes, Callable[[Cover], Cover]]]:
+            for group_id, ranges in living:
+                for block in present.pop(group_id, ()):
+                    yield records.name(group_id, block), _reduced_to(_within(ranges, block))
+            for group_id, blocks in present.items():
+                for block in blocks:
+                    yield records.name(group_id, block), _reduced_to([])
+
+        return self._change(wanted())
+
+    def _key(self, group_id: bytes, number: int) -> bytes | None:
+        named = records.name(group_id, number >> tree.HEIGHT)
+        within = number % tree.BLOCK
+        place = (named, within >> NEIGHBOURS_STEPS)
+        found = self._remembered.get(place)
+        if found is None:
+            nodes = self._file.read(named)
+            if nodes is None:
+                return None
+            found = self._remembered[place] = _neighbours(nodes, place[1])
+            if len(self._remembered) > REMEMBERED:
+                self._remembered.popitem(last=False)
+        else:
+            self._remembered.move_to_end(place)
+        return found[within % NEIGHBOURS]
+
+    def _forget(self, names: Sequence[bytes]) -> None:
+        """Drop from memory what was derived of covers that have changed."""
+        changed = set(names)
+        with self._mutex:
+            for each in [each for each in self._remembered if each[0] in changed] if changed else ():
+                del self._remembered[each]
+
+    def _present(self, among: dict[bytes, Sequence[Range]] | None = None) -> dict[bytes, list[int]]:
+        """Return the blocks that have a cover, by group: of all groups, or ``among`` some."""
+        present: dict[bytes, list[int]] = defaultdict(list)
+        for group_id, block in map(records.parts, self._file.names()):
+            if among is None or group_id in among:
+                present[group_id].append(block)
+        return dict(present)
+
+    def _change(self, wanted: Iterable[tuple[bytes, Callable[[Cover], Cover]]]) -> int:
+        """Change covers, some at once, and return how many are other than before."""
+        waiting, count = iter(wanted), 0
+        while some := list(islice(waiting, BLOCKS_A_WRITE)):
+            with self._file.held() as write:
+                changed = []
+                for named, change in some:
+                    former = self._file.read(named)
+                    if former is not None and (nodes := change(former)) != former:
+                        changed.append((named, nodes))
+                write(changed)
+            self._forget([named for named, _ in changed])
+            count += len(changed)
+        return count
+
+
+def _shortened_by(dead: Sequence[Range]) -> Callable[[Cover], Cover]:
+    return lambda nodes: cover.without(nodes, dead)
+
+
+def _reduced_to(living: Sequence[Range]) -> Callable[[Cover], Cover]:
+    return lambda nodes: cover.kept(nodes, living)
+
+
+def _within(ranges: Sequence[Range], block: int) -> list[Range]:
+    """Return what of ``ranges`` lies in a block, as numbers within it."""
+    begin = block << tree.HEIGHT
+    found = []
+    for index in range(bisect_left(ranges, begin, key=lambda each: each.last), len(ranges)):
+        first, last = ranges[index]
+        if first >= begin + tree.BLOCK:
+            break
+        found.append(Range(max(first - begin, 0), min(last - begin, tree.BLOCK - 1)))
+    return found
+
+
+def _neighbours(nodes: Cover, index: int) -> list[bytes | None]:
+    """Return the keys of 16 neighbours, derived together if all of them live."""
+    first = index << NEIGHBOURS_STEPS
+    node = cover.node_above(nodes, first)
+    if node is None or tree.span(node.position)[1] < first + NEIGHBOURS - 1:
+        return [_leaf(nodes, number) for number in range(first, first + NEIGHBOURS)]
+    position = (tree.BLOCK + first) >> NEIGHBOURS_STEPS
+    above = tree.descend(node.secret, position, position.bit_length() - node.position.bit_length())
+    return [*tree.leaves(above, NEIGHBOURS_STEPS)]
+
+
+def _leaf(nodes: Cover, number: int) -> bytes | None:
+    node = cover.node_above(nodes, number)
+    if node is None:
+        return None
+    leaf = tree.BLOCK + number
+    return tree.descend(node.secret, leaf, leaf.bit_length() - node.position.bit_length())

@@ -1,0 +1,147 @@
+"""Writes log lines for people, as on a console. Pure, but for the time of day."""
+
+import re
+import time
+from collections.abc import Callable, Mapping, MutableMapping
+from typing import Any
+
+from conclave.logs.humanize import visible, visible_lines
+from conclave.retention.durations import duration_words
+
+_COLOURS = {"debug": "2", "warning": "33", "error": "31", "critical": "31"}
+"""The codes of terminals for the words of a line, by its level: dim, yellow, red."""
+
+_UNTOLD = ("event", "level", "timestamp", "request_id", "exception")
+"""What a line for people says in another way, or leaves to the lines of JSON."""
+
+_PREFIX, _NAMED = "/api/v1", re.compile(r"\{[^}]*\}")
+
+_routes: dict[str, str] = {}
+
+
+def of_request(method: str, route: str, status: int, ms: float) -> str:
+    """Return the line of a request: ``21:57:38 POST /groups/…/messages 200 1.9 ms``."""
+    shown = _routes.get(route)
+    if shown is None:
+        shown = _routes[route] = _NAMED.sub("…", route.removeprefix(_PREFIX))
+    return f"{time.strftime('%H:%M:%S')} {method} {shown} {status} {ms} ms"
+
+
+class ForPeople:
+    """Renders what structlog has gathered of an event as a line, and its traceback below that."""
+
+    def __init__(self, *, coloured: bool) -> None:
+        """``coloured``: with the colours of a terminal."""
+        self._coloured = coloured
+
+    def __call__(self, _: Any, __: str, told: MutableMapping[str, Any]) -> str:
+        """Return the line."""
+        level, words = str(told.get("level", "info")), _words(told)
+        shown = words if level in ("info", "debug") else f"{level}: {words}"
+        if self._coloured and level in _COLOURS:
+            shown = f"\x1b[{_COLOURS[level]}m{shown}\x1b[0m"
+        traceback = told.get("exception")
+        return f"{time.strftime('%H:%M:%S')} {shown}" + (f"\n{visible_lines(traceback)}" if traceback else "")
+
+
+def _words(told: Mapping[str, Any]) -> str:
+    event = str(told.get("event", ""))
+    if event in _SENTENCES:
+        return _SENTENCES[event](told)
+    values = ", ".join(f"{name.replace('_', ' ')} {_shown(told[name])}" for name in told if name not in _UNTOLD)
+    return visible(event.replace("_", " ")) + (f": {values}" if values else "")
+
+
+def _shown(value: Any) -> str:
+    """Write a value as people read it, in one line."""
+    if value is None or value == "":
+        return "none"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int):
+        return f"{value:,}" if abs(value) >= 10_000 else str(value)
+    if isinstance(value, Mapping):
+        return ", ".join(f"{visible(str(name))}: {_shown(each)}" for name, each in value.items())
+    if isinstance(value, list | tuple):
+        return ", ".join(map(_shown, value))
+    return visible(str(value))
+
+
+def _bytes(size: int) -> str:
+    """Write a number of bytes: 24 KB."""
+    units = ["B", "KB", "MB", "GB"]
+    while size >= 1024 and len(units) > 1:
+        size = round(size / 1024)
+        del units[0]
+    return f"{size:,} {units[0]}"
+
+
+def _run(told: Mapping[str, Any]) -> str:
+    """Return a cleanup run: ``cleanup: 40 erased (30 expired, 10 fetched), 24 KB returned, 2 s``."""
+    gone = {str(rule).replace("_", " "): count for rule, count in told["deleted"].items() if count}
+    parts = [f"{sum(gone.values()):,} erased"]
+    if gone:
+        parts[0] += f" ({', '.join(f'{count:,} {rule}' for rule, count in gone.items())})"
+    if told["archived"]:
+        parts.append(f"{told['archived']:,} archived")
+    if told["held"]:
+        parts.append(f"{told['held']:,} kept by holds")
+    if told["brought_back"]:
+        parts.append(f"brought back: {_shown(told['brought_back'])}")
+    parts.append(f"{_bytes(told['bytes_returned'] + told['archive_bytes_returned'])} returned")
+    seconds = told["finished_at"] - told["started_at"]
+    parts.append(f"{seconds:,} s" if seconds else "less than 1 s")
+    name = "cleanup" if told["job"] == "everything" else f"cleanup ({visible(told['job'])})"
+    failed = f"failed: {visible(told['error'])}; " if told["error"] else ""
+    return f"{name}: {failed}{', '.join(parts)}"
+
+
+def _listening(told: Mapping[str, Any]) -> str:
+    """Return the start of a server in a line."""
+    addresses = f"listening at {told['url']}"
+    if told["admin_url"]:
+        addresses += f", for operators at {told['admin_url']}"
+    facts = ("configuration", "database", "retention", "cleanup", "archive")
+    return "; ".join([f"conclave {told['version']}", addresses, *(f"{name}: {_shown(told[name])}" for name in facts)])
+
+
+def _changed(told: Mapping[str, Any]) -> str:
+    """Return a change of the policy."""
+    settings = ", ".join(f"{name} from {_shown(old)} to {_shown(new)}" for name, (old, new) in told["changed"].items())
+    at_most = "" if told["is_exact"] else "at most "
+    return (
+        f"policy changed: {settings}; {told['groups']:,} groups have another policy, {told['messages_hidden']:,}"
+        f" messages hidden at once, and {at_most}{told['archived_hidden']:,} in the archive"
+    )
+
+
+def _setting(told: Mapping[str, Any]) -> str:
+    return f"{visible(told['setting'])}: {visible(told['means'])}"
+
+
+def _reloaded(told: Mapping[str, Any]) -> str:
+    """Return what a reload has changed."""
+    changed = [f"{name}: {visible(what)}" if what != "changed" else name for name, what in told["changed"].items()]
+    if told["certificate"] == "read again":
+        changed.append("the certificate was read again")
+    return f"reloaded: {'; '.join(changed) or 'no setting has changed'}"
+
+
+_SENTENCES: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
+    "listening": _listening,
+    "cleanup_run": _run,
+    "policy_changed": _changed,
+    "ambiguous_setting": _setting,
+    "doubtful_setting": _setting,
+    "cleanup_unavailable": lambda told: f"cleanup does not work: {visible(told['reason'])}",
+    "clock_wrong": lambda told: f"the clock is wrong: {visible(told['fault'])}; remedy: `{told['remedy']}`",
+    "cleanup_ready": lambda told: (
+        f"cleanup is ready: {told['engine']}, every {duration_words(told['interval_seconds'])}"
+    ),
+    "reloaded": _reloaded,
+    "reload_refused": lambda told: f"reload refused, nothing has changed: {visible(told['fault'])}",
+    "needs_restart": lambda told: f"takes a restart: {_shown(told['settings'])}",
+    "request": lambda told: f"{told['method']} {told['route']} {told['status']} {told['ms']} ms",
+    "spark_log": lambda told: f"Spark: {visible(told['message'])}",
+}
+"""The events that have a sentence. All others are told by their names and values."""

@@ -1,0 +1,298 @@
+"""Which messages in the hot store are due, and by which rule: selected, counted, and deleted.
+
+What is selected is checked again when it is deleted: the policy, the marks and the legal holds of that moment decide.
+"""
+
+import json
+import sqlite3
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from operator import itemgetter
+from typing import Any, NamedTuple
+
+from conclave.retention import policy_row, rules
+from conclave.retention.plan import GroupStep, Plan
+from conclave.retention.policy import FOREVER
+from conclave.retention.rules import (
+    DELETED_ACCOUNT,
+    DELETED_GROUP,
+    GOVERNED,
+    HELD_GROUPS,
+    HELD_SENDERS,
+    IN_ANY_RUN,
+    MARKED,
+    OF_LIVING,
+    RULES,
+    Bounds,
+)
+from conclave.store.engine.sqlite import places
+from conclave.store.sender_index import SENT
+
+BLOCK = 8192
+"""Messages are deleted in blocks of 8,192 whose bodies lie next to each other.
+
+Within a block the order is by group, as in the indexes. So a transaction changes far fewer pages than if it deleted one
+group after the other: their bodies and rows lie scattered.
+"""
+
+LISTED = 1_000_000
+"""At most two million messages are listed at a time: they take 50 bytes of memory each."""
+
+_PLACE = 1 << 62
+"""A listed number has the place of its Due above the id of the message: it takes less memory than a pair."""
+
+Values = dict[str, Any]
+"""The values of a statement's parameters, by name."""
+
+
+class Gone(NamedTuple):
+    """A message that was deleted, and by which rule."""
+
+    rule: str
+    group_key: int
+    message_id: int
+    sequence_num: int
+    created_at: int
+
+
+_GIVEN = Bounds(":gone", ":cutoff", ":commits_above", ":erasable_before")
+
+_EVERYTHING: Values = dict.fromkeys(("gone", "cutoff", "commits_above", "erasable_before"), FOREVER)
+
+_OF_ROW = Bounds(
+    erasable_before="(SELECT erasable_before FROM governed_groups AS governed"
+    " WHERE governed.group_key = messages.group_key UNION ALL SELECT erasable_before"
+    " FROM governed_tombstones AS governed WHERE governed.group_key = messages.group_key)"
+)
+"""For what a deleted account has sent: each message goes by the row of its group, living or deleted."""
+
+_COLUMNS = "message_id, group_key, sequence_num, messages.created_at, is_commit, sender_id"
+"""What the conditions of the rules need to know of a message."""
+
+
+@dataclass(frozen=True)
+class Due:
+    """What is due of one group, or of one deleted account.
+
+    ``rules``: those by which it is, in the order of RULES. ``of``: the SQL condition for the group or the account.
+    ``bounds``: what the conditions compare with. ``values``: those of the parameters; among them the bounds beyond
+    which nothing is deleted, whatever the rows say by then. ``given``: the common table expressions that it takes.
+    """
+
+    rules: Sequence[str]
+    of: str
+    bounds: Bounds
+    values: Values
+    given: str = ""
+
+    def select(self, columns: str) -> tuple[str, Values]:
+        """Return the query for the messages, and its values: each message once, in no order."""
+        by_rule = (
+            f"SELECT {columns} FROM {RULES[each].tables} WHERE {self.of} AND {RULES[each].due(self.bounds)}"
+            for each in self.rules
+        )
+        return self.given + " UNION ".join(by_rule), self.values
+
+    def count(self, connection: sqlite3.Connection) -> Counter[str]:
+        """Return how many messages go by each rule; none counts twice."""
+        query, values = self.select(_COLUMNS)
+        named = rules.named(self.rules, self.bounds)
+        rows = connection.execute(f"SELECT {named}, count(*) FROM ({query}) AS messages GROUP BY 1", values)
+        return Counter(dict(rows.fetchall()))
+
+    def delete(self, connection: sqlite3.Connection, message_ids: Sequence[int]) -> Iterator[Gone]:
+        """Delete those of ``message_ids``, which it has selected, that are still due."""
+        for group_key, some in self._by_group(connection, message_ids):
+            limits = policy_row.limits(connection, group_key, self.values["now"])
+            if limits and (limits.is_deleted or DELETED_GROUP not in self.rules):
+                allowed = {name: min(self.values[name], getattr(limits, name)) for name in _EVERYTHING}
+                yield from self._delete(connection, {**self.values, **allowed, "listed": json.dumps(some)})
+
+    def _by_group(
+        self, connection: sqlite3.Connection, message_ids: Sequence[int]
+    ) -> Iterator[tuple[int, Sequence[int]]]:
+        if "group_key" in self.values:
+            yield self.values["group_key"], message_ids
+            return
+        rows = connection.execute(
+            f"SELECT group_key, message_id FROM messages WHERE message_id IN ({places(message_ids)}) ORDER BY 1",
+            message_ids,
+        ).fetchall()
+        for group_key, some in groupby(rows, key=itemgetter(0)):
+            yield group_key, [row[1] for row in some]
+
+    def _delete(self, connection: sqlite3.Connection, values: Values) -> list[Gone]:
+        query = _STILL_DUE.format(named=rules.named(self.rules, _GIVEN), may_go=rules.may_go(_GIVEN))
+        gone = [Gone(*row) for row in connection.execute(query, values).fetchall()]
+        ids = [each.message_id for each in gone]
+        connection.execute(f"DELETE FROM messages WHERE message_id IN ({places(ids)})", ids)
+        return gone
+
+
+_STILL_DUE = """
+SELECT * FROM (
+    SELECT {named} AS rule, group_key, message_id, sequence_num, created_at
+    FROM json_each(:listed) CROSS JOIN messages ON message_id = json_each.value WHERE {may_go}
+) WHERE rule IS NOT NULL
+"""
+
+
+def of_plan(connection: sqlite3.Connection, plan: Plan) -> list[Due]:
+    """Return what is due by ``plan``: groups, then deleted groups, then deleted accounts."""
+    unheld = Bounds().as_needed(connection).unheld
+    at = {"now": plan.now}
+    found = [_of_group(step, at, unheld) for step in plan.groups]
+    if plan.tombstones:
+        query = f"WITH {GOVERNED} SELECT group_key, erasable_before FROM governed_tombstones"
+        erasable = dict(connection.execute(query, at).fetchall())
+        found += [_of_deleted_group(key, erasable.get(key, 0), at, unheld) for key in plan.tombstones]
+    held = {row[0] for row in connection.execute(HELD_SENDERS)} if plan.deleted_accounts else ()
+    return found + [_of_account(each, at) for each in plan.deleted_accounts if each not in held]
+
+
+def _of_group(step: GroupStep, at: Values, unheld: str) -> Due:
+    values = {
+        "group_key": step.group_key,
+        "gone": step.gone_below,
+        "cutoff": step.expired_before,
+        "commits_above": step.commits_above,
+        "erasable_before": step.erasable_before,
+    }
+    named = (*MARKED, *IN_ANY_RUN) if step.redacts else MARKED
+    return Due(named, "group_key = :group_key", _as_given(values, unheld), {**values, **at})
+
+
+def _of_deleted_group(group_key: int, erasable_before: int, at: Values, unheld: str) -> Due:
+    values = {**_EVERYTHING, "group_key": group_key, "erasable_before": erasable_before}
+    return Due((DELETED_GROUP,), "group_key = :group_key", _as_given(values, unheld), {**values, **at})
+
+
+def _of_account(user_id: bytes, at: Values) -> Due:
+    values = {**_EVERYTHING, "user_id": user_id, **at}
+    return Due((DELETED_ACCOUNT,), "user_id = :user_id", _OF_ROW, values, f"WITH {GOVERNED} ")
+
+
+def _as_given(values: Values, unheld: str) -> Bounds:
+    """Return the bounds in ``values``, without those that every message is within."""
+    needless = {name: "" for name in ("commits_above", "erasable_before") if values[name] == FOREVER}
+    return _GIVEN._replace(unheld=unheld, **needless)
+
+
+def blocks(connection: sqlite3.Connection, due: Sequence[Due]) -> Iterator[list[list[int]]]:
+    """Yield the messages of ``due`` in blocks, see BLOCK and LISTED. ``placed`` tells what an element is."""
+    found: list[int] = []
+    for place, each in enumerate(due):
+        query, values = each.select("message_id")
+        last = 0
+        while rows := connection.execute(
+            f"SELECT message_id FROM ({query}) WHERE message_id > {last:d} ORDER BY message_id LIMIT {LISTED:d}", values
+        ).fetchall():
+            last = rows[-1][0]
+            found += [place * _PLACE + row[0] for row in rows]
+            if len(found) >= LISTED:
+                yield _in_blocks(found)
+                found = []
+            if len(rows) < LISTED:
+                break
+    if found:
+        yield _in_blocks(found)
+
+
+def placed(element: int) -> tuple[int, int]:
+    """Return the place of its Due, and the id of the message, of an element of a block."""
+    return divmod(element, _PLACE)
+
+
+def _in_blocks(found: list[int]) -> list[list[int]]:
+    """Part what is listed by the ids of the messages; each block is in the order of places."""
+    found.sort(key=lambda each: each % _PLACE)
+    return [sorted(found[begin : begin + BLOCK]) for begin in range(0, len(found), BLOCK)]
+
+
+def count(connection: sqlite3.Connection, plan: Plan) -> Counter[str]:
+    """Return how many messages each rule would delete; none counts twice. Changes nothing."""
+    counts: Counter[str] = Counter(dict.fromkeys(RULES, 0))
+    steps = [(step.group_key, step.gone_below, step.expired_before, step.commits_above) for step in plan.groups]
+    steps += [(key, FOREVER, FOREVER, FOREVER) for key in plan.tombstones]
+    for each in of_plan(connection, plan):
+        if DELETED_ACCOUNT in each.rules:
+            query, values = each.select(_COLUMNS)
+            others = connection.execute(_UNNAMED.format(query), {**values, "steps": json.dumps(steps)})
+            counts[DELETED_ACCOUNT] += others.fetchone()[0]
+        else:
+            counts.update(each.count(connection))
+    return counts
+
+
+_UNNAMED = f"""
+WITH steps AS MATERIALIZED (
+    SELECT value ->> 0 AS group_key, value ->> 1 AS gone, value ->> 2 AS cutoff, value ->> 3 AS commits_above
+    FROM json_each(:steps)
+)
+SELECT count(*) FROM ({{}}) AS messages LEFT JOIN steps USING (group_key)
+WHERE steps.group_key IS NULL OR {rules.named((*MARKED, *IN_ANY_RUN), Bounds())} IS NULL
+"""
+"""Counts what goes with a deleted account, and not with a step of its group."""
+
+
+def groups(connection: sqlite3.Connection, plan: Plan) -> set[int]:
+    """Return the keys of the groups in which something is due, even if only a mark rises."""
+    keys = {step.group_key for step in plan.groups}
+    for each in of_plan(connection, plan)[len(plan.groups) :]:
+        query, values = each.select("group_key")
+        keys.update(row[0] for row in connection.execute(f"SELECT DISTINCT group_key FROM ({query})", values))
+    return keys
+
+
+def held_back(connection: sqlite3.Connection, now: int, risen: Iterable[tuple[int, int]] = ()) -> int:
+    """Return how many messages would have been erased by now, if no legal hold covered them.
+
+    Of the archive, parts that would have gone as a whole count. Of what held users have sent, commits do not count, nor
+    what is archived. ``risen``: pairs of a mark ``gone_below`` and a group key. A dry run gives those that it would
+    have raised.
+    """
+    held = [row[0] for row in connection.execute(f"SELECT DISTINCT group_key FROM ({HELD_GROUPS})")]
+    users = [row[0] for row in connection.execute(f"SELECT DISTINCT user_id FROM ({HELD_SENDERS})")]
+    if not (held or users):
+        return 0
+    at = {"now": now, "risen": json.dumps(list(risen))}
+    of_users = (int(connection.execute(_HELD_OF, {**at, "user_id": each}).fetchone()[0]) for each in users)
+    return sum(of_users) + sum(_held_in(connection, {**at, "group_key": key}) for key in held)
+
+
+_RISEN = f"""
+WITH {GOVERNED}, risen AS MATERIALIZED (SELECT value ->> 0 AS mark, value ->> 1 AS group_key FROM json_each(:risen))
+"""
+
+_GONE = "max(gone_below, ifnull(mark, 0))"
+
+_LIMITS = f"""{_RISEN}
+SELECT FALSE AS is_deleted, {_GONE} AS gone, cutoff, commits_above, old_enough_before AS erasable_before
+    FROM governed_groups LEFT JOIN risen USING (group_key) WHERE group_key = :group_key
+UNION ALL SELECT TRUE, {FOREVER}, {FOREVER}, {FOREVER}, old_enough_before
+    FROM governed_tombstones WHERE group_key = :group_key
+"""
+
+_HELD_OF = f"""{_RISEN}
+SELECT count(*) FROM {SENT} LEFT JOIN governed_groups AS governed USING (group_key)
+    LEFT JOIN governed_tombstones AS deleted USING (group_key) LEFT JOIN risen USING (group_key)
+WHERE sender_id = :user_id AND NOT is_commit
+    AND messages.created_at < ifnull(governed.old_enough_before, deleted.old_enough_before)
+    AND group_key NOT IN ({HELD_GROUPS})
+    AND (governed.group_key IS NULL OR {rules.named(OF_LIVING, Bounds(gone=_GONE))} IS NOT NULL)
+"""
+
+
+def _held_in(connection: sqlite3.Connection, values: Values) -> int:
+    row = connection.execute(_LIMITS, values).fetchone()
+    if row is None:
+        return 0
+    named = (DELETED_GROUP,) if row["is_deleted"] else OF_LIVING
+    bounds = _GIVEN._replace(unheld="")
+    query, values = Due(named, "group_key = :group_key", bounds, {**values, **dict(row)}).select("message_id")
+    whole = rules.whole_part(named, bounds)
+    archived = f"SELECT ifnull(sum(message_count), 0) FROM archive_parts WHERE group_key = :group_key AND {whole}"
+    counts = connection.execute(f"SELECT (SELECT count(*) FROM ({query})), ({archived})", values)
+    return sum(counts.fetchone())

@@ -1,0 +1,91 @@
+"""Legal holds, as operators add, list and release them. ``rules.py`` says what they keep from being erased."""
+
+import sqlite3
+from dataclasses import dataclass
+
+from conclave.errors import NotFoundError
+from conclave.store.sender_index import SENT
+
+
+@dataclass(frozen=True)
+class Hold:
+    """A hold on all messages of a group, or on all messages that a user has sent.
+
+    ``group_key``: of the group; None for a user. ``subject_id``: the id of the group or user. ``name``: its name when
+    the hold was added, "" if it was deleted before. ``added_by``: an operator, as in the audit log. ``added_at``: Unix
+    seconds.
+    """
+
+    hold_id: int
+    group_key: int | None
+    subject_id: bytes
+    name: str
+    reason: str
+    added_by: str
+    added_at: int
+
+    @property
+    def covers(self) -> str:
+        """What it covers: "group" or "user"."""
+        return "user" if self.group_key is None else "group"
+
+
+_COLUMNS = "hold_id, group_key, subject_id, name, reason, added_by, added_at"
+
+
+def add(
+    connection: sqlite3.Connection,
+    group_key: int | None,
+    subject_id: bytes,
+    name: str,
+    reason: str,
+    added_by: str,
+    added_at: int,
+) -> int:
+    """Add a hold and return its id: see Hold. Ids are not used again."""
+    added = connection.execute(
+        "INSERT INTO holds (group_key, user_id, subject_id, name, reason, added_by, added_at)"
+        " VALUES (?, ?, ?, ?, ?, ?, ?)",
+        (group_key, subject_id if group_key is None else None, subject_id, name, reason, added_by, added_at),
+    )
+    return added.lastrowid or 0
+
+
+def list_all(connection: sqlite3.Connection) -> list[Hold]:
+    """List the holds in the order in which they were added."""
+    return [Hold(*row) for row in connection.execute(f"SELECT {_COLUMNS} FROM holds ORDER BY hold_id")]
+
+
+def remove(connection: sqlite3.Connection, hold_id: int) -> Hold:
+    """Remove a hold and return it. Raises NotFoundError."""
+    row = connection.execute(f"DELETE FROM holds WHERE hold_id = ? RETURNING {_COLUMNS}", (hold_id,)).fetchone()
+    if row is None:
+        raise NotFoundError(f"no such hold: {hold_id}; `conclave hold list` prints those in force")
+    return Hold(*row)
+
+
+def group_of(connection: sqlite3.Connection, group_id: bytes) -> tuple[int, str] | None:
+    """Return key and name of a group; "" is the name of a deleted one whose messages are not all erased.
+
+    None: there is no such group, or nothing is left of it.
+    """
+    row = connection.execute(
+        "SELECT group_key, group_name FROM groups WHERE group_id = ?1"
+        " UNION ALL SELECT group_key, '' FROM tombstones WHERE group_id = ?1",
+        (group_id,),
+    ).fetchone()
+    return (row[0], row[1]) if row else None
+
+
+def has_left_messages(connection: sqlite3.Connection, user_id: bytes) -> bool | None:
+    """Tell whether messages of a deleted account are stored; None if only the archive could tell."""
+    found = connection.execute(
+        "SELECT EXISTS (SELECT 1 FROM user_tombstones WHERE user_id = ?1)"
+        " OR EXISTS (SELECT 1 FROM archive_senders WHERE sender_id = ?1)"
+        f" OR EXISTS (SELECT 1 FROM {SENT} WHERE sender_id = ?1)",
+        (user_id,),
+    ).fetchone()[0]
+    if found:
+        return True
+    # The index of the archive does not say who has sent the commits there.
+    return None if connection.execute("SELECT EXISTS (SELECT 1 FROM archive_parts)").fetchone()[0] else False

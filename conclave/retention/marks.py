@@ -1,0 +1,178 @@
+"""The marks of a group: what they cover is never served again, even after the policy changes.
+
+last_seq        the group's counter: the last number that it gave to a message
+floor_seq       messages up to this number (inclusive) were fetched by all who were members at that time
+gone_below      messages up to this number (inclusive) are never served again
+expired_before  messages created before this Unix second (exclusive) are never served again
+commits_below   commits up to this number (inclusive) were fetched by all who were members at that time
+
+A mark only rises. The one exception is ``floor_seq`` when a group enters delete-after-fetch. The rules are those of the
+retention contract, section 1. ``commits_below`` is there because of that exception: the setting ``retain_commits``
+keeps commits above it from expiring by age, and one that has expired must not come back.
+"""
+
+import sqlite3
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from conclave.retention.policy import COLUMNS, EXPIRES_BEFORE, GroupPolicy, expiry_cutoff, of_row
+from conclave.retention.resolve import PolicySettings
+from conclave.retention.rules import LEAST_WATERMARK, MAX_AGE
+
+
+def advance_floor(connection: sqlite3.Connection, group_key: int) -> None:
+    """Raise the floor, and ``commits_below``, to the least watermark of the current members.
+
+    Called in the transaction of each leave (after the member is removed), join (before the member is added) and policy
+    change.
+    """
+    connection.execute(
+        f"UPDATE groups SET floor_seq = max(floor_seq, {LEAST_WATERMARK}),"
+        f" commits_below = max(commits_below, {LEAST_WATERMARK}) WHERE group_key = ?",
+        (group_key,),
+    )
+
+
+def settle(connection: sqlite3.Connection, settings: PolicySettings, at: int, group_key: int | None = None) -> None:
+    """Write the policies that ``settings`` give, and keep hidden what the former ones have hidden.
+
+    ``at``: the last Unix second at which these were in force. ``group_key``: of this group alone; otherwise the age of
+    self-destructing messages is written too. Deleted groups have no marks: of these only the policy is written.
+    """
+    if group_key is None:
+        _settle_age(connection, settings, at)
+    for each in _chosen(connection, "groups", settings, group_key):
+        connection.execute(_SETTLE.format(each.condition), {**each.values, "now": at})
+    write(connection, settings, group_key)
+
+
+def write(connection: sqlite3.Connection, settings: PolicySettings, group_key: int | None = None) -> None:
+    """Write the policies that ``settings`` give, where nothing was hidden by others, or the marks tell of it already.
+
+    So of a new group, of a database that another version has written, and of what the ledger tells.
+    """
+    if group_key is None:
+        connection.execute("UPDATE server_state SET self_destruct_max_age = ?", (settings.self_destruct_max_age,))
+    for table in ("groups", "tombstones"):
+        for each in _chosen(connection, table, settings, group_key):
+            connection.execute(f"UPDATE {table} SET {_WRITTEN} WHERE {each.condition} AND {_DIFFERS}", each.values)
+
+
+def lack_policies(connection: sqlite3.Connection) -> bool:
+    """Tell whether the database is one of a former version: its rows have no policies yet."""
+    row = connection.execute(
+        "SELECT 1 FROM groups WHERE policy_source = '' UNION ALL SELECT 1 FROM tombstones WHERE policy_source = ''"
+    ).fetchone()
+    return row is not None
+
+
+def changed(connection: sqlite3.Connection, settings: PolicySettings) -> Iterator[tuple[int, GroupPolicy, GroupPolicy]]:
+    """Yield each living group to which ``settings`` give another policy: key, the one in force, the other one."""
+    for each in _chosen(connection, "groups", settings, None):
+        query = f"SELECT group_key, {COLUMNS} FROM groups WHERE {each.condition} AND {_DIFFERS}"
+        for key, *row in connection.execute(query, each.values).fetchall():
+            if (former := of_row(*row)) != each.policy:
+                yield key, former, each.policy
+
+
+def given(connection: sqlite3.Connection, settings: PolicySettings) -> set[GroupPolicy]:
+    """Return the policies that living groups would have under ``settings``."""
+    return {each.policy for each in _chosen(connection, "groups", settings, None)}
+
+
+class _Chosen(NamedTuple):
+    """The groups to which settings give one policy: an SQL condition, and the values of its parameters and columns."""
+
+    condition: str
+    policy: GroupPolicy
+    values: dict[str, Any]
+
+
+def _chosen(
+    connection: sqlite3.Connection, table: str, settings: PolicySettings, group_key: int | None
+) -> list[_Chosen]:
+    """Return all groups of a table, or one, by what settings give them: no more statements than there are policies."""
+    only = "TRUE" if group_key is None else f"group_key = {group_key:d}"
+    own = connection.execute(f"SELECT group_id FROM {table} WHERE {only}") if group_key is not None else ()
+    overridden = {
+        row[0]: settings.overrides[group_id]
+        for group_id in (
+            settings.overrides if group_key is None else settings.overrides.keys() & {row[0] for row in own}
+        )
+        for row in connection.execute(f"SELECT group_key FROM {table} WHERE group_id = ? AND {only}", (group_id,))
+    }
+    others = f"{only} AND group_key NOT IN ({', '.join(map(str, overridden))})"
+    found: list[tuple[str, GroupPolicy, dict[str, int]]]
+    found = [(f"group_key = {key:d}", policy, {}) for key, policy in overridden.items()]
+    for expiry, least in connection.execute(
+        f"SELECT DISTINCT message_expiry_seconds, min_lifetime_seconds FROM {table} WHERE {others}"
+    ).fetchall():
+        condition = f"message_expiry_seconds = :expiry AND min_lifetime_seconds = :least AND {others}"
+        found.append((condition, settings.of_setting(expiry, least), {"expiry": expiry, "least": least}))
+    return [
+        _Chosen(condition, policy, {**given_by, **dict(zip(_COLUMNS, policy.row, strict=True))})
+        for condition, policy, given_by in found
+    ]
+
+
+_COLUMNS = COLUMNS.split(", ")
+_WRITTEN = ", ".join(f"{name} = :{name}" for name in _COLUMNS)
+_DIFFERS = f"({COLUMNS}) IS NOT ({', '.join(f':{name}' for name in _COLUMNS)})"
+
+_HIDDEN = f"max(expired_before, {EXPIRES_BEFORE})"
+
+# Commits that are hidden already stay so although commits are kept from now on. In the archive a part counts as a
+# whole: commits that lie in it with hidden messages will expire by age too.
+_LET_GO = f"""iif(:keeps_commits > keeps_commits, max(
+    ifnull((SELECT max(sequence_num) FROM messages
+        WHERE messages.group_key = groups.group_key AND created_at < {_HIDDEN}), 0),
+    ifnull((SELECT max(last_seq) FROM archive_parts
+        WHERE archive_parts.group_key = groups.group_key AND oldest < {_HIDDEN}), 0)), 0)"""
+
+# On entering delete-after-fetch the floor of former members must not count for those who are members now.
+_SETTLE = f"""
+UPDATE groups SET
+    floor_seq = iif(:effective_expiry = 0 AND effective_expiry != 0, max(gone_below, {LEAST_WATERMARK}),
+        max(floor_seq, {LEAST_WATERMARK})),
+    gone_below = iif(:effective_expiry != 0 AND effective_expiry = 0, max(gone_below, floor_seq, {LEAST_WATERMARK}),
+        gone_below),
+    expired_before = {_HIDDEN},
+    commits_below = max(commits_below, {LEAST_WATERMARK}, {_LET_GO})
+WHERE {{}} AND (effective_expiry, hold_limit, keeps_commits) IS NOT (:effective_expiry, :hold_limit, :keeps_commits)
+"""
+
+
+def hide_before(connection: sqlite3.Connection, group_key: int, before: int) -> None:
+    """Hide the messages of a group that were created before the Unix second ``before``, for ever.
+
+    But for commits that the setting ``retain_commits`` keeps, for as long as it does. ``before``
+    must not lie in the future.
+    """
+    connection.execute(
+        "UPDATE groups SET expired_before = max(expired_before, ?) WHERE group_key = ?", (before, group_key)
+    )
+
+
+def _settle_age(connection: sqlite3.Connection, settings: PolicySettings, at: int) -> None:
+    """Keep hidden what was too old to be read for the first time by the age in force up to the Unix second ``at``.
+
+    Also in a backup of before that is restored with a greater age: the ledger is told.
+    """
+    row = connection.execute(f"SELECT {MAX_AGE}").fetchone()
+    if row[0] not in (None, settings.self_destruct_max_age):
+        before = expiry_cutoff(at, row[0])
+        end_timed(connection, before)
+        connection.execute("UPDATE server_state SET too_old_before = max(too_old_before, ?)", (before,))
+
+
+def end_timed(connection: sqlite3.Connection, before: int) -> None:
+    """Start no more timers of self-destructing messages that were created before the Unix second ``before``, exclusive.
+
+    Whoever has not read them may never see them. Timers that run go on.
+    """
+    connection.execute(
+        "UPDATE self_destructing SET ended = 1 WHERE NOT ended AND (SELECT created_at FROM messages WHERE"
+        " messages.group_key = self_destructing.group_key"
+        " AND messages.sequence_num = self_destructing.sequence_num) < ?",
+        (before,),
+    )

@@ -1,0 +1,115 @@
+"""The plan of a run: which marks rise, and in which groups something is due. Made here in SQL, without Java.
+
+Spark makes the same plan by expressions of its own, ``spark/plan.py``, from the same rows. What is due and which mark
+rises is written twice so, and comparing the answers tests that; what both have from SQLite (what is withheld, and which
+messages are redacted for everybody) the model in the tests checks.
+"""
+
+import sqlite3
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from conclave.retention.jobs import ALL, Scope
+from conclave.retention.resolve import PolicySettings
+from conclave.retention.rules import GOVERNED, IN_ANY_RUN, MARKED, RULES, Bounds
+
+
+@dataclass(frozen=True)
+class GroupStep:
+    """A group in which something is due, with its marks after the run.
+
+    Messages with numbers up to ``gone_below`` (inclusive) go, and those created before ``expired_before`` (exclusive,
+    Unix seconds), except commits with numbers greater than ``commits_above``. Of these only those created before
+    ``erasable_before`` (exclusive, Unix seconds) are old enough; 0: the marks rise, and nothing goes. ``redacts``: 1 if
+    self-destructing messages go that have come to their end for everybody, otherwise 0.
+    """
+
+    group_key: int
+    floor_seq: int
+    gone_below: int
+    expired_before: int
+    erasable_before: int
+    commits_above: int
+    redacts: int = 0
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What one run deletes at the Unix second ``now``: keys in ascending order.
+
+    ``tombstones``: keys of deleted groups. ``deleted_accounts``: user ids; what they have sent goes, except commits.
+    Of both goes what is old enough and under no legal hold.
+    """
+
+    now: int
+    groups: list[GroupStep] = field(default_factory=list)
+    tombstones: list[int] = field(default_factory=list)
+    deleted_accounts: list[bytes] = field(default_factory=list)
+    sessions: list[int] = field(default_factory=list)
+    invites: list[int] = field(default_factory=list)
+
+    @property
+    def risen(self) -> list[tuple[int, int]]:
+        """The marks ``gone_below`` that the run raises before anything goes, and the keys of their groups."""
+        return [(step.gone_below, step.group_key) for step in self.groups]
+
+
+_GROUPS = f"""
+WITH {GOVERNED}, planned AS (
+    SELECT group_key, new_floor, gone, cutoff, erasable_before, commits_above, gone_below, expired_before,
+        {{covered}} AS covered, {{is_redacted}} AS redacts, new_floor > floor_seq OR gone > gone_below AS rises
+    FROM governed_groups AS planned
+)
+SELECT group_key, new_floor, gone, cutoff, erasable_before, commits_above, redacts FROM planned
+WHERE (covered OR redacts OR {{is_past}}) AND (rises OR redacts OR {{is_due}})
+ORDER BY group_key
+"""
+"""The groups that belong to the run, and in which something is due or a mark rises.
+
+A group belongs to every run if something in it is past a mark already, or redacted for everybody.
+"""
+
+
+def make_plan(connection: sqlite3.Connection, settings: PolicySettings, now: int, scope: Scope = ALL) -> Plan:
+    """Plan a run as of the Unix second ``now``. Call it in a transaction, for one snapshot of the store."""
+    query = _groups_query(Bounds().as_needed(connection), scope)
+    groups = [GroupStep(*row) for row in connection.execute(query, {"now": now})]
+    tombstones = _keys(connection, "SELECT group_key FROM tombstones ORDER BY group_key")
+    deleted_accounts = _keys(connection, "SELECT user_id FROM user_tombstones ORDER BY user_id")
+    if not scope.keeps_house:
+        return Plan(now, groups, tombstones, deleted_accounts)
+    sessions = _keys(
+        connection,
+        "SELECT session_id FROM sessions WHERE expires_at < ? ORDER BY session_id",
+        settings.sessions_dead_before(now),
+    )
+    invites = _keys(
+        connection,
+        "SELECT invite_key FROM invites WHERE created_at < ? ORDER BY invite_key",
+        settings.invites_dead_before(now),
+    )
+    return Plan(now, groups, tombstones, deleted_accounts, sessions, invites)
+
+
+def _groups_query(bounds: Bounds, scope: Scope) -> str:
+    return _GROUPS.format(
+        covered=scope.covered,
+        is_redacted=_is_any(IN_ANY_RUN, bounds),
+        is_past=_is_any(MARKED, bounds._replace(gone="gone_below", cutoff="expired_before")),
+        is_due=_is_any(MARKED, bounds),
+    )
+
+
+def _is_any(named: Sequence[str], bounds: Bounds) -> str:
+    """Return the condition for groups in which one of the rules lets a message go."""
+    exists = (
+        f"{rule.only_if(bounds)} AND EXISTS"
+        f" (SELECT 1 FROM {rule.tables} WHERE group_key = planned.group_key AND {rule.due(bounds)})"
+        for rule in (RULES[each] for each in named)
+    )
+    return f"({' OR '.join(exists)})"
+
+
+def _keys(connection: sqlite3.Connection, query: str, *bounds: int) -> list[Any]:
+    return [row[0] for row in connection.execute(query, bounds)]

@@ -1,0 +1,177 @@
+"""Chooses the messages that move to the archive next. Writes to temporary tables only."""
+
+import json
+import sqlite3
+
+from conclave.retention.policy import GroupPolicy
+from conclave.retention.rules import COMMITS_ABOVE
+from conclave.store.archive.moves import Range
+
+HOUR = 3600
+"""Seconds of an hour: messages are counted by the hour in which they were created."""
+
+SAMPLED_FROM = 16
+"""One of 16 messages is looked at, to estimate how many were created in each hour."""
+
+_SCATTERED = "((message_id & 0xffffffff) * 2654435761 >> 16)"
+"""A hash of the message id, which makes the sample as good as random.
+
+A sample by id alone might miss every message: for example, if a body of another kind follows each message.
+"""
+
+
+def list_movable(connection: sqlite3.Connection, least: int, before: int) -> None:
+    """List in temp.movable the groups that have messages to be moved to the archive.
+
+    ``before``: the messages were created before this Unix second, exclusive. ``least``: only groups whose messages live
+    longer than this many seconds. The column ``lifetime`` is the class in which the messages are archived.
+    """
+    connection.execute("DROP TABLE IF EXISTS temp.movable")
+    connection.execute("CREATE TEMP TABLE movable (group_key INTEGER PRIMARY KEY, lifetime INTEGER)")
+    occurring = [row[0] for row in connection.execute("SELECT DISTINCT effective_expiry FROM groups")]
+    lifetimes = [lifetime for lifetime in occurring if GroupPolicy(lifetime).outlives(least)]
+    # Materialized, or messages would be looked for in groups of any lifetime.
+    connection.execute(
+        "WITH lasting AS MATERIALIZED (SELECT group_key, effective_expiry AS lifetime FROM groups"
+        " WHERE effective_expiry IN (SELECT value FROM json_each(?)))"
+        " INSERT INTO temp.movable SELECT group_key, lifetime FROM lasting WHERE EXISTS"
+        " (SELECT 1 FROM messages WHERE messages.group_key = lasting.group_key AND created_at < ?)",
+        (json.dumps(lifetimes), before),
+    )
+
+
+def time_slices(connection: sqlite3.Connection, before: int, rows: int) -> list[int]:
+    """Divide the messages to be moved by time into slices of about ``rows`` messages; return the slices' ends.
+
+    The ends are Unix seconds, exclusive, ascending; the last is ``before``. A slice has fewer messages rather than
+    more, since they are counted by a sample. A slice may have more if one hour has more: an hour is not divided. The
+    first of several slices has a quarter: while it is written to the archive, nothing can be deleted here yet. If
+    messages move in this order, their bodies lie close to each other, and few partitions are filled at a time.
+    """
+    hours = connection.execute(
+        "SELECT created_at / ?1 AS hour, count(*) * ?2 FROM temp.movable CROSS JOIN messages USING (group_key)"
+        f" WHERE created_at < ?3 AND {_SCATTERED} % ?2 = 0 GROUP BY hour ORDER BY hour",
+        (HOUR, SAMPLED_FROM, before),
+    ).fetchall()
+    full = rows * 95 // 100
+    most = full // 4 if sum(count for _, count in hours) > full else full
+    bounds, found = [], 0
+    for hour, count in hours:
+        if found and found + count > most:
+            bounds.append(hour * HOUR)
+            found, most = 0, full
+        found += count
+    return [*bounds, before]
+
+
+def count(connection: sqlite3.Connection, before: int) -> int:
+    """Return how many messages may move: those of batches under way, and those from which ``choose`` chooses."""
+    found = connection.execute(
+        f"SELECT ({_UNDER_WAY}) + (SELECT ifnull(sum(count), 0) FROM ({_CANDIDATES}))", {"before": before}
+    )
+    return int(found.fetchone()[0])
+
+
+def is_any(connection: sqlite3.Connection, before: int) -> bool:
+    """Tell whether a message of the groups in temp.movable may move, created before ``before`` as for ``choose``.
+
+    A group may have old messages of which none moves, for as long as some member does not fetch.
+    """
+    return connection.execute(f"{_CANDIDATES} LIMIT 1", {"before": before}).fetchone() is not None
+
+
+def choose(connection: sqlite3.Connection, before: int, rows: int, size: int) -> tuple[list[Range], bool]:
+    """Choose the next batch from the groups in temp.movable; return its ranges, and whether more may be left.
+
+    It has messages created before ``before`` (Unix seconds, exclusive), in the order of their numbers: at most ``rows``
+    messages with ``size`` bytes of bodies, but at least one message if there is any.
+    """
+    while True:
+        chosen, count = _choose(connection, before, rows)
+        measured = _measure(connection, chosen)
+        if measured <= size or count <= 1:
+            return chosen, count == rows
+        rows = max(1, min(count - 1, count * size // measured * 9 // 10))
+
+
+def _choose(connection: sqlite3.Connection, before: int, rows: int) -> tuple[list[Range], int]:
+    """Choose by the number of messages alone; return the ranges and how many messages they have."""
+    chosen: list[Range] = []
+    left = rows
+    for row in connection.execute(_CANDIDATES, {"before": before}).fetchall():
+        found = row["first_seq"], row["last_seq"], row["count"]
+        if row["count"] > left:
+            found = connection.execute(
+                "SELECT min(sequence_num), max(sequence_num), count(*) FROM (SELECT sequence_num FROM messages"
+                " WHERE group_key = ? AND sequence_num >= ? ORDER BY sequence_num LIMIT ?)",
+                (row["group_key"], row["first_seq"], left),
+            ).fetchone()
+        first, last, count = found
+        if count:
+            chosen.append(Range(row["group_key"], first, last, row["lifetime"]))
+            left -= count
+        if left <= 0:
+            break
+    return chosen, rows - left
+
+
+_UNDER_WAY = """
+SELECT count(*) FROM archive_moves JOIN archive_move_ranges AS ranges USING (batch) JOIN groups USING (group_key)
+    JOIN messages USING (group_key)
+WHERE finished_at IS NULL AND sequence_num BETWEEN first_seq AND ranges.last_seq AND sequence_num > archived_seq
+"""
+
+_CANDIDATES = f"""
+WITH under_way AS MATERIALIZED (
+    SELECT group_key, max(ranges.last_seq) AS last_seq
+    FROM archive_moves JOIN archive_move_ranges AS ranges USING (batch) WHERE finished_at IS NULL GROUP BY group_key
+), moving AS MATERIALIZED (
+    SELECT group_key, lifetime, max(archived_seq, ifnull(under_way.last_seq, 0)) AS border,
+        iif(lifetime < 0, 9223372036854775807, {COMMITS_ABOVE}) AS fetched
+    FROM temp.movable JOIN groups USING (group_key) LEFT JOIN under_way USING (group_key)
+), bounded AS MATERIALIZED (
+    SELECT *, min(ifnull((
+        SELECT sequence_num FROM messages
+        WHERE messages.group_key = moving.group_key AND sequence_num > border AND +created_at >= :before
+        ORDER BY sequence_num LIMIT 1
+    ), 9223372036854775807), ifnull((
+        SELECT min(sequence_num) FROM self_destructing WHERE self_destructing.group_key = moving.group_key
+    ), 9223372036854775807)) AS young FROM moving
+)
+SELECT bounded.group_key, lifetime, min(sequence_num) AS first_seq, max(sequence_num) AS last_seq, count(*) AS count
+FROM bounded CROSS JOIN messages
+WHERE messages.group_key = bounded.group_key AND sequence_num > border AND sequence_num < young
+    AND sequence_num <= fetched
+GROUP BY bounded.group_key ORDER BY bounded.group_key
+"""
+"""For each group, the numbers that may move: those above its border and below its first young message.
+
+A message moves only with all messages before it in the group, although a clock that was set back may have given later
+messages earlier times. One that destroys itself does not move, so nothing moves that follows it: it is not there for
+long, and the archive would have to rewrite a file for each. The first young message is searched by number, which ends
+there; a search by time would look at all young messages. And where commits that a member has not fetched yet do not
+expire by age, no message moves that a member has not fetched: in the archive, each run would have to look which of
+them are commits.
+"""
+
+
+def _measure(connection: sqlite3.Connection, chosen: list[Range]) -> int:
+    """Return how many bytes the bodies of the chosen messages have together."""
+    for name in ("chosen", "picked"):
+        connection.execute(f"DROP TABLE IF EXISTS temp.{name}")
+    connection.execute("CREATE TEMP TABLE chosen (group_key INTEGER, first_seq INTEGER, last_seq INTEGER)")
+    connection.executemany(
+        "INSERT INTO temp.chosen VALUES (?, ?, ?)", [(each.group_key, each.first_seq, each.last_seq) for each in chosen]
+    )
+    connection.execute(
+        "CREATE TEMP TABLE picked AS SELECT message_id FROM temp.chosen CROSS JOIN messages USING (group_key)"
+        " WHERE sequence_num BETWEEN first_seq AND last_seq ORDER BY message_id"
+    )
+    total = 0
+    for (segment,) in connection.execute("SELECT DISTINCT message_id >> 32 FROM temp.picked").fetchall():
+        total += connection.execute(
+            f"SELECT sum(length(body)) FROM temp.picked CROSS JOIN body_segment_{segment:d} ON body_id = message_id"
+            " WHERE message_id >> 32 = ?",
+            (segment,),
+        ).fetchone()[0]
+    return total

@@ -1,0 +1,30 @@
+"""A database connection that also carries the news of its transaction and the room left for bodies."""
+
+import math
+import sqlite3
+from typing import Any
+
+from conclave.events import News
+
+
+class StoreConnection(sqlite3.Connection):
+    """A connection to the hot store, with the state of the transaction under way.
+
+    ``announced``: the news that the transaction hands on when it ends. ``room``: how many bytes of bodies it may still
+    add. ``is_on_event_loop``: whether it runs on the loop's thread, so that nothing may take long. ``waits_until``: no
+    wait for the write lock goes on after that, in seconds of the monotonic clock. Another thread may set it.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        """Open as sqlite3.Connection does."""
+        super().__init__(*args, **kwargs)
+        self.announced: list[News] = []
+        self.room = math.inf
+        self.is_on_event_loop = False
+        self.waits_until = math.inf
+
+
+def of_store(connection: sqlite3.Connection) -> StoreConnection:
+    """Return ``connection`` with its real type: store functions get no other connections."""
+    assert isinstance(connection, StoreConnection)  # noqa: S101 - ``sqlite.connect`` opens no others
+    return connection

@@ -1,0 +1,264 @@
+"""The one writer: commits what waits at the same time together, and answers each caller after the commit.
+
+A transaction of small joint writes, such as sends, is prepared on the event loop's own thread, up to its commit. Only
+the commit, which waits for the disk, goes to the writer's thread. Each statement lets go of the interpreter, and a
+thread that wants it back beside a busy event loop waits for it, again and again. On the loop's thread there is none.
+What may take longer goes to the thread as a whole: larger batches, all other writes, and every transaction that
+finds the write lock taken by another process, or needs what is not at hand.
+"""
+
+import asyncio
+import sqlite3
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from conclave.events import News
+from conclave.failpoints import reach
+from conclave.measures import Writes
+from conclave.store.engine import outbox, sqlite
+from conclave.store.engine.connection import StoreConnection, of_store
+from conclave.store.engine.connection_thread import Owner
+from conclave.store.engine.faults import StoreError, StoreFullError, Watch, is_busy, is_of_the_disk, store_error
+from conclave.store.engine.group_commit import (
+    GroupCommit,
+    Joint,
+    NotCachedError,
+    Single,
+    Write,
+    follow_up,
+    run_joint_one_by_one,
+    run_singles,
+    run_together,
+    settle,
+)
+
+Publish = Callable[[list[News]], None]
+"""Takes what transactions have announced, after the commit."""
+
+WRITES_A_COMMIT = 256
+"""At most 256 writes share a transaction."""
+
+LIGHT_BYTES = 256 * 1024
+"""At most 256 KiB are written on the event loop's thread at a time, which takes a millisecond or two."""
+
+
+class _Done(NamedTuple):
+    outcomes: Sequence[Any]
+    announced: list[News]
+
+
+class Writer:
+    """The writer of one open store."""
+
+    def __init__(self, path: Path, owner: Owner, publish: Publish, watch: Watch) -> None:
+        """``owner``: an open connection for the writer alone. ``publish``, ``watch``: see ``Database.open``."""
+        self._path = path
+        self._file = identity(path)
+        self._owner = owner
+        self._publish = publish
+        self._watch = watch
+        self.done = Writes()
+        self._waiting: deque[tuple[Write, Joint | None, int]] = deque()
+        self._is_closed = False
+        self._idle = asyncio.Event()
+        self._idle.set()
+
+    @property
+    def waiting(self) -> int:
+        """How many writes wait for the transaction after the one under way."""
+        return len(self._waiting)
+
+    async def write(self, single: Single) -> Any:
+        """Run ``single`` in a transaction; return its result once that is durable. Raises as ``Database.write``."""
+        return await self._add(None, 0, single=single)
+
+    async def write_alone(self, single: Single, after: Callable[[Any], None]) -> Any:
+        """Run ``single`` in a transaction of its own; call ``after`` before anything else is written."""
+        return await self._add(None, 0, single=single, after=after)
+
+    def add_joint(self, joint: Joint, item: Any, weight: int) -> "asyncio.Future[Any]":
+        """Have ``joint`` write ``item``, together with what else it is asked for at the same time."""
+        return self._add(joint, weight, item=item)
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no write waits or is under way."""
+        return self._idle.is_set()
+
+    def hurry(self, until: float) -> None:
+        """Wait for the write lock no longer than ``until``, in seconds of the monotonic clock."""
+        of_store(self._owner.connection).waits_until = until
+
+    async def close(self) -> None:
+        """Finish the writes that wait, and take no others."""
+        self._is_closed = True
+        await self._idle.wait()
+
+    def _add(
+        self,
+        joint: Joint | None,
+        weight: int,
+        *,
+        item: Any = None,
+        single: Single | None = None,
+        after: Callable[[Any], None] | None = None,
+    ) -> "asyncio.Future[Any]":
+        if self._is_closed:
+            raise StoreError("the store is closed")
+        loop = asyncio.get_running_loop()
+        write = Write(loop.create_future(), item, single, after)
+        self._waiting.append((write, joint, weight))
+        if self._idle.is_set():
+            self._idle.clear()
+            # At the end of this pass of the loop: all who come in it share the transaction.
+            loop.call_soon(self._begin)
+        return write.done
+
+    def _begin(self) -> None:
+        """Begin the next transaction: here if it is light and the lock is free, otherwise on the thread."""
+        if not self._waiting:
+            self._idle.set()
+            return
+        batch = GroupCommit()
+        while self._waiting and batch.count < WRITES_A_COMMIT and not (batch.count and self._waiting[0][0].after):
+            batch.add(*self._waiting.popleft())
+            if batch.singles and batch.singles[-1].after:
+                break
+        transaction = _Transaction(self._path, self._file, self._watch, batch)
+        is_light = not batch.singles and batch.weight <= LIGHT_BYTES
+        try:
+            is_prepared = is_light and transaction.try_to_prepare(self._owner.connection)
+        except Exception as error:  # noqa: BLE001 - each caller of the transaction must get the error, of any kind
+            failed: asyncio.Future[_Done] = asyncio.get_running_loop().create_future()
+            failed.set_exception(error)
+            done = failed
+        else:
+            done = self._owner.submit(transaction.commit if is_prepared else transaction.carry_out)
+        done.add_done_callback(partial(self._end, transaction))
+
+    def _end(self, transaction: "_Transaction", done: "asyncio.Future[_Done]") -> None:
+        """Hand on what was announced, and answer the callers."""
+        batch = transaction.batch
+        try:
+            outcomes, announced = done.result()
+        except Exception as error:  # noqa: BLE001 - as in _begin
+            outcomes, announced = [store_error(self._path, error)] * batch.count, []
+        self.done.note(batch.count, transaction.lock_seconds, transaction.commit_seconds)
+        self._watch.wrote(next((each for each in outcomes if isinstance(each, StoreError)), None))
+        try:
+            follow_up(batch, outcomes)
+            self._publish(announced)
+        finally:
+            for write, outcome in zip(batch, outcomes, strict=True):
+                settle(write.done, outcome)
+            self._begin()  # at once: the disk works while those who were answered go on
+
+
+class _Transaction:
+    """One transaction of the writer. It may begin on one thread and end on another.
+
+    ``lock_seconds``: how long it waited for the write lock. ``commit_seconds``: how long its commit took; None until
+    it is committed.
+    """
+
+    def __init__(self, path: Path, file: tuple[int, int] | None, watch: Watch, batch: GroupCommit) -> None:
+        self._path = path
+        self._file = file
+        self._watch = watch
+        self.batch = batch
+        self.lock_seconds = 0.0
+        self.commit_seconds: float | None = None
+        self._announced: list[News] = []
+        self._outcomes: list[Any] = []
+        self._open = ExitStack()
+
+    def try_to_prepare(self, connection: sqlite3.Connection) -> bool:
+        """Do everything but the commit, in a hurry. Return whether it is done.
+
+        It is not if another process holds the write lock, or if something is not at hand; then nothing was done. Raises
+        what keeps the transaction from being committed.
+        """
+        of_store(connection).is_on_event_loop = True
+        try:
+            self._prepare(connection, patience=0)
+        except NotCachedError:
+            return False
+        except sqlite3.OperationalError as error:
+            if is_busy(error):
+                return False
+            raise
+        finally:
+            of_store(connection).is_on_event_loop = False
+        return True
+
+    def carry_out(self, connection: sqlite3.Connection) -> _Done:
+        """Do all of the transaction. Raises what keeps it from being committed."""
+        self._prepare(connection, patience=sqlite.LOCK_WAIT_SECONDS)
+        return self.commit(connection)
+
+    def commit(self, connection: sqlite3.Connection) -> _Done:
+        """Do the writes that are not joint, and commit. Raises what keeps the transaction from being committed."""
+        with self._open:
+            self._outcomes += run_singles(self.batch, of_store(connection))
+            reach("writer.before_commit")
+            began = time.monotonic()
+        self.commit_seconds = time.monotonic() - began
+        reach("writer.after_commit")
+        outcomes = [store_error(self._path, each) if _is_disk(each) else each for each in self._outcomes]
+        return _Done(outcomes, self._announced)
+
+    def _prepare(self, connection: sqlite3.Connection, patience: float) -> None:
+        try:
+            self._begin(connection, run_together, patience)
+        except Exception as error:
+            if _concerns_all(error):
+                raise
+            if of_store(connection).is_on_event_loop:  # one by one they take longer, and may need what is not at hand
+                raise NotCachedError from error
+            self._begin(connection, run_joint_one_by_one, patience)
+
+    def _begin(
+        self, connection: sqlite3.Connection, run: Callable[[GroupCommit, StoreConnection], list[Any]], patience: float
+    ) -> None:
+        """Take the write lock and do the joint writes. The transaction stays open, unless this raises."""
+        with ExitStack() as held:
+            began = time.monotonic()
+            try:
+                held.enter_context(sqlite.write_transaction(connection, self._collect, patience))
+            finally:
+                self.lock_seconds += time.monotonic() - began
+            if identity(self._path) != self._file:
+                # A write to the file that is still open would be lost with that file.
+                raise StoreError(f"{self._path}: was moved or replaced while the server runs: put it back, or restart")
+            of_store(connection).room = self._watch.room()
+            self._outcomes = run(self.batch, of_store(connection))
+            self._open = held.pop_all()
+
+    def _collect(self, connection: sqlite3.Connection, news: list[News]) -> None:
+        # Other processes have committed what they left there before: that is the order in which all is told.
+        self._announced += [*outbox.take(connection), *news]
+
+
+def identity(path: Path) -> tuple[int, int] | None:
+    """Return which file ``path`` is, as device and inode number; None if there is none."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
+def _is_disk(outcome: Any) -> bool:
+    return isinstance(outcome, Exception) and is_of_the_disk(outcome)
+
+
+def _concerns_all(error: Exception) -> bool:
+    """Tell whether an error is not the fault of one write, so that no other way to do them helps."""
+    if isinstance(error, StoreError):
+        return not isinstance(error, StoreFullError)
+    return isinstance(error, NotCachedError) or is_of_the_disk(error) or is_busy(error)

@@ -1,0 +1,1 @@
+"""What the hot store knows, a module a resource."""

@@ -1,0 +1,143 @@
+"""The audit log: who decided what about retention, accounts and the clock.
+
+It outlives what it speaks of, so it refers to nothing and has names as they were. It has no content of messages, no
+password and no token.
+"""
+
+import json
+import sqlite3
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from conclave.store.engine.sqlite import places
+
+SERVER = "server"
+"""The actor of what the server does by itself."""
+
+PRUNED = 1024
+"""A call of ``prune`` deletes at most 1,024 entries."""
+
+
+class AuditAction(StrEnum):
+    """What can be in the log."""
+
+    GROUP_HELD = "group_held"
+    GROUP_RELEASED = "group_released"
+    USER_HELD = "user_held"
+    USER_RELEASED = "user_released"
+    POLICY_CHANGED = "policy_changed"
+    SETTINGS_CHANGED = "settings_changed"
+    GROUP_PURGED = "group_purged"
+    GROUP_RESTORED = "group_restored"
+    CLOCK_ACCEPTED = "clock_accepted"
+    CLEANUP_ORDERED = "cleanup_ordered"
+    PASSWORD_RESET = "password_reset"  # noqa: S105 - the name of an action
+    ACCOUNT_DISABLED = "account_disabled"
+    ACCOUNT_ENABLED = "account_enabled"
+    ACCOUNT_DELETED = "account_deleted"
+    BACKUP_RESTORED = "backup_restored"
+    ACCOUNT_CREATED = "account_created"
+    ACCOUNT_EXPORTED = "account_exported"
+    LOGIN_UNBLOCKED = "login_unblocked"
+    TOKEN_ADDED = "registration_token_added"  # noqa: S105 - the name of an action
+    TOKEN_REVOKED = "registration_token_revoked"  # noqa: S105 - the name of an action
+
+
+OF_GROUPS = (
+    *(AuditAction.GROUP_HELD, AuditAction.GROUP_RELEASED, AuditAction.POLICY_CHANGED),
+    *(AuditAction.GROUP_PURGED, AuditAction.GROUP_RESTORED),
+)
+"""The subject of these is a group."""
+
+OF_USERS = (
+    *(AuditAction.USER_HELD, AuditAction.USER_RELEASED, AuditAction.PASSWORD_RESET),
+    *(AuditAction.ACCOUNT_DISABLED, AuditAction.ACCOUNT_ENABLED, AuditAction.ACCOUNT_DELETED),
+    *(AuditAction.ACCOUNT_CREATED, AuditAction.ACCOUNT_EXPORTED, AuditAction.LOGIN_UNBLOCKED),
+)
+"""The subject of these is a user."""
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What an entry speaks of: the id and, as it was then, the name of a group or user. The default: the server."""
+
+    subject_id: bytes = b""
+    name: str = ""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One decision; ``at`` in Unix seconds. ``details``: what JSON can hold."""
+
+    audit_id: int
+    at: int
+    actor: str
+    action: str
+    subject: Subject
+    details: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """Which entries are wanted: those of one of ``actions`` about a subject with this id, or that had this name.
+
+    ``subject_id``: None for no id.
+    """
+
+    actions: tuple[AuditAction, ...]
+    subject_id: bytes | None
+    name: str
+
+
+def note(
+    connection: sqlite3.Connection,
+    at: int,
+    actor: str,
+    action: AuditAction,
+    subject: Subject = Subject(),
+    details: Mapping[str, Any] | None = None,
+) -> None:
+    """Add an entry, in the transaction of what it speaks of.
+
+    ``at``: Unix seconds. ``actor``: "operator NAME", "operator page at ADDRESS", "admin NAME" or SERVER.
+    ``details``: what JSON can hold.
+    """
+    connection.execute(
+        "INSERT INTO audit (at, actor, action, subject_id, subject, details) VALUES (?, ?, ?, ?, ?, ?)",
+        (at, actor, action, subject.subject_id, subject.name, json.dumps(details or {})),
+    )
+
+
+def last(connection: sqlite3.Connection, limit: int, since: int = 0, wanted: Wanted | None = None) -> list[Entry]:
+    """Return the last ``limit`` entries, the newest first.
+
+    ``since``: only those of this Unix second and later. ``wanted``: only these.
+    """
+    condition = "at >= ?"
+    values: tuple[Any, ...] = (since,)
+    if wanted:
+        condition += f" AND action IN ({places(wanted.actions)}) AND (subject_id = ? OR subject = ? AND subject != '')"
+        values += (*wanted.actions, wanted.subject_id, wanted.name)
+    rows = connection.execute(
+        "SELECT audit_id, at, actor, action, subject_id, subject, details FROM audit"
+        f" WHERE {condition} ORDER BY audit_id DESC LIMIT ?",
+        (*values, limit),
+    )
+    return [
+        Entry(audit_id, at, actor, action, Subject(subject_id, name), json.loads(details))
+        for audit_id, at, actor, action, subject_id, name, details in rows
+    ]
+
+
+def prune(connection: sqlite3.Connection, before: int) -> bool:
+    """Delete the oldest entries from before the Unix second ``before``, at most PRUNED; tell whether more are left.
+
+    It may be used as a Step of a cleanup run.
+    """
+    deleted = connection.execute(
+        "DELETE FROM audit WHERE audit_id IN (SELECT audit_id FROM audit WHERE at < ? ORDER BY at LIMIT ?)",
+        (before, PRUNED),
+    ).rowcount
+    return deleted == PRUNED

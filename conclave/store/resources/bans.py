@@ -1,0 +1,55 @@
+"""Bans: who may not be a member of a group."""
+
+import sqlite3
+from dataclasses import dataclass
+
+from conclave.response_memory import Share
+
+
+@dataclass(frozen=True)
+class BannedUser:
+    """A banned user as the admins see it.
+
+    ``banned_at``: Unix seconds. ``banned_by``: a user id; empty once that account is gone.
+    """
+
+    user_id: bytes
+    username: str
+    alias: str
+    banned_at: int
+    banned_by: bytes
+
+
+def add(connection: sqlite3.Connection, group_key: int, user_id: bytes, banned_by: bytes, now: int) -> None:
+    """Ban a user from a group. A ban that exists already stays as it is."""
+    connection.execute(
+        "INSERT INTO bans (group_key, user_id, banned_by, banned_at) VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING",
+        (group_key, user_id, banned_by, now),
+    )
+
+
+def remove(connection: sqlite3.Connection, group_key: int, user_id: bytes) -> bool:
+    """Lift a ban; tell whether there was one."""
+    gone = connection.execute("DELETE FROM bans WHERE group_key = ? AND user_id = ?", (group_key, user_id))
+    return gone.rowcount > 0
+
+
+def is_banned(connection: sqlite3.Connection, group_key: int, user_id: bytes) -> bool:
+    """Tell whether the user is banned from the group."""
+    found = connection.execute("SELECT 1 FROM bans WHERE group_key = ? AND user_id = ?", (group_key, user_id))
+    return found.fetchone() is not None
+
+
+def banned(connection: sqlite3.Connection, group_key: int) -> set[bytes]:
+    """Return the ids of the users who are banned from a group."""
+    return {row[0] for row in connection.execute("SELECT user_id FROM bans WHERE group_key = ?", (group_key,))}
+
+
+def of_group(connection: sqlite3.Connection, group_key: int, share: Share) -> list[BannedUser]:
+    """List the banned users of a group, the oldest ban first. Raises NoRoomError."""
+    rows = connection.execute(
+        "SELECT user_id, username, alias, banned_at, ifnull(banned_by, x'') AS banned_by"
+        " FROM bans JOIN users USING (user_id) WHERE group_key = ? ORDER BY ban_key",
+        (group_key,),
+    )
+    return [BannedUser(**row) for row in share.count(rows)]

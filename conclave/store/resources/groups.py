@@ -1,0 +1,209 @@
+"""Groups: create one, find it, change its settings and group info, delete it."""
+
+import sqlite3
+from dataclasses import dataclass
+from uuid import uuid4
+
+from conclave.failpoints import reach
+from conclave.response_memory import Share
+from conclave.retention import marks, policy
+from conclave.retention.policy import GroupPolicy, of_row
+from conclave.retention.resolve import PolicySettings
+from conclave.store import bodies
+
+LONGEST_NAME = 64
+"""A group name has at most 64 characters."""
+
+
+@dataclass(frozen=True)
+class Group:
+    """A group without its members.
+
+    See marks.py of retention for ``last_seq``, ``gone_below`` and ``expired_before``, its stretches.py for
+    ``archived_seq``.
+    ``self_destructs``: 1 if it has self-destructing messages. The last columns are those of its policy.
+    """
+
+    group_key: int
+    group_id: bytes
+    group_name: str
+    alias: str
+    visibility: str
+    message_expiry_seconds: int
+    mls_group_id: str
+    group_info_body: int | None
+    last_seq: int
+    gone_below: int
+    expired_before: int
+    archived_seq: int
+    min_lifetime_seconds: int = -1
+    self_destructs: int = 0
+    effective_expiry: int = -1
+    least_lifetime: int = 0
+    hold_limit: int = -1
+    keeps_commits: int = 0
+    erases: int = 0
+    policy_source: str = ""
+
+    @property
+    def policy(self) -> GroupPolicy:
+        """The policy in force."""
+        return of_row(
+            *(self.effective_expiry, self.least_lifetime, self.hold_limit),
+            *(self.keeps_commits, self.erases, self.policy_source),
+        )
+
+
+@dataclass(frozen=True)
+class PublicGroup:
+    """What every user may learn of a public group."""
+
+    group_id: bytes
+    group_name: str
+    alias: str
+    member_count: int
+
+
+@dataclass(frozen=True)
+class GroupChanges:
+    """New settings of a group. None leaves a setting as it is; "" clears the alias."""
+
+    alias: str | None = None
+    group_name: str | None = None
+    visibility: str | None = None
+    message_expiry_seconds: int | None = None
+    min_lifetime_seconds: int | None = None
+
+    @property
+    def concern_retention(self) -> bool:
+        """Whether they name how long messages live."""
+        return self.message_expiry_seconds is not None or self.min_lifetime_seconds is not None
+
+
+COLUMNS = (
+    "groups.group_key, group_id, group_name, groups.alias, visibility, message_expiry_seconds, mls_group_id,"
+    " group_info_body, last_seq, gone_below, expired_before, archived_seq, min_lifetime_seconds, self_destructs,"
+    f" {policy.COLUMNS}"
+)
+
+
+def add(
+    connection: sqlite3.Connection,
+    creator_id: bytes,
+    group_name: str,
+    alias: str,
+    now: int,
+    settings: PolicySettings,
+) -> bytes:
+    """Create a group whose only member and admin is its creator; return its id. The name has to be free."""
+    group_id = uuid4().bytes
+    group_key = connection.execute(
+        "INSERT INTO groups (group_id, group_name, alias, created_at) VALUES (?, ?, ?, ?)",
+        (group_id, group_name, alias, now),
+    ).lastrowid
+    marks.write(connection, settings, group_key)
+    reach("create_group.added")
+    connection.execute(
+        "INSERT INTO members (group_key, user_id, role, joined_at) VALUES (?, ?, 'admin', ?)",
+        (group_key, creator_id, now),
+    )
+    return group_id
+
+
+def find(connection: sqlite3.Connection, group_id: bytes) -> Group | None:
+    """Find a group by its id."""
+    return _found(connection.execute(f"SELECT {COLUMNS} FROM groups WHERE group_id = ?", (group_id,)).fetchone())
+
+
+def named(connection: sqlite3.Connection, name: str) -> Group | None:
+    """Find a group by its name."""
+    return _found(connection.execute(f"SELECT {COLUMNS} FROM groups WHERE group_name = ?", (name,)).fetchone())
+
+
+def by_key(connection: sqlite3.Connection, group_key: int) -> Group | None:
+    """Find a group by its key."""
+    return _found(connection.execute(f"SELECT {COLUMNS} FROM groups WHERE group_key = ?", (group_key,)).fetchone())
+
+
+def _found(row: sqlite3.Row | None) -> Group | None:
+    return Group(**row) if row else None
+
+
+def list_public(connection: sqlite3.Connection, pattern: str, share: Share) -> list[PublicGroup]:
+    """List the public groups whose name contains ``pattern``, ordered by name. Raises NoRoomError.
+
+    Upper and lower case of ASCII letters are the same.
+    """
+    if len(pattern) > LONGEST_NAME:
+        return []
+    escaped = pattern.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
+    rows = connection.execute(
+        "SELECT group_id, group_name, alias,"
+        " (SELECT count(*) FROM members WHERE members.group_key = groups.group_key) AS member_count"
+        " FROM groups WHERE visibility = 'public' AND group_name LIKE ? ESCAPE '\\' ORDER BY group_name",
+        (f"%{escaped}%",),
+    )
+    return [PublicGroup(**row) for row in share.count(rows)]
+
+
+def set_settings(connection: sqlite3.Connection, changed: Group) -> None:
+    """Store the settings of a group as ``changed`` has them."""
+    connection.execute(
+        "UPDATE groups SET alias = ?, group_name = ?, visibility = ?, message_expiry_seconds = ?,"
+        " min_lifetime_seconds = ? WHERE group_key = ?",
+        (
+            changed.alias,
+            changed.group_name,
+            changed.visibility,
+            changed.message_expiry_seconds,
+            changed.min_lifetime_seconds,
+            changed.group_key,
+        ),
+    )
+
+
+def set_mls_group_id(connection: sqlite3.Connection, group: Group, mls_group_id: str) -> None:
+    """Set the group's MLS id, if it has none yet. A later one is ignored."""
+    connection.execute(
+        "UPDATE groups SET mls_group_id = ? WHERE group_key = ? AND mls_group_id = ''", (mls_group_id, group.group_key)
+    )
+
+
+def set_group_info(connection: sqlite3.Connection, group: Group, group_info: bytes) -> None:
+    """Replace the group info, and erase the former one."""
+    adopt_group_info(connection, group.group_key, bodies.put(connection, group_info))
+
+
+def adopt_group_info(connection: sqlite3.Connection, group_key: int, body_id: int) -> None:
+    """Make the stored body ``body_id`` the group info, and erase the former one."""
+    former = connection.execute("SELECT group_info_body FROM groups WHERE group_key = ?", (group_key,)).fetchone()[0]
+    if former is not None:
+        bodies.erase(connection, [former])
+    connection.execute("UPDATE groups SET group_info_body = ? WHERE group_key = ?", (body_id, group_key))
+
+
+def remove(connection: sqlite3.Connection, group: Group, now: int) -> list[bytes]:
+    """Delete a group, which hides it at once. A tombstone tells cleanup to erase its messages.
+
+    Return the ids of the users who were invited.
+    """
+    key = (group.group_key,)
+    carried = connection.execute(
+        "SELECT group_info_body FROM groups WHERE group_key = ?1 AND group_info_body IS NOT NULL"
+        " UNION ALL SELECT welcome_body FROM welcomes WHERE group_key = ?1"
+        " UNION ALL SELECT commit_body FROM invites WHERE group_key = ?1"
+        " UNION ALL SELECT welcome_body FROM invites WHERE group_key = ?1"
+        " UNION ALL SELECT group_info_body FROM invites WHERE group_key = ?1",
+        key,
+    ).fetchall()
+    invitees = connection.execute("SELECT invitee_id FROM invites WHERE group_key = ?", key).fetchall()
+    bodies.erase(connection, [row[0] for row in carried])
+    reach("delete_group.bodies_erased")
+    connection.execute("DELETE FROM welcomes WHERE group_key = ?", key)
+    own = f"group_key, group_id, message_expiry_seconds, min_lifetime_seconds, {policy.COLUMNS}"
+    connection.execute(
+        f"INSERT INTO tombstones ({own}, created_at) SELECT {own}, ? FROM groups WHERE group_key = ?", (now, *key)
+    )
+    reach("delete_group.removed")
+    connection.execute("DELETE FROM groups WHERE group_key = ?", key)
+    return [row[0] for row in invitees]

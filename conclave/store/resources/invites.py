@@ -1,0 +1,147 @@
+"""Invites that wait for an answer: add, find, list, remove them.
+
+An invite is dead once it is too old, and cleanup removes it later. ``dead_before`` in this module: the Unix second
+before which a dead invite was made, exclusive.
+
+An invite is good only as long as its inviter may invite. What ends that, ends the invite in the same transaction,
+by ``withdraw`` of the actions.
+"""
+
+import sqlite3
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+from uuid import uuid4
+
+from conclave.response_memory import Share
+from conclave.store import bodies
+
+
+@dataclass(frozen=True)
+class PendingInvite:
+    """An invite as invitees and admins see it."""
+
+    invite_id: bytes
+    group_id: bytes
+    group_name: str
+    group_alias: str
+    inviter_username: str
+    created_at: int
+    invitee_id: bytes
+    inviter_id: bytes
+
+
+@dataclass(frozen=True)
+class Invite:
+    """A stored invite, with the bodies that it carries."""
+
+    invite_key: int
+    group_key: int
+    group_id: bytes
+    invitee_id: bytes
+    inviter_id: bytes
+    created_at: int
+    commit_body: int
+    welcome_body: int
+    group_info_body: int
+
+
+_SELECT = (
+    "SELECT invite_key, invites.group_key, group_id, invitee_id, inviter_id, invites.created_at, commit_body,"
+    " welcome_body, invites.group_info_body FROM invites JOIN groups USING (group_key) WHERE "
+)
+
+_MAY_INVITE = (
+    "EXISTS (SELECT 1 FROM members JOIN users USING (user_id) WHERE members.group_key = invites.group_key"
+    " AND members.user_id = inviter_id AND role = 'admin' AND NOT disabled)"
+)
+"""Whether the inviter is still one who may invite: an admin of the group, whose account is not disabled."""
+
+
+def add(
+    connection: sqlite3.Connection,
+    group_key: int,
+    inviter_id: bytes,
+    invitee_id: bytes,
+    carried: Sequence[bytes],
+    now: int,
+) -> bytes:
+    """Store an invite and return its id. The user has none to this group.
+
+    ``carried``: commit, welcome and group info, which are used when the invite is accepted.
+    """
+    invite_id = uuid4().bytes
+    connection.execute(
+        "INSERT INTO invites (invite_id, group_key, invitee_id, inviter_id, created_at, commit_body, welcome_body,"
+        " group_info_body) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+        (*(invite_id, group_key, invitee_id, inviter_id, now), *(bodies.put(connection, body) for body in carried)),
+    )
+    return invite_id
+
+
+def to_group(connection: sqlite3.Connection, group_key: int, invitee_id: bytes) -> list[Invite]:
+    """Return the invite of a user to a group, dead or not, in a list of at most one."""
+    return _find(connection, "invites.group_key = ? AND invitee_id = ?", group_key, invitee_id)
+
+
+def of_user(connection: sqlite3.Connection, user_id: bytes, dead_before: int, share: Share) -> list[PendingInvite]:
+    """List the living invites of a user, the oldest first. Raises NoRoomError."""
+    return _list(connection, share, "invitee_id = ? AND invites.created_at >= ?", user_id, dead_before)
+
+
+def of_group(connection: sqlite3.Connection, group_key: int, dead_before: int, share: Share) -> list[PendingInvite]:
+    """List the living invites of a group, the oldest first. Raises NoRoomError."""
+    return _list(connection, share, "invites.group_key = ? AND invites.created_at >= ?", group_key, dead_before)
+
+
+def living(connection: sqlite3.Connection, invite_id: bytes, dead_before: int) -> Invite | None:
+    """Find a living invite whose inviter may still invite."""
+    found = _find(connection, f"invite_id = ? AND invites.created_at >= ? AND {_MAY_INVITE}", invite_id, dead_before)
+    return found[0] if found else None
+
+
+def take(connection: sqlite3.Connection, invite: Invite) -> None:
+    """Remove an invite, and leave what it carries to the caller."""
+    connection.execute("DELETE FROM invites WHERE invite_key = ?", (invite.invite_key,))
+
+
+def to_user(connection: sqlite3.Connection, invitee_id: bytes) -> list[Invite]:
+    """Return every invite that a user has received."""
+    return _find(connection, "invitee_id = ?", invitee_id)
+
+
+def void(connection: sqlite3.Connection, inviter_id: bytes) -> list[Invite]:
+    """Return the invites of a user to the groups where that user may not invite, or not any more."""
+    return _find(connection, f"inviter_id = ? AND NOT {_MAY_INVITE}", inviter_id)
+
+
+def all_void(connection: sqlite3.Connection) -> list[Invite]:
+    """Return what ``void`` returns, of all users."""
+    return _find(connection, f"NOT {_MAY_INVITE}")
+
+
+def dead(connection: sqlite3.Connection, invite_key: int, dead_before: int) -> Invite | None:
+    """Find a dead invite; None if it is gone or still lives."""
+    found = _find(connection, "invite_key = ? AND invites.created_at < ?", invite_key, dead_before)
+    return found[0] if found else None
+
+
+def remove(connection: sqlite3.Connection, invite: Invite) -> None:
+    """Remove an invite and erase what it carries."""
+    take(connection, invite)
+    bodies.erase(connection, [invite.commit_body, invite.welcome_body, invite.group_info_body])
+
+
+def _find(connection: sqlite3.Connection, condition: str, *values: Any) -> list[Invite]:
+    rows: Iterable[sqlite3.Row] = connection.execute(_SELECT + condition, values).fetchall()
+    return [Invite(**row) for row in rows]
+
+
+def _list(connection: sqlite3.Connection, share: Share, condition: str, *values: Any) -> list[PendingInvite]:
+    rows = connection.execute(
+        "SELECT invite_id, group_id, group_name, groups.alias AS group_alias, username AS inviter_username,"
+        " invites.created_at, invitee_id, inviter_id FROM invites JOIN groups USING (group_key)"
+        f" JOIN users ON user_id = inviter_id WHERE {condition} ORDER BY invite_key",
+        values,
+    )
+    return [PendingInvite(**row) for row in share.count(rows)]

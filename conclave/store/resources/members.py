@@ -1,0 +1,222 @@
+"""Members: who is in which group, in which role, and how far each has fetched."""
+
+import sqlite3
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from conclave.failpoints import reach
+from conclave.response_memory import Share
+from conclave.retention import marks, stretches, visibility
+from conclave.retention.visibility import Sight
+from conclave.store.resources import groups, welcomes
+from conclave.store.resources.groups import Group
+from conclave.store.resources.users import User
+
+MOST_HOLDING = 100
+"""An admin learns of at most 100 members who hold messages back."""
+
+
+class NoMembershipError(Exception):
+    """The user is no member of the group, or there is no such group."""
+
+
+@dataclass(frozen=True)
+class Membership:
+    """One user's membership of one group. A user who leaves and comes back gets a new one.
+
+    ``watermark``: the member has fetched the messages up to this number, inclusive. ``joining``: see ``add``.
+    ``joined_after``: messages above this number were sent while this membership lasted. ``read_up_to``: the member has
+    read everything up to this number, inclusive. ``missed_from`` and ``missed_to``: see ``missed.Gap``; 0: nothing.
+    """
+
+    member_id: int
+    group: Group
+    user_id: bytes
+    role: str
+    watermark: int
+    joining: bool
+    joined_after: int
+    read_up_to: int
+    missed_from: int
+    missed_to: int
+
+
+@dataclass(frozen=True)
+class Member(User):
+    """A member as the other members see it."""
+
+    role: str
+
+
+@dataclass(frozen=True)
+class GroupMembers(Group):
+    """A group with its members, in the order in which they joined."""
+
+    members: Sequence[Member] = ()
+
+
+_MEMBERSHIPS = (
+    f"SELECT {groups.COLUMNS}, member_id, user_id, role, watermark, joining, joined_after, read_up_to, missed_from,"
+    " missed_to FROM members JOIN groups USING (group_key)"
+)
+_OWN = (
+    *("member_id", "user_id", "role", "watermark", "joining", "joined_after", "read_up_to"),
+    *("missed_from", "missed_to"),
+)
+
+
+def membership(connection: sqlite3.Connection, group_id: bytes, user_id: bytes) -> Membership | None:
+    """Find a membership; None also if there is no such group."""
+    row = connection.execute(f"{_MEMBERSHIPS} WHERE group_id = ? AND user_id = ?", (group_id, user_id)).fetchone()
+    return _membership(row) if row else None
+
+
+def by_key(connection: sqlite3.Connection, member_id: int) -> Membership | None:
+    """Find a membership by its key; None if it has ended."""
+    row = connection.execute(f"{_MEMBERSHIPS} WHERE member_id = ?", (member_id,)).fetchone()
+    return _membership(row) if row else None
+
+
+def of_user(connection: sqlite3.Connection, user_id: bytes) -> list[Membership]:
+    """List a user's memberships in the order in which the groups were joined."""
+    rows = connection.execute(f"{_MEMBERSHIPS} WHERE user_id = ? ORDER BY member_id", (user_id,)).fetchall()
+    return [_membership(row) for row in rows]
+
+
+def _membership(row: sqlite3.Row) -> Membership:
+    values = dict(row)
+    own = {name: values.pop(name) for name in _OWN}
+    return Membership(group=Group(**values), **own)
+
+
+def groups_of(connection: sqlite3.Connection, user_id: bytes, share: Share) -> list[GroupMembers]:
+    """List the user's groups in the order in which they were joined. Raises NoRoomError."""
+    own = connection.execute(
+        f"SELECT {groups.COLUMNS} FROM members JOIN groups USING (group_key) WHERE user_id = ? ORDER BY member_id",
+        (user_id,),
+    ).fetchall()
+    listed: dict[int, list[Member]] = defaultdict(list)
+    rows = connection.execute(
+        "SELECT group_key, user_id, username, alias, signing_key_fingerprint, role"
+        " FROM members JOIN users USING (user_id)"
+        " WHERE group_key IN (SELECT group_key FROM members WHERE user_id = ?) ORDER BY member_id",
+        (user_id,),
+    )
+    for row in share.count(rows):
+        values = dict(row)
+        listed[values.pop("group_key")].append(Member(**values))
+    return [GroupMembers(**row, members=listed[row["group_key"]]) for row in own]
+
+
+def group_ids_of(connection: sqlite3.Connection, user_id: bytes) -> list[bytes]:
+    """List the ids of the user's groups in the order in which they were joined."""
+    rows = connection.execute(
+        "SELECT group_id FROM members JOIN groups USING (group_key) WHERE user_id = ? ORDER BY member_id", (user_id,)
+    )
+    return [row[0] for row in rows]
+
+
+def holding_back(connection: sqlite3.Connection, group: Group, sight: Sight) -> list[bytes]:
+    """List who has not fetched messages that others have, those who are furthest behind first; at most MOST_HOLDING.
+
+    Only messages count that may still be seen. What no member has fetched is held back by none in particular.
+    """
+    ahead = connection.execute("SELECT max(watermark) FROM members WHERE group_key = ?", (group.group_key,)).fetchone()
+    last = _last_shown(connection, group, sight, ahead[0] or 0)
+    rows = connection.execute(
+        "SELECT user_id FROM members WHERE group_key = ? AND watermark < ? ORDER BY watermark, member_id LIMIT ?",
+        (group.group_key, last, MOST_HOLDING),
+    )
+    return [row[0] for row in rows]
+
+
+def _last_shown(connection: sqlite3.Connection, group: Group, sight: Sight, up_to: int) -> int:
+    """Return the greatest number up to ``up_to`` of a message that may be seen; 0 for none."""
+    admitted, _ = sight.hot
+    begin = visibility.pass_hidden(connection, group, sight, group.archived_seq)
+    row = connection.execute(
+        f"SELECT sequence_num FROM messages WHERE group_key = :group_key AND {admitted} AND sequence_num <= :up_to"
+        " ORDER BY sequence_num DESC LIMIT 1",
+        {"group_key": group.group_key, **sight.bounds(begin), "up_to": up_to},
+    ).fetchone()
+    if row:
+        return int(row[0])
+    archived = stretches.stretch(connection, group, 0, sight)
+    parts = archived.parts if archived else ()
+    return max((min(part.last_seq, up_to) for part in parts if part.first_seq <= up_to), default=0)
+
+
+def admins_of(connection: sqlite3.Connection, group_key: int, share: Share) -> list[Member]:
+    """List a group's admins, in the order in which they joined. Raises NoRoomError."""
+    rows = connection.execute(
+        "SELECT user_id, username, alias, signing_key_fingerprint, role FROM members JOIN users USING (user_id)"
+        " WHERE group_key = ? AND role = 'admin' ORDER BY member_id",
+        (group_key,),
+    )
+    return [Member(**row) for row in share.count(rows)]
+
+
+def add(connection: sqlite3.Connection, group_key: int, user_id: bytes, now: int, *, joining: bool = False) -> None:
+    """Add a member to a group.
+
+    ``joining``: the member still has to send the external commit that joining a public group takes.
+    """
+    marks.advance_floor(connection, group_key)
+    reach("join.floor_raised")
+    connection.execute(
+        "INSERT INTO members (group_key, user_id, role, joined_at, joining, joined_after, read_up_to)"
+        " SELECT group_key, ?, 'member', ?, ?, last_seq, last_seq FROM groups WHERE group_key = ?",
+        (user_id, now, joining, group_key),
+    )
+
+
+def has_joined(connection: sqlite3.Connection, member: Membership) -> None:
+    """Note that a member has sent the external commit."""
+    connection.execute("UPDATE members SET joining = 0 WHERE member_id = ?", (member.member_id,))
+
+
+def set_role(connection: sqlite3.Connection, member_id: int, role: str) -> None:
+    """Make a member an "admin" or an ordinary "member"."""
+    connection.execute("UPDATE members SET role = ? WHERE member_id = ?", (role, member_id))
+
+
+def has_other_admin(connection: sqlite3.Connection, member: Membership) -> bool:
+    """Tell whether the group has an admin besides this member."""
+    others = "SELECT 1 FROM members WHERE group_key = ? AND role = 'admin' AND member_id != ?"
+    return connection.execute(others, (member.group.group_key, member.member_id)).fetchone() is not None
+
+
+class Left(NamedTuple):
+    """Who is left in a group: ``eldest``, the member who joined first, None for nobody; whether any is an admin."""
+
+    eldest: int | None
+    has_admin: bool
+
+
+def remove(connection: sqlite3.Connection, member: Membership) -> Left:
+    """End a membership, and return who is left in the group."""
+    group_key = member.group.group_key
+    reach("leave.committed")
+    connection.execute("DELETE FROM members WHERE member_id = ?", (member.member_id,))
+    reach("leave.removed")
+    welcomes.remove(connection, group_key, member.user_id)
+    eldest, has_admin = connection.execute(
+        "SELECT min(member_id), max(role = 'admin') FROM members WHERE group_key = ?", (group_key,)
+    ).fetchone()
+    if eldest is not None:
+        marks.advance_floor(connection, group_key)
+    return Left(eldest, bool(has_admin))
+
+
+def confirm_fetched(connection: sqlite3.Connection, fetched: Sequence[tuple[int, int]]) -> list[None]:
+    """Note which messages members have: member id, number up to which, inclusive. A watermark never goes down.
+
+    It is a joint write, see ``group_commit.Joint``.
+    """
+    connection.executemany(
+        "UPDATE members SET watermark = ? WHERE member_id = ? AND watermark < ?",
+        [(up_to, member_id, up_to) for member_id, up_to in fetched],
+    )
+    return [None] * len(fetched)

@@ -1,0 +1,171 @@
+"""Receipts: what each cleanup run has erased of each group, by which rule. They hold no content and no names.
+
+Each receipt has a hash over itself and the receipt before it. So none can be changed or removed without changing all
+that follow; a later hash that was kept elsewhere shows it. What the run under way erases is noted with it, in the same
+transaction, and becomes receipts when the run ends, or when the next one does.
+
+What both tiers have counts once. The one exception: if a run dies after it has appended a batch to the archive, and
+before it has verified it, what is erased before the next run has found it there counts twice.
+"""
+
+import hashlib
+import sqlite3
+from collections.abc import Iterator
+from dataclasses import astuple, dataclass
+
+import orjson
+
+CHUNK = 256
+"""A step writes or removes at most 256 receipts."""
+
+
+@dataclass(frozen=True)
+class Erased:
+    """Messages of one group that one rule has erased.
+
+    ``last_seq``: the greatest number among them. ``newest``: when the newest of them was stored, Unix seconds.
+    """
+
+    rule: str
+    messages: int
+    last_seq: int
+    newest: int
+
+
+@dataclass(frozen=True)
+class Receipt:
+    """What one run has erased of one group by one rule. ``at``: Unix seconds. See Erased for the rest."""
+
+    receipt_id: int
+    at: int
+    job: str
+    group_id: bytes
+    rule: str
+    messages: int
+    last_seq: int
+    newest: int
+    hash: bytes
+
+
+def note(connection: sqlite3.Connection, group_key: int, erased: Erased) -> None:
+    """Note what is erased in this transaction. The group, or its tombstone, has to be there still."""
+    connection.execute(
+        "INSERT INTO erasures (group_key, rule, messages, last_seq, newest, group_id)"
+        " SELECT ?1, ?2, ?3, ?4, ?5, ifnull((SELECT group_id FROM groups WHERE group_key = ?1),"
+        " ifnull((SELECT group_id FROM tombstones WHERE group_key = ?1), x''))"
+        # Without a condition SQLite takes ON for the beginning of a join.
+        " WHERE TRUE ON CONFLICT (group_key, rule) DO UPDATE SET messages = messages + excluded.messages,"
+        " last_seq = max(last_seq, excluded.last_seq), newest = max(newest, excluded.newest)",
+        (group_key, *astuple(erased)),
+    )
+
+
+def seal(connection: sqlite3.Connection, at: int, job: str) -> bool:
+    """Make receipts of at most CHUNK of what is noted; return whether there is more."""
+    noted = connection.execute(
+        "SELECT group_key, rule, group_id, messages, last_seq, newest FROM erasures LIMIT ?", (CHUNK,)
+    ).fetchall()
+    receipt_id, former = _last(connection)
+    for group_key, rule, group_id, messages, last_seq, newest in noted:
+        receipt_id += 1
+        receipt = Receipt(receipt_id, at, job, group_id, rule, messages, last_seq, newest, b"")
+        former = _hash(former, receipt)
+        connection.execute("INSERT INTO receipts VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", (*astuple(receipt)[:-1], former))
+        connection.execute("DELETE FROM erasures WHERE group_key = ? AND rule = ?", (group_key, rule))
+    return len(noted) == CHUNK
+
+
+def prune(connection: sqlite3.Connection, before: int) -> bool:
+    """Remove at most CHUNK of the oldest receipts, as far as they were made before the Unix second ``before``.
+
+    Returns whether there may be more. The chain goes on from the hash of the last one removed.
+    """
+    oldest = connection.execute(
+        "SELECT receipt_id, at, hash FROM receipts ORDER BY receipt_id LIMIT ?", (CHUNK,)
+    ).fetchall()
+    gone = []
+    for receipt_id, at, digest in oldest:
+        if at >= before:
+            break
+        gone.append((receipt_id, digest))
+    if gone:
+        connection.execute("UPDATE receipts_anchor SET receipt_id = ?, hash = ?", gone[-1])
+        connection.execute("DELETE FROM receipts WHERE receipt_id <= ?", (gone[-1][0],))
+    return len(gone) == CHUNK
+
+
+@dataclass(frozen=True)
+class Chain:
+    """The state of the chain of receipts.
+
+    ``count`` and ``last_id``: of the receipts that are kept. ``head``: the hash of the last one, which tells of all
+    before it. ``broken_at``: the number of the first receipt that does not follow from the one before; None for none.
+    """
+
+    count: int
+    last_id: int
+    head: bytes
+    broken_at: int | None
+
+
+def verify(connection: sqlite3.Connection) -> Chain:
+    """Compute the whole chain again."""
+    last_id, former = connection.execute("SELECT receipt_id, hash FROM receipts_anchor").fetchone()
+    count, broken_at = 0, None
+    for receipt in _all(connection, "ORDER BY receipt_id"):
+        follows = receipt.receipt_id == last_id + 1 and receipt.hash == _hash(former, receipt)
+        if not follows and broken_at is None:
+            broken_at = receipt.receipt_id
+        count, last_id, former = count + 1, receipt.receipt_id, receipt.hash
+    return Chain(count, last_id, former, broken_at)
+
+
+def is_known(connection: sqlite3.Connection, receipt_id: int, digest: bytes) -> bool:
+    """Tell whether the receipt of that number has this hash, or is one of those before the oldest that is kept."""
+    row = connection.execute(
+        "SELECT hash FROM receipts WHERE receipt_id = ?1"
+        " UNION ALL SELECT hash FROM receipts_anchor WHERE receipt_id = ?1",
+        (receipt_id,),
+    ).fetchone()
+    if row:
+        return bool(row[0] == digest)
+    oldest = connection.execute("SELECT receipt_id FROM receipts_anchor").fetchone()[0]
+    return receipt_id < int(oldest)
+
+
+def of_group(connection: sqlite3.Connection, group_id: bytes, limit: int) -> list[Receipt]:
+    """Return the last ``limit`` receipts of a group, the newest first."""
+    return list(_all(connection, "WHERE group_id = ? ORDER BY receipt_id DESC LIMIT ?", group_id, limit))
+
+
+def reaching(connection: sqlite3.Connection, group_id: bytes, sequence_num: int, limit: int) -> list[Receipt]:
+    """Return the first ``limit`` receipts of a group, the oldest first, that may be those of one message.
+
+    A receipt has only the greatest number that went, so each with this number or a greater one may be it.
+    """
+    chosen = "WHERE group_id = ? AND last_seq >= ? ORDER BY receipt_id LIMIT ?"
+    return list(_all(connection, chosen, group_id, sequence_num, limit))
+
+
+def last(connection: sqlite3.Connection, limit: int) -> list[Receipt]:
+    """Return the last ``limit`` receipts of all groups, the newest first."""
+    return list(_all(connection, "ORDER BY receipt_id DESC LIMIT ?", limit))
+
+
+def _all(connection: sqlite3.Connection, chosen: str, *values: bytes | int) -> Iterator[Receipt]:
+    for row in connection.execute(
+        f"SELECT receipt_id, at, job, group_id, rule, messages, last_seq, newest, hash FROM receipts {chosen}", values
+    ):
+        yield Receipt(*row)
+
+
+def _last(connection: sqlite3.Connection) -> tuple[int, bytes]:
+    row = connection.execute("SELECT receipt_id, hash FROM receipts ORDER BY receipt_id DESC LIMIT 1").fetchone()
+    row = row or connection.execute("SELECT receipt_id, hash FROM receipts_anchor").fetchone()
+    return row[0], row[1]
+
+
+def _hash(former: bytes, receipt: Receipt) -> bytes:
+    """Return the hash of a receipt: of the former hash, and of its values as a list in JSON."""
+    values = [each.hex() if isinstance(each, bytes) else each for each in astuple(receipt)[:-1]]
+    return hashlib.sha256(former + orjson.dumps(values)).digest()

@@ -1,0 +1,89 @@
+"""Sessions: to which user a token belongs, and until when."""
+
+import sqlite3
+from collections.abc import Mapping
+from dataclasses import dataclass
+from uuid import uuid4
+
+from conclave.clock import Clock
+from conclave.response_memory import Share
+
+
+@dataclass(frozen=True)
+class Session:
+    """A stored session. Times are Unix seconds. ``last_used_at`` may be late, see auth/activity.py."""
+
+    session_id: int
+    public_id: bytes
+    user_id: bytes
+    created_at: int
+    last_used_at: int
+    expires_at: int
+
+
+_COLUMNS = "session_id, public_id, user_id, created_at, last_used_at, expires_at"
+
+
+def add(
+    connection: sqlite3.Connection, user_id: bytes, password_hash: str, token_hash: bytes, now: int, ttl: int
+) -> bool:
+    """Store a new session of ``ttl`` seconds for a user who has shown the password behind ``password_hash``.
+
+    Tell whether that is the user's hash still, and the account neither disabled nor gone: otherwise nothing is stored.
+    A change of the password ends all sessions, also those that are about to begin.
+    """
+    stored = connection.execute(
+        "INSERT INTO sessions (public_id, token_hash, user_id, created_at, last_used_at, expires_at)"
+        " SELECT ?, ?, user_id, ?, ?, ? FROM users WHERE user_id = ? AND password_hash = ? AND NOT disabled",
+        (uuid4().bytes, token_hash, now, now, now + ttl, user_id, password_hash),
+    )
+    return stored.rowcount > 0
+
+
+def by_token_hash(connection: sqlite3.Connection, token_hash: bytes) -> Session | None:
+    """Find a session, even an expired one; None if there is none."""
+    row = connection.execute(f"SELECT {_COLUMNS} FROM sessions WHERE token_hash = ?", (token_hash,)).fetchone()
+    return Session(**row) if row else None
+
+
+def exists(connection: sqlite3.Connection, session_id: int) -> bool:
+    """Tell whether a session is still stored."""
+    return connection.execute("SELECT 1 FROM sessions WHERE session_id = ?", (session_id,)).fetchone() is not None
+
+
+def of_user(connection: sqlite3.Connection, user_id: bytes, share: Share) -> list[Session]:
+    """List a user's sessions, expired ones too, the newest first. Raises NoRoomError."""
+    rows = connection.execute(f"SELECT {_COLUMNS} FROM sessions WHERE user_id = ? ORDER BY session_id DESC", (user_id,))
+    return [Session(**row) for row in share.count(rows)]
+
+
+def extend(connection: sqlite3.Connection, last_used: Mapping[int, int], ttl: int, clock: Clock) -> None:
+    """Write when sessions were last used, and extend them to ``ttl`` seconds after that.
+
+    ``last_used``: session id to Unix second; a second after now counts as now. Otherwise times that a fast clock noted
+    would be stored again after the clock was set right.
+    """
+    now = clock.now()
+    connection.executemany(
+        "UPDATE sessions SET last_used_at = max(last_used_at, ?), expires_at = max(expires_at, ?) WHERE session_id = ?",
+        [(min(used, now), min(used, now) + ttl, session_id) for session_id, used in last_used.items()],
+    )
+
+
+def find(connection: sqlite3.Connection, user_id: bytes, public_id: bytes) -> int | None:
+    """Find one of a user's sessions by its public id; None if the user does not have it."""
+    row = connection.execute(
+        "SELECT session_id FROM sessions WHERE public_id = ? AND user_id = ?", (public_id, user_id)
+    ).fetchone()
+    return row["session_id"] if row else None
+
+
+def remove(connection: sqlite3.Connection, session_id: int) -> None:
+    """End a session."""
+    connection.execute("DELETE FROM sessions WHERE session_id = ?", (session_id,))
+
+
+def remove_all(connection: sqlite3.Connection, user_id: bytes) -> list[int]:
+    """End every session of a user; return their ids."""
+    ended = connection.execute("DELETE FROM sessions WHERE user_id = ? RETURNING session_id", (user_id,))
+    return [row[0] for row in ended.fetchall()]

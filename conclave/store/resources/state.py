@@ -1,0 +1,272 @@
+"""The server's own state: its policy settings, when it was last alive, and whether its clock is right."""
+
+import json
+import sqlite3
+from dataclasses import dataclass, field, replace
+
+from conclave.clock import Reading
+from conclave.clock.guard import clock_fault, time_to_act_on
+from conclave.clock.steady import Floor
+from conclave.retention import marks, rehearsal
+from conclave.retention.policy import session_lag
+from conclave.retention.rehearsal import Change
+from conclave.retention.resolve import PolicySettings
+from conclave.store.resources import audit
+
+BEING_ACCEPTED = "the clock is being accepted, and times that lie ahead of it are being brought back"
+"""The fault of the clock from ``begin_accepting`` to ``accept_clock``, if no other one is known."""
+
+
+@dataclass(frozen=True)
+class Standing:
+    """What the store knows of the clock.
+
+    ``fault``: what is wrong with it, "" for nothing. ``floor``: the time that the clock must not fall below.
+    """
+
+    fault: str = ""
+    floor: Floor = field(default_factory=Floor)
+
+
+def standing(connection: sqlite3.Connection) -> Standing:
+    """Return what is known of the clock, without reading it; an empty Standing before the server's first start."""
+    row = connection.execute("SELECT clock_fault, acted_until, clock_acceptances FROM server_state").fetchone()
+    return Standing(row[0], Floor(row[1], row[2])) if row else Standing()
+
+
+def stored_policy(connection: sqlite3.Connection) -> PolicySettings | None:
+    """Return the settings that the server last ran with; None before its first start."""
+    text = stored_text(connection)
+    return PolicySettings.from_mapping(json.loads(text)) if text is not None else None
+
+
+def stored_text(connection: sqlite3.Connection) -> str | None:
+    """Return what ``stored_policy`` is read from. That takes 6 ms with 1,000 overrides, and this a hundredth of it."""
+    row = connection.execute("SELECT policy_settings FROM server_state").fetchone()
+    return row[0] if row else None
+
+
+class PolicyFrozenError(Exception):
+    """The policy must not change now. The message says what to do."""
+
+
+class PolicyChangeError(Exception):
+    """The policy would hide so much at once that an operator has to agree. The message says how."""
+
+
+@dataclass(frozen=True)
+class Begun:
+    """How the server began.
+
+    ``former``: the settings that it last ran with, None before its first start. ``change``: what the new ones do.
+    ``clock_fault``: what is wrong with the clock, "" for nothing.
+    """
+
+    former: PolicySettings | None = None
+    change: Change = field(default_factory=Change)
+    clock_fault: str = ""
+
+
+def begin_serving(
+    connection: sqlite3.Connection, policy: PolicySettings, clock: Reading, *, accepts_change: bool = False
+) -> Begun:
+    """Make ``policy`` the settings in force.
+
+    If the settings have changed since the server last ran, every group's marks are settled under the old ones, as of
+    the last second at which the server was alive or a cleanup run acted. After a crash, the sessions that were in use
+    shortly before it get the extension that was not written. ``accepts_change``: an operator agrees to a large change.
+    Raises PolicyFrozenError and PolicyChangeError; the transaction then rolls back.
+    """
+    row = connection.execute("SELECT last_alive, stopped_cleanly FROM server_state").fetchone()
+    former = stored_policy(connection)
+    if row is None or former is None:
+        connection.execute(
+            "INSERT INTO server_state (id, policy_settings, last_alive, stopped_cleanly, clock_wall, clock_since_boot,"
+            " clock_boot_id, acted_until) VALUES (1, ?1, ?2, 0, ?2, ?3, ?4, ?2)",
+            (json.dumps(policy.to_mapping()), clock.wall, clock.since_boot, clock.boot_id),
+        )
+        marks.write(connection, policy)
+        return Begun()
+    if marks.lack_policies(connection):
+        marks.write(connection, former)
+    begun = _adopt(connection, former, policy, clock, accepts_change=accepts_change)
+    if not row["stopped_cleanly"]:
+        ttl = former.token_ttl_seconds
+        connection.execute(
+            "UPDATE sessions SET expires_at = max(expires_at, last_used_at + ?) WHERE expires_at > ?",
+            (ttl + session_lag(ttl), row["last_alive"]),
+        )
+    connection.execute("UPDATE server_state SET stopped_cleanly = 0")
+    return replace(begun, clock_fault=begun.clock_fault or still_alive(connection, clock).fault)
+
+
+def change_policy(connection: sqlite3.Connection, policy: PolicySettings, clock: Reading, floor: Floor) -> Begun:
+    """Make ``policy`` the settings in force of a server that runs.
+
+    As ``begin_serving``, but what the former settings have hidden up to the reading ``clock`` stays hidden. ``floor``:
+    see ``still_alive``. Raises PolicyFrozenError, and PolicyChangeError if the change is large.
+    """
+    still_alive(connection, clock, floor)
+    former = stored_policy(connection)
+    assert former is not None  # noqa: S101 - the server has begun
+    return _adopt(connection, former, policy, clock, accepts_change=False)
+
+
+def _adopt(
+    connection: sqlite3.Connection,
+    former: PolicySettings,
+    policy: PolicySettings,
+    clock: Reading,
+    *,
+    accepts_change: bool,
+) -> Begun:
+    """Settle the marks under the ``former`` settings, and store ``policy``. Raises as ``begin_serving`` does."""
+    fault = find_clock_fault(connection, clock)
+    if fault and not policy.hides_as(former):
+        # A wrong clock may move no mark; without marks it would be forgotten what the old policy has hidden.
+        raise PolicyFrozenError(
+            f"{fault}: {', '.join(policy.differing(former))} cannot change until the clock is right and accepted by"
+            " `conclave cleanup run --accept-clock`; start with the former settings first"
+        )
+    # A cleanup run started by hand may have acted on the old settings after the server was last alive.
+    at = connection.execute("SELECT max(last_alive, acted_until) FROM server_state").fetchone()[0]
+    change = rehearsal.settle(connection, former, policy, at, time_to_act_on(clock.wall, at))
+    if change.is_large and not accepts_change:
+        raise PolicyChangeError(_refusal(policy.differing(former), change))
+    if changed := policy.changes(former):
+        accepted = {"accepted": True, "hides": change.hidden} if change.is_large else {}
+        details = {"changed": changed, **accepted}
+        audit.note(connection, clock.wall, audit.SERVER, audit.AuditAction.SETTINGS_CHANGED, details=details)
+    connection.execute("UPDATE server_state SET policy_settings = ?", (json.dumps(policy.to_mapping()),))
+    return Begun(former, change, fault)
+
+
+def _refusal(differing: list[str], change: Change) -> str:
+    groups = "1 group" if change.hiding == 1 else f"{change.hiding:,} groups"
+    archived = f"{'' if change.is_exact else 'up to '}{change.archived:,} in the archive"
+    return (
+        f"{', '.join(differing)}: this change would hide {change.hidden:,} of {change.total:,} messages at once"
+        f" ({change.messages:,} in the database, {archived}) in {groups}; `conclave check-config` tells more;"
+        " to do it, start once with `conclave serve --accept-policy-change`"
+    )
+
+
+def still_alive(
+    connection: sqlite3.Connection, clock: Reading, floor: Floor | None = None, *, stopping: bool = False
+) -> Standing:
+    """Note that the server runs, and return what is known of the clock now.
+
+    ``floor``: the time that the server's clock has not fallen below. ``stopping``: the server ends here and has written
+    everything. The reading of a wrong clock is not stored, so the stored one stays right.
+    """
+    stored = standing(connection).floor
+    acted_until = stored.acted_until
+    if floor and floor.acceptances == stored.acceptances:
+        acted_until = max(acted_until, floor.acted_until)
+    fault = _noted(connection, clock_fault_now(connection, clock, acted_until))
+    if not fault:
+        connection.execute("UPDATE server_state SET last_alive = ?1, acted_until = ?1", (max(acted_until, clock.wall),))
+        _know(connection, clock)
+    connection.execute("UPDATE server_state SET stopped_cleanly = ?", (stopping,))
+    return standing(connection)
+
+
+def begin_run(connection: sqlite3.Connection, clock: Reading) -> Standing:
+    """Note that a cleanup run acts on the clock from here on; return what is known of the clock.
+
+    Nothing is noted if something is wrong with the clock.
+    """
+    if not find_clock_fault(connection, clock):
+        connection.execute("UPDATE server_state SET acted_until = max(acted_until, ?)", (clock.wall,))
+    return standing(connection)
+
+
+def latest_acted_on(connection: sqlite3.Connection, clock: Reading) -> int | None:
+    """Return the greatest time that was acted on, Unix seconds, if the clock is wrong; None if nothing is."""
+    return standing(connection).floor.acted_until if clock_fault_now(connection, clock) else None
+
+
+def note_clock_fault(connection: sqlite3.Connection, fault: str, acceptances: int) -> None:
+    """Store what was found wrong with the clock, unless a fault is stored already.
+
+    ``acceptances``: how often the clock had been accepted at that time. Nothing is stored if it was accepted since.
+    """
+    connection.execute(
+        "UPDATE server_state SET clock_fault = ? WHERE clock_fault = '' AND clock_acceptances = ?", (fault, acceptances)
+    )
+
+
+def probe(connection: sqlite3.Connection) -> None:
+    """Write a value that is stored already, to find out whether the disk takes it."""
+    connection.execute("UPDATE server_state SET last_alive = last_alive")
+
+
+def find_clock_fault(connection: sqlite3.Connection, clock: Reading) -> str:
+    """Return what is wrong with the clock, "" for nothing, and store it. A stored fault stays until it is accepted.
+
+    The newest stored message is looked at too.
+    """
+    return _noted(connection, look_at_clock(connection, clock))
+
+
+def look_at_clock(connection: sqlite3.Connection, clock: Reading) -> str:
+    """Do as ``find_clock_fault``, but store nothing."""
+    return clock_fault_now(connection, clock, _newest_stored(connection))
+
+
+def _noted(connection: sqlite3.Connection, fault: str) -> str:
+    if fault:
+        connection.execute("UPDATE server_state SET clock_fault = ?", (fault,))
+    return fault
+
+
+def clock_fault_now(connection: sqlite3.Connection, clock: Reading, acted_until: int = 0) -> str:
+    """Return what is wrong with the clock, "" for nothing. It only reads, and looks at no message.
+
+    ``acted_until``: a time that was acted on, Unix seconds, and that is not stored yet.
+    """
+    row = connection.execute(
+        "SELECT clock_wall, clock_since_boot, clock_boot_id, clock_fault, acted_until FROM server_state"
+    ).fetchone()
+    if row["clock_fault"]:
+        return str(row["clock_fault"])
+    known = Reading(row["clock_wall"], row["clock_since_boot"], row["clock_boot_id"])
+    return clock_fault(known, max(acted_until, row["acted_until"]), clock)
+
+
+def begin_accepting(connection: sqlite3.Connection, clock: Reading) -> Standing:
+    """Use the clock as it is from here on, but do not trust it until ``accept_clock``.
+
+    Later times that were acted on do not count any more. A server that runs learns of it within a second.
+    """
+    connection.execute(
+        "UPDATE server_state SET acted_until = ?1, last_alive = min(last_alive, ?1),"
+        " too_old_before = min(too_old_before, ?1),"
+        " clock_acceptances = clock_acceptances + 1, clock_fault = iif(clock_fault = '', ?2, clock_fault)",
+        (clock.wall, BEING_ACCEPTED),
+    )
+    return standing(connection)
+
+
+def accept_clock(connection: sqlite3.Connection, clock: Reading) -> None:
+    """Count the clock as right, and forget what was found wrong with it.
+
+    By then no stored time may lie ahead of it.
+    """
+    connection.execute("UPDATE server_state SET clock_fault = ''")
+    _know(connection, clock)
+
+
+def _know(connection: sqlite3.Connection, clock: Reading) -> None:
+    connection.execute(
+        "UPDATE server_state SET clock_wall = ?, clock_since_boot = ?, clock_boot_id = ?",
+        (clock.wall, clock.since_boot, clock.boot_id),
+    )
+
+
+def _newest_stored(connection: sqlite3.Connection) -> int:
+    """Return when the newest message was stored, Unix seconds, 0 for none. One look into an index for each group."""
+    newest = connection.execute(
+        "SELECT max((SELECT max(created_at) FROM messages WHERE messages.group_key = groups.group_key)) FROM groups"
+    ).fetchone()[0]
+    return int(newest or 0)

@@ -1,0 +1,264 @@
+"""Timers of self-destructing messages: one for each message and each member who has read it.
+
+Whether a message is hidden from a reader is decided by ``visibility.py``, from the times in these rows. What is here
+starts timers, notes that their readers are to be told of their ends, and forgets them with their messages. Who has left
+has no timer that counts: a membership that ends takes its own along, although their rows stay until the messages go.
+"""
+
+import sqlite3
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from conclave.failpoints import reach
+from conclave.retention.rules import MAX_AGE
+from conclave.store import bodies
+from conclave.store.engine.sqlite import places
+from conclave.store.resources.members import Membership
+
+STARTED_AT_ONCE = 2_048
+"""About 2,048 timers start in a transaction: senders wait for it."""
+
+SWEPT_AT_ONCE = 256
+"""At most 256 timers of messages that are gone are deleted in a step."""
+
+TOLD_AT_ONCE = 256
+"""At most 256 timers that have ended are told of in a transaction."""
+
+MOST_MISSED = 1_000
+"""A user learns at the next connect of the last 1,000 messages that were redacted meanwhile."""
+
+MOST_TIMERS = 10_000_000
+"""A group's self-destructing messages times its members: at most 10 million, which take about 1 GB on disk."""
+
+MOST_MESSAGES = 100_000
+"""A group has at most 100,000 self-destructing messages: a page passes over those that are redacted for its reader.
+
+That takes up to 1.6 s for a million, and readers ask again and again.
+"""
+
+TIMER_BYTES = 128
+"""A timer takes about 100 bytes with its indexes."""
+
+
+class Redaction(NamedTuple):
+    """A message that is redacted for a user from now on. ``missed_id``: the note that the user has to be told.
+
+    ``is_member``: whether the user is still in the group. Who is not has nothing to learn of it.
+    """
+
+    missed_id: int
+    user_id: bytes
+    group_id: bytes
+    sequence_num: int
+    is_member: bool = True
+
+
+def has_room(connection: sqlite3.Connection, group_key: int, members: int, more: int) -> bool:
+    """Tell whether a group of ``members`` may have ``more`` self-destructing messages."""
+    stored = connection.execute("SELECT self_destructs FROM groups WHERE group_key = ?", (group_key,)).fetchone()[0]
+    return bool(stored + more <= min(MOST_MESSAGES, MOST_TIMERS // members))
+
+
+def begin(connection: sqlite3.Connection, sent: Sequence[tuple[int, int, bytes, int]], now: int) -> None:
+    """Note messages that destroy themselves: group key, number, sender, seconds. Their senders have read them."""
+    connection.executemany(
+        "INSERT INTO self_destructing (group_key, sequence_num, seconds) VALUES (?, ?, ?)",
+        [(group_key, number, seconds) for group_key, number, _, seconds in sent],
+    )
+    connection.executemany(
+        "UPDATE groups SET self_destructs = self_destructs + 1 WHERE group_key = ?", [(each[0],) for each in sent]
+    )
+    connection.executemany(
+        "INSERT INTO timers (group_key, sequence_num, member_id, seconds, redact_at)"
+        " SELECT group_key, ?2, member_id, ?4, ?5 + ?4 FROM members WHERE group_key = ?1 AND user_id = ?3",
+        [(*each, now) for each in sent],
+    )
+    reach("timers.begun")
+
+
+def first_after(connection: sqlite3.Connection, group_key: int, number: int) -> int | None:
+    """Return the first number greater than ``number`` of a self-destructing message of a group."""
+    first: int | None = connection.execute(
+        "SELECT min(sequence_num) FROM self_destructing WHERE group_key = ? AND sequence_num > ?", (group_key, number)
+    ).fetchone()[0]
+    return first
+
+
+def is_news(member: Membership, up_to: int) -> bool:
+    """Tell whether it has to be noted that a member has read everything up to a number.
+
+    Where no message destroys itself it has not: those to come have greater numbers.
+    """
+    return member.group.self_destructs > 0 and min(up_to, member.group.last_seq) > member.read_up_to
+
+
+def read(
+    connection: sqlite3.Connection,
+    member: Membership,
+    up_to: int,
+    now: int,
+    most: int,
+    *,
+    acted_until: int | None,
+) -> tuple[int, bool]:
+    """Note that a member has read everything up to the number ``up_to``, as far as the group has it.
+
+    A timer starts for each message that this covers for the first time, unless it is too old. Nothing changes one that
+    runs. At most ``most`` start: then only what they cover is noted. Returns how many started, and whether there is
+    more. ``acted_until``: see ``state.latest_acted_on``. Raises StoreFullError.
+    """
+    if not is_news(member, up_to):
+        return 0, False
+    group = member.group
+    last = min(up_to, group.last_seq)
+    covered = connection.execute(
+        "SELECT count(*), max(sequence_num) FROM (SELECT sequence_num FROM self_destructing WHERE group_key = ?"
+        " AND sequence_num > ? AND sequence_num <= ? ORDER BY sequence_num LIMIT ?)",
+        (group.group_key, member.read_up_to, last, most),
+    ).fetchone()
+    up_to = covered[1] if covered[0] == most else last
+    bodies.take_room(connection, covered[0] * TIMER_BYTES)
+    connection.execute("UPDATE members SET read_up_to = ? WHERE member_id = ?", (up_to, member.member_id))
+    reach("read.noted")
+    connection.execute(
+        "INSERT OR IGNORE INTO timers (group_key, sequence_num, member_id, seconds, redact_at)"
+        f" SELECT group_key, sequence_num, :member_id, seconds, {_END}"
+        " FROM self_destructing CROSS JOIN messages USING (group_key, sequence_num)"
+        " WHERE group_key = :group_key AND sequence_num > :after AND sequence_num <= :up_to AND NOT ended"
+        f" AND created_at >= min(:now, :then) - {MAX_AGE}",
+        {
+            "member_id": member.member_id,
+            "group_key": group.group_key,
+            "after": max(member.read_up_to, member.joined_after),
+            "up_to": up_to,
+            "now": now,
+            "then": now if acted_until is None else acted_until,
+        },
+    )
+    reach("read.started")
+    return covered[0], up_to < last
+
+
+_END = (
+    f"iif(created_at < :now - {MAX_AGE}, :now,"
+    f" iif(created_at < :then - {MAX_AGE}, min(:now + seconds, created_at + {MAX_AGE} + 1), :now + seconds))"
+)
+"""The SQL expression for the second at which a timer ends that starts now; by a wrong clock, so that it will be right.
+
+What only a fast clock calls too old has a timer that has ended by that clock: when the clock is set back and accepted,
+it begins. What only a slow clock calls young is hidden when it would be without a timer.
+"""
+
+
+def are_due(connection: sqlite3.Connection, now: int) -> bool:
+    """Tell whether any timer has ended of which its reader was not told."""
+    return (
+        connection.execute("SELECT 1 FROM timers WHERE NOT told AND redact_at <= ? LIMIT 1", (now,)).fetchone()
+        is not None
+    )
+
+
+def tell(connection: sqlite3.Connection, now: int, most: int = TOLD_AT_ONCE) -> tuple[int, list[Redaction]]:
+    """Note timers that have ended by ``now`` as told, at most ``most``: those that ended first.
+
+    Return how many these were, and whom to tell. Each is noted as missed, too, until ``heard`` says otherwise: a
+    reader without a stream learns of it later. Former members are not told.
+    """
+    ended = connection.execute(
+        "SELECT timer_id, user_id, timers.group_key, group_id, sequence_num, EXISTS (SELECT 1 FROM self_destructing"
+        " WHERE self_destructing.group_key = timers.group_key AND self_destructing.sequence_num = timers.sequence_num)"
+        " AS is_stored FROM (SELECT * FROM timers WHERE NOT told AND redact_at <= ? ORDER BY redact_at LIMIT ?)"
+        " AS timers LEFT JOIN members USING (member_id) LEFT JOIN groups ON groups.group_key = members.group_key"
+        " ORDER BY redact_at, timer_id",
+        (now, most),
+    ).fetchall()
+    connection.executemany(
+        "UPDATE timers SET told = 1 WHERE timer_id = ?", [(row["timer_id"],) for row in ended if row["is_stored"]]
+    )
+    # Of messages that cleanup has erased meanwhile, these timers were all that was left.
+    connection.executemany(
+        "DELETE FROM timers WHERE timer_id = ?", [(row["timer_id"],) for row in ended if not row["is_stored"]]
+    )
+    reach("timers.ended")
+    told = []
+    for row in ended:
+        if row["user_id"] is None:
+            continue
+        missed_id = connection.execute(
+            "INSERT INTO missed_redactions (user_id, group_key, sequence_num) VALUES (?, ?, ?)",
+            (row["user_id"], row["group_key"], row["sequence_num"]),
+        ).lastrowid
+        told.append(Redaction(missed_id or 0, row["user_id"], row["group_id"], row["sequence_num"]))
+    connection.executemany(
+        "DELETE FROM missed_redactions WHERE user_id = ?1 AND missed_id <= (SELECT missed_id FROM missed_redactions"
+        " WHERE user_id = ?1 ORDER BY missed_id DESC LIMIT 1 OFFSET ?2)",
+        [(user_id, MOST_MISSED) for user_id in {each.user_id for each in told}],
+    )
+    reach("timers.told")
+    return len(ended), told
+
+
+def last_missed(connection: sqlite3.Connection) -> int:
+    """Return the greatest id of a note that a reader has missed a redaction; 0 for none."""
+    return int(connection.execute("SELECT ifnull(max(missed_id), 0) FROM missed_redactions").fetchone()[0])
+
+
+def missed(connection: sqlite3.Connection, user_id: bytes) -> list[Redaction]:
+    """List what a user has missed, the first first."""
+    rows = connection.execute(
+        "SELECT missed_id, missed.user_id, ifnull(group_id, x''), sequence_num, member_id IS NOT NULL"
+        " FROM missed_redactions AS missed LEFT JOIN groups USING (group_key) LEFT JOIN members"
+        " ON members.group_key = missed.group_key AND members.user_id = missed.user_id"
+        " WHERE missed.user_id = ? ORDER BY missed_id",
+        (user_id,),
+    )
+    return [Redaction(*row) for row in rows]
+
+
+def heard(connection: sqlite3.Connection, missed_ids: Iterable[int]) -> None:
+    """Forget notes: their users were told."""
+    connection.executemany("DELETE FROM missed_redactions WHERE missed_id = ?", [(each,) for each in missed_ids])
+
+
+def forget(connection: sqlite3.Connection, gone: Mapping[int, Sequence[int]]) -> None:
+    """Forget what belongs to messages that are deleted: their numbers, by group key. Call it in the same transaction.
+
+    Their timers, one for each reader, go later, by ``sweep``.
+    """
+    if connection.execute("SELECT 1 FROM self_destructing LIMIT 1").fetchone() is None:
+        return
+    for group_key, numbers in gone.items():
+        ended = connection.execute(
+            f"DELETE FROM self_destructing WHERE group_key = ? AND sequence_num IN ({places(numbers)})"
+            " RETURNING group_key, sequence_num",
+            (group_key, *numbers),
+        ).fetchall()
+        connection.executemany("INSERT OR IGNORE INTO ended_timers VALUES (?, ?)", ended)
+        connection.execute(
+            "UPDATE groups SET self_destructs = self_destructs - ? WHERE group_key = ?", (len(ended), group_key)
+        )
+    reach("timers.forgotten")
+
+
+def are_left(connection: sqlite3.Connection) -> bool:
+    """Tell whether ``sweep`` has anything to do."""
+    return connection.execute("SELECT 1 FROM ended_timers LIMIT 1").fetchone() is not None
+
+
+def sweep(connection: sqlite3.Connection, now: int) -> bool:
+    """Delete some timers of messages that are gone; return whether there are more.
+
+    Those that had ended by ``now`` and were not told to their readers stay: ``tell`` deletes them.
+    """
+    row = connection.execute("SELECT group_key, sequence_num FROM ended_timers LIMIT 1").fetchone()
+    if row is None:
+        return False
+    deleted = connection.execute(
+        "DELETE FROM timers WHERE timer_id IN (SELECT timer_id FROM timers WHERE group_key = ? AND sequence_num = ?"
+        " AND (told OR redact_at > ?) LIMIT ?)",
+        (*row, now, SWEPT_AT_ONCE),
+    ).rowcount
+    if deleted < SWEPT_AT_ONCE:
+        connection.execute("DELETE FROM ended_timers WHERE group_key = ? AND sequence_num = ?", tuple(row))
+    reach("timers.swept")
+    return True

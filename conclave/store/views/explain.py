@@ -1,0 +1,410 @@
+"""Explains what becomes of the messages of a group, and of one message: what the next run does, and why.
+
+Everything is asked of those who decide it: ``fate.py`` says what becomes of a message, ``overdue.py`` what could be
+erased already, ``reasons.py`` where a policy comes from. Lists have at most LISTED entries, and say how many more there
+are. Nothing is written.
+"""
+
+import sqlite3
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from uuid import UUID
+
+from conclave.errors import NotFoundError
+from conclave.retention.fate import UNREAD_BY, Fate, Sent, fate_of
+from conclave.retention.jobs import Scope
+from conclave.retention.policy import COLUMNS, GroupPolicy, of_row
+from conclave.retention.reasons import reasons
+from conclave.retention.resolve import PolicySettings
+from conclave.store.resources import receipts
+from conclave.store.resources.audit import AuditAction
+from conclave.store.resources.receipts import Receipt
+from conclave.store.sender_index import SENT
+from conclave.store.views import overdue
+
+LISTED = 10
+"""Members, holds and receipts are listed up to 10 of each."""
+
+
+@dataclass(frozen=True)
+class Marks:
+    """The marks of a group, see ``retention/marks.py``; and its border, see ``retention/stretches.py``."""
+
+    last_seq: int = 0
+    floor_seq: int = 0
+    gone_below: int = 0
+    expired_before: int = 0
+    commits_below: int = 0
+    archived_seq: int = 0
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """A member who has not fetched, or not read, what is asked about. Times are Unix seconds.
+
+    ``fetched``: the number up to which this member has. When that was, is not stored; ``last_used_at`` says when a
+    session was last used, for whatever; None: there is none any more.
+    """
+
+    username: str
+    user_id: str
+    fetched: int
+    last_used_at: int | None
+    disabled: bool
+
+
+@dataclass(frozen=True)
+class Covering:
+    """A legal hold that keeps messages of the group from being erased: all, or those that one user has sent.
+
+    ``has_sent``: of a user's hold, whether the user has sent anything here; None if that is not known.
+    """
+
+    hold_id: int
+    covers: str
+    name: str
+    subject_id: str
+    reason: str
+    added_by: str
+    added_at: int
+    has_sent: bool | None
+
+
+@dataclass(frozen=True)
+class Decision:
+    """The last entry of the audit log that changed the policy of a group: its own, or the server's settings."""
+
+    at: int
+    actor: str
+    action: str
+
+
+@dataclass(frozen=True)
+class Job:
+    """A kind of run that erases here, and the seconds from one to the next."""
+
+    name: str
+    interval: int
+
+
+@dataclass(frozen=True)
+class Message:
+    """One message. Its fate is None unless it is stored and its row could be read.
+
+    ``place``: hot, moving, copied, archived, gone, or "not sent yet". ``sender``: the name of the account; "" if it was
+    deleted. ``part``: where in the archive, as class, span, and the times of the oldest and the newest message there.
+    ``unreadable``: why the archive could not be read. ``receipts``: those that may have the erasure of it.
+    ``waiting``: who has not fetched it, if it waits for that. ``unread``: who has not read it, if it destroys itself;
+    how many they are is in the timer of its fate.
+    """
+
+    sequence_num: int
+    place: str
+    sent: Sent | None = None
+    sender: str = ""
+    fate: Fate | None = None
+    part: tuple[int, int, int, int] | None = None
+    unreadable: str = ""
+    receipts: tuple[Receipt, ...] = ()
+    waiting: tuple[Waiting, ...] = ()
+    waiting_in_all: int = 0
+    unread: tuple[Waiting, ...] = ()
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """What becomes of the messages of one group, as of the Unix second ``now``.
+
+    ``own_max`` and ``own_min``: what its admins have stored. ``decided``: None if the audit log does not know.
+    ``jobs``: the runs that erase what expires; ``every_run``: whether something is past a mark, which any run erases.
+    ``waiting``: who holds messages back, and ``waiting_in_all`` how many they are. ``overdue_since``: None if nothing
+    is. ``clock_fault``: why nothing is erased at all, "" for no reason.
+    """
+
+    group_id: str
+    name: str
+    deleted_at: int | None
+    now: int
+    lifetime: int
+    min_lifetime: int
+    hold_limit: int
+    source: str
+    reasons: list[str]
+    own_max: int
+    own_min: int
+    decided: Decision | None
+    marks: Marks
+    holds: list[Covering]
+    holds_in_all: int
+    waiting: tuple[Waiting, ...]
+    waiting_in_all: int
+    jobs: list[Job]
+    overdue_since: int | None
+    erases: bool
+    clock_fault: str
+    message: Message | None = None
+
+
+Look = Callable[[int, int, Sequence[tuple[int, int]]], Sent | None]
+"""Reads a message from the archive: group key, number, and the partitions in which it may be. None: it is not there."""
+
+
+class LookError(Exception):
+    """The archive cannot be read. The message says why."""
+
+
+@dataclass(frozen=True)
+class _Group:
+    """What is stored of a group, or of a deleted one."""
+
+    group_key: int
+    group_id: bytes
+    name: str
+    deleted_at: int | None
+    own_max: int
+    own_min: int
+    marks: Marks
+    policy: GroupPolicy
+
+
+def explain(
+    connection: sqlite3.Connection,
+    settings: PolicySettings,
+    schedule: Sequence[tuple[Scope, int]],
+    now: int,
+    group_id: bytes,
+    number: int | None = None,
+    look: Look | None = None,
+    clock_fault: str = "",
+) -> Explanation:
+    """Explain a group at the Unix second ``now``, and its message ``number`` if it is given.
+
+    ``schedule``: what runs there are, and the seconds from run to run. ``look``: reads the archive; without it, only
+    what the database knows is told. ``clock_fault``: what is wrong with the clock, "" for nothing. Raises NotFoundError
+    if nothing is left of the group.
+    """
+    group = _find(connection, group_id)
+    policy = group.policy
+    holds, holds_in_all = _holds(connection, group)
+    holding = policy.is_after_fetch or policy.keeps_commits
+    waiting, waiting_in_all = _waiting(connection, group, group.marks.last_seq) if holding else ((), 0)
+    due = overdue.find(connection, now, group.group_key, schedule).get(group.group_key)
+    message = None if number is None else _message(connection, now, group, number, look)
+    return Explanation(
+        group_id=str(UUID(bytes=group_id)),
+        name=group.name,
+        deleted_at=group.deleted_at,
+        now=now,
+        lifetime=policy.lifetime,
+        min_lifetime=policy.min_lifetime,
+        hold_limit=policy.hold_limit,
+        source=policy.source.value,
+        reasons=reasons(settings, group_id, group.own_max, group.own_min),
+        own_max=group.own_max,
+        own_min=group.own_min,
+        decided=_decided(connection, group_id),
+        marks=group.marks,
+        holds=holds,
+        holds_in_all=holds_in_all,
+        waiting=waiting,
+        waiting_in_all=waiting_in_all,
+        jobs=_jobs(policy, schedule, is_deleted=group.deleted_at is not None),
+        overdue_since=due.since if due else None,
+        erases=settings.enabled,
+        clock_fault=clock_fault,
+        message=_held_by_clock(message) if message and clock_fault else message,
+    )
+
+
+def _held_by_clock(message: Message) -> Message:
+    """Return a message as it is while the clock is wrong: the next run erases nothing."""
+    return replace(message, fate=replace(message.fate, goes=False)) if message.fate else message
+
+
+def _find(connection: sqlite3.Connection, group_id: bytes) -> _Group:
+    row = connection.execute(
+        f"SELECT {COLUMNS}, group_key, group_name, message_expiry_seconds, min_lifetime_seconds, last_seq, floor_seq,"
+        " gone_below, expired_before, commits_below, archived_seq FROM groups WHERE group_id = ?",
+        (group_id,),
+    ).fetchone()
+    if row:
+        return _Group(row[6], group_id, row[7], None, row[8], row[9], Marks(*tuple(row)[10:]), of_row(*tuple(row)[:6]))
+    row = connection.execute(
+        f"SELECT {COLUMNS}, group_key, created_at, message_expiry_seconds, min_lifetime_seconds FROM tombstones"
+        " WHERE group_id = ?",
+        (group_id,),
+    ).fetchone()
+    if row is None:
+        erased = receipts.of_group(connection, group_id, 1)
+        known = f"; the last receipt of it is number {erased[0].receipt_id}" if erased else ""
+        raise NotFoundError(f"no such group, or nothing is left of it{known}")
+    return _Group(row[6], group_id, "", row[7], row[8], row[9], Marks(), of_row(*tuple(row)[:6]))
+
+
+def _jobs(policy: GroupPolicy, schedule: Sequence[tuple[Scope, int]], *, is_deleted: bool) -> list[Job]:
+    """Return the runs that erase what expires in a group; of a deleted group all."""
+    return [Job(scope.name, interval) for scope, interval in schedule if is_deleted or scope.covers(policy)]
+
+
+def _decided(connection: sqlite3.Connection, group_id: bytes) -> Decision | None:
+    found = [
+        connection.execute(
+            "SELECT at, actor, action FROM audit WHERE subject_id = ? AND action = ? ORDER BY audit_id DESC LIMIT 1",
+            (subject, action),
+        ).fetchone()
+        for subject, action in ((group_id, AuditAction.POLICY_CHANGED), (b"", AuditAction.SETTINGS_CHANGED))
+    ]
+    return max((Decision(*row) for row in found if row), key=lambda decision: decision.at, default=None)
+
+
+def _waiting(connection: sqlite3.Connection, group: _Group, number: int) -> tuple[tuple[Waiting, ...], int]:
+    """Return the members who have not fetched up to ``number``, those furthest behind first, and how many they are."""
+    behind = "watermark < ?2"
+    in_all = connection.execute(
+        f"SELECT count(*) FROM members WHERE group_key = ?1 AND {behind}", (group.group_key, number)
+    ).fetchone()[0]
+    return _members(connection, group, behind, number), in_all
+
+
+def _members(connection: sqlite3.Connection, group: _Group, condition: str, number: int) -> tuple[Waiting, ...]:
+    """Return the members whom a condition on ``?2``, a number, admits, those furthest behind first."""
+    rows = connection.execute(
+        "SELECT username, user_id, watermark, disabled,"
+        " (SELECT max(last_used_at) FROM sessions WHERE sessions.user_id = users.user_id) AS last_used_at"
+        f" FROM members JOIN users USING (user_id) WHERE group_key = ?1 AND {condition}"
+        " ORDER BY watermark, member_id LIMIT ?3",
+        (group.group_key, number, LISTED),
+    ).fetchall()
+    return tuple(
+        Waiting(
+            row["username"],
+            str(UUID(bytes=row["user_id"])),
+            row["watermark"],
+            row["last_used_at"],
+            bool(row["disabled"]),
+        )
+        for row in rows
+    )
+
+
+SEARCHED = 10_000
+"""Of a user under a hold, 10,000 messages are looked at to see whether one of them is in the group."""
+
+
+def _holds(connection: sqlite3.Connection, group: _Group) -> tuple[list[Covering], int]:
+    """Return the holds that cover the group or users who may have sent something here, and how many they are."""
+    rows = connection.execute(
+        "SELECT hold_id, group_key, user_id, subject_id, name, reason, added_by, added_at FROM holds"
+        " WHERE group_key = ? OR user_id IS NOT NULL ORDER BY user_id IS NOT NULL, hold_id",
+        (group.group_key,),
+    ).fetchall()
+    found: list[Covering] = []
+    in_all = 0
+    for row in rows:
+        of_user = row["user_id"] is not None
+        has_sent = _has_sent(connection, group.group_key, row["user_id"]) if of_user and len(found) < LISTED else None
+        if of_user and has_sent is False:
+            continue
+        in_all += 1
+        if len(found) < LISTED:
+            covers = "user" if of_user else "group"
+            subject = str(UUID(bytes=row["subject_id"]))
+            values = (row["name"], subject, row["reason"], row["added_by"], row["added_at"])
+            found.append(Covering(row["hold_id"], covers, *values, has_sent))
+    return found, in_all
+
+
+def _has_sent(connection: sqlite3.Connection, group_key: int, user_id: bytes) -> bool | None:
+    """Tell whether a user has messages in a group; None if that would take too long to find out."""
+    archived = connection.execute(
+        "SELECT 1 FROM archive_senders WHERE sender_id = ? AND group_key = ?", (user_id, group_key)
+    ).fetchone()
+    if archived:
+        return True
+    count, here = connection.execute(
+        "SELECT count(*), ifnull(max(group_key = ?), 0) FROM"
+        f" (SELECT group_key FROM {SENT} WHERE sender_id = ? LIMIT ?)",
+        (group_key, user_id, SEARCHED),
+    ).fetchone()
+    # Archived commits are in no index by sender: a member, or somebody whose account is gone, may have sent some.
+    may_have_sent_commits = connection.execute(
+        "SELECT EXISTS (SELECT 1 FROM archive_parts WHERE group_key = ?2) AND"
+        " (EXISTS (SELECT 1 FROM members WHERE group_key = ?2 AND user_id = ?1)"
+        " OR NOT EXISTS (SELECT 1 FROM users WHERE user_id = ?1))",
+        (user_id, group_key),
+    ).fetchone()[0]
+    if here:
+        return True
+    return None if count == SEARCHED or may_have_sent_commits else False
+
+
+def _message(
+    connection: sqlite3.Connection,
+    now: int,
+    group: _Group,
+    number: int,
+    look: Look | None,
+) -> Message:
+    row = connection.execute(
+        "SELECT created_at, sender_id, is_commit FROM messages WHERE group_key = ? AND sequence_num = ?",
+        (group.group_key, number),
+    ).fetchone()
+    sent: Sent | None
+    if row:
+        part, unreadable = None, ""
+        sent = Sent(row[0], row[1], bool(row[2]))
+        place = _hot_place(connection, group, number)
+    else:
+        sent, part, unreadable = _archived(connection, group, number, look)
+        place = "archived"
+    if sent is None and not unreadable:
+        is_to_come = group.deleted_at is None and number > group.marks.last_seq
+        if is_to_come:
+            return Message(number, "not sent yet")
+        return Message(number, "gone", receipts=tuple(receipts.reaching(connection, group.group_id, number, LISTED)))
+    if sent is None:
+        return Message(number, place, part=part, unreadable=unreadable)
+    fate = fate_of(connection, now, group.group_key, number, sent)
+    waits = fate.waits_for_members
+    waiting, in_all = _waiting(connection, group, number) if waits else ((), 0)
+    unread = _members(connection, group, UNREAD_BY, number) if fate.timer and not fate.is_hidden else ()
+    named = connection.execute("SELECT username FROM users WHERE user_id = ?", (sent.sender_id,)).fetchone()
+    sender = named[0] if named else ""
+    return Message(number, place, sent, sender, fate, part, waiting=waiting, waiting_in_all=in_all, unread=unread)
+
+
+def _hot_place(connection: sqlite3.Connection, group: _Group, number: int) -> str:
+    """Return where a message is that has a row in the hot store."""
+    if number <= group.marks.archived_seq:
+        return "copied"
+    moving = connection.execute(
+        "SELECT 1 FROM archive_move_ranges JOIN archive_moves USING (batch) WHERE finished_at IS NULL"
+        " AND group_key = ? AND ? BETWEEN first_seq AND last_seq",
+        (group.group_key, number),
+    ).fetchone()
+    return "moving" if moving else "hot"
+
+
+def _archived(
+    connection: sqlite3.Connection, group: _Group, number: int, look: Look | None
+) -> tuple[Sent | None, tuple[int, int, int, int] | None, str]:
+    """Return the message of the archive, its part, and why it could not be read."""
+    parts = connection.execute(
+        "SELECT lifetime, span, oldest, newest FROM archive_parts"
+        " WHERE group_key = ? AND ? BETWEEN first_seq AND last_seq ORDER BY span",
+        (group.group_key, number),
+    ).fetchall()
+    if not parts:
+        return None, None, ""
+    first = (parts[0][0], parts[0][1], parts[0][2], parts[0][3])
+    if look is None:
+        return None, first, "the archive was not read"
+    try:
+        sent = look(group.group_key, number, [(row[0], row[1]) for row in parts])
+    except LookError as error:
+        return None, first, str(error)
+    if sent is None:
+        return None, None, ""
+    holding = [tuple(row) for row in parts if row["oldest"] <= sent.created_at <= row["newest"]]
+    lifetime, span, oldest, newest = holding[0] if holding else first
+    return sent, (lifetime, span, oldest, newest), ""

@@ -1,0 +1,214 @@
+"""What the store holds about one user, for the export: small parts at once, the user's messages a page at a time."""
+
+import json
+import sqlite3
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+from uuid import UUID
+
+from conclave.retention import stretches, visibility
+from conclave.retention.policy import FOREVER
+from conclave.retention.stretches import Stretch
+from conclave.store import bodies
+from conclave.store.engine.sqlite import places
+from conclave.store.resources import groups, members, users
+from conclave.store.resources.audit import OF_USERS
+from conclave.store.resources.groups import Group
+from conclave.store.sender_index import SENT
+
+WINDOW = 20_000
+"""A page looks at no more than 20,000 messages of a group, so that no snapshot lasts."""
+
+PAGE_MESSAGES = 2_000
+PAGE_BYTES = 8 * 1024 * 1024
+"""A page has at most 2,000 messages, and ends with the first body beyond 8 MiB."""
+
+
+class OwnMessage(NamedTuple):
+    """A message that the user has sent."""
+
+    sequence_num: int
+    created_at: int
+    """Unix seconds."""
+    is_commit: bool
+    self_destruct_seconds: int
+    body: bytes
+
+
+@dataclass(frozen=True)
+class Page:
+    """Messages in the order of their numbers."""
+
+    messages: Sequence[OwnMessage]
+    after: int | None
+    """Where the next page begins; None: this is the last one."""
+
+
+def about(connection: sqlite3.Connection, user_id: bytes, invites_dead_before: int) -> dict[str, Any]:
+    """Return everything about a user but the messages, as JSON has it. There has to be such a user.
+
+    No password, no token and no hash of one is in it. Times are Unix seconds. ``invites_dead_before``: those created
+    before this second have expired.
+    """
+    account = _rows(
+        connection,
+        "SELECT user_id, username, alias, signing_key_fingerprint, created_at, disabled FROM users WHERE user_id = ?",
+        user_id,
+    )
+    return {
+        "account": account[0],
+        "sessions": _rows(
+            connection,
+            "SELECT public_id AS session_id, created_at, last_used_at, expires_at FROM sessions WHERE user_id = ?"
+            " ORDER BY session_id",
+            user_id,
+        ),
+        "memberships": _rows(
+            connection,
+            "SELECT group_id, group_name, groups.alias AS group_alias, role, joined_at, watermark, read_up_to"
+            " FROM members JOIN groups USING (group_key) WHERE user_id = ? ORDER BY member_id",
+            user_id,
+        ),
+        "key_packages": [
+            {"is_last_resort": bool(last), "body": bodies.get(connection, body)}
+            for last, body in connection.execute(
+                "SELECT is_last_resort, package_body FROM key_packages WHERE user_id = ? ORDER BY key_package_id",
+                (user_id,),
+            ).fetchall()
+        ],
+        "invites": _rows(
+            connection,
+            "SELECT invite_id, group_id, inviter_id, invitee_id, invites.created_at FROM invites"
+            " JOIN groups USING (group_key) WHERE (invitee_id = ?1 OR inviter_id = ?1) AND invites.created_at >= ?2"
+            " ORDER BY invite_key",
+            user_id,
+            invites_dead_before,
+        ),
+        "welcomes": _rows(
+            connection,
+            "SELECT welcome_id, group_id FROM welcomes JOIN groups USING (group_key) WHERE user_id = ?"
+            " ORDER BY welcome_key",
+            user_id,
+        ),
+        "bans": _rows(
+            connection,
+            "SELECT group_id, banned_at, banned_by FROM bans JOIN groups USING (group_key) WHERE user_id = ?"
+            " ORDER BY ban_key",
+            user_id,
+        ),
+        "bans_made": _rows(
+            connection,
+            "SELECT group_id, user_id AS banned_id, banned_at FROM bans JOIN groups USING (group_key)"
+            " WHERE banned_by = ? ORDER BY ban_key",
+            user_id,
+        ),
+        "holds": _rows(
+            connection,
+            "SELECT hold_id AS hold, reason, added_by, added_at FROM holds WHERE user_id = ? ORDER BY hold_id",
+            user_id,
+        ),
+        "audit": _audited(connection, user_id),
+    }
+
+
+def _audited(connection: sqlite3.Connection, user_id: bytes) -> list[dict[str, Any]]:
+    """Return the entries about the user, and those on what the user has decided as an admin."""
+    found = connection.execute(
+        "SELECT audit_id AS entry, at, actor, action, subject_id, subject, details FROM audit"
+        f" WHERE subject_id = ? AND action IN ({places(OF_USERS)}) OR details ->> '$.admin_id' = ? ORDER BY audit_id",
+        (user_id, *OF_USERS, str(UUID(bytes=user_id))),
+    )
+    return [
+        {name: _plain(name, row[name]) for name in row.keys()} | {"details": json.loads(row["details"])}  # noqa: SIM118 - a row iterates over its values
+        for row in found
+    ]
+
+
+def _rows(connection: sqlite3.Connection, query: str, *values: bytes | int) -> list[dict[str, Any]]:
+    rows = connection.execute(query, values).fetchall()
+    return [{name: _plain(name, row[name]) for name in row.keys()} for row in rows]  # noqa: SIM118 - as above
+
+
+def _plain(name: str, value: Any) -> Any:
+    if name == "disabled":
+        return bool(value)
+    return str(UUID(bytes=value)) if isinstance(value, bytes) and len(value) == users.ID_BYTES else value
+
+
+def groups_of_sender(connection: sqlite3.Connection, user_id: bytes) -> list[bytes]:
+    """Return the ids of the groups in which the user may have messages.
+
+    What the archive has of a group that the user has left counts only if there are application messages of the user.
+    """
+    rows = connection.execute(
+        f"SELECT group_id FROM groups WHERE group_key IN (SELECT group_key FROM {SENT} WHERE sender_id = ?1"
+        " UNION SELECT group_key FROM archive_senders WHERE sender_id = ?1"
+        " UNION SELECT group_key FROM members WHERE user_id = ?1) ORDER BY group_key",
+        (user_id,),
+    )
+    return [row[0] for row in rows]
+
+
+def stretch(connection: sqlite3.Connection, group_id: bytes, now: int) -> Stretch | None:
+    """Return where the archive has messages of a group that may be seen now; None also if the group is gone."""
+    group = groups.find(connection, group_id)
+    return stretches.stretch(connection, group, 0, visibility.of_group(connection, group, now)) if group else None
+
+
+def page(connection: sqlite3.Connection, group_id: bytes, user_id: bytes, after: int, now: int) -> Page | None:
+    """Return messages of the user in the hot store with numbers greater than ``after``, as a member would get them.
+
+    What has expired, or is redacted for the user, is not there. None: the group is gone.
+    """
+    group = groups.find(connection, group_id)
+    if group is None:
+        return None
+    sight = visibility.of_group(connection, group, now)
+    begin = visibility.pass_hidden(connection, group, sight, max(after, group.archived_seq))
+    end = _window_end(connection, group, begin)
+    timed = _timed(connection, group, user_id)
+    admitted, _ = sight.hot
+    rows = connection.execute(
+        f"SELECT message_id, sequence_num, created_at, is_commit, ifnull(seconds, 0) FROM ({timed.query})"
+        f" WHERE group_key = :group_key AND sender_id = :user_id AND sequence_num <= :end AND {admitted}"
+        f" AND {timed.condition} ORDER BY sequence_num LIMIT :limit",
+        {
+            "group_key": group.group_key,
+            "user_id": user_id,
+            "end": end,
+            "limit": PAGE_MESSAGES,
+            "now": now,
+            **timed.values,
+            **sight.bounds(begin),
+        },
+    ).fetchall()
+    found: list[OwnMessage] = []
+    size = 0
+    for body_id, number, created_at, is_commit, seconds in rows:
+        found.append(OwnMessage(number, created_at, bool(is_commit), seconds, bodies.get(connection, body_id)))
+        size += len(found[-1].body)
+        if size > PAGE_BYTES:
+            break
+    looked_up_to = end if len(found) == len(rows) < PAGE_MESSAGES else found[-1].sequence_num
+    return Page(found, looked_up_to if looked_up_to < group.last_seq else None)
+
+
+def _window_end(connection: sqlite3.Connection, group: Group, begin: int) -> int:
+    """Return the number of the last message of a page's window, which begins after the number ``begin``.
+
+    It counts messages, not numbers: a restored group goes on with numbers that are billions beyond the former ones.
+    """
+    row = connection.execute(
+        "SELECT sequence_num FROM messages WHERE group_key = ? AND sequence_num > ? ORDER BY sequence_num"
+        " LIMIT 1 OFFSET ?",
+        (group.group_key, begin, WINDOW - 1),
+    ).fetchone()
+    return int(row[0]) if row else group.last_seq
+
+
+def _timed(connection: sqlite3.Connection, group: Group, user_id: bytes) -> visibility.Timed:
+    """Return what the user gets of self-destructing messages; who has left the group gets none."""
+    member = members.membership(connection, group.group_id, user_id)
+    member_id, joined_after = (member.member_id, member.joined_after) if member else (0, FOREVER)
+    return visibility.of_reader(member_id, joined_after, include_redacted=False)

@@ -1,0 +1,121 @@
+"""What operators see of all groups: policy, members, how much is stored, what is overdue."""
+
+import sqlite3
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from uuid import UUID
+
+from conclave.errors import NotFoundError
+from conclave.retention.jobs import Scope
+from conclave.store.views.overdue import Due
+
+
+@dataclass(frozen=True)
+class Row:
+    """One group. Times are Unix seconds, lifetimes seconds, KEEP or AFTER_FETCH.
+
+    ``hot_messages`` and ``archived_messages``: where they lie; a copy that the archive serves already counts as hot.
+    """
+
+    group_id: str
+    name: str
+    alias: str
+    deleted_at: int | None
+    """None unless it was deleted and something of it is left; such a group has no name any more."""
+    lifetime: int
+    min_lifetime: int
+    source: str
+    members: int
+    hot_messages: int
+    archived_messages: int
+    archived_bytes: int
+    """Of bodies."""
+    oldest: int | None
+    """When the oldest of them was stored; None: there are none."""
+    holds: int
+    """The legal holds on the group, without those on users."""
+    overdue_since: int | None
+    """None if nothing is overdue."""
+    is_late: bool
+    """For longer than runs explain, see ``Due.is_late``."""
+    border: int
+    """Messages up to this number are served by the archive."""
+
+    def matches(self, like: str) -> bool:
+        """Tell whether the name or the alias contains ``like``; upper and lower case are the same."""
+        wanted = like.casefold()
+        return wanted in self.name.casefold() or wanted in self.alias.casefold()
+
+
+_ROWS = """
+WITH stored AS (
+    SELECT group_key, group_id, group_name, alias, NULL AS deleted_at, effective_expiry, least_lifetime, policy_source,
+        archived_seq FROM groups
+    UNION ALL
+    SELECT group_key, group_id, '', '', created_at, effective_expiry, least_lifetime, policy_source, 0 FROM tombstones
+), joined AS MATERIALIZED (SELECT group_key, count(*) AS members FROM members {of_one} GROUP BY group_key
+), hot AS MATERIALIZED (
+    SELECT group_key, count(*) AS messages, min(created_at) AS oldest FROM messages {of_one} GROUP BY group_key
+), archived AS MATERIALIZED (
+    SELECT group_key, sum(message_count) AS messages, sum(body_bytes) AS bytes, min(oldest) AS oldest
+    FROM archive_parts {of_one} GROUP BY group_key
+), held AS MATERIALIZED (
+    SELECT group_key, count(*) AS holds FROM holds WHERE group_key IS NOT NULL GROUP BY group_key
+)
+SELECT stored.*, ifnull(members, 0) AS members, ifnull(hot.messages, 0) AS hot_messages,
+    ifnull(archived.messages, 0) AS archived_messages, ifnull(bytes, 0) AS archived_bytes, ifnull(holds, 0) AS holds,
+    min(ifnull(hot.oldest, archived.oldest), ifnull(archived.oldest, hot.oldest)) AS oldest
+FROM stored LEFT JOIN joined USING (group_key) LEFT JOIN hot USING (group_key) LEFT JOIN archived USING (group_key)
+LEFT JOIN held USING (group_key) {of_one} ORDER BY group_name, deleted_at
+"""
+"""All groups, or one. Members, messages and parts are counted in one pass of an index each."""
+
+
+def list_all(
+    connection: sqlite3.Connection,
+    schedule: Sequence[tuple[Scope, int]],
+    now: int,
+    due: Mapping[int, Due],
+    group_key: int | None = None,
+) -> list[Row]:
+    """List all groups by name, and deleted ones of which something is left first; or one group alone.
+
+    ``due``: what is overdue at the second ``now``, by group key.
+    """
+    of_one = "" if group_key is None else f"WHERE group_key = {group_key:d}"
+    rows = []
+    for row in connection.execute(_ROWS.format(of_one=of_one)):
+        overdue = due.get(row["group_key"])
+        rows.append(
+            Row(
+                group_id=str(UUID(bytes=row["group_id"])) if row["group_id"] else "",
+                name=row["group_name"],
+                alias=row["alias"],
+                deleted_at=row["deleted_at"],
+                lifetime=row["effective_expiry"],
+                min_lifetime=row["least_lifetime"],
+                source=row["policy_source"],
+                members=row["members"],
+                hot_messages=row["hot_messages"],
+                archived_messages=row["archived_messages"],
+                archived_bytes=row["archived_bytes"],
+                oldest=row["oldest"],
+                holds=row["holds"],
+                overdue_since=overdue.since if overdue else None,
+                is_late=bool(overdue and overdue.is_late(schedule, now)),
+                border=row["archived_seq"],
+            )
+        )
+    return rows
+
+
+def key_of(connection: sqlite3.Connection, group_id: bytes) -> int:
+    """Return the key of a group, also of a deleted one of which something is left. Raises NotFoundError."""
+    row = connection.execute(
+        "SELECT group_key FROM groups WHERE group_id = ?1"
+        " UNION ALL SELECT group_key FROM tombstones WHERE group_id = ?1",
+        (group_id,),
+    ).fetchone()
+    if row is None:
+        raise NotFoundError("no such group, or nothing is left of it")
+    return int(row[0])

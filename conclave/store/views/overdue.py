@@ -1,0 +1,335 @@
+"""Overdue: what could be erased already and still is there, of which groups, and since when.
+
+A message is overdue from the second on at which it is hidden for good and old enough, unless ``min_lifetime``, a legal
+hold or ``enabled = false`` withholds it. Runs end that. The report of a run, health and operators' commands ask here.
+
+Only looks into indexes are taken, so some answers are bounds. They err towards less: a group that is fine is never
+called overdue. What a mark hides has no second of its own, so it counts from the last run that succeeded: any run would
+have erased it. A decision about a group, such as a new policy, makes old messages due at once, so none is overdue from
+before it. The index of the archive does not tell single messages apart: parts that may have kept commits do not count,
+nor do any while some user is under a legal hold.
+"""
+
+import sqlite3
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from conclave.retention.jobs import EVERYTHING, Scope
+from conclave.retention.policy import COLUMNS, GroupPolicy, of_row
+from conclave.retention.rules import (
+    DELETED_ACCOUNT,
+    DELETED_GROUP,
+    ENDS_AT,
+    EXPIRED,
+    FETCHED,
+    GOVERNED,
+    HELD_SENDERS,
+    REDACTED,
+    RULES,
+    TIMED,
+    Bounds,
+    certain_of_part,
+    may_go,
+)
+from conclave.store.resources.audit import AuditAction
+from conclave.store.sender_index import BLOCK, SENT
+from conclave.store.views import runs
+
+LATE_AFTER_RUNS = 2
+"""A group is late if it is overdue for longer than two intervals of the job that covers it."""
+
+
+@dataclass(frozen=True)
+class Due:
+    """What of one group could be erased already, since which Unix second.
+
+    ``by_policy``: what has expired by age, or was fetched by all: a run that covers ``policy`` erases it. ``by_mark``:
+    what is past a mark, is redacted for everybody, or lies under the tombstone of a group or of an account: any run
+    erases it. None: nothing.
+    """
+
+    group_key: int
+    policy: GroupPolicy
+    by_policy: int | None
+    by_mark: int | None
+
+    @property
+    def since(self) -> int:
+        """The earlier of the two."""
+        return min(each for each in (self.by_policy, self.by_mark) if each is not None)
+
+    def is_late(self, schedule: Iterable[tuple[Scope, int]], now: int) -> bool:
+        """Tell whether runs that should have erased it were left out, or failed, or have overlooked it.
+
+        ``schedule``: what runs there are, and the seconds from run to run. What no run covers is not late.
+        """
+        covering = [interval for scope, interval in schedule if scope.covers(self.policy)]
+        any_run = [interval for _, interval in schedule]
+        return any(
+            since is not None and intervals and now - since > LATE_AFTER_RUNS * min(intervals)
+            for since, intervals in ((self.by_policy, covering), (self.by_mark, any_run))
+        )
+
+
+@dataclass(frozen=True)
+class Worst:
+    """How many groups are overdue, and for how many seconds the worst of them; 0 and 0: none."""
+
+    groups: int = 0
+    seconds: int = 0
+
+
+def worst(connection: sqlite3.Connection, now: int) -> Worst:
+    """Return how much is overdue at the second ``now``."""
+    return _summed(find(connection, now).values(), now)
+
+
+def with_late(connection: sqlite3.Connection, schedule: Sequence[tuple[Scope, int]], now: int) -> tuple[Worst, Worst]:
+    """Return how much is overdue at the second ``now``, and how much of it is late.
+
+    ``schedule``: see ``Due.is_late``.
+    """
+    found = find(connection, now, schedule=schedule).values()
+    return _summed(found, now), _summed((due for due in found if due.is_late(schedule, now)), now)
+
+
+def _summed(found: Iterable[Due], now: int) -> Worst:
+    seconds = [max(0, now - due.since) for due in found]
+    return Worst(len(seconds), max(seconds, default=0))
+
+
+def find(
+    connection: sqlite3.Connection,
+    now: int,
+    group_key: int | None = None,
+    schedule: Sequence[tuple[Scope, int]] = (),
+) -> dict[int, Due]:
+    """Return what is overdue at the second ``now``, by group key: of all groups, or of one.
+
+    ``schedule``: what runs there are; without it, each run in the history counts as one that covers every group. Writes
+    nothing, not even to temporary tables. Of a deleted account only one group is named, that of an early message.
+    """
+    if not any(_is_there(connection, f"{table} WHERE erases") for table in ("groups", "tombstones")):
+        return {}
+    look = _Look(connection, now, group_key, schedule)
+    found: dict[int, Due] = {}
+    for due in (*look.living(), *look.redacted(), *look.deleted_groups(), *look.deleted_accounts()):
+        known = found.get(due.group_key)
+        found[due.group_key] = _both(known, due) if known else due
+    return found
+
+
+def _is_there(connection: sqlite3.Connection, what: str) -> bool:
+    """Tell whether a table, with a condition or without, has any row."""
+    return bool(connection.execute(f"SELECT EXISTS (SELECT 1 FROM {what})").fetchone()[0])
+
+
+_LIVING = """
+, reaching AS (
+    SELECT *, min(cutoff, erasable_before) AS aged_before FROM governed_groups WHERE erasable_before > 0 {only}
+), looked AS (
+    SELECT {columns}, group_key, group_id, gone_below,
+        (SELECT min(created_at) FROM messages WHERE messages.group_key = reaching.group_key AND {expired}) AS aged_hot,
+        (SELECT min(oldest) FROM archive_parts WHERE archive_parts.group_key = reaching.group_key
+            AND span < aged_before AND {expired_part}) AS aged_archived,
+        (SELECT iif({old_enough}, sequence_num, NULL) FROM messages
+            WHERE messages.group_key = reaching.group_key AND {fetched} ORDER BY sequence_num LIMIT 1) AS fetched_hot,
+        iif(gone > 0, (SELECT min(first_seq) FROM archive_parts
+            WHERE archive_parts.group_key = reaching.group_key AND {fetched_part}), NULL) AS fetched_archived
+    FROM reaching
+)
+SELECT *, (SELECT {marked} FROM (SELECT fetched_hot AS sequence_num)) AS is_hot_marked,
+    (SELECT {marked} FROM (SELECT fetched_archived AS sequence_num)) AS is_archived_marked,
+    (SELECT created_at FROM messages WHERE messages.group_key = looked.group_key
+        AND sequence_num = fetched_hot) AS fetched_hot_at,
+    (SELECT min(oldest) FROM archive_parts WHERE archive_parts.group_key = looked.group_key
+        AND first_seq = fetched_archived) AS fetched_archived_at
+FROM looked
+WHERE aged_hot IS NOT NULL OR aged_archived IS NOT NULL OR fetched_hot IS NOT NULL OR fetched_archived IS NOT NULL
+"""
+"""The groups in which something is overdue.
+
+A part whose oldest message is hidden by age begins in a span that does so too: by ``span``, the parts that are young
+are not looked at. What was fetched is looked for by number, so that only the first message is looked at.
+"""
+
+_REDACTED = """
+SELECT {columns}, governed.group_key, group_id, messages.created_at, {ends_at} AS ends_at
+FROM governed_groups AS governed CROSS JOIN {timed} WHERE self_destructing.group_key = governed.group_key
+    AND governed.erasable_before > 0 AND {redacted} {of_governed}
+"""
+
+_DELETED_GROUPS = """
+, looked AS (
+    SELECT {columns}, group_key, group_id, deleted_at,
+        (SELECT min(created_at) FROM messages
+            WHERE messages.group_key = governed_tombstones.group_key AND {deleted}) AS hot,
+        (SELECT min(oldest) FROM archive_parts
+            WHERE archive_parts.group_key = governed_tombstones.group_key AND {deleted_part}) AS archived
+    FROM governed_tombstones WHERE erasable_before > 0 {only}
+)
+SELECT * FROM looked WHERE hot IS NOT NULL OR archived IS NOT NULL
+"""
+
+_DELETED_ACCOUNTS = """
+, left_by AS (
+    SELECT user_id, created_at AS deleted_at FROM user_tombstones
+    WHERE user_id NOT IN ({held})
+), hot AS (
+    SELECT user_id, deleted_at, (SELECT block FROM {sent} JOIN governed_groups AS governed USING (group_key)
+        WHERE sender_id = user_id AND {of_deleted} {only} LIMIT 1) AS first_block FROM left_by
+)
+SELECT {columns}, deleted_at, min(messages.created_at) AS created_at, governed.group_key, group_id
+FROM hot CROSS JOIN messages ON {block} = first_block AND sender_id = user_id
+    JOIN governed_groups AS governed USING (group_key)
+WHERE {of_deleted} {only} GROUP BY user_id
+UNION ALL
+SELECT {columns}, deleted_at, (SELECT max(newest) FROM archive_parts AS parts
+    WHERE parts.group_key = governed.group_key) AS newest, governed.group_key, group_id
+FROM left_by JOIN archive_senders ON sender_id = user_id JOIN governed_groups AS governed USING (group_key)
+WHERE newest < erasable_before {only}
+"""
+
+
+class _Look:
+    """One look at what is overdue."""
+
+    def __init__(
+        self,
+        connection: sqlite3.Connection,
+        now: int,
+        group_key: int | None,
+        schedule: Sequence[tuple[Scope, int]],
+    ) -> None:
+        self._connection = connection
+        self._now = now
+        only = "" if group_key is None else f"AND group_key = {group_key:d}"
+        self._conditions = _conditions(Bounds().as_needed(connection)) | {
+            "columns": COLUMNS,
+            "held": HELD_SENDERS,
+            "only": only,
+            "of_governed": "" if group_key is None else f"AND governed.group_key = {group_key:d}",
+            "sent": SENT,
+            "block": BLOCK,
+            "timed": TIMED,
+            "ends_at": ENDS_AT,
+        }
+        self._values = {"now": now}
+        self._schedule = schedule
+        self._last_runs = runs.last_successes(connection)
+        self._last_run = max(self._last_runs.values(), default=0)
+
+    def living(self) -> Iterator[Due]:
+        """Yield the groups in which something is overdue by age, by fetches or by a mark."""
+        for row in self._rows(_LIVING):
+            policy = of_row(*row[:6])
+            by_policy, by_mark = [], []
+            for created_at in (row["aged_hot"], row["aged_archived"]):
+                if created_at is None:
+                    continue
+                expires_at = policy.expires_at(created_at)
+                if 0 < expires_at <= self._now:
+                    by_policy.append(max(expires_at, created_at + policy.min_lifetime))
+                else:
+                    by_mark.append(max(self._last_run, created_at + policy.min_lifetime))
+            for created_at, is_marked in (
+                (row["fetched_hot_at"], row["is_hot_marked"]),
+                (row["fetched_archived_at"], row["is_archived_marked"]),
+            ):
+                if created_at is not None:
+                    last_run = self._last_run if is_marked else self._last_run_over(policy)
+                    fetched = by_mark if is_marked else by_policy
+                    fetched.append(max(last_run, created_at + policy.min_lifetime))
+            decided = self._decided(row["group_id"])
+            by_both = (self._earliest(by_policy, decided), self._earliest(by_mark, decided))
+            yield Due(row["group_key"], policy, *by_both)
+
+    def redacted(self) -> Iterator[Due]:
+        """Yield the groups with self-destructing messages that nobody sees any more. Any run erases these."""
+        if not _is_there(self._connection, "self_destructing"):
+            return
+        for row in self._rows(_REDACTED):
+            policy = of_row(*row[:6])
+            ended = max(row["ends_at"], self._last_run)  # or it has ended since somebody left
+            since = max(ended, row["created_at"] + policy.min_lifetime, self._decided(row["group_id"]))
+            yield Due(row["group_key"], policy, None, since)
+
+    def deleted_groups(self) -> Iterator[Due]:
+        """Yield the deleted groups of which something is left that could be erased."""
+        if not _is_there(self._connection, "tombstones"):
+            return
+        for row in self._rows(_DELETED_GROUPS):
+            policy = of_row(*row[:6])
+            oldest = min(each for each in (row["hot"], row["archived"]) if each is not None)
+            since = max(row["deleted_at"], oldest + policy.min_lifetime)
+            yield Due(row["group_key"], policy, None, self._earliest([since], self._decided(row["group_id"])))
+
+    def deleted_accounts(self) -> Iterator[Due]:
+        """Yield groups in which a deleted account has left something that could be erased."""
+        if not _is_there(self._connection, "user_tombstones"):
+            return
+        for row in self._rows(_DELETED_ACCOUNTS):
+            policy = of_row(*row[:6])
+            since = max(row["deleted_at"], row["created_at"] + policy.min_lifetime)
+            yield Due(row["group_key"], policy, None, self._earliest([since], self._decided(row["group_id"])))
+
+    def _earliest(self, seconds: Sequence[int], decided: int) -> int | None:
+        """Return the earliest of ``seconds``, but none before ``decided``, nor after now; None: there are none.
+
+        A message may have been sent by a clock that was ahead.
+        """
+        return min(self._now, max(min(seconds), decided)) if seconds else None
+
+    def _rows(self, query: str) -> list[sqlite3.Row]:
+        text = f"WITH {GOVERNED}{query.format(**self._conditions)}"
+        return self._connection.execute(text, self._values).fetchall()
+
+    def _last_run_over(self, policy: GroupPolicy) -> int:
+        """Return when the last run began that covers a policy and succeeded; 0: there was none."""
+        covering = {EVERYTHING, *(scope.name for scope, _ in self._schedule if scope.covers(policy))}
+        return max((at for job, at in self._last_runs.items() if not self._schedule or job in covering), default=0)
+
+    def _decided(self, group_id: bytes) -> int:
+        """Return when somebody last decided something about a group, or about all; 0: nobody is known to have."""
+        return max(self._decided_about(group_id), self._decided_about_all)
+
+    def _decided_about(self, subject_id: bytes) -> int:
+        row = self._connection.execute(
+            "SELECT at FROM audit WHERE subject_id = ? ORDER BY audit_id DESC LIMIT 1", (subject_id,)
+        ).fetchone()
+        return int(row[0]) if row else 0
+
+    @cached_property
+    def _decided_about_all(self) -> int:
+        """About the server; or about a user, whose messages were held back in any group."""
+        released = self._connection.execute(
+            "SELECT max(at) FROM audit WHERE action = ?", (AuditAction.USER_RELEASED,)
+        ).fetchone()[0]
+        return max(self._decided_about(b""), released or 0)
+
+
+def _conditions(bounds: Bounds) -> dict[str, str]:
+    """Return what the rules say, as far as the queries need it."""
+    parts = {
+        f"{name}_part": certain_of_part([rule], bounds)
+        for name, rule in (("expired", EXPIRED), ("fetched", FETCHED), ("deleted", DELETED_GROUP))
+    }
+    return parts | {
+        "expired": RULES[EXPIRED].due(bounds),
+        "fetched": RULES[FETCHED].due(bounds._replace(erasable_before="")),
+        "marked": RULES[FETCHED].hot(Bounds(gone="gone_below")),
+        "old_enough": may_go(bounds._replace(unheld="")),
+        "redacted": RULES[REDACTED].due(bounds),
+        "deleted": RULES[DELETED_GROUP].due(bounds),
+        "of_deleted": RULES[DELETED_ACCOUNT].due(bounds),
+    }
+
+
+def _both(one: Due, other: Due) -> Due:
+    """Return the earlier of what two say of one group."""
+    by_policy, by_mark = (
+        min((each for each in pair if each is not None), default=None)
+        for pair in ((one.by_policy, other.by_policy), (one.by_mark, other.by_mark))
+    )
+    return Due(one.group_key, one.policy, by_policy, by_mark)

@@ -1,0 +1,177 @@
+"""What the operators' page shows of the store, from one snapshot: no message is looked at but those it names.
+
+Everything is read by indexes, by small tables, or by the tables of groups and of the archive's parts. So it takes some
+hundredths of a second with 10,000 groups, however many messages they have.
+"""
+
+import sqlite3
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from uuid import UUID
+
+from conclave.retention import holds
+from conclave.retention.holds import Hold
+from conclave.retention.jobs import Scope
+from conclave.retention.policy import AFTER_FETCH
+from conclave.retention.rules import GOVERNED
+from conclave.store.views import overdue, runs
+from conclave.store.views.overdue import Due
+from conclave.store.views.runs import HISTORY_ROWS, Run
+
+NAMED = 20
+"""Of a kind, at most 20 groups are named: the worst."""
+
+HOLDS_NAMED = 100
+"""At most 100 legal holds are named: the newest."""
+
+
+@dataclass(frozen=True)
+class PolicyCount:
+    """How many groups have a policy. Lifetimes as those of GroupPolicy; ``source``: what the lifetime comes from."""
+
+    lifetime: int
+    min_lifetime: int
+    source: str
+    groups: int
+
+
+@dataclass(frozen=True)
+class Overdue:
+    """A group with something that could be erased already. ``is_late`` and the two others: see ``Due``."""
+
+    group_id: str
+    name: str
+    """Empty if the group is deleted."""
+    since: int
+    """A Unix second."""
+    is_late: bool
+    by_policy: bool
+    by_mark: bool
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """A delete-after-fetch group in which some members have not fetched what others have."""
+
+    group_id: str
+    name: str
+    members: int
+    """How many have not."""
+    numbers: int
+    """How many message numbers lie between the slowest and the quickest member; some of these messages may be gone."""
+    oldest: int | None
+    """When the first of them in the database was stored, Unix seconds; None: it has none."""
+
+
+@dataclass(frozen=True)
+class Overview:
+    """The store at the Unix second ``at``.
+
+    ``overdue`` and ``waiting``: the worst groups, NAMED at most; ``overdue_groups``, ``late_groups`` and
+    ``waiting_groups``: how many there are.
+    """
+
+    at: int
+    groups: int
+    users: int
+    policies: list[PolicyCount]
+    overdue: list[Overdue]
+    overdue_groups: int
+    late_groups: int
+    waiting: list[Waiting]
+    waiting_groups: int
+    holds: list[Hold]
+    hold_count: int
+    runs: list[Run]
+    """The history, newest first."""
+    hot_bytes: int
+    """Of bodies in the database."""
+    archived_messages: int
+    archived_bytes: int
+
+
+def look(connection: sqlite3.Connection, schedule: Sequence[tuple[Scope, int]], now: int) -> Overview:
+    """Return what the store has at the Unix second ``now``. ``schedule``: see ``Due.is_late``."""
+    due = overdue.find(connection, now, schedule=schedule)
+    waiting = sorted(_waiting(connection), key=lambda each: each[1], reverse=True)
+    held = holds.list_all(connection)
+    archived = connection.execute(
+        "SELECT ifnull(sum(message_count), 0), ifnull(sum(body_bytes), 0) FROM archive_parts"
+    ).fetchone()
+    return Overview(
+        at=now,
+        groups=_number(connection, "SELECT count(*) FROM groups"),
+        users=_number(connection, "SELECT count(*) FROM users"),
+        policies=_policies(connection),
+        overdue=list(_named(connection, due, schedule, now)),
+        overdue_groups=len(due),
+        late_groups=sum(each.is_late(schedule, now) for each in due.values()),
+        waiting=[_described(connection, *each) for each in waiting[:NAMED]],
+        waiting_groups=len(waiting),
+        holds=held[: -HOLDS_NAMED - 1 : -1],
+        hold_count=len(held),
+        runs=runs.last(connection, HISTORY_ROWS),
+        hot_bytes=_number(connection, "SELECT ifnull(sum(live_bytes), 0) FROM body_segments"),
+        archived_messages=archived[0],
+        archived_bytes=archived[1],
+    )
+
+
+def _policies(connection: sqlite3.Connection) -> list[PolicyCount]:
+    """Count the living groups by policy, the most frequent first."""
+    rows = connection.execute(
+        "SELECT effective_expiry, least_lifetime, policy_source, count(*) AS count FROM groups GROUP BY 1, 2, 3"
+        " ORDER BY count DESC"
+    )
+    return [PolicyCount(*row) for row in rows]
+
+
+def _named(
+    connection: sqlite3.Connection, due: Mapping[int, Due], schedule: Sequence[tuple[Scope, int]], now: int
+) -> Iterator[Overdue]:
+    """Yield the groups for which something is overdue for longest."""
+    for each in sorted(due.values(), key=lambda one: one.since)[:NAMED]:
+        row = connection.execute(
+            "SELECT group_id, group_name FROM groups WHERE group_key = ?1"
+            " UNION ALL SELECT group_id, '' FROM tombstones WHERE group_key = ?1",
+            (each.group_key,),
+        ).fetchone()
+        group_id, name = row or (b"", "")
+        by_policy, by_mark = each.by_policy is not None, each.by_mark is not None
+        yield Overdue(_text(group_id), name, each.since, each.is_late(schedule, now), by_policy, by_mark)
+
+
+def _waiting(connection: sqlite3.Connection) -> list[tuple[int, int]]:
+    """Return the delete-after-fetch groups in which a member is behind: the key, and by how many numbers."""
+    rows = connection.execute(
+        f"WITH {GOVERNED}, reached AS (SELECT group_key, gone,"
+        " (SELECT max(watermark) FROM members WHERE members.group_key = governed_groups.group_key) AS most"
+        f" FROM governed_groups WHERE effective_expiry = {AFTER_FETCH})"
+        " SELECT group_key, most - gone FROM reached WHERE most > gone",
+        {"now": 0},
+    )
+    return [(row[0], row[1]) for row in rows]
+
+
+def _described(connection: sqlite3.Connection, group_key: int, numbers: int) -> Waiting:
+    group_id, name, gone_below, most = connection.execute(
+        "SELECT group_id, group_name, gone_below,"
+        " (SELECT max(watermark) FROM members WHERE members.group_key = groups.group_key)"
+        " FROM groups WHERE group_key = ?",
+        (group_key,),
+    ).fetchone()
+    behind = _number(connection, "SELECT count(*) FROM members WHERE group_key = ? AND watermark < ?", group_key, most)
+    oldest = connection.execute(
+        "SELECT created_at FROM messages WHERE group_key = ? AND sequence_num > ? AND sequence_num <= ?"
+        " ORDER BY sequence_num LIMIT 1",
+        (group_key, max(gone_below, most - numbers), most),
+    ).fetchone()
+    return Waiting(_text(group_id), name, behind, numbers, oldest[0] if oldest else None)
+
+
+def _number(connection: sqlite3.Connection, sql: str, *values: int) -> int:
+    return int(connection.execute(sql, values).fetchone()[0])
+
+
+def _text(group_id: bytes) -> str:
+    return str(UUID(bytes=group_id)) if group_id else ""

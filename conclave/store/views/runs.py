@@ -1,0 +1,109 @@
+"""The history of cleanup runs, for operators."""
+
+import json
+import sqlite3
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from conclave.retention.advice import Advice, Cost, advise
+from conclave.retention.jobs import EVERYTHING, Scope
+
+HISTORY_ROWS = 1000
+"""The history has the last 1000 runs."""
+
+_COUNTS = (
+    "job",
+    "groups_touched",
+    "bytes_returned",
+    "archived",
+    "archive_bytes_returned",
+    "held",
+    "overdue_groups",
+    "overdue_seconds",
+    "deleted",
+    "brought_back",
+    "cpu_seconds",
+    "lock_seconds",
+    "longest_lock_seconds",
+)
+"""Fields of a run that are stored in one column, as JSON."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run, as the history has it. Times are Unix seconds.
+
+    Counts that an older version did not write have their defaults. ``cpu_seconds``, ``lock_seconds`` and
+    ``longest_lock_seconds``: see ``Cost``.
+    """
+
+    engine: str
+    started_at: int
+    finished_at: int
+    outcome: str
+    """Ok or failed."""
+    error: str
+    groups_touched: int = 0
+    bytes_returned: int = 0
+    archived: int = 0
+    archive_bytes_returned: int = 0
+    deleted: Mapping[str, int] = field(default_factory=dict)
+    """Rows by rule."""
+    brought_back: Mapping[str, int] = field(default_factory=dict)
+    """Rows by table."""
+    job: str = EVERYTHING
+    held: int = 0
+    overdue_groups: int = 0
+    overdue_seconds: int = 0
+    cpu_seconds: float | None = None
+    lock_seconds: float | None = None
+    longest_lock_seconds: float | None = None
+
+
+def add(connection: sqlite3.Connection, run: Run) -> None:
+    """Add a run, and delete all but the last HISTORY_ROWS."""
+    counts = {name: getattr(run, name) for name in _COUNTS}
+    run_id = connection.execute(
+        "INSERT INTO cleanup_runs (started_at, finished_at, engine, outcome, error, counts) VALUES (?, ?, ?, ?, ?, ?)",
+        (run.started_at, run.finished_at, run.engine, run.outcome, run.error, json.dumps(counts)),
+    ).lastrowid
+    connection.execute("DELETE FROM cleanup_runs WHERE run_id <= ?", ((run_id or 0) - HISTORY_ROWS,))
+
+
+def last(connection: sqlite3.Connection, limit: int) -> list[Run]:
+    """Return the last ``limit`` runs, the newest first."""
+    rows = connection.execute(
+        "SELECT engine, started_at, finished_at, outcome, error, counts FROM cleanup_runs ORDER BY run_id DESC LIMIT ?",
+        (limit,),
+    )
+    return [_run(row) for row in rows]
+
+
+def last_successes(connection: sqlite3.Connection) -> dict[str, int]:
+    """Return when the last run of each job began that succeeded, Unix seconds, by the name of the job."""
+    rows = connection.execute(
+        "SELECT ifnull(counts ->> '$.job', ?), max(started_at) FROM cleanup_runs WHERE outcome = 'ok' GROUP BY 1",
+        (EVERYTHING,),
+    )
+    return {row[0]: row[1] for row in rows}
+
+
+def advices(history: Iterable[Run], jobs: Iterable[tuple[Scope, int]], now: int) -> list[Advice]:
+    """Advise on the interval of each of ``jobs``, by its runs in the history. Runs from after ``now`` do not count."""
+    known = [run for run in history if run.outcome == "ok" and run.started_at <= now]
+    found = []
+    for scope, interval in jobs:
+        setting = "cleanup_interval" if scope.keeps_house else f"the interval of the purge job {scope.name}"
+        found.append(advise(scope.name, setting, [_cost(run) for run in known if run.job == scope.name], interval))
+    return found
+
+
+def _cost(run: Run) -> Cost:
+    rows = sum(run.deleted.values())
+    costs = run.cpu_seconds, run.lock_seconds, run.longest_lock_seconds
+    return Cost(run.started_at, run.finished_at, rows, *costs)
+
+
+def _run(row: sqlite3.Row) -> Run:
+    *columns, counts = row
+    return Run(*columns, **{name: count for name, count in json.loads(counts).items() if name in _COUNTS})

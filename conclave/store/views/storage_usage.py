@@ -1,0 +1,85 @@
+"""How much a group or a user has stored: what quotas go by."""
+
+import sqlite3
+from typing import NamedTuple
+
+from conclave.store import bodies
+from conclave.store.resources.amounts import MEASURED, ROWS_AT_ONCE, measured
+from conclave.store.sender_index import SENT
+
+
+class Stored(NamedTuple):
+    """Messages, and the bytes of their bodies and of those that wait with invites."""
+
+    messages: int
+    body_bytes: int
+
+
+def of_group(connection: sqlite3.Connection, group_id: bytes, user_id: bytes, *, bytes_too: bool) -> Stored | None:
+    """Count a group's messages, in the hot store and in the archive, for a user who wants to send to it or to join it.
+
+    None if the user can do neither, or there is no such group: how long an answer takes tells outsiders neither that it
+    is there nor how much it has. Reads an index entry for each message in the hot store. ``bytes_too``: measure their
+    bodies as well: those of up to MEASURED messages, of more a random sample of about as many; and what waits with
+    invites and as welcomes. Otherwise there are 0 bytes.
+    """
+    group = connection.execute(
+        "SELECT group_key, archived_seq FROM groups WHERE group_id = ? AND (visibility = 'public'"
+        " OR EXISTS (SELECT 1 FROM members WHERE members.group_key = groups.group_key AND user_id = ?))",
+        (group_id, user_id),
+    ).fetchone()
+    if group is None:
+        return None
+    archived, archived_bytes = connection.execute(
+        # Parts beyond the border are of a group that was restored: all that they have is in the hot store again.
+        "SELECT ifnull(sum(message_count), 0), ifnull(sum(body_bytes), 0) FROM archive_parts WHERE group_key = ?"
+        " AND first_seq <= ?",
+        tuple(group),
+    ).fetchone()
+    # What the archive serves may still be in the hot store too, for a moment.
+    found = _measure(connection, "messages WHERE group_key = ? AND sequence_num > ?", tuple(group), bytes_too=bytes_too)
+    if not bytes_too:
+        return Stored(found.messages + archived, 0)
+    waiting = _waiting(connection, "group_key = ?", group["group_key"]) + _measure_waiting(
+        connection, "SELECT welcome_body FROM welcomes WHERE group_key = ?", group["group_key"]
+    )
+    return Stored(found.messages + archived, found.body_bytes + archived_bytes + waiting)
+
+
+def of_user(connection: sqlite3.Connection, user_id: bytes) -> Stored:
+    """Count the application messages of a user in the hot store, and the bytes that wait with the user's invites.
+
+    What the archive has of the messages is not known there.
+    """
+    found = _measure(connection, f"{SENT} WHERE sender_id = ? AND NOT is_commit", (user_id,), bytes_too=True)
+    return Stored(found.messages, found.body_bytes + _waiting(connection, "inviter_id = ?", user_id))
+
+
+def _waiting(connection: sqlite3.Connection, which: str, value: bytes | int) -> int:
+    """Return the bytes of what waits with invites until they are answered: at most one for each user and group."""
+    return _measure_waiting(
+        connection, f"SELECT commit_body, welcome_body, group_info_body FROM invites WHERE {which}", value
+    )
+
+
+def _measure_waiting(connection: sqlite3.Connection, rows: str, value: bytes | int) -> int:
+    ids = [body for row in connection.execute(rows, (value,)) for body in row]
+    return sum(sum(bodies.sizes(connection, ids[at : at + ROWS_AT_ONCE])) for at in range(0, len(ids), ROWS_AT_ONCE))
+
+
+def _measure(connection: sqlite3.Connection, which: str, values: tuple[bytes | int, ...], *, bytes_too: bool) -> Stored:
+    messages = connection.execute(f"SELECT count(*) FROM {which}", values).fetchone()[0]
+    if not bytes_too or not messages:
+        return Stored(messages, 0)
+    step = -(-messages // MEASURED)
+    # At random: so no user can send what is large where no sample looks.
+    chosen = connection.execute(
+        f"SELECT message_id FROM {which} AND (? = 1 OR abs(random() % ?) = 0)", (*values, step, step)
+    )
+    return Stored(messages, measured(connection, [row[0] for row in chosen], messages, step).hot_bytes)
+
+
+def groups_of_admin(connection: sqlite3.Connection, user_id: bytes) -> int:
+    """Return in how many groups a user is an admin."""
+    found = connection.execute("SELECT count(*) FROM members WHERE user_id = ? AND role = 'admin'", (user_id,))
+    return int(found.fetchone()[0])

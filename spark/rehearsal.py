@@ -1,0 +1,136 @@
+"""Rehearses runs: what one would erase, by the policy in force or after a start with other settings."""
+
+import json
+import sqlite3
+from collections import Counter
+from contextlib import closing
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from conclave.clock import Clock
+from conclave.clock.steady import SteadyClock
+from conclave.retention import due, rehearsal
+from conclave.retention.jobs import ALL
+from conclave.retention.plan import Plan, make_plan
+from conclave.retention.rehearsal import Change
+from conclave.retention.resolve import PolicySettings
+from conclave.retention.rules import INVITES, SESSIONS
+from conclave.store import bodies
+from conclave.store.engine import schema, sqlite
+from conclave.store.resources import state
+from spark import apply
+from spark.hot_store import Hot
+
+
+@dataclass(frozen=True)
+class Planned:
+    """What a run would delete from the hot store."""
+
+    plan: Plan
+    groups: set[int]
+    """The keys of the groups in which something is due."""
+    counts: Counter[str]
+    """Rows by rule."""
+    held: int
+    """See ``due.held_back``."""
+
+
+def of_run(connection: sqlite3.Connection, hot: Hot, made: Plan | None = None) -> Planned:
+    """Rehearse a run that carries out the plan ``made``; None: one over everything, planned here without Java."""
+    plan = made or make_plan(connection, hot.settings, hot.now, ALL)
+    groups, counts = due.groups(connection, plan), apply.count_plan(connection, plan)
+    return Planned(plan, groups, counts, due.held_back(connection, hot.now, plan.risen))
+
+
+def after_a_start(hot: Hot, former: PolicySettings) -> Hot:
+    """Return the same store with shadow rows: after a start with the settings of ``hot`` in the place of ``former``."""
+    return hot.seen_through(partial(rehearsal.rehearse, old=former, new=hot.settings, now=hot.now))
+
+
+@dataclass(frozen=True)
+class Erasure:
+    """What a run over everything would erase: messages, without sessions and invites."""
+
+    groups: int
+    counts: dict[str, int]
+    """By rule, in the database."""
+    body_bytes: int
+    """All of these together."""
+    archived: int
+    """In the archive, by its index."""
+    archived_bytes: int
+    is_exact: bool
+    """False if those of the archive are at most so many."""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What settings would do to a store now."""
+
+    differing: list[str]
+    """The names of the settings that are not those in force."""
+    clock_fault: str
+    """What is wrong with the clock, "" for nothing."""
+    unknown_groups: list[str]
+    """The ids of groups that overrides name and that do not exist."""
+    change: Change
+    now_erased: Erasure
+    """What a run under the settings in force would erase."""
+    then_erased: Erasure
+    """What one would erase after a start with the other ones."""
+
+
+def compare(path: Path, policy: PolicySettings, clock: Clock) -> Comparison | None:
+    """Tell what ``policy`` would do to the store at ``path``; None if it has not been served yet. Raises StoreError."""
+    schema.require_current(path)
+    steady = SteadyClock(clock)
+    with closing(sqlite.connect(path, readonly=True)) as connection:
+        connection.execute("BEGIN")
+        former = state.stored_policy(connection)
+        if former is None:
+            return None
+        steady.resume(state.standing(connection).floor, None)
+        fault = state.look_at_clock(connection, steady.read())
+        now = steady.now()
+        now_erased = _erasure(connection, Hot(path, former, now))
+        change = rehearsal.rehearse(connection, former, policy, now, is_measured=True)
+        then_erased = _erasure(connection, Hot(path, policy, now))
+        unknown = rehearsal.unknown_groups(connection, policy)
+    return Comparison(policy.differing(former), fault, unknown, change, now_erased, then_erased)
+
+
+def _erasure(connection: sqlite3.Connection, hot: Hot) -> Erasure:
+    from spark.archive import expiry  # noqa: PLC0415 - it loads PySpark, which a run may do without
+
+    found = of_run(connection, hot)
+    archived = expiry.make_plan(connection, hot, ALL, found.plan.risen)
+    connection.execute("DROP TABLE temp.archive_marks")
+    keys = {key for key, erased in archived.dropped.items() if erased.rule != expiry.RESTORED}
+    keys |= {key for key in archived.partial if not archived.is_restored(key)}
+    messages, body_bytes = connection.execute(_ARCHIVED, (json.dumps(sorted(keys)),)).fetchone()
+    return Erasure(
+        len(found.groups | {group_key for group_key, _, _ in keys}),
+        {rule: count for rule, count in found.counts.items() if rule not in (SESSIONS, INVITES)},
+        _body_bytes(connection, found.plan),
+        messages,
+        body_bytes,
+        is_exact=not keys.intersection(archived.partial),
+    )
+
+
+_ARCHIVED = """
+SELECT ifnull(sum(message_count), 0), ifnull(sum(body_bytes), 0) FROM archive_parts
+WHERE (group_key, lifetime, span) IN (SELECT value ->> 0, value ->> 1, value ->> 2 FROM json_each(?))
+"""
+
+
+def _body_bytes(connection: sqlite3.Connection, made: Plan) -> int:
+    """Return the bytes of all bodies that a plan lets go; each counts once, whatever number of rules names it."""
+    connection.execute("CREATE TEMP TABLE let_go (message_id INTEGER PRIMARY KEY)")
+    for each in due.of_plan(connection, made):
+        query, values = each.select("message_id")
+        connection.execute(f"INSERT OR IGNORE INTO temp.let_go {query}", values)
+    total = bodies.total_size(connection, (row[0] for row in connection.execute("SELECT message_id FROM temp.let_go")))
+    connection.execute("DROP TABLE temp.let_go")
+    return total

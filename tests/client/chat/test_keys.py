@@ -1,0 +1,250 @@
+"""Keys in a conversation at a real server: one that has changed is told, and nothing is sent before it is judged."""
+
+from uuid import UUID
+
+import pytest
+
+from conclave.client import events as n
+from conclave.client.chat.command_context import CommandError
+from conclave.client.chat.judging import CLOSE, COMPARE, LATER, SAME, SEND, USE, judge_changed
+from conclave.client.chat.rooms import Notice
+from conclave.client.codec import SendAgain
+from conclave.client.encryption.comparison import comparison_code
+from conclave.client.encryption.view import Trust
+from conclave.client.errors import NotReadyError, ReplacedError
+from tests.support.conversing import Chat, Held, NewChat, RecordingDesk
+from tests.support.keyring import OWN, Keyring, key
+
+OTHER = "12" * 32
+
+
+class Both:
+    """Alice, whose keys a test decides on, and Bob, in a group that is open at both."""
+
+    def __init__(self, alice: Chat, bob: Chat, codec: Keyring, group: UUID) -> None:
+        self.alice, self.bob, self.codec, self.group = alice, bob, codec, group
+        self.context = RecordingDesk(alice)
+
+    def change(self, fingerprint: str = OTHER) -> None:
+        """Bob has another key."""
+        former = self.codec.known_key(self.bob.user_id)
+        self.codec.holds(key(self.bob.user_id, Trust.CHANGED, fingerprint))
+        was_verified = former is not None and former.trust is Trust.VERIFIED
+        news = n.KeyChanged(self.group, self.bob.user_id, "ef" * 32, fingerprint, was_verified)
+        self.alice.conversation.keys.hear(news)
+
+    @property
+    def trusted(self) -> Trust:
+        found = self.codec.known_key(self.bob.user_id)
+        assert found
+        return found.trust
+
+
+@pytest.fixture
+async def both(chat: NewChat) -> Both:
+    codec = Keyring()
+    alice, bob = await chat("alice", codec=codec), await chat("bob")
+    group = await alice.new("club", bob)
+    codec.holds(key(bob.user_id))
+    for each in (alice, bob):
+        each.conversation.enter(group)
+    return Both(alice, bob, codec, group)
+
+
+class TestNews:
+    async def test_a_changed_key_is_told_in_the_group_and_loudly(self, both: Both) -> None:
+        both.change()
+        text = "bob has another key now: /verify bob before you trust it"
+        assert [(each.text, each.is_bad) for each in both.alice.items(both.group) if isinstance(each, Notice)][-1] == (
+            text,
+            True,
+        )
+        assert both.alice.told.bad == [text]
+
+    async def test_once_for_all_groups(self, both: Both) -> None:
+        both.change()
+        both.change()
+        assert len(both.alice.told.bad) == 1
+        both.change("34" * 32)
+        assert len(both.alice.told.bad) == 2
+
+    async def test_of_a_verified_key_more_is_said(self, both: Both) -> None:
+        both.codec.verify(both.bob.user_id, "cd" * 32)
+        both.change()
+        assert "not the one that you have compared" in both.alice.told.bad[0]
+
+    @pytest.mark.parametrize(
+        ("kind", "is_bad"),
+        [("joined", False), ("lost", False), ("refused", True), ("replaced", True), ("restored", True)],
+    )
+    async def test_a_notice_stands_in_its_group(self, both: Both, kind: str, is_bad: bool) -> None:
+        who = both.bob.user_id if kind == "refused" else None
+        both.alice.conversation.keys.hear(n.EncryptionNotice(both.group, kind, "something was so", who))
+        last = both.alice.items(both.group)[-1]
+        assert isinstance(last, Notice)
+        assert (last.text, last.is_bad) == ("bob: something was so" if who else "something was so", is_bad)
+
+
+class TestSending:
+    async def test_nothing_is_sent_until_a_changed_key_is_judged(self, both: Both) -> None:
+        both.change()
+        both.alice.send(both.group, "one", "two")
+        await both.alice.until(lambda: both.alice.told.holds)
+        drafts = both.alice.room(both.group).drafts
+        assert [(each.is_held, each.waits) for each in drafts] == [(True, False)] * 2
+        assert both.alice.conversation.rooms.unsent() == 2
+        both.context.answers = [SEND]
+        await judge_changed(both.context, both.alice.room(both.group))
+        await both.bob.shows(both.group, "one", "two")
+        assert both.trusted is Trust.UNKNOWN, "it is used, and not compared"
+        [(title, text, _)] = both.context.asked
+        assert title == "bob has another key"
+        assert "has not been sent" in text
+
+    async def test_comparing_it_sends_it_too(self, both: Both) -> None:
+        both.change()
+        both.alice.send(both.group, "one")
+        await both.alice.until(lambda: both.alice.told.holds)
+        both.context.answers = [COMPARE, SAME]
+        await judge_changed(both.context, both.alice.room(both.group))
+        await both.bob.shows(both.group, "one")
+        assert both.trusted is Trust.VERIFIED
+
+    async def test_who_decides_later_finds_it_where_it_was(self, both: Both) -> None:
+        both.change()
+        both.alice.send(both.group, "one")
+        await both.alice.until(lambda: both.alice.told.holds)
+        await judge_changed(both.context, both.alice.room(both.group))
+        assert both.trusted is Trust.CHANGED
+        assert both.alice.conversation.send_queue.send_again(both.alice.room(both.group)) == 1
+        await both.alice.until(lambda: len(both.alice.told.holds) == 2)
+        assert both.bob.texts(both.group) == []
+        assert both.alice.conversation.send_queue.discard(both.alice.room(both.group)) == 1
+        assert both.alice.conversation.rooms.unsent() == 0
+
+    async def test_what_waits_goes_once_the_key_is_the_old_one_again(self, both: Both) -> None:
+        """Or once its owner is not in the group any more."""
+        both.change()
+        both.alice.send(both.group, "one")
+        await both.alice.until(lambda: both.alice.told.holds)
+        both.codec.holds(key(both.bob.user_id))
+        both.alice.conversation.keys.hear(n.EncryptionChanged(both.group))
+        await both.bob.shows(both.group, "one")
+
+    async def test_a_key_that_changes_while_the_groups_keys_are_awaited_is_asked_about(self, both: Both) -> None:
+        def encode(group_id: UUID, text: str) -> bytes:
+            del both.codec.encode  # the next time it can
+            both.change()
+            raise NotReadyError("a moment")
+
+        both.codec.encode = encode  # type: ignore[method-assign]
+        both.alice.send(both.group, "one")
+        await both.alice.until(lambda: both.alice.told.holds)
+        assert [each.is_held for each in both.alice.room(both.group).drafts] == [True]
+        assert both.bob.texts(both.group) == []
+
+    async def test_what_another_device_of_the_user_keeps_from_being_sent_says_so_and_can_be_sent_again(
+        self, both: Both
+    ) -> None:
+        tries = []
+
+        def encode(group_id: UUID, text: str) -> bytes:
+            tries.append(text)
+            raise ReplacedError("another device of yours has taken the place of this one")
+
+        both.codec.encode = encode  # type: ignore[method-assign]
+        both.alice.send(both.group, "one")
+        await both.alice.until(lambda: both.alice.room(both.group).drafts[0].refused)
+        assert both.alice.room(both.group).drafts[0].refused.startswith("another device of yours")
+        assert tries == ["one"]
+        del both.codec.encode
+        both.alice.conversation.send_queue.send_again(both.alice.room(both.group))
+        await both.bob.shows(both.group, "one")
+
+    async def test_what_the_codec_sends_anew_waits_too(self, both: Both) -> None:
+        """Or a server could have a text sent anew to a key of its own, by letting it cross with that key's coming."""
+        both.change()
+        both.codec.again = [SendAgain(1, both.group, "crossed", 0, 1)]
+        both.alice.conversation.sync.look_at(both.group)
+        both.bob.send(both.group, "meanwhile")
+        await both.alice.shows(both.group, "meanwhile")
+        assert len(both.codec.again) == 1
+        key_of_bob = both.codec.known_key(both.bob.user_id)
+        assert key_of_bob
+        assert both.alice.conversation.keys.judge(key_of_bob, is_compared=False)
+        await both.bob.shows(both.group, "meanwhile", "crossed")
+        assert both.codec.again == []
+
+
+class TestVerify:
+    async def test_the_code_is_shown_and_the_key_marked(self, both: Both) -> None:
+        both.context.answers = [SAME]
+        assert await both.context.does("/verify bob") == ["bob is verified"]
+        [(title, text, _)] = both.context.asked
+        assert title == "Compare keys with bob"
+        assert " ".join(comparison_code(OWN, "cd" * 32).words[:4]) in " ".join(text.split())
+        assert both.trusted is Trust.VERIFIED
+
+    async def test_nothing_is_marked_unless_it_is_said(self, both: Both) -> None:
+        assert both.context.answers == []
+        assert await both.context.does("/verify bob") == []
+        assert both.trusted is Trust.UNKNOWN
+
+    async def test_a_verified_one_can_be_looked_at(self, both: Both) -> None:
+        both.codec.verify(both.bob.user_id, "cd" * 32)
+        assert await both.context.does("/verify bob") == []
+        assert both.context.asked[0][2] == CLOSE
+        assert both.trusted is Trust.VERIFIED
+
+    @pytest.mark.parametrize(
+        ("answer", "trusted"), [(SAME, Trust.VERIFIED), (USE, Trust.UNKNOWN), (LATER, Trust.CHANGED)]
+    )
+    async def test_a_changed_one_is_compared_or_used_or_left(self, both: Both, answer: str, trusted: Trust) -> None:
+        both.change()
+        both.context.answers = [answer]
+        await both.context.does("/verify bob")
+        assert both.trusted is trusted
+
+    async def test_one_that_changes_meanwhile_is_not_marked_but_shown_anew(self, both: Both) -> None:
+        judge, changes = both.codec.verify, [OTHER]
+
+        def verify(user_id: UUID, fingerprint: str) -> bool:
+            if changes:
+                both.codec.holds(key(user_id, Trust.CHANGED, changes.pop()))
+            return judge(user_id, fingerprint)
+
+        both.codec.verify = verify  # type: ignore[method-assign]
+        both.context.answers = [SAME, LATER]
+        await both.context.does("/verify bob")
+        assert len(both.context.asked) == 2
+        assert both.trusted is Trust.CHANGED
+
+    async def test_what_cannot_be_compared_is_said(self, both: Both, chat: NewChat) -> None:
+        await chat("carol", connects=False)
+        with pytest.raises(CommandError, match="carol has shown no key yet"):
+            await both.context.does("/verify carol")
+        with pytest.raises(CommandError, match="that is you"):
+            await both.context.does("/verify alice")
+        with pytest.raises(CommandError, match="nothing is encrypted here"):
+            await RecordingDesk(both.bob).does("/verify alice")
+
+
+class TestReset:
+    async def test_it_tells_what_it_costs_and_asks_first(self, both: Both) -> None:
+        both.context.agrees = False
+        assert await both.context.does("/reset") == []
+        [(title, text, _)] = both.context.asked
+        assert title == "Make new keys?"
+        assert "cannot be read any more" in text
+        assert both.bob.notices(both.group) == []
+
+    async def test_the_server_is_told(self, both: Both) -> None:
+        reset = Held(both.alice.client.reset_account)
+        reset.may_answer.set()
+        both.alice.client.reset_account = reset  # type: ignore[method-assign]
+        assert await both.context.does("/reset") == ["You have new keys. Let others compare them: /verify NAME"]
+        assert reset.answered == 1
+
+    async def test_where_nothing_is_encrypted_there_is_nothing_to_renew(self, both: Both) -> None:
+        with pytest.raises(CommandError, match="nothing is encrypted here"):
+            await RecordingDesk(both.bob).does("/reset")

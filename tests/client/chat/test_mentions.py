@@ -1,0 +1,60 @@
+"""Who is meant by @name."""
+
+import pytest
+
+from conclave.client.chat.mentions import begun, completed, is_meant, sure
+
+
+@pytest.mark.parametrize(
+    ("text", "others", "meant"),
+    [
+        ("@ada", [], True),
+        ("is @ada there?", [], True),
+        ("(@ada)", [], True),
+        ("hello @ada, and @bob", ["bob"], True),
+        ("@Ada", [], True),
+        ("@Ada", ["Ada"], False),
+        ("@Ada @ada", ["Ada"], True),
+        ("@bob", ["bob"], False),
+        ("@adam", [], False),
+        ("@ada_", [], False),
+        ("ada", [], False),
+        ("ada@example.org", [], False),
+        ("me@ada", [], False),
+        ("@@ada", [], False),
+        ("@", [], False),
+        ("", [], False),
+        (None, [], False),
+    ],
+)
+def test_a_user_is_meant_by_the_name_as_it_is_unless_that_is_another_members(
+    text: str | None, others: list[str], meant: bool
+) -> None:
+    assert is_meant(text, "ada", ["ada", *others]) is meant
+
+
+@pytest.mark.parametrize(
+    ("before", "beginning"),
+    [
+        ("@", ""),
+        ("@a", "a"),
+        ("hello @Ad", "Ad"),
+        ("(@x", "x"),
+        ("a@b", None),
+        ("@a b", None),
+        ("", None),
+        ("@a-", None),
+    ],
+)
+def test_a_name_begins_with_its_sign_at_the_beginning_of_a_word(before: str, beginning: str | None) -> None:
+    assert begun(before) == beginning
+
+
+def test_names_are_completed_as_far_as_they_are_sure() -> None:
+    names = ["Grace", "grant", "bob"]
+    assert completed("gr", names) == ["Grace", "grant"]
+    assert completed("", names) == ["bob", "Grace", "grant"]
+    assert completed("x", names) == []
+    assert sure(["Grace", "grant"]) == "Gra"
+    assert sure(["bob"]) == "bob"
+    assert sure(["al", "alice"]) == "al"

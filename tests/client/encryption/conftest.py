@@ -1,0 +1,30 @@
+"""Devices that encrypt."""
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import pytest
+
+from tests.client.encryption.devices import Device
+from tests.conftest import Running
+
+NewDevice = Callable[..., Awaitable[Device]]
+
+
+@pytest.fixture
+async def device(running: Running, tmp_path: Path) -> AsyncIterator[NewDevice]:
+    """Make a device of a new user's, connected."""
+    async with AsyncExitStack() as stack:
+
+        async def make(
+            name: str, *, register: bool = True, folder: Path = tmp_path, takes_changed_keys: bool = True
+        ) -> Device:
+            made = Device(running.url, name, folder, running.clock)
+            made.takes_changed_keys = takes_changed_keys
+            stack.push_async_callback(made.end)
+            await made.begin(register=register)
+            await made.connect()
+            return made
+
+        yield make

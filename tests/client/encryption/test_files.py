@@ -1,0 +1,139 @@
+"""The file with the keys: nobody else reads it, one program uses it, and nothing that was used up stays in it."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import fields, is_dataclass
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+
+from conclave.client.encryption.codec import MlsCodec
+from conclave.client.encryption.vault import KeyStoreError
+from conclave.client.mls import Group
+from conclave.wire.results import StoredMessage
+
+ALICE, BOB, GROUP = uuid4(), uuid4(), uuid4()
+LEAST = 24
+"""Shorter values are no keys."""
+
+
+def secrets(group: Group) -> set[bytes]:
+    """All private keys and secrets of a state."""
+    state = group._state
+    found = {state.signature_private, *state.private_keys.values(), *state.updates.values()}
+    found |= {each for one in state.pending for each in (one.leaf_private, one.path_secret)}
+    for part in (state.secrets, state.secret_tree, *(each.secret_tree for each in state.past)):
+        found |= set(values(part))
+    found |= {each for past in state.past for each in (past.sender_data_secret, past.resumption_psk)}
+    return {each for each in found if len(each) >= LEAST}
+
+
+def values(part: object) -> Iterator[bytes]:
+    """All bytes in a structure."""
+    if isinstance(part, bytes):
+        yield part
+    elif isinstance(part, Mapping):
+        for value in part.values():
+            yield from values(value)
+    elif isinstance(part, (tuple, list)):
+        for value in part:
+            yield from values(value)
+    elif is_dataclass(part):
+        for field in fields(part):
+            if field.name != "suite":
+                yield from values(getattr(part, field.name))
+
+
+def held_by(folder: Path) -> bytes:
+    return b"".join(each.read_bytes() for each in folder.iterdir())
+
+
+def test_what_is_used_up_is_in_no_byte_of_the_file(tmp_path: Path) -> None:
+    alice, bob = MlsCodec(None, ALICE), MlsCodec(tmp_path / "keys", BOB)
+    alice.begin(GROUP)
+    batch = bob.key_packages(3, last_resort=True)
+    ours = bob._packages.kept()
+    change = alice.add(GROUP, BOB, batch.regular[0])
+    alice.decode(GROUP, [StoredMessage(1, ALICE, change.commit, 0)])
+    bob.welcomed(GROUP, change.welcome)
+    bob.decode(GROUP, [StoredMessage(1, ALICE, change.commit, 0)])
+    used = next(each for each in ours if each not in bob._packages.kept())
+    seen = {used.init_private, used.encryption_private}
+    number = 1
+
+    def note() -> None:
+        held = bob.held(GROUP)
+        assert held is not None
+        assert held.group is not None
+        seen.update(secrets(held.group))
+
+    for turn in range(40):
+        committer, its_id = (alice, ALICE) if turn % 3 else (bob, BOB)
+        payloads = [(ALICE, alice.encode(GROUP, f"a secret text {turn}")), (BOB, bob.encode(GROUP, f"own text {turn}"))]
+        note()
+        payloads.append((its_id, committer.commit(GROUP).commit))
+        note()
+        for sender, payload in payloads:
+            number += 1
+            for each in (alice, bob):
+                each.decode(GROUP, [StoredMessage(number, sender, payload, 0)])
+                each.stored(GROUP, number)
+            note()
+    held = bob.held(GROUP)
+    assert held is not None
+    assert held.group is not None
+    kept = {each for own in bob._packages.kept() for each in (own.init_private, own.encryption_private)}
+    live = secrets(held.group) | kept
+    dead = seen - live
+    found = held_by(tmp_path)
+    assert len(dead) > 200
+    assert [each for each in dead if each in found] == []
+    assert b"a secret text" not in found
+    assert b"own text " not in found
+    assert held.group._state.secrets.init_secret in found, "the search finds what is there"
+    of_the_group = secrets(held.group) - {held.group._state.signature_private}
+    bob.forget(GROUP)
+    found = held_by(tmp_path)
+    assert [each for each in of_the_group if each in found] == []
+    bob.close()
+
+
+def test_it_is_the_user_s_alone_and_one_program_s_at_a_time(tmp_path: Path) -> None:
+    path = tmp_path / "keys"
+    with MlsCodec(path, BOB) as codec:
+        own = codec.fingerprint
+        assert path.stat().st_mode & 0o777 == 0o600
+        with pytest.raises(KeyStoreError, match="another program uses these keys"):
+            MlsCodec(path, BOB)
+    with pytest.raises(KeyStoreError, match="another account"):
+        MlsCodec(path, ALICE)
+    with MlsCodec(path, BOB) as again:
+        assert again.fingerprint == own
+
+
+@pytest.mark.parametrize("content", [b"no database" * 100, b"SQLite format 3\0" + bytes(100)])
+def test_a_file_that_is_something_else_is_refused(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "keys"
+    path.write_bytes(content)
+    with pytest.raises(KeyStoreError):
+        MlsCodec(path, BOB)
+    assert path.read_bytes() == content
+
+
+def test_keys_of_packages_go_when_they_can_be_of_no_use(tmp_path: Path) -> None:
+    times = [1_800_000_000]
+    with MlsCodec(tmp_path / "keys", BOB, now=lambda: times[-1]) as codec:
+
+        def kept_after_a_month(regular: int, *, last_resort: bool) -> int:
+            times.append(times[-1] + 31 * 86_400)
+            assert codec.wants_key_packages
+            codec.key_packages(regular, last_resort=last_resort)
+            return len(codec._packages.kept())
+
+        codec.key_packages(5, last_resort=True)
+        assert not codec.wants_key_packages
+        old = codec._packages.kept()
+        assert kept_after_a_month(5, last_resort=True) == 12
+        assert kept_after_a_month(1, last_resort=False) == 7
+        found = held_by(tmp_path)
+        assert not any(own.init_private in found or own.encryption_private in found for own in old)

@@ -1,0 +1,168 @@
+"""The order of the server decides: changes at the same moment, invites that wait while epochs pass."""
+
+import asyncio
+from contextlib import suppress
+from uuid import UUID, uuid4
+
+import pytest
+
+from conclave.client import ClientError, MlsCodec, NoAnswerError
+from conclave.wire.results import StoredMessage
+from tests.client.encryption.conftest import NewDevice
+from tests.client.encryption.devices import Device, agree, talk
+from tests.client.encryption.failpoints import Failpoints
+from tests.support import sample
+
+
+async def renew(device: Device, group: UUID) -> None:
+    """Commit new own keys, as a client does from time to time."""
+    change = device.codec.commit(group)
+    await device.client.commit(group, commit_message=change.commit, group_info=change.group_info)
+    device.sync.look_at(group)
+
+
+async def accept(device: Device) -> None:
+    [invite] = await device.client.invites()
+    await device.client.accept_invite(invite.invite_id)
+
+
+async def test_an_invite_during_which_an_epoch_passes_ends_with_everybody_in_one(device: NewDevice) -> None:
+    alice, bob, carol = await device("alice"), await device("bob"), await device("carol")
+    group = await alice.sync.membership.create("club", public=True)
+    await bob.sync.membership.join(group)
+    await agree(group, alice, bob)
+    carol.takes_invites = False
+    await alice.sync.membership.invite(group, "carol")
+    epoch = alice.mls(group).epoch
+    await renew(bob, group)
+    await alice.until(lambda: alice.mls(group).epoch == epoch + 1)
+    await accept(carol)
+    await agree(group, alice, bob, carol)
+    await talk(group, alice, bob, carol)
+
+
+@pytest.mark.parametrize("last", [0, 1])
+async def test_two_invites_by_two_admins_are_accepted_in_either_order(device: NewDevice, last: int) -> None:
+    alice, bob = await device("alice"), await device("bob")
+    carol, dave = await device("carol"), await device("dave")
+    group = await alice.sync.membership.create("club", public=True)
+    await bob.sync.membership.join(group)
+    await agree(group, alice, bob)
+    await alice.client.promote(group, bob.user_id)
+    carol.takes_invites = dave.takes_invites = False
+    await alice.sync.membership.invite(group, "carol")
+    await bob.sync.membership.invite(group, "dave")
+    for each in (carol, dave) if last else (dave, carol):
+        await accept(each)
+    await agree(group, alice, bob, carol, dave)
+    await talk(group, alice, bob, carol, dave)
+
+
+async def test_invites_are_accepted_while_their_inviter_is_away(device: NewDevice) -> None:
+    alice, bob, carol = await device("alice"), await device("bob"), await device("carol")
+    group = await alice.sync.membership.create("club")
+    bob.takes_invites = carol.takes_invites = False
+    for each in (bob, carol):
+        await alice.sync.membership.invite(group, each.name)
+    await alice.stop()
+    await accept(bob)
+    await bob.comes_in(group)
+    await accept(carol)
+    await carol.comes_in(group)
+    await alice.connect()
+    await agree(group, alice, bob, carol)
+    await talk(group, alice, bob, carol)
+
+
+async def test_two_admins_who_change_the_group_at_the_same_moment_end_in_one_state(device: NewDevice) -> None:
+    alice, bob, carol = await device("alice"), await device("bob"), await device("carol")
+    group = await alice.sync.membership.create("club", public=True)
+    await bob.sync.membership.join(group)
+    await agree(group, alice, bob)
+    await alice.client.promote(group, bob.user_id)
+    chance = sample.chance("two admins")
+
+    async def change(admin: Device, number: int) -> None:
+        with suppress(ClientError):
+            match chance.choice(["renew", "come", "go", "talk"]):
+                case "renew":
+                    await renew(admin, group)
+                case "come" if number % 8 == 0:  # so often the server hands out key packages of one user
+                    await admin.sync.membership.invite(group, "carol")
+                case "come":
+                    await carol.sync.membership.join(group)
+                case "go":
+                    await admin.sync.membership.remove(group, carol.user_id)
+                case "talk":
+                    await admin.sync.send(group, f"{admin.name} {number}")
+
+    for number in range(sample.amount(1_000, 12)):
+        await asyncio.gather(change(alice, number), change(bob, number))
+    for invite in await alice.client.invites_of(group):
+        with suppress(ClientError):
+            await alice.client.cancel_invite(group, invite.invitee_id)
+    is_member = any(each.group_id == group for each in await carol.client.groups())
+    everybody = [alice, bob, carol] if is_member else [alice, bob]
+    await agree(group, *everybody)
+    await talk(group, *everybody)
+
+
+async def test_a_text_that_crosses_with_somebody_who_comes_in_reaches_everybody_once(device: NewDevice) -> None:
+    """It is encrypted for an epoch that has passed when it arrives: who came in since could not read it."""
+    alice, bob, carol = await device("alice"), await device("bob"), await device("carol")
+    group = await alice.sync.membership.create("club", public=True)
+    await bob.sync.membership.join(group)
+    await agree(group, alice, bob)
+    late = alice.codec.encode(group, "crossed")
+    await carol.sync.membership.join(group)
+    await agree(group, alice, bob, carol)
+    await alice.client.send(group, late)
+    alice.sync.look_at(group)
+    await carol.hears("crossed")
+    await talk(group, alice, bob, carol)
+    for each in (alice, bob, carol):
+        assert each.shown(group).count("crossed") == 1
+        assert None not in each.shown(group)
+
+
+async def test_a_text_that_comes_many_epochs_late_reaches_everybody_once(device: NewDevice) -> None:
+    alice, bob = await device("alice"), await device("bob")
+    group = await alice.sync.membership.create("club", public=True)
+    await bob.sync.membership.join(group)
+    await agree(group, alice, bob)
+    late = alice.codec.encode(group, "very late")
+    for _ in range(4):
+        await renew(bob, group)
+        await agree(group, alice, bob)
+    await alice.client.send(group, late)
+    alice.sync.look_at(group)
+    await bob.hears("very late")
+    await talk(group, alice, bob)
+    assert [each.shown(group).count("very late") for each in (alice, bob)] == [1, 1]
+
+
+@pytest.mark.parametrize("lost", [1, 2], ids=["to the wish to join", "to the commit"])
+async def test_who_joins_and_misses_an_answer_comes_in_all_the_same(device: NewDevice, lost: int) -> None:
+    alice, bob = await device("alice"), await device("bob")
+    group = await alice.sync.membership.create("club", public=True)
+    Failpoints(lambda: None, lost_answer=lost).arm(bob.client, bob.codec, bob.history)
+    with pytest.raises(NoAnswerError):
+        await bob.sync.membership.join(group)
+    await agree(group, alice, bob)
+    await talk(group, alice, bob)
+
+
+def test_who_gave_the_keys_up_does_not_come_in_by_a_group_info_of_an_epoch_before() -> None:
+    """It would be alone in an epoch beside that of the others, who have seen the first commit."""
+    alice_id, bob_id, group = uuid4(), uuid4(), uuid4()
+    with MlsCodec(None, alice_id) as alice, MlsCodec(None, bob_id) as bob:
+        info = alice.begin(group).group_info
+        commit = bob.join(group, info).commit
+        bob.decode(group, [StoredMessage(1, bob_id, commit, 0)])
+        assert bob.has_keys(group)
+        bob.new_keys()
+        held = bob.held(group)
+        assert held
+        assert not bob.has_keys(group)
+        assert bob.has_later_commits(held, 0)
+        assert not bob.has_later_commits(held, 1)

@@ -1,0 +1,112 @@
+"""Wheel and sources are the same each time they are built, and what is installed from the wheel works by itself."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from conclave import __version__
+from tests.client.chat.test_terminal import Terminal
+from tests.deploy.test_image import ROOT, tracked
+
+WHEEL = f"conclave-{__version__}-py3-none-any.whl"
+SOURCES = f"conclave-{__version__}.tar.gz"
+
+
+def build(target: Path, checkout: Path = ROOT, **environment: str) -> "subprocess.CompletedProcess[str]":
+    command = [sys.executable, str(checkout / "scripts" / "dist"), str(target)]
+    return subprocess.run(command, env=os.environ | environment, capture_output=True, text=True)
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    tracked()  # skips where there is no git
+    target = tmp_path_factory.mktemp("dist")
+    made = build(target)
+    assert made.returncode == 0, made.stderr
+    return target
+
+
+@pytest.fixture(scope="module")
+def installed(built: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An installation for the chat, of the wheel and what it needs, in the versions that are pinned here."""
+    folder = tmp_path_factory.mktemp("installed")
+    pinned = re.findall(r"^([\w.-]+==[\w.]+)", (ROOT / "requirements" / "runtime.txt").read_text(), re.MULTILINE)
+    (folder / "constraints.txt").write_text("\n".join(pinned))
+    subprocess.run([sys.executable, "-m", "venv", folder / "venv"], check=True)
+    install = [str(folder / "venv/bin/python"), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    subprocess.run([*install, "-c", str(folder / "constraints.txt"), f"{built / WHEEL}[client]"], check=True)
+    return folder / "venv"
+
+
+@pytest.fixture
+def terminal(tmp_path: Path) -> Iterator[Terminal]:
+    if not shutil.which("tmux"):
+        pytest.skip("no terminal to type into: tmux is not installed (Debian: apt install tmux)")
+    with closing(Terminal(tmp_path)) as opened:
+        yield opened
+
+
+def said(command: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run([command, *arguments], capture_output=True, text=True, cwd=command.parent)
+
+
+def test_the_same_commit_gives_the_same_bytes_whoever_builds_it_and_when(built: Path, tmp_path: Path) -> None:
+    """Under another time zone, from another folder, and while its checkout has files that are not committed."""
+    clone = tmp_path / "clone"
+    subprocess.run(["git", "clone", "--quiet", "--no-hardlinks", ROOT, clone], check=True)
+    (clone / "conclave" / "stray.py").write_text("raise SystemExit\n")
+    again = build(tmp_path / "again", clone, TZ="Asia/Tokyo", LC_ALL="C")
+    assert again.returncode == 0, again.stderr
+    for name in (WHEEL, SOURCES):
+        assert (built / name).read_bytes() == (tmp_path / "again" / name).read_bytes(), name
+        assert name in again.stdout
+    with tarfile.open(built / SOURCES) as sources:
+        names = {member.name.partition("/")[2] for member in sources.getmembers()}
+    assert {"Makefile", "requirements/runtime.txt", "deploy/systemd/conclave.service", "PKG-INFO"} <= names
+
+
+def test_a_tag_of_another_version_is_refused(tmp_path: Path) -> None:
+    tracked()
+    clone = tmp_path / "clone"
+    subprocess.run(["git", "clone", "--quiet", "--no-hardlinks", ROOT, clone], check=True)
+    subprocess.run(["git", "-C", clone, "tag", "v99.0.0"], check=True)
+    refused = build(tmp_path / "dist", clone)
+    assert refused.returncode == 1
+    assert "the tag v99.0.0" in refused.stderr
+    subprocess.run(["git", "-C", clone, "tag", "--delete", "v99.0.0"], check=True, capture_output=True)
+    subprocess.run(["git", "-C", clone, "tag", f"v{__version__}"], check=True)
+    assert build(tmp_path / "dist", clone).returncode == 0
+
+
+def test_an_installation_for_the_chat_has_command_manual_and_nothing_of_the_server(installed: Path) -> None:
+    conclave = installed / "bin" / "conclave"
+    assert said(conclave, "--version").stdout == f"conclave, version {__version__}\n"
+    assert "--in-memory" in said(conclave, "chat", "--help").stdout
+    refused = said(conclave, "serve")
+    assert refused.returncode == 1
+    assert "pip install 'conclave[server]'" in refused.stderr
+    pages = {path.name for path in (installed / "share/man/man1").iterdir()}
+    assert {"conclave.1", "conclave-chat.1", "conclave-serve.1"} <= pages
+    listed = subprocess.run([installed / "bin/pip", "list", "--format=freeze"], capture_output=True, text=True).stdout
+    assert {"pyspark", "pyarrow", "aiosqlite"} & {line.partition("==")[0] for line in listed.splitlines()} == set()
+
+
+def test_the_shell_completes_commands_and_options(installed: Path, terminal: Terminal) -> None:
+    if not shutil.which("bash"):
+        pytest.skip("needs bash")
+    terminal.type(f"PATH={installed}/bin:$PATH exec bash --norc --noprofile", "Enter")
+    terminal.type("source <(conclave completion bash); echo re''ady", "Enter")
+    terminal.shows("\nready")
+    terminal.type("conclave comple", "Tab")
+    terminal.shows("$ conclave completion")
+    terminal.type("", "C-u")
+    terminal.type("conclave chat --in-m", "Tab")
+    terminal.shows("$ conclave chat --in-memory")

@@ -1,0 +1,156 @@
+"""The policies of stored groups: the resolver's table, row by row, as readers and runs ask for it."""
+
+import json
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from conclave.clock import FakeClock
+from conclave.retention import marks, policy_row
+from conclave.retention.jobs import PurgeJob
+from conclave.retention.policy import FOREVER, KEEP, GroupPolicy
+from conclave.store.engine import schema, sqlite
+from conclave.store.resources import state
+from tests.support import stores
+from tests.support.policies import ANOTHER, CASES, DAY, GROUP, HOUR, MONTH, Case, policy_table, settings
+
+NOW = 1_800_000_000
+LIVING, DELETED, OTHER = 1, 2, 3
+
+
+@pytest.fixture(scope="module")
+def connection(tmp_path_factory: pytest.TempPathFactory) -> Iterator[sqlite3.Connection]:
+    path: Path = tmp_path_factory.mktemp("store") / "hot.db"
+    stores.prepare(path)
+    with closing(sqlite.connect(path)) as opened:
+        yield opened
+
+
+def fill(connection: sqlite3.Connection, case: Case) -> None:
+    """Store a group with what its admins have set, a deleted one of the same, and another one that inherits."""
+    connection.execute("DELETE FROM groups")
+    connection.execute("DELETE FROM tombstones")
+    connection.execute("DELETE FROM holds")
+    connection.executemany(
+        "INSERT INTO groups (group_key, group_id, group_name, alias, created_at, message_expiry_seconds,"
+        " min_lifetime_seconds) VALUES (?, ?, ?, '', 0, ?, ?)",
+        [(LIVING, GROUP.bytes, "a", case.own_max, case.own_min), (OTHER, ANOTHER.bytes, "b", KEEP, KEEP)],
+    )
+    connection.execute(
+        "INSERT INTO tombstones (group_key, created_at, group_id, message_expiry_seconds, min_lifetime_seconds)"
+        " VALUES (?, 0, ?, ?, ?)",
+        (DELETED, GROUP.bytes, case.own_max, case.own_min),
+    )
+
+
+@policy_table
+def test_the_row_says_what_the_resolver_does_and_sql_what_the_policy_means(
+    connection: sqlite3.Connection, case: Case
+) -> None:
+    fill(connection, case)
+    marks.write(connection, case.settings)
+    inherited = case.settings.of_group(ANOTHER.bytes, KEEP, KEEP)
+    for key, policy in ((LIVING, case.policy), (DELETED, case.policy), (OTHER, inherited)):
+        found = policy_row.find(connection, key)
+        assert found == policy
+        assert found.source == policy.source
+        limits = policy_row.limits(connection, key, NOW)
+        assert limits
+        assert limits.erasable_before == policy.erasable_before(NOW)
+        assert limits.is_deleted or limits.cutoff == policy.expires_before(NOW)
+    marks.write(connection, settings(), LIVING)
+    assert policy_row.find(connection, LIVING) == settings().of_setting(case.own_max, case.own_min)
+    assert policy_row.find(connection, OTHER) == inherited, "one group alone was written"
+
+
+@policy_table
+def test_a_group_whose_policy_changes_is_listed_once_with_both(connection: sqlite3.Connection, case: Case) -> None:
+    fill(connection, case)
+    plain = settings()
+    marks.write(connection, plain)
+    old = {key: plain.of_group(*own) for key, own in stored(connection).items()}
+    new = {key: case.settings.of_group(*own) for key, own in stored(connection).items()}
+    listed = sorted(marks.changed(connection, case.settings), key=lambda row: row[0])
+    assert listed == [(key, old[key], new[key]) for key in sorted(old) if old[key] != new[key]]
+    assert marks.given(connection, case.settings) == set(new.values())
+    marks.settle(connection, case.settings, NOW)
+    assert list(marks.changed(connection, case.settings)) == []
+    assert {key: policy_row.find(connection, key) for key in new} == new
+
+
+@policy_table
+def test_a_job_covers_the_same_groups_by_the_row_as_by_the_policy(connection: sqlite3.Connection, case: Case) -> None:
+    fill(connection, case)
+    marks.write(connection, case.settings)
+    for shortest, longest in ((-1, -1), (-1, DAY), (DAY, -1), (DAY, MONTH), (HOUR, DAY)):
+        job = PurgeJob(1, shortest, longest)
+        found = connection.execute(f"SELECT {job.covered} FROM groups WHERE group_key = ?", (LIVING,)).fetchone()[0]
+        assert bool(found) == job.covers(case.policy)
+
+
+def stored(connection: sqlite3.Connection) -> dict[int, tuple[bytes, int, int]]:
+    rows = connection.execute("SELECT group_key, group_id, message_expiry_seconds, min_lifetime_seconds FROM groups")
+    return {key: (group_id, own_max, own_min) for key, group_id, own_max, own_min in rows}
+
+
+def test_a_legal_hold_keeps_everything_of_a_group_from_being_erased(connection: sqlite3.Connection) -> None:
+    fill(connection, CASES[0])
+    marks.write(connection, settings())
+    connection.execute(
+        "INSERT INTO holds (group_key, subject_id, name, reason, added_by, added_at) VALUES (?, ?, '', '', '', 0)",
+        (LIVING, GROUP.bytes),
+    )
+    found = {key: policy_row.limits(connection, key, NOW) for key in (LIVING, OTHER)}
+    assert [each.erasable_before for each in found.values() if each] == [0, FOREVER]
+
+
+def test_the_first_start_on_a_database_of_a_former_version_writes_the_policies_that_were_in_force(
+    tmp_path: Path,
+) -> None:
+    """And then settles what differs from them, as any start does."""
+    path, day, week = tmp_path / "hot.db", settings(DAY), settings(7 * DAY)
+    migrated_to(path, 15, day.to_mapping())
+    with closing(sqlite.connect(path)) as connection:
+        fill(connection, CASES[0])
+    schema.prepare(path)
+    with closing(sqlite.connect(path)) as connection, sqlite.write_transaction(connection):
+        assert policy_row.find(connection, LIVING) == GroupPolicy(KEEP, erases=False), "until then nothing is erased"
+        state.begin_serving(connection, week, FakeClock(NOW + HOUR).read())
+        for key in (LIVING, DELETED):
+            assert policy_row.find(connection, key) == week.of_setting(KEEP, KEEP)
+        marked = "SELECT expired_before, floor_seq FROM groups WHERE group_key = ?"
+        assert tuple(connection.execute(marked, (LIVING,)).fetchone()) == (NOW - DAY, 0)
+
+
+@pytest.mark.parametrize(("changed", "age"), [({"self_destruct_max_age": 9 * DAY}, 9 * DAY), ({}, 30 * DAY)])
+def test_a_database_of_a_former_version_keeps_the_age_of_self_destructing_messages_that_is_in_force(
+    tmp_path: Path, changed: dict[str, int], age: int
+) -> None:
+    """Also of one that did not know the setting yet."""
+    path = tmp_path / "hot.db"
+    stored = settings().to_mapping()
+    del stored["self_destruct_max_age"]
+    migrated_to(path, 16, stored | changed)
+    schema.prepare(path)
+    with closing(sqlite.connect(path, readonly=True)) as connection:
+        assert connection.execute("SELECT self_destruct_max_age FROM server_state").fetchone()[0] == age
+
+
+def migrated_to(path: Path, version: int, policy: dict[str, Any]) -> None:
+    """Make the database of a former version of the program, which has been served with ``policy``."""
+    path.touch()
+    with closing(sqlite.connect(path)) as connection:
+        connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
+        for number, script in schema.migrations():
+            if number <= version:
+                connection.executescript(script)
+        connection.execute(f"PRAGMA user_version = {version}")
+        connection.execute(
+            "INSERT INTO server_state (id, policy_settings, last_alive, stopped_cleanly, clock_wall, clock_since_boot,"
+            " clock_boot_id, acted_until) VALUES (1, ?1, ?2, 1, ?2, 0, '', ?2)",
+            (json.dumps(policy), NOW),
+        )

@@ -1,0 +1,37 @@
+"""How much is stored, as quotas count it: in both tiers, each message once."""
+
+from contextlib import closing
+
+from conclave.actions.authorisation import require_member
+from conclave.actions.messages import append
+from conclave.config.settings import Config
+from conclave.store.engine import sqlite
+from conclave.store.resources import groups, users
+from conclave.store.views import storage_usage
+from tests.support import stores
+
+
+def test_a_message_of_the_archive_counts_once_while_a_copy_is_in_the_database_and_once_it_is_restored(
+    config: Config,
+) -> None:
+    stores.prepare(config.database)
+    with closing(sqlite.connect(config.database)) as connection:
+        alice = users.add(connection, "alice", "", "", 1)
+        group_id = groups.add(connection, alice, "friends", "", 1, Config().policy)
+        member = require_member(connection, group_id, alice)
+        for body in (b"1", b"22", b"333", b"4444"):
+            append(connection, member, body, 1, is_commit=False)
+        append(connection, member, b"a commit", 1, is_commit=True)
+        key = member.group.group_key
+        connection.execute("UPDATE groups SET archived_seq = 2")
+        connection.execute("INSERT INTO archive_parts VALUES (?, -1, 0, 1, 2, 1, 1, 2, 3, 0)", (key,))
+        assert storage_usage.of_group(connection, group_id, alice, bytes_too=True) == (5, 18)
+        assert storage_usage.of_group(connection, group_id, alice, bytes_too=False) == (5, 0)
+        assert storage_usage.of_user(connection, alice) == (4, 10)
+        connection.execute("UPDATE groups SET archived_seq = 0")  # as once both were restored: the index keeps its row
+        assert storage_usage.of_group(connection, group_id, alice, bytes_too=True) == (5, 18)
+        assert storage_usage.of_group(connection, bytes(16), alice, bytes_too=True) is None
+        bob = users.add(connection, "bob", "", "", 1)
+        assert storage_usage.of_group(connection, group_id, bob, bytes_too=True) is None, (
+            "outsiders have nothing counted"
+        )
