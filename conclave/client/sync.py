@@ -339,10 +339,12 @@ class Sync:
         return _each([])
 
     async def _on(self, event: protocol.Event | n.Lagged) -> AsyncIterator[n.News]:
-        """Do what an event hints at, then tell it, unless all was told with that, or before it."""
+        """Do what an event hints at, then tell it, unless all was told with that, or before it, or it is over."""
         is_told = isinstance(event, protocol.InviteReceived) and self._mirror.has_told(event)
         async for each in self._effects(event):
             yield each
+        if isinstance(event, protocol.MemberRemoved) and self._is_own(event):
+            is_told = event.group_id in self.history.groups()  # the user is back
         if not is_told and not isinstance(event, (protocol.NewMessage, protocol.MessageRedacted)):
             yield event
 
@@ -352,15 +354,21 @@ class Sync:
                 yield each
 
     async def _removed(self, event: protocol.MemberRemoved) -> AsyncIterator[n.News]:
-        """A member is gone: another one perhaps with the account, and perhaps with a commit."""
-        if event.removed_user_id == self.client.session.user_id:
-            for gone in self._mirror.forget_group(event.group_id):
-                yield gone
-            return
+        """A member is gone: another one perhaps with the account, and perhaps with a commit.
+
+        A user who was removed may be back by now. What is here then stays, as it does where no event told of it.
+        """
         self.codec.changed(event.group_id)
+        if self._is_own(event):
+            async for each in self._mirror.refresh(event.group_id):
+                yield each
+            return
         await self._mirror.forget_deleted(event.group_id, [event.removed_user_id], {})
         async for each in self._mirror.fetch(event.group_id):
             yield each
+
+    def _is_own(self, event: protocol.MemberRemoved) -> bool:
+        return event.removed_user_id == self.client.session.user_id
 
     async def _welcomed(self, group_id: UUID) -> AsyncIterator[n.News]:
         self._upkeep.taken()

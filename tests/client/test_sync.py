@@ -417,6 +417,39 @@ async def test_a_group_that_is_over_leaves_nothing(pair: tuple[Device, Device, U
     assert b"hello" not in Path(str(bob._path)).read_bytes()
 
 
+async def test_who_is_back_before_the_removal_is_heard_of_keeps_what_came_since(
+    pair: tuple[Device, Device, UUID],
+) -> None:
+    alice, bob, group = pair
+    await alice.sync.send(group, "before")
+    await bob.hear_text("before")
+    await bob.disconnect()
+    told: list[News] = []
+    with History(bob._path, clock=bob._clock) as history:
+        async with Sync(bob.client, history, PlaintextCodec(), backoff=QUICK) as sync:
+            bob.client.transport.on_time = lambda _: None
+            coming = aiter(sync)
+            await alice.sync.send(group, "once more")
+            async for news in coming:
+                if isinstance(news, MessageArrived):
+                    break  # the stream is open; from here on nothing is asked for
+            await alice.client.remove(group, bob.client.session.user_id)
+            await bob.client.join(group)
+            await alice.sync.send(group, "welcome back")
+            async for news in coming:
+                told.append(news)
+                if isinstance(news, MessageArrived) and news.message.text == "welcome back":
+                    break
+            await alice.sync.send(group, "last")
+            async for news in coming:
+                told.append(news)
+                if isinstance(news, MessageArrived) and news.message.text == "last":
+                    break
+            shown = [each.text for each in history.messages(group)]
+    assert shown == ["before", "once more", "welcome back", "last"]
+    assert not [news for news in told if isinstance(news, (GroupGone, MemberRemoved))]
+
+
 def purge(running: Running, config: Config, group: UUID, before: int) -> None:
     """As an operator does, in a process of the operator's own."""
     outside = Outside(config, running.clock)
