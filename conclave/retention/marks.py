@@ -15,7 +15,8 @@ import sqlite3
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from conclave.retention.policy import COLUMNS, EXPIRES_BEFORE, GroupPolicy, expiry_cutoff, of_row
+from conclave.retention.policy import GroupPolicy, expiry_cutoff
+from conclave.retention.policy_row import COLUMNS, EXPIRES_BEFORE, of_row
 from conclave.retention.resolve import PolicySettings
 from conclave.retention.rules import LEAST_WATERMARK, MAX_AGE
 

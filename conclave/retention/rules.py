@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from conclave.retention.policy import COLUMNS, EXPIRES_BEFORE, FOREVER, OLD_ENOUGH_BEFORE
+from conclave.retention.policy import FOREVER
+from conclave.retention.policy_row import COLUMNS, EXPIRES_BEFORE, OLD_ENOUGH_BEFORE
 from conclave.store.sender_index import SENT
 
 LEAST_WATERMARK = "ifnull((SELECT min(watermark) FROM members WHERE members.group_key = groups.group_key), 0)"

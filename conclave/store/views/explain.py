@@ -13,7 +13,8 @@ from uuid import UUID
 from conclave.errors import NotFoundError
 from conclave.retention.fate import UNREAD_BY, Fate, Sent, fate_of
 from conclave.retention.jobs import Scope
-from conclave.retention.policy import COLUMNS, GroupPolicy, of_row
+from conclave.retention.policy import GroupPolicy
+from conclave.retention.policy_row import COLUMNS, of_row
 from conclave.retention.reasons import reasons
 from conclave.retention.resolve import PolicySettings
 from conclave.store.resources import receipts

@@ -16,7 +16,8 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from conclave.retention.jobs import EVERYTHING, Scope
-from conclave.retention.policy import COLUMNS, GroupPolicy, of_row
+from conclave.retention.policy import GroupPolicy
+from conclave.retention.policy_row import COLUMNS, of_row
 from conclave.retention.rules import (
     DELETED_ACCOUNT,
     DELETED_GROUP,
