@@ -3,7 +3,6 @@
 import sqlite3
 from dataclasses import dataclass
 
-from conclave.errors import NotFoundError
 from conclave.store.sender_index import SENT
 
 
@@ -56,12 +55,10 @@ def list_all(connection: sqlite3.Connection) -> list[Hold]:
     return [Hold(*row) for row in connection.execute(f"SELECT {_COLUMNS} FROM holds ORDER BY hold_id")]
 
 
-def remove(connection: sqlite3.Connection, hold_id: int) -> Hold:
-    """Remove a hold and return it. Raises NotFoundError."""
+def remove(connection: sqlite3.Connection, hold_id: int) -> Hold | None:
+    """Remove a hold and return it; None: there is none of that id."""
     row = connection.execute(f"DELETE FROM holds WHERE hold_id = ? RETURNING {_COLUMNS}", (hold_id,)).fetchone()
-    if row is None:
-        raise NotFoundError(f"no such hold: {hold_id}; `conclave hold list` prints those in force")
-    return Hold(*row)
+    return Hold(*row) if row else None
 
 
 def group_of(connection: sqlite3.Connection, group_id: bytes) -> tuple[int, str] | None:

@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from uuid import UUID
 
-from conclave.errors import NotFoundError
 from conclave.retention.fate import UNREAD_BY, Fate, Sent, fate_of
 from conclave.retention.jobs import Scope
 from conclave.retention.policy import GroupPolicy
@@ -177,14 +176,16 @@ def explain(
     number: int | None = None,
     look: Look | None = None,
     clock_fault: str = "",
-) -> Explanation:
+) -> Explanation | None:
     """Explain a group at the Unix second ``now``, and its message ``number`` if it is given.
 
     ``schedule``: what runs there are, and the seconds from run to run. ``look``: reads the archive; without it, only
-    what the database knows is told. ``clock_fault``: what is wrong with the clock, "" for nothing. Raises NotFoundError
-    if nothing is left of the group.
+    what the database knows is told. ``clock_fault``: what is wrong with the clock, "" for nothing. None: nothing is
+    left of the group.
     """
     group = _find(connection, group_id)
+    if group is None:
+        return None
     policy = group.policy
     holds, holds_in_all = _holds(connection, group)
     holding = policy.is_after_fetch or policy.keeps_commits
@@ -222,7 +223,7 @@ def _held_by_clock(message: Message) -> Message:
     return replace(message, fate=replace(message.fate, goes=False)) if message.fate else message
 
 
-def _find(connection: sqlite3.Connection, group_id: bytes) -> _Group:
+def _find(connection: sqlite3.Connection, group_id: bytes) -> _Group | None:
     row = connection.execute(
         f"SELECT {COLUMNS}, group_key, group_name, message_expiry_seconds, min_lifetime_seconds, last_seq, floor_seq,"
         " gone_below, expired_before, commits_below, archived_seq FROM groups WHERE group_id = ?",
@@ -235,11 +236,7 @@ def _find(connection: sqlite3.Connection, group_id: bytes) -> _Group:
         " WHERE group_id = ?",
         (group_id,),
     ).fetchone()
-    if row is None:
-        erased = receipts.of_group(connection, group_id, 1)
-        known = f"; the last receipt of it is number {erased[0].receipt_id}" if erased else ""
-        raise NotFoundError(f"no such group, or nothing is left of it{known}")
-    return _Group(row[6], group_id, "", row[7], row[8], row[9], Marks(), of_row(*tuple(row)[:6]))
+    return _Group(row[6], group_id, "", row[7], row[8], row[9], Marks(), of_row(*tuple(row)[:6])) if row else None
 
 
 def _jobs(policy: GroupPolicy, schedule: Sequence[tuple[Scope, int]], *, is_deleted: bool) -> list[Job]:
