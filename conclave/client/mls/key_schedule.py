@@ -1,7 +1,7 @@
 """The key schedule (RFC 9420 section 8): from secret to secret, epoch to epoch. Pure functions."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from enum import IntEnum
 from typing import Self
 
@@ -11,6 +11,7 @@ from conclave.client.mls.credentials import Extension, read_extensions
 from conclave.client.mls.crypto import derive_secret, expand_with_label, zeros
 from conclave.client.mls.errors import MalformedError
 from conclave.client.mls.nodes import MLS10
+from conclave.client.mls.structs import Opaque, Struct
 from conclave.client.mls.suites import CipherSuite, KeyPair, suite_of
 
 EXTERNAL_INIT_LABEL = b"MLS 1.0 external init secret"
@@ -47,26 +48,17 @@ class GroupContext:
 
 
 @dataclass(frozen=True, repr=False)
-class EpochSecrets:
+class EpochSecrets(Struct):
     """What is kept of an epoch's secrets (section 8, table 4), but for the encryption secret: see the secret tree."""
 
-    init_secret: bytes
-    sender_data_secret: bytes
-    exporter_secret: bytes
-    external_secret: bytes
-    confirmation_key: bytes
-    membership_key: bytes
-    resumption_psk: bytes
-    epoch_authenticator: bytes
-
-    def encode(self) -> bytes:
-        """Encode, to be stored."""
-        return b"".join(opaque(getattr(self, field.name)) for field in fields(self))
-
-    @classmethod
-    def decode(cls, reader: Reader) -> Self:
-        """Decode what was stored."""
-        return cls(*(reader.opaque() for _ in fields(cls)))
+    init_secret: Opaque
+    sender_data_secret: Opaque
+    exporter_secret: Opaque
+    external_secret: Opaque
+    confirmation_key: Opaque
+    membership_key: Opaque
+    resumption_psk: Opaque
+    epoch_authenticator: Opaque
 
 
 @dataclass(frozen=True, repr=False)
