@@ -13,6 +13,7 @@ from operator import itemgetter
 from typing import Any, NamedTuple
 
 from conclave.retention import rules
+from conclave.retention.holds import HELD_GROUPS, HELD_SENDERS
 from conclave.retention.limits import limits_of
 from conclave.retention.plan import GroupStep, Plan
 from conclave.retention.policy import FOREVER
@@ -20,8 +21,6 @@ from conclave.retention.rules import (
     DELETED_ACCOUNT,
     DELETED_GROUP,
     GOVERNED,
-    HELD_GROUPS,
-    HELD_SENDERS,
     IN_ANY_RUN,
     MARKED,
     OF_LIVING,
@@ -79,7 +78,7 @@ class Due:
 
     ``rules``: those by which it is, in the order of RULES. ``of``: the SQL condition for the group or the account.
     ``bounds``: what the conditions compare with. ``values``: those of the parameters; among them the bounds beyond
-    which nothing is deleted, whatever the rows say by then. ``given``: the common table expressions that it takes.
+    which nothing is deleted, even if the rows allow it by then. ``given``: the common table expressions that it takes.
     """
 
     rules: Sequence[str]

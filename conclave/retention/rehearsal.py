@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING
 
 from conclave.retention import hidden, limits, marks, stretches, visibility
 from conclave.retention.hidden import NOTHING, Amount, Horizon, Sought, Sums
+from conclave.retention.holds import HELD_SENDERS, is_held
 from conclave.retention.policy import FOREVER, expiry_cutoff
 from conclave.retention.resolve import PolicySettings
-from conclave.retention.rules import HELD_SENDERS, IS_REDACTED, UNREAD, is_held, is_kept
+from conclave.retention.rules import IS_REDACTED, UNREAD, is_kept
 from conclave.retention.stretches import Part
 from conclave.store import bodies
 
