@@ -80,9 +80,7 @@ class Struct:
         return make(*[form.decode(reader) for _, form in _forms(cls)])
 
 
-@cache
-def _forms(kind: Any) -> tuple[tuple[str, Form], ...]:
-    """Return the fields of a structure, in their order, with their forms."""
+def _read_forms(kind: Any) -> tuple[tuple[str, Form], ...]:
     hints = get_type_hints(kind, include_extras=True)
     return tuple((field.name, _form(hints[field.name])) for field in fields(kind))
 
@@ -90,3 +88,7 @@ def _forms(kind: Any) -> tuple[tuple[str, Form], ...]:
 def _form(hint: Any) -> Form:
     given = next((each for each in get_args(hint) if isinstance(each, Form)), None)
     return given or Form(methodcaller("encode"), hint.decode)
+
+
+_forms: Callable[[type], tuple[tuple[str, Form], ...]] = cache(_read_forms)
+"""Returns the fields of a structure, in their order, with their forms."""
