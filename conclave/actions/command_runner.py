@@ -94,5 +94,5 @@ class Outside:
             with closing(sqlite.connect(path, readonly=readonly)) as connection:
                 yield connection
         except (StoreError, sqlite3.Error, OSError) as error:
-            is_told = is_busy(error) or is_of_the_disk(error)
-            raise OutsideError(str(store_error(path, error) if is_told else error)) from error
+            is_expected = is_busy(error) or is_of_the_disk(error)
+            raise OutsideError(str(store_error(path, error) if is_expected else error)) from error

@@ -75,9 +75,9 @@ def list_holds(path: Path | None, *, as_json: bool) -> None:
         _show(listed)
         return
     for each in listed:
-        told = {"id": each.hold_id, "covers": each.covers, "subject_id": str(UUID(bytes=each.subject_id))}
-        told |= {"subject": each.name, "reason": each.reason, "added_by": each.added_by}
-        click.echo(json.dumps(told | {"added_at": each.added_at}))
+        values = {"id": each.hold_id, "covers": each.covers, "subject_id": str(UUID(bytes=each.subject_id))}
+        values |= {"subject": each.name, "reason": each.reason, "added_by": each.added_by}
+        click.echo(json.dumps(values | {"added_at": each.added_at}))
 
 
 @hold.command(short_help="Release a hold.")

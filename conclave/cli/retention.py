@@ -36,7 +36,7 @@ _PLACES = {
 _RULES = {
     "expired": "it is older than its group's messages live",
     "fetched": "every member has fetched it",
-    "redacted": "it has destroyed itself for everybody who was to read it",
+    "redacted": "it has destroyed itself for every reader",
     "deleted_group": "its group was deleted",
     "deleted_account": "its sender's account was deleted",
 }

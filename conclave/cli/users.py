@@ -185,18 +185,18 @@ def delete(path: Path | None, name: str, *, yes: bool) -> None:
 
 def change(
     outside: Outside,
-    told: str,
+    entry: str,
     action: Callable[Concatenate[sqlite3.Connection, bytes, P], None],
     user_id: bytes,
     *args: P.args,
     **kwargs: P.kwargs,
 ) -> None:
-    """Change an account, and note it in the audit log: ``told`` is one of _NOTED.
+    """Change an account, and note it in the audit log: ``entry`` is one of _NOTED.
 
     Raises OutsideError or NotFoundError.
     """
     actor = operator_identity.current()
-    outside.write(accounts.noted, outside.context(), actor, _NOTED[told], action, user_id, *args, **kwargs)
+    outside.write(accounts.noted, outside.context(), actor, _NOTED[entry], action, user_id, *args, **kwargs)
 
 
 @contextmanager

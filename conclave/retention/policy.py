@@ -88,7 +88,7 @@ class GroupPolicy:
 
     ``lifetime``: the effective expiry in seconds, KEEP or AFTER_FETCH. ``min_lifetime``: no message is erased when
     younger than these seconds, even if it is hidden. ``hold_limit``: with AFTER_FETCH a message expires after these
-    seconds, whoever has not fetched it; KEEP: never. ``keeps_commits``: commits do not expire by age while a member has
+    seconds, fetched by all or not; KEEP: never. ``keeps_commits``: commits do not expire by age while a member has
     not fetched them. ``erases``: False if nothing may be erased. ``source``: what ``lifetime`` comes from.
     """
 
@@ -115,12 +115,12 @@ class GroupPolicy:
         return self.hold_limit if self.is_after_fetch else self.lifetime
 
     def hides_as(self, other: "GroupPolicy") -> bool:
-        """Tell whether both hide the same at every moment, whatever they let erase."""
+        """Tell whether both hide the same at every moment, even if they do not let the same be erased."""
         own, others = ((each.lifetime, each.hold_limit, each.keeps_commits) for each in (self, other))
         return own == others
 
     def outlives(self, seconds: int) -> bool:
-        """Tell whether every message lives for longer than ``seconds``, whoever fetches it."""
+        """Tell whether every message lives for longer than ``seconds``, fetched or not."""
         return self.lifetime == KEEP or self.lifetime > max(seconds, AFTER_FETCH)
 
     def expires_before(self, now: int) -> int:

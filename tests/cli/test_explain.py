@@ -174,7 +174,7 @@ async def test_a_timer_is_told_of_until_its_last_reader_has_it_redacted(running:
     assert "Not read yet by: carol." in said
     running.clock.advance(30 * DAY)
     said = await told(tell, running, "explain", group, "1")
-    assert "Hidden: already, it has destroyed itself for everybody who was to read it." in said
+    assert "Hidden: already, it has destroyed itself for every reader." in said
     assert "Not read yet by" not in said
     assert "Erased: by the next run (of any job)." in said
     assert "Overdue: something here could have been erased for" in said

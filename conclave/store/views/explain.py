@@ -43,7 +43,7 @@ class Waiting:
     """A member who has not fetched, or not read, what is asked about. Times are Unix seconds.
 
     ``fetched``: the number up to which this member has. When that was, is not stored; ``last_used_at`` says when a
-    session was last used, for whatever; None: there is none any more.
+    session was last used, for any request; None: there is none any more.
     """
 
     username: str
@@ -324,7 +324,7 @@ def _has_sent(connection: sqlite3.Connection, group_key: int, user_id: bytes) ->
         f" (SELECT group_key FROM {SENT} WHERE sender_id = ? LIMIT ?)",
         (group_key, user_id, SEARCHED),
     ).fetchone()
-    # Archived commits are in no index by sender: a member, or somebody whose account is gone, may have sent some.
+    # Archived commits are in no index by sender: a member, or a deleted account, may have sent some.
     may_have_sent_commits = connection.execute(
         "SELECT EXISTS (SELECT 1 FROM archive_parts WHERE group_key = ?2) AND"
         " (EXISTS (SELECT 1 FROM members WHERE group_key = ?2 AND user_id = ?1)"
