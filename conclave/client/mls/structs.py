@@ -28,7 +28,6 @@ class Form(NamedTuple):
     decode: Callable[[Reader], Any]
 
 
-Uint8: TypeAlias = Annotated[int, Form(uint8, Reader.uint8)]
 Uint16: TypeAlias = Annotated[int, Form(uint16, Reader.uint16)]
 Uint32: TypeAlias = Annotated[int, Form(uint32, Reader.uint32)]
 Uint64: TypeAlias = Annotated[int, Form(uint64, Reader.uint64)]
