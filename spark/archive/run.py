@@ -232,7 +232,7 @@ class ArchiveRun:
 
     def _erase(self) -> None:
         """Remove files that were replaced, in this run or in one that did not get as far as this."""
-        hot = self._hot.unhurried()
+        hot = self._hot.without_deadline()
         state = hot.read(moves.find_state)
         if state is None or not state.unerased:
             return
