@@ -15,15 +15,8 @@ import pyarrow
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import BinaryType, DataType, LongType, StructType
 
-from conclave.retention.rules import (
-    COMMITS_ABOVE,
-    HELD_GROUPS,
-    HELD_SENDERS,
-    LEAST_WATERMARK,
-    TIMED,
-    UNHELD,
-    is_kept,
-)
+from conclave.retention.holds import HELD_GROUPS, HELD_SENDERS, UNHELD
+from conclave.retention.rules import COMMITS_ABOVE, LEAST_WATERMARK, TIMED, is_kept
 from spark import columns as c
 
 _GROUPS = """

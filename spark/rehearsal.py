@@ -126,7 +126,7 @@ WHERE (group_key, lifetime, span) IN (SELECT value ->> 0, value ->> 1, value ->>
 
 
 def _body_bytes(connection: sqlite3.Connection, made: Plan) -> int:
-    """Return the bytes of all bodies that a plan lets go; each counts once, whatever number of rules names it."""
+    """Return the bytes of all bodies that a plan lets go; each counts once, also if several rules name it."""
     connection.execute("CREATE TEMP TABLE let_go (message_id INTEGER PRIMARY KEY)")
     for each in due.of_plan(connection, made):
         query, values = each.select("message_id")

@@ -236,7 +236,7 @@ def _write_receipts(engine: RunEnvironment, settings: PolicySettings, done: Repo
                 yield partial(registration_tokens.prune, connection, now)
                 yield partial(send_ids.prune, connection, now - send_ids.KEPT_SECONDS)
 
-    hot = _hot(engine, settings, now).unhurried()
+    hot = _hot(engine, settings, now).without_deadline()
     if scope.keeps_house:
         _drop_old_of_ledger(engine, settings, hot, done)
     try:

@@ -36,14 +36,14 @@ class Outside:
 
     def __init__(self, config: Config, clock: Clock) -> None:
         """``config``: its database has to exist. ``clock``: tells the time."""
-        self._config = config
+        self.config = config
         self._clock = clock
 
     def context(self) -> Context:
         """Return the context of actions. Its time is not behind what the server, or a run, has acted on."""
         clock = SteadyClock(self._clock)
         clock.resume(self.read(state.standing).floor, None)
-        return Context(self._config.policy, clock)
+        return Context(self.config.policy, clock)
 
     def read(self, action: Action[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run ``action`` on one snapshot and return its result."""
@@ -66,7 +66,7 @@ class Outside:
             return
         try:
             # No connection of this process is open meanwhile, as ``locks`` wants it.
-            with locks.hold(self._config.database, locks.CLEANUP, wait):
+            with locks.hold(self.config.database, locks.CLEANUP, wait):
                 pass
         except OSError as error:
             raise OutsideError(
@@ -80,7 +80,7 @@ class Outside:
         with ExitStack() as held:
             try:
                 # No connection of this process is open yet, nor when it lets go: as ``locks`` wants it.
-                lock = held.enter_context(closing(locks.DatabaseLock(self._config.database, locks.CLEANUP)))
+                lock = held.enter_context(closing(locks.DatabaseLock(self.config.database, locks.CLEANUP)))
                 held.enter_context(lock.hold(wait))
             except OSError as error:
                 raise OutsideError(f"{error.filename}: {error.strerror}") from error
@@ -88,11 +88,11 @@ class Outside:
 
     @contextmanager
     def _connected(self, *, readonly: bool = False) -> Iterator[sqlite3.Connection]:
-        path = self._config.database
+        path = self.config.database
         try:
             schema.require_current(path, writing=not readonly)
             with closing(sqlite.connect(path, readonly=readonly)) as connection:
                 yield connection
         except (StoreError, sqlite3.Error, OSError) as error:
-            is_told = is_busy(error) or is_of_the_disk(error)
-            raise OutsideError(str(store_error(path, error) if is_told else error)) from error
+            is_expected = is_busy(error) or is_of_the_disk(error)
+            raise OutsideError(str(store_error(path, error) if is_expected else error)) from error

@@ -10,7 +10,7 @@ from conclave.actions.authorisation import require_member
 from conclave.actions.context import Context
 from conclave.archive.reader import Archive, ArchiveError
 from conclave.auth.fair_semaphore import FairSemaphore
-from conclave.retention import rules, stretches, visibility
+from conclave.retention import holds, stretches, visibility
 from conclave.retention.hidden import Amount
 from conclave.retention.policy import KEEP, GroupPolicy
 from conclave.retention.resolve import Limit, PolicySettings
@@ -53,15 +53,15 @@ def policy(connection: sqlite3.Connection, context: Context, group_id: bytes, us
     member = require_member(connection, group_id, user_id)
     group = member.group
     sight = visibility.of_group(connection, group, context.now())
-    is_told = member.role == "admin" and sight.policy.is_after_fetch
+    is_listed = member.role == "admin" and sight.policy.is_after_fetch
     return Retention(
         server_retention_seconds=context.policy.message_retention,
         group_expiry_seconds=group.message_expiry_seconds,
         effective_expiry_seconds=sight.policy.lifetime,
         min_lifetime_seconds=sight.policy.min_lifetime,
         policy_source=sight.policy.source.value,
-        legal_hold=rules.is_held(connection, group.group_key),
-        held_by=members.holding_back(connection, group, sight) if is_told else (),
+        legal_hold=holds.is_held(connection, group.group_key),
+        held_by=members.holding_back(connection, group, sight) if is_listed else (),
         hidden_before=group.expired_before,
     )
 

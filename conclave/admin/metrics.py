@@ -1,4 +1,4 @@
-"""What Prometheus gets: requests, writes, streams, sizes, cleanup, faults. No label names anybody, or a group.
+"""What Prometheus gets: requests, writes, streams, sizes, cleanup, faults. No label names a user or a group.
 
 Everything is counted where it happens, by plain lists and dictionaries, and becomes metrics only here. This runs in a
 thread of its own beside the event loop, so what the loop changes is copied in one step before it is walked.

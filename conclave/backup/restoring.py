@@ -17,7 +17,7 @@ from pathlib import Path
 
 from conclave.actions.replay import IncompleteError, replay
 from conclave.backup import checking, manifest
-from conclave.backup.files import duplicate, forget, sum_of, sync_tree, write
+from conclave.backup.files import KEPT_FREE_BYTES, duplicate, forget, sum_of, sync_tree, write
 from conclave.backup.manifest import BackupError, Manifest
 from conclave.clock import Clock
 from conclave.config.settings import Config
@@ -43,9 +43,6 @@ _ARCHIVE = ".archive-path"
 """A file in that folder which tells where the archive is put. The settings may change until a restore is repeated."""
 
 _SIDE_FILES = ("-wal", "-shm", "-journal")
-
-SPARE_BYTES = 64 * 1024 * 1024
-"""A restore leaves at least 64 MiB free."""
 
 Erase = Callable[[Config], str]
 """Erases what is due from the database of the configuration, and from no archive; returns why it failed, or ""."""
@@ -241,7 +238,7 @@ class _Restoring:
 
     def _copy(self) -> None:
         files = self._done.manifest.files
-        needed = sum(each.bytes for each in files.values()) + SPARE_BYTES
+        needed = sum(each.bytes for each in files.values()) + KEPT_FREE_BYTES
         if (free := free_bytes(self._folder)) < needed and self._is_one_disk():
             raise BackupError(
                 f"{self._folder.parent}: there is no room: {needed:,} bytes are needed, {free:,} are free"

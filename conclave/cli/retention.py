@@ -12,10 +12,10 @@ from uuid import UUID
 import click
 
 from conclave.actions import explain as actions
-from conclave.actions.explain import Explanation, Message, Timer, Waiting
+from conclave.actions.explain import Explanation, Message, SettingsError, Timer, Waiting
 from conclave.archive import lookup
 from conclave.cli.common import NUMBER, Name, config_option
-from conclave.cli.groups import opened
+from conclave.cli.opened_store import opened_store
 from conclave.cli.tables import counted, second, visible
 from conclave.config.settings import Config
 from conclave.retention.durations import duration_text, duration_words
@@ -36,7 +36,7 @@ _PLACES = {
 _RULES = {
     "expired": "it is older than its group's messages live",
     "fetched": "every member has fetched it",
-    "redacted": "it has destroyed itself for everybody who was to read it",
+    "redacted": "it has destroyed itself for every reader",
     "deleted_group": "its group was deleted",
     "deleted_account": "its sender's account was deleted",
 }
@@ -56,8 +56,8 @@ def explain(path: Path | None, group: str, number: int | None, *, as_json: bool)
     GROUP is a name or an id; a deleted group has to be named by its id. SEQ is the number of one message. Nothing is
     changed. What it says is what the next run does, unless something changes before.
     """
-    with opened(path) as (outside, config):
-        clock = outside.context().clock
+    with opened_store(path, SettingsError) as outside:
+        config, clock = outside.config, outside.context().clock
         look = partial(lookup.find, config.archive_path, partial(archive_state, config))
         found = outside.read(actions.explain, config, clock, group, number, look)
     if as_json:

@@ -11,7 +11,6 @@ import hashlib
 import random
 import sqlite3
 from collections.abc import AsyncIterator, Callable, Iterable
-from types import TracebackType
 from typing import Self
 from uuid import UUID
 
@@ -95,9 +94,7 @@ class Sync:
         self._enforcing = asyncio.create_task(self._enforce())
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         self.client.transport.on_time = lambda _: None
         if self._enforcing:
             self._enforcing.cancel()

@@ -30,8 +30,8 @@ from conclave.strict_fields import StrictBoolean, StrictInteger, Text
 class Config:
     """Every setting. Lifetimes are whole seconds; ``message_retention`` may also be KEEP or AFTER_FETCH.
 
-    Paths are absolute and without symbolic links. So a file stays the same file, by any link, and whatever
-    the working directory becomes.
+    Paths are absolute and without symbolic links. So a file stays the same file, by any link and from any
+    working directory.
     """
 
     listen_address: str = "127.0.0.1"

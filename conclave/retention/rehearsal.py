@@ -14,11 +14,12 @@ from itertools import groupby
 from operator import itemgetter
 from typing import TYPE_CHECKING
 
-from conclave.retention import hidden, marks, policy_row, stretches, visibility
+from conclave.retention import hidden, limits, marks, stretches, visibility
 from conclave.retention.hidden import NOTHING, Amount, Horizon, Sought, Sums
+from conclave.retention.holds import HELD_SENDERS, is_held
 from conclave.retention.policy import FOREVER, expiry_cutoff
 from conclave.retention.resolve import PolicySettings
-from conclave.retention.rules import HELD_SENDERS, IS_REDACTED, UNREAD, is_held, is_kept
+from conclave.retention.rules import IS_REDACTED, UNREAD, is_kept
 from conclave.retention.stretches import Part
 from conclave.store import bodies
 
@@ -136,7 +137,7 @@ def of_purge(connection: sqlite3.Connection, group: "Group", before: int, now: i
 
 def kept_of_purge(connection: sqlite3.Connection, group: "Group", before: int) -> int:
     """Return how many commits in the hot store a purge leaves, since members who have not fetched them hold them."""
-    above = max(group.archived_seq, policy_row.commits_above(connection, group.group_key))
+    above = max(group.archived_seq, limits.commits_above(connection, group.group_key))
     row = connection.execute(
         f"SELECT count(*) FROM messages WHERE group_key = ? AND created_at < ? AND {is_kept('?')}",
         (group.group_key, before, above),

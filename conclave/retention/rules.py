@@ -9,20 +9,13 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from conclave.retention.policy import COLUMNS, EXPIRES_BEFORE, FOREVER, OLD_ENOUGH_BEFORE
+from conclave.retention.holds import HELD_GROUPS, HELD_SENDERS, UNHELD, has_held_senders
+from conclave.retention.policy import FOREVER
+from conclave.retention.policy_row import COLUMNS, EXPIRES_BEFORE, OLD_ENOUGH_BEFORE
 from conclave.store.sender_index import SENT
 
 LEAST_WATERMARK = "ifnull((SELECT min(watermark) FROM members WHERE members.group_key = groups.group_key), 0)"
 """What all current members of a row of ``groups`` have fetched. No group is without members."""
-
-HELD_GROUPS = "SELECT group_key FROM holds WHERE group_key IS NOT NULL"
-"""The groups of which a legal hold covers all messages."""
-
-HELD_SENDERS = "SELECT user_id FROM holds WHERE user_id IS NOT NULL"
-"""The users of whom a legal hold covers all that they have sent."""
-
-UNHELD = f"sender_id NOT IN ({HELD_SENDERS})"
-"""The condition for messages whose sender is under no legal hold."""
 
 DELETED_SENDERS = "SELECT user_id FROM user_tombstones"
 """The deleted accounts of which messages may be left."""
@@ -282,13 +275,3 @@ REPORTED = (EXPIRED, FETCHED, REDACTED, DELETED_GROUP, DELETED_ACCOUNT, SESSIONS
 def keeps_commits(connection: sqlite3.Connection) -> bool:
     """Tell whether any group keeps commits from expiring by age."""
     return connection.execute("SELECT 1 FROM groups WHERE keeps_commits LIMIT 1").fetchone() is not None
-
-
-def has_held_senders(connection: sqlite3.Connection) -> bool:
-    """Tell whether a legal hold covers what any user has sent."""
-    return connection.execute(HELD_SENDERS).fetchone() is not None
-
-
-def is_held(connection: sqlite3.Connection, group_key: int) -> bool:
-    """Tell whether a legal hold covers all messages of a group."""
-    return connection.execute("SELECT 1 FROM holds WHERE group_key = ?", (group_key,)).fetchone() is not None

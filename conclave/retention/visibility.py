@@ -11,7 +11,7 @@ import sqlite3
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from conclave.retention import policy_row
+from conclave.retention import limits
 from conclave.retention.policy import FOREVER, GroupPolicy
 from conclave.retention.rules import DELETED_SENDERS, ENDS, MAX_AGE, is_kept
 
@@ -112,7 +112,7 @@ class Sight(NamedTuple):
 
 def of_group(connection: sqlite3.Connection, group: "Group", now: int) -> Sight:
     """Return what a member of the group may see at the Unix second ``now``."""
-    above = policy_row.commits_above(connection, group.group_key) if group.keeps_commits else FOREVER
+    above = limits.commits_above(connection, group.group_key) if group.keeps_commits else FOREVER
     return _sight(group, above, now)
 
 

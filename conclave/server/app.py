@@ -32,7 +32,7 @@ from conclave.server.routes import add_routes
 from conclave.store.engine.database import Database
 from conclave.system import certificate
 from conclave.system.reserve import reserves
-from conclave.wire.exchange import MAX_BODY_BYTES
+from conclave.wire.request_body import MAX_BODY_BYTES
 
 
 def create_app(config: Config, clock: Clock | None = None, *, accepts_change: bool = False) -> web.Application:

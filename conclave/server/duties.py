@@ -181,7 +181,7 @@ async def keep_ledger(app: web.Application) -> AsyncIterator[None]:
             claimed = await store.write(changes.claim, is_alive=is_alive)
             next_alive = time.monotonic() + LEDGER_ALIVE_SECONDS
             await asyncio.to_thread(ledger_mark.note, data, claimed.ledger_id, claimed.claimed)
-            while entries := await store.read(changes.told, claimed.claimed, clock.now()):
+            while entries := await store.read(changes.waiting, claimed.claimed, clock.now()):
                 last = await asyncio.to_thread(book.append, path, claimed.ledger_id, claimed.written, entries)
                 changes.require_own(await store.read(changes.standing), path, last)
                 await store.write(changes.were_written, entries)

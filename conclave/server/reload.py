@@ -107,7 +107,7 @@ REFUSED = "nothing has changed: the log says why the last reload was refused"
 _SETS_NOTHING = "sets nothing, as a file that is just being written; if the defaults are meant, restart the server"
 """Registration would be open, quotas and policies gone, until the operator finds out."""
 
-_UNTOLD = ("token",)
+_SECRET = ("token",)
 """The values of settings whose names end in one of these are in no log."""
 
 
@@ -281,7 +281,7 @@ def described(former: Config, config: Config) -> dict[str, str]:
     found = {}
     for name in differing(former, config):
         values = [_value(each, name) for each in (former, config)]
-        is_shown = not name.endswith(_UNTOLD) and all(isinstance(each, str | int | None) for each in values)
+        is_shown = not name.endswith(_SECRET) and all(isinstance(each, str | int | None) for each in values)
         found[name] = " -> ".join(_in_words(name, each) for each in values) if is_shown else "changed"
     return found
 

@@ -187,7 +187,7 @@ async def _serve(
             app[app_keys.HEALTH].phase = Phase.STOPPING  # at once: ending the worker may take a second
             log.info("stopping")
             manager.stopping()
-            app[app_keys.STORE].hurry()
+            app[app_keys.STORE].limit_lock_wait()
     finally:
         limit.begin()  # a start that has failed
         manager.close()

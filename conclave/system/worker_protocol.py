@@ -66,8 +66,8 @@ def order_line(order: Order) -> str:
 
 def order_of(line: str) -> Order | None:
     """Return the order in a line for the worker; None: it has settings. Raises ValueError."""
-    told = json.loads(line)
-    return Order(told) if isinstance(told, str) else None
+    message = json.loads(line)
+    return Order(message) if isinstance(message, str) else None
 
 
 def to_line(message: Message) -> str:
@@ -77,8 +77,8 @@ def to_line(message: Message) -> str:
 
 def from_line(line: bytes) -> Message:
     """Read a line. Raises ValueError if it is no message."""
-    told = json.loads(line)
-    match told:
+    message = json.loads(line)
+    match message:
         case {"fault": str(reason), "due_in": float(due_in) | int(due_in)}:
             return Fault(reason, due_in)
         case {"fault": str(reason)}:
@@ -87,8 +87,8 @@ def from_line(line: bytes) -> Message:
             return Ended(report, due_in)
         case {"counted": dict(report), "due_in": float(due_in) | int(due_in)}:
             return Counted(report, due_in)
-        case dict() if list(told.values()) == [True]:
-            return State(next(iter(told)))
+        case dict() if list(message.values()) == [True]:
+            return State(next(iter(message)))
     raise ValueError(f"no message: {line[:100]!r}")
 
 

@@ -93,7 +93,7 @@ class Groups(WireMessage):
 
 @dataclass(frozen=True)
 class PublicGroup(WireMessage):
-    """A public group as anybody sees it."""
+    """A public group as any user sees it."""
 
     wire = "PublicGroupInfo"
 

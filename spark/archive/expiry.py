@@ -18,9 +18,10 @@ from pyspark.sql import DataFrame, SparkSession, functions as F
 
 from conclave.failpoints import reach
 from conclave.retention import rules
+from conclave.retention.holds import HELD_SENDERS, UNHELD
 from conclave.retention.jobs import Scope
 from conclave.retention.policy import FOREVER
-from conclave.retention.rules import GOVERNED, HELD_SENDERS, UNHELD, Bounds
+from conclave.retention.rules import GOVERNED, Bounds
 from conclave.store.archive import erasures, moves
 from conclave.store.archive.erasures import Key
 from conclave.store.archive.moves import PartRow

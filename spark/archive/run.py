@@ -100,7 +100,7 @@ class ArchiveRun:
         if plan and state:
             self._table.prepare(self._state, is_new=False)
             planned.groups_touched += len(plan.group_keys.difference(counted))
-            with self._told_plainly():
+            with self._as_archive_errors():
                 planned.counts.update(Expiry(self._spark, self._hot, self._table).count(plan))
 
     def check(self) -> Check:
@@ -108,7 +108,7 @@ class ArchiveRun:
         state = self._hot.read(moves.find_state)
         if state is None or not (state.version or self._hot.read(moves.has_parts)):
             return Check()
-        with self._told_plainly():
+        with self._as_archive_errors():
             self._require(state)
             return examine(self._spark, self._hot, self._table.read())
 
@@ -120,7 +120,7 @@ class ArchiveRun:
         state = self._hot.read(moves.find_state)
         if state is None:
             raise ArchiveError("nothing was ever archived")
-        with self._told_plainly():
+        with self._as_archive_errors():
             self._require(state)
             self._mover().drop_copies()  # copies that are left may lack their bodies
             return restore(self._spark, self._hot, self._table, self._config, group_id, spare)
@@ -128,7 +128,7 @@ class ArchiveRun:
     def finish_move(self) -> None:
         """Finish the batches under way, if there are any; deletes no messages. Raises ArchiveError."""
         if self._hot.read(moves.batch_under_way) is not None:
-            with self._told_plainly():
+            with self._as_archive_errors():
                 self._change().finish()
 
     def hide_ahead(self, marked: Mapping[int, int], now: int) -> int:
@@ -148,7 +148,7 @@ class ArchiveRun:
     def _bring_back(self, returns: Collection[Return]) -> int:
         if not clock.concerned(self._hot, returns):
             return 0
-        with self._told_plainly():
+        with self._as_archive_errors():
             self._change()
             return clock.bring_back(self._spark, self._hot, self._table, returns)
 
@@ -232,7 +232,7 @@ class ArchiveRun:
 
     def _erase(self) -> None:
         """Remove files that were replaced, in this run or in one that did not get as far as this."""
-        hot = self._hot.unhurried()
+        hot = self._hot.without_deadline()
         state = hot.read(moves.find_state)
         if state is None or not state.unerased:
             return
@@ -247,7 +247,7 @@ class ArchiveRun:
         reach("archive.erased")
 
     @contextmanager
-    def _told_plainly(self) -> Iterator[None]:
+    def _as_archive_errors(self) -> Iterator[None]:
         """Turn an error of Spark in the block, also that its Java has ended, into an ArchiveError of one line."""
         try:
             yield

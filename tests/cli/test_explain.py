@@ -13,7 +13,7 @@ from uuid import UUID
 import pytest
 from click.testing import CliRunner, Result
 
-from conclave.cli import groups as cli_groups
+from conclave.cli import opened_store
 from conclave.cli.main import main
 from conclave.clock import FakeClock
 from conclave.config.retention import RetentionConfig
@@ -57,7 +57,7 @@ def toml(config: Config) -> str:
 @pytest.fixture
 def tell(clock: FakeClock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Told:
     """Run a command on the database of a configuration, at the time of the other fixtures."""
-    monkeypatch.setattr(cli_groups, "SystemClock", lambda: clock)
+    monkeypatch.setattr(opened_store, "SystemClock", lambda: clock)
     monkeypatch.setattr("conclave.cli.common.log_for_people", lambda: None)
 
     def run(config: Config, *arguments: str) -> Result:
@@ -174,7 +174,7 @@ async def test_a_timer_is_told_of_until_its_last_reader_has_it_redacted(running:
     assert "Not read yet by: carol." in said
     running.clock.advance(30 * DAY)
     said = await told(tell, running, "explain", group, "1")
-    assert "Hidden: already, it has destroyed itself for everybody who was to read it." in said
+    assert "Hidden: already, it has destroyed itself for every reader." in said
     assert "Not read yet by" not in said
     assert "Erased: by the next run (of any job)." in said
     assert "Overdue: something here could have been erased for" in said

@@ -12,6 +12,7 @@ import pytest
 from conclave.clock import FakeClock
 from conclave.retention import marks, policy_row
 from conclave.retention.jobs import PurgeJob
+from conclave.retention.limits import limits_of
 from conclave.retention.policy import FOREVER, KEEP, GroupPolicy
 from conclave.store.engine import schema, sqlite
 from conclave.store.resources import state
@@ -58,7 +59,7 @@ def test_the_row_says_what_the_resolver_does_and_sql_what_the_policy_means(
         found = policy_row.find(connection, key)
         assert found == policy
         assert found.source == policy.source
-        limits = policy_row.limits(connection, key, NOW)
+        limits = limits_of(connection, key, NOW)
         assert limits
         assert limits.erasable_before == policy.erasable_before(NOW)
         assert limits.is_deleted or limits.cutoff == policy.expires_before(NOW)
@@ -104,7 +105,7 @@ def test_a_legal_hold_keeps_everything_of_a_group_from_being_erased(connection: 
         "INSERT INTO holds (group_key, subject_id, name, reason, added_by, added_at) VALUES (?, ?, '', '', '', 0)",
         (LIVING, GROUP.bytes),
     )
-    found = {key: policy_row.limits(connection, key, NOW) for key in (LIVING, OTHER)}
+    found = {key: limits_of(connection, key, NOW) for key in (LIVING, OTHER)}
     assert [each.erasable_before for each in found.values() if each] == [0, FOREVER]
 
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 import conclave
-from conclave.retention.policy import COLUMNS
+from conclave.retention.policy_row import COLUMNS
 from conclave.store import clock_mending, invalidation
 from conclave.store.engine import schema, sqlite
 from conclave.store.invalidation import Invalidated

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from conclave.events import Stored
-from conclave.retention import due, fate, marks, plan, policy_row, rehearsal, rules
+from conclave.retention import due, fate, limits, marks, plan, rehearsal, rules
 from conclave.retention.policy import FOREVER, GroupPolicy
 from conclave.retention.resolve import PolicySettings
 from conclave.store.resources import groups, members, messages
@@ -31,7 +31,7 @@ def ignores_overrides_in_marks(patch: pytest.MonkeyPatch) -> None:
 
 def erases_a_second_early(patch: pytest.MonkeyPatch) -> None:
     """The least lifetime is off by one."""
-    for module, name in ((policy_row, "_LIMITS"), (plan, "_GROUPS"), (due, "GOVERNED")):
+    for module, name in ((limits, "_LIMITS"), (plan, "_GROUPS"), (due, "GOVERNED")):
         right = getattr(module, name)
         assert "least_lifetime + 1" in right
         patch.setattr(module, name, right.replace("least_lifetime + 1", "least_lifetime + 2"))
@@ -59,7 +59,7 @@ def keeps_the_floor_at_a_join(patch: pytest.MonkeyPatch) -> None:
 def forgets_commits_below(patch: pytest.MonkeyPatch) -> None:
     """Only those who are members now count, for commits that are kept until all have fetched them."""
     least = "ifnull((SELECT min(watermark) FROM members WHERE members.group_key = groups.group_key), 0)"
-    patch.setattr(policy_row, "COMMITS_ABOVE", least)
+    patch.setattr(limits, "COMMITS_ABOVE", least)
 
 
 def lets_a_mark_fall(patch: pytest.MonkeyPatch) -> None:

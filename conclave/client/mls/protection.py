@@ -3,9 +3,9 @@
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Self
+from typing import Annotated
 
-from conclave.client.mls.codec import Reader, decode, uint32
+from conclave.client.mls.codec import Reader, decode
 from conclave.client.mls.crypto import check_equal, expand_with_label, sign_with_label, verify_with_label
 from conclave.client.mls.errors import InvalidError, MalformedError, OwnMessageError
 from conclave.client.mls.framing import (
@@ -23,6 +23,7 @@ from conclave.client.mls.framing import (
     to_be_signed,
 )
 from conclave.client.mls.secret_tree import RatchetKind, SecretTree
+from conclave.client.mls.structs import Struct, Uint32, fixed
 from conclave.client.mls.suites import CipherSuite
 
 GUARD = 4
@@ -31,21 +32,12 @@ LEAST_PADDED = 256
 
 
 @dataclass(frozen=True)
-class SenderData:
+class SenderData(Struct):
     """Which key a private message is encrypted with (section 6.3.2)."""
 
-    leaf_index: int
-    generation: int
-    reuse_guard: bytes
-
-    def encode(self) -> bytes:
-        """Encode."""
-        return uint32(self.leaf_index) + uint32(self.generation) + self.reuse_guard
-
-    @classmethod
-    def decode(cls, reader: Reader) -> Self:
-        """Decode."""
-        return cls(reader.uint32(), reader.uint32(), reader.fixed(GUARD))
+    leaf_index: Uint32
+    generation: Uint32
+    reuse_guard: Annotated[bytes, fixed(GUARD)]
 
 
 def sign(

@@ -3,7 +3,8 @@
 import sqlite3
 from dataclasses import dataclass
 
-from conclave.retention.rules import DELETED_GROUP, EXPIRED, GOVERNED, UNHELD, Bounds, certain_of_part
+from conclave.retention.holds import UNHELD
+from conclave.retention.rules import DELETED_GROUP, EXPIRED, GOVERNED, Bounds, certain_of_part
 
 
 @dataclass(frozen=True)

@@ -129,12 +129,12 @@ class Database:
         await owner
         return owner
 
-    def hurry(self) -> None:
+    def limit_lock_wait(self) -> None:
         """Wait for another process's write lock for LOCK_WAIT_SECONDS more, all writes together. The log says whose.
 
         For the end of a server: each of its last writes would wait for LOCK_WAIT_SECONDS otherwise.
         """
-        self._writer.hurry(time.monotonic() + LOCK_WAIT_SECONDS)
+        self._writer.limit_lock_wait(time.monotonic() + LOCK_WAIT_SECONDS)
         self._logging = asyncio.create_task(self._log_lock_wait())
 
     async def _log_lock_wait(self) -> None:

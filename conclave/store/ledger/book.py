@@ -134,7 +134,7 @@ def append(path: Path, ledger_id: str, written: int, entries: Sequence[Entry]) -
     out. Returns the greatest number that it had: if the database has not come so far, another database's changes are in
     the file, and these entries may not be. Raises LedgerError; then the file is as before.
     """
-    with _told(path), _mutex:
+    with _as_ledger_errors(path), _mutex:
         _ready(path)
         with _opened(path) as connection, _transaction(connection):
             found = _head(path, connection)
@@ -157,14 +157,14 @@ def tip(path: Path) -> tuple[str, int] | None:
 
     Raises LedgerError.
     """
-    with _looking(path) as connection:
+    with _opened_if_there(path) as connection:
         head = _head(path, connection) if connection else None
         return (head.ledger_id, head.last_change) if head else None
 
 
 def look(path: Path) -> Contents | None:
     """Read the whole file, and tell what it is; None if there is none. Raises LedgerError."""
-    with _looking(path) as connection:
+    with _opened_if_there(path) as connection:
         head = _head(path, connection) if connection else None
         return _contents(connection, head) if connection and head else None
 
@@ -174,7 +174,7 @@ def entries(path: Path, after: int) -> list[Entry]:
 
     Raises LedgerError.
     """
-    with _looking(path) as connection:
+    with _opened_if_there(path) as connection:
         if connection is None or _head(path, connection) is None:
             return []
         rows = connection.execute(f"{_ROWS} WHERE change > ? ORDER BY id", (after,))
@@ -208,7 +208,7 @@ def identity(path: Path) -> tuple[int, int] | None:
 def require_writable(path: Path) -> None:
     """Raise LedgerError if the file could not be written, as far as can be seen without writing."""
     folder = path.parent
-    with _told(path):
+    with _as_ledger_errors(path):
         if not folder.is_dir():
             raise LedgerError(f"{path}: there is no folder {folder}; is its disk mounted?")
         if path.is_dir() or path.is_symlink():
@@ -227,7 +227,7 @@ def drop_old(path: Path, before: int, reads_before: int, now: int) -> None:
     for a damaged file.
     """
     values = {"before": before, "reads_before": reads_before, "now": now}
-    with _looking(path) as connection:
+    with _opened_if_there(path) as connection:
         if connection is None or _head(path, connection) is None:
             return
         if not connection.execute(f"SELECT 1 FROM entries WHERE {_OVER} OR {_READ_OUT} LIMIT 1", values).fetchone():
@@ -384,9 +384,9 @@ def _write_former(path: Path, connection: sqlite3.Connection, lines: Sequence[fo
 
 
 @contextmanager
-def _looking(path: Path) -> Iterator[sqlite3.Connection | None]:
+def _opened_if_there(path: Path) -> Iterator[sqlite3.Connection | None]:
     """Open the file for the block; None if there is none."""
-    with _told(path), _mutex:
+    with _as_ledger_errors(path), _mutex:
         if not path.exists():
             yield None
             return
@@ -417,7 +417,7 @@ def _transaction(connection: sqlite3.Connection) -> Iterator[None]:
 
 
 @contextmanager
-def _told(path: Path) -> Iterator[None]:
+def _as_ledger_errors(path: Path) -> Iterator[None]:
     """Raise what the system or SQLite says as a LedgerError of one line."""
     try:
         yield

@@ -6,8 +6,9 @@ from uuid import uuid4
 
 from conclave.failpoints import reach
 from conclave.response_memory import Share
-from conclave.retention import marks, policy
-from conclave.retention.policy import GroupPolicy, of_row
+from conclave.retention import marks
+from conclave.retention.policy import GroupPolicy
+from conclave.retention.policy_row import COLUMNS as OF_POLICY, of_row
 from conclave.retention.resolve import PolicySettings
 from conclave.store import bodies
 
@@ -83,7 +84,7 @@ class GroupChanges:
 COLUMNS = (
     "groups.group_key, group_id, group_name, groups.alias, visibility, message_expiry_seconds, mls_group_id,"
     " group_info_body, last_seq, gone_below, expired_before, archived_seq, min_lifetime_seconds, self_destructs,"
-    f" {policy.COLUMNS}"
+    f" {OF_POLICY}"
 )
 
 
@@ -200,7 +201,7 @@ def remove(connection: sqlite3.Connection, group: Group, now: int) -> list[bytes
     bodies.erase(connection, [row[0] for row in carried])
     reach("delete_group.bodies_erased")
     connection.execute("DELETE FROM welcomes WHERE group_key = ?", key)
-    own = f"group_key, group_id, message_expiry_seconds, min_lifetime_seconds, {policy.COLUMNS}"
+    own = f"group_key, group_id, message_expiry_seconds, min_lifetime_seconds, {OF_POLICY}"
     connection.execute(
         f"INSERT INTO tombstones ({own}, created_at) SELECT {own}, ? FROM groups WHERE group_key = ?", (now, *key)
     )

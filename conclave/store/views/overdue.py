@@ -15,8 +15,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+from conclave.retention.holds import HELD_SENDERS
 from conclave.retention.jobs import EVERYTHING, Scope
-from conclave.retention.policy import COLUMNS, GroupPolicy, of_row
+from conclave.retention.policy import GroupPolicy
+from conclave.retention.policy_row import COLUMNS, of_row
 from conclave.retention.rules import (
     DELETED_ACCOUNT,
     DELETED_GROUP,
@@ -24,7 +26,6 @@ from conclave.retention.rules import (
     EXPIRED,
     FETCHED,
     GOVERNED,
-    HELD_SENDERS,
     REDACTED,
     RULES,
     TIMED,
@@ -45,7 +46,7 @@ class Due:
     """What of one group could be erased already, since which Unix second.
 
     ``by_policy``: what has expired by age, or was fetched by all: a run that covers ``policy`` erases it. ``by_mark``:
-    what is past a mark, is redacted for everybody, or lies under the tombstone of a group or of an account: any run
+    what is past a mark, is redacted for every reader, or lies under the tombstone of a group or of an account: any run
     erases it. None: nothing.
     """
 
@@ -246,12 +247,12 @@ class _Look:
             yield Due(row["group_key"], policy, *by_both)
 
     def redacted(self) -> Iterator[Due]:
-        """Yield the groups with self-destructing messages that nobody sees any more. Any run erases these."""
+        """Yield the groups with self-destructing messages that no reader sees any more. Any run erases these."""
         if not _is_there(self._connection, "self_destructing"):
             return
         for row in self._rows(_REDACTED):
             policy = of_row(*row[:6])
-            ended = max(row["ends_at"], self._last_run)  # or it has ended since somebody left
+            ended = max(row["ends_at"], self._last_run)  # or it has ended since a reader left
             since = max(ended, row["created_at"] + policy.min_lifetime, self._decided(row["group_id"]))
             yield Due(row["group_key"], policy, None, since)
 
@@ -291,7 +292,7 @@ class _Look:
         return max((at for job, at in self._last_runs.items() if not self._schedule or job in covering), default=0)
 
     def _decided(self, group_id: bytes) -> int:
-        """Return when somebody last decided something about a group, or about all; 0: nobody is known to have."""
+        """Return when an operator or an admin last decided something about a group, or about all; 0: not known."""
         return max(self._decided_about(group_id), self._decided_about_all)
 
     def _decided_about(self, subject_id: bytes) -> int:
