@@ -60,7 +60,7 @@ def write(connection: sqlite3.Connection, settings: PolicySettings, group_key: i
 
 
 def lack_policies(connection: sqlite3.Connection) -> bool:
-    """Tell whether the database is one of a former version: its rows have no policies yet."""
+    """Tell whether the database was just migrated from a former version: its rows have no policies yet."""
     row = connection.execute(
         "SELECT 1 FROM groups WHERE policy_source = '' UNION ALL SELECT 1 FROM tombstones WHERE policy_source = ''"
     ).fetchone()

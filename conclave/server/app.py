@@ -30,6 +30,7 @@ from conclave.response_memory import Budget
 from conclave.server import duties, middleware
 from conclave.server.routes import add_routes
 from conclave.store.engine.database import Database
+from conclave.store.resources import state
 from conclave.system import certificate
 from conclave.system.reserve import reserves
 from conclave.wire.request_body import MAX_BODY_BYTES
@@ -95,7 +96,7 @@ async def _store(app: web.Application) -> AsyncIterator[None]:
         app[app_keys.GROUPS].hear(news)
         app[app_keys.EVENTS].publish(news)
 
-    app[app_keys.STORE] = store = await Database.open(config.database, publish, storage)
+    app[app_keys.STORE] = store = await Database.open(config.database, publish, storage, state.complete)
     app[app_keys.FRESHNESS] = freshness = Freshness(config.database, app[app_keys.CLOCK], storage)
     app[app_keys.SESSIONS] = RememberedSessions(store, freshness)
     app[app_keys.GROUPS] = RememberedGroups(freshness)

@@ -38,10 +38,15 @@ STOP_SECONDS = 1.0
 """The worker gets 1 second to end by itself. Then it is killed: a run can be stopped anywhere."""
 
 READY_SECONDS = 120.0
-"""The worker gets 2 minutes to start Spark."""
+"""The worker gets 2 minutes to start Spark, and twice as long each time that was not enough."""
+
+LONGEST_READY_SECONDS = 3600.0
+"""At most an hour. On a busy machine each start would be broken off otherwise, and nothing would be erased."""
 
 KILL_SECONDS = 30.0
 """A worker hangs if it is silent for 30 seconds longer than its task may take."""
+
+_STARTING = "starting"
 
 LINE_LIMIT = 1024 * 1024
 """At most 1 MiB in one line of the worker."""
@@ -55,6 +60,7 @@ class Supervisor:
         self._config = config
         self._health = health
         self._doing = ""
+        self._ready_seconds = READY_SECONDS
         self._fault = ""
         self._process: Process | None = None
         self._failing: dict[str, str] = {}
@@ -142,6 +148,9 @@ class Supervisor:
                 reason = self._fault or f"the cleanup worker ended with status {status}"
             except TimeoutError:
                 reason = f"the cleanup worker hung ({self._doing}), and was killed"
+                if self._doing == _STARTING:
+                    self._ready_seconds = min(2 * self._ready_seconds, LONGEST_READY_SECONDS)
+                    reason += f"; the next one gets {self._ready_seconds:.0f} seconds to start"
             except (OSError, ValueError) as error:  # it could not be started, or sent a line that is no message
                 reason = f"the cleanup worker failed: {error}"
             self._health.fault(HealthPart.CLEANUP, reason)
@@ -167,8 +176,8 @@ class Supervisor:
         try:
             if process.stdin and process.stdout:  # both were asked for as pipes
                 process.stdin.write(_line(self._config))
-                self._doing = "starting"
-                async with asyncio.timeout(READY_SECONDS) as limit:
+                self._doing = _STARTING
+                async with asyncio.timeout(self._ready_seconds) as limit:
                     async for line in process.stdout:
                         told = from_line(line)
                         limit.reschedule(asyncio.get_running_loop().time() + self._patience(told))

@@ -20,7 +20,7 @@ from conclave.store.engine import lock_holders, sqlite
 from conclave.store.engine.connection_thread import Owner
 from conclave.store.engine.faults import Watch, file_size, is_of_the_disk, store_error
 from conclave.store.engine.group_commit import snapshot
-from conclave.store.engine.schema import prepare
+from conclave.store.engine.schema import Complete, prepare
 from conclave.store.engine.writer import Publish, Writer
 
 log = get_logger(__name__)
@@ -88,13 +88,19 @@ class Database:
         self._logging: asyncio.Task[None] | None = None
 
     @classmethod
-    async def open(cls, path: Path, publish: Publish = lambda _: None, watch: Watch | None = None) -> Self:
+    async def open(
+        cls,
+        path: Path,
+        publish: Publish = lambda _: None,
+        watch: Watch | None = None,
+        complete: Complete = lambda _: None,
+    ) -> Self:
         """Open the store at ``path``, creating or migrating it. Raises StoreError.
 
         ``publish`` gets what transactions announce, after the commit and before their callers continue. ``watch`` hears
-        how the disk fares.
+        how the disk fares. ``complete``: see ``schema.prepare``.
         """
-        await asyncio.to_thread(prepare, path)
+        await asyncio.to_thread(prepare, path, complete)
         self = cls(path, publish, watch or Watch())
         try:
             await self._begin()
