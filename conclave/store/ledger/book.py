@@ -357,7 +357,7 @@ def _ready(path: Path) -> None:
 
 def _renew_form(path: Path) -> None:
     """Take over a file of the former form, if it is there and one."""
-    with _told(path), _mutex:
+    with _as_ledger_errors(path), _mutex:
         if path.exists():
             _require_file(path)
             _take_over(path)
