@@ -299,7 +299,12 @@ async def test_an_override_binds_and_what_admins_have_stored_is_told(
     [
         (RetentionConfig(), 7 * DAY, -1, "- message_retention of the server is 7d, and binds"),
         (RetentionConfig(), 7 * DAY, 0, "retention.fetch_hold_limit is not set"),
-        (RetentionConfig(fetch_hold_limit=30 * DAY), 7 * DAY, 0, "after 30d a message expires, whoever has not"),
+        (
+            RetentionConfig(fetch_hold_limit=30 * DAY),
+            7 * DAY,
+            0,
+            "after 30d a message expires, fetched by all",
+        ),
         (
             RetentionConfig(limits=Limits(Limit(), Limit(DAY))),
             -1,
