@@ -18,7 +18,7 @@ from conclave.retention import hidden, marks, policy_row, stretches, visibility
 from conclave.retention.hidden import NOTHING, Amount, Horizon, Sought, Sums
 from conclave.retention.policy import FOREVER, expiry_cutoff
 from conclave.retention.resolve import PolicySettings
-from conclave.retention.rules import HELD_SENDERS, IS_REDACTED, UNREAD, is_held, is_kept
+from conclave.retention.rules import HELD_SENDERS, IS_REDACTED, IS_TAKEN_BACK, UNREAD, is_held, is_kept
 from conclave.retention.stretches import Part
 from conclave.store import bodies
 
@@ -95,6 +95,8 @@ def of_change(
     where = hidden.served_of(connection)
     if group.self_destructs:
         where += f" AND NOT {IS_REDACTED}"
+    if group.taken_back_count:
+        where += f" AND NOT {IS_TAKEN_BACK}"
     sure = hidden.in_hot_store(connection, key, former, current, where=where, now=now)
     partial = set[Part]()
     for part, is_whole in hidden.in_archive(connection, key, former, current):
@@ -131,7 +133,9 @@ def of_purge(connection: sqlite3.Connection, group: "Group", before: int, now: i
     parts = [part for part, _ in hidden.in_archive(connection, key, former, current)]
     if not (found and parts):
         return Rehearsed(sure)
-    return Rehearsed(sure, Sought(replace(found, parts=parts, deleted_senders=()), current, sums))
+    return Rehearsed(
+        sure, Sought(replace(found, parts=parts, deleted_senders=(), include_redacted=True), current, sums)
+    )
 
 
 def kept_of_purge(connection: sqlite3.Connection, group: "Group", before: int) -> int:
@@ -236,7 +240,7 @@ def _add_hidden(
     is_measured: bool,
 ) -> bool:
     """Add to ``change`` what of a group is hidden by ``current`` and was not by ``former``; tell whether any is."""
-    where = hidden.served_of(connection)
+    where = f"{hidden.served_of(connection)} AND NOT {IS_TAKEN_BACK}"
     hot = hidden.in_hot_store(connection, group_key, former, current, where=where, is_measured=is_measured)
     change.messages += hot.messages
     change.body_bytes += hot.body_bytes
@@ -259,7 +263,7 @@ def _add_too_old(
         "SELECT group_key, message_id, sequence_num, messages.created_at FROM self_destructing"
         " JOIN messages USING (group_key, sequence_num) JOIN groups USING (group_key)"
         f" WHERE NOT ended AND messages.created_at < ? AND {UNREAD}"
-        " AND sender_id NOT IN (SELECT user_id FROM user_tombstones) ORDER BY group_key",
+        f" AND sender_id NOT IN (SELECT user_id FROM user_tombstones) AND NOT {IS_TAKEN_BACK} ORDER BY group_key",
         (expiry_cutoff(now, new.self_destruct_max_age),),
     ).fetchall()
     hiding = set[int]()
