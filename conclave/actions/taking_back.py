@@ -63,7 +63,7 @@ class TakingBack:
                 if await self._store.read(stretches.relaid) != found.archived.relaid:
                     continue  # it may have been read from where it no longer was
             # Nothing of what is known of a message changes, wherever it is by now.
-            await self._store.write(_take_back, self._context, wish, sent)
+            await self._store.write(take_back, self._context, wish, sent)
             return
 
 
@@ -79,7 +79,11 @@ def _look(connection: sqlite3.Connection, context: Context, wish: Wish) -> _Foun
     return _Found(None, replace(found, after=wish.number - 1, border=wish.number, parts=parts))
 
 
-def _take_back(connection: sqlite3.Connection, context: Context, wish: Wish, sent: Sent | None) -> None:
+def take_back(connection: sqlite3.Connection, context: Context, wish: Wish, sent: Sent | None) -> None:
+    """Take a message back of which ``sent`` is known; None: it is in neither tier.
+
+    Raises as ``TakingBack.take_back`` does.
+    """
     member = require_member(connection, wish.group_id, wish.user_id)
     group, now = member.group, context.now()
     if sent is None or not taken_back.is_stored(connection, group.group_key, wish.number):
