@@ -86,6 +86,9 @@ def take_back(connection: sqlite3.Connection, context: Context, wish: Wish, sent
     """
     member = require_member(connection, wish.group_id, wish.user_id)
     group, now = member.group, context.now()
+    former = taken_back.find(connection, group.group_key, wish.number)
+    if former and former.is_erased and former.taken_by == wish.user_id:
+        return
     if sent is None or not taken_back.is_stored(connection, group.group_key, wish.number):
         raise NotFoundError("no such message")
     _require_seen(connection, group, wish.number, sent, context.clock.moment())
@@ -94,7 +97,7 @@ def take_back(connection: sqlite3.Connection, context: Context, wish: Wish, sent
         raise NotSenderError
     if sent.is_commit:
         raise BadRequestError("a commit cannot be taken back: the others need it to go on")
-    if taken_back.find(connection, group.group_key, wish.number):
+    if former:
         return
     if group.taken_back_count >= taken_back.MOST:
         raise BadRequestError("the group has too many messages that were taken back: some have to be erased first")

@@ -264,7 +264,7 @@ RULES = {
         since="the moment at which it was",
         hot=lambda bounds: bounds.is_taken_back,
         some=lambda _: (
-            "EXISTS (SELECT 1 FROM taken_back WHERE taken_back.group_key = archive_parts.group_key"
+            "EXISTS (SELECT 1 FROM taken_back WHERE taken_back.group_key = archive_parts.group_key AND NOT erased"
             " AND sequence_num BETWEEN first_seq AND last_seq)"
         ),
         whole=lambda _: "FALSE",

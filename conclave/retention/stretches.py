@@ -94,7 +94,8 @@ def stretch(
     ).fetchall()
     taken_back = (
         connection.execute(
-            "SELECT sequence_num FROM taken_back WHERE group_key = ? AND sequence_num > ? AND sequence_num <= ?",
+            "SELECT sequence_num FROM taken_back WHERE group_key = ? AND NOT erased AND sequence_num > ?"
+            " AND sequence_num <= ?",
             (group.group_key, after, group.archived_seq),
         ).fetchall()
         if group.taken_back_count

@@ -438,6 +438,7 @@ TABLE: dict[str, list[Row]] = {
                 "legal_hold": False,
                 "held_by": [],
                 "hidden_before": world.running.clock.now() - 30 * DAY,
+                "taken_back": [],
             },
         ),
         Row(
@@ -452,6 +453,7 @@ TABLE: dict[str, list[Row]] = {
                 "legal_hold": False,
                 "held_by": [world.users["bob"].user_id],
                 "hidden_before": world.running.clock.now() - DAY,
+                "taken_back": [],
             },
         ),
     ],

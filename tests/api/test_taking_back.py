@@ -208,7 +208,7 @@ async def test_very_many_members_hear_of_it_some_at_a_time(running: Running, mon
 async def test_it_may_be_told_by_the_next_server(config: Config, start_server: StartServer) -> None:
     async with start_server(config) as running:
         room = await Room.of(running, 0)
-        room.mover.execute("INSERT INTO taken_back VALUES (?, 4, 0, x'', 0)", room.mover.key(room.group))
+        room.mover.execute("INSERT INTO taken_back VALUES (?, 4, 0, x'', 0, 0)", room.mover.key(room.group))
         room.mover.execute("UPDATE groups SET taken_back_count = 1")
     async with start_server(config) as running:
         room.carol.http, room.carol.url = running.http, running.url

@@ -337,7 +337,7 @@ def left(connection: sqlite3.Connection, state: State) -> Outcome:
     counted = connection.execute("SELECT group_key, self_destructs FROM groups WHERE self_destructs").fetchall()
     of_living = Counter(row["group_key"] for row in timed if row["group_key"] not in deleted)
     assert {row["group_key"]: row["self_destructs"] for row in counted} == of_living
-    taken = connection.execute("SELECT group_key, sequence_num FROM taken_back").fetchall()
+    taken = connection.execute("SELECT group_key, sequence_num FROM taken_back WHERE NOT erased").fetchall()
     assert {tuple(row) for row in taken} <= here
     counted = connection.execute("SELECT group_key, taken_back_count FROM groups WHERE taken_back_count").fetchall()
     of_living = Counter(row["group_key"] for row in taken if row["group_key"] not in deleted)

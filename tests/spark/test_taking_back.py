@@ -20,6 +20,7 @@ from tests.conftest import Running
 from tests.support.cleaner import Cleaner
 from tests.support.client import Client
 from tests.support.forensics import Search
+from tests.support.world import outcome
 
 HOUR, DAY = 3600, 86_400
 
@@ -29,7 +30,7 @@ Clean = Callable[..., Awaitable[dict[str, Any]]]
 @pytest.fixture
 def clean(engine: str, cleaner: Cleaner) -> Clean:
     async def run(server: Running, scope: Scope = ALL) -> dict[str, Any]:
-        await told(server)
+        await server.settle()
         config = replace(server.config, cleanup=CleanupConfig(engine=engine, disk_reserve=0))
         done: dict[str, Any] = await asyncio.to_thread(
             cleaner.run, config, server.clock.now(), server.clock.set_by, scope=scope
@@ -37,12 +38,6 @@ def clean(engine: str, cleaner: Cleaner) -> Clean:
         return done
 
     return run
-
-
-async def told(running: Running) -> None:
-    """Wait until all members were told."""
-    while await running.query("SELECT 1 FROM taken_back WHERE told_to IS NOT NULL"):
-        await running.settle()
 
 
 async def filled(running: Running, search: Search) -> tuple[Client, Client, str]:
@@ -71,8 +66,12 @@ async def test_it_is_hidden_at_once_and_in_no_file_after_the_next_run(running: R
     assert await alice.numbers(group) == [1, 3, 4, 6]
     assert [each.sequence_num for each in await alice.fetch(group, include_redacted=True)] == [1, 3, 4, 6]
     assert (await clean(running))["deleted"]["taken_back"] == 0
-    assert await running.query("SELECT count(*) FROM taken_back") == [(0,)], "nothing is left of it"
+    assert await running.query("SELECT sequence_num, erased FROM taken_back") == [(2, 1), (5, 1)]
     assert await running.query("SELECT DISTINCT taken_back_count FROM groups") == [(0,)]
+    for client, status in ((bob, None), (alice, (404, 300))):
+        assert await outcome(client.take_back(group, 2)) == status, "who has done so may do so again"
+    for client in (alice, bob):
+        assert (await client.get(f"/groups/{group}/retention"))["taken_back"] == [2, 5], "for who was away for long"
     with closing(sqlite.connect(running.config.database, readonly=True)) as connection:
         [receipt] = receipts.of_group(connection, UUID(group).bytes, 9)
         assert (receipt.rule, receipt.messages, receipt.last_seq) == ("taken_back", 2, 5)
@@ -142,7 +141,22 @@ async def test_it_goes_with_a_deleted_group_and_a_deleted_account(running: Runni
     deleted = (await clean(running))["deleted"]
     assert (deleted["deleted_group"], deleted["taken_back"], deleted["deleted_account"]) == (1, 1, 5)
     assert left(running, search) == set()
-    assert await running.query("SELECT count(*) FROM taken_back") == [(0,)]
+    await clean(running)
+    assert [row[0] for row in await running.query("SELECT sequence_num FROM taken_back")] == [2], "the group lives"
+
+
+async def test_it_is_known_for_as_long_as_receipts_are(running: Running, clean: Clean) -> None:
+    _, bob, group = await filled(running, Search())
+    await bob.take_back(group, 2)
+    await clean(running)
+    running.clock.advance(running.config.retention.keep_receipts)
+    await bob.send(group, b"late")
+    await bob.take_back(group, 7)
+    await clean(running)
+    assert (await bob.get(f"/groups/{group}/retention"))["taken_back"] == [2, 7]
+    running.clock.advance(1)
+    await clean(running)
+    assert (await bob.get(f"/groups/{group}/retention"))["taken_back"] == [7]
 
 
 async def test_a_self_destructing_one_takes_its_timers_along(running: Running, clean: Clean) -> None:

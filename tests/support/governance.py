@@ -209,8 +209,6 @@ class History(Beside):
             self.expect((error.status, error.code), refused, f"{user} takes {number} of {group.place} back")
         else:
             self.expect(None, refused, f"{user} takes {number} of {group.place} back")
-        while self._query("SELECT 1 FROM taken_back WHERE told_to IS NOT NULL"):  # or their rows outlive a run
-            await self.running.settle()
 
     async def fetch(self) -> None:
         """Have some members fetch a page, or all there is."""

@@ -95,6 +95,8 @@ class Group:
     holds: int = 0
     is_deleted: bool = False
     banned: set[int] = field(default_factory=set)
+    taken: dict[int, int] = field(default_factory=dict)
+    """Who has taken which message back."""
 
     @property
     def reached(self) -> int:
@@ -256,13 +258,15 @@ class Model:
     def take_back(self, group: Group, user: int, number: int) -> tuple[int, int] | None:
         """Have a member take a message back; return how that is refused, as status and code."""
         if number not in self.listed(group):
-            return 404, 300
+            is_done = number not in group.messages and group.taken.get(number) == user
+            return None if is_done else (404, 300)
         sent, member = group.messages[number], group.members[user]
         if sent.sender != user and not (member.is_admin and self.rules.admins_may_redact):
             return 403, 402
         if sent.is_commit:
             return 400, 100
-        sent.taken = True
+        if not sent.taken:
+            sent.taken, group.taken[number] = True, user
         return None
 
     def join(self, group: Group, user: int) -> None:

@@ -1,7 +1,7 @@
 """Messages that were taken back: everybody sees them only redacted, from that moment on, until they are erased.
 
-What hides them is in ``retention/``: a row here is enough. It goes once neither tier has the message any more, and
-everybody was told. Rows are few: cleanup erases what they name, unless something withholds it.
+What hides them is in ``retention/``: a row here is enough. It outlives the message for as long as receipts are kept:
+a device that was away for long learns from it what it must not keep.
 """
 
 import json
@@ -10,6 +10,7 @@ from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 from conclave.failpoints import reach
+from conclave.retention.policy import FOREVER
 from conclave.store.resources import timers
 from conclave.store.resources.timers import Redaction
 
@@ -19,26 +20,34 @@ MOST = 100_000
 A least lifetime or a legal hold may keep them for long, and each read of the archive is told their numbers.
 """
 
+MOST_TOLD = 1_000
+"""Members can read of the last 1,000 messages of a group that were taken back which these are."""
+
 ROWS_AT_ONCE = 64
 """Of at most 64 messages members are told in one transaction."""
 
 SWEPT_AT_ONCE = 256
-"""At most 256 rows of messages that are gone are deleted in a step."""
+"""At most 256 rows of messages that are gone change in a step."""
 
 
 class TakenBack(NamedTuple):
-    """That a message was taken back. ``taken_at``: Unix seconds. ``taken_by``: a user's id; b"": it is not known."""
+    """That a message was taken back. ``taken_at``: Unix seconds. ``taken_by``: a user's id; b"": it is not known.
+
+    ``is_erased``: neither tier has it any more.
+    """
 
     taken_at: int
     taken_by: bytes
+    is_erased: bool = False
 
 
 def find(connection: sqlite3.Connection, group_key: int, number: int) -> TakenBack | None:
     """Return when and by whom a message was taken back; None: it was not."""
     row = connection.execute(
-        "SELECT taken_at, taken_by FROM taken_back WHERE group_key = ? AND sequence_num = ?", (group_key, number)
+        "SELECT taken_at, taken_by, erased FROM taken_back WHERE group_key = ? AND sequence_num = ?",
+        (group_key, number),
     ).fetchone()
-    return TakenBack(*row) if row else None
+    return TakenBack(row[0], row[1], bool(row[2])) if row else None
 
 
 def first_after(connection: sqlite3.Connection, group_key: int, number: int) -> int | None:
@@ -55,7 +64,7 @@ def add(connection: sqlite3.Connection, group_key: int, number: int, taken: Take
     """Note that a message is taken back, and that its group's members are to be told; return False if it was before."""
     added = connection.execute(
         "INSERT OR IGNORE INTO taken_back (group_key, sequence_num, taken_at, taken_by) VALUES (?, ?, ?, ?)",
-        (group_key, number, *taken),
+        (group_key, number, taken.taken_at, taken.taken_by),
     ).rowcount
     connection.execute(
         "UPDATE groups SET taken_back_count = taken_back_count + ? WHERE group_key = ?", (added, group_key)
@@ -124,21 +133,41 @@ def tell(connection: sqlite3.Connection, most: int = timers.TOLD_AT_ONCE) -> lis
 
 
 def sweep(connection: sqlite3.Connection) -> bool:
-    """Delete some rows of messages that are gone from both tiers; return whether there may be more.
+    """Note of some messages that they are erased from both tiers; return whether there may be more.
 
-    Those that still have to be told stay until then.
+    Of a group that is gone, nothing is left then.
     """
-    return _delete(
+    connection.execute(
+        "DELETE FROM taken_back WHERE (group_key, sequence_num) IN (SELECT group_key, sequence_num FROM taken_back"
+        " WHERE erased AND NOT EXISTS (SELECT 1 FROM groups WHERE groups.group_key = taken_back.group_key) LIMIT ?)",
+        (SWEPT_AT_ONCE,),
+    )
+    return _note_erased(
         connection,
-        f"SELECT group_key, sequence_num FROM taken_back AS taken WHERE told_to IS NULL AND NOT {_IS_STORED} LIMIT ?",
+        f"SELECT group_key, sequence_num FROM taken_back AS taken WHERE NOT erased AND NOT {_IS_STORED} LIMIT ?",
         (SWEPT_AT_ONCE,),
     )
 
 
-def of_group(connection: sqlite3.Connection, group_key: int) -> list[int]:
-    """Return the numbers of a group's messages that were taken back, in either tier."""
-    rows = connection.execute("SELECT sequence_num FROM taken_back WHERE group_key = ?", (group_key,))
+def of_group(connection: sqlite3.Connection, group_key: int, after: int = 0, last: int = FOREVER) -> list[int]:
+    """Return the numbers of a group's messages that were taken back and are not erased, in either tier.
+
+    ``after`` (exclusive) and ``last`` (inclusive): only numbers between them.
+    """
+    rows = connection.execute(
+        "SELECT sequence_num FROM taken_back WHERE group_key = ? AND NOT erased AND sequence_num > ?"
+        " AND sequence_num <= ?",
+        (group_key, after, last),
+    )
     return [row[0] for row in rows]
+
+
+def latest(connection: sqlite3.Connection, group_key: int) -> list[int]:
+    """Return the numbers of the last MOST_TOLD messages of a group that were taken back, erased or not, ascending."""
+    rows = connection.execute(
+        "SELECT sequence_num FROM taken_back WHERE group_key = ? ORDER BY taken_at DESC LIMIT ?", (group_key, MOST_TOLD)
+    )
+    return sorted(row[0] for row in rows)
 
 
 def forget_erased(
@@ -147,27 +176,40 @@ def forget_erased(
     numbers: Collection[int],
     parts: Sequence[tuple[int, int]],
 ) -> None:
-    """Delete the rows of messages that the archive does not have any more: nor has any other place.
+    """Note of messages that the archive does not have any more that they are erased, unless another place has them.
 
     ``numbers``: those that were looked for in ``parts`` (lifetime and span) of the archive, and are not there.
     """
     elsewhere = _IN_PART.format(
         " AND (parts.lifetime, parts.span) NOT IN (SELECT value ->> 0, value ->> 1 FROM json_each(?3))"
     )
-    _delete(
+    _note_erased(
         connection,
         "SELECT group_key, sequence_num FROM json_each(?2) CROSS JOIN taken_back AS taken"
         " ON group_key = ?1 AND sequence_num = json_each.value"
-        f" WHERE told_to IS NULL AND NOT {_HOT} AND NOT {_MOVING} AND NOT {elsewhere}",
+        f" WHERE NOT erased AND NOT {_HOT} AND NOT {_MOVING} AND NOT {elsewhere}",
         (group_key, json.dumps(sorted(numbers)), json.dumps(list(parts))),
     )
 
 
-def _delete(connection: sqlite3.Connection, query: str, values: tuple[object, ...]) -> bool:
+def prune(connection: sqlite3.Connection, before: int) -> bool:
+    """Delete the rows of erased messages that were taken back before a Unix second, some; tell whether more are left.
+
+    It may be used as a Step of a cleanup run.
+    """
+    deleted = connection.execute(
+        "DELETE FROM taken_back WHERE (group_key, sequence_num) IN (SELECT group_key, sequence_num FROM taken_back"
+        " WHERE erased AND taken_at < ? AND told_to IS NULL LIMIT ?)",
+        (before, SWEPT_AT_ONCE),
+    ).rowcount
+    return deleted == SWEPT_AT_ONCE
+
+
+def _note_erased(connection: sqlite3.Connection, query: str, values: tuple[object, ...]) -> bool:
     rows = [tuple(row) for row in connection.execute(query, values).fetchall()]
-    connection.executemany("DELETE FROM taken_back WHERE group_key = ? AND sequence_num = ?", rows)
+    connection.executemany("UPDATE taken_back SET erased = 1 WHERE group_key = ? AND sequence_num = ?", rows)
     connection.executemany(
         "UPDATE groups SET taken_back_count = taken_back_count - 1 WHERE group_key = ?", [row[:1] for row in rows]
     )
-    reach("taken_back.forgotten")
+    reach("taken_back.erased")
     return len(rows) == SWEPT_AT_ONCE
