@@ -20,12 +20,12 @@ ROOT = Path(__file__).resolve().parents[2]
 TABLES = ("groups", "tombstones", "members", "self_destructing", "timers", "server_state")
 """The tables whose columns say what becomes of messages."""
 
-PRESENT = ("holds", "tombstones", "user_tombstones")
+PRESENT = ("holds", "taken_back", "tombstones", "user_tombstones")
 """The tables that decide by having a row."""
 
 SAY_WHICH = {
     *("group_key", "group_id", "sequence_num", "member_id", "user_id", "created_at", "seconds"),
-    *("archived_seq", "last_seq", "self_destructs", "policy_source"),
+    *("archived_seq", "last_seq", "self_destructs", "taken_back_count", "policy_source"),
 }
 """Columns that rules name, and that say which message or group is meant, or where it is; they hide nothing."""
 
@@ -51,7 +51,9 @@ ELSEWHERE = {
     "fetch_gaps.py": ({"watermark"}, BEHIND),
     "members.py": ({"watermark"}, BEHIND),
     "messages.py": ({"watermark"}, WRITES),
+    "reader.py": ({"taken_back"}, "it leaves out bodies of what a stretch says is redacted"),
     "receipts.py": ({"tombstones"}, LISTS),
+    "taken_back.py": ({"taken_back"}, "it keeps what was taken back"),
     "timers.py": ({"ended", "read_up_to", "redact_at", "told"}, "it keeps the timers"),
     "explain.py": ({"holds", "tombstones", "watermark"}, LISTS),
     "export.py": ({"holds"}, LISTS),
@@ -132,7 +134,7 @@ def test_the_columns_are_those_of_the_rules(columns: frozenset[str]) -> None:
     assert known <= columns
     assert columns - known <= {
         *("cutoff", "commits_above", "erasable_before", "old_enough_before", "tombstones", "user_tombstones"),
-        *("self_destruct_max_age", "joined_after"),
+        *("taken_back", "self_destruct_max_age", "joined_after"),
     }
 
 

@@ -247,7 +247,7 @@ def page(
 def written(message: StoredMessage, sight: Sight, write: WriteMessage) -> Piece:
     """Write a message that ``sight`` admits; without its body if it is redacted for the reader."""
     number, sender_id, body, created_at, is_kept, seconds, _ = message
-    if not seconds and message.redact_at == FOREVER:
+    if not seconds and not sight.is_redacted(message):
         return _for_all(number, sender_id, body, created_at, sight, write, is_kept=is_kept)
     expires_at = 0 if is_kept else sight.policy.expires_at(created_at)
     if sight.is_redacted(message):
