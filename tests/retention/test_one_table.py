@@ -40,7 +40,7 @@ ELSEWHERE = {
     "groups.py": ({"watermark"}, BEHIND),
     "move_selection.py": ({"effective_expiry"}, "what moves is chosen by lifetime, not erased"),
     "moves.py": ({"tombstones", "user_tombstones"}, WRITES),
-    "status.py": ({"cutoff", "erasable_before", "user_tombstones"}, NARROWS),
+    "status.py": ({"cutoff", "erasable_before", "taken_back", "user_tombstones"}, NARROWS),
     "clock_mending.py": ({"expired_before", "redact_at", "told", "tombstones"}, MENDS),
     "changes.py": ({"holds"}, LISTS),
     "replay.py": (

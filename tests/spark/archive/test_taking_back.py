@@ -11,6 +11,7 @@ from conclave.actions.command_runner import Outside
 from conclave.clock import FakeClock
 from conclave.config.retention import RetentionConfig
 from conclave.retention.resolve import Lifetimes
+from conclave.store.archive import status
 from conclave.store.resources import state
 from tests.support.archived import DAY, USERS, Store
 from tests.support.cleaner import Cleaner
@@ -50,6 +51,8 @@ def test_it_is_erased_from_the_archive_by_the_next_run(store: Store) -> None:
     for key, number in sorted(gone):
         store.take_back(key, number)
     store.expect_served(set(store.made) - gone)
+    with store.opened() as connection:
+        assert status.overdue(connection, store.now).taken_back_messages == 4
     deleted = store.run()["deleted"]
     assert (deleted["taken_back"], deleted["expired"]) == (5, 0)
     store.expect_sound()
