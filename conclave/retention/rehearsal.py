@@ -240,7 +240,9 @@ def _add_hidden(
     is_measured: bool,
 ) -> bool:
     """Add to ``change`` what of a group is hidden by ``current`` and was not by ``former``; tell whether any is."""
-    where = f"{hidden.served_of(connection)} AND NOT {IS_TAKEN_BACK}"
+    where = hidden.served_of(connection)
+    if connection.execute("SELECT 1 FROM taken_back WHERE group_key = ? AND NOT erased", (group_key,)).fetchone():
+        where += f" AND NOT {IS_TAKEN_BACK}"
     hot = hidden.in_hot_store(connection, group_key, former, current, where=where, is_measured=is_measured)
     change.messages += hot.messages
     change.body_bytes += hot.body_bytes
