@@ -266,12 +266,18 @@ async def end_timers(app: web.Application) -> AsyncIterator[None]:
         await note_heard()
         waiting = await store.read(timers.look, context)
         if waiting.taken_back:
-            telling.publish(await store.write(timers.tell_taken_back))
-            reach("taken_back.published")
-            await note_heard()
+            await tell_taken_back(time.monotonic() + seconds)
         if waiting.timers:
             with contextlib.suppress(UntrustedClockError):  # health and the log know of it already
                 await tell(time.monotonic() + seconds)
+
+    async def tell_taken_back(until: float) -> None:
+        is_any = True
+        while is_any and time.monotonic() < until:
+            telling.publish(await store.write(timers.tell_taken_back))
+            reach("taken_back.published")
+            await note_heard()
+            is_any = (await store.read(timers.look, context)).taken_back
 
     async def tell(until: float) -> None:
         ended = 1
