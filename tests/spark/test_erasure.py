@@ -144,7 +144,8 @@ def test_erased_bodies_are_in_no_file_and_the_others_are_whole(tmp_path: Path, c
         assert found >= {number for number in living if store.sizes[number] >= BLOCK}, "and the search sees the files"
         assert kinds(examined(store.config, store.now)) == {}, "and so says the proof, which looks at places, not marks"
         store.expect_sound()
-        assert store.query("PRAGMA freelist_count") == [(0,)]
+        # What the receipts are made of goes last, when the others were given back.
+        assert store.query("PRAGMA freelist_count")[0][0] <= 1
         assert store.config.database.stat().st_size < size, "the file shrinks"
     store.expect_served(left)
     check_extent(store, world, left)
