@@ -11,7 +11,7 @@ from conclave.events import Stored
 from conclave.retention import due, fate, marks, plan, policy_row, rehearsal, rules, visibility
 from conclave.retention.policy import FOREVER, GroupPolicy
 from conclave.retention.resolve import PolicySettings
-from conclave.store.resources import groups, members, messages
+from conclave.store.resources import groups, members, messages, taken_back
 from spark import apply
 
 Plant = Callable[[pytest.MonkeyPatch], None]
@@ -235,9 +235,7 @@ def takes_back_commits(patch: pytest.MonkeyPatch) -> None:
 
 
 def leaves_what_was_taken_back_in_the_archive(patch: pytest.MonkeyPatch) -> None:
-    from spark.archive import expiry  # as above
-
-    patch.setattr(expiry.taken_back, "of_group", lambda *_: [])
+    patch.setattr(taken_back, "of_group", lambda *_: [])
 
 
 HOT: dict[str, Plant] = {

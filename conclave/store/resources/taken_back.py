@@ -10,7 +10,6 @@ from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 from conclave.failpoints import reach
-from conclave.retention.policy import FOREVER
 from conclave.store.resources import timers
 from conclave.store.resources.timers import Redaction
 
@@ -149,16 +148,9 @@ def sweep(connection: sqlite3.Connection) -> bool:
     )
 
 
-def of_group(connection: sqlite3.Connection, group_key: int, after: int = 0, last: int = FOREVER) -> list[int]:
-    """Return the numbers of a group's messages that were taken back and are not erased, in either tier.
-
-    ``after`` (exclusive) and ``last`` (inclusive): only numbers between them.
-    """
-    rows = connection.execute(
-        "SELECT sequence_num FROM taken_back WHERE group_key = ? AND NOT erased AND sequence_num > ?"
-        " AND sequence_num <= ?",
-        (group_key, after, last),
-    )
+def of_group(connection: sqlite3.Connection, group_key: int) -> list[int]:
+    """Return the numbers of a group's messages that were taken back and are not erased, in either tier."""
+    rows = connection.execute("SELECT sequence_num FROM taken_back WHERE group_key = ? AND NOT erased", (group_key,))
     return [row[0] for row in rows]
 
 
