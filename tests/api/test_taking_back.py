@@ -102,8 +102,8 @@ async def test_who_may_not_is_told_so_and_nothing_changes(room: Room) -> None:
     await expect(room.carol.take_back(room.group, 4), 403, 402)
     await expect(room.dave.take_back(room.group, 4), 401, 400)
     await expect(room.dave.take_back(str(UUID(int=7)), 4), 401, 400)
-    for number in ("0", "-1", "x", "1.0", "+4", str(2**63), "9" * 100):
-        await expect(room.bob.call("DELETE", f"/groups/{room.group}/messages/{number}"), 400, 101)
+    for text in ("0", "-1", "x", "1.0", "+4", str(2**63), "9" * 100):
+        await expect(room.bob.call("DELETE", f"/groups/{room.group}/messages/{text}"), 400, 101)
     for number in (7, 2**63 - 1):
         await expect(room.bob.take_back(room.group, number), 404, 300)
     assert await room.seen(room.carol) == [1, 2, 3, 4, 5, 6]
