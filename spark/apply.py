@@ -21,7 +21,7 @@ from conclave.retention.rules import EXPIRED, IN_ANY_RUN, INVITES, SESSIONS
 from conclave.store import bodies, invalidation
 from conclave.store.archive import moves
 from conclave.store.engine.sqlite import Step, done
-from conclave.store.resources import receipts, timers
+from conclave.store.resources import receipts, taken_back, timers
 from conclave.store.resources.receipts import Erased
 from spark.pacer import Pacer
 
@@ -74,6 +74,7 @@ def _steps(
         yield partial(done, moves.remove_user_tombstone, connection, user_id)
     if timers.are_left(connection):
         yield partial(timers.sweep, connection, plan.now)
+    yield partial(taken_back.sweep, connection)
     for session_id in plan.sessions:
         yield partial(_delete_session, connection, session_id, settings.sessions_dead_before(plan.now), counts)
     for invite_key in plan.invites:

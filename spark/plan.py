@@ -15,7 +15,7 @@ def group_plan(groups: DataFrame, members: DataFrame, redacted: DataFrame | None
     """Return a GROUP_PLAN row for each group in which a message is due or a mark has to rise.
 
     Groups that do not belong to the run by their lifetime have one only if something is past a mark already, or
-    redacted for every reader. ``redacted``: what ``redacted_for_all`` returns; None: there is nothing.
+    redacted for every reader. ``redacted``: the messages that are, as a table REDACTED; None: there are none.
     """
     marked = (
         _with_redacted(groups, redacted)

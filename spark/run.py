@@ -25,7 +25,7 @@ from conclave.store.ledger import book, changes
 from conclave.store.ledger.book import LedgerError
 from conclave.store.ledger.branches import is_older
 from conclave.store.ledger.drain import drain
-from conclave.store.resources import audit, receipts, registration_tokens, send_ids, state
+from conclave.store.resources import audit, receipts, registration_tokens, send_ids, state, taken_back
 from conclave.store.views import overdue, runs
 from conclave.store.views.runs import Run
 from conclave.system import reserve
@@ -232,6 +232,7 @@ def _write_receipts(engine: RunEnvironment, settings: PolicySettings, done: Repo
             yield partial(receipts.seal, connection, now, done.job)
             if scope.keeps_house:
                 yield partial(receipts.prune, connection, now - kept.keep_receipts)
+                yield partial(taken_back.prune, connection, now - kept.keep_receipts)
                 yield partial(audit.prune, connection, now - kept.keep_audit)
                 yield partial(registration_tokens.prune, connection, now)
                 yield partial(send_ids.prune, connection, now - send_ids.KEPT_SECONDS)

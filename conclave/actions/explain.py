@@ -13,7 +13,7 @@ from conclave.retention.resolve import PolicySettings
 from conclave.store.resources import amounts, receipts, state
 from conclave.store.resources.amounts import Amounts
 from conclave.store.views import explain as store, group_list, overdue
-from conclave.store.views.explain import Explanation, Look, Message, Waiting
+from conclave.store.views.explain import Explanation, Look, Message, Taking, Waiting
 from conclave.store.views.group_list import Row
 
 __all__ = [
@@ -23,6 +23,7 @@ __all__ = [
     "Message",
     "Row",
     "SettingsError",
+    "Taking",
     "Timer",
     "Waiting",
     "explain",

@@ -15,7 +15,7 @@ from conclave.retention.hidden import Amount
 from conclave.retention.policy import KEEP, GroupPolicy
 from conclave.retention.resolve import Limit, PolicySettings
 from conclave.store.engine.database import Database
-from conclave.store.resources import members
+from conclave.store.resources import members, taken_back
 from conclave.store.resources.groups import GroupChanges
 
 CONCURRENT_REHEARSALS = 1
@@ -36,6 +36,7 @@ class Retention:
     counts. ``min_lifetime_seconds``: nothing younger is erased, 0 for no bound. ``policy_source``: a ``Source``.
     ``held_by``: the members whose missing fetch holds messages back, only for admins. ``hidden_before``: what was
     created before this Unix second is hidden for ever, by a purge or by a policy that was in force once; 0 for nothing.
+    ``taken_back``: the numbers of the last messages that were taken back, at most 1,000, ascending.
     """
 
     server_retention_seconds: int
@@ -46,6 +47,7 @@ class Retention:
     legal_hold: bool
     held_by: Sequence[bytes]
     hidden_before: int
+    taken_back: Sequence[int]
 
 
 def policy(connection: sqlite3.Connection, context: Context, group_id: bytes, user_id: bytes) -> Retention:
@@ -63,6 +65,7 @@ def policy(connection: sqlite3.Connection, context: Context, group_id: bytes, us
         legal_hold=holds.is_held(connection, group.group_key),
         held_by=members.holding_back(connection, group, sight) if is_listed else (),
         hidden_before=group.expired_before,
+        taken_back=taken_back.latest(connection, group.group_key),
     )
 
 

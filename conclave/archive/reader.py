@@ -29,11 +29,12 @@ from conclave.archive.checksums import DamagedError, require_sound
 from conclave.archive.consistency import find_fault
 from conclave.archive.faults import ADVICE, one_line
 from conclave.archive.files import LOG
-from conclave.archive.query import parts_between, reach, select
+from conclave.archive.query import facts, parts_between, reach, select
 from conclave.archive.scan import amount, batches
 from conclave.health.parts import Health, HealthPart
 from conclave.logs.setup import get_logger
 from conclave.response_memory import Share, cost
+from conclave.retention.fate import Sent
 from conclave.retention.hidden import Amount, Sought
 from conclave.retention.stretches import Part, Stretch
 from conclave.store import bodies
@@ -138,6 +139,13 @@ class Archive:
         share.hold(before + cost(sum(len(message.mls_message) for message in found.messages), len(found.messages)))
         return found
 
+    async def find(self, stretch: Stretch) -> Sent | None:
+        """Return what is known of the only message of ``stretch``, but its body; None: it is gone.
+
+        Raises ArchiveError.
+        """
+        return await self._in_thread(self._find, stretch)
+
     async def tally(self, sought: Sought) -> Amount:
         """Count the messages of ``sought``. Raises ArchiveError."""
         return await self._in_thread(self._tally, sought)
@@ -212,6 +220,13 @@ class Archive:
         with closing(sqlite.connect(self._hot, readonly=True)) as connection:
             row = connection.execute("SELECT group_id FROM groups WHERE group_key = ?", (group_key,)).fetchone()
         return str(UUID(bytes=row[0])) if row else f"with the key {group_key}"
+
+    def _find(self, stretch: Stretch) -> Sent | None:
+        def ask(query: "QueryBuilder") -> Sent | None:
+            rows = [row for batch in batches(query, facts(stretch)) for row in batch.to_pylist()]
+            return Sent(rows[0]["created_at"], rows[0]["sender_id"], rows[0]["is_commit"]) if rows else None
+
+        return self._asking(stretch.version, stretch.turn, ask)
 
     def _tally(self, sought: Sought) -> Amount:
         return self._asking(sought.stretch.version, sought.stretch.turn, lambda query: amount(query, sought))
@@ -313,7 +328,13 @@ class _Window:
         for each, is_commit, stored in rows:
             number, sender_id, body, created_at = each[:4]
             require_sound(key, number, sender_id, created_at, body, stored, is_commit=is_commit)
-        return Found([row.message for row in rows], full)
+        return Found([self._as_seen(row.message) for row in rows], full)
+
+    def _as_seen(self, message: StoredMessage) -> StoredMessage:
+        """Return a message as readers see it: of one that was taken back, only that it is there."""
+        if message.sequence_num not in self.stretch.taken_back:
+            return message
+        return message._replace(mls_message=b"", redact_at=0)
 
 
 @dataclass(frozen=True)

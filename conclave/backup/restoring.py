@@ -295,7 +295,8 @@ class _Restoring:
                 return  # no server has run on it, so nothing can be due
             clock_fault = state.look_at_clock(connection, self._clock.read())
             due = status.overdue(connection, self._clock.now())
-        if due.expired_parts or due.deleted_groups or due.deleted_accounts or due.restored_messages:
+        of_deleted = due.deleted_groups or due.deleted_accounts
+        if due.expired_parts or of_deleted or due.restored_messages or due.taken_back_messages:
             self._note("the archive has messages that are due: they are hidden")
         if self._without_ledger:
             self._note(

@@ -22,7 +22,7 @@ class GroupStep:
     Messages with numbers up to ``gone_below`` (inclusive) go, and those created before ``expired_before`` (exclusive,
     Unix seconds), except commits with numbers greater than ``commits_above``. Of these only those created before
     ``erasable_before`` (exclusive, Unix seconds) are old enough; 0: the marks rise, and nothing goes. ``redacts``: 1 if
-    self-destructing messages go that have come to their end for every reader, otherwise 0.
+    messages go that are redacted for every reader (at the end of all timers, or taken back), otherwise 0.
     """
 
     group_key: int

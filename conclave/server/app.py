@@ -9,6 +9,7 @@ from conclave.actions.context import Context
 from conclave.actions.messages import Fetching, Reading, Sending
 from conclave.actions.quotas import quotas_of
 from conclave.actions.retention import Rehearsals
+from conclave.actions.taking_back import TakingBack
 from conclave.actions.timers import Telling
 from conclave.archive.reader import Archive
 from conclave.auth.activity import SessionActivity
@@ -115,6 +116,7 @@ async def _archive(app: web.Application) -> AsyncIterator[None]:
     app[app_keys.FETCHING] = Fetching(
         app[app_keys.GROUPS], app[app_keys.STORE], archive, app[app_keys.CONTEXT], next_confirms=next_confirms
     )
+    app[app_keys.TAKING_BACK] = TakingBack(app[app_keys.STORE], archive, app[app_keys.CONTEXT])
     app[app_keys.REHEARSALS] = Rehearsals(app[app_keys.STORE], archive, app[app_keys.CONTEXT])
     yield
     await archive.close()

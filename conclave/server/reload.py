@@ -63,6 +63,7 @@ WAYS: Mapping[str, Way] = {
     "retention.fetch_hold_limit": Way.POLICY,
     "retention.retain_commits": Way.POLICY,
     "retention.self_destruct_max_age": Way.POLICY,
+    "retention.admins_may_redact": Way.SERVER,
     "retention.keep_receipts": Way.WORKER,
     "retention.keep_audit": Way.WORKER,
     "retention.purge_jobs": Way.WORKER,

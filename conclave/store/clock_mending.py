@@ -42,6 +42,7 @@ EVIDENCE = {
     "receipts": ("at", "newest"),
     "erasures": ("newest",),
     "archive_erasures": ("span", "newest"),
+    "taken_back": ("taken_at",),
 }
 """Times that stay as they are, by table: what was noted, by which clock, is what happened.
 

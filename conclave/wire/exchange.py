@@ -29,6 +29,9 @@ LONGEST_SHOWN = 64
 LONGEST_ACCEPT = 2_048
 """At most 2,048 characters of ``Accept`` and ``Content-Type`` are looked at. aiohttp lets through a million."""
 
+LAST_NUMBER = 2**63 - 1
+"""No message has a greater number."""
+
 V = TypeVar("V")
 
 FORMAT = web.RequestKey("format", Format)
@@ -99,6 +102,17 @@ def named_id(name: str, text: str) -> bytes:
         return parse_id(text)
     except ValueError as error:
         raise _invalid(name, str(error)) from error
+
+
+def path_number(request: web.Request, name: str) -> int:
+    """Return the number of a message at ``name`` in the path. Raises InvalidValueError."""
+    text = request.match_info[name]
+    if not (text.isascii() and text.isdecimal() and len(text) <= len(str(LAST_NUMBER))):
+        raise _invalid(name, "must be the number of a message")
+    number = int(text)
+    if not 1 <= number <= LAST_NUMBER:
+        raise _invalid(name, "must be the number of a message")
+    return number
 
 
 def sent_format(content_type: str) -> Format | None:

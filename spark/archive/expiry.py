@@ -26,7 +26,7 @@ from conclave.store.archive import erasures, moves
 from conclave.store.archive.erasures import Key
 from conclave.store.archive.moves import PartRow
 from conclave.store.engine.sqlite import Step, done
-from conclave.store.resources import receipts
+from conclave.store.resources import receipts, taken_back
 from conclave.store.resources.receipts import Erased
 from spark.archive import columns as a
 from spark.archive.table import Table, in_partitions
@@ -38,7 +38,7 @@ RESTORED = "restored"
 It serves them, so no client loses any message by this rule.
 """
 
-RULES = tuple(each for each in rules.RULES if each not in rules.IN_ANY_RUN)
+RULES = tuple(each for each in rules.RULES if each != rules.REDACTED)
 """The rules by which messages go from the archive. No self-destructing message moves there."""
 
 COUNTED = (*RULES, RESTORED)
@@ -75,10 +75,10 @@ _BOUNDS = Bounds(gone="gone_below", is_deleted="is_gone")
 # A part with commits that are kept may have other messages too.
 _DUE = f"""
 WITH due AS (
-    SELECT parts.*, is_gone, gone_below, cutoff, erasable_before, commits_above,
+    SELECT archive_parts.*, is_gone, gone_below, cutoff, erasable_before, commits_above,
         first_seq > archived_seq AS is_restored, {rules.RULES[rules.FETCHED].whole(_BOUNDS)} AS is_fetched,
         {rules.whole_part(RULES, _BOUNDS)} AS is_over
-    FROM archive_parts AS parts JOIN temp.archive_marks USING (group_key)
+    FROM archive_parts JOIN temp.archive_marks USING (group_key)
     WHERE first_seq > archived_seq OR {rules.some_of_part(RULES, _BOUNDS._replace(commits_above=""))}
         OR (group_key, lifetime, span) IN (SELECT group_key, lifetime, span FROM archive_erasures)
 )
@@ -99,7 +99,7 @@ class ArchivePlan:
     ``partitions``: these (lifetime, span) go as a whole. ``dropped``: their rows of the index, with what goes.
     ``partial``: rows of the index of which some messages go. ``groups``: by group key, the conditions for these
     messages, in the order of DUE. ``senders``: deleted accounts and the groups in which all that they have archived
-    goes.
+    goes. ``taken_back``: the numbers of messages that were taken back, by group key.
     """
 
     partitions: list[tuple[int, int]] = field(default_factory=list)
@@ -107,6 +107,7 @@ class ArchivePlan:
     groups: dict[int, tuple[Any, ...]] = field(default_factory=dict)
     partial: list[Key] = field(default_factory=list)
     senders: list[tuple[bytes, int]] = field(default_factory=list)
+    taken_back: dict[int, list[int]] = field(default_factory=dict)
 
     @property
     def touched(self) -> list[tuple[int, int]]:
@@ -133,10 +134,14 @@ class ArchivePlan:
 
 @dataclass(frozen=True)
 class Measured:
-    """For one row of the index: which messages go by each rule, and what is left (None: nothing)."""
+    """For one row of the index: which messages go by each rule, and what is left (None: nothing).
+
+    ``taken_back``: the numbers of those that were taken back and have to stay.
+    """
 
     gone: list[Erased]
     left: PartRow | None
+    taken_back: list[int] = field(default_factory=list)
 
     @property
     def count(self) -> int:
@@ -163,6 +168,9 @@ def make_plan(
         if is_all:
             plan.senders.append((sender_id, group_key))
     due = connection.execute(_DUE).fetchall()
+    for group_key in {row["group_key"] for row in due}:
+        if numbers := taken_back.of_group(connection, group_key):
+            plan.taken_back[group_key] = numbers
     if due:
         _divide(connection, due, plan, senders, held)
     return plan
@@ -191,7 +199,7 @@ def _divide(
                 bool(row["is_gone"]),
                 bool(row["is_restored"]),
                 *(row["gone_below"], row["cutoff"], row["commits_above"], row["erasable_before"]),
-                *(senders.get(row["group_key"], []), held),
+                *(senders.get(row["group_key"], []), plan.taken_back.get(row["group_key"], []), held),
             )
 
 
@@ -208,6 +216,7 @@ _OF_ROW = Bounds(
     unheld=f"NOT array_contains({a.HELD}, {a.SENDER_ID})",
     by_deleted=f"array_contains({a.SENDERS}, {a.SENDER_ID})",
     is_deleted=a.IS_GONE,
+    is_taken_back=f"array_contains({a.TAKEN_BACK}, {a.SEQUENCE_NUM})",
 )
 
 _RULE_OF_ROW = (
@@ -264,7 +273,8 @@ class Expiry:
         erased = {key: [gone] for key, gone in plan.dropped.items()} | {
             key: each.gone for key, each in measured.items()
         }
-        self._hot.write_steps(lambda connection: settle(connection, left, plan.senders, version, erased))
+        gone = _taken_back_gone(plan, measured)
+        self._hot.write_steps(lambda connection: settle(connection, left, plan.senders, version, erased, gone))
         reach("archive.index_settled")
         counts.update(_counts(plan, measured))
 
@@ -307,6 +317,7 @@ class Expiry:
                 F.count(F.when(stays, number)),
                 F.sum(F.when(stays, F.octet_length(a.BODY))),
                 F.bit_xor(F.when(stays, F.col(a.CHECKSUM))),
+                F.collect_list(F.when(stays & F.expr(_OF_ROW.is_taken_back), number)),
                 *[
                     aggregated
                     for each in COUNTED
@@ -321,11 +332,11 @@ class Expiry:
         planned = set(plan.partial)
         measured = {}
         for row in found.collect():
-            key, left, gone = (row[0], row[1], row[2]), tuple(row)[:10], tuple(row)[10:]
+            key, left, taken, gone = (row[0], row[1], row[2]), tuple(row)[:10], row[10], tuple(row)[11:]
             if key in planned:
                 part = PartRow(*left) if row[7] else None
                 of_rules = zip(COUNTED, gone[::3], gone[1::3], gone[2::3], strict=True)
-                measured[key] = Measured([Erased(*each) for each in of_rules if each[1]], part)
+                measured[key] = Measured([Erased(*each) for each in of_rules if each[1]], part, taken)
         return measured
 
     def _delete_rows(self, plan: ArchivePlan) -> int:
@@ -353,11 +364,13 @@ def settle(
     senders: list[tuple[bytes, int]],
     version: int,
     erased: Mapping[Key, list[Erased]],
+    taken: Mapping[int, Collection[int]],
 ) -> Iterator[Step]:
     """Yield the steps that bring the index up to date with ``version`` of the table.
 
     ``left``: what is left of rows of the index, None for nothing. ``senders``: users and groups in which the archive
-    has no more messages of theirs, except commits. ``erased``: what went, by rows of the index.
+    has no more messages of theirs, except commits. ``erased``: what went, by rows of the index. ``taken``: by group
+    key, the numbers of messages that were taken back and are not in these rows any more.
     """
     yield partial(done, moves.note_version, connection, version)
     rows_of: dict[int, dict[Key, PartRow | None]] = defaultdict(dict)
@@ -367,6 +380,9 @@ def settle(
         yield partial(
             done, _settle_group, connection, group_key, rows, [gone for key in rows for gone in erased.get(key, [])]
         )
+        if group_key in taken:
+            parts = [key[1:] for key in rows]
+            yield partial(done, taken_back.forget_erased, connection, group_key, taken[group_key], parts)
     groups_of: dict[bytes, list[int]] = defaultdict(list)
     for sender_id, group_key in senders:
         groups_of[sender_id].append(group_key)
@@ -385,6 +401,14 @@ def _settle_group(
     for key in rows:
         erasures.forget(connection, key)
     moves.settle_parts(connection, group_key, rows)
+
+
+def _taken_back_gone(plan: ArchivePlan, measured: Mapping[Key, Measured]) -> dict[int, set[int]]:
+    """Return, by group key, the numbers that were taken back, and that no row of the plan has any more."""
+    gone = {group_key: set(numbers) for group_key, numbers in plan.taken_back.items()}
+    for (group_key, _, _), each in measured.items():
+        gone.get(group_key, set()).difference_update(each.taken_back)
+    return gone
 
 
 def _counts(plan: ArchivePlan, measured: Mapping[Key, Measured]) -> Counter[str]:

@@ -31,7 +31,7 @@ TIMES = {
     **dict.fromkeys(("plan", "apply", "erase", "report"), range(1, 4)),
     **dict.fromkeys(("send", "commit", "create_group", "update_group", "join", "leave", "delete_group"), range(5, 9)),
     **dict.fromkeys(("accept", "key_package", "delete_account"), range(2, 5)),
-    **dict.fromkeys(("timers", "read"), range(1, 4)),
+    **dict.fromkeys(("timers", "read", "taken_back"), range(1, 4)),
     "writer": range(40, 80),
 }
 """At which time a point is deadly, by the first part of its name: once the load has begun."""
@@ -62,6 +62,8 @@ class Load:
     deleted: list[Client] = field(default_factory=list)
     read: set[int] = field(default_factory=set)  # numbers of timed messages that alice has read
     heard: list[int] = field(default_factory=list)  # of those, whose end she has heard of
+    taken: set[int] = field(default_factory=set)  # numbers of messages that were taken back
+    heard_taken: set[int] = field(default_factory=set)  # of those, the ones of which alice has heard
 
     async def begin(self) -> None:
         self.alice = await Client.register(self.http, self.url, "alice")
@@ -71,7 +73,8 @@ class Load:
         self.expiring = await self.alice.create_group("expiring", expiry=EXPIRY)
         self.fetched = await self.alice.create_group("fetched", expiry=0)
         self.timed = await self.alice.create_group("timed")
-        for group in (self.keep, self.expiring, self.fetched, self.timed):
+        self.slips = await self.alice.create_group("slips")
+        for group in (self.keep, self.expiring, self.fetched, self.timed, self.slips):
             await self.bob.join(group)
 
     def body(self) -> tuple[int, bytes]:
@@ -101,6 +104,11 @@ class Load:
         last = await self.bob.send(self.timed, body, EXPIRY)
         await self.alice.read(self.timed, last)
         self.read.add(last)
+        number, body = self.body()
+        slip = await self.bob.send(self.slips, body)
+        await self.bob.take_back(self.slips, slip)
+        self.fleeting[number] = time.time()
+        self.taken.add(slip)
         await self.alice.fetch(self.fetched)
         await self.bob.fetch(self.fetched)
         await self.alice.post(
@@ -163,9 +171,10 @@ async def hearing(load: Load) -> AsyncIterator[None]:
     finally:
         with contextlib.suppress(*BROKEN):
             await stack.aclose()
-        numbers = [data["sequence_num"] for name, data in ear.waiting() if name == "message_redacted"]
-        assert len(numbers) == len(set(numbers)), "a stream tells once"
-        load.heard += numbers
+        told = [(data["group_id"], data["sequence_num"]) for name, data in ear.waiting() if name == "message_redacted"]
+        assert len(told) == len(set(told)), "a stream tells once"
+        load.heard += [number for group, number in told if group == load.timed]
+        load.heard_taken |= {number for group, number in told if group == load.slips}
 
 
 async def check(folder: Path, load: Load) -> None:
@@ -176,6 +185,7 @@ async def check(folder: Path, load: Load) -> None:
             await check_server(server, load)
         server.stop()
     assert load.read <= set(load.heard), "whoever has read a message hears of its end"
+    assert load.taken <= load.heard_taken, "all hear of what is taken back"
     assert load.search.left_of(load.fleeting, folder) == set(), "nothing erased is in a file"
     with contextlib.closing(sqlite3.connect(folder / "conclave.db")) as connection:
         assert connection.execute("PRAGMA integrity_check").fetchone()[0] == "ok"
@@ -201,6 +211,9 @@ async def check_server(server: ServerProcess, load: Load) -> None:
     await load.alice.fetch(load.fetched, limit=500)
     await load.bob.fetch(load.fetched, limit=500)
     await load.alice.read(load.timed, 10**9)
+    for message in await load.bob.fetch(load.slips, limit=500):
+        assert message.sequence_num not in load.taken, "what was taken back is not served"
+        await load.bob.take_back(load.slips, message.sequence_num)
     await asyncio.sleep(EXPIRY + 1.1)
     await next_run(server)
     assert await load.alice.fetch(load.timed) == await load.bob.fetch(load.timed) == []

@@ -20,12 +20,12 @@ ROOT = Path(__file__).resolve().parents[2]
 TABLES = ("groups", "tombstones", "members", "self_destructing", "timers", "server_state")
 """The tables whose columns say what becomes of messages."""
 
-PRESENT = ("holds", "tombstones", "user_tombstones")
+PRESENT = ("holds", "taken_back", "tombstones", "user_tombstones")
 """The tables that decide by having a row."""
 
 SAY_WHICH = {
     *("group_key", "group_id", "sequence_num", "member_id", "user_id", "created_at", "seconds"),
-    *("archived_seq", "last_seq", "self_destructs", "policy_source"),
+    *("archived_seq", "last_seq", "self_destructs", "taken_back_count", "policy_source"),
 }
 """Columns that rules name, and that say which message or group is meant, or where it is; they hide nothing."""
 
@@ -45,6 +45,7 @@ ELSEWHERE = {
         {"ended", "holds", "joined_after", "read_up_to", "tombstones", "watermark"},
         WRITES,
     ),
+    "conclave/archive/reader.py": ({"taken_back"}, "it leaves out bodies of what a stretch says is redacted"),
     "conclave/cache/groups.py": (
         {"keeps_commits", "watermark"},
         "it remembers no pages of groups that keep commits, and writes watermarks that rise",
@@ -57,7 +58,7 @@ ELSEWHERE = {
     ),
     "conclave/store/archive/move_selection.py": ({"effective_expiry"}, MOVES),
     "conclave/store/archive/moves.py": ({"tombstones", "user_tombstones"}, WRITES),
-    "conclave/store/archive/status.py": ({"cutoff", "erasable_before", "user_tombstones"}, NARROWS),
+    "conclave/store/archive/status.py": ({"cutoff", "erasable_before", "taken_back", "user_tombstones"}, NARROWS),
     "conclave/store/clock_mending.py": ({"expired_before", "redact_at", "told", "tombstones"}, MENDS),
     "conclave/store/ledger/changes.py": ({"holds"}, LISTS),
     "conclave/store/resources/accounts.py": ({"holds"}, LISTS),
@@ -68,6 +69,7 @@ ELSEWHERE = {
         "it writes watermarks, and dates no new message below the mark of its group",
     ),
     "conclave/store/resources/receipts.py": ({"tombstones"}, LISTS),
+    "conclave/store/resources/taken_back.py": ({"taken_back"}, "it keeps what was taken back"),
     "conclave/store/resources/timers.py": (
         {"ended", "joined_after", "read_up_to", "redact_at", "told"},
         "it keeps the timers",
@@ -210,7 +212,7 @@ def test_the_columns_are_those_of_the_rules(columns: frozenset[str]) -> None:
             "tombstones",
             "user_tombstones",
         ),
-        *("self_destruct_max_age", "joined_after"),
+        *("taken_back", "self_destruct_max_age", "joined_after"),
     }
 
 

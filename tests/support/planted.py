@@ -2,15 +2,16 @@
 
 import sqlite3
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from conclave.events import Stored
-from conclave.retention import due, fate, limits, marks, plan, rehearsal, rules
+from conclave.retention import due, fate, limits, marks, plan, rehearsal, rules, visibility
 from conclave.retention.policy import FOREVER, GroupPolicy
 from conclave.retention.resolve import PolicySettings
-from conclave.store.resources import groups, members, messages
+from conclave.store.resources import groups, members, messages, taken_back
 from spark import apply
 
 Plant = Callable[[pytest.MonkeyPatch], None]
@@ -204,6 +205,39 @@ def forgets_what_was_too_old(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(marks, "end_timed", lambda *_: None)
 
 
+def explains_without_taking_back(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(fate, "_RULES", fate._RULES.replace(rules.IS_TAKEN_BACK, "FALSE"))
+
+
+def waits_for_what_was_taken_back(patch: pytest.MonkeyPatch) -> None:
+    """A group of which only something was taken back belongs to a purge job by its lifetime alone."""
+    waits_for_what_nobody_sees(patch)
+
+
+def foretells_what_was_taken_back(patch: pytest.MonkeyPatch) -> None:
+    """A change of policy hides anew what was taken back."""
+    patch.setattr(rehearsal, "IS_TAKEN_BACK", "FALSE")
+
+
+def shows_what_was_taken_back(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(visibility, "_TIMED", visibility._TIMED.replace("WHEN taken_at IS NOT NULL", "WHEN FALSE"))
+
+
+def takes_back_commits(patch: pytest.MonkeyPatch) -> None:
+    """What others need to follow a group goes."""
+    find = messages.find_sent
+
+    def found(*args: Any) -> fate.Sent | None:
+        sent = find(*args)
+        return sent and replace(sent, is_commit=False)
+
+    patch.setattr(messages, "find_sent", found)
+
+
+def leaves_what_was_taken_back_in_the_archive(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(taken_back, "of_group", lambda *_: [])
+
+
 HOT: dict[str, Plant] = {
     plant.__name__: plant
     for plant in (
@@ -215,7 +249,11 @@ HOT: dict[str, Plant] = {
     )
 }
 ARCHIVED: dict[str, Plant] = {
-    plant.__name__: plant for plant in (forgets_holds_on_users_in_the_archive, erases_young_ones_in_the_archive)
+    plant.__name__: plant
+    for plant in (
+        *(forgets_holds_on_users_in_the_archive, erases_young_ones_in_the_archive),
+        *(leaves_what_was_taken_back_in_the_archive,),
+    )
 }
 TIMED: dict[str, Plant] = {
     plant.__name__: plant
@@ -224,4 +262,12 @@ TIMED: dict[str, Plant] = {
     )
 }
 """Faults that only self-destructing messages show."""
+TAKEN: dict[str, Plant] = {
+    plant.__name__: plant
+    for plant in (
+        *(explains_without_taking_back, waits_for_what_was_taken_back, foretells_what_was_taken_back),
+        *(shows_what_was_taken_back, takes_back_commits),
+    )
+}
+"""Faults that only taking back shows."""
 FAULTS = HOT | ARCHIVED

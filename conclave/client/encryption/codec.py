@@ -175,6 +175,11 @@ class MlsCodec:
         with self._vault.transaction():
             self._texts.drop_own(key)
 
+    def repeated(self, group_id: UUID, number: int) -> list[int]:
+        """Return the numbers under which such a text has come once more."""
+        held = self._groups.get(group_id)
+        return self._texts.repeated(held, number) if held else []
+
     def decode(self, group_id: UUID, messages: Sequence[StoredMessage]) -> list[Readable]:
         """Decrypt messages, and take commits. All that it leads to is on the disk when it returns."""
         if not messages:

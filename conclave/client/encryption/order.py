@@ -93,6 +93,8 @@ class Order:
             self._texts.keep_to_send_again(own, message.sequence_num, message.self_destruct_seconds)
         else:
             self._texts.drop_own(own.text_key)
+        if own.original:
+            self._texts.note_repeated(held, own.original, message.sequence_num)
         return True, None if own.original else Readable(message, own.text)
 
     def _is_too_late(self, held: Held, own: OwnText) -> bool:

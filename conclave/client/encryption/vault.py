@@ -96,6 +96,16 @@ CREATE TABLE segments (
 ) STRICT
 """
 
+_LATER = """
+CREATE TABLE IF NOT EXISTS repeats (            -- own messages that were sent anew, and came
+    group_key INTEGER NOT NULL REFERENCES groups ON DELETE CASCADE,
+    sequence_num INTEGER NOT NULL,
+    original INTEGER NOT NULL,                  -- the number under which the text came first
+    PRIMARY KEY (group_key, sequence_num)
+) STRICT, WITHOUT ROWID
+"""
+"""What former versions did not make, and pay no attention to."""
+
 _PLACES = {
     "about": "id",
     "groups": "group_key",
@@ -160,6 +170,7 @@ class Vault:
                 raise KeyStoreError(
                     f"{path}: its version is {version}, this program knows {VERSION}: use the one that made it"
                 )
+            self.connection.execute(_LATER)
             row = self.connection.execute("SELECT user_id FROM about").fetchone()
             if row and row[0] != user_id.bytes:
                 raise KeyStoreError(f"{path}: has the keys of another account")

@@ -22,7 +22,8 @@ class Group:
 
     See marks.py of retention for ``last_seq``, ``gone_below`` and ``expired_before``, its stretches.py for
     ``archived_seq``.
-    ``self_destructs``: 1 if it has self-destructing messages. The last columns are those of its policy.
+    ``self_destructs``: how many self-destructing messages it has. ``taken_back_count``: how many that were taken back
+    and are not erased yet, in either tier. The last columns are those of its policy.
     """
 
     group_key: int
@@ -39,6 +40,7 @@ class Group:
     archived_seq: int
     min_lifetime_seconds: int = -1
     self_destructs: int = 0
+    taken_back_count: int = 0
     effective_expiry: int = -1
     least_lifetime: int = 0
     hold_limit: int = -1
@@ -84,7 +86,7 @@ class GroupChanges:
 COLUMNS = (
     "groups.group_key, group_id, group_name, groups.alias, visibility, message_expiry_seconds, mls_group_id,"
     " group_info_body, last_seq, gone_below, expired_before, archived_seq, min_lifetime_seconds, self_destructs,"
-    f" {OF_POLICY}"
+    f" taken_back_count, {OF_POLICY}"
 )
 
 

@@ -13,12 +13,13 @@ from conclave.events import Stored
 from conclave.failpoints import reach
 from conclave.response_memory import Share
 from conclave.retention import stretches, visibility
+from conclave.retention.fate import Sent
 from conclave.retention.policy import FOREVER
 from conclave.retention.stretches import Stretch
 from conclave.retention.visibility import Sight, Timed
 from conclave.store import bodies, invalidation
 from conclave.store.engine.sqlite import insert_many
-from conclave.store.resources import fetch_gaps, members, timers
+from conclave.store.resources import fetch_gaps, members, taken_back, timers
 from conclave.store.resources.fetch_gaps import Doubt
 from conclave.store.resources.members import Membership, NoMembershipError
 from conclave.store.resources.users import ID_BYTES
@@ -175,6 +176,15 @@ def _append(connection: sqlite3.Connection, drafts: Sequence[Draft], body_ids: S
     return stored
 
 
+def find_sent(connection: sqlite3.Connection, group_key: int, number: int) -> Sent | None:
+    """Return what is known of a message of the hot store but its body; None if it is not there."""
+    row = connection.execute(
+        "SELECT created_at, sender_id, is_commit FROM messages WHERE group_key = ? AND sequence_num = ?",
+        (group_key, number),
+    ).fetchone()
+    return Sent(row[0], row[1], bool(row[2])) if row else None
+
+
 def page(
     connection: sqlite3.Connection,
     group_id: bytes,
@@ -204,15 +214,15 @@ def page(
     moment = clock.moment()
     sight = visibility.of_group(connection, group, moment.now)
     timed = None
-    if group.self_destructs:
+    if group.self_destructs or group.taken_back_count:
         timed = visibility.of_reader(member.member_id, member.joined_after, include_redacted=include_redacted)
     confirmed = min(after, group.last_seq)
     doubt = fetch_gaps.look(connection, member, sight, moment, timed, confirmed)
-    archived = stretches.stretch(connection, group, confirmed, sight)
+    archived = stretches.stretch(connection, group, confirmed, sight, include_redacted=include_redacted)
     if archived:
         return Page([], member, confirmed, sight, archived, touch, doubt=doubt)
     begin = visibility.pass_hidden(connection, group, sight, max(confirmed, group.archived_seq))
-    first_timed = timers.first_after(connection, group.group_key, begin) if timed else None
+    first_timed = _first_timed(connection, group.group_key, begin) if timed else None
     if timed and first_timed:
         found = _timed_rows(connection, group.group_key, limit, sight, timed, begin)
         served, count = _with_bodies(connection, found, sight, write, share, taken), len(found)
@@ -237,7 +247,7 @@ def page(
 def written(message: StoredMessage, sight: Sight, write: WriteMessage) -> Piece:
     """Write a message that ``sight`` admits; without its body if it is redacted for the reader."""
     number, sender_id, body, created_at, is_kept, seconds, _ = message
-    if not seconds:
+    if not seconds and not sight.is_redacted(message):
         return _for_all(number, sender_id, body, created_at, sight, write, is_kept=is_kept)
     expires_at = 0 if is_kept else sight.policy.expires_at(created_at)
     if sight.is_redacted(message):
@@ -245,6 +255,12 @@ def written(message: StoredMessage, sight: Sight, write: WriteMessage) -> Piece:
         return Piece(number, created_at, text, is_kept, is_redacted=True)
     text = write(number, sender_id, body, created_at, expires_at, seconds)
     return Piece(number, created_at, text, is_kept, message.redact_at)
+
+
+def _first_timed(connection: sqlite3.Connection, group_key: int, after: int) -> int | None:
+    """Return the first number greater than ``after`` of a message that is not the same for all readers at all times."""
+    found = (each.first_after(connection, group_key, after) for each in (timers, taken_back))
+    return min((number for number in found if number is not None), default=None)
 
 
 def _for_all(

@@ -16,7 +16,7 @@ from conclave.retention.policy import GroupPolicy
 from conclave.retention.policy_row import COLUMNS, of_row
 from conclave.retention.reasons import reasons
 from conclave.retention.resolve import PolicySettings
-from conclave.store.resources import receipts
+from conclave.store.resources import receipts, taken_back
 from conclave.store.resources.audit import AuditAction
 from conclave.store.resources.receipts import Receipt
 from conclave.store.sender_index import SENT
@@ -88,6 +88,18 @@ class Job:
 
 
 @dataclass(frozen=True)
+class Taking:
+    """That a message was taken back. ``at``: Unix seconds. ``by``: the name of an account; "" if that is not known.
+
+    ``is_own``: it was the sender; None: a restore knows it from the ledger, which does not tell.
+    """
+
+    at: int
+    by: str
+    is_own: bool | None
+
+
+@dataclass(frozen=True)
 class Message:
     """One message. Its fate is None unless it is stored and its row could be read.
 
@@ -95,7 +107,7 @@ class Message:
     deleted. ``part``: where in the archive, as class, span, and the times of the oldest and the newest message there.
     ``unreadable``: why the archive could not be read. ``receipts``: those that may have the erasure of it.
     ``waiting``: who has not fetched it, if it waits for that. ``unread``: who has not read it, if it destroys itself;
-    how many they are is in the timer of its fate.
+    how many they are is in the timer of its fate. ``taken_back``: when and by whom it was; None: it was not.
     """
 
     sequence_num: int
@@ -109,6 +121,7 @@ class Message:
     waiting: tuple[Waiting, ...] = ()
     waiting_in_all: int = 0
     unread: tuple[Waiting, ...] = ()
+    taken_back: Taking | None = None
 
 
 @dataclass(frozen=True)
@@ -366,9 +379,27 @@ def _message(
     waits = fate.waits_for_members
     waiting, in_all = _waiting(connection, group, number) if waits else ((), 0)
     unread = _members(connection, group, UNREAD_BY, number) if fate.timer and not fate.is_hidden else ()
-    named = connection.execute("SELECT username FROM users WHERE user_id = ?", (sent.sender_id,)).fetchone()
-    sender = named[0] if named else ""
-    return Message(number, place, sent, sender, fate, part, waiting=waiting, waiting_in_all=in_all, unread=unread)
+    return Message(
+        *(number, place, sent, _name(connection, sent.sender_id), fate, part),
+        waiting=waiting,
+        waiting_in_all=in_all,
+        unread=unread,
+        taken_back=_taking(connection, group, number, sent),
+    )
+
+
+def _name(connection: sqlite3.Connection, user_id: bytes) -> str:
+    """Return the name of an account; "" if it was deleted."""
+    row = connection.execute("SELECT username FROM users WHERE user_id = ?", (user_id,)).fetchone()
+    return row[0] if row else ""
+
+
+def _taking(connection: sqlite3.Connection, group: _Group, number: int, sent: Sent) -> Taking | None:
+    taken = taken_back.find(connection, group.group_key, number)
+    if taken is None:
+        return None
+    is_own = taken.taken_by == sent.sender_id if taken.taken_by else None
+    return Taking(taken.taken_at, _name(connection, taken.taken_by), is_own)
 
 
 def _hot_place(connection: sqlite3.Connection, group: _Group, number: int) -> str:

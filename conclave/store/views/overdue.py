@@ -28,6 +28,7 @@ from conclave.retention.rules import (
     GOVERNED,
     REDACTED,
     RULES,
+    TAKEN_BACK,
     TIMED,
     Bounds,
     certain_of_part,
@@ -46,8 +47,8 @@ class Due:
     """What of one group could be erased already, since which Unix second.
 
     ``by_policy``: what has expired by age, or was fetched by all: a run that covers ``policy`` erases it. ``by_mark``:
-    what is past a mark, is redacted for every reader, or lies under the tombstone of a group or of an account: any run
-    erases it. None: nothing.
+    what is past a mark, is redacted for every reader (at its end, or taken back), or lies under the tombstone of a
+    group or of an account: any run erases it. None: nothing.
     """
 
     group_key: int
@@ -115,7 +116,7 @@ def find(
         return {}
     look = _Look(connection, now, group_key, schedule)
     found: dict[int, Due] = {}
-    for due in (*look.living(), *look.redacted(), *look.deleted_groups(), *look.deleted_accounts()):
+    for due in (*look.living(), *look.redacted(), *look.taken_back(), *look.deleted_groups(), *look.deleted_accounts()):
         known = found.get(due.group_key)
         found[due.group_key] = _both(known, due) if known else due
     return found
@@ -159,6 +160,12 @@ _REDACTED = """
 SELECT {columns}, governed.group_key, group_id, messages.created_at, {ends_at} AS ends_at
 FROM governed_groups AS governed CROSS JOIN {timed} WHERE self_destructing.group_key = governed.group_key
     AND governed.erasable_before > 0 AND {redacted} {of_governed}
+"""
+
+_TAKEN_BACK = """
+SELECT {columns}, governed.group_key, group_id, messages.created_at, taken_at
+FROM governed_groups AS governed CROSS JOIN {taken} WHERE taken_back.group_key = governed.group_key
+    AND governed.erasable_before > 0 AND {is_taken} {of_governed}
 """
 
 _DELETED_GROUPS = """
@@ -215,6 +222,7 @@ class _Look:
             "block": BLOCK,
             "timed": TIMED,
             "ends_at": ENDS_AT,
+            "taken": RULES[TAKEN_BACK].tables,
         }
         self._values = {"now": now}
         self._schedule = schedule
@@ -255,6 +263,16 @@ class _Look:
             ended = max(row["ends_at"], self._last_run)  # or it has ended since a reader left
             since = max(ended, row["created_at"] + policy.min_lifetime, self._decided(row["group_id"]))
             yield Due(row["group_key"], policy, None, since)
+
+    def taken_back(self) -> Iterator[Due]:
+        """Yield the groups with messages that were taken back and are in the hot store. Any run erases these."""
+        if not _is_there(self._connection, "taken_back"):
+            return
+        for row in self._rows(_TAKEN_BACK):
+            policy = of_row(*row[:6])
+            taken = max(row["taken_at"], self._last_run)  # by a run that had planned before it, perhaps
+            since = max(taken, row["created_at"] + policy.min_lifetime, self._decided(row["group_id"]))
+            yield Due(row["group_key"], policy, None, min(self._now, since))
 
     def deleted_groups(self) -> Iterator[Due]:
         """Yield the deleted groups of which something is left that could be erased."""
@@ -297,7 +315,8 @@ class _Look:
 
     def _decided_about(self, subject_id: bytes) -> int:
         row = self._connection.execute(
-            "SELECT at FROM audit WHERE subject_id = ? ORDER BY audit_id DESC LIMIT 1", (subject_id,)
+            "SELECT at FROM audit WHERE subject_id = ? AND action != ? ORDER BY audit_id DESC LIMIT 1",
+            (subject_id, AuditAction.MESSAGE_TAKEN_BACK),  # of one message, and says itself since when
         ).fetchone()
         return int(row[0]) if row else 0
 
@@ -322,6 +341,7 @@ def _conditions(bounds: Bounds) -> dict[str, str]:
         "marked": RULES[FETCHED].hot(Bounds(gone="gone_below")),
         "old_enough": may_go(bounds._replace(unheld="")),
         "redacted": RULES[REDACTED].due(bounds),
+        "is_taken": RULES[TAKEN_BACK].due(bounds),
         "deleted": RULES[DELETED_GROUP].due(bounds),
         "of_deleted": RULES[DELETED_ACCOUNT].due(bounds),
     }

@@ -125,6 +125,26 @@ async def test_a_text_that_crosses_with_somebody_who_comes_in_reaches_everybody_
         assert None not in each.shown(group)
 
 
+async def test_what_was_sent_again_is_taken_back_with_the_first(device: NewDevice) -> None:
+    alice, bob, carol = await device("alice"), await device("bob"), await device("carol")
+    group = await alice.sync.membership.create("club", public=True)
+    await bob.sync.membership.join(group)
+    await agree(group, alice, bob)
+    late = alice.codec.encode(group, "crossed")
+    await carol.sync.membership.join(group)
+    await agree(group, alice, bob, carol)
+    await alice.client.send(group, late)
+    alice.sync.look_at(group)
+    for each in (alice, bob, carol):
+        await each.hears("crossed")
+    [number] = [each.sequence_num for each in alice.history.messages(group) if each.text == "crossed"]
+    await alice.until(lambda: alice.codec.repeated(group, number))
+    await alice.sync.take_back(group, number)
+    for each in (alice, bob, carol):
+        await each.until(lambda each=each: "crossed" not in each.shown(group))  # type: ignore[misc]  # mypy knows no default in a lambda
+    await talk(group, alice, bob, carol)
+
+
 async def test_a_text_that_comes_many_epochs_late_reaches_everybody_once(device: NewDevice) -> None:
     alice, bob = await device("alice"), await device("bob")
     group = await alice.sync.membership.create("club", public=True)
