@@ -14,7 +14,7 @@ from textual.worker import WorkerFailed
 
 from conclave.client.chat.accounts import Account, AccountInUseError
 from conclave.client.chat.conversation import Conversation
-from conclave.client.chat.dialogs import Ask
+from conclave.client.chat.dialogs import Ask, NewPassword, Pick, Tell
 from conclave.client.chat.login import LoginScreen
 from conclave.client.chat.options import ChatOptions
 from conclave.client.chat.palette import Doings
@@ -110,6 +110,18 @@ class ChatApp(App[str]):
             await self.push_screen(Leaving("Leave?", text, ("Leave", "Stay"), is_grave=True), self._leave)
         else:
             self.exit("")
+
+    def action_help_quit(self) -> None:
+        """Do what Ctrl+C means where nothing is selected: out of a dialog, out of the form, out of the chat."""
+        match self.screen:
+            case Ask() | NewPassword() as asking:
+                asking.action_give_up()
+            case Tell() | Pick() as telling:
+                telling.action_put_away()
+            case ChatScreen() as screen:
+                screen.interrupt()
+            case LoginScreen():
+                self.exit("")
 
     def _leave(self, answer: str | None) -> None:
         if answer == "Leave":

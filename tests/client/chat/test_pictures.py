@@ -147,7 +147,8 @@ async def played(chat: Chat, by: dict[str, Client], groups: tuple[str, str, str]
     await chat.shows("✉ choir", "fetched 12", "∞ 1")
     await chat.open("alpine_trip")
     await chat.shows("water")
-    chat.app.clear_notifications()
+    chat.chat_screen._sayings.all = []
+    chat.chat_screen._show_said()
     await chat.shows("gone after 1 hour", "2:00 ✶")
 
 
