@@ -14,7 +14,7 @@ from textual.worker import WorkerFailed
 
 from conclave.client.chat.accounts import Account, AccountInUseError
 from conclave.client.chat.conversation import Conversation
-from conclave.client.chat.dialogs import Ask, NewPassword, Pick, Tell
+from conclave.client.chat.dialogs import Ask
 from conclave.client.chat.login import LoginScreen
 from conclave.client.chat.options import ChatOptions
 from conclave.client.chat.palette import Doings
@@ -112,12 +112,8 @@ class ChatApp(App[str]):
             self.exit("")
 
     def action_help_quit(self) -> None:
-        """Do what Ctrl+C means where nothing is selected: out of a dialog, out of the form, out of the chat."""
+        """Do what Ctrl+C means where nothing is selected: leave the form, or the chat. Dialogs have it themselves."""
         match self.screen:
-            case Ask() | NewPassword() as asking:
-                asking.action_give_up()
-            case Tell() | Pick() as telling:
-                telling.action_put_away()
             case ChatScreen() as screen:
                 screen.interrupt()
             case LoginScreen():

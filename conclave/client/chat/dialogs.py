@@ -25,7 +25,7 @@ class Ask(ModalScreen[str]):
     AUTO_FOCUS = ""  # or the first answer, which is not harmless, would be the one of Enter for a moment
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape", "give_up", "Cancel"),
+        Binding("escape,ctrl+c", "give_up", "Cancel"),
         Binding("left", "app.focus_previous", show=False),
         Binding("right", "app.focus_next", show=False),
     ]
@@ -63,7 +63,7 @@ class Ask(ModalScreen[str]):
 class Tell(ModalScreen[None]):
     """A text to read. Escape or Enter puts it away."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,enter,q", "put_away", "Close")]
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,enter,q,ctrl+c", "put_away", "Close")]
 
     def __init__(self, title: str, text: str | Content) -> None:
         super().__init__()
@@ -89,7 +89,7 @@ class Tell(ModalScreen[None]):
 class Pick(ModalScreen[Message | None]):
     """Messages to choose from, each with two lines about it. One that is gone vanishes here too."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,q", "put_away", "Close")]
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,q,ctrl+c", "put_away", "Close")]
 
     def __init__(self, title: str, look: Callable[[], list[Told]]) -> None:
         """``look``: returns those that are there at the moment."""
@@ -139,7 +139,7 @@ class Pick(ModalScreen[Message | None]):
 class NewPassword(Form[tuple[str, str] | None], ModalScreen[tuple[str, str] | None]):
     """Asks for the current password, and twice for a new one."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [*FORM_KEYS, Binding("escape", "give_up", "Cancel")]
+    BINDINGS: ClassVar[list[BindingType]] = [*FORM_KEYS, Binding("escape,ctrl+c", "give_up", "Cancel")]
 
     def compose(self) -> ComposeResult:
         """Put it together."""
