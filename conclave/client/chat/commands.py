@@ -3,8 +3,9 @@
 from dataclasses import dataclass
 from typing import Any, cast
 
-from conclave.client.chat import command_handlers, formatting, judging, taking_back
+from conclave.client.chat import command_handlers, finding, formatting, judging, taking_back
 from conclave.client.chat.command_context import CommandContext, CommandError, Work
+from conclave.client.chat.conversation import Conversation
 from conclave.client.chat.rooms import Room
 
 
@@ -107,10 +108,19 @@ def matching(line: str) -> list[Command]:
     return [each for each in COMMANDS.values() if each.name.startswith(name.lower())]
 
 
+def quoted_by(line: str, conversation: Conversation, room: Room) -> str:
+    """Return what a line would quote if it is sent; "" for what is no reply."""
+    name, space, rest = line[1:].partition(" ")
+    command = find(name) if space and is_command(line) else None
+    return finding.preview(conversation, room, rest.strip()) if command and command.work is finding.reply else ""
+
+
 def has_message(line: str) -> bool:
     """Tell whether a line has the text of a message in it, which nothing may bring back, or a password."""
     name, _, rest = line[1:].partition(" ")
     command = find(name)
+    if command and command.work is finding.reply:
+        return bool(rest.strip())
     if command and command.work is command_handlers.send_burning:
         return " " in rest.strip()
     if command and command.work is taking_back.take_back_with:
@@ -147,6 +157,20 @@ COMMANDS = {
             "count what is unread here, or in all groups, as read",
             command_handlers.put_aside,
             in_group=False,
+            at_once=True,
+        ),
+        Command(
+            "search",
+            "TEXT | all TEXT",
+            "find what was said here, or in all groups, and go there",
+            finding.search,
+            in_group=False,
+        ),
+        Command(
+            "reply",
+            "[@USER] TEXT",
+            "answer the last message, USER's, or the one that you went to",
+            finding.reply,
             at_once=True,
         ),
         Command(

@@ -44,7 +44,7 @@ async def club(alice: RecordingDesk, bob: RecordingDesk) -> UUID:
 
 
 def test_every_command_of_the_table_is_exercised() -> None:
-    files = Path(__file__), Path(__file__).with_name("test_keys.py")
+    files = Path(__file__), *(Path(__file__).with_name(f"test_{each}.py") for each in ("keys", "finding"))
     source = "".join(each.read_text(encoding="utf-8") for each in files)
     assert set(re.findall(r'does\(f?"/(\w+)', source)) >= set(COMMANDS)
 
