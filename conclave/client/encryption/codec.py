@@ -107,8 +107,9 @@ class MlsCodec:
         if held is None or held.stage is not Stage.IN or held.group is None:
             is_replaced = held is not None and held.stage is Stage.REPLACED
             return GroupView(Standing.REPLACED if is_replaced else Standing.WAITING)
-        ids = [user_of(each) for each in held.group.members().values()]
-        known = [key for each in ids if each != self._user_id and (key := self._people.get(each))]
+        members = held.group.members().values()
+        ids = [user_of(each) for each in members]
+        known = [self._people.key_of(each) for each in members if user_of(each) != self._user_id]
         agenda = self._agenda.of(group_id)
         listed = agenda.listed
         strangers = tuple(sorted(set(ids) - (listed or set()))) if agenda.is_stranger_told else ()
@@ -116,16 +117,33 @@ class MlsCodec:
         return GroupView(Standing.ENCRYPTED, tuple(known), strangers, keyless, held.group.epoch)
 
     def known_key(self, user_id: UUID) -> KnownKey | None:
-        """Return the key of a person as it was seen last."""
+        """Return the key of a person as it was seen last; ``view`` has the one of a group."""
         return self._people.get(user_id)
 
     def verify(self, user_id: UUID, fingerprint: str) -> bool:
         """Note that the user has compared a key."""
-        return self._people.judge(user_id, fingerprint, Trust.VERIFIED)
+        return self._judge(user_id, fingerprint, Trust.VERIFIED)
 
     def accept(self, user_id: UUID, fingerprint: str) -> bool:
         """Note that the user takes a changed key without having compared it."""
-        return self._people.judge(user_id, fingerprint, Trust.UNKNOWN)
+        return self._judge(user_id, fingerprint, Trust.UNKNOWN)
+
+    def _judge(self, user_id: UUID, fingerprint: str, trust: Trust) -> bool:
+        if fingerprint not in self._keys_of(user_id):
+            return False
+        self._people.judge(user_id, fingerprint, trust)
+        return True
+
+    def _keys_of(self, user_id: UUID) -> set[str]:
+        """Return the keys that a person has now: the one that was seen last, and those in groups."""
+        known = self._people.get(user_id)
+        in_groups = {
+            key.fingerprint
+            for group_id in self._groups.ids()
+            for key in self.view(group_id).members
+            if key.user_id == user_id
+        }
+        return in_groups | ({known.fingerprint} if known else set())
 
     def take_news(self) -> list[News]:
         """Return what people should know, and was not told."""
