@@ -14,7 +14,7 @@ from uuid import UUID
 from conclave.client.history import bodies
 from conclave.client.private_file import open_private, transaction
 
-VERSION = 1
+VERSION = 2
 
 BUSY_SECONDS = 1.0
 """A program that has just ended may still hold the file for a moment."""
@@ -25,7 +25,8 @@ CREATE TABLE about (
     user_id BLOB NOT NULL,
     segment INTEGER NOT NULL,                   -- the private signature key
     body_id INTEGER NOT NULL,
-    uploaded_at INTEGER NOT NULL DEFAULT 0      -- when key packages were uploaded last; 0: never with this key
+    uploaded_at INTEGER NOT NULL DEFAULT 0,     -- when key packages were uploaded last; 0: never with this key
+    former TEXT NOT NULL DEFAULT ''             -- fingerprints of the keys before, the newest first
 ) STRICT;
 CREATE TABLE groups (
     group_key INTEGER PRIMARY KEY AUTOINCREMENT,
@@ -41,7 +42,9 @@ CREATE TABLE groups (
     missed INTEGER NOT NULL DEFAULT 0,
     had_keys INTEGER NOT NULL DEFAULT 0,
     renewed_at INTEGER NOT NULL DEFAULT 0,
-    welcome BLOB NOT NULL DEFAULT x''
+    welcome BLOB NOT NULL DEFAULT x'',
+    base_tag BLOB NOT NULL DEFAULT x'',
+    is_unsure INTEGER NOT NULL DEFAULT 0
 ) STRICT;
 CREATE TABLE commits (                          -- commits that came while there was no state to apply them to
     group_key INTEGER NOT NULL REFERENCES groups ON DELETE CASCADE,
@@ -94,6 +97,12 @@ CREATE TABLE segments (
     total_bytes INTEGER NOT NULL DEFAULT 0,
     live_bytes INTEGER NOT NULL DEFAULT 0
 ) STRICT
+"""
+
+_SINCE_1 = """
+ALTER TABLE about ADD COLUMN former TEXT NOT NULL DEFAULT '';
+ALTER TABLE groups ADD COLUMN base_tag BLOB NOT NULL DEFAULT x'';
+ALTER TABLE groups ADD COLUMN is_unsure INTEGER NOT NULL DEFAULT 0
 """
 
 _PLACES = {
@@ -153,9 +162,9 @@ class Vault:
             if version == 0:
                 if self.connection.execute("SELECT 1 FROM sqlite_schema").fetchone():
                     raise KeyStoreError(f"{path}: is a database, but has no keys of a client")
-                for statement in _SCHEMA.split(";\n"):
-                    self.connection.execute(statement)
-                self.connection.execute(f"PRAGMA user_version = {VERSION}")
+                self._run(_SCHEMA)
+            elif version == 1:
+                self._run(_SINCE_1)
             elif version != VERSION:
                 raise KeyStoreError(
                     f"{path}: its version is {version}, this program knows {VERSION}: use the one that made it"
@@ -163,6 +172,11 @@ class Vault:
             row = self.connection.execute("SELECT user_id FROM about").fetchone()
             if row and row[0] != user_id.bytes:
                 raise KeyStoreError(f"{path}: has the keys of another account")
+
+    def _run(self, statements: str) -> None:
+        for statement in statements.split(";\n"):
+            self.connection.execute(statement)
+        self.connection.execute(f"PRAGMA user_version = {VERSION}")
 
     def close(self) -> None:
         """Close the file."""

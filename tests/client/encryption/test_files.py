@@ -1,6 +1,8 @@
 """The file with the keys: nobody else reads it, one program uses it, and nothing that was used up stays in it."""
 
+import sqlite3
 from collections.abc import Iterator, Mapping
+from contextlib import closing
 from dataclasses import fields, is_dataclass
 from pathlib import Path
 from uuid import uuid4
@@ -109,6 +111,22 @@ def test_it_is_the_user_s_alone_and_one_program_s_at_a_time(tmp_path: Path) -> N
         MlsCodec(path, ALICE)
     with MlsCodec(path, BOB) as again:
         assert again.fingerprint == own
+
+
+def test_a_file_of_the_first_version_goes_on(tmp_path: Path) -> None:
+    path = tmp_path / "keys"
+    with MlsCodec(path, BOB) as codec:
+        codec.begin(GROUP)
+        own = codec.fingerprint
+    with closing(sqlite3.connect(path)) as connection:
+        for table, column in [("about", "former"), ("groups", "base_tag"), ("groups", "is_unsure")]:
+            connection.execute(f"ALTER TABLE {table} DROP COLUMN {column}")
+        connection.execute("PRAGMA user_version = 1")
+    for _ in range(2):
+        with MlsCodec(path, BOB) as codec:
+            assert codec.fingerprint == own
+            assert codec.has_keys(GROUP)
+            codec.commit(GROUP)
 
 
 @pytest.mark.parametrize("content", [b"no database" * 100, b"SQLite format 3\0" + bytes(100)])
