@@ -29,6 +29,7 @@ from conclave.server.routes import API, ROUTES
 from conclave.store.engine import database
 from conclave.store.resources.audit import AuditAction
 from spark import pacer
+from tests.support.server import PATIENCE
 
 ROOT = Path(__file__).resolve().parents[1]
 EXAMPLE = ROOT / "config.example.toml"
@@ -268,7 +269,7 @@ class Server:
 
     def url(self) -> str:
         """Wait until the server listens, and return where."""
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + PATIENCE
         while time.monotonic() < deadline and self.process.poll() is None:
             for line in self.log.read_text().splitlines():
                 if '"listening"' in line:
