@@ -91,7 +91,7 @@ async def about(conversation: Conversation, room: Room) -> str:
         # The alias comes last: it is free text, and could say "admin" too.
         alias = f"  alias: {formatting.harmless(each.alias)}" if each.alias else ""
         role = "  admin" if each.role == "admin" else ""
-        key = keys.known(each.user_id) if each.user_id not in view.keyless else None
+        key = keys.known(each.user_id, room) if each.user_id not in view.keyless else None
         is_shown = keys.encrypts and each.user_id != conversation.user_id
         lines.append(
             f"  {formatting.called(each.username)}{role}{f'  {trust.in_words(key)}' if is_shown else ''}{alias}"

@@ -25,7 +25,8 @@ CREATE TABLE about (
     user_id BLOB NOT NULL,
     segment INTEGER NOT NULL,                   -- the private signature key
     body_id INTEGER NOT NULL,
-    uploaded_at INTEGER NOT NULL DEFAULT 0      -- when key packages were uploaded last; 0: never with this key
+    uploaded_at INTEGER NOT NULL DEFAULT 0,     -- when key packages were uploaded last; 0: never with this key
+    former TEXT NOT NULL DEFAULT ''             -- fingerprints of the keys before, the newest first
 ) STRICT;
 CREATE TABLE groups (
     group_key INTEGER PRIMARY KEY AUTOINCREMENT,
@@ -41,7 +42,9 @@ CREATE TABLE groups (
     missed INTEGER NOT NULL DEFAULT 0,
     had_keys INTEGER NOT NULL DEFAULT 0,
     renewed_at INTEGER NOT NULL DEFAULT 0,
-    welcome BLOB NOT NULL DEFAULT x''
+    welcome BLOB NOT NULL DEFAULT x'',
+    base_tag BLOB NOT NULL DEFAULT x'',
+    is_unsure INTEGER NOT NULL DEFAULT 0
 ) STRICT;
 CREATE TABLE commits (                          -- commits that came while there was no state to apply them to
     group_key INTEGER NOT NULL REFERENCES groups ON DELETE CASCADE,
@@ -82,6 +85,12 @@ CREATE TABLE late (                             -- messages of epochs that had p
     sequence_num INTEGER NOT NULL,
     PRIMARY KEY (group_key, sequence_num)
 ) STRICT, WITHOUT ROWID;
+CREATE TABLE repeats (                          -- own messages that were sent anew, and came
+    group_key INTEGER NOT NULL REFERENCES groups ON DELETE CASCADE,
+    sequence_num INTEGER NOT NULL,
+    original INTEGER NOT NULL,                  -- the number under which the text came first
+    PRIMARY KEY (group_key, sequence_num)
+) STRICT, WITHOUT ROWID;
 CREATE TABLE people (
     user_id BLOB PRIMARY KEY,
     fingerprint TEXT NOT NULL,
@@ -95,16 +104,6 @@ CREATE TABLE segments (
     live_bytes INTEGER NOT NULL DEFAULT 0
 ) STRICT
 """
-
-_LATER = """
-CREATE TABLE IF NOT EXISTS repeats (            -- own messages that were sent anew, and came
-    group_key INTEGER NOT NULL REFERENCES groups ON DELETE CASCADE,
-    sequence_num INTEGER NOT NULL,
-    original INTEGER NOT NULL,                  -- the number under which the text came first
-    PRIMARY KEY (group_key, sequence_num)
-) STRICT, WITHOUT ROWID
-"""
-"""What former versions did not make, and pay no attention to."""
 
 _PLACES = {
     "about": "id",
@@ -170,7 +169,6 @@ class Vault:
                 raise KeyStoreError(
                     f"{path}: its version is {version}, this program knows {VERSION}: use the one that made it"
                 )
-            self.connection.execute(_LATER)
             row = self.connection.execute("SELECT user_id FROM about").fetchone()
             if row and row[0] != user_id.bytes:
                 raise KeyStoreError(f"{path}: has the keys of another account")

@@ -1,13 +1,14 @@
 """Protecting messages, and taking the protection off (RFC 9420 sections 6.1 to 6.3). Functions over values."""
 
+import hmac
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated
 
 from conclave.client.mls.codec import Reader, decode
-from conclave.client.mls.crypto import check_equal, expand_with_label, sign_with_label, verify_with_label
-from conclave.client.mls.errors import InvalidError, MalformedError, OwnMessageError
+from conclave.client.mls.crypto import expand_with_label, sign_with_label, verify_with_label
+from conclave.client.mls.errors import ForgedError, InvalidError, MalformedError, OwnMessageError
 from conclave.client.mls.framing import (
     AuthenticatedContent,
     ContentType,
@@ -53,7 +54,7 @@ def check_signature(
     """Check the signature over a content (section 6.1)."""
     tbs = to_be_signed(authenticated.wire_format, authenticated.content, group_context)
     if not verify_with_label(suite, public, "FramedContentTBS", tbs, authenticated.auth.signature):
-        raise InvalidError("the signature of a message is wrong")
+        raise ForgedError("the signature of a message is wrong")
 
 
 # Public messages (section 6.2)
@@ -89,7 +90,8 @@ def unprotect_public(
     authenticated = AuthenticatedContent(WireFormat.PUBLIC_MESSAGE, content, message.auth)
     if message.membership_tag is not None:
         tag = _membership_tag(suite, authenticated, membership_key, group_context)
-        check_equal(message.membership_tag, tag, "the membership tag of a message is wrong")
+        if not hmac.compare_digest(message.membership_tag, tag):
+            raise ForgedError("the membership tag of a message is wrong")
     return authenticated
 
 

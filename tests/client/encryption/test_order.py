@@ -7,6 +7,7 @@ from uuid import UUID, uuid4
 import pytest
 
 from conclave.client import ClientError, MlsCodec, NoAnswerError
+from conclave.client.encryption.headers import read_info
 from conclave.wire.results import StoredMessage
 from tests.client.encryption.conftest import NewDevice
 from tests.client.encryption.devices import Device, agree, talk
@@ -179,10 +180,16 @@ def test_who_gave_the_keys_up_does_not_come_in_by_a_group_info_of_an_epoch_befor
         info = alice.begin(group).group_info
         commit = bob.join(group, info).commit
         bob.decode(group, [StoredMessage(1, bob_id, commit, 0)])
-        assert bob.has_keys(group)
+        state = bob.held(group)
+        assert state
+        assert state.group
+        later = state.group.group_info()
         bob.new_keys()
         held = bob.held(group)
         assert held
         assert not bob.has_keys(group)
-        assert bob.has_later_commits(held, 0)
-        assert not bob.has_later_commits(held, 1)
+        [epoch_0, epoch_1] = [read_info(each) for each in (info, later)]
+        assert epoch_0
+        assert epoch_1
+        assert bob.is_outdated(held, epoch_0)
+        assert not bob.is_outdated(held, epoch_1)
