@@ -58,7 +58,7 @@ ELSEWHERE = {
     "group_list.py": ({"holds", "tombstones"}, LISTS),
     "overdue.py": ({"cutoff", "erasable_before", "erases", "user_tombstones"}, NARROWS),
     "overview.py": ({"effective_expiry", "tombstones", "watermark"}, BEHIND),
-    "expiry.py": ({"erasable_before", "user_tombstones"}, NARROWS),
+    "expiry_plan.py": ({"erasable_before", "user_tombstones"}, NARROWS),
     "read.py": (
         {
             *("effective_expiry", "floor_seq", "gone_below", "keeps_commits", "least_lifetime"),
