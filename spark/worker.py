@@ -13,6 +13,7 @@ from typing import NoReturn, TextIO
 
 from conclave.clock import SystemClock
 from conclave.config.settings import Config
+from conclave.failpoints import reach
 from conclave.logs.setup import configure_logging, get_logger
 from conclave.retention.jobs import Scope, Timetable, schedule
 from conclave.system.worker_protocol import (
@@ -215,7 +216,9 @@ class Worker:
             return
         due = zip(_named(jobs), table.due, strict=True)
         self._say(Asleep(tuple(Job(name, interval, at - now) for (name, interval), at in due)))
+        reach("worker.told_asleep")
         self._engine.close()
+        reach("worker.java_ended")
         with _ENDING:
             os._exit(0)  # the interpreter would wait for the thread that reads the server's orders
 
