@@ -171,6 +171,7 @@ class RunEnvironment:
         self._java.freeze()
         if self._work:
             self._work.remove()
+        self._java.kill()
 
     def kill_spark(self) -> None:
         """Kill Java at once, even in the middle of its work; everything else stays."""

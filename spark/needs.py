@@ -25,13 +25,6 @@ def plan_without(connection: sqlite3.Connection, hot: Hot, scope: Scope) -> Plan
     return None if due.is_any(connection, plan) else plan
 
 
-def is_to_move(connection: sqlite3.Connection, archive: ArchiveConfig, now: int) -> bool:
-    """Tell whether a message is to be moved to the archive at the second ``now``."""
-    before = now - archive.after
-    move_selection.list_movable(connection, archive.least_lifetime, before)
-    return move_selection.is_any(connection, before)
-
-
 def of_archive(
     connection: sqlite3.Connection,
     hot: Hot,
@@ -49,7 +42,11 @@ def of_archive(
         (state is not None and (state.unerased or moves.batch_under_way(connection) is not None))
         or bool(moves.copies(connection))
         or bool(expiry_plan.make_plan(connection, hot, scope, risen))
-        or (scope.keeps_house and archive.after != KEEP and is_to_move(connection, archive, hot.now))
+        or (
+            scope.keeps_house
+            and archive.after != KEEP
+            and move_selection.has_work(connection, archive.least_lifetime, hot.now - archive.after)
+        )
     )
 
 

@@ -40,8 +40,8 @@ log = get_logger(__name__)
 LONGEST_SLEEP_SECONDS = 3600.0
 """A sleep lasts at most an hour: an interval may be longer than the longest sleep that the system allows."""
 
-SOON_SECONDS = 90.0
-"""Spark is started ahead of a run that is due within 90 seconds, not of a later one: this worker may end before it."""
+SOON_SECONDS = 150.0
+"""Spark is started ahead of a run that is due within 150 seconds, not of a later one: this worker may end before it."""
 
 PAUSE_SECONDS = 0.2
 """The worker pauses at least 0.2 s between two runs, however long they take.

@@ -46,7 +46,10 @@ STOP_SECONDS = 1.0
 """The worker gets 1 second to end by itself. Then it is killed: a run can be stopped anywhere."""
 
 READY_SECONDS = 120.0
-"""The worker gets 2 minutes to start Spark."""
+"""The worker gets 2 minutes to begin."""
+
+PREPARE_SECONDS = 300.0
+"""It gets 5 minutes to start Spark: Java gives way to all others, and there may be many."""
 
 KILL_SECONDS = 30.0
 """A worker hangs if it is silent for 30 seconds longer than its task may take."""
@@ -282,7 +285,7 @@ class Supervisor:
             return self._config.cleanup.max_run_time + KILL_SECONDS
         if told is State.PREPARING:
             self._doing = "preparing a run"
-            return READY_SECONDS
+            return PREPARE_SECONDS
         if isinstance(told, Asleep):
             self._doing = "falling asleep"
             return KILL_SECONDS

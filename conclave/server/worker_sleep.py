@@ -14,7 +14,7 @@ LEAD_FACTOR = 1.5
 """Once that is known, it is started earlier by half as much again: the machine may be busier than the last time."""
 
 LEAST_LEAD_SECONDS = 2.0
-MOST_LEAD_SECONDS = 60.0
+MOST_LEAD_SECONDS = 120.0
 
 
 @dataclass(frozen=True)

@@ -21,9 +21,8 @@ from conclave.logs.setup import get_logger
 from conclave.retention.jobs import ALL, Scope
 from conclave.retention.policy import KEEP
 from conclave.store import clock_mending
-from conclave.store.archive import moves
+from conclave.store.archive import move_selection, moves
 from conclave.store.archive.moves import ArchiveState
-from spark import needs
 from spark.archive import clock, expiry_plan
 from spark.archive.check import Check, examine
 from spark.archive.clock import FOREVER, Return
@@ -171,10 +170,15 @@ class ArchiveRun:
         return scope.keeps_house and self._config.after != KEEP
 
     def _move(self, done: Report, scope: Scope) -> None:
-        if not self._shall_move(scope) or not self._hot.read(needs.is_to_move, self._config, self._hot.now):
+        if not self._shall_move(scope) or not self._has_work():
             return
         for count in self._change().move(self._config):
             done.archived += count
+
+    def _has_work(self) -> bool:
+        """Tell whether any message is to be moved."""
+        config, before = self._config, self._hot.now - self._config.after
+        return self._hot.read(move_selection.has_work, config.least_lifetime, before)
 
     def _mover(self) -> Mover:
         return Mover(self._spark, self._hot, self._table, self._state().archive_id)

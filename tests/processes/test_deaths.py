@@ -216,7 +216,7 @@ def children(pid: int) -> list[int]:
     return [int(each) for line in text for each in line.split()]
 
 
-@pytest.mark.parametrize("settings", [OFTEN, ASLEEP], ids=["warm", "asleep"])
+@pytest.mark.parametrize("settings", [OFTEN + ARCHIVE, ASLEEP], ids=["warm", "asleep"])
 async def test_whoever_is_killed_whenever_nothing_lives_on_and_nothing_erased_stays(
     tmp_path: Path, settings: str
 ) -> None:
@@ -229,7 +229,7 @@ async def test_whoever_is_killed_whenever_nothing_lives_on_and_nothing_erased_st
     say(f"CONCLAVE_DEATHS={seed} has the same deaths again\n")
     chance = random.Random(seed)
     async with ClientSession() as http:
-        history = Deaths(tmp_path, http, settings + ARCHIVE)
+        history = Deaths(tmp_path, http, settings)
         await history.begin()
         try:
             for _ in range(ROUNDS):
