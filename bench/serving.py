@@ -1,17 +1,15 @@
 """Starting, stopping and idling."""
 
-import os
 import signal
 import time
-from contextlib import closing
 from pathlib import Path
 from typing import NamedTuple
 from urllib.request import urlopen
 
+from bench import stores
 from bench.figures import Figure, single, spread
 from bench.process import Server, cpu_of_children, descendants, name, proportional_mb, resident_mb
 from conclave.config.settings import Config
-from conclave.store.engine import sqlite
 
 STARTS, ASKS = 5, 3
 IDLE_SECONDS = 20
@@ -45,7 +43,7 @@ def idle(folder: Path) -> list[Figure]:
         without = [_ask(server, n) for n in range(ASKS)]
         woken = []
         for n in range(ASKS):
-            _make_due(folder / "conclave.db")
+            stores.expire_session(folder / "conclave.db")
             woken.append(_ask(server, ASKS + n))
         gone = server.stop()
     return [
@@ -84,17 +82,3 @@ def _ask(server: Server, n: int) -> Asked:
     server.wait_for("cleanup_asleep", after)
     java = [each["seconds"] for each in server.events()[after:] if each["event"] == "cleanup_java_started"]
     return Asked(took, sum(java), cpu_of_children(server.process.pid) - cpu, memory)
-
-
-def _make_due(path: Path) -> None:
-    """Give the next run something to delete: an expired session."""
-    user_id = os.urandom(16)
-    with closing(sqlite.connect(path)) as connection, sqlite.write_transaction(connection):
-        connection.execute(
-            "INSERT INTO users (user_id, username, password_hash, alias, created_at) VALUES (?, ?, '', '', 1)",
-            (user_id, f"due-{user_id.hex()}"),
-        )
-        connection.execute(
-            "INSERT INTO sessions (token_hash, user_id, created_at, last_used_at, expires_at) VALUES (?, ?, 1, 1, 2)",
-            (os.urandom(32), user_id),
-        )

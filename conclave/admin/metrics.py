@@ -165,9 +165,8 @@ def _worker(health: Health) -> Iterator[Metric]:
     yield CounterMetricFamily("conclave_cleanup_java_starts", starts, health.java_starts)
     seconds = "How long the last start of Java took; 0: there was none since the server has started."
     yield GaugeMetricFamily("conclave_cleanup_java_start_seconds", seconds, health.java_start_seconds)
-    if health.next_run_at is not None:
-        text = "When the next cleanup run begins."
-        yield GaugeMetricFamily("conclave_cleanup_next_run_timestamp_seconds", text, round(health.next_run_at))
+    text = "When the next cleanup run begins; 0: that is not known, as while one is under way."
+    yield GaugeMetricFamily("conclave_cleanup_next_run_timestamp_seconds", text, round(health.next_run_at or 0))
 
 
 def _last_runs(health: Health) -> Iterator[Metric]:
