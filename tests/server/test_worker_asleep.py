@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import signal
+import sys
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -15,7 +16,7 @@ import pytest
 
 from conclave.config.cleanup import CleanupConfig
 from conclave.config.settings import Config
-from conclave.health.parts import Cleanup, Health
+from conclave.health.parts import Health
 from conclave.server import supervise, worker_sleep
 from conclave.server.supervise import Supervisor
 from conclave.server.worker_sleep import Lead
@@ -60,8 +61,7 @@ class Workers:
     def are(self, does: str = RUNS, *, due_in: float = LONG, ends: str = "") -> None:
         """Have such workers from here on. They get the arguments of real ones."""
         program = WORKER.format(folder=str(self._folder), does=does, due_in=due_in, ends=ends)
-        have_workers(self._monkeypatch, program)
-        command = supervise.tied()
+        command = [sys.executable, "-I", "-c", program]
         self._monkeypatch.setattr(supervise, "tied", lambda *each, **_: command + list(each[MODULE_AT:]))
 
     @property
@@ -91,7 +91,7 @@ async def asleep(workers: Workers) -> AsyncIterator[tuple[Supervisor, Health]]:
 async def test_between_runs_that_are_far_apart_there_is_no_worker_and_nothing_is_wrong(workers: Workers) -> None:
     workers.are()
     async with asleep(workers) as (_, health):
-        assert health.cleanup is Cleanup.ASLEEP
+        assert health.cleanup == "asleep"
         assert health.worker is None
         assert health.faults == {}
         assert health.worker_ends == 0
@@ -102,7 +102,7 @@ async def test_between_runs_that_are_far_apart_there_is_no_worker_and_nothing_is
         assert arguments == []
         with pytest.raises(ProcessLookupError):
             os.killpg(pid, 0)
-    assert health.cleanup is Cleanup.NONE
+    assert health.cleanup == "none"
 
 
 async def test_it_is_started_ahead_of_its_run_and_told_what_is_due_when(
@@ -180,7 +180,7 @@ async def test_a_reload_with_another_policy_finds_no_worker_and_starts_one(worke
     workers.are()
     async with asleep(workers) as (supervisor, health):
         async with supervisor.paused():
-            assert health.cleanup is Cleanup.NONE
+            assert health.cleanup == "none"
             assert not supervisor.run_now()
         await seen(lambda: workers.told == [[], []])
 
