@@ -139,6 +139,9 @@ RETURN_POINTS = (
 )
 """Reached only where a backup is restored."""
 
+SLEEP_POINTS = ("worker.told_asleep", "worker.java_ended")
+"""Reached only where a worker falls asleep, whose next run is far off."""
+
 KEY_POINTS = (
     "keys.appended",
     "keys.synced",

@@ -20,6 +20,7 @@ from conclave.store import bodies
 from conclave.store.engine import schema, sqlite
 from conclave.store.resources import state
 from spark import apply
+from spark.archive import expiry_plan
 from spark.hot_store import Hot
 
 
@@ -101,12 +102,10 @@ def compare(path: Path, policy: PolicySettings, clock: Clock) -> Comparison | No
 
 
 def _erasure(connection: sqlite3.Connection, hot: Hot) -> Erasure:
-    from spark.archive import expiry  # noqa: PLC0415 - it loads PySpark, which a run may do without
-
     found = of_run(connection, hot)
-    archived = expiry.make_plan(connection, hot, ALL, found.plan.risen)
+    archived = expiry_plan.make_plan(connection, hot, ALL, found.plan.risen)
     connection.execute("DROP TABLE temp.archive_marks")
-    keys = {key for key, erased in archived.dropped.items() if erased.rule != expiry.RESTORED}
+    keys = {key for key, erased in archived.dropped.items() if erased.rule != expiry_plan.RESTORED}
     keys |= {key for key in archived.partial if not archived.is_restored(key)}
     messages, body_bytes = connection.execute(_ARCHIVED, (json.dumps(sorted(keys)),)).fetchone()
     return Erasure(

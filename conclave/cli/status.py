@@ -30,6 +30,16 @@ _OF_THIS_MACHINE = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - nothing
 _PLAIN = frozenset[tuple[str, str]]()
 
 
+_DOING = {
+    "asleep": "asleep: nothing is to be done before the next run",
+    "waking": "about to begin a run",
+    "running": "a run is under way",
+    "awake": "awake: the next run is near",
+    "none": "there is no worker; if there is no fault, it is about to be started",
+}
+"""What the cleanup worker does, in words."""
+
+
 class Samples(dict[str, dict[frozenset[tuple[str, str]], float]]):
     """What /metrics tells: values by name and labels."""
 
@@ -137,6 +147,8 @@ def lines(answer: Answer, config: Config, now: int) -> Iterator[tuple[str, str]]
     streams = samples.value("conclave_streams")
     if streams is not None:
         yield "streams", f"{streams:,.0f}"
+    if "cleanup" in health:
+        yield "cleanup", _DOING.get(str(health["cleanup"]), str(health["cleanup"]))
     yield from _runs(answer, config, now)
     groups, seconds = samples.value("conclave_overdue_groups"), samples.value("conclave_overdue_seconds")
     if groups is not None:

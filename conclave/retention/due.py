@@ -237,6 +237,14 @@ WHERE steps.group_key IS NULL OR {rules.named((*MARKED, *IN_ANY_RUN), Bounds())}
 """Counts what goes with a deleted account, and not with a step of its group."""
 
 
+def is_any(connection: sqlite3.Connection, plan: Plan) -> bool:
+    """Tell whether ``plan`` lets anything go, or raises a mark. What is withheld of a deleted group is nothing."""
+    if plan.groups or plan.sessions or plan.invites:
+        return True
+    found = (each.select("message_id") for each in of_plan(connection, plan))
+    return any(connection.execute(f"SELECT 1 FROM ({query}) LIMIT 1", values).fetchone() for query, values in found)
+
+
 def groups(connection: sqlite3.Connection, plan: Plan) -> set[int]:
     """Return the keys of the groups in which something is due, even if only a mark rises."""
     keys = {step.group_key for step in plan.groups}

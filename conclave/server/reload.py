@@ -70,6 +70,7 @@ WAYS: Mapping[str, Way] = {
     "cleanup.engine": Way.RESTART,
     "cleanup.max_run_time": Way.WORKER,
     "cleanup.disk_reserve": Way.RESTART,
+    "cleanup.keep_warm": Way.WORKER,
     "spark.master": Way.RESTART,
     "spark.driver_memory": Way.RESTART,
     "archive.after": Way.RESTART,
@@ -288,8 +289,8 @@ def described(former: Config, config: Config) -> dict[str, str]:
 
 
 _LENGTHS = (
-    *("message_retention", "cleanup_interval", "cleanup.max_run_time", "limits.login_window"),
-    *("retention.fetch_hold_limit", "retention.self_destruct_max_age"),
+    *("message_retention", "cleanup_interval", "cleanup.max_run_time", "cleanup.keep_warm"),
+    *("limits.login_window", "retention.fetch_hold_limit", "retention.self_destruct_max_age"),
     *("retention.keep_receipts", "retention.keep_audit", "ledger.keep"),
 )
 """The settings that are written as durations."""

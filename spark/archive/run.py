@@ -21,12 +21,13 @@ from conclave.logs.setup import get_logger
 from conclave.retention.jobs import ALL, Scope
 from conclave.retention.policy import KEEP
 from conclave.store import clock_mending
-from conclave.store.archive import moves
+from conclave.store.archive import move_selection, moves
 from conclave.store.archive.moves import ArchiveState
-from spark.archive import clock, expiry
+from spark.archive import clock, expiry_plan
 from spark.archive.check import Check, examine
 from spark.archive.clock import FOREVER, Return
-from spark.archive.expiry import ArchivePlan, Expiry
+from spark.archive.expiry import Expiry
+from spark.archive.expiry_plan import ArchivePlan
 from spark.archive.move import Mover
 from spark.archive.restore import restore
 from spark.archive.table import NotDurableError, Table
@@ -63,7 +64,7 @@ class ArchiveRun:
                 size = self._bytes()
                 done.archived += mover.finish()
             self._drop_copies()
-            plan = self._hot.read(expiry.make_plan, self._hot, scope)
+            plan = self._hot.read(expiry_plan.make_plan, self._hot, scope)
             if plan and not self._is_all_held(plan):
                 self._change()
                 size = self._bytes() if size < 0 else size
@@ -90,13 +91,14 @@ class ArchiveRun:
     def count(self, planned: Report, counted: Collection[int], risen: Collection[tuple[int, int]]) -> None:
         """Add to ``planned`` what a run would do; changes nothing. Raises ArchiveError.
 
-        ``counted``: as for ``run``. ``risen``: the marks that the run would raise before, see ``expiry.make_plan``.
+        ``counted``: as for ``run``. ``risen``: the marks that the run would raise before, see
+        ``expiry_plan.make_plan``.
         """
         state = self._hot.read(moves.find_state)
         mover = Mover(self._spark, self._hot, self._table, "")
         if self._config.after != KEEP:
             planned.archived = mover.count(self._config)
-        plan = self._hot.read(expiry.make_plan, self._hot, ALL, risen)
+        plan = self._hot.read(expiry_plan.make_plan, self._hot, ALL, risen)
         if plan and state:
             self._table.prepare(self._state, is_new=False)
             planned.groups_touched += len(plan.group_keys.difference(counted))
@@ -168,10 +170,15 @@ class ArchiveRun:
         return scope.keeps_house and self._config.after != KEEP
 
     def _move(self, done: Report, scope: Scope) -> None:
-        if not self._shall_move(scope) or not self._hot.read(self._mover().has_work, self._config):
+        if not self._shall_move(scope) or not self._has_work():
             return
         for count in self._change().move(self._config):
             done.archived += count
+
+    def _has_work(self) -> bool:
+        """Tell whether any message is to be moved."""
+        config, before = self._config, self._hot.now - self._config.after
+        return self._hot.read(move_selection.has_work, config.least_lifetime, before)
 
     def _mover(self) -> Mover:
         return Mover(self._spark, self._hot, self._table, self._state().archive_id)

@@ -80,7 +80,7 @@ ELSEWHERE = {
     "conclave/store/views/overdue.py": ({"cutoff", "erasable_before", "erases", "user_tombstones"}, NARROWS),
     "conclave/store/views/overview.py": ({"effective_expiry", "gone_below", "tombstones", "watermark"}, BEHIND),
     "spark/apply.py": ({"floor_seq", "gone_below", "keeps_commits"}, WRITES),
-    "spark/archive/expiry.py": ({"erasable_before", "user_tombstones"}, NARROWS),
+    "spark/archive/expiry_plan.py": ({"erasable_before", "user_tombstones"}, NARROWS),
     "spark/archive/restore.py": ({"least_lifetime"}, MOVES),
     "spark/plan.py": ({"cutoff"}, SPARK),
     "spark/read.py": (

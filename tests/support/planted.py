@@ -161,26 +161,26 @@ def explains_a_floor_of_former_times(patch: pytest.MonkeyPatch) -> None:
 
 
 def forgets_holds_on_users_in_the_archive(patch: pytest.MonkeyPatch) -> None:
-    from spark.archive import expiry  # only a process with Spark has it
+    from spark.archive import expiry_plan  # only a process with Spark has it
 
-    divide = expiry._divide
+    divide = expiry_plan._divide
     patch.setattr(
-        expiry, "_divide", lambda connection, rows, plan, senders, _: divide(connection, rows, plan, senders, [])
+        expiry_plan, "_divide", lambda connection, rows, plan, senders, _: divide(connection, rows, plan, senders, [])
     )
 
 
 def erases_young_ones_in_the_archive(patch: pytest.MonkeyPatch) -> None:
-    from spark.archive import expiry  # as above
+    from spark.archive import expiry_plan  # as above
 
-    divide, withheld = expiry._divide, "(oldest < erasable_before AND "
-    assert withheld in expiry._DUE
-    patch.setattr(expiry, "_DUE", expiry._DUE.replace(withheld, "("))
+    divide, withheld = expiry_plan._divide, "(oldest < erasable_before AND "
+    assert withheld in expiry_plan._DUE
+    patch.setattr(expiry_plan, "_DUE", expiry_plan._DUE.replace(withheld, "("))
 
-    def divide_all(connection: sqlite3.Connection, rows: Any, plan: expiry.ArchivePlan, *others: Any) -> None:
+    def divide_all(connection: sqlite3.Connection, rows: Any, plan: expiry_plan.ArchivePlan, *others: Any) -> None:
         divide(connection, rows, plan, *others)
         plan.groups = {key: (*row[:5], FOREVER, *row[6:]) for key, row in plan.groups.items()}
 
-    patch.setattr(expiry, "_divide", divide_all)
+    patch.setattr(expiry_plan, "_divide", divide_all)
 
 
 def explains_without_timers(patch: pytest.MonkeyPatch) -> None:
