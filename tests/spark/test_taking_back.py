@@ -149,6 +149,7 @@ async def test_it_is_known_for_as_long_as_receipts_are(running: Running, clean: 
     await bob.take_back(group, 2)
     await clean(running)
     running.clock.advance(running.config.retention.keep_receipts)
+    await bob.login("bob")
     await bob.send(group, b"late")
     await bob.take_back(group, 7)
     await clean(running)
