@@ -74,7 +74,7 @@ def _steps(
         yield partial(done, moves.remove_user_tombstone, connection, user_id)
     if timers.are_left(connection):
         yield partial(timers.sweep, connection, plan.now)
-    yield partial(taken_back.sweep, connection)
+    yield taken_back.sweeping(connection)
     for session_id in plan.sessions:
         yield partial(_delete_session, connection, session_id, settings.sessions_dead_before(plan.now), counts)
     for invite_key in plan.invites:

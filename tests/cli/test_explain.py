@@ -182,6 +182,28 @@ async def test_a_timer_is_told_of_until_its_last_reader_has_it_redacted(running:
     assert "redacted: it has destroyed itself" in await told(tell, running, "explain", group, "1")
 
 
+async def test_who_has_taken_a_message_back_is_told_and_what_is_left_of_it(running: Running, tell: Told) -> None:
+    group, [alice, bob] = await group_of(running, "alice", "bob")
+    await alice.patch(group, min_lifetime_seconds=DAY, update_min_lifetime=True)
+    await bob.send(group)
+    running.clock.advance(60)
+    await bob.take_back(group, 1)
+    said = await told(tell, running, "explain", "team", "1")
+    assert "It was taken back by its sender, bob, " in said
+    assert "Hidden: already, it was taken back." in said
+    assert "Erased: by the first run (of any job) from" in said
+    assert "Withheld by: min_lifetime" in said
+    found = json.loads(await told(tell, running, "explain", "team", "1", "--json"))["message"]
+    assert found["taken_back"] == {"at": running.clock.now(), "by": "bob", "is_own": True}
+    running.clock.advance(DAY)
+    assert "Erased: by the next run (of any job)." in await told(tell, running, "explain", "team", "1")
+    await clean(running)
+    assert "1 message up to 1, taken_back: it was taken back" in await told(tell, running, "explain", "team", "1")
+    log = await told(tell, running, "audit", "--group", "team")
+    assert "message_taken_back" in log
+    assert "user bob" in log
+
+
 async def test_long_lists_are_cut(running: Running, tell: Told) -> None:
     names = [f"user{number}" for number in range(14)]
     group, [first, *_] = await group_of(running, *names)

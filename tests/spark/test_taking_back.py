@@ -141,8 +141,7 @@ async def test_it_goes_with_a_deleted_group_and_a_deleted_account(running: Runni
     deleted = (await clean(running))["deleted"]
     assert (deleted["deleted_group"], deleted["taken_back"], deleted["deleted_account"]) == (1, 1, 5)
     assert left(running, search) == set()
-    await clean(running)
-    assert [row[0] for row in await running.query("SELECT sequence_num FROM taken_back")] == [2], "the group lives"
+    assert await running.query("SELECT count(*), min(erased) FROM taken_back") == [(2, 1)]
 
 
 async def test_it_is_known_for_as_long_as_receipts_are(running: Running, clean: Clean) -> None:
@@ -150,6 +149,7 @@ async def test_it_is_known_for_as_long_as_receipts_are(running: Running, clean: 
     await bob.take_back(group, 2)
     await clean(running)
     running.clock.advance(running.config.retention.keep_receipts)
+    await bob.login("bob")
     await bob.send(group, b"late")
     await bob.take_back(group, 7)
     await clean(running)

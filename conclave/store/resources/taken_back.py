@@ -10,6 +10,7 @@ from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 from conclave.failpoints import reach
+from conclave.store.engine.sqlite import Step
 from conclave.store.resources import timers
 from conclave.store.resources.timers import Redaction
 
@@ -26,7 +27,7 @@ ROWS_AT_ONCE = 64
 """Of at most 64 messages members are told in one transaction."""
 
 SWEPT_AT_ONCE = 256
-"""At most 256 rows of messages that are gone change in a step."""
+"""At most 256 rows are looked at in a step."""
 
 
 class TakenBack(NamedTuple):
@@ -131,21 +132,25 @@ def tell(connection: sqlite3.Connection, most: int = timers.TOLD_AT_ONCE) -> lis
     return told
 
 
-def sweep(connection: sqlite3.Connection) -> bool:
-    """Note of some messages that they are erased from both tiers; return whether there may be more.
+def sweeping(connection: sqlite3.Connection) -> Step:
+    """Return the step, repeated for as long as there may be more, that notes which messages are in neither tier.
 
-    Of a group that is gone, nothing is left then.
+    Each time it looks at SWEPT_AT_ONCE rows: under a legal hold very many may stay.
     """
-    connection.execute(
-        "DELETE FROM taken_back WHERE (group_key, sequence_num) IN (SELECT group_key, sequence_num FROM taken_back"
-        " WHERE erased AND NOT EXISTS (SELECT 1 FROM groups WHERE groups.group_key = taken_back.group_key) LIMIT ?)",
-        (SWEPT_AT_ONCE,),
-    )
-    return _note_erased(
-        connection,
-        f"SELECT group_key, sequence_num FROM taken_back AS taken WHERE NOT erased AND NOT {_IS_STORED} LIMIT ?",
-        (SWEPT_AT_ONCE,),
-    )
+    after = (0, 0)
+
+    def step() -> bool:
+        nonlocal after
+        rows = connection.execute(
+            f"SELECT group_key, sequence_num, {_IS_STORED} FROM taken_back AS taken"
+            " WHERE NOT erased AND (group_key, sequence_num) > (?, ?) ORDER BY group_key, sequence_num LIMIT ?",
+            (*after, SWEPT_AT_ONCE),
+        ).fetchall()
+        _note_erased(connection, [(row[0], row[1]) for row in rows if not row[2]])
+        after = (rows[-1][0], rows[-1][1]) if rows else after
+        return len(rows) == SWEPT_AT_ONCE
+
+    return step
 
 
 def of_group(connection: sqlite3.Connection, group_key: int) -> list[int]:
@@ -175,13 +180,13 @@ def forget_erased(
     elsewhere = _IN_PART.format(
         " AND (parts.lifetime, parts.span) NOT IN (SELECT value ->> 0, value ->> 1 FROM json_each(?3))"
     )
-    _note_erased(
-        connection,
+    rows = connection.execute(
         "SELECT group_key, sequence_num FROM json_each(?2) CROSS JOIN taken_back AS taken"
         " ON group_key = ?1 AND sequence_num = json_each.value"
         f" WHERE NOT erased AND NOT {_HOT} AND NOT {_MOVING} AND NOT {elsewhere}",
         (group_key, json.dumps(sorted(numbers)), json.dumps(list(parts))),
-    )
+    ).fetchall()
+    _note_erased(connection, [(row[0], row[1]) for row in rows])
 
 
 def prune(connection: sqlite3.Connection, before: int) -> bool:
@@ -197,11 +202,9 @@ def prune(connection: sqlite3.Connection, before: int) -> bool:
     return deleted == SWEPT_AT_ONCE
 
 
-def _note_erased(connection: sqlite3.Connection, query: str, values: tuple[object, ...]) -> bool:
-    rows = [tuple(row) for row in connection.execute(query, values).fetchall()]
+def _note_erased(connection: sqlite3.Connection, rows: Sequence[tuple[int, int]]) -> None:
     connection.executemany("UPDATE taken_back SET erased = 1 WHERE group_key = ? AND sequence_num = ?", rows)
     connection.executemany(
         "UPDATE groups SET taken_back_count = taken_back_count - 1 WHERE group_key = ?", [row[:1] for row in rows]
     )
     reach("taken_back.erased")
-    return len(rows) == SWEPT_AT_ONCE

@@ -15,6 +15,7 @@ CREATE TABLE taken_back (
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX taken_back_by_time ON taken_back (group_key, taken_at);
 CREATE INDEX taken_back_stored ON taken_back (group_key, sequence_num) WHERE NOT erased;
+CREATE INDEX taken_back_by_age ON taken_back (taken_at) WHERE erased;
 CREATE INDEX taken_back_untold ON taken_back (group_key, sequence_num) WHERE told_to IS NOT NULL;
 
 -- Servers remember what they have read.
