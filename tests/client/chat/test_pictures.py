@@ -210,8 +210,8 @@ async def test_a_lively_group_and_what_a_change_would_hide(
                 await chat.pilot.resize_terminal(width, height)
                 await chat.shows("water", "at the col.", "gone after 1 hour", "F1 Help")
                 assert "…" not in chat.screen
-                said = f"The same group on {width} columns and {height} rows, on which nothing is cut or covered."
-                drawing = picture(chat, f"The chat on {width} columns and {height} rows", said)
+                same = f"The same group on {width} columns and {height} rows, on which nothing is cut or covered."
+                drawing = picture(chat, f"The chat on {width} columns and {height} rows", same)
                 kept(f"chat-{width}x{height}.svg", drawing, tmp_path)
             await chat.pilot.resize_terminal(80, 24)
             chat.conversation.client.transport.url = URL(running.url)
