@@ -7,7 +7,16 @@ from conclave.actions.messages import ReadUpTo, Send
 from conclave.actions.taking_back import Wish
 from conclave.auth import tokens
 from conclave.wire import pages
-from conclave.wire.exchange import FORMAT, named_id, path_id, path_number, read_body, read_query, ready, reply_empty
+from conclave.wire.exchange import (
+    FORMAT,
+    named_id,
+    path_id,
+    path_number,
+    read_body,
+    read_query,
+    reply_empty,
+    reply_written,
+)
 from conclave.wire.handover import SHARE, hand_over
 from conclave.wire.schemas.messages import GetMessages, ReadReceipt, SendMessage, write_number
 
@@ -58,7 +67,7 @@ async def send_to(request: web.Request, app: web.Application, group: str) -> web
     body = await read_body(request, SendMessage)
     sent = Send(group_id, user_id, body.mls_message, body.self_destruct_seconds, body.send_id)
     number = await app[app_keys.SENDING].send(sent)
-    return ready(request, [write_number(request[FORMAT], number)])
+    return reply_written(request, [write_number(request[FORMAT], number)])
 
 
 async def fetch_of(request: web.Request, app: web.Application, group: str) -> web.StreamResponse:

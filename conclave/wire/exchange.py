@@ -19,7 +19,7 @@ from conclave.wire import json_text, protobuf, request_body
 from conclave.wire.endpoint import ENDPOINT
 from conclave.wire.fields import NAME_RULE, breaks_constraint, parse_id
 from conclave.wire.negotiate import Format, answer_format, body_format
-from conclave.wire.ready import Ready, is_plain, own_headers
+from conclave.wire.ready import own_headers
 from conclave.wire.schemas.base import MORE, MOST_FAULTS, QuerySchema, RequestSchema, the
 from conclave.wire.schemas.responses import schema_of
 
@@ -141,10 +141,8 @@ def reply(request: web.Request, value: Any) -> web.Response:
     return _respond(request[FORMAT], endpoint.answer.wire, values, endpoint.status, own_headers(request))
 
 
-def ready(request: web.Request, parts: list[bytes]) -> web.StreamResponse:
+def reply_written(request: web.Request, parts: list[bytes]) -> web.Response:
     """Answer with a body that is written already, in the format of the request's answers."""
-    if is_plain(request):
-        return Ready(request[FORMAT], parts)
     return web.Response(body=b"".join(parts), content_type=request[FORMAT].value, headers=own_headers(request))
 
 
