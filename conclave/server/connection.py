@@ -235,6 +235,8 @@ class Connection(asyncio.BufferedProtocol):
 
     def go_on(self) -> None:
         """Take the next request, if it has come; or end what is to end."""
+        if self.state == OVER:
+            return
         self.state, self.free_since, self._task = FREE, self._loop.time(), None
         self._site.went_on.set()
         if self.transport is None or self.transport.is_closing():

@@ -420,9 +420,9 @@ async def test_pages_come_from_memory_again_once_the_clock_is_right(running: Run
         for _ in range(2):
             assert await bob.numbers(group) == seen
             await running.settle()
-        pieces = running.app[app_keys.FETCHING].at_hand(*asked, running.app[app_keys.BUDGET].share())
-        assert pieces is not None
-        assert len(pieces) == len(seen)
+        found = running.app[app_keys.FETCHING].at_hand(*asked, running.app[app_keys.BUDGET].share())
+        assert found is not None
+        assert (len(found.pieces), found.is_news) == (len(seen), False)
 
     await come_from_memory([1, 2, 3, 4, 5])
     running.clock.set_wrong(JUMP)
