@@ -36,7 +36,7 @@ class Stretch:
     ``after`` (exclusive) and ``border`` (inclusive): the numbers. ``deleted_senders``: the deleted accounts that
     have archived messages in the group. ``parts``: where the messages are, ordered by first number. ``version``: this
     version of the table, or a later one, has the messages. ``relaid``: see the function of that name. ``turn``: that of
-    the run that changed the table last.
+    the run that changed the table last. ``group_id`` and ``keyed_after``: as of Group.
     """
 
     group_key: int
@@ -48,6 +48,8 @@ class Stretch:
     version: int
     relaid: int
     turn: int
+    group_id: bytes
+    keyed_after: int
 
 
 def is_to_be_there(connection: sqlite3.Connection) -> bool:
@@ -95,4 +97,6 @@ def stretch(connection: sqlite3.Connection, group: "Group", after: int, sight: S
         version,
         relaid,
         turn,
+        group.group_id,
+        group.keyed_after,
     )

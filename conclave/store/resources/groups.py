@@ -10,6 +10,7 @@ from conclave.retention import marks, policy
 from conclave.retention.policy import GroupPolicy, of_row
 from conclave.retention.resolve import PolicySettings
 from conclave.store import bodies
+from conclave.store.at_rest import NOT_KEYED
 
 LONGEST_NAME = 64
 """A group name has at most 64 characters."""
@@ -21,7 +22,8 @@ class Group:
 
     See marks.py of retention for ``last_seq``, ``gone_below`` and ``expired_before``, its stretches.py for
     ``archived_seq``.
-    ``self_destructs``: 1 if it has self-destructing messages. The last columns are those of its policy.
+    ``self_destructs``: 1 if it has self-destructing messages. ``keyed_after``: messages with greater numbers are under
+    keys. The last columns are those of its policy.
     """
 
     group_key: int
@@ -38,6 +40,7 @@ class Group:
     archived_seq: int
     min_lifetime_seconds: int = -1
     self_destructs: int = 0
+    keyed_after: int = NOT_KEYED
     effective_expiry: int = -1
     least_lifetime: int = 0
     hold_limit: int = -1
@@ -83,7 +86,7 @@ class GroupChanges:
 COLUMNS = (
     "groups.group_key, group_id, group_name, groups.alias, visibility, message_expiry_seconds, mls_group_id,"
     " group_info_body, last_seq, gone_below, expired_before, archived_seq, min_lifetime_seconds, self_destructs,"
-    f" {policy.COLUMNS}"
+    f" keyed_after, {policy.COLUMNS}"
 )
 
 
