@@ -121,7 +121,7 @@ BACKUP_POINTS = (
     "backup.completed",
     "backup.renamed_away",
 )
-"""Reached only where a backup is made; those of the archive's files and of keys only if there are such."""
+"""Reached only where a backup is made; those of the archive's files only if there is an archive."""
 
 RETURN_POINTS = (
     "return.begun",

@@ -7,7 +7,6 @@ from pathlib import Path
 
 from conclave.backup.manifest import BackupError, KeysEntry
 from conclave.config.settings import Config
-from conclave.failpoints import reach
 from conclave.keys.file import KeyFile, KeyFileError
 from conclave.keys.inspection import Inspection
 from conclave.store import bodies, keyring
@@ -38,7 +37,6 @@ def copy(config: Config, folder: Path, now: int) -> KeysEntry | None:
             serial = keys.copy(target)
         except KeyFileError as error:
             raise BackupError(str(error)) from error
-        reach("backup.keys_copied")
         with closing(sqlite.connect(config.database)) as connection, sqlite.write_transaction(connection):
             message_keys.note_copy(connection, KeyCopy(str(target), now, serial))
         return KeysEntry(keys.keys_id.hex(), serial)

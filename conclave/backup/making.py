@@ -135,6 +135,7 @@ class _Making:
         sync_tree(self._here)
         reach("backup.checked")
         whole = replace(whole, keys=keys.copy(self._config, self._place.folder, self._clock.now()))
+        reach("backup.keys_copied")
         write(self._here / manifest.NAME, whole.to_json())
         sync(self._here)
         reach("backup.manifest_written")
