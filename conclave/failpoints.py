@@ -120,6 +120,7 @@ BACKUP_POINTS = (
     "backup.caught_up",
     "backup.database_taken",
     "backup.checked",
+    "backup.keys_copied",
     "backup.manifest_written",
     "backup.completed",
     "backup.renamed_away",
@@ -134,6 +135,7 @@ RETURN_POINTS = (
     "return.erased",
     "return.placing",
     "return.archive_placed",
+    "return.keys_placed",
     "return.database_placed",
     "return.placed",
 )
@@ -154,6 +156,12 @@ KEY_POINTS = (
     "keys.former_removed",
 )
 """Reached only where the key file changes: between any two of its writes."""
+
+LOSING_POINTS = ("run.keys_noted", "run.keys_lost")
+"""Reached only in runs that lose keys."""
+
+COPYING_POINTS = ("run.keys_copied",)
+"""Reached only in runs that renew a copy of the key file."""
 
 _ERRORS = {"full": ("database or disk is full", sqlite3.SQLITE_FULL), "io": ("disk I/O error", sqlite3.SQLITE_IOERR)}
 

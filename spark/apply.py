@@ -21,7 +21,7 @@ from conclave.retention.rules import EXPIRED, IN_ANY_RUN, INVITES, SESSIONS
 from conclave.store import bodies, invalidation
 from conclave.store.archive import moves
 from conclave.store.engine.sqlite import Step, done
-from conclave.store.resources import receipts, taken_back, timers
+from conclave.store.resources import message_keys, receipts, taken_back, timers
 from conclave.store.resources.receipts import Erased
 from spark.pacer import Pacer
 
@@ -140,6 +140,7 @@ class _Deleting:
             if last:
                 last_seq, newest = max(each.sequence_num for each in last), max(each.created_at for each in last)
                 receipts.note(self._connection, group_key, Erased(rule, len(last), last_seq, newest))
+                message_keys.note(self._connection, group_key, [each.sequence_num for each in last])
 
 
 def _numbers(gone: list[Gone]) -> dict[int, list[int]]:

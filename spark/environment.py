@@ -10,13 +10,16 @@ from typing import TYPE_CHECKING
 from conclave.clock import Clock
 from conclave.clock.steady import SteadyClock
 from conclave.config.settings import Config
+from conclave.keys.store import KeyStore
 from conclave.logs.setup import get_logger
 from conclave.retention.jobs import ALL, Scope
 from conclave.retention.plan import Plan, make_plan
 from conclave.retention.policy import KEEP
 from conclave.retention.resolve import PolicySettings
+from conclave.store import keyring
 from conclave.store.archive import moves
 from conclave.store.engine import sqlite
+from conclave.store.engine.faults import StoreError
 from conclave.system import data_folder, locks, reserve
 from conclave.system.locks import DatabaseLock
 from conclave.system.worker_protocol import State
@@ -73,6 +76,7 @@ class RunEnvironment:
         self._java = Java()
         self._work: WorkFolder | None = None
         self._lock: DatabaseLock | None = None
+        self._keys: KeyStore | None = None
 
     def check(self) -> None:
         """See that runs can work, and that Spark could be started for them if the engine is Spark; it is not yet.
@@ -160,6 +164,8 @@ class RunEnvironment:
             self._work.remove()
         if self._lock:
             self._lock.close()
+        if self._keys:
+            self._keys.close()
 
     def abandon(self) -> None:
         """Do as ``close`` does, but kill Java at once, even in the middle of its work."""
@@ -247,6 +253,14 @@ class RunEnvironment:
         if self.config.cleanup.engine != "spark" or not self._uses_archive():
             return None
         return self.archive(hot) if hot.read(needs.of_archive, hot, self.config.archive, scope, risen) else None
+
+    def keys(self, hot: Hot) -> KeyStore:
+        """Return the keys of the messages, which stay open; ``hot`` has some. Raises StoreError."""
+        if self._keys is None:
+            self._keys = keyring.open_to_read(hot.path, self.config.keys_path)
+        if self._keys is None:
+            raise StoreError(f"{hot.path}: has no keys")
+        return self._keys
 
     def archive(self, hot: Hot) -> "ArchiveRun | None":
         """Return the archive, and start Spark for it; None without Spark, or if there is no archive and none is wanted.

@@ -30,7 +30,7 @@ from conclave.store.views import overdue, runs
 from conclave.store.views.runs import Run
 from conclave.system import reserve
 from conclave.system.worker_protocol import State
-from spark import apply, clock_mending, rehearsal
+from spark import apply, clock_mending, lost_keys, rehearsal
 from spark.clock_mending import ClockUnsteadyError
 from spark.costs import Costs
 from spark.environment import CleanupError, RunEnvironment, Tell
@@ -95,6 +95,7 @@ def clean_up(
         except BaseException:
             engine.kill_spark()  # before another process gets the lock: Java may still be writing
             raise
+        lost_keys.lose(engine, _hot(engine, settings, done.started_at).without_deadline(), done)
         _write_receipts(engine, settings, done, scope)
         _empty_work(engine, done)
         done.finished_at = engine.clock.now()

@@ -42,6 +42,7 @@ DEFAULTS_IN_WORDS = {
     "data_path": f"`database_path` with the suffix `.data`, as in `{Config().data.name}`",
     "archive.path": f"`{Config().archive_path.name}` under `data_path`",
     "ledger.path": "`database_path` with `.ledger` after it",
+    "keys.path": "`database_path` with `.keys` after it",
     "admin.token": "none",
     "admin.token_file": "none",
     "registration_token": "none",

@@ -5,13 +5,15 @@ The server may run at the same time, or be stopped.
 
 import sqlite3
 from collections.abc import Iterator
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, nullcontext
 from typing import ParamSpec, TypeVar
 
 from conclave.actions.context import Action, Context
 from conclave.clock import Clock
 from conclave.clock.steady import SteadyClock
 from conclave.config.settings import Config
+from conclave.keys.store import KeyStore
+from conclave.store import keyring
 from conclave.store.archive import moves
 from conclave.store.engine import schema, sqlite
 from conclave.store.engine.faults import StoreError, is_busy, is_of_the_disk, store_error
@@ -34,10 +36,14 @@ class Outside:
     an operator thinks. What an action announces waits in the outbox for the server.
     """
 
-    def __init__(self, config: Config, clock: Clock) -> None:
-        """``config``: its database has to exist. ``clock``: tells the time."""
+    def __init__(self, config: Config, clock: Clock, *, with_keys: bool = False) -> None:
+        """``config``: its database has to exist. ``clock``: tells the time.
+
+        ``with_keys``: actions read or store messages, which may be under keys.
+        """
         self.config = config
         self._clock = clock
+        self._with_keys = with_keys
 
     def context(self) -> Context:
         """Return the context of actions. Its time is not behind what the server, or a run, has acted on."""
@@ -87,11 +93,22 @@ class Outside:
             yield
 
     @contextmanager
+    def keys(self) -> Iterator[KeyStore | None]:
+        """Open the keys while the block lasts, if they are wanted and there are any. Raises OutsideError."""
+        try:
+            keys = keyring.open_to_read(self._config.database, self._config.keys_path) if self._with_keys else None
+        except StoreError as error:
+            raise OutsideError(str(error)) from error
+        with closing(keys) if keys else nullcontext():
+            yield keys
+
+    @contextmanager
     def _connected(self, *, readonly: bool = False) -> Iterator[sqlite3.Connection]:
         path = self.config.database
         try:
             schema.require_current(path, writing=not readonly)
-            with closing(sqlite.connect(path, readonly=readonly)) as connection:
+            with closing(sqlite.connect(path, readonly=readonly)) as connection, self.keys() as keys:
+                connection.keys = keys
                 yield connection
         except (StoreError, sqlite3.Error, OSError) as error:
             is_expected = is_busy(error) or is_of_the_disk(error)

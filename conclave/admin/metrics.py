@@ -188,6 +188,12 @@ def _sizes(sizes: Sizes) -> Iterator[Metric]:
     if last.free_pages is not None:
         free = "Bytes in the database's file that nothing uses."
         yield GaugeMetricFamily("conclave_database_free_bytes", free, last.free_pages)
+    if last.key_copies is not None:
+        copies = "Copies of the key file that are there."
+        yield GaugeMetricFamily("conclave_key_copies", copies, len(last.key_copies))
+    if last.key_copies:
+        made = "When the newest copy of the key file was made."
+        yield GaugeMetricFamily("conclave_key_copy_timestamp_seconds", made, max(last.key_copies.values()))
     free_disk = {place: free for place, (free, _) in last.disks.items()}
     whole_disk = {place: whole for place, (_, whole) in last.disks.items()}
     yield _gauges("conclave_disk_free_bytes", "Bytes that are free where this lies.", "place", free_disk)

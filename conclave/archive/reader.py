@@ -32,12 +32,15 @@ from conclave.archive.files import LOG
 from conclave.archive.query import facts, parts_between, reach, select
 from conclave.archive.scan import amount, batches
 from conclave.health.parts import Health, HealthPart
+from conclave.keys.cipher import AlteredError
+from conclave.keys.file import KeyFileError
+from conclave.keys.store import KeyStore
 from conclave.logs.setup import get_logger
 from conclave.response_memory import Share, cost
 from conclave.retention.fate import Sent
 from conclave.retention.hidden import Amount, Sought
 from conclave.retention.stretches import Part, Stretch
-from conclave.store import bodies
+from conclave.store import at_rest, bodies
 from conclave.store.archive import moves
 from conclave.store.archive.moves import ArchiveState
 from conclave.store.engine import sqlite
@@ -112,11 +115,12 @@ class _Open:
 class Archive:
     """The archive of one server process. Before the first read, nothing is opened and no library is loaded."""
 
-    def __init__(self, folder: Path, hot: Path, health: Health) -> None:
+    def __init__(self, folder: Path, hot: Path, health: Health, keys: KeyStore | None = None) -> None:
         """Take where the table is, ``folder``, and the file of the hot store, ``hot``.
 
-        ``health`` hears when a read fails, and when one works again.
+        ``health`` hears when a read fails, and when one works again. ``keys``: those of the store's messages.
         """
+        self._keys = keys
         self._folder = folder
         self._hot = hot
         self._health = health
@@ -196,13 +200,28 @@ class Archive:
             if window.parts:
                 least = 0 if taken or found else 1
                 more = self._ask_window(window, partial(window.read, room=room, least=least))
-                found += more.messages
+                found += self._opened(stretch, more.messages)
                 room -= sum(len(message.mls_message) for message in more.messages)
-                if more.full:
+                if more.full and found:
                     return Found(found, full=True)
+                if more.full or len(more.messages) == window.limit:  # some of these were erased meanwhile: look further
+                    last = more.messages[-1].sequence_num
             # The index counts hidden messages too, which fill no page: look further each time.
             after, effort = last, effort * 2
         return Found(found, full=len(found) == limit)
+
+    def _opened(self, stretch: Stretch, found: list[StoredMessage]) -> list[StoredMessage]:
+        """Decrypt messages as they were archived. One without a key was erased meanwhile, and is left out."""
+        numbers, stored = [each.sequence_num for each in found], [each.mls_message for each in found]
+        try:
+            bodies_of = at_rest.opened(self._keys, stretch.group_id, stretch.keyed_after, numbers, stored)
+        except (AlteredError, KeyFileError) as error:
+            raise ArchiveError(f"{self._folder}: {error}") from error
+        return [
+            message._replace(mls_message=body)
+            for message, body in zip(found, bodies_of, strict=True)
+            if body is not None
+        ]
 
     def _ask_window(self, window: "_Window", ask: Callable[["QueryBuilder"], Found]) -> Found:
         """Read a window. A message that is not as it was archived stays a fault until it is read and right, or gone."""

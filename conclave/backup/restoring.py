@@ -16,12 +16,14 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from conclave.actions.replay import IncompleteError, replay
-from conclave.backup import checking, manifest
+from conclave.backup import checking, keys, manifest
 from conclave.backup.files import KEPT_FREE_BYTES, duplicate, forget, sum_of, sync_tree, write
 from conclave.backup.manifest import BackupError, Manifest
 from conclave.clock import Clock
 from conclave.config.settings import Config
 from conclave.failpoints import reach
+from conclave.keys.inspection import Inspection
+from conclave.keys.replacing import FORMER, LOCK, NEW
 from conclave.store.archive import status
 from conclave.store.engine import path_check, schema, sqlite
 from conclave.store.engine.faults import StoreError, free_bytes
@@ -64,20 +66,29 @@ class Restored:
 
 
 def restore(
-    config: Config, clock: Clock, source: Path, erase: Erase, *, without_ledger: bool = False, damaged: bool = False
+    config: Config,
+    clock: Clock,
+    source: Path,
+    erase: Erase,
+    *,
+    without_ledger: bool = False,
+    damaged: bool = False,
+    incomplete_keys: bool = False,
 ) -> Restored:
     """Restore the backup in the folder ``source`` to the places of the configuration.
 
     ``without_ledger``: go on although the ledger does not tell all that has happened since. ``damaged``: go on although
-    messages of its archive are damaged. Raises BackupError, and has changed nothing then, or has left nothing that a
-    server would start on.
+    messages of its archive are damaged. ``incomplete_keys``: go on although the newest key file lacks keys. Raises
+    BackupError, and has changed nothing then, or has left nothing that a server would start on.
     """
     with _plainly(config, source):
         told, faults = checking.require_whole(source, damaged=damaged)
         if told.schema > schema.migrations()[-1][0]:
             raise BackupError(f"{source}: was made by Conclave {told.product}, which is newer: use that or a newer one")
         with _alone(config):
-            done = _Restoring(config, clock, source, told, erase, faults, without_ledger=without_ledger).restore()
+            chosen = keys.choose(config, source, told.keys, incomplete=incomplete_keys) if told.keys else None
+            work = _Restoring(config, clock, source, told, erase, faults, chosen, without_ledger=without_ledger)
+            done = work.restore()
     done.notes += [f"{fault.text}: these messages are not served" for fault in faults]
     return done
 
@@ -140,10 +151,12 @@ class _Restoring:
         told: Manifest,
         erase: Erase,
         faults: Collection[checking.Fault],
+        chosen: Inspection | None,
         *,
         without_ledger: bool,
     ) -> None:
-        """``faults``: damage of the backup's archive that is accepted."""
+        """``faults``: damage of the backup's archive that is accepted. ``chosen``: the key file, if it needs one."""
+        self._keys = chosen
         self._config = config
         self._clock = clock
         self._source = source
@@ -227,6 +240,7 @@ class _Restoring:
             )
         of_ledger = {ledger_mark.NAME, self._config.ledger_path.name, self._config.ledger_lock.name}
         own = {data_folder.MARK, "reserve", *of_ledger}
+        own |= {self._config.keys_path.name + suffix for suffix in ("", LOCK, NEW, FORMER)}
         own.add(self._config.ledger_path.name + book.JOURNAL)
         own |= {database.name + suffix for suffix in (*data_folder.LOCKS, ".reserve")}
         folders = [(data, own), *([] if archive.is_relative_to(data) else [(archive, set())])]
@@ -284,6 +298,9 @@ class _Restoring:
             except IncompleteError as error:
                 raise BackupError(f"{error}; to restore nevertheless, give --without-ledger") from error
             self._done.taken_back, self._done.locked, self._done.told_until = done.counts, done.locked, done.until
+            if self._keys:
+                with sqlite.write_transaction(connection):
+                    self._done.taken_back["messages_erased"] = keys.forget_erased(connection, self._keys)
             sqlite.truncate_wal(connection)
         reach("return.settled")
 
@@ -346,6 +363,9 @@ class _Restoring:
             self._archive.rename(self._config.archive_path)
             sync(self._config.archive_path.parent)
         reach("return.archive_placed")
+        if self._keys:
+            keys.place(self._keys, self._config)
+        reach("return.keys_placed")
         self._database.rename(self._config.database)
         sync(self._config.database.parent)
         reach("return.database_placed")

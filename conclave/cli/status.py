@@ -161,9 +161,20 @@ def lines(answer: Answer, config: Config, now: int) -> Iterator[tuple[str, str]]
         size = samples.value(f"conclave_{name}_bytes")
         if size is not None:
             yield name, size_text(int(size))
+    yield from _keys(samples, now)
     for place in sorted(samples.labels("conclave_disk_free_bytes")):
         free = samples.value("conclave_disk_free_bytes", place=place)
         yield "free", f"{size_text(int(free or 0))} where the {place} lies"
+
+
+def _keys(samples: Samples, now: int) -> Iterator[tuple[str, str]]:
+    copies, made = samples.value("conclave_key_copies"), samples.value("conclave_key_copy_timestamp_seconds")
+    if copies is not None:
+        newest = "" if made is None else f", the newest of {about(now - int(made))} ago"
+        yield (
+            "keys",
+            (f"{copies:,.0f} copies{newest}" if copies else "no copy: if the key file is lost, all messages are"),
+        )
 
 
 def _runs(answer: Answer, config: Config, now: int) -> Iterator[tuple[str, str]]:

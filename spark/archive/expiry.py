@@ -22,7 +22,7 @@ from conclave.store.archive.moves import PartRow
 from conclave.store.engine.sqlite import Step, done
 from conclave.store.resources import receipts, taken_back
 from conclave.store.resources.receipts import Erased
-from spark.archive import columns as a
+from spark.archive import columns as a, lost_keys
 from spark.archive.expiry_plan import COUNTED, RESTORED, RULES, ArchivePlan
 from spark.archive.table import Table, in_partitions
 from spark.hot_store import ArchiveError, Hot
@@ -110,8 +110,9 @@ class Expiry:
         erased = {key: [gone] for key, gone in plan.dropped.items()} | {
             key: each.gone for key, each in measured.items()
         }
-        gone = _taken_back_gone(plan, measured)
-        self._hot.write_steps(lambda connection: settle(connection, left, plan.senders, version, erased, gone))
+        taken = _taken_back_gone(plan, measured)
+        stays = lost_keys.living(self._spark, self._hot, self._table, left, plan.dropped)
+        self._hot.write_steps(lambda connection: settle(connection, left, plan.senders, version, erased, taken, stays))
         reach("archive.index_settled")
         counts.update(_counts(plan, measured))
 
@@ -202,21 +203,22 @@ def settle(
     version: int,
     erased: Mapping[Key, list[Erased]],
     taken: Mapping[int, Collection[int]],
+    stays: lost_keys.Living | None = None,
 ) -> Iterator[Step]:
     """Yield the steps that bring the index up to date with ``version`` of the table.
 
     ``left``: what is left of rows of the index, None for nothing. ``senders``: users and groups in which the archive
     has no more messages of theirs, except commits. ``erased``: what went, by rows of the index. ``taken``: by group
-    key, the numbers of messages that were taken back and are not in these rows any more.
+    key, the numbers of messages that were taken back and are not in these rows any more. ``stays``: see
+    ``lost_keys.living``; None: no message went from the table.
     """
     yield partial(done, moves.note_version, connection, version)
     rows_of: dict[int, dict[Key, PartRow | None]] = defaultdict(dict)
     for key, row in left.items():
         rows_of[key[0]][key] = row
     for group_key, rows in sorted(rows_of.items()):
-        yield partial(
-            done, _settle_group, connection, group_key, rows, [gone for key in rows for gone in erased.get(key, [])]
-        )
+        gone = [each for key in rows for each in erased.get(key, [])]
+        yield partial(done, _settle_group, connection, group_key, rows, gone, stays)
         if group_key in taken:
             parts = [key[1:] for key in rows]
             yield partial(done, taken_back.forget_erased, connection, group_key, taken[group_key], parts)
@@ -230,11 +232,17 @@ def settle(
 
 
 def _settle_group(
-    connection: sqlite3.Connection, group_key: int, rows: Mapping[Key, PartRow | None], erased: list[Erased]
+    connection: sqlite3.Connection,
+    group_key: int,
+    rows: Mapping[Key, PartRow | None],
+    erased: list[Erased],
+    stays: lost_keys.Living | None,
 ) -> None:
     for each in erased:
         if each.rule != RESTORED:
             receipts.note(connection, group_key, each)
+    if stays is not None:
+        lost_keys.note(connection, group_key, rows, stays)
     for key in rows:
         erasures.forget(connection, key)
     moves.settle_parts(connection, group_key, rows)

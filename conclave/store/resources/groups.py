@@ -11,6 +11,7 @@ from conclave.retention.policy import GroupPolicy
 from conclave.retention.policy_row import COLUMNS as OF_POLICY, of_row
 from conclave.retention.resolve import PolicySettings
 from conclave.store import bodies
+from conclave.store.at_rest import NOT_KEYED
 
 LONGEST_NAME = 64
 """A group name has at most 64 characters."""
@@ -23,7 +24,8 @@ class Group:
     See marks.py of retention for ``last_seq``, ``gone_below`` and ``expired_before``, its stretches.py for
     ``archived_seq``.
     ``self_destructs``: how many self-destructing messages it has. ``taken_back_count``: how many that were taken back
-    and are not erased yet, in either tier. The last columns are those of its policy.
+    and are not erased yet, in either tier. ``keyed_after``: messages with greater numbers are under keys. The last
+    columns are those of its policy.
     """
 
     group_key: int
@@ -41,6 +43,7 @@ class Group:
     min_lifetime_seconds: int = -1
     self_destructs: int = 0
     taken_back_count: int = 0
+    keyed_after: int = NOT_KEYED
     effective_expiry: int = -1
     least_lifetime: int = 0
     hold_limit: int = -1
@@ -86,7 +89,7 @@ class GroupChanges:
 COLUMNS = (
     "groups.group_key, group_id, group_name, groups.alias, visibility, message_expiry_seconds, mls_group_id,"
     " group_info_body, last_seq, gone_below, expired_before, archived_seq, min_lifetime_seconds, self_destructs,"
-    f" taken_back_count, {OF_POLICY}"
+    f" taken_back_count, keyed_after, {OF_POLICY}"
 )
 
 
