@@ -96,7 +96,7 @@ class Outside:
     def keys(self) -> Iterator[KeyStore | None]:
         """Open the keys while the block lasts, if they are wanted and there are any. Raises OutsideError."""
         try:
-            keys = keyring.open_to_read(self._config.database, self._config.keys_path) if self._with_keys else None
+            keys = keyring.open_to_read(self.config.database, self.config.keys_path) if self._with_keys else None
         except StoreError as error:
             raise OutsideError(str(error)) from error
         with closing(keys) if keys else nullcontext():

@@ -13,7 +13,7 @@ import pytest
 from aiohttp import ClientSession
 
 from conclave.failpoints import SLEEP_POINTS
-from tests.processes.test_deaths import ARCHIVE, ASLEEP, expect_gone, javas, kill, processes_of, work_of
+from tests.processes.test_deaths import ASLEEP, expect_gone, javas, kill, processes_of, work_of
 from tests.processes.test_kills import QUICK
 from tests.support import stores
 from tests.support.client import Client
@@ -95,29 +95,13 @@ def test_what_is_due_wakes_java_which_ends_with_its_files(tmp_path: Path) -> Non
         assert server.stop()[0] == 0
 
 
-def test_a_run_is_on_time_although_java_has_to_be_started_for_it(tmp_path: Path) -> None:
-    """The first lead may be too short on a busy machine; what is learned from it has to do, or the most that it is."""
-    with ServerProcess(tmp_path, 'cleanup_interval = "90s"\n[cleanup]\nkeep_warm = "0"\n' + DEBUG) as server:
-        wait_until_asleep(server)
-        stores.make_due(tmp_path / "conclave.db")
-        for _ in waiting("the run"):
-            if deleted(server):
-                break
-        first, second = (run["started_at"] for run in told(server, "cleanup_run"))
-        [java] = told(server, "cleanup_java_started")
-        lead = 90 - (told(server, "cleanup_asleep")[0]["wakes_in_seconds"])
-        assert lead > 0
-        late = max(0.0, java["seconds"] - lead)
-        assert 89 <= second - first <= 91 + late + 5, "as early as its worker could be ready"
-
-
 @pytest.mark.parametrize("point", some(SLEEP_POINTS, 1, "points of falling asleep"))
 async def test_a_worker_that_is_killed_while_it_falls_asleep_leaves_nothing(tmp_path: Path, point: str) -> None:
-    """Each of its successors is killed there, too."""
+    """Each of its successors is killed there, too. Java, which dies with its worker, is not needed for that."""
     search = Search()
     env = {"CONCLAVE_FAILPOINT": f"{point}=kill"}
     async with ClientSession() as http:
-        with ServerProcess(tmp_path, ASLEEP + ARCHIVE, env, command=QUICK) as server:
+        with ServerProcess(tmp_path, ASLEEP + 'engine = "sql"\n', env, command=QUICK) as server:
             alice = await Client.register(http, server.url, "alice")
             keep, goes = await alice.create_group("keep"), await alice.create_group("goes", expiry=1)
             await alice.send(keep, search.body(0, 2000))
