@@ -339,8 +339,8 @@ async def test_who_may_not_ask_any_more_is_told(
     taken.new()
     quick = await line.ask(send(bob, group, text))
     assert taken.new() == [True], "it finds out while it writes"
-    async with line_to(running.server.port) as another:
-        long = await another.ask(send(bob, group, text)[:60], send(bob, group, text)[60:])
+    async with plain_port(running) as port, line_to(port) as another:
+        long = await another.ask(send(bob, group, text))
     assert taken.new() == []
     assert quick.plain() == long.plain()
     await bob.post("/logout")
