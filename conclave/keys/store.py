@@ -28,6 +28,8 @@ NEIGHBOURS_STEPS = 4
 
 NEIGHBOURS = 1 << NEIGHBOURS_STEPS
 
+_NO_KEYS = (None,) * NEIGHBOURS
+
 REMEMBERED = 4096
 """The keys of 4,096 times 16 neighbours are kept in memory: about 6 MB."""
 
@@ -190,7 +192,14 @@ class KeyStore:
         """Return the key of each number of a group; None: it was erased, or never drawn. Raises KeyFileError."""
         with self._mutex:
             self._forget(self._file.refresh())
-            return [self._key(group_id, number) for number in numbers]
+            found: list[bytes | None] = []
+            index = -1
+            for number in numbers:
+                if number >> NEIGHBOURS_STEPS != index:
+                    index = number >> NEIGHBOURS_STEPS
+                    neighbours = self._neighbours(group_id, index)
+                found.append(neighbours[number % NEIGHBOURS])
+            return found
 
     def erase(self, dead: Iterable[Told]) -> int:
         """Lose the keys of ``dead``, for good: no byte of the file yields them when this returns.
@@ -222,21 +231,21 @@ class KeyStore:
 
         return self._change(wanted())
 
-    def _key(self, group_id: bytes, number: int) -> bytes | None:
-        named = records.name(group_id, number >> tree.HEIGHT)
-        within = number % tree.BLOCK
-        place = (named, within >> NEIGHBOURS_STEPS)
+    def _neighbours(self, group_id: bytes, index: int) -> Sequence[bytes | None]:
+        """Return the keys of 16 neighbours: the numbers from 16 times ``index`` on."""
+        named = records.name(group_id, index >> (tree.HEIGHT - NEIGHBOURS_STEPS))
+        place = (named, index % (tree.BLOCK >> NEIGHBOURS_STEPS))
         found = self._remembered.get(place)
         if found is None:
             nodes = self._file.read(named)
             if nodes is None:
-                return None
+                return _NO_KEYS
             found = self._remembered[place] = _neighbours(nodes, place[1])
             if len(self._remembered) > REMEMBERED:
                 self._remembered.popitem(last=False)
         else:
             self._remembered.move_to_end(place)
-        return found[within % NEIGHBOURS]
+        return found
 
     def _forget(self, names: Sequence[bytes]) -> None:
         """Drop from memory what was derived of covers that have changed."""
