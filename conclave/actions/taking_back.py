@@ -116,8 +116,8 @@ def _require_seen(connection: sqlite3.Connection, group: Group, number: int, sen
         and connection.execute(f"SELECT 1 WHERE ? IN ({DELETED_SENDERS})", (sent.sender_id,)).fetchone()
     )
     sight = visibility.of_group(connection, group, moment.now)
-    is_kept = sent.is_commit and group.keeps_commits and number > limits.commits_above(connection, group.group_key)
-    message = messages.StoredMessage(number, sent.sender_id, b"", sent.created_at, bool(is_kept), redact_at=FOREVER)
+    is_kept = sent.is_commit and limits.keeps_commit(connection, group.group_key, number)
+    message = messages.StoredMessage(number, sent.sender_id, b"", sent.created_at, is_kept, redact_at=FOREVER)
     if by_deleted or not sight.at(moment.earliest).admits(message):
         raise NotFoundError("no such message")
     if not sight.admits(message):

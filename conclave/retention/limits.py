@@ -42,6 +42,11 @@ def commits_above(connection: sqlite3.Connection, group_key: int) -> int:
     return int(row[0]) if row else FOREVER
 
 
+def keeps_commit(connection: sqlite3.Connection, group_key: int, number: int) -> bool:
+    """Tell whether a commit with this number does not expire by age."""
+    return number > commits_above(connection, group_key)
+
+
 def limits_of(connection: sqlite3.Connection, group_key: int, now: int) -> Limits | None:
     """Return what may be erased of a group at the Unix second ``now``, a deleted one included; None if it is gone."""
     row = connection.execute(_LIMITS, {"group_key": group_key, "now": now}).fetchone()

@@ -42,9 +42,11 @@ ELSEWHERE = {
     "conclave/actions/messages.py": ({"watermark"}, WRITES),
     "conclave/actions/purges.py": ({"expired_before"}, "it notes in the audit log what the mark becomes"),
     "conclave/actions/replay.py": (
-        {"ended", "holds", "joined_after", "read_up_to", "tombstones", "watermark"},
+        {"ended", "holds", "joined_after", "read_up_to", "taken_back", "tombstones", "watermark"},
         WRITES,
     ),
+    "conclave/actions/taking_back.py": ({"taken_back"}, WRITES),
+    "conclave/archive/query.py": ({"taken_back"}, "it leaves out what a stretch says is redacted"),
     "conclave/archive/reader.py": ({"taken_back"}, "it leaves out bodies of what a stretch says is redacted"),
     "conclave/cache/groups.py": (
         {"keeps_commits", "watermark"},
@@ -52,10 +54,12 @@ ELSEWHERE = {
     ),
     "conclave/cli/purge.py": ({"erases"}, SAYS),
     "conclave/cli/retention.py": ({"erases", "expired_before", "floor_seq", "gone_below"}, SAYS),
+    "conclave/cli/restore.py": ({"taken_back"}, SAYS),
     "conclave/proof/canary.py": (
         {"erasable_before", "least_lifetime"},
         "it dates its own messages so that a run may erase them, and others so that it may not",
     ),
+    "conclave/server/duties.py": ({"taken_back"}, "it tells streams of what was taken back"),
     "conclave/store/archive/move_selection.py": ({"effective_expiry"}, MOVES),
     "conclave/store/archive/moves.py": ({"tombstones", "user_tombstones"}, WRITES),
     "conclave/store/archive/status.py": ({"cutoff", "erasable_before", "taken_back", "user_tombstones"}, NARROWS),
@@ -68,6 +72,7 @@ ELSEWHERE = {
         {"expired_before", "watermark"},
         "it writes watermarks, and dates no new message below the mark of its group",
     ),
+    "conclave/store/resources/message_keys.py": ({"tombstones"}, LISTS),
     "conclave/store/resources/receipts.py": ({"tombstones"}, LISTS),
     "conclave/store/resources/taken_back.py": ({"taken_back"}, "it keeps what was taken back"),
     "conclave/store/resources/timers.py": (
@@ -80,16 +85,18 @@ ELSEWHERE = {
     "conclave/store/views/overdue.py": ({"cutoff", "erasable_before", "erases", "user_tombstones"}, NARROWS),
     "conclave/store/views/overview.py": ({"effective_expiry", "gone_below", "tombstones", "watermark"}, BEHIND),
     "spark/apply.py": ({"floor_seq", "gone_below", "keeps_commits"}, WRITES),
-    "spark/archive/expiry_plan.py": ({"erasable_before", "user_tombstones"}, NARROWS),
+    "spark/archive/expiry_plan.py": ({"erasable_before", "taken_back", "user_tombstones"}, NARROWS),
     "spark/archive/restore.py": ({"least_lifetime"}, MOVES),
+    "spark/needs.py": ({"least_lifetime"}, MOVES),
     "spark/plan.py": ({"cutoff"}, SPARK),
     "spark/read.py": (
         {
             *("effective_expiry", "floor_seq", "gone_below", "keeps_commits", "least_lifetime"),
-            *("redact_at", "told", "tombstones", "user_tombstones"),
+            *("redact_at", "taken_back", "told", "tombstones", "user_tombstones"),
         },
         SPARK,
     ),
+    "spark/spark_engine.py": ({"taken_back"}, SPARK),
 }
 """Which modules compare such columns outside of the room, and why that decides nothing anew."""
 
