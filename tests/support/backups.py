@@ -5,7 +5,7 @@ from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 from uuid import UUID
 
 from conclave.backup import making, restoring
@@ -65,7 +65,7 @@ class Backed(Store):
         damaged: bool = False,
         incomplete_keys: bool = False,
         **changed: Any,
-    ) -> tuple["Backed", Restored]:
+    ) -> tuple[Self, Restored]:
         """Restore elsewhere, now; return the store that is there. ``changed``: settings that it has instead."""
         self.elsewhere.mkdir(exist_ok=True)
         there = copy.copy(self)
