@@ -136,7 +136,7 @@ def _of_backup(backup: Path) -> tuple[Numbers, Numbers]:
     """Return the messages of a backup that are under keys, and the others. Raises sqlite3.Error or UnreadableError."""
     database, folder = backup / "database.db", backup / "archive"
     with closing(sqlite.connect(database, readonly=True, frozen=True)) as connection:
-        if not connection.execute("SELECT 1 FROM sqlite_schema WHERE name = 'key_state'").fetchone():
+        if not message_keys.is_known(connection):
             return {}, {}
         after = {row[0]: row[1] for row in connection.execute("SELECT group_id, keyed_after FROM groups").fetchall()}
         keyed, plain = dict[bytes, list[Range]](), dict[bytes, list[Range]]()

@@ -47,7 +47,7 @@ def open_to_serve(database: Path, path: Path, *, encrypt: bool) -> KeyStore | No
 def open_to_read(database: Path, path: Path) -> KeyStore | None:
     """Open the keys for a command that reads or stores messages; None: no message is under one. Raises StoreError."""
     with closing(sqlite.connect(database, readonly=True)) as connection:
-        state = message_keys.state(connection)
+        state = message_keys.state(connection) if message_keys.is_known(connection) else None
     return _opened(database, path, state) if state else None
 
 

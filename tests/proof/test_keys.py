@@ -93,7 +93,8 @@ def test_of_backups_it_is_told_what_can_be_read_and_that_nothing_erased_can(stor
     ], "the copy of the keys is that of the backup"
     second = store.back_up().path
     found = of_copies(store, first, second)
-    assert (found.findings, found.kept) == ([], [])
+    assert found.findings == []
+    assert found.kept == []
     assert found.looked_at["messages under keys"] == 15
     assert found.looked_at["of these erased today"] == 5
     assert found.looked_at["of these readable"] == 10

@@ -20,6 +20,11 @@ class KeyState:
     is_settled: bool
 
 
+def is_known(connection: sqlite3.Connection) -> bool:
+    """Tell whether the schema of a database, as of an older backup, has a place for what is here."""
+    return connection.execute("SELECT 1 FROM sqlite_schema WHERE name = 'key_state'").fetchone() is not None
+
+
 def state(connection: sqlite3.Connection) -> KeyState | None:
     """Return which key file is the database's; None: it has none, and no message is under a key."""
     row = connection.execute("SELECT keys_id, settled FROM key_state").fetchone()
