@@ -90,7 +90,7 @@ def _in_protobuf(
     message = conclave_pb2.StoredMessage(
         sequence_num=sequence_num, sender_id=sender_id, mls_message=body, created_at=created_at, expires_at=expires_at
     )
-    if self_destruct_seconds:
+    if self_destruct_seconds or redacted:
         message.self_destruct_seconds, message.redacted = self_destruct_seconds, redacted
     text = message.SerializeToString()
     return _FIELD + _varint(len(text)) + text

@@ -195,8 +195,8 @@ class TestLines:
     @pytest.mark.parametrize(
         ("line", "could"),
         [
-            ("/un", ["unmute", "uninvite", "unban"]),
-            ("/DE", ["decline", "demote", "delete"]),
+            ("/un", ["unmute", "uninvite", "undo", "unban"]),
+            ("/DE", ["decline", "delete", "demote"]),
             ("/exp 1h", ["expire"]),
             ("/in x", []),
             ("/zzz", []),
@@ -213,7 +213,7 @@ class TestLines:
             ("/", "/ is no command; /help lists all of them"),
             ("/ new x", "/ is no command; /help lists all of them"),
             ("/x\x1b[2J", "/x\N{REPLACEMENT CHARACTER}[2J is no command; /help lists all of them"),
-            ("/un bob", "/un could be /unmute, /uninvite or /unban: type more of it"),
+            ("/un bob", "/un could be /unmute, /uninvite, /undo or /unban: type more of it"),
             ("/in", "/in could be /invite or /info: type more of it"),
             ("/new", "type it as /new NAME [public]"),
             ("/new  ", "type it as /new NAME [public]"),

@@ -44,7 +44,7 @@ async def test_from_a_search_to_the_place_to_an_answer_and_to_the_end(
         assert "▸" not in chat.screen
         assert "found: " not in chat.screen
         await chat.do("/search heron")
-        await chat.asked("where is the heron?")
+        await chat.asked("where is the")
         chat.press("down", "enter")
         await chat.shows("line 4;")
         chat.press("ctrl+end")
