@@ -24,6 +24,7 @@ PLAIN = {
     "holds": ("added_at",),
     "registration_tokens": ("created_at",),
     "send_ids": ("sent_at",),
+    "key_copies": ("made_at",),
 }
 """Times that depend on nothing else, by table: one that lies ahead becomes the present."""
 

@@ -23,7 +23,7 @@ CREATE TABLE key_copies (
     path TEXT PRIMARY KEY,
     made_at INTEGER NOT NULL,                   -- Unix seconds
     serial INTEGER NOT NULL                     -- the last change that it has
-) STRICT, WITHOUT ROWID;
+) STRICT;
 
 -- A deleted group gives no numbers any more, and needs no keys for those before its messages were under keys.
 CREATE TRIGGER tombstone_added AFTER INSERT ON tombstones WHEN EXISTS (SELECT 1 FROM key_state) BEGIN
