@@ -350,6 +350,7 @@ async def test_each_time_that_lies_ahead_is_brought_back(running: Running) -> No
             " VALUES (x'', 1, ?, 60, '', '')",
             (running.clock.now(),),
         )
+        connection.execute("INSERT INTO key_copies VALUES ('/backups/keys', ?, 1)", (running.clock.now(),))
         for table, columns in (*clock_mending.PLAIN.items(), ("messages", ("created_at",))):
             for column in columns:
                 changed = connection.execute(f"UPDATE {table} SET {column} = {column} + {2 * YEAR}").rowcount
