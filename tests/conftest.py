@@ -21,8 +21,9 @@ from conclave.clock import FakeClock
 from conclave.config.cleanup import CleanupConfig
 from conclave.config.settings import Config
 from conclave.server.app import create_app
-from conclave.server.busiest import Busiest
+from conclave.server.fast_path import FastPath
 from conclave.server.listen import MOST_FILES, Site
+from conclave.server.shortcut import take_shortcut
 from conclave.system import signals
 from tests.support import java_classes, sample, stores
 from tests.support.cleaner import Cleaner
@@ -182,12 +183,13 @@ class Listening:
 
     def __init__(self, app: web.Application) -> None:
         self.app = app
-        self.runner = web.AppRunner(app, access_log=None, shutdown_timeout=1, auto_decompress=False)
+        self.runner = web.AppRunner(app, access_log=None, shutdown_timeout=1)
 
     async def start(self) -> None:
         await self.runner.setup()
-        self.site = Site(self.runner, self.host, 0, MOST_FILES, busiest=Busiest(self.app))
-        self.url = await self.site.listen()
+        take_shortcut(self.app, self.runner.server)
+        site = Site(self.runner, self.host, 0, MOST_FILES, fast_path=FastPath(self.app))
+        self.url = await site.listen()
         self.port = int(self.url.rpartition(":")[2])
 
     async def close(self) -> None:

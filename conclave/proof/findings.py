@@ -22,7 +22,6 @@ class Kind(StrEnum):
     UNREADABLE = auto()
     WORK_FILE = auto()
     UNKNOWN_FILE = auto()
-    KEYS = auto()
     MARK = auto()
     BLIND = auto()
 

@@ -21,13 +21,12 @@ from conclave.logs.setup import get_logger
 from conclave.retention.jobs import ALL, Scope
 from conclave.retention.policy import KEEP
 from conclave.store import clock_mending
-from conclave.store.archive import move_selection, moves
+from conclave.store.archive import moves
 from conclave.store.archive.moves import ArchiveState
-from spark.archive import clock, expiry_plan
+from spark.archive import clock, expiry
 from spark.archive.check import Check, examine
 from spark.archive.clock import FOREVER, Return
-from spark.archive.expiry import Expiry
-from spark.archive.expiry_plan import ArchivePlan
+from spark.archive.expiry import ArchivePlan, Expiry
 from spark.archive.move import Mover
 from spark.archive.restore import restore
 from spark.archive.table import NotDurableError, Table
@@ -64,7 +63,7 @@ class ArchiveRun:
                 size = self._bytes()
                 done.archived += mover.finish()
             self._drop_copies()
-            plan = self._hot.read(expiry_plan.make_plan, self._hot, scope)
+            plan = self._hot.read(expiry.make_plan, self._hot, scope)
             if plan and not self._is_all_held(plan):
                 self._change()
                 size = self._bytes() if size < 0 else size
@@ -91,18 +90,17 @@ class ArchiveRun:
     def count(self, planned: Report, counted: Collection[int], risen: Collection[tuple[int, int]]) -> None:
         """Add to ``planned`` what a run would do; changes nothing. Raises ArchiveError.
 
-        ``counted``: as for ``run``. ``risen``: the marks that the run would raise before, see
-        ``expiry_plan.make_plan``.
+        ``counted``: as for ``run``. ``risen``: the marks that the run would raise before, see ``expiry.make_plan``.
         """
         state = self._hot.read(moves.find_state)
         mover = Mover(self._spark, self._hot, self._table, "")
         if self._config.after != KEEP:
             planned.archived = mover.count(self._config)
-        plan = self._hot.read(expiry_plan.make_plan, self._hot, ALL, risen)
+        plan = self._hot.read(expiry.make_plan, self._hot, ALL, risen)
         if plan and state:
             self._table.prepare(self._state, is_new=False)
             planned.groups_touched += len(plan.group_keys.difference(counted))
-            with self._as_archive_errors():
+            with self._told_plainly():
                 planned.counts.update(Expiry(self._spark, self._hot, self._table).count(plan))
 
     def check(self) -> Check:
@@ -110,7 +108,7 @@ class ArchiveRun:
         state = self._hot.read(moves.find_state)
         if state is None or not (state.version or self._hot.read(moves.has_parts)):
             return Check()
-        with self._as_archive_errors():
+        with self._told_plainly():
             self._require(state)
             return examine(self._spark, self._hot, self._table.read())
 
@@ -122,7 +120,7 @@ class ArchiveRun:
         state = self._hot.read(moves.find_state)
         if state is None:
             raise ArchiveError("nothing was ever archived")
-        with self._as_archive_errors():
+        with self._told_plainly():
             self._require(state)
             self._mover().drop_copies()  # copies that are left may lack their bodies
             return restore(self._spark, self._hot, self._table, self._config, group_id, spare)
@@ -130,7 +128,7 @@ class ArchiveRun:
     def finish_move(self) -> None:
         """Finish the batches under way, if there are any; deletes no messages. Raises ArchiveError."""
         if self._hot.read(moves.batch_under_way) is not None:
-            with self._as_archive_errors():
+            with self._told_plainly():
                 self._change().finish()
 
     def hide_ahead(self, marked: Mapping[int, int], now: int) -> int:
@@ -150,7 +148,7 @@ class ArchiveRun:
     def _bring_back(self, returns: Collection[Return]) -> int:
         if not clock.concerned(self._hot, returns):
             return 0
-        with self._as_archive_errors():
+        with self._told_plainly():
             self._change()
             return clock.bring_back(self._spark, self._hot, self._table, returns)
 
@@ -170,15 +168,10 @@ class ArchiveRun:
         return scope.keeps_house and self._config.after != KEEP
 
     def _move(self, done: Report, scope: Scope) -> None:
-        if not self._shall_move(scope) or not self._has_work():
+        if not self._shall_move(scope) or not self._hot.read(self._mover().has_work, self._config):
             return
         for count in self._change().move(self._config):
             done.archived += count
-
-    def _has_work(self) -> bool:
-        """Tell whether any message is to be moved."""
-        config, before = self._config, self._hot.now - self._config.after
-        return self._hot.read(move_selection.has_work, config.least_lifetime, before)
 
     def _mover(self) -> Mover:
         return Mover(self._spark, self._hot, self._table, self._state().archive_id)
@@ -239,7 +232,7 @@ class ArchiveRun:
 
     def _erase(self) -> None:
         """Remove files that were replaced, in this run or in one that did not get as far as this."""
-        hot = self._hot.without_deadline()
+        hot = self._hot.unhurried()
         state = hot.read(moves.find_state)
         if state is None or not state.unerased:
             return
@@ -254,7 +247,7 @@ class ArchiveRun:
         reach("archive.erased")
 
     @contextmanager
-    def _as_archive_errors(self) -> Iterator[None]:
+    def _told_plainly(self) -> Iterator[None]:
         """Turn an error of Spark in the block, also that its Java has ended, into an ArchiveError of one line."""
         try:
             yield

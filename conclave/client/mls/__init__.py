@@ -3,7 +3,6 @@
 from conclave.client.mls.credentials import Credential, Extension, basic
 from conclave.client.mls.crypto import fingerprint
 from conclave.client.mls.errors import (
-    ForgedError,
     InvalidError,
     LimitError,
     MalformedError,
@@ -31,7 +30,6 @@ __all__ = [
     "Commitment",
     "Credential",
     "Extension",
-    "ForgedError",
     "Group",
     "InvalidError",
     "KeyPackage",

@@ -9,9 +9,8 @@ from conclave.client.mls.errors import NotForUsError, StaleError
 from conclave.client.mls.framing import AuthenticatedContent, Sender
 from conclave.client.mls.key_schedule import EpochSecrets, GroupContext, Schedule
 from conclave.client.mls.nodes import LeafNode
-from conclave.client.mls.proposals import AnyProposal
+from conclave.client.mls.proposals import Proposal
 from conclave.client.mls.secret_tree import SecretTree
-from conclave.client.mls.structs import Flag, Opaque, Struct, Uint32
 from conclave.client.mls.suites import CipherSuite
 from conclave.client.mls.tree import RatchetTree
 
@@ -41,12 +40,12 @@ class PublicGroup:
 
 
 @dataclass(frozen=True)
-class Member(Struct):
+class Member:
     """A member, as the leaf at ``leaf_index`` says; whether it is true is the application's to judge."""
 
-    leaf_index: Uint32
+    leaf_index: int
     credential: Credential
-    signature_key: Opaque
+    signature_key: bytes
 
 
 def member_at(leaf_index: int, leaf: LeafNode) -> Member:
@@ -60,16 +59,16 @@ def members_of(tree: RatchetTree) -> dict[int, Member]:
 
 
 @dataclass(frozen=True)
-class CachedProposal(Struct):
+class CachedProposal:
     """A proposal that was sent in this epoch.
 
     ``reference``: by which a commit names it. ``sound``: an own commit could take it along, as far as it goes alone.
     """
 
-    reference: Opaque
+    reference: bytes
     sender: Sender
-    proposal: AnyProposal
-    sound: Flag
+    proposal: Proposal
+    sound: bool
 
 
 @dataclass(frozen=True, repr=False)
